@@ -58,7 +58,7 @@ def state_of(registry: LocalRegistry, name: str) -> str:
         return session.scalars(select(Model.state).where(Model.namespace == namespace, Model.name == rest)).one()
 
 
-def test_a_submission_that_is_not_there_is_answered_with_where_they_are_listed(organ: OrganCommand) -> None:
+def test_the_error_for_an_unknown_submission_names_the_command_that_lists_them(organ: OrganCommand) -> None:
     for arguments in (("show", 99), ("approve", 99), ("refuse", 99, "--reason", "No.")):
         ended = organ("admin", *arguments)
         assert (ended.status, ended.err) == (
@@ -67,13 +67,13 @@ def test_a_submission_that_is_not_there_is_answered_with_where_they_are_listed(o
         )
 
 
-def test_nothing_waits_in_a_registry_of_ones_own(organ: OrganCommand) -> None:
+def test_an_empty_list_of_submissions_is_reported(organ: OrganCommand) -> None:
     ended = organ.done("admin", "submissions")
     assert (ended.out, ended.err) == ("", "No submissions to review.\n")
     assert organ.done("admin", "submissions", "--json").values == {"items": [], "next": None, "notes": []}
 
 
-def test_what_waits_is_listed_with_its_findings_the_longest_waiting_first(
+def test_waiting_submissions_are_listed_with_findings_oldest_first(
     organ: OrganCommand, registry: LocalRegistry
 ) -> None:
     first, second = put_waiting(registry), put_waiting(registry)
@@ -89,7 +89,7 @@ def test_what_waits_is_listed_with_its_findings_the_longest_waiting_first(
     assert organ.done("admin", "submissions", "-q", "--after", place).lines == [str(second)]
 
 
-def test_all_that_is_known_of_what_waits_is_shown(composer: OrganCommand, kept: LocalRegistry) -> None:
+def test_all_facts_about_a_waiting_submission_are_shown(composer: OrganCommand, kept: LocalRegistry) -> None:
     first, second = put_waiting(kept), put_waiting(kept)
     let_wait(kept, "local/tuned", first)
     shown = composer.done("admin", "show", first).out
@@ -109,7 +109,7 @@ def test_all_that_is_known_of_what_waits_is_shown(composer: OrganCommand, kept: 
     assert composer("admin", "show", 77).status == 3
 
 
-def test_what_waits_is_published_or_refused_once(composer: OrganCommand, kept: LocalRegistry) -> None:
+def test_a_waiting_submission_is_published_or_refused_once(composer: OrganCommand, kept: LocalRegistry) -> None:
     first, second = put_waiting(kept), put_waiting(kept)
     let_wait(kept, "local/base", first)
     let_wait(kept, "local/tuned", second)
@@ -127,7 +127,7 @@ def test_what_waits_is_published_or_refused_once(composer: OrganCommand, kept: L
     assert [tuple(row) for row in found] == [("published", None), ("refused", "Not theirs.")]
 
 
-def test_a_model_is_yanked_and_restored_with_what_was_said(filled: OrganCommand, registry: LocalRegistry) -> None:
+def test_a_model_is_yanked_with_a_reason_and_restored(filled: OrganCommand, registry: LocalRegistry) -> None:
     filled.done("admin", "yank", "local/little", "--reason", "Trained on the wrong text.")
     assert state_of(registry, "local/little") == "yanked"
     assert "little" not in filled.done("models", "-q").out
@@ -145,7 +145,7 @@ def test_a_model_is_yanked_and_restored_with_what_was_said(filled: OrganCommand,
     }
 
 
-def test_a_removal_says_what_would_go_and_then_takes_just_that(composer: OrganCommand, kept: LocalRegistry) -> None:
+def test_a_removal_deletes_exactly_what_its_preview_lists(composer: OrganCommand, kept: LocalRegistry) -> None:
     made = kept.compose("local/base").graft("local/tuned", type="organ").plan().register()
     before = row_counts(kept)
     told = composer.done("admin", "remove", "local/tuned", "--reason", "It must go.", "--json")
@@ -185,7 +185,7 @@ def test_a_removal_counts_no_blob_that_anything_else_needs(kept: LocalRegistry) 
         assert removal_of(session, stranger).organs == stranger.tensors, "it shares nothing"
 
 
-def test_what_lacks_a_reason_or_means_nothing_changes_nothing(filled: OrganCommand, registry: LocalRegistry) -> None:
+def test_a_missing_reason_or_an_invalid_value_changes_nothing(filled: OrganCommand, registry: LocalRegistry) -> None:
     for arguments in (
         ("yank", "local/little"),
         ("remove", "local/little", "-y"),
@@ -206,7 +206,7 @@ def test_what_lacks_a_reason_or_means_nothing_changes_nothing(filled: OrganComma
     assert state_of(registry, "local/little") == "visible"
 
 
-def test_events_are_narrowed_and_paged(filled: OrganCommand, registry: LocalRegistry, tmp_path: Path) -> None:
+def test_events_can_be_filtered_and_paged(filled: OrganCommand, registry: LocalRegistry, tmp_path: Path) -> None:
     with registry.catalog.writing() as session:
         for name in ("ann", "bob", "eve"):
             add_contributor(session, name, by="root" if name == "eve" else "local")
@@ -224,7 +224,7 @@ def test_events_are_narrowed_and_paged(filled: OrganCommand, registry: LocalRegi
     assert (other.status, other.out) == (1, ""), "a place in one list is none in another"
 
 
-def test_the_doctor_says_what_holds_confined_processes_here(organ: OrganCommand) -> None:
+def test_the_doctor_lists_the_protections_of_the_sandbox(organ: OrganCommand) -> None:
     organ.home.chmod(0o700)
     ended = organ.done("admin", "doctor")
     assert "Landlock ABI" in ended.lines[0]
@@ -235,7 +235,7 @@ def test_the_doctor_says_what_holds_confined_processes_here(organ: OrganCommand)
     assert values["kernel"]["has_seccomp"]
 
 
-def test_the_doctor_ends_with_1_where_the_sandbox_is_required_and_something_is_missing(
+def test_the_doctor_ends_with_1_if_a_required_sandbox_is_incomplete(
     organ: OrganCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     organ.home.chmod(0o700)
@@ -251,7 +251,7 @@ def test_the_doctor_ends_with_1_where_the_sandbox_is_required_and_something_is_m
     assert organ("admin", "doctor").status == 1, "llama.cpp may listen, and has no network of its own"
 
 
-def test_the_doctor_says_that_others_can_look_into_the_folder(organ: OrganCommand) -> None:
+def test_the_doctor_reports_a_folder_that_others_can_read(organ: OrganCommand) -> None:
     organ.home.chmod(0o755)
     ended = organ("admin", "doctor")
     assert ended.status == 1

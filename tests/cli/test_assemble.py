@@ -14,7 +14,7 @@ from tests.related_models import parent_entries
 from tests.small_models import block_metadata, block_tensors, small_model, weight_tensor
 
 
-def test_the_file_that_came_in_comes_out_with_its_proof(filled: OrganCommand, out: Path) -> None:
+def test_the_assembled_file_equals_the_ingested_file_and_is_verified(filled: OrganCommand, out: Path) -> None:
     ended = filled.done("assemble", "little", "-o", out / "copy.gguf")
     assert (out / "copy.gguf").read_bytes() == small_model()
     assert f"sha256:{digest_of(small_model())}" in ended.out
@@ -22,13 +22,13 @@ def test_the_file_that_came_in_comes_out_with_its_proof(filled: OrganCommand, ou
     assert ended.err == ""
 
 
-def test_into_a_folder_it_keeps_its_name(filled: OrganCommand, out: Path) -> None:
+def test_a_file_assembled_into_a_folder_keeps_its_name(filled: OrganCommand, out: Path) -> None:
     filled.done("assemble", "local/little@1", "-o", out)
     assert [path.name for path in out.iterdir()] == ["little.gguf"]
 
 
 @pytest.mark.parametrize("options", [[], ["--merge"], ["--shards", "30k"]])
-def test_what_is_there_is_not_replaced_unless_forced(options: list[str], filled: OrganCommand, out: Path) -> None:
+def test_an_existing_file_is_replaced_only_with_force(options: list[str], filled: OrganCommand, out: Path) -> None:
     target = out / ("a-00001-of-00005.gguf" if "--shards" in options else "a.gguf")
     target.write_bytes(b"mine")
     ended = filled("assemble", "little", "-o", out / "a.gguf", *options)
@@ -48,7 +48,7 @@ def test_a_version_is_chosen_by_its_number(filled: OrganCommand, out: Path, mode
     assert (out / "first.gguf").read_bytes() == small_model()
 
 
-def test_a_dry_run_tells_sizes_and_writes_nothing(filled: OrganCommand, out: Path) -> None:
+def test_a_dry_run_prints_sizes_and_writes_nothing(filled: OrganCommand, out: Path) -> None:
     ended = filled.done("assemble", "little", "-o", out / "a.gguf", "--dry-run")
     assert ended.out.endswith("would be the original file, byte for byte\n")
     ended = filled.done("assemble", "little", "-o", out / "a.gguf", "--dry-run", "--shards", "30k")
@@ -59,7 +59,7 @@ def test_a_dry_run_tells_sizes_and_writes_nothing(filled: OrganCommand, out: Pat
     assert list(out.iterdir()) == []
 
 
-def test_json_and_quiet_tell_the_files(filled: OrganCommand, out: Path) -> None:
+def test_json_and_quiet_print_the_files(filled: OrganCommand, out: Path) -> None:
     values = filled.done("assemble", "little", "-o", out / "a.gguf", "--json").values
     assert values == {
         "items": [
@@ -80,19 +80,19 @@ def test_json_and_quiet_tell_the_files(filled: OrganCommand, out: Path) -> None:
 
 
 @pytest.mark.parametrize(("size", "count"), [("30k", 5), ("30000", 5), ("30 kB", 5), ("1M", 1), ("1G", 1), ("1b", 10)])
-def test_the_size_of_shards_is_written_as_people_do(size: str, count: int, filled: OrganCommand, out: Path) -> None:
+def test_the_size_of_shards_accepts_units(size: str, count: int, filled: OrganCommand, out: Path) -> None:
     filled.done("assemble", "little", "-o", out / "a.gguf", "--shards", size)
     assert len(list(out.iterdir())) == count
 
 
 @pytest.mark.parametrize("size", ["", "k", "-1k", "1.5G", "0", "1e9", "1 2", "1kk", "9" * 20, "١k"])
-def test_what_is_no_size_is_wrong_usage(size: str, filled: OrganCommand, out: Path) -> None:
+def test_an_invalid_size_is_wrong_usage(size: str, filled: OrganCommand, out: Path) -> None:
     ended = filled("assemble", "little", "-o", out / "a.gguf", "--shards", size)
     assert ended.status == (2 if size else 0), "an empty SIZE is none"
     assert len(list(out.iterdir())) == (0 if size else 1)
 
 
-def test_a_folder_that_is_not_there_and_one_in_the_way_are_named(filled: OrganCommand, out: Path) -> None:
+def test_a_missing_folder_and_a_blocking_folder_are_named(filled: OrganCommand, out: Path) -> None:
     ended = filled("assemble", "little", "-o", out / "nowhere" / "a.gguf")
     assert (ended.status, ended.err) == (
         1,
@@ -111,7 +111,7 @@ def corrupt_one(registry: LocalRegistry) -> None:
     path.write_bytes(data)
 
 
-def test_a_corrupt_organ_leaves_the_old_file_and_says_what_helps(
+def test_a_corrupt_organ_leaves_the_old_file_and_gives_a_hint(
     organ: OrganCommand, registry: LocalRegistry, out: Path, tmp_path: Path
 ) -> None:
     data = file_bytes([], [weight_tensor(f"blk.{block}.ffn_up.weight", (256, 200)) for block in range(3)])
@@ -134,7 +134,7 @@ def test_a_corrupt_organ_leaves_the_old_file_and_says_what_helps(
     assert (out / "a.gguf").read_bytes() == data
 
 
-def test_an_output_name_that_is_no_utf_8_is_written_and_told_to_the_byte(filled: OrganCommand, out: Path) -> None:
+def test_an_output_name_that_is_not_utf_8_is_kept_and_printed_byte_for_byte(filled: OrganCommand, out: Path) -> None:
     target = out / "\udcff.gguf"
     ended = filled.done("assemble", "little", "-o", target, "-q")
     assert target.read_bytes() == small_model()
@@ -142,7 +142,7 @@ def test_an_output_name_that_is_no_utf_8_is_written_and_told_to_the_byte(filled:
     assert "\\udcff.gguf" in filled.done("assemble", "little", "-o", target, "--force").out
 
 
-def test_the_folder_for_several_files_is_made_if_its_parent_is_there(filled: OrganCommand, out: Path) -> None:
+def test_the_folder_for_several_files_is_created_if_its_parent_exists(filled: OrganCommand, out: Path) -> None:
     cut = ("assemble", "little", "--shards", "30k", "-o")
     assert "would be" in filled.done(*cut, out / "new", "--dry-run").out
     assert list(out.iterdir()) == []
@@ -166,7 +166,7 @@ def test_the_folder_for_several_files_is_made_if_its_parent_is_there(filled: Org
     assert not (out / "little").exists()
 
 
-def test_a_folder_that_was_made_for_nothing_is_gone_again(
+def test_a_created_folder_is_removed_after_a_failure(
     organ: OrganCommand, registry: LocalRegistry, out: Path, tmp_path: Path
 ) -> None:
     data = file_bytes([], [weight_tensor(f"blk.{block}.ffn_up.weight", (256, 200)) for block in range(3)])
@@ -179,7 +179,9 @@ def test_a_folder_that_was_made_for_nothing_is_gone_again(
     assert list(out.iterdir()) == []
 
 
-def test_a_file_is_said_to_be_a_gguf_already(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
+def test_the_error_for_a_gguf_file_says_that_it_is_one_already(
+    organ: OrganCommand, model: Path, tmp_path: Path
+) -> None:
     ended = organ("assemble", model, "-o", tmp_path / "x.gguf")
     assert (ended.status, ended.out) == (1, "")
     assert f"{model}: this is a GGUF file already" in ended.err

@@ -39,7 +39,7 @@ def filled_with(organ: OrganCommand, folder: Path, files: dict[str, bytes]) -> O
     return organ
 
 
-def test_two_models_side_by_side_with_a_sentence_to_every_table(kin: OrganCommand) -> None:
+def test_two_models_are_shown_side_by_side_with_a_sentence_for_every_table(kin: OrganCommand) -> None:
     lines = kin.done("compare", "base", "tuned").lines
     assert lines[0] == "Almost identical, like a model and its light fine-tune, or two fine-tunes of one model."
     assert lines[1].startswith("Likeness: 0.99")
@@ -51,7 +51,7 @@ def test_two_models_side_by_side_with_a_sentence_to_every_table(kin: OrganComman
     assert header.split() == ["type", "θ", "first", "θ", "second", "difference", "likeness", "compared"]
 
 
-def test_everything_is_in_the_json(kin: OrganCommand) -> None:
+def test_the_json_has_all_results(kin: OrganCommand) -> None:
     values = kin.done("compare", "base", "tuned", "--json").values
     assert (values["first"], values["second"]) == ("local/base@1", "local/tuned@1")
     assert values["kinship"] == "close"
@@ -74,13 +74,13 @@ def test_everything_is_in_the_json(kin: OrganCommand) -> None:
     assert scores == sorted(scores)
 
 
-def test_one_model_twice_is_one_sentence(kin: OrganCommand) -> None:
+def test_a_model_compared_with_itself_gives_one_sentence(kin: OrganCommand) -> None:
     assert kin.done("compare", "base", "local/base@1").out == (
         "local/base@1 and local/base@1 are the same model to the last byte: there is nothing to compare.\n"
     )
 
 
-def test_models_with_nothing_in_common_are_one_sentence(kin: OrganCommand) -> None:
+def test_models_with_nothing_in_common_give_one_sentence(kin: OrganCommand) -> None:
     assert kin.done("compare", "base", "other").out == (
         "local/base@1 and local/other@1 cannot be compared: no matrix that can be read has the same place and "
         "shape in both.\n"
@@ -98,7 +98,7 @@ def test_models_with_nothing_in_common_are_one_sentence(kin: OrganCommand) -> No
         ("stranger", "Not related, "),
     ],
 )
-def test_the_first_line_says_what_the_numbers_mean(second: str, beginning: str, kin: OrganCommand) -> None:
+def test_the_first_line_explains_the_numbers(second: str, beginning: str, kin: OrganCommand) -> None:
     assert kin.done("compare", "base", second).out.startswith(beginning)
 
 
@@ -108,7 +108,7 @@ def test_identical_organs_are_not_listed_as_changed(kin: OrganCommand) -> None:
     assert "Same to the last byte: 10 of 10 organs" in out
 
 
-def test_that_most_organs_are_the_same_is_said_first(organ: OrganCommand, tmp_path: Path) -> None:
+def test_the_first_sentence_says_that_most_organs_are_the_same(organ: OrganCommand, tmp_path: Path) -> None:
     strange = related_tensors(seed=5)
     edited = [strange[0], *related_tensors()[1:]]
     filled_with(organ, tmp_path, {"base": FILES["base"], "edited": model_file("Edited", edited)})
@@ -123,7 +123,7 @@ def test_strangers_have_no_table_of_changes(kin: OrganCommand) -> None:
     assert "changed" not in out.lower()
 
 
-def test_an_adapter_is_not_compared_and_that_is_one_sentence(kin: OrganCommand) -> None:
+def test_comparing_an_adapter_is_refused_in_one_sentence(kin: OrganCommand) -> None:
     ended = kin.done("compare", "adapter", "base")
     assert (
         ended.out
@@ -138,7 +138,7 @@ def test_an_adapter_is_not_compared_and_that_is_one_sentence(kin: OrganCommand) 
     )
 
 
-def test_what_the_headers_say_otherwise_is_a_table(kin: OrganCommand) -> None:
+def test_differences_of_the_headers_are_a_table(kin: OrganCommand) -> None:
     lines = kin.done("compare", "base", "quantised").lines
     table = lines[lines.index("Other differences.") + 1 :]
     assert [line.split()[0] for line in table] == ["property", "dtypes"]
@@ -148,7 +148,7 @@ def test_what_the_headers_say_otherwise_is_a_table(kin: OrganCommand) -> None:
     assert differs == [{"what": "dtypes", "first": "7 F16, 3 F32", "second": "7 Q8_0, 3 F32"}]
 
 
-def test_what_only_one_has_is_named(organ: OrganCommand, tmp_path: Path) -> None:
+def test_organs_of_only_one_model_are_named(organ: OrganCommand, tmp_path: Path) -> None:
     longer = [*related_tensors(correlation=0.995), weight_tensor("output.weight", (64, 96))]
     filled_with(organ, tmp_path, {"base": FILES["base"], "longer": model_file("Longer", longer)})
     out = organ.done("compare", "base", "longer").out
@@ -158,7 +158,7 @@ def test_what_only_one_has_is_named(organ: OrganCommand, tmp_path: Path) -> None
     assert "Only in local/base@1" not in out
 
 
-def test_a_model_that_is_not_registered_is_an_error_of_one_line(kin: OrganCommand) -> None:
+def test_an_unregistered_model_gives_an_error_of_one_line(kin: OrganCommand) -> None:
     ended = kin("compare", "base", "nobody")
     assert (ended.status, ended.out) == (3, "")
     assert ended.err.startswith("organ: no model is registered as local/nobody")
@@ -174,7 +174,7 @@ def test_show_prints_the_lineage_and_the_findings(kin: OrganCommand) -> None:
     assert "info: It declares no parent, and no registered model has similar weights at the same places." in out
 
 
-def test_a_declared_name_cannot_command_the_terminal(organ: OrganCommand, tmp_path: Path) -> None:
+def test_a_declared_name_cannot_control_the_terminal(organ: OrganCommand, tmp_path: Path) -> None:
     hostile = model_file("Hostile", related_tensors(), parent_entries("\x1b[31mred\u202e"))
     out = filled_with(organ, tmp_path, {"hostile": hostile}).done("show", "hostile").out
     assert "\x1b" not in out

@@ -19,7 +19,7 @@ def organ(composer: OrganCommand) -> OrganCommand:
     return composer
 
 
-def test_a_relative_fits_in_every_type_and_is_said_to_be_related(organ: OrganCommand) -> None:
+def test_a_relative_fits_in_every_type_and_is_reported_as_related(organ: OrganCommand) -> None:
     ended = organ.done("compat", "base", "tuned")
     rows = [line.split() for line in ended.lines]
     assert rows[1:5] == [["skeleton", "2", "2"], ["organ", "4", "4"], ["embed", "1", "1"], ["norm", "3", "3"]]
@@ -27,7 +27,7 @@ def test_a_relative_fits_in_every_type_and_is_said_to_be_related(organ: OrganCom
     assert organ.done("compat", "base", "tuned", "-q").lines == ["skeleton", "organ", "embed", "norm"]
 
 
-def test_a_stranger_fits_and_is_warned_of(organ: OrganCommand) -> None:
+def test_a_stranger_fits_with_a_warning(organ: OrganCommand) -> None:
     values = organ.done("compat", "base", "stranger", "--json").values
     assert (values["base"], values["donor"]) == ("local/base@1", "local/stranger@1")
     (of_organs,) = [one for one in values["types"] if one["type"] == "organ"]
@@ -35,7 +35,7 @@ def test_a_stranger_fits_and_is_warned_of(organ: OrganCommand) -> None:
     assert "unrelated-lineage" in [one["code"] for one in of_organs["findings"]]
 
 
-def test_files_and_folders_are_compared_as_registered_models_are(
+def test_files_and_folders_are_compared_like_registered_models(
     organ: OrganCommand, parents: Parents, tmp_path: Path
 ) -> None:
     of_names = organ.done("compat", "base", "tuned", "--json").values
@@ -48,7 +48,7 @@ def test_files_and_folders_are_compared_as_registered_models_are(
     assert "local/base@1" in mixed
 
 
-def test_what_does_not_fit_says_why(organ: OrganCommand, tmp_path: Path) -> None:
+def test_a_type_that_does_not_fit_gets_a_reason(organ: OrganCommand, tmp_path: Path) -> None:
     (tmp_path / "wide.gguf").write_bytes(model_file("Wide", block_tensors(width=96)))
     ended = organ.done("compat", "base", tmp_path / "wide.gguf")
     assert ["organ", "0", "4", "width-differs"] in [line.split() for line in ended.lines]
@@ -81,7 +81,7 @@ def test_a_name_that_is_not_registered_ends_with_3(organ: OrganCommand) -> None:
         assert ended.err.startswith("organ: ")
 
 
-def test_an_adapter_fits_as_a_whole_or_not(organ: OrganCommand) -> None:
+def test_an_adapter_fits_completely_or_not_at_all(organ: OrganCommand) -> None:
     base, adapter = (ZOO / f"Zoo-{name}.gguf" for name in ("A-2M-v1.0-F16", "A-2M-Code-LoRA-v1.0-F32"))
     values = organ.done("compat", base, adapter, "--json").values
     assert (values["types"], [one["severity"] for one in values["findings"]]) == ([], ["info"])
@@ -89,7 +89,7 @@ def test_an_adapter_fits_as_a_whole_or_not(organ: OrganCommand) -> None:
     assert "refuse adapter-misfit: " in organ.done("compat", "base", adapter).out
 
 
-def test_every_line_of_likeness_says_of_which_type_it_is(organ: OrganCommand) -> None:
+def test_every_line_of_likeness_names_its_type(organ: OrganCommand) -> None:
     findings = organ.done("compat", "base", "tuned", "--json").values["findings"]
     told = [one["field"] for one in findings if one["code"] == "related-lineage"]
     assert told == ["skeleton", "organ", "embed"]

@@ -56,7 +56,7 @@ def test_without_an_output_it_is_only_registered(organ: OrganCommand, parents: P
     assert sorted(tmp_path.glob("*")) == before
 
 
-def test_json_is_the_plan_and_what_was_made(organ: OrganCommand, parents: Parents, out: Path) -> None:
+def test_json_has_the_plan_and_the_result(organ: OrganCommand, parents: Parents, out: Path) -> None:
     values = organ.done("compose", parents.graft(), "-o", out / "c.gguf", "--json").values
     assert values["can_be_made"] is True
     assert [part["name"] for part in values["plan"]["parts"]] == ["blk.1.ffn_up.weight", "blk.1.ffn_down.weight"]
@@ -68,7 +68,7 @@ def test_json_is_the_plan_and_what_was_made(organ: OrganCommand, parents: Parent
     assert (change["model"], change["first_block"], change["last_block"]) == ("local/tuned@1", 1, 1)
 
 
-def test_a_warning_stops_it_until_its_code_is_accepted_and_the_line_that_accepts_it_does(
+def test_a_warning_stops_compose_until_it_is_accepted_and_the_suggested_command_accepts_it(
     organ: OrganCommand, parents: Parents, out: Path
 ) -> None:
     arguments = ("compose", parents.graft("stranger"), "-o", out / "c.gguf")
@@ -84,7 +84,7 @@ def test_a_warning_stops_it_until_its_code_is_accepted_and_the_line_that_accepts
     assert organ("compose", parents.graft("stranger"), "--accept", "other-scale").status == 5
 
 
-def test_every_warning_accepted_at_once_stands_in_the_recipe_that_is_kept(
+def test_all_warnings_accepted_together_are_in_the_stored_recipe(
     organ: OrganCommand, parents: Parents, out: Path
 ) -> None:
     options = ("-y", "--write-recipe", out / "kept.yaml", "--name", "acme/odd", "-q")
@@ -97,7 +97,7 @@ def test_every_warning_accepted_at_once_stands_in_the_recipe_that_is_kept(
 
 
 @pytest.mark.parametrize("form", [[], ["-q"], ["--json"]])
-def test_a_refusal_tells_all_findings_and_ends_with_5(form: list[str], organ: OrganCommand, parents: Parents) -> None:
+def test_a_refusal_prints_all_findings_and_ends_with_5(form: list[str], organ: OrganCommand, parents: Parents) -> None:
     text = "base: base\ngrafts:\n  - {from: nobody}\n  - {from: base}\n  - {from: tuned, blocks: 9}\n"
     ended = organ("compose", parents.recipe(text), *form)
     assert ended.status == 5
@@ -112,7 +112,7 @@ def test_a_refusal_tells_all_findings_and_ends_with_5(form: list[str], organ: Or
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
-def test_what_is_wrong_with_the_text_of_a_recipe_is_told_at_once(
+def test_all_errors_in_the_text_of_a_recipe_are_reported_together(
     form: list[str], organ: OrganCommand, parents: Parents
 ) -> None:
     ended = organ("compose", parents.recipe("bases: a\ngrafts: [{typ: x}]\n"), *form)
@@ -123,15 +123,13 @@ def test_what_is_wrong_with_the_text_of_a_recipe_is_told_at_once(
     assert bool(ended.out) == bool(form)
 
 
-def test_a_code_that_no_warning_has_is_refused_with_the_one_that_was_meant(
-    organ: OrganCommand, parents: Parents
-) -> None:
+def test_an_unknown_warning_code_is_refused_with_the_nearest_code(organ: OrganCommand, parents: Parents) -> None:
     ended = organ("compose", parents.graft(), "--accept", "unrelated-linage")
     assert ended.status == 1
     assert "is not the code of a warning; did you mean unrelated-lineage?" in ended.err
 
 
-def test_everything_that_is_missing_is_named_at_once_and_an_empty_registry_says_what_to_do(
+def test_all_missing_models_are_named_together_with_a_hint_for_an_empty_registry(
     organ: OrganCommand, parents: Parents, tmp_path: Path
 ) -> None:
     text = "base: zz1\ngrafts: [{from: zz2}, {from: base}, {from: zz2, blocks: 0}]\nadapters: [{from: zz3}]\n"
@@ -144,7 +142,7 @@ def test_everything_that_is_missing_is_named_at_once_and_an_empty_registry_says_
         assert empty(*arguments).err.splitlines()[1].strip() == "nothing is registered yet; try: organ ingest FILE.gguf"
 
 
-def test_computed_organs_are_told_with_theta_after_and_folded_where_they_are_many(
+def test_computed_organs_are_listed_with_their_new_theta_and_folded_if_there_are_many(
     organ: OrganCommand, parents: Parents, tmp_path: Path
 ) -> None:
     lines = organ.done("compose", parents.graft(more="purify: {method: fractal, blocks: 1}\n")).lines
@@ -167,7 +165,9 @@ def test_a_recipe_comes_from_stdin(organ: OrganCommand, parents: Parents, monkey
     assert organ.done("compose", "-", "-q").lines == ["local/Base-Chimera-v1.0-F16@1"]
 
 
-def test_what_is_no_recipe_is_one_line(organ: OrganCommand, parents: Parents, tmp_path: Path) -> None:
+def test_an_input_that_is_not_a_recipe_gives_an_error_of_one_line(
+    organ: OrganCommand, parents: Parents, tmp_path: Path
+) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "binary").write_bytes(bytes(range(256)))
     with (tmp_path / "huge").open("wb") as file:
@@ -185,7 +185,7 @@ def test_what_is_no_recipe_is_one_line(organ: OrganCommand, parents: Parents, tm
         assert "Traceback" not in ended.err
 
 
-def test_what_is_in_the_way_is_told_before_anything_is_made(
+def test_an_existing_output_is_reported_before_anything_is_made(
     organ: OrganCommand, parents: Parents, out: Path, kept: LocalRegistry
 ) -> None:
     (out / "mine").write_bytes(b"mine")
@@ -202,7 +202,7 @@ def test_what_is_in_the_way_is_told_before_anything_is_made(
     assert (out / "mine.gguf").read_bytes().startswith(b"GGUF")
 
 
-def test_a_disk_that_is_too_small_is_told_before_anything_is_made(
+def test_a_disk_that_is_too_small_is_reported_before_anything_is_made(
     organ: OrganCommand, parents: Parents, out: Path, kept: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = row_counts(kept)
@@ -231,7 +231,7 @@ def test_ctrl_c_leaves_no_file_and_no_chimera(
     assert "local/Base-Chimera-v1.0-F16@1" not in organ.done("models", "-q").lines
 
 
-def test_a_lock_gives_its_file_again_and_registers_nothing(
+def test_a_lock_reproduces_its_file_and_registers_nothing(
     organ: OrganCommand, parents: Parents, out: Path, kept: LocalRegistry
 ) -> None:
     recipe = parents.graft(more="purify: {method: fractal, slot: attn_q, blocks: 0}\n")
@@ -247,7 +247,7 @@ def test_a_lock_gives_its_file_again_and_registers_nothing(
     assert not (out / "none.gguf").exists()
 
 
-def test_a_lock_whose_organs_are_elsewhere_tells_what_is_missing(
+def test_a_lock_with_missing_organs_lists_them(
     organ: OrganCommand, parents: Parents, out: Path, tmp_path: Path
 ) -> None:
     organ.done("compose", parents.graft(), "--lock", out / "c.lock")
@@ -264,7 +264,7 @@ def test_a_lock_whose_organs_are_elsewhere_tells_what_is_missing(
     other.done("compose", "--from-lock", out / "c.lock", "-o", out / "c.gguf")
 
 
-def test_what_is_no_sound_lock_is_refused(organ: OrganCommand, parents: Parents, out: Path) -> None:
+def test_an_invalid_lock_is_refused(organ: OrganCommand, parents: Parents, out: Path) -> None:
     organ.done("compose", parents.graft(), "--lock", out / "c.lock")
     sound = json.loads((out / "c.lock").read_text())
 
@@ -311,7 +311,7 @@ def test_many_changes_are_folded_to_a_line_for_each_run_of_blocks(organ: OrganCo
     ]
 
 
-def test_a_chimera_is_shown_with_how_it_came_to_be(organ: OrganCommand, parents: Parents) -> None:
+def test_a_chimera_is_shown_with_its_origin(organ: OrganCommand, parents: Parents) -> None:
     more = "purify: {method: spectral, keep: 0.8, slot: attn_q, blocks: 0}\n"
     made = organ.done("compose", parents.graft("stranger", more), "-y", "--json").values["made"]
     out = organ.done("show", made["model"]).out
@@ -358,7 +358,7 @@ def test_assemble_takes_a_recipe_and_a_chimera_by_its_lock(organ: OrganCommand, 
     assert organ(*strange, "--shards", "30k").status == 2
 
 
-def test_a_chimera_that_comes_in_as_a_file_elsewhere_is_told_by_its_lock(
+def test_a_chimera_ingested_elsewhere_as_a_file_is_recognised_by_its_lock(
     organ: OrganCommand, parents: Parents, out: Path, tmp_path: Path
 ) -> None:
     made = organ.done("compose", parents.graft(), "-o", out / "c.gguf", "--json").values["made"]

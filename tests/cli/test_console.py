@@ -53,7 +53,7 @@ def dangerous(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_what_a_terminal_would_obey_becomes_visible(text: str) -> None:
+def test_control_characters_become_visible(text: str) -> None:
     assert dangerous(text)
     shown = plain(text)
     assert dangerous(shown) == []
@@ -62,13 +62,13 @@ def test_what_a_terminal_would_obey_becomes_visible(text: str) -> None:
 
 @PATIENT
 @given(st.text(st.characters(codec=None)))
-def test_no_text_at_all_prints_what_a_terminal_would_obey(text: str) -> None:
+def test_no_text_prints_control_characters(text: str) -> None:
     assert dangerous(plain(text)) == []
     plain(text).encode("utf-8")
 
 
 @pytest.mark.parametrize("text", ["Grüße, 世界 🦴", "a\\b", "é", "", "[bold]not markup[/bold]"])
-def test_ordinary_text_stays_as_it_is(text: str) -> None:
+def test_ordinary_text_is_unchanged(text: str) -> None:
     assert plain(text) == text
 
 
@@ -83,12 +83,12 @@ def test_json_is_harmless_for_a_terminal_and_the_same_value(text: str, capsys: p
     assert json.loads(line) == [text]
 
 
-def test_ordinary_text_stands_in_json_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ordinary_text_is_unchanged_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"name": "Grüße, 世界"})
     assert "Grüße, 世界" in capsys.readouterr().out
 
 
-def test_numbers_that_json_lacks_become_null(capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_that_json_cannot_write_become_null(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"a": [float("nan"), 1.5, (float("inf"), float("-inf"))], "b": {"c": float("nan")}})
     assert json.loads(capsys.readouterr().out) == {"a": [None, 1.5, [None, None]], "b": {"c": None}}
 
@@ -112,11 +112,11 @@ def test_sizes_are_in_powers_of_ten(size: int, expected: str) -> None:
 @pytest.mark.parametrize(
     ("count", "expected"), [(0, "0"), (999, "999"), (1_500, "1.5 k"), (2_100_000, "2.1 M"), (7 * 10**9, "7.0 G")]
 )
-def test_counts_are_for_people(count: int, expected: str) -> None:
+def test_counts_are_formatted_for_people(count: int, expected: str) -> None:
     assert count_text(count) == expected
 
 
-def test_what_was_not_measured_is_a_dash() -> None:
+def test_a_missing_measure_is_a_dash() -> None:
     assert (theta_text(None), share_text(None)) == ("–", "–")
     assert (theta_text(34.26), share_text(0.5), share_text(0.0)) == ("34.3°", "0.500", "0.000")
 
@@ -137,5 +137,5 @@ def test_an_error_names_the_command_that_helps(error: Exception, hint: str) -> N
     assert hint in (hint_for(error) or "")
 
 
-def test_an_error_that_says_it_all_has_no_hint() -> None:
+def test_a_complete_error_message_has_no_hint() -> None:
     assert hint_for(BadName("no")) is None

@@ -21,12 +21,12 @@ def lines_of(headings: list[str], rows: list[list[str]], right: list[bool], widt
     return [line for line, _ in table_lines(headings, rows, right, width)]
 
 
-def test_what_fits_stands_in_one_line_a_row() -> None:
+def test_a_row_that_fits_is_printed_on_one_line() -> None:
     lines = lines_of(["model", "θ"], [["a", "9.1°"], ["long", "12.3°"]], [False, True], 80)
     assert lines == ["model      θ", "a       9.1°", "long   12.3°"]
 
 
-def test_a_long_name_folds_where_its_parts_meet_and_a_short_word_never() -> None:
+def test_a_long_name_is_folded_between_its_parts_and_a_short_word_never() -> None:
     rows = [[NAME, "skeleton", "0.123"]]
     lines = lines_of(["model", "type", "alike"], rows, [False, False, True], 42)
     assert lines == [
@@ -36,23 +36,23 @@ def test_a_long_name_folds_where_its_parts_meet_and_a_short_word_never() -> None
     ]
 
 
-def test_names_that_would_be_too_narrow_get_a_line_of_their_own() -> None:
+def test_names_whose_column_would_be_too_narrow_get_their_own_line() -> None:
     rows = [[NAME, TENSOR, "skeleton", "35.1°"]]
     lines = lines_of(["model", "tensor", "type", "θ"], rows, [False, False, False, True], 50)
     assert lines == ["model  tensor", "  type          θ", NAME, TENSOR, "  skeleton  35.1°"]
 
 
-def test_a_sentence_folds_between_words_and_its_neighbours_stay_beside_it() -> None:
+def test_a_sentence_is_folded_between_words_and_its_neighbours_stay_beside_it() -> None:
     lines = lines_of(["figure", "what it is"], [["size", "As the files came in, no byte changed."]], [False] * 2, 32)
     assert lines == ["figure  what it is", "size    As the files came in, no", "        byte changed."]
 
 
-def test_the_heading_is_told_from_the_rows() -> None:
+def test_the_heading_is_marked() -> None:
     marked = list(table_lines(["model", "θ"], [[NAME * 3, "1°"]], [False, True], 30))
     assert [heading for _, heading in marked][:2] == [True, False]
 
 
-def test_numbers_that_do_not_fit_are_printed_all_the_same() -> None:
+def test_numbers_that_do_not_fit_are_printed_completely() -> None:
     assert lines_of(["a", "b"], [["1" * 30, "2" * 30]], [True, True], 40)[1] == "1" * 30 + "  " + "2" * 30
 
 
@@ -67,7 +67,7 @@ def test_numbers_that_do_not_fit_are_printed_all_the_same() -> None:
         ("", 5, [""]),
     ],
 )
-def test_a_text_is_folded_at_the_best_place_there_is(text: str, width: int, lines: list[str]) -> None:
+def test_a_text_is_folded_at_the_best_possible_place(text: str, width: int, lines: list[str]) -> None:
     assert folded(text, width) == lines
 
 
@@ -80,7 +80,7 @@ def test_folding_keeps_every_character_and_the_width(text: str, width: int) -> N
 
 
 @given(st.lists(st.lists(st.text("ab-/_.1 ", max_size=50), min_size=4, max_size=4), max_size=5), st.integers(24, 100))
-def test_text_columns_never_leave_the_width(rows: list[list[str]], width: int) -> None:
+def test_text_columns_never_exceed_the_width(rows: list[list[str]], width: int) -> None:
     room = 4 * 14 + 3 * 2 + 2
     lines = lines_of(["a", "b", "c", "d"], rows, [False] * 4, width)
     assert all(cell_len(line) <= max(width, room, FOLDED_MIN) for line in lines)

@@ -35,7 +35,7 @@ def scopes(registry: LocalRegistry, token: str) -> set[str] | None:
         return None if account is None else set(account.scopes)
 
 
-def test_a_contributor_is_added_listed_suspended_and_let_in_again(
+def test_a_contributor_is_added_listed_suspended_and_readmitted(
     organ: OrganCommand, registry: LocalRegistry, token: str
 ) -> None:
     assert organ.done("contributor", "list", "-q").lines == ["ada", "local"]
@@ -49,7 +49,9 @@ def test_a_contributor_is_added_listed_suspended_and_let_in_again(
     assert organ.done("contributor", "list", "--json").values["items"][0]["has_own_quota"] is False
 
 
-def test_a_token_is_printed_once_and_alone(organ: OrganCommand, registry: LocalRegistry, token: str) -> None:
+def test_a_token_is_printed_once_and_without_other_text(
+    organ: OrganCommand, registry: LocalRegistry, token: str
+) -> None:
     made = organ.done("token", "create", "ada", "--scope", "read", "--scope", "upload", "--forever")
     assert TOKEN.fullmatch(made.out)
     assert "cannot be shown again" in made.err
@@ -64,13 +66,13 @@ def test_a_token_is_printed_once_and_alone(organ: OrganCommand, registry: LocalR
     assert scopes(registry, token) is None
 
 
-def test_whoever_works_at_the_machine_has_no_quota(organ: OrganCommand, token: str) -> None:
+def test_the_local_user_has_no_quota(organ: OrganCommand, token: str) -> None:
     ada, local = organ.done("contributor", "list").lines[1:]
     assert "50.0 GB" in ada
     assert local.split()[-2] == "none"
 
 
-def test_a_token_that_was_cut_is_told_from_what_is_none(token: str) -> None:
+def test_a_truncated_token_and_a_text_that_is_not_a_token_get_different_errors(token: str) -> None:
     for typed in ("orgp_bad", token[:-1], token + "a"):
         with pytest.raises(BadToken, match="the token is cut or mistyped: a complete token has 63 characters"):
             parse_token(typed)
@@ -92,7 +94,7 @@ def test_a_token_that_was_cut_is_told_from_what_is_none(token: str) -> None:
         (("token", "revoke", "../../admin"), 2, "letters and digits"),
     ],
 )
-def test_what_makes_no_sense_is_told_with_what_to_do(
+def test_invalid_requests_are_refused_with_a_hint(
     arguments: tuple[object, ...], status: int, said: str, organ: OrganCommand, token: str
 ) -> None:
     ended = organ(*arguments)
@@ -107,7 +109,7 @@ def remote_url(registry: LocalRegistry) -> Iterator[str]:
         yield address
 
 
-def test_ones_own_tokens_elsewhere_are_made_listed_and_revoked_over_the_api(
+def test_own_tokens_of_a_remote_registry_are_made_listed_and_revoked_over_the_api(
     organ: OrganCommand, registry: LocalRegistry, token: str, remote_url: str
 ) -> None:
     manager = new_token(registry, "ada", "upload", "tokens", days=5)
@@ -132,7 +134,7 @@ def test_ones_own_tokens_elsewhere_are_made_listed_and_revoked_over_the_api(
     assert organ("token", "list", environment={**there, "ORGAN_TOKEN": made.out.strip()}).status == 4
 
 
-def test_a_token_elsewhere_creates_and_revokes_only_what_it_holds(
+def test_a_token_of_a_remote_registry_creates_and_revokes_only_within_its_scopes(
     organ: OrganCommand, registry: LocalRegistry, token: str, remote_url: str
 ) -> None:
     reader = new_token(registry, "ada", "read")
@@ -152,7 +154,7 @@ def test_a_token_elsewhere_creates_and_revokes_only_what_it_holds(
     assert scopes(registry, reader) is None
 
 
-def test_with_a_token_that_is_no_good_any_more_it_is_told_how_reading_goes_on(
+def test_the_error_for_an_invalid_token_says_how_to_continue_reading(
     organ: OrganCommand, token: str, remote_url: str, tmp_path: Path
 ) -> None:
     organ.done("token", "revoke", token)

@@ -11,7 +11,7 @@ from tests.cli.in_process import OrganCommand
 from tests.small_models import small_model
 
 
-def test_a_file_is_taken_apart_without_a_registry(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
+def test_a_file_is_extracted_without_a_registry(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     ended = OrganCommand(tmp_path / "nowhere").done("extract", model, "-o", tmp_path / "out")
     digest, size = digest_of(small_model()), model.stat().st_size / 1000
     assert ended.lines == [
@@ -22,14 +22,14 @@ def test_a_file_is_taken_apart_without_a_registry(organ: OrganCommand, model: Pa
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_registered_model_is_taken_apart(filled: OrganCommand, tmp_path: Path) -> None:
+def test_a_registered_model_is_extracted(filled: OrganCommand, tmp_path: Path) -> None:
     for number, name in enumerate(("little", "local/little", "local/little@1")):
         assert filled.done("extract", name, "-o", tmp_path / f"out{number}").out.startswith(
             f"{tmp_path}/out{number}: 10"
         )
 
 
-def test_json_and_quiet_tell_the_folder(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
+def test_json_and_quiet_print_the_folder(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     size = model.stat().st_size
     assert organ.done("extract", model, "-o", tmp_path / "a", "--json").values == {
         "items": [
@@ -45,7 +45,7 @@ def test_json_and_quiet_tell_the_folder(organ: OrganCommand, model: Path, tmp_pa
     assert organ.done("extract", model, "-o", tmp_path / "b", "-q").out == f"{tmp_path / 'b'}\n"
 
 
-def test_a_folder_that_is_there_is_not_replaced_unless_forced(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
+def test_an_existing_folder_is_replaced_only_with_force(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     organ.done("extract", model, "-o", tmp_path / "out")
     (tmp_path / "out" / "norm" / "mark").write_text("old")
     ended = organ("extract", model, "-o", tmp_path / "out")
@@ -55,7 +55,7 @@ def test_a_folder_that_is_there_is_not_replaced_unless_forced(organ: OrganComman
     assert not (tmp_path / "out" / "norm" / "mark").exists()
 
 
-def test_a_folder_with_other_things_is_not_even_replaced_by_force(
+def test_a_folder_with_other_files_is_not_replaced_even_with_force(
     organ: OrganCommand, model: Path, tmp_path: Path
 ) -> None:
     ended = organ("extract", model, "-o", tmp_path, "--force")
@@ -64,7 +64,7 @@ def test_a_folder_with_other_things_is_not_even_replaced_by_force(
     assert model.exists()
 
 
-def test_the_folder_that_we_are_in_can_be_meant(
+def test_the_current_folder_can_be_assembled(
     organ: OrganCommand, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = tmp_path / "here"
@@ -86,7 +86,7 @@ def test_the_folder_that_we_are_in_can_be_meant(
         ("bad.gguf", "magic at byte 0"),
     ],
 )
-def test_what_cannot_be_taken_apart_is_said_in_a_line(
+def test_a_file_that_cannot_be_extracted_gives_an_error_of_one_line(
     what: str, said: str, organ: OrganCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -97,7 +97,9 @@ def test_what_cannot_be_taken_apart_is_said_in_a_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_is_not_taken_for_an_unknown_model(filled: OrganCommand, model: Path, tmp_path: Path) -> None:
+def test_the_error_for_a_folder_is_not_that_of_an_unknown_model(
+    filled: OrganCommand, model: Path, tmp_path: Path
+) -> None:
     filled.done("extract", model, "-o", tmp_path / "taken")
     (tmp_path / "other").mkdir()
     for name, said in (
@@ -110,7 +112,7 @@ def test_a_folder_is_not_taken_for_an_unknown_model(filled: OrganCommand, model:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_is_meant_also_when_a_folder_is_called_like_it(
+def test_a_model_name_wins_over_a_folder_of_the_same_name(
     filled: OrganCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -155,7 +157,9 @@ def test_a_dry_run_of_an_ingest_looks_into_a_folder(organ: OrganCommand, model: 
 
 
 @pytest.mark.parametrize("option", [[], ["--json"], ["-q"]])
-def test_hostile_names_are_printed_harmless(option: list[str], organ: OrganCommand, tmp_path: Path) -> None:
+def test_hostile_names_are_printed_without_control_characters(
+    option: list[str], organ: OrganCommand, tmp_path: Path
+) -> None:
     path = tmp_path / "\x1b[31m\u202e.gguf"
     path.write_bytes(small_model())
     ended = organ.done("extract", path, "-o", tmp_path / "a\x1b[2J", *option)

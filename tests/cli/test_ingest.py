@@ -20,7 +20,7 @@ from tests.small_models import row_counts, small_model
 FIELDS = {"file", "model", "organs", "new", "error"}
 
 
-def test_a_model_is_taken_in_and_said_in_a_line(organ: OrganCommand, model: Path) -> None:
+def test_a_model_is_ingested_and_reported_in_one_line(organ: OrganCommand, model: Path) -> None:
     ended = organ.done("ingest", model)
     (line,) = ended.lines
     assert line.startswith("local/little@1: 10 organs, ")
@@ -47,7 +47,7 @@ def test_the_same_file_again_says_that_nothing_was_added(filled: OrganCommand, m
     assert filled.done("ingest", model).out == "local/little@1: already registered, nothing added\n"
 
 
-def test_json_is_an_object_a_file_a_line_each(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
+def test_json_is_one_object_per_file_on_its_own_line(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"rubbish")
     ended = organ("ingest", "--json", tmp_path / "bad.gguf", model, model)
     assert ended.status == 1
@@ -61,12 +61,12 @@ def test_json_is_an_object_a_file_a_line_each(organ: OrganCommand, model: Path, 
     assert ended.err == ""
 
 
-def test_quiet_prints_names_alone(organ: OrganCommand, model: Path) -> None:
+def test_quiet_prints_only_names(organ: OrganCommand, model: Path) -> None:
     ended = organ.done("ingest", "-q", model)
     assert (ended.out, ended.err) == ("local/little@1\n", "")
 
 
-def test_a_bad_file_is_named_and_the_others_go_on(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
+def test_a_bad_file_is_named_and_the_others_are_ingested(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     (tmp_path / "a-bad.gguf").write_bytes(b"GGUF")
     (tmp_path / "z-other.gguf").write_bytes(small_model(seed=1))
     ended = organ("ingest", tmp_path)
@@ -84,14 +84,14 @@ def test_a_name_can_be_chosen_for_one_model(organ: OrganCommand, model: Path, tm
     assert "--name is for one model; 2 were found" in ended.err
 
 
-def test_what_is_odd_about_a_model_is_noted_beside_the_result(organ: OrganCommand, tmp_path: Path) -> None:
+def test_oddities_of_a_model_are_noted_beside_the_result(organ: OrganCommand, tmp_path: Path) -> None:
     (tmp_path / "odd.gguf").write_bytes(file_bytes([], [tensor("a")]))
     ended = organ.done("ingest", tmp_path / "odd.gguf")
     assert len(ended.lines) == 1
     assert ended.err == "  note: general.architecture is absent: no runtime can load it\n"
 
 
-def test_a_dry_run_says_what_would_come_and_stores_nothing(
+def test_a_dry_run_previews_the_result_and_stores_nothing(
     organ: OrganCommand, model: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"rubbish")
@@ -142,7 +142,7 @@ def test_the_hub_cache_is_found_by_its_own_variables(organ: OrganCommand, model:
     assert organ("ingest", "--hf-cache", "-q", environment=environment).out == "Qwen/Qwen3-Q8_0@1\n"
 
 
-def test_an_empty_hub_cache_is_said_to_be_empty(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
+def test_an_empty_hub_cache_is_reported_as_empty(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     environment = {"HF_HUB_CACHE": str(tmp_path / "nowhere")}
     ended = organ("ingest", "--hf-cache", environment=environment)
     assert ended.status == 1
@@ -154,7 +154,9 @@ def test_an_empty_hub_cache_is_said_to_be_empty(organ: OrganCommand, model: Path
     "name", [b"\x1b[31mred\x1b]0;x\x07.gguf", b"two\nlines.gguf", b"\xff.gguf", "\u202ex\u200b.gguf".encode()]
 )
 @pytest.mark.parametrize("good", [True, False])
-def test_a_hostile_file_name_is_printed_harmless(name: bytes, good: bool, organ: OrganCommand, tmp_path: Path) -> None:
+def test_a_hostile_file_name_is_printed_without_control_characters(
+    name: bytes, good: bool, organ: OrganCommand, tmp_path: Path
+) -> None:
     path = Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), b"in", name)))
     path.parent.mkdir()
     path.write_bytes(small_model() if good else b"rubbish")
@@ -168,7 +170,7 @@ def test_a_hostile_file_name_is_printed_harmless(name: bytes, good: bool, organ:
             assert os.fsencode(json.loads(ended.out)["file"]) == os.fsencode(path)
 
 
-def test_hostile_metadata_is_printed_harmless(organ: OrganCommand, tmp_path: Path) -> None:
+def test_hostile_metadata_is_printed_without_control_characters(organ: OrganCommand, tmp_path: Path) -> None:
     hostile = "\x1b[2J\x9b31m\u202e<script>\n"
     entries = [text(f"general.{key}", hostile) for key in ("architecture", "name", "license", "description")]
     (tmp_path / "a.gguf").write_bytes(file_bytes([*entries, text("x", hostile)], [tensor("a\"b'c")]))
@@ -212,7 +214,7 @@ def test_with_new_version_it_becomes_the_next_version(filled: OrganCommand, mode
 
 
 @pytest.mark.parametrize(("answer", "added"), [("y", True), ("n", False), ("", False)])
-def test_on_a_terminal_it_is_asked_whether_this_is_a_new_version(
+def test_on_a_terminal_the_command_asks_whether_this_is_a_new_version(
     filled: OrganCommand, stranger: Path, answer: str, added: bool
 ) -> None:
     controller, terminal = pty.openpty()

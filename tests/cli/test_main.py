@@ -45,13 +45,13 @@ def test_help_lists_every_command_with_a_line(organ: OrganCommand) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_every_command_has_help_of_its_own(command: str, flag: str, organ: OrganCommand) -> None:
+def test_every_command_has_its_own_help(command: str, flag: str, organ: OrganCommand) -> None:
     ended = organ.done(command, flag)
     assert ended.out.startswith(f"Usage: organ {command} ")
     assert ended.err == ""
 
 
-def test_the_version_is_told(organ: OrganCommand) -> None:
+def test_the_version_is_printed(organ: OrganCommand) -> None:
     assert organ.done("--version").out.startswith("organ, ")
 
 
@@ -82,7 +82,7 @@ def test_help_loads_neither_the_database_nor_the_mathematics() -> None:
         ("serve", "--port", "70000"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_says_how_it_is_meant(
+def test_wrong_usage_ends_with_2_and_shows_the_usage(
     arguments: tuple[str, ...], filled: OrganCommand, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -104,13 +104,15 @@ def test_wrong_usage_ends_with_2_and_says_how_it_is_meant(
         (("frobnicate",), "'frobnicate'."),
     ],
 )
-def test_a_mistyped_command_gets_the_nearest_one(arguments: tuple[str, ...], meant: str, organ: OrganCommand) -> None:
+def test_the_error_for_a_mistyped_command_suggests_the_nearest(
+    arguments: tuple[str, ...], meant: str, organ: OrganCommand
+) -> None:
     ended = organ(*arguments)
     assert ended.status == 2
     assert ended.err.splitlines()[-1] == f"Error: no such command: {meant}"
 
 
-def test_no_command_at_all_shows_the_help(organ: OrganCommand) -> None:
+def test_a_call_without_a_command_shows_the_help(organ: OrganCommand) -> None:
     ended = organ()
     assert ended.status == 2
     assert "Catalog:" in ended.out + ended.err
@@ -130,7 +132,7 @@ def test_no_command_at_all_shows_the_help(organ: OrganCommand) -> None:
         (("assemble", "little", "-o", "x" * 5_000), "File name too long", 1, None),
     ],
 )
-def test_an_error_is_one_line_with_an_exit_status_of_its_kind_and_a_hint_where_there_is_one(
+def test_an_error_is_one_line_with_the_exit_status_of_its_class_and_its_hint(
     arguments: tuple[str, ...],
     said: str,
     status: int,
@@ -148,7 +150,7 @@ def test_an_error_is_one_line_with_an_exit_status_of_its_kind_and_a_hint_where_t
     assert more == ([] if hint is None else [f"       {hint}"])
 
 
-def test_a_newer_database_is_refused_with_what_to_do(organ: OrganCommand, registry: LocalRegistry) -> None:
+def test_a_newer_database_is_refused_with_a_hint(organ: OrganCommand, registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         session.connection().exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     ended = organ("models")
@@ -157,7 +159,7 @@ def test_a_newer_database_is_refused_with_what_to_do(organ: OrganCommand, regist
     assert re.fullmatch(r" {7}try: \S+ -m pip install --upgrade \S+", hint)
 
 
-def test_a_database_that_cannot_be_used_is_an_error_of_one_line(organ: OrganCommand) -> None:
+def test_an_unusable_database_gives_an_error_of_one_line(organ: OrganCommand) -> None:
     for url in ("nonsense", "sqlite://", "unknown://host/name"):
         ended = organ("models", environment={"ORGAN_DATABASE_URL": url})
         assert ended.status == 1
@@ -165,7 +167,7 @@ def test_a_database_that_cannot_be_used_is_an_error_of_one_line(organ: OrganComm
         assert "Traceback" not in ended.err
 
 
-def test_a_traceback_is_shown_to_whoever_asks_for_it(tmp_path: Path) -> None:
+def test_a_traceback_is_shown_on_request(tmp_path: Path) -> None:
     process = start("show", "nobody", home=tmp_path / "home", ORGAN_DEBUG="1")
     out, err = process.communicate()
     assert (process.returncode, out) == (1, "")
@@ -173,13 +175,13 @@ def test_a_traceback_is_shown_to_whoever_asks_for_it(tmp_path: Path) -> None:
     assert "organs.registry.errors.NothingRegistered" in err
 
 
-def test_home_comes_before_the_environment(filled: OrganCommand, tmp_path: Path) -> None:
+def test_the_option_home_takes_precedence_over_the_environment(filled: OrganCommand, tmp_path: Path) -> None:
     assert filled.done("models", "-q").out == "local/little@1\n"
     assert filled.done("--home", tmp_path / "other", "models", "-q").out == ""
     assert (tmp_path / "other" / "registry.sqlite3").is_file()
 
 
-def test_a_reader_that_stops_early_ends_us_quietly(filled: OrganCommand) -> None:
+def test_a_closed_output_pipe_ends_the_command_quietly(filled: OrganCommand) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     done = subprocess.run(
@@ -196,7 +198,7 @@ def test_a_reader_that_stops_early_ends_us_quietly(filled: OrganCommand) -> None
     assert done.returncode == 1
 
 
-def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_ends_with_130_and_says_how_to_continue(tmp_path: Path) -> None:
     script = (
         "import signal, sys\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job in the background ignores it
@@ -238,7 +240,7 @@ def test_help_of_every_command_loads_neither_the_database_nor_the_server() -> No
     assert loaded & {"numpy", "sqlalchemy", "flask", "gunicorn", "zstandard", "urllib3", "yaml", "alembic"} == set()
 
 
-def test_methods_of_purification_are_those_that_there_are() -> None:
+def test_the_offered_methods_of_purification_are_the_existing_ones() -> None:
     assert chimeras._METHODS == METHODS
 
 

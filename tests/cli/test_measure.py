@@ -26,7 +26,7 @@ def nowhere(tmp_path: Path) -> OrganCommand:
     return OrganCommand(tmp_path / "file" / "home")
 
 
-def test_no_registry_is_needed_and_none_is_made(nowhere: OrganCommand, model: Path) -> None:
+def test_measuring_needs_no_registry_and_creates_none(nowhere: OrganCommand, model: Path) -> None:
     assert nowhere("models").status == 1
     ended = nowhere.done("measure", model)
     assert ended.lines[0] == f"{model}: llama, 47.3 k parameters in 10 tensors, {model.stat().st_size / 1000:.1f} kB"
@@ -35,7 +35,7 @@ def test_no_registry_is_needed_and_none_is_made(nowhere: OrganCommand, model: Pa
     assert "Neither tells how good a model is." in " ".join(ended.err.split())
 
 
-def test_the_means_are_those_of_the_registered_model(organ: OrganCommand, model: Path) -> None:
+def test_the_means_equal_those_of_the_registered_model(organ: OrganCommand, model: Path) -> None:
     organ.done("ingest", model)
     shown = organ.done("show", "little", "--json").values
     measured = json.loads(organ.done("measure", model, "--json").out)
@@ -49,39 +49,37 @@ def test_the_means_are_those_of_the_registered_model(organ: OrganCommand, model:
         assert tensor["theta_degrees"] == pytest.approx(placed["theta"], abs=1e-9)
 
 
-def test_every_tensor_is_listed_when_asked(nowhere: OrganCommand, model: Path) -> None:
+def test_every_tensor_is_listed_on_request(nowhere: OrganCommand, model: Path) -> None:
     out = nowhere.done("measure", "--tensors", model).out
     assert "blk.1.ffn_down.weight" in out
     assert "128x64" in out
 
 
-def test_tensors_are_chosen_by_name_and_by_type(nowhere: OrganCommand, model: Path) -> None:
+def test_tensors_can_be_chosen_by_name_and_by_type(nowhere: OrganCommand, model: Path) -> None:
     values = json.loads(nowhere.done("measure", model, "--json", "--tensor", "blk.0.*", "--type", "norm").out)
     assert [tensor["tensor"] for tensor in values["tensors"]] == ["blk.0.attn_norm.weight"]
     assert values["tensors_count"] == 10
 
 
 @pytest.mark.parametrize("form", [(), ("--tensors",), ("-q",), ("--csv",), ("--json",)])
-def test_a_choice_that_leaves_nothing_is_said_and_the_status_is_1(
-    form: tuple[str, ...], nowhere: OrganCommand, model: Path
-) -> None:
+def test_an_empty_choice_is_reported_with_status_1(form: tuple[str, ...], nowhere: OrganCommand, model: Path) -> None:
     ended = nowhere("measure", model, "--tensor", "nothing", *form)
     assert (ended.status, ended.err) == (1, "organ: no tensor matches --tensor and --type\n")
     nowhere.done("measure", model, "--tensor", "output_norm.weight", *form)
 
 
-def test_a_file_without_tensors_is_no_failure_when_nothing_was_chosen(nowhere: OrganCommand, tmp_path: Path) -> None:
+def test_a_file_without_tensors_is_not_a_failure_without_a_choice(nowhere: OrganCommand, tmp_path: Path) -> None:
     (tmp_path / "words.gguf").write_bytes(file_bytes([text("general.architecture", "llama")]))
     assert "nothing to measure" in nowhere.done("measure", tmp_path / "words.gguf").out
 
 
-def test_a_path_that_leads_nowhere_leaves_nothing_to_measure(nowhere: OrganCommand, tmp_path: Path) -> None:
+def test_a_path_that_does_not_exist_gives_status_1(nowhere: OrganCommand, tmp_path: Path) -> None:
     ended = nowhere("measure", tmp_path / "gone.gguf")
     assert ended.status == 1
     assert "nothing to measure" in ended.err
 
 
-def test_the_bar_is_gone_before_anything_is_printed(model: Path) -> None:
+def test_the_progress_bar_is_cleared_before_the_output(model: Path) -> None:
     seen = on_a_terminal([sys.executable, "-m", "organs.cli", "measure", str(model), str(model.parent)])
     before, first, after = seen.partition(f"{model}: llama")
     assert first, seen
@@ -105,7 +103,7 @@ def on_a_terminal(command: list[str]) -> str:
     return seen.decode()
 
 
-def test_a_bad_file_is_named_the_others_go_on_and_the_status_is_1(nowhere: OrganCommand, model: Path) -> None:
+def test_a_bad_file_is_named_the_others_are_measured_and_the_status_is_1(nowhere: OrganCommand, model: Path) -> None:
     (model.parent / "bad.gguf").write_bytes(b"GGUFrubbish" * 9)
     for form in ((), ("-q",), ("--csv",), ("--json",)):
         ended = nowhere("measure", model.parent, *form)
@@ -117,7 +115,7 @@ def test_a_bad_file_is_named_the_others_go_on_and_the_status_is_1(nowhere: Organ
     assert good["error"] is None
 
 
-def test_quiet_is_the_mean_and_the_file(nowhere: OrganCommand, model: Path, tmp_path: Path) -> None:
+def test_quiet_prints_the_mean_and_the_file(nowhere: OrganCommand, model: Path, tmp_path: Path) -> None:
     words = tmp_path / "words.gguf"
     words.write_bytes(file_bytes([text("general.architecture", "llama")]))
     ended = nowhere.done("measure", "-q", model, words)
@@ -128,7 +126,7 @@ def test_quiet_is_the_mean_and_the_file(nowhere: OrganCommand, model: Path, tmp_
     assert ended.err == ""
 
 
-def test_csv_is_a_row_a_tensor_with_every_measure(nowhere: OrganCommand, model: Path) -> None:
+def test_csv_has_one_row_for_each_tensor_with_every_measure(nowhere: OrganCommand, model: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(nowhere.done("measure", "--csv", model).out)))
     values = json.loads(nowhere.done("measure", "--json", model).out)["tensors"]
     assert len(rows) == len(values) == 10
@@ -159,7 +157,7 @@ def test_a_split_set_is_one_model(organ: OrganCommand, tmp_path: Path) -> None:
     assert len(split["files"]) > 1
 
 
-def test_what_excludes_each_other_is_wrong_usage(nowhere: OrganCommand, model: Path) -> None:
+def test_options_that_exclude_each_other_are_wrong_usage(nowhere: OrganCommand, model: Path) -> None:
     assert nowhere("measure").status == 2
     assert nowhere("measure", model, "--json", "--csv").status == 2
     assert nowhere("measure", model, "--type", "liver").status == 2

@@ -36,7 +36,7 @@ MODEL_FIELDS = {
 }
 
 
-def test_an_empty_registry_says_what_to_do_first(organ: OrganCommand) -> None:
+def test_the_output_for_an_empty_registry_names_the_first_step(organ: OrganCommand) -> None:
     ended = organ.done("models")
     assert (ended.out, ended.err) == ("", "No models yet. Try: organ ingest FILE.gguf\n")
     assert organ.done("models", "--json").values == {"items": [], "next": None, "notes": []}
@@ -52,7 +52,7 @@ def test_models_are_a_table_for_people(filled: OrganCommand) -> None:
     assert ended.err.startswith("1 model with 10 different organs, ")
 
 
-def test_models_as_json_are_items_and_what_comes_next(filled: OrganCommand) -> None:
+def test_models_as_json_have_items_and_the_next_cursor(filled: OrganCommand) -> None:
     values = filled.done("models", "--json").values
     assert values.keys() == {"items", "next", "notes"}
     (item,) = values["items"]
@@ -60,7 +60,7 @@ def test_models_as_json_are_items_and_what_comes_next(filled: OrganCommand) -> N
     assert (item["name"], item["digest"]) == ("local/little@1", digest_of(small_model()))
 
 
-def test_models_are_listed_newest_first_and_ranked_by_theta_when_asked(filled: OrganCommand, tmp_path: Path) -> None:
+def test_models_are_listed_newest_first_or_by_theta_on_request(filled: OrganCommand, tmp_path: Path) -> None:
     for name, data in {
         "peaked": file_bytes([], [(weight_tensor("blk.0.a", (4096,))[0], bytes(8000) + b"\0\x3c" * 96)]),
         "partial": file_bytes([text("general.architecture", "llama")], block_tensors(1)[:1]),
@@ -76,7 +76,7 @@ def test_models_are_listed_newest_first_and_ranked_by_theta_when_asked(filled: O
     assert "local/words@1" not in [item["name"] for item in ranked]
 
 
-def test_a_partial_model_is_called_so(organ: OrganCommand, tmp_path: Path) -> None:
+def test_a_partial_model_is_marked_as_partial(organ: OrganCommand, tmp_path: Path) -> None:
     (tmp_path / "part.gguf").write_bytes(file_bytes(block_metadata(blocks=7), block_tensors(2)))
     organ.done("ingest", tmp_path / "part.gguf")
     assert organ.done("models").lines[1].split()[1] == "partial"
@@ -104,7 +104,7 @@ def test_a_model_as_json_has_everything(filled: OrganCommand) -> None:
     assert set(values["ingest"]) == {"model", "digest", "organs", "size_bytes", "flags", "notes"}
 
 
-def test_an_organ_is_shown_by_the_beginning_of_its_digest(filled: OrganCommand) -> None:
+def test_an_organ_is_found_by_the_beginning_of_its_digest(filled: OrganCommand) -> None:
     _, data = weight_tensor("blk.0.attn_q.weight", (64, 64))
     digest = digest_of(data)
     for typed in (digest, digest[:8], f"sha256:{digest}", digest[:12].upper()):
@@ -124,7 +124,7 @@ def test_an_organ_is_shown_by_the_beginning_of_its_digest(filled: OrganCommand) 
     assert [place["name"] for place in values["places"]] == ["blk.0.attn_q.weight"]
 
 
-def test_a_description_is_shown_in_its_lines_and_of_versions_how_many_organs_differ(
+def test_a_description_keeps_its_lines_and_versions_show_the_number_of_different_organs(
     filled: OrganCommand, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     changed = file_bytes(block_metadata(), [*block_tensors(seed=2)[:-1], block_tensors(seed=1)[-1]])
@@ -175,7 +175,7 @@ def test_models_are_found_by_a_query(registry: LocalRegistry, organ: OrganComman
 @pytest.mark.parametrize(
     "words", [[], ["--rank"], ["-kind:adapter sort:-params"], ["-coder", "--rank"], ["sort:theta"]]
 )
-def test_the_hint_behind_a_page_of_models_is_a_command_that_gives_the_next(
+def test_the_hint_after_a_page_of_models_is_the_command_for_the_next_page(
     words: list[str], registry: LocalRegistry, organ: OrganCommand
 ) -> None:
     write_models(registry, random_models(60, seed=2))
@@ -192,7 +192,7 @@ def test_the_hint_behind_a_page_of_models_is_a_command_that_gives_the_next(
     assert len(seen) > 4
 
 
-def test_a_name_that_no_model_has_is_noted(filled: OrganCommand) -> None:
+def test_an_unknown_model_name_in_a_query_is_noted(filled: OrganCommand) -> None:
     ended = filled.done("models", "arch:lama")
     assert ended.err.startswith("note: nothing in this registry has arch:lama; the nearest is arch:llama\n")
     assert filled.done("models", "arch:lama", "--json").values["notes"] != []
@@ -206,7 +206,9 @@ def test_a_name_that_no_model_has_is_noted(filled: OrganCommand) -> None:
         (["--after", "x"], "organ: 'after': this is not a cursor"),
     ],
 )
-def test_a_query_of_models_that_means_nothing_is_one_line(words: list[str], sentence: str, organ: OrganCommand) -> None:
+def test_an_invalid_query_of_models_gives_an_error_of_one_line(
+    words: list[str], sentence: str, organ: OrganCommand
+) -> None:
     ended = organ("models", *words)
     assert ended.status == 1
     assert ended.err.startswith(sentence)

@@ -37,7 +37,7 @@ def test_the_feed_forward_organs_are_purified_with_theta_before_and_after(organ:
     assert (out / "again.gguf").read_bytes() == (out / "p.gguf").read_bytes()
 
 
-def test_organs_are_chosen_by_type_slot_and_what_they_measure(organ: OrganCommand) -> None:
+def test_organs_can_be_chosen_by_type_slot_and_measure(organ: OrganCommand) -> None:
     def chosen(*options: str) -> list[str]:
         ended = organ.done("purify", "base", "--method", "spectral", "--dry-run", "--json", *options)
         return [part["name"] for part in ended.values["plan"]["parts"]]
@@ -69,7 +69,7 @@ def test_a_file_and_a_folder_are_purified_without_the_registry(
     assert sorted(path.name for path in out.iterdir()) == expected, "the temporary registry is gone"
 
 
-def test_of_a_folder_nothing_is_said_to_be_registered_and_no_file_is_named_that_is_not_written(
+def test_the_output_for_a_folder_names_no_registration_and_no_unwritten_file(
     organ: OrganCommand, parents: Parents, out: Path
 ) -> None:
     organ.done("extract", parents.base, "-o", out / "folder")
@@ -99,7 +99,9 @@ def test_ctrl_c_leaves_nothing_of_a_file_that_is_purified(
     assert (ended.status, list(out.iterdir())) == (130, [])
 
 
-def test_what_is_in_the_way_is_told_before_anything_is_read(organ: OrganCommand, parents: Parents, out: Path) -> None:
+def test_an_existing_output_is_reported_before_anything_is_read(
+    organ: OrganCommand, parents: Parents, out: Path
+) -> None:
     for name in ("p.gguf", "folder"):
         (out / name).write_bytes(b"mine")
         ended = organ("purify", parents.base, "--method", "fractal", "-o", out / name)

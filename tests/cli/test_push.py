@@ -36,7 +36,7 @@ def write(folder: Path, name: str = "Mine.gguf", seed: int = 0) -> Path:
     return path
 
 
-def test_a_push_ends_with_the_pages_address_on_stdout(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_a_push_prints_the_address_of_the_page_on_stdout(fake: FakeRegistry, tmp_path: Path) -> None:
     path, url, token = write(tmp_path), fake.connection.url, new_token().text
     first = run(tmp_path, url, path, "--license", "mit", "--tag", "a", "--tag", "b", ORGAN_TOKEN=token)
     assert (first.status, first.lines[-1]) == (0, f"{url}/models/me/Mine@1")
@@ -50,9 +50,7 @@ def test_a_push_ends_with_the_pages_address_on_stdout(fake: FakeRegistry, tmp_pa
     assert not (tmp_path / "home").exists()
 
 
-def test_what_is_said_of_bytes_that_are_there_already_is_not_dropped_in_silence(
-    fake: FakeRegistry, tmp_path: Path
-) -> None:
+def test_metadata_for_bytes_that_exist_already_is_not_dropped_silently(fake: FakeRegistry, tmp_path: Path) -> None:
     path, url = write(tmp_path), fake.connection.url
     page = f"{url}/models/me/Mine@1/edit"
     note = f"the registry already has this model; its description was not changed. Edit it on its page: {page}"
@@ -62,7 +60,7 @@ def test_what_is_said_of_bytes_that_are_there_already_is_not_dropped_in_silence(
     assert note not in run(tmp_path, url, path).err
 
 
-def test_quiet_prints_the_models_address_once_it_is_published_and_its_submissions_before(
+def test_quiet_prints_the_address_of_the_model_or_of_its_submission_before_publication(
     fake: FakeRegistry, tmp_path: Path
 ) -> None:
     url = fake.connection.url
@@ -83,14 +81,14 @@ def test_quiet_prints_the_models_address_once_it_is_published_and_its_submission
     assert "refused: It is no good." in bad.err
 
 
-def test_a_license_that_nobody_knows_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+def test_an_unknown_license_is_refused_before_any_request(tmp_path: Path) -> None:
     with unused_address() as url:
         told = run(tmp_path, url, write(tmp_path), "--license", "mit-ish")
     assert (told.status, told.out) == (1, "")
     assert told.err.startswith(f"organ: license: {str(license_problem('mit-ish')).rstrip('.')}")
 
 
-def test_a_dry_run_says_what_would_travel(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_a_dry_run_lists_the_bytes_to_send(fake: FakeRegistry, tmp_path: Path) -> None:
     told = run(tmp_path, fake.connection.url, write(tmp_path), "--dry-run")
     assert (told.status, told.lines) == (
         0,
@@ -99,7 +97,7 @@ def test_a_dry_run_says_what_would_travel(fake: FakeRegistry, tmp_path: Path) ->
     assert not fake.blobs
 
 
-def test_json_tells_what_was_sent_and_found(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_json_has_the_sent_bytes_and_the_findings(fake: FakeRegistry, tmp_path: Path) -> None:
     fake.outcome["findings"] = [{"severity": "warn", "code": "no-license", "sentence": "It has no license.\x1b[2J"}]
     told = run(tmp_path, fake.connection.url, write(tmp_path), "--json").values
     sent = {"bytes_sent": fake.received_bytes, "bytes_known": 0, "pieces_sent": len(fake.blobs), "pieces_known": 0}
@@ -109,7 +107,7 @@ def test_json_tells_what_was_sent_and_found(fake: FakeRegistry, tmp_path: Path) 
     assert "  warn: It has no license.\\u001b[2J (no-license)" in shown.err
 
 
-def test_a_refused_model_is_named_the_others_go_on_and_the_status_is_1(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_a_refused_model_is_named_the_others_are_sent_and_the_status_is_1(fake: FakeRegistry, tmp_path: Path) -> None:
     (tmp_path / "Bad.gguf").write_bytes(b"GGUF, says the file")
     write(tmp_path, "Good.gguf")
     told = run(tmp_path, fake.connection.url, tmp_path / "Bad.gguf", tmp_path / "Good.gguf", "--json")
@@ -123,7 +121,7 @@ def test_a_refused_model_is_named_the_others_go_on_and_the_status_is_1(fake: Fak
     assert refused.err.startswith("organ: me/Mine: refused: It is no good.; ")
 
 
-def test_a_registry_that_lets_nobody_in_ends_the_push_at_once(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_a_registry_that_refuses_the_token_ends_the_push_immediately(fake: FakeRegistry, tmp_path: Path) -> None:
     fake.fails = lambda _asked: as_problem(401, "a token is needed")
     told = run(tmp_path, fake.connection.url, write(tmp_path), write(tmp_path, "Other.gguf"))
     assert (told.status, told.out) == (4, "")
@@ -139,7 +137,7 @@ def test_a_registry_that_lets_nobody_in_ends_the_push_at_once(fake: FakeRegistry
         (["--chunk", "much"], "is not a size"),
     ],
 )
-def test_wrong_usage_is_told_before_anything_is_asked(tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_wrong_usage_is_reported_before_any_request(tmp_path: Path, arguments: list[str], said: str) -> None:
     write(tmp_path, "a.gguf")
     write(tmp_path, "b.gguf", seed=1)
     with unused_address() as url:
@@ -148,7 +146,7 @@ def test_wrong_usage_is_told_before_anything_is_asked(tmp_path: Path, arguments:
     assert said in told.err
 
 
-def test_without_a_registry_elsewhere_it_says_what_is_missing(tmp_path: Path) -> None:
+def test_a_push_without_a_remote_registry_names_the_missing_option(tmp_path: Path) -> None:
     told = OrganCommand(tmp_path / "home")("push", write(tmp_path))
     assert told.status == 1
     assert "--registry URL" in told.err

@@ -56,7 +56,7 @@ def test_json_has_every_number_unrounded_under_a_name_with_its_unit(filled: Orga
     assert filled.done("report", "little", "--json", "--table", "types").values["sections"].keys() == {"types"}
 
 
-def test_csv_is_one_tidy_table_the_ranking_unless_told_otherwise(filled: OrganCommand) -> None:
+def test_csv_is_one_tidy_table_by_default_the_ranking(filled: OrganCommand) -> None:
     rows = list(csv.DictReader(io.StringIO(filled.done("report", "--format", "csv").out)))
     assert [row["model"] for row in rows] == ["local/little@1"]
     assert 0 < float(rows[0]["mean_theta_degrees"]) < 90
@@ -68,7 +68,7 @@ def test_csv_is_one_tidy_table_the_ranking_unless_told_otherwise(filled: OrganCo
         assert float(row["theta_median_degrees"]) == pytest.approx(float(same["theta_median_degrees"]))
 
 
-def test_a_table_that_there_is_not_is_wrong_usage_and_lists_those_that_there_are(filled: OrganCommand) -> None:
+def test_an_unknown_table_is_wrong_usage_and_the_error_lists_the_tables(filled: OrganCommand) -> None:
     ended = filled("report", "--table", "blocks")
     assert ended.status == 2
     assert "figures, ranking, types, scale, families, wells" in ended.err
@@ -78,14 +78,14 @@ def test_a_table_that_there_is_not_is_wrong_usage_and_lists_those_that_there_are
 @pytest.mark.parametrize(
     ("name", "begin"), [("r.md", "# Report"), ("r.json", "{"), ("r.csv", "rank,"), ("r", "Report")]
 )
-def test_a_file_has_the_format_of_its_ending(name: str, begin: str, filled: OrganCommand, tmp_path: Path) -> None:
+def test_a_file_has_the_format_of_its_suffix(name: str, begin: str, filled: OrganCommand, tmp_path: Path) -> None:
     ended = filled.done("report", "-o", tmp_path / name)
     assert (ended.out, ended.err) == ("", f"written to {tmp_path / name}\n")
     assert (tmp_path / name).read_text("utf-8").startswith(begin)
 
 
 @pytest.mark.parametrize("name", ["r.pdf", "r.html", "r.docx"])
-def test_a_format_that_there_is_not_is_refused_in_one_sentence(name: str, filled: OrganCommand, tmp_path: Path) -> None:
+def test_an_unknown_format_is_refused_in_one_sentence(name: str, filled: OrganCommand, tmp_path: Path) -> None:
     ended = filled("report", "-o", tmp_path / name)
     assert (ended.status, ended.out) == (1, "")
     (line,) = ended.err.splitlines()
@@ -96,7 +96,7 @@ def test_a_format_that_there_is_not_is_refused_in_one_sentence(name: str, filled
     assert (tmp_path / name).read_text("utf-8").startswith("Report")
 
 
-def test_a_terminal_of_80_columns_gets_nothing_wider_and_no_broken_word(filled: OrganCommand, model: Path) -> None:
+def test_the_output_fits_80_columns_and_breaks_no_word(filled: OrganCommand, model: Path) -> None:
     (model.parent / "zoo.gguf").symlink_to(Path(__file__).parents[2] / "examples/zoo/Zoo-C-1M-v1.0-Q8_0.gguf")
     filled.done("ingest", model.parent / "zoo.gguf", "--name", "A-Model-With-A-Long-Name-Of-Several-Parts-v1.0-Q8_0")
     for arguments in (("report",), ("report", "A-Model-With-A-Long-Name-Of-Several-Parts-v1.0-Q8_0"), ("models",)):
@@ -115,7 +115,7 @@ def test_a_count_in_csv_is_a_whole_number(filled: OrganCommand, tmp_path: Path) 
     assert [(row["models_count"], row["mean_parameters_count"].isdigit()) for row in rows] == [("2", True)]
 
 
-def test_a_file_holds_what_would_be_printed_and_replaces_nothing_unasked(filled: OrganCommand, tmp_path: Path) -> None:
+def test_a_file_has_the_printed_text_and_is_replaced_only_with_force(filled: OrganCommand, tmp_path: Path) -> None:
     target = tmp_path / "report.json"
     target.write_text("mine")
     ended = filled("report", "--json", "-o", target)

@@ -49,7 +49,7 @@ def test_organs_are_a_table_for_people(filled: OrganCommand) -> None:
     assert ended.err == ""
 
 
-def test_organs_as_json_are_items_what_comes_next_and_notes(filled: OrganCommand) -> None:
+def test_organs_as_json_have_items_the_next_cursor_and_notes(filled: OrganCommand) -> None:
     values = filled.done("search", "slot:ffn_up", "--limit", 1, "--json").values
     assert values.keys() == {"items", "next", "notes", "facets"}
     assert values["facets"] is None
@@ -61,14 +61,14 @@ def test_organs_as_json_are_items_what_comes_next_and_notes(filled: OrganCommand
     assert {item["block"], more["items"][0]["block"]} == {0, 1}
 
 
-def test_quiet_prints_digests_alone(filled: OrganCommand) -> None:
+def test_quiet_prints_only_digests(filled: OrganCommand) -> None:
     ended = filled.done("search", "-q", "slot:attn_q", "sort:theta")
     expected = {digest_of(weight_tensor(f"blk.{block}.attn_q.weight", (64, 64))[1]) for block in range(2)}
     assert set(ended.lines) == expected
     assert ended.err == ""
 
 
-def test_the_hint_behind_a_page_is_a_command_that_gives_the_next(registry: LocalRegistry, organ: OrganCommand) -> None:
+def test_the_hint_after_a_page_is_the_command_for_the_next_page(registry: LocalRegistry, organ: OrganCommand) -> None:
     write_models(registry, random_models(20, seed=4))
     for words in (["-type:norm sort:-size"], ["-type:norm", "-coder"], ["-coder"], [], ['by:"carol smith"', "sort:z"]):
         seen: list[str] = []
@@ -101,13 +101,13 @@ def test_facets_are_counted_beside_the_page(filled: OrganCommand) -> None:
     assert facets["fields"]["license"] == {"apache-2.0": 4}
 
 
-def test_an_estimate_is_called_so(filled: OrganCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_estimated_count_is_marked_as_an_estimate(filled: OrganCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("organs.registry.catalog.queries.search_plan.GATHER_MAX", 0)
     lines = filled.done("search", "theta>=1", "--facets").lines
     assert any(line.startswith("results: about ") for line in lines)
 
 
-def test_the_likes_of_an_organ_show_how_alike_they_are(registry: LocalRegistry, organ: OrganCommand) -> None:
+def test_similar_organs_are_shown_with_their_likeness(registry: LocalRegistry, organ: OrganCommand) -> None:
     write_models(
         registry, [ModelRow((PlacementRow(organ=1), PlacementRow(organ=2), PlacementRow(organ=3, slot="ffn_down")))]
     )
@@ -117,7 +117,7 @@ def test_the_likes_of_an_organ_show_how_alike_they_are(registry: LocalRegistry, 
     assert second.split()[1] == digest(2)[:12]
 
 
-def test_what_fits_a_model_is_found_counted_and_explained(registry: LocalRegistry, organ: OrganCommand) -> None:
+def test_organs_that_fit_a_model_are_found_counted_and_explained(registry: LocalRegistry, organ: OrganCommand) -> None:
     others = (PlacementRow(organ=2), PlacementRow(organ=3, slot="ffn_down"), PlacementRow(organ=4, shape="64x32"))
     write_models(registry, [ModelRow((PlacementRow(organ=1),), name="base"), ModelRow(others, name="donor")])
     assert organ.done("search", "-q", "fits:acme/base").lines == [digest(2)]
@@ -129,7 +129,7 @@ def test_what_fits_a_model_is_found_counted_and_explained(registry: LocalRegistr
     assert "fits:" in organ.done("search", "--help").out
 
 
-def test_what_finds_nothing_says_so_and_names_the_nearest(filled: OrganCommand) -> None:
+def test_a_search_without_results_says_so_and_names_the_nearest_value(filled: OrganCommand) -> None:
     ended = filled.done("search", "slot:ffn_upp")
     assert ended.out == ""
     assert ended.err.splitlines() == [
@@ -150,7 +150,7 @@ def test_what_finds_nothing_says_so_and_names_the_nearest(filled: OrganCommand) 
         (["like:12345678"], "organ: no organ's digest begins with 12345678"),
     ],
 )
-def test_what_means_nothing_is_one_line(words: list[str], sentence: str, organ: OrganCommand) -> None:
+def test_an_invalid_query_gives_an_error_of_one_line(words: list[str], sentence: str, organ: OrganCommand) -> None:
     ended = organ("search", *words)
     assert (ended.status, ended.out) == (3 if "begins with" in sentence else 1, "")
     assert ended.err.startswith(sentence)
@@ -188,7 +188,7 @@ def test_a_page_has_from_one_to_a_thousand_organs(limit: str, organ: OrganComman
     assert organ("search", "--limit", limit).status == 2
 
 
-def test_every_field_and_sort_stands_in_the_help(organ: OrganCommand) -> None:
+def test_the_help_lists_every_field_and_every_sort_order(organ: OrganCommand) -> None:
     out = organ.done("search", "--help").out
     for name in ("type:", "slot:", "block:", "spectral:", "license:", "unique:organ", "like:DIGEST", "-type:norm"):
         assert name in out
@@ -197,7 +197,7 @@ def test_every_field_and_sort_stands_in_the_help(organ: OrganCommand) -> None:
 @pytest.mark.parametrize(
     "word", ["-type:norm", "-coder", "-qwen2", "-zoo-a", "-stable_rank:none", "-θ:40", "-ärzte", "-z:1"]
 )
-def test_a_word_with_a_minus_is_a_term_and_no_option(word: str, filled: OrganCommand) -> None:
+def test_a_word_with_a_minus_is_a_term_not_an_option(word: str, filled: OrganCommand) -> None:
     assert _MINUS_TERM.fullmatch(word)
     assert filled.done("search", word, "--json", "--limit", 5).values["items"] is not None
     assert filled.done("search", "--json", "type:organ", word).values["items"] is not None
@@ -205,25 +205,23 @@ def test_a_word_with_a_minus_is_a_term_and_no_option(word: str, filled: OrganCom
 
 
 @pytest.mark.parametrize("word", ["-q", "-h", "--json", "--facets", "--limit", "-", "--"])
-def test_an_option_is_no_term(word: str) -> None:
+def test_an_option_is_not_a_term(word: str) -> None:
     assert not _MINUS_TERM.fullmatch(word)
 
 
-def test_an_option_that_is_not_there_is_wrong_usage(organ: OrganCommand) -> None:
+def test_an_unknown_option_is_wrong_usage(organ: OrganCommand) -> None:
     assert organ("search", "--unheard-of").status == 2
     assert organ("search", "-x").status == 2
 
 
-def test_what_stands_in_a_query_is_printed_harmless(filled: OrganCommand) -> None:
+def test_the_text_of_a_query_is_printed_without_control_characters(filled: OrganCommand) -> None:
     ended = filled("search", 'slot:"[31m"')
     assert "\x1b" not in ended.err + ended.out
     ended = filled("search", "x\x1b[31m:y")
     assert "\x1b" not in ended.err
 
 
-def test_json_is_one_object_that_anything_can_read(
-    registry: LocalRegistry, organ: OrganCommand, tmp_path: Path
-) -> None:
+def test_json_is_one_object_in_strict_json(registry: LocalRegistry, organ: OrganCommand, tmp_path: Path) -> None:
     write_models(registry, random_models(30, seed=9))
     printed = organ.done("search", "--json", "--facets", "--limit", 1000).out
     (tmp_path / "page.json").write_text(printed)

@@ -16,7 +16,7 @@ from organs.web.settings import LOOPBACK_HOSTS
 from tests.cli.in_process import OrganCommand
 
 
-def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_port_in_use_gives_an_error_of_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ended = OrganCommand(tmp_path / "home")("serve", "--port", taken.getsockname()[1])
     assert ended.status == 1
@@ -27,7 +27,7 @@ def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments", [("--workers", 0), ("--threads", 1), ("--port", 0), ("--reload", "now"), ("--metrics", "x")]
 )
-def test_numbers_that_make_no_server_are_wrong_usage(arguments: tuple[object, ...], tmp_path: Path) -> None:
+def test_invalid_numbers_for_a_server_are_wrong_usage(arguments: tuple[object, ...], tmp_path: Path) -> None:
     assert OrganCommand(tmp_path / "home")("serve", *arguments).status == 2
 
 
@@ -41,18 +41,18 @@ def test_numbers_that_make_no_server_are_wrong_usage(arguments: tuple[object, ..
         ("[fe80::1]", (), {"[fe80::1]"}),
     ],
 )
-def test_requests_may_ask_for_the_loopback_the_own_address_and_what_is_allowed(
+def test_requests_may_name_the_loopback_the_own_address_and_allowed_hosts(
     shown: str, allowed: tuple[str, ...], more: set[str]
 ) -> None:
     assert served_hosts(shown, allowed) == LOOPBACK_HOSTS | more
 
 
-def test_behind_a_proxy_nobody_works_at_this_machine() -> None:
+def test_clients_behind_a_proxy_are_never_local_users() -> None:
     assert is_personal("127.0.0.1", (), 0)
     assert not is_personal("127.0.0.1", (), 1)
 
 
-def test_the_server_itself_believes_nothing_that_a_client_says_of_proxies() -> None:
+def test_the_server_ignores_proxy_headers_of_clients() -> None:
     names = ("x-forwarded-proto", "x-forwarded-ssl", "x_forwarded_for", "script_name", "remote_addr", "forwarded")
     environ = environment(Request("GET", "/", headers=[(name, "https") for name in names], peer=("192.0.2.1", 9)))
     assert (environ["wsgi.url_scheme"], environ["REMOTE_ADDR"], environ["SCRIPT_NAME"]) == ("http", "192.0.2.1", "")

@@ -19,7 +19,7 @@ def organ(tmp_path: Path) -> OrganCommand:
     return OrganCommand(tmp_path / "nothing")
 
 
-def test_feed_forward_organs_of_all_blocks_are_taken_by_themselves(
+def test_feed_forward_organs_of_all_blocks_are_taken_by_default(
     organ: OrganCommand, parents: Parents, out: Path, tmp_path: Path
 ) -> None:
     values = organ.done("transplant", parents.base, parents.tuned, "-o", out / "t.gguf", "--json").values
@@ -31,7 +31,7 @@ def test_feed_forward_organs_of_all_blocks_are_taken_by_themselves(
     assert not (tmp_path / "nothing").exists(), "no registry was opened"
 
 
-def test_blocks_types_and_slots_are_chosen(organ: OrganCommand, parents: Parents, out: Path) -> None:
+def test_blocks_types_and_slots_can_be_chosen(organ: OrganCommand, parents: Parents, out: Path) -> None:
     def changed(*options: str) -> list[str]:
         ended = organ.done(
             "transplant", parents.base, parents.tuned, "-o", out / "t.gguf", "--dry-run", "--json", *options
@@ -46,7 +46,7 @@ def test_blocks_types_and_slots_are_chosen(organ: OrganCommand, parents: Parents
     ]
 
 
-def test_the_lock_is_that_of_the_registry_and_so_is_every_byte(
+def test_the_lock_and_every_byte_equal_those_of_the_registry(
     organ: OrganCommand, composer: OrganCommand, parents: Parents, out: Path
 ) -> None:
     organ.done(
@@ -57,7 +57,7 @@ def test_the_lock_is_that_of_the_registry_and_so_is_every_byte(
     assert (out / "t.lock").read_bytes() == (out / "c.lock").read_bytes()
 
 
-def test_a_graft_between_folders_is_the_transplant_taken_apart(
+def test_a_graft_between_folders_equals_the_extracted_transplant(
     organ: OrganCommand, parents: Parents, out: Path
 ) -> None:
     for name in ("base", "tuned"):
@@ -93,7 +93,9 @@ def test_a_warning_stops_it_until_it_is_accepted(organ: OrganCommand, parents: P
 
 
 @pytest.mark.parametrize("verb", ["transplant", "graft"])
-def test_what_is_in_the_way_stays_unless_forced(verb: str, organ: OrganCommand, parents: Parents, out: Path) -> None:
+def test_an_existing_output_is_replaced_only_with_force(
+    verb: str, organ: OrganCommand, parents: Parents, out: Path
+) -> None:
     target = out / ("t.gguf" if verb == "transplant" else "folder")
     organ.done(verb, parents.base, parents.tuned, "-o", target)
     ended = organ(verb, parents.base, parents.tuned, "-o", target, "--layers", "1")
@@ -104,7 +106,7 @@ def test_what_is_in_the_way_stays_unless_forced(verb: str, organ: OrganCommand, 
         organ.done(verb, target, parents.tuned, "-o", target, "--layers", "0", "--force")
 
 
-def test_a_folder_in_the_way_of_a_graft_stays_unless_it_is_empty_or_an_organ_directory(
+def test_a_graft_replaces_only_an_empty_folder_or_an_organ_directory(
     organ: OrganCommand, parents: Parents, out: Path
 ) -> None:
     (out / "empty").mkdir()
@@ -129,7 +131,7 @@ def test_ctrl_c_leaves_nothing(
     assert (ended.status, list(out.iterdir())) == (130, [])
 
 
-def test_a_disk_that_is_too_small_is_told_at_once(
+def test_a_disk_that_is_too_small_is_reported_immediately(
     organ: OrganCommand, parents: Parents, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Files, "free_bytes", lambda _self, _path: 1000)
@@ -139,7 +141,9 @@ def test_a_disk_that_is_too_small_is_told_at_once(
         assert "is full" in ended.err
 
 
-def test_what_is_no_model_is_one_line(organ: OrganCommand, parents: Parents, out: Path, tmp_path: Path) -> None:
+def test_an_input_that_is_not_a_model_gives_an_error_of_one_line(
+    organ: OrganCommand, parents: Parents, out: Path, tmp_path: Path
+) -> None:
     os.mkfifo(tmp_path / "fifo.gguf")
     (tmp_path / "junk.gguf").write_bytes(bytes(range(256)))
     (tmp_path / "cut.gguf").write_bytes(parents.base.read_bytes()[:500])

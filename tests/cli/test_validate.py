@@ -22,9 +22,7 @@ def kin(tmp_path: Path) -> Path:
     return graft(A, A_PROSE, feed_forward(A), tmp_path / "kin.gguf")
 
 
-def test_it_prints_the_difference_with_its_error_and_the_tokens_that_were_scored(
-    organ: OrganCommand, kin: Path
-) -> None:
+def test_validate_prints_the_difference_with_its_error_and_the_scored_tokens(organ: OrganCommand, kin: Path) -> None:
     ended = organ.done("validate", kin, "--base", A, "--tokens", 256)
     assert "12 changed organs zeroed" in ended.out
     (row,) = (line for line in ended.lines if "chimera against base" in line)
@@ -47,7 +45,7 @@ def test_a_text_of_too_few_tokens_is_refused(organ: OrganCommand, kin: Path, tmp
     assert "at least 32 are needed" in ended.err
 
 
-def test_what_a_command_may_reach_is_for_a_command_alone(organ: OrganCommand, kin: Path) -> None:
+def test_the_permission_options_need_a_runtime_command(organ: OrganCommand, kin: Path) -> None:
     ended = organ("validate", kin, "--base", A, "--runtime-processes")
     assert ended.status == 2
     assert "need --runtime COMMAND" in ended.err

@@ -54,7 +54,7 @@ def test_a_sound_registry_is_sound(large: OrganCommand) -> None:
     assert (values["blobs"], values["faults"], values["orphans"]) == (4, [], 0)
 
 
-def test_a_rotten_organ_is_named_with_who_needs_it_when_data_is_read(
+def test_reading_the_data_finds_a_corrupt_organ_and_the_models_that_need_it(
     large: OrganCommand, registry: LocalRegistry
 ) -> None:
     flip(blob_files(registry)[0])
@@ -76,14 +76,14 @@ def test_a_missing_organ_is_found_without_reading(large: OrganCommand, registry:
     assert "is missing from the store" in ended.out
 
 
-def test_the_shares_of_a_week_cover_everything(large: OrganCommand, registry: LocalRegistry) -> None:
+def test_the_daily_shares_of_a_week_cover_everything(large: OrganCommand, registry: LocalRegistry) -> None:
     flip(blob_files(registry)[0])
     ends = [large("verify", f"--read-data={day}/7", "--json") for day in range(1, 8)]
     assert sorted(ended.status for ended in ends) == [0, 0, 0, 0, 0, 0, 7]
     assert sum(len(ended.values["faults"]) for ended in ends) == 1
 
 
-def test_a_file_without_a_row_is_told_beside_the_result(large: OrganCommand, registry: LocalRegistry) -> None:
+def test_a_file_without_a_row_is_reported_beside_the_result(large: OrganCommand, registry: LocalRegistry) -> None:
     stray = blob_files(registry)[0]
     (stray.parent / f"{stray.name.partition('.')[0]}.{'0' * 16}").write_bytes(b"left by a crash")
     ended = large.done("verify")
@@ -118,12 +118,12 @@ def test_a_sweep_previews_then_marks_then_removes(large: OrganCommand, registry:
     assert row_counts(registry)["blobs"] == row_counts(registry)["inline_blobs"] == 0
 
 
-def test_what_was_needed_a_moment_ago_is_spared_by_default(large: OrganCommand, registry: LocalRegistry) -> None:
+def test_recently_needed_blobs_are_kept_by_default(large: OrganCommand, registry: LocalRegistry) -> None:
     forget_models(registry)
     assert large.done("sweep", "-y", "--json").values["doomed"] == 0
 
 
-def test_what_was_doomed_is_spared_when_it_comes_again(
+def test_a_marked_blob_that_is_ingested_again_is_kept(
     large: OrganCommand, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     forget_models(registry)
@@ -136,7 +136,7 @@ def test_what_was_doomed_is_spared_when_it_comes_again(
 
 
 @pytest.mark.parametrize("age", ["", "1", "h", "-1h", "1w", "1.5h", "1h "])
-def test_what_is_no_age_is_wrong_usage(age: str, organ: OrganCommand) -> None:
+def test_an_invalid_age_is_wrong_usage(age: str, organ: OrganCommand) -> None:
     assert organ("sweep", "--older-than", age).status == 2
 
 

@@ -22,7 +22,7 @@ def organ(registry: LocalRegistry) -> OrganCommand:
     return OrganCommand(registry.settings.home)
 
 
-def test_what_waits_is_worked_off_and_told_a_line_a_job(organ: OrganCommand, registry: LocalRegistry) -> None:
+def test_waiting_jobs_are_run_and_reported_with_one_line_each(organ: OrganCommand, registry: LocalRegistry) -> None:
     add_job(registry, "report", {})
     add_job(registry, "report", {"model": "local/nothing"})
     ended = organ.done("work", "--once")
@@ -63,12 +63,12 @@ def test_a_job_is_cancelled_and_shown(organ: OrganCommand, registry: LocalRegist
 @pytest.mark.parametrize(
     "arguments", [("--cancel", 0), ("--cancel", 2**63), ("--show", "x"), ("--cancel", 1, "--show", 1)]
 )
-def test_what_is_no_job_is_wrong_usage(arguments: tuple[object, ...], organ: OrganCommand) -> None:
+def test_an_invalid_job_number_is_wrong_usage(arguments: tuple[object, ...], organ: OrganCommand) -> None:
     assert organ("jobs", *arguments).status == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_ends_well_when_it_is_asked_to(number: signal.Signals, registry: LocalRegistry) -> None:
+def test_a_worker_ends_cleanly_on_request(number: signal.Signals, registry: LocalRegistry) -> None:
     job_id = add_job(registry, "report", {})
     command = [sys.executable, "-m", "organs.cli", "--home", str(registry.settings.home), "work"]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
@@ -80,13 +80,13 @@ def test_a_worker_ends_well_when_it_is_asked_to(number: signal.Signals, registry
     process.stderr.close()
 
 
-def test_a_worker_without_its_server_ends_at_once(registry: LocalRegistry) -> None:
+def test_a_worker_without_its_server_ends_immediately(registry: LocalRegistry) -> None:
     command = [sys.executable, "-m", "organs.cli", "--home", str(registry.settings.home), "work", "--with-parent", "1"]
     assert os.getpid() != 1
     assert subprocess.run(command, cwd=ROOT, timeout=60, check=False).returncode == 1
 
 
-def test_an_empty_queue_is_said_to_be_empty_and_an_unknown_job_points_to_the_list(organ: OrganCommand) -> None:
+def test_an_empty_queue_is_reported_and_the_error_for_an_unknown_job_names_the_list(organ: OrganCommand) -> None:
     ended = organ.done("work", "--once")
     assert (ended.out, ended.err) == ("", "The queue is empty.\n")
     assert organ.done("work", "--once", "-q").err == ""
