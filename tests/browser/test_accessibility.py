@@ -47,17 +47,17 @@ def assert_accessible(page: Page, ways: Sequence[tuple[Any, Any, dict[str, list[
 
 
 @pytest.mark.parametrize("name", ZOO_PAGES)
-def test_a_page_of_the_zoo_can_be_used_by_everybody(name: str, zoo: Site, open_page: Opener) -> None:
+def test_a_page_of_the_zoo_is_accessible(name: str, zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, ZOO_PAGES[name])
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     assert_accessible(page)
 
 
 @pytest.mark.parametrize("name", ["organs", "wide model", "hostile model"])
-def test_a_page_of_hostile_and_wide_models_can_be_used_by_everybody(name: str, odd: Site, open_page: Opener) -> None:
+def test_a_page_of_hostile_and_wide_models_is_accessible(name: str, odd: Site, open_page: Opener) -> None:
     assert_accessible(open_page(odd, ODD_PAGES[name]), EVERY_WAY[:2])
 
 
 @pytest.mark.parametrize("name", EMPTY_PAGES)
-def test_a_page_of_an_empty_registry_can_be_used_by_everybody(name: str, empty: Site, open_page: Opener) -> None:
+def test_a_page_of_an_empty_registry_is_accessible(name: str, empty: Site, open_page: Opener) -> None:
     assert_accessible(open_page(empty, EMPTY_PAGES[name]), EVERY_WAY[1:3])

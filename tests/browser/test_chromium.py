@@ -7,7 +7,7 @@ import pytest
 from tests.browser.chromium import VARIABLE, NoBrowser, find_chromium
 
 
-def test_the_browser_that_is_named_is_the_one_that_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_browser_named_in_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     found = find_chromium()
     monkeypatch.setenv(VARIABLE, found)
     assert find_chromium() == found

@@ -78,7 +78,7 @@ def test_a_chimera_is_made_by_clicks(options: dict[str, Any], workshop: Site, op
 
 
 @SCRIPTS
-def test_a_warning_is_accepted_and_a_step_is_taken_back(
+def test_a_warning_is_accepted_and_a_step_is_removed(
     options: dict[str, Any], workshop: Site, open_page: Opener
 ) -> None:
     page = open_page(workshop, f"{BENCH}&graft=from:{STRANGER}@1+type:organ+blocks:1", **options)
@@ -91,7 +91,9 @@ def test_a_warning_is_accepted_and_a_step_is_taken_back(
 
 
 @SCRIPTS
-def test_a_step_by_hand_is_added_to_the_others(options: dict[str, Any], workshop: Site, open_page: Opener) -> None:
+def test_a_step_entered_by_hand_is_added_to_the_others(
+    options: dict[str, Any], workshop: Site, open_page: Opener
+) -> None:
     page = open_page(workshop, f"{BENCH}&graft=from:{TUNED}@1+type:organ+blocks:0", **options)
     page.get_by_text("Graft, by donor or by query").click()
     page.get_by_label("or a query that selects the organs").fill("type:skeleton theta>=1")
@@ -120,7 +122,7 @@ def test_the_script_swaps_the_page_keeps_the_focus_and_goes_back(workshop: Site,
     assert page.evaluate("window.notLoadedAnew") is True
 
 
-def test_nothing_on_the_page_that_is_left_works_until_the_one_before_is_there(
+def test_links_of_the_left_page_are_inactive_until_the_previous_page_is_loaded(
     workshop: Site, open_page: Opener
 ) -> None:
     page = open_page(workshop, BENCH)
@@ -140,7 +142,7 @@ def test_nothing_on_the_page_that_is_left_works_until_the_one_before_is_there(
     assert page.evaluate("window.notLoadedAnew") is True
 
 
-def test_on_a_phone_the_way_to_create_is_always_in_sight(workshop: Site, open_page: Opener) -> None:
+def test_on_a_phone_the_link_to_create_is_always_visible(workshop: Site, open_page: Opener) -> None:
     page = open_page(workshop, f"{BENCH}&graft=from:{TUNED}@1+type:organ+blocks:1&cell=organ:2", **phone())
     way = page.locator(".sofar a", has_text="Create")
     page.evaluate("window.scrollTo(0, 1500)")
@@ -155,7 +157,7 @@ def test_on_a_phone_the_way_to_create_is_always_in_sight(workshop: Site, open_pa
 
 
 @pytest.mark.parametrize("path", ["/compose", FULL, f"/compose/fits?base={BASE}&donor={STRANGER}"])
-def test_a_page_of_composing_can_be_used_by_everybody(path: str, workshop: Site, open_page: Opener) -> None:
+def test_a_page_of_composing_is_accessible(path: str, workshop: Site, open_page: Opener) -> None:
     page = open_page(workshop, path)
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     assert_accessible(page)

@@ -78,7 +78,7 @@ def log_in(page: Page, shop: Shop, token: str | None = None) -> None:
     page.get_by_role("main").get_by_role("button", name="Log in").click()
 
 
-def test_who_is_asked_to_log_in_comes_back_to_where_they_were(shop: Shop, open_page: Opener) -> None:
+def test_log_in_returns_to_the_page_that_required_it(shop: Shop, open_page: Opener) -> None:
     page = open_page(shop.site, "/upload")
     page.get_by_role("main").get_by_role("link", name="log in").click()
     log_in(page, shop)
@@ -90,7 +90,7 @@ def test_who_is_asked_to_log_in_comes_back_to_where_they_were(shop: Shop, open_p
     assert page.get_by_role("main").get_by_role("link", name="log in").is_visible()
 
 
-def test_an_upload_goes_on_after_a_reload_and_becomes_a_model(shop: Shop, unwatched: Page) -> None:
+def test_an_upload_continues_after_a_reload_and_becomes_a_model(shop: Shop, unwatched: Page) -> None:
     page = uploading(unwatched, shop)
     sent: list[str] = []
 
@@ -123,7 +123,7 @@ def test_an_upload_goes_on_after_a_reload_and_becomes_a_model(shop: Shop, unwatc
     assert page.get_by_role("link", name="ada/Large@1").is_visible()
 
 
-def test_on_a_slow_line_the_bar_moves_before_a_chunk_has_been_taken(shop: Shop, unwatched: Page) -> None:
+def test_on_a_slow_connection_the_bar_moves_before_a_chunk_is_complete(shop: Shop, unwatched: Page) -> None:
     page = uploading(unwatched, shop)
     slow = {"offline": False, "latency": 0, "downloadThroughput": -1, "uploadThroughput": 2_000_000}
     page.context.new_cdp_session(page).send("Network.emulateNetworkConditions", slow)
@@ -160,7 +160,7 @@ def publish(page: Page) -> None:
     page.get_by_text("is in the catalog").wait_for(timeout=PATIENCE_MS)
 
 
-def test_another_file_of_the_same_name_and_size_begins_anew(shop: Shop, unwatched: Page) -> None:
+def test_another_file_of_the_same_name_and_size_starts_a_new_upload(shop: Shop, unwatched: Page) -> None:
     page = uploading(unwatched, shop)
     first, second = bytearray((shop.folder / "Large.gguf").read_bytes()), shop.folder / "Twin.gguf"
     second.write_bytes(first)
@@ -185,7 +185,7 @@ def _range(route: Route) -> str:
     return str(route.request.headers.get("content-range", "bytes 0-"))
 
 
-def test_what_is_no_model_is_refused_with_findings(shop: Shop, open_page: Opener) -> None:
+def test_a_file_that_is_not_a_model_is_refused_with_findings(shop: Shop, open_page: Opener) -> None:
     page = open_page(shop.site, "/login?next=/upload")
     log_in(page, shop)
     page.wait_for_url("**/upload")
@@ -220,7 +220,7 @@ def test_a_model_is_yanked_with_a_reason_and_restored(shop: Shop, open_page: Ope
 
 
 @pytest.mark.parametrize("elsewhere", ["http://elsewhere.example/", "http://127.0.0.1:1024/"])
-def test_a_page_of_elsewhere_does_nothing_in_the_name_of_who_is_logged_in(
+def test_a_page_of_another_site_cannot_act_for_the_logged_in_account(
     elsewhere: str, shop: Shop, unwatched: Page
 ) -> None:
     """Also one of the same site, another port of this machine, to which the browser does send the cookie."""
@@ -237,7 +237,7 @@ def test_a_page_of_elsewhere_does_nothing_in_the_name_of_who_is_logged_in(
 
 @pytest.mark.parametrize("width", PHONE_WIDTHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_pages_of_contributors_fit_a_phone_and_everybody_can_use_them(
+def test_the_pages_of_contributors_fit_a_phone_and_are_accessible(
     width: int, scheme: str, shop: Shop, open_page: Opener
 ) -> None:
     page = open_page(shop.site, "/login?next=/upload", **phone(width), color_scheme=scheme)
@@ -250,7 +250,7 @@ def test_the_pages_of_contributors_fit_a_phone_and_everybody_can_use_them(
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth + 1"), path
 
 
-def test_on_a_phone_no_list_of_an_administrator_is_cut_and_owners_find_their_buttons_above_the_lineage(
+def test_on_a_phone_lists_of_administrators_are_complete_and_the_buttons_of_owners_are_above_the_lineage(
     shop: Shop, open_page: Opener
 ) -> None:
     page = open_page(shop.site, "/login?next=/account", **phone(390))

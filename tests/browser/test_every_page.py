@@ -31,7 +31,7 @@ def assert_still(page: Page) -> None:
 
 
 @pytest.mark.parametrize("name", ZOO_PAGES)
-def test_a_page_of_the_zoo_has_one_heading_fits_a_desk_and_stands_still(
+def test_a_page_of_the_zoo_has_one_heading_fits_a_desktop_and_does_not_shift(
     name: str, zoo: Site, open_page: Opener
 ) -> None:
     page = open_page(zoo, ZOO_PAGES[name])
@@ -45,7 +45,7 @@ def test_a_page_of_the_zoo_has_one_heading_fits_a_desk_and_stands_still(
 
 
 @pytest.mark.parametrize("name", ZOO_PAGES)
-def test_a_page_of_the_zoo_fits_a_phone_and_stands_still(name: str, zoo: Site, open_page: Opener) -> None:
+def test_a_page_of_the_zoo_fits_a_phone_and_does_not_shift(name: str, zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, ZOO_PAGES[name], **phone())
     assert_still(page)
     for width in PHONE_WIDTHS:
@@ -65,7 +65,7 @@ def test_a_page_of_hostile_and_wide_models_fits_everywhere_and_runs_nothing(
 
 
 @pytest.mark.parametrize("name", EMPTY_PAGES)
-def test_a_page_of_an_empty_registry_says_what_to_do_and_fits(name: str, empty: Site, open_page: Opener) -> None:
+def test_a_page_of_an_empty_registry_names_the_next_step_and_fits(name: str, empty: Site, open_page: Opener) -> None:
     page = open_page(empty, EMPTY_PAGES[name], **phone(360))
     assert_fits(page, 360)
     if name != "API":
@@ -73,7 +73,7 @@ def test_a_page_of_an_empty_registry_says_what_to_do_and_fits(name: str, empty: 
 
 
 @pytest.mark.parametrize("name", ZOO_PAGES)
-def test_dark_turns_paper_and_ink_around(name: str, zoo: Site, open_page: Opener) -> None:
+def test_the_dark_scheme_swaps_paper_and_ink(name: str, zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, ZOO_PAGES[name])
     light = brightness(page)
     page.emulate_media(color_scheme="dark")

@@ -53,14 +53,14 @@ def test_tab_reaches_skip_link_navigation_search_filters_and_rows_in_this_order(
 
 
 @pytest.mark.parametrize("name", WALKED)
-def test_what_has_the_focus_is_seen_to_have_it(name: str, zoo: Site, open_page: Opener) -> None:
+def test_the_focused_element_is_visibly_focused(name: str, zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, ZOO_PAGES[name])
     found = stops(page)
     assert 5 < len(found) < STOPS_MAX
     assert [stop["what"] for stop in found if not stop["is_seen"]] == []
 
 
-def test_the_skip_link_leads_past_the_navigation(zoo: Site, open_page: Opener) -> None:
+def test_the_skip_link_skips_the_navigation(zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, "/organs")
     page.keyboard.press("Tab")
     assert page.get_by_role("link", name="Skip to the content").bounding_box()["x"] >= 0  # type: ignore[index]
@@ -70,7 +70,7 @@ def test_the_skip_link_leads_past_the_navigation(zoo: Site, open_page: Opener) -
 
 
 @pytest.mark.parametrize("path", ["/", "/organs", "/models"])
-def test_a_slash_goes_to_the_search_box(path: str, zoo: Site, open_page: Opener) -> None:
+def test_a_slash_focuses_the_search_box(path: str, zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, path)
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.id") == "q"
@@ -78,14 +78,14 @@ def test_a_slash_goes_to_the_search_box(path: str, zoo: Site, open_page: Opener)
     assert page.get_by_role("searchbox").input_value() == "a/b"
 
 
-def test_a_slash_leads_to_the_search_where_a_page_has_none(zoo: Site, open_page: Opener) -> None:
+def test_a_slash_opens_the_search_page_if_a_page_has_no_search_box(zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, f"/models/{BASE}")
     with page.expect_navigation():
         page.keyboard.press("/")
     assert urlsplit(page.url).path == "/organs"
 
 
-def test_what_is_this_opens_in_place_by_the_keyboard(zoo: Site, open_page: Opener) -> None:
+def test_an_explanation_opens_in_place_by_the_keyboard(zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, "/organs/{organ}")
     what = page.locator("details.what").first
     what.locator("summary").focus()

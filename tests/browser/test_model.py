@@ -38,7 +38,7 @@ def box(found: Locator) -> dict[str, float]:
     return dict(rectangle)
 
 
-def test_a_cell_leads_to_its_organ_and_back(zoo: Site, open_page: Opener) -> None:
+def test_a_cell_links_to_its_organ_and_back(zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, f"/models/{BASE}")
     said = cell(page, 2, 0).get_attribute("aria-label")
     assert said is not None
@@ -74,7 +74,7 @@ def test_arrow_keys_walk_the_grid_and_stop_at_its_edges(zoo: Site, open_page: Op
 
 
 @SCRIPTS
-def test_the_switch_colours_the_cells_by_another_reading(
+def test_the_switch_colours_the_cells_by_another_measure(
     options: dict[str, bool], zoo: Site, open_page: Opener
 ) -> None:
     page = open_page(zoo, f"/models/{TUNED}", **options)
@@ -86,7 +86,7 @@ def test_the_switch_colours_the_cells_by_another_reading(
 
 
 @pytest.mark.parametrize("options", [NARROW_DESK, phone()], ids=["desk", "phone"])
-def test_a_wide_grid_scrolls_in_its_frame_and_holds_its_heads(
+def test_a_wide_grid_scrolls_in_its_frame_and_keeps_its_heads_visible(
     options: dict[str, Any], odd: Site, open_page: Opener
 ) -> None:
     page = open_page(odd, f"/models/{WIDE}", **options)
@@ -103,7 +103,7 @@ def test_a_wide_grid_scrolls_in_its_frame_and_holds_its_heads(
     assert (corner["x"], corner["y"]) == (block["x"], slot["y"])
 
 
-def test_what_is_focused_in_the_grid_is_not_hidden_behind_its_heads(odd: Site, open_page: Opener) -> None:
+def test_a_focused_cell_is_not_hidden_behind_the_heads_of_the_grid(odd: Site, open_page: Opener) -> None:
     page = open_page(odd, f"/models/{WIDE}", **phone())
     cell(page, 20, 15).focus()
     for key in ("ArrowLeft",) * 14 + ("ArrowUp",) * 18:

@@ -30,14 +30,14 @@ def test_swapping_turns_the_two_sides_around(zoo: Site, open_page: Opener) -> No
     assert page.get_by_label("First model").input_value().startswith(TUNED)
 
 
-def test_an_unknown_model_is_told_beside_the_form(zoo: Site, open_page: Opener) -> None:
+def test_an_unknown_model_is_reported_beside_the_form(zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, f"/compare?first={BASE}&second=local/nobody")
     assert "nobody" in page.get_by_role("alert").inner_text()
     assert page.get_by_label("Second model").input_value() == "local/nobody"
 
 
 @SCRIPTS
-def test_a_node_of_the_lineage_leads_to_its_model(options: dict[str, bool], zoo: Site, open_page: Opener) -> None:
+def test_a_node_of_the_lineage_links_to_its_model(options: dict[str, bool], zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, "/lineage", **options)
     node = page.locator("svg a").filter(has_text="Code-v1.0").first
     name = node.get_attribute("aria-label") or ""

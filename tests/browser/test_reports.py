@@ -12,7 +12,7 @@ from tests.browser.sites import BASE, Site
 CHARTED = ("organ", "model", "values", "types", "scale")
 
 
-def test_the_contents_lead_to_every_report_and_back(zoo: Site, open_page: Opener) -> None:
+def test_the_contents_link_to_every_report_and_back(zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, "/reports")
     for label in page.locator("dl.contents a").all_inner_texts():
         follow(page, page.get_by_role("link", name=label, exact=True))
@@ -21,14 +21,14 @@ def test_the_contents_lead_to_every_report_and_back(zoo: Site, open_page: Opener
         assert urlsplit(page.url).path == "/reports"
 
 
-def test_a_model_of_the_ranking_leads_to_its_page(zoo: Site, open_page: Opener) -> None:
+def test_a_model_of_the_ranking_links_to_its_page(zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, "/reports/ranking")
     follow(page, page.locator("main table").get_by_role("link", name=BASE))
     assert page.locator("h1").inner_text().startswith(BASE)
 
 
 @pytest.mark.parametrize("name", CHARTED)
-def test_a_chart_is_drawn_in_the_size_that_was_kept_for_it(name: str, zoo: Site, open_page: Opener) -> None:
+def test_a_chart_has_the_size_reserved_for_it(name: str, zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, ZOO_PAGES[name], **phone())
     chart = page.locator("main img").first
     kept = chart.bounding_box()

@@ -64,7 +64,9 @@ def test_a_filter_narrows_the_search_and_is_removed_again(
 
 
 @SCRIPTS
-def test_a_bar_of_the_histogram_filters_and_frees_again(options: dict[str, bool], zoo: Site, open_page: Opener) -> None:
+def test_a_bar_of_the_histogram_sets_and_removes_its_filter(
+    options: dict[str, bool], zoo: Site, open_page: Opener
+) -> None:
     page = open_page(zoo, "/organs", **options)
     everything = places(page)
     bars = page.get_by_role("list", name="Number of organs by θ").get_by_role("link")
@@ -80,7 +82,7 @@ def test_a_bar_of_the_histogram_filters_and_frees_again(options: dict[str, bool]
 
 
 @SCRIPTS
-def test_a_head_sorts_and_says_so(options: dict[str, bool], zoo: Site, open_page: Opener) -> None:
+def test_a_column_head_sorts_and_shows_the_order(options: dict[str, bool], zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, "/organs?q=type:organ", **options)
     head = page.get_by_role("columnheader", name="spectral")
     assert head.get_attribute("aria-sort") is None
@@ -94,9 +96,7 @@ def test_a_head_sorts_and_says_so(options: dict[str, bool], zoo: Site, open_page
 
 
 @SCRIPTS
-def test_the_next_page_goes_on_and_the_first_is_one_click_away(
-    options: dict[str, bool], zoo: Site, open_page: Opener
-) -> None:
+def test_the_next_page_continues_and_links_to_the_first(options: dict[str, bool], zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, "/models?limit=4", **options)
     first = names(page)
     follow(page, page.get_by_role("link", name="next page"))
@@ -115,7 +115,7 @@ def test_a_row_is_one_link(zoo: Site, open_page: Opener) -> None:
     assert re.fullmatch(r"/organs/[0-9a-f]{64}", urlsplit(page.url).path)
 
 
-def test_a_term_is_taken_out_by_its_own_link(zoo: Site, open_page: Opener) -> None:
+def test_a_term_is_removed_by_its_own_link(zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, "/organs?q=type:organ block:1")
     follow(page, page.get_by_role("link", name="Remove block:1"))
     assert query(page) == "type:organ"
@@ -127,7 +127,7 @@ def test_a_refused_query_stays_in_the_box_with_its_reason(zoo: Site, open_page: 
     assert page.get_by_role("searchbox").input_value() == "theta>=much"
 
 
-def test_an_error_page_leads_back(zoo: Site, open_page: Opener) -> None:
+def test_an_error_page_links_back(zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, "/nowhere")
     follow(page, page.get_by_role("link", name="Search organs"))
     assert urlsplit(page.url).path == "/organs"

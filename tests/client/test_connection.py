@@ -90,7 +90,7 @@ def test_bytes_are_sent_with_their_length_and_416_is_an_answer() -> None:
     assert asked.headers["Transfer-Encoding"] is None
 
 
-def test_a_download_is_streamed_in_the_chunks_that_were_asked_for() -> None:
+def test_a_download_is_streamed_in_chunks_of_the_requested_size() -> None:
     body = bytes(1000)
     with scripted_server(lambda _: Answer(206, body, {"ETag": '"x"'})) as server:
         connection = Connection(server.url)
@@ -102,7 +102,7 @@ def test_a_download_is_streamed_in_the_chunks_that_were_asked_for() -> None:
     assert max(map(len, chunks)) <= 300
 
 
-def test_a_download_that_ends_too_early_says_so() -> None:
+def test_a_download_that_ends_too_early_raises_an_error() -> None:
     with (
         scripted_server(lambda _: Answer(200, b"abc", promised=10)) as server,
         Connection(server.url).download("/file") as reply,
@@ -137,7 +137,7 @@ def test_an_answer_without_a_known_code_is_an_error_by_its_status(
     assert type(raised.value) is kind
 
 
-def test_a_cut_line_is_tried_again_where_asking_twice_is_asking_once() -> None:
+def test_an_idempotent_request_is_repeated_after_a_broken_connection() -> None:
     naps = Naps()
     with scripted_server(in_turn(CUT, CUT, FINE)) as server:
         assert Connection(server.url, sleep=naps).read(AcceptedAnswer, "/x") == AcceptedAnswer(fine=True)
@@ -152,14 +152,16 @@ def test_a_cut_line_is_tried_again_where_asking_twice_is_asking_once() -> None:
         lambda connection: connection.send_bytes(KnownDigests, "PATCH", "/x", b"abc", {}),
     ],
 )
-def test_a_cut_line_is_not_tried_again_where_it_might_do_a_thing_twice(send: Callable[[Connection], object]) -> None:
+def test_a_request_that_is_not_idempotent_is_not_repeated_after_a_broken_connection(
+    send: Callable[[Connection], object],
+) -> None:
     with scripted_server(in_turn(CUT, FINE)) as server:
         with pytest.raises(Unreachable, match=f"127.0.0.1:{server.port} does not answer"):
             send(Connection(server.url, sleep=Naps()))
         assert len(server.asked) == 1
 
 
-def test_nobody_there_is_said_in_one_sentence_after_some_tries() -> None:
+def test_an_unreachable_registry_gives_an_error_of_one_sentence_after_some_attempts() -> None:
     naps = Naps()
     refused = r"^http://127\.0\.0\.1:\d+ does not answer: .*refused"
     with unused_address() as url, pytest.raises(Unreachable, match=refused) as raised:
@@ -168,7 +170,7 @@ def test_nobody_there_is_said_in_one_sentence_after_some_tries() -> None:
     assert len(naps.seconds) == 3
 
 
-def test_a_registry_that_says_later_is_asked_later() -> None:
+def test_a_request_is_repeated_after_the_time_of_retry_after() -> None:
     naps, past = Naps(), "Wed, 21 Oct 2015 07:28:00 GMT"
     later = (
         as_problem(429, "often", Retry_After="7"),
@@ -179,7 +181,7 @@ def test_a_registry_that_says_later_is_asked_later() -> None:
     assert naps.seconds == [7.0, 0.0]
 
 
-def test_a_registry_that_says_much_later_is_not_waited_for() -> None:
+def test_a_long_retry_after_is_not_waited_for() -> None:
     naps = Naps()
     with scripted_server(lambda _: as_problem(429, "often", Retry_After="61")) as server:
         with pytest.raises(TooMany) as raised:
@@ -188,7 +190,7 @@ def test_a_registry_that_says_much_later_is_not_waited_for() -> None:
     assert (raised.value.seconds, naps.seconds) == (61.0, [])
 
 
-def test_a_redirect_within_the_registry_is_followed_for_what_is_only_read() -> None:
+def test_a_redirect_within_the_registry_is_followed_for_reading_only() -> None:
     def script(asked: ReceivedRequest) -> Answer:
         return FINE if asked.path == "/there" else Answer(308, b"", {"Location": "/there"})
 
@@ -198,7 +200,7 @@ def test_a_redirect_within_the_registry_is_followed_for_what_is_only_read() -> N
             Connection(server.url).put(AcceptedAnswer, "/here", {})
 
 
-def test_a_redirect_round_and_round_ends() -> None:
+def test_a_loop_of_redirects_ends() -> None:
     with scripted_server(lambda _: Answer(302, b"", {"Location": "/x"})) as server:
         with pytest.raises(BadReply, match="not followed"):
             Connection(server.url).read(AcceptedAnswer, "/x")
@@ -221,19 +223,19 @@ def test_a_redirect_to_another_origin_gets_neither_a_request_nor_the_token(there
         assert not other.asked
 
 
-def test_a_huge_answer_is_not_read() -> None:
+def test_an_answer_that_is_too_large_is_not_read() -> None:
     huge = Answer(200, b'"' + b"a" * (ANSWER_MAX_BYTES + 5) + b'"')
     with scripted_server(lambda _: huge) as server, pytest.raises(BadReply, match="more than 16777216 bytes"):
         Connection(server.url).read(AcceptedAnswer, "/x")
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b'{"a":', b"[" * 100_000, b"\xff\xfe"])
-def test_an_answer_that_is_no_json_object_is_no_registrys(body: bytes) -> None:
+def test_an_answer_that_is_not_a_json_object_is_not_from_a_registry(body: bytes) -> None:
     with scripted_server(lambda _: Answer(200, body)) as server, pytest.raises(BadReply, match="as a registry does"):
         Connection(server.url).read(AcceptedAnswer, "/x")
 
 
-def test_an_answer_that_never_comes_is_given_up() -> None:
+def test_an_answer_that_never_comes_raises_an_error() -> None:
     with scripted_server(lambda _: Answer(200, b"{", promised=100)) as server, pytest.raises(Unreachable, match="cut"):
         Connection(server.url).read(AcceptedAnswer, "/x")
     with scripted_server(slow := Slow()) as server:
@@ -254,7 +256,7 @@ class Slow:
         return FINE
 
 
-def test_a_refused_request_leaves_the_connection_as_good_as_before() -> None:
+def test_a_connection_can_be_used_after_a_refused_request() -> None:
     with scripted_server(in_turn(as_problem(404, "no"), FINE)) as server:
         connection = Connection(server.url)
         with pytest.raises(NotFound):
@@ -279,12 +281,12 @@ def test_a_refused_request_leaves_the_connection_as_good_as_before() -> None:
         "https://" + "a" * 3000,
     ],
 )
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(BadSetting, match="is not the address of a registry"):
         Connection(url)
 
 
-def test_a_token_travels_in_the_open_only_within_this_machine() -> None:
+def test_a_token_is_sent_unencrypted_only_within_this_machine() -> None:
     token = new_token().text
     with pytest.raises(BadSetting, match="plain http") as raised:
         Connection("http://registry.example", token)
@@ -350,7 +352,7 @@ def dripping(beginning: bytes) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("beginning", [b"", b"HTTP/1.1 200 OK\r\nX: ", HEAD + b"\r\n"], ids=["none", "header", "body"])
-def test_a_server_that_drips_bytes_does_not_hold_a_call(beginning: bytes) -> None:
+def test_a_server_that_sends_very_slowly_does_not_block_a_call(beginning: bytes) -> None:
     with dripping(beginning) as url:
         connection = Connection(url, read_seconds=0.2, answer_seconds=0.2)
         begun = time.monotonic()
@@ -360,7 +362,7 @@ def test_a_server_that_drips_bytes_does_not_hold_a_call(beginning: bytes) -> Non
         connection.close()
 
 
-def test_a_server_that_drips_bytes_does_not_hold_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_sends_very_slowly_does_not_block_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("organs.registry.client.connection.LOWEST_BYTES_A_SECOND", CHUNK_BYTES * 10)
     with dripping(HEAD + b"\r\n") as url:
         connection = Connection(url, read_seconds=0.2)

@@ -47,7 +47,7 @@ def left(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_line_that_is_cut_at_random_points_sends_every_byte_once(tmp_path: Path, seed: int) -> None:
+def test_a_connection_cut_at_random_points_sends_every_byte_once(tmp_path: Path, seed: int) -> None:
     chance, sent = random.Random(seed), 0
 
     def script(asked: ReceivedRequest) -> Answer:
@@ -67,7 +67,7 @@ def test_a_line_that_is_cut_at_random_points_sends_every_byte_once(tmp_path: Pat
     assert sent == sum(come) == len(DATA)
 
 
-def test_what_an_earlier_attempt_left_is_not_sent_again(tmp_path: Path) -> None:
+def test_bytes_of_an_earlier_attempt_are_not_sent_again(tmp_path: Path) -> None:
     target = tmp_path / "x.gguf"
     target.write_bytes(b"as it was")
     with connection_to_script(lambda asked: cut(part(asked), 70_000 if "Range" not in asked.headers else 0)) as (
@@ -96,7 +96,7 @@ def name_at(url: str, target: Path, file: FileToFetch = FILE) -> str:
 
 
 @pytest.mark.parametrize("lies_there", [b"\x00" * 1000, DATA[:999] + b"!", DATA + b"more", b"x" * len(DATA)])
-def test_a_beginning_of_something_else_is_thrown_away(tmp_path: Path, lies_there: bytes) -> None:
+def test_an_unfinished_download_of_another_file_is_discarded(tmp_path: Path, lies_there: bytes) -> None:
     target = tmp_path / "x.gguf"
     with connection_to_script(part) as (_, connection):
         (tmp_path / name_at(connection.url, target)).write_bytes(lies_there)
@@ -105,7 +105,7 @@ def test_a_beginning_of_something_else_is_thrown_away(tmp_path: Path, lies_there
     assert (target.read_bytes(), sum(come), left(tmp_path)) == (DATA, len(DATA), ["x.gguf"])
 
 
-def test_a_file_that_has_come_whole_is_not_asked_for_again(tmp_path: Path) -> None:
+def test_a_complete_file_is_not_requested_again(tmp_path: Path) -> None:
     with connection_to_script(part) as (server, connection):
         (tmp_path / name_at(connection.url, tmp_path / "x.gguf")).write_bytes(DATA)
         fetch(connection, FILE, tmp_path / "x.gguf")
@@ -164,7 +164,7 @@ def test_a_registry_that_lies_is_refused_and_leaves_nothing(tmp_path: Path, lie:
     assert (target.read_bytes(), left(tmp_path)) == (b"as it was", ["x.gguf"])
 
 
-def test_a_redirect_to_elsewhere_is_refused_and_nothing_is_asked_there(tmp_path: Path) -> None:
+def test_a_redirect_to_another_origin_is_refused_without_a_request_to_it(tmp_path: Path) -> None:
     with connection_to_script(part) as (other, _):
         away = Answer(302, b"", {"Location": f"{other.url}/x.gguf"})
         with (
@@ -176,7 +176,7 @@ def test_a_redirect_to_elsewhere_is_refused_and_nothing_is_asked_there(tmp_path:
     assert left(tmp_path) == []
 
 
-def test_what_is_not_there_leaves_nothing(tmp_path: Path) -> None:
+def test_a_missing_file_leaves_no_files(tmp_path: Path) -> None:
     with (
         connection_to_script(lambda _: Answer(404, b'{"error": "no model"}')) as (_, connection),
         pytest.raises(NotFound),
@@ -185,13 +185,13 @@ def test_what_is_not_there_leaves_nothing(tmp_path: Path) -> None:
     assert left(tmp_path) == []
 
 
-def test_an_empty_file_comes_too(tmp_path: Path) -> None:
+def test_an_empty_file_is_fetched(tmp_path: Path) -> None:
     with connection_to_script(lambda _: Answer(200, b"")) as (_, connection):
         fetch(connection, FileToFetch("/organs/x.raw", 0, digest_of(b"")), tmp_path / "x.raw")
     assert (tmp_path / "x.raw").read_bytes() == b""
 
 
-def test_one_who_interrupts_can_go_on_later(tmp_path: Path) -> None:
+def test_an_interrupted_download_can_be_resumed(tmp_path: Path) -> None:
     def interrupt(_size: int) -> None:
         raise KeyboardInterrupt
 
@@ -203,7 +203,7 @@ def test_one_who_interrupts_can_go_on_later(tmp_path: Path) -> None:
     assert left(tmp_path) == ["x.gguf"]
 
 
-def test_two_do_not_fetch_the_same_file_at_once(tmp_path: Path) -> None:
+def test_two_processes_do_not_fetch_the_same_file_simultaneously(tmp_path: Path) -> None:
     with connection_to_script(part) as (server, connection):
         with (tmp_path / name_at(connection.url, tmp_path / "x.gguf")).open("wb") as other:
             fcntl.flock(other, fcntl.LOCK_EX)
@@ -212,7 +212,7 @@ def test_two_do_not_fetch_the_same_file_at_once(tmp_path: Path) -> None:
         assert server.asked == []
 
 
-def test_nothing_is_written_through_a_link_nor_over_a_folder(tmp_path: Path) -> None:
+def test_a_download_never_writes_through_a_link_or_over_a_folder(tmp_path: Path) -> None:
     with connection_to_script(part) as (server, connection):
         (tmp_path / "mine").write_bytes(b"as it was")
         (tmp_path / name_at(connection.url, tmp_path / "x.gguf")).symlink_to(tmp_path / "mine")
@@ -227,7 +227,7 @@ def test_nothing_is_written_through_a_link_nor_over_a_folder(tmp_path: Path) -> 
     assert (tmp_path / "mine").read_bytes() == b"as it was"
 
 
-def test_a_file_without_a_digest_is_held_against_its_organs_or_its_lock(
+def test_a_file_without_a_digest_is_checked_against_its_organs_or_its_lock(
     local_registry: LocalRegistry, tmp_path: Path
 ) -> None:
     model, path = local_registry.model("first"), tmp_path / "first.gguf"

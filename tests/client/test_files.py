@@ -45,7 +45,7 @@ def out(tmp_path: Path) -> Path:
 # Shards.
 
 
-def test_shards_are_cut_here_as_they_are_there(
+def test_shards_cut_by_the_client_equal_those_of_the_registry(
     local_organ: OrganCommand, remote_organ: Asking, tmp_path: Path, out: Path
 ) -> None:
     due = tmp_path / "due"
@@ -70,7 +70,7 @@ def test_shards_are_cut_here_as_they_are_there(
     assert (out / "x.gguf").read_bytes() == (due / "x.gguf").read_bytes()
 
 
-def test_a_download_that_is_to_be_cut_into_shards_goes_on_where_the_line_was_lost(out: Path) -> None:
+def test_a_download_for_shards_is_resumed_where_the_connection_was_lost(out: Path) -> None:
     lengths = [1000, len(MODEL), len(MODEL) // 2, *[0] * TRIES, len(MODEL)]
     """Of what is sent by then: the header comes at the second attempt, the file in two halves."""
     sent: list[int] = []
@@ -98,7 +98,7 @@ def test_a_download_that_is_to_be_cut_into_shards_goes_on_where_the_line_was_los
     assert digests == [digest_of(target.read_bytes()) for target in targets]
 
 
-def test_a_file_with_another_header_than_was_promised_is_not_cut(out: Path) -> None:
+def test_a_file_with_an_unexpected_header_is_not_cut_into_shards(out: Path) -> None:
     with connection_to_script(lambda _asked: Answer(200, MODEL, {"ETag": f'"{FILE.sha256}"'})) as (_, connection):
         whole = file_in_shards(connection, FILE, "cut", 40_000)
         assert whole is not None
@@ -108,7 +108,7 @@ def test_a_file_with_another_header_than_was_promised_is_not_cut(out: Path) -> N
 
 
 @pytest.mark.parametrize("beginning", [b"", b"GGUF", b"GGUF" + b"\xff" * 70_000, MODEL[:3000]])
-def test_what_is_no_header_is_refused(beginning: bytes) -> None:
+def test_an_invalid_header_is_refused(beginning: bytes) -> None:
     with (
         connection_to_script(lambda _asked: Answer(200, beginning)) as (_, connection),
         pytest.raises(Unreachable),
@@ -149,7 +149,7 @@ def test_a_lock_gives_the_same_bytes_whether_its_chimera_is_registered_there_or_
     assert left(out) == ["after.gguf", "before.gguf", "due.gguf"]
 
 
-def test_all_that_a_lock_lacks_there_is_named(local_registry: LocalRegistry, remote_registry: RemoteRegistry) -> None:
+def test_all_missing_organs_of_a_lock_are_named(local_registry: LocalRegistry, remote_registry: RemoteRegistry) -> None:
     lock = grafted(local_registry, 0).plan().plan.lock()
     nowhere = digest_of(b"nowhere")
     first, *others = lock.tensors
@@ -177,7 +177,7 @@ def parts(here: LocalRegistry, there: RemoteRegistry, folder: Path) -> tuple[Loc
     return asked, organs, data
 
 
-def test_the_organs_of_a_lock_go_on_where_each_was_cut_and_none_may_be_another(
+def test_each_organ_of_a_lock_is_resumed_where_it_was_cut_and_is_checked(
     local_registry: LocalRegistry, remote_registry: RemoteRegistry, tmp_path: Path, out: Path
 ) -> None:
     asked, organs, data = parts(local_registry, remote_registry, tmp_path)
@@ -206,7 +206,7 @@ def test_the_organs_of_a_lock_go_on_where_each_was_cut_and_none_may_be_another(
     assert left(out) == ["x.gguf"]
 
 
-def test_what_an_earlier_attempt_at_a_lock_has_left_is_gone_on_with_or_thrown_away(
+def test_files_of_an_earlier_attempt_at_a_lock_are_continued_or_discarded(
     local_registry: LocalRegistry, remote_registry: RemoteRegistry, tmp_path: Path, out: Path
 ) -> None:
     asked, organs, data = parts(local_registry, remote_registry, tmp_path)
@@ -291,7 +291,7 @@ def test_a_model_with_some_organs_comes_with_its_base_and_nothing_is_made_there(
 # Taken apart here.
 
 
-def test_models_whole_begun_and_in_shards_are_taken_apart_here_and_refused_as_in_a_folder(
+def test_remote_models_are_extracted_and_refused_like_models_of_a_folder(
     local_registry: LocalRegistry,
     remote_registry: RemoteRegistry,
     local_organ: OrganCommand,
@@ -333,7 +333,7 @@ def test_models_whole_begun_and_in_shards_are_taken_apart_here_and_refused_as_in
 # Purified there.
 
 
-def test_organs_are_purified_there_as_they_are_in_a_folder(
+def test_organs_are_purified_remotely_as_in_a_folder(
     local_organ: OrganCommand, remote_organ: Asking, out: Path
 ) -> None:
     arguments = ("purify", "base", "--method", "fractal", "--blocks", "1", "-y", "--json")
@@ -345,7 +345,7 @@ def test_organs_are_purified_there_as_they_are_in_a_folder(
     assert remote_organ("purify", "base", "--method", "fractal", "--blocks", "one").status == 1
 
 
-def test_a_file_of_ones_own_is_not_held_against_a_model_elsewhere(remote_organ: Asking, tmp_path: Path) -> None:
+def test_a_local_file_is_not_compared_with_a_remote_model(remote_organ: Asking, tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(MODEL)
     ended = remote_organ("compat", "base", tmp_path / "x.gguf")
     assert (ended.status, ended.out) == (2, "")

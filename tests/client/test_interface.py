@@ -194,7 +194,7 @@ def test_a_step_of_the_session_gives_the_same_in_a_local_and_in_a_remote_registr
     assert answers[0] not in (None, (), [])
 
 
-def test_a_merged_file_is_the_same_and_only_the_local_registry_knows_no_digest_in_advance(
+def test_a_merged_file_is_the_same_in_a_local_and_in_a_remote_registry(
     prepared: ServedRegistry, remote: Registry, tmp_path: Path
 ) -> None:
     assert merged(prepared.registry, tmp_path) == merged(remote, tmp_path)

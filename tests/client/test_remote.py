@@ -26,7 +26,7 @@ def test_a_search_finds_the_same_page_and_counts_the_same(
     assert remote_registry.count(query) == local_registry.count(query)
 
 
-def test_the_pages_of_a_search_follow_each_other(
+def test_the_pages_of_a_search_continue_each_other(
     local_registry: LocalRegistry, remote_registry: RemoteRegistry
 ) -> None:
     first = remote_registry.search("type:organ", limit=3)
@@ -56,7 +56,7 @@ def test_a_model_is_the_same_with_its_organs_its_relatives_and_its_recipe(
     assert remote_registry.model(name).recipe_yaml == local_registry.model(name).recipe_yaml
 
 
-def test_a_model_is_found_by_the_digest_of_its_bytes_and_by_that_of_its_lock(
+def test_a_model_is_found_by_the_digest_of_its_file_or_of_its_lock(
     local_registry: LocalRegistry, remote_registry: RemoteRegistry
 ) -> None:
     first = local_registry.model("first")
@@ -64,7 +64,9 @@ def test_a_model_is_found_by_the_digest_of_its_bytes_and_by_that_of_its_lock(
     assert remote_registry.model(f"sha256:{local_registry.model('base').digest[:12]}") == local_registry.model("base")
 
 
-def test_what_fits_a_base_is_the_same(local_registry: LocalRegistry, remote_registry: RemoteRegistry) -> None:
+def test_the_models_that_fit_a_base_are_the_same(
+    local_registry: LocalRegistry, remote_registry: RemoteRegistry
+) -> None:
     found = local_registry.fitting("base")
     assert {one.model for one in found.items} >= {"local/tuned@1", "local/stranger@1"}
     assert remote_registry.fitting("base") == found
@@ -97,7 +99,7 @@ def test_two_names_of_one_lock_have_their_own_recipes(
         (lambda registry: registry.fitting("base", limit=0), BadQuery),
     ],
 )
-def test_what_is_asked_wrongly_is_refused_in_the_same_words(
+def test_wrong_requests_are_refused_with_the_same_message(
     local_registry: LocalRegistry, remote_registry: RemoteRegistry, question: object, kind: type[OrganError]
 ) -> None:
     assert callable(question)
@@ -123,7 +125,7 @@ def test_an_organ_is_fetched_by_the_beginning_of_its_digest(
             registry.organ_files("00000000")
 
 
-def test_a_model_is_fetched_to_the_last_byte(
+def test_a_model_is_fetched_byte_for_byte(
     local_registry: LocalRegistry, remote_registry: RemoteRegistry, tmp_path: Path
 ) -> None:
     for name in ("base", "first"):
@@ -136,7 +138,9 @@ def test_a_model_is_fetched_to_the_last_byte(
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["here.gguf", "there.gguf"]
 
 
-def test_a_plan_has_what_scripts_use_of_one(local_registry: LocalRegistry, remote_registry: RemoteRegistry) -> None:
+def test_a_remote_plan_has_the_members_that_scripts_use(
+    local_registry: LocalRegistry, remote_registry: RemoteRegistry
+) -> None:
     for donor, blocks in (("tuned", 1), ("stranger", "0-1")):
         own = (
             local_registry.compose("base")
@@ -159,7 +163,7 @@ def test_a_plan_has_what_scripts_use_of_one(local_registry: LocalRegistry, remot
         assert repr(other) == repr(own).replace("ChimeraPlan", "RemotePlan")
 
 
-def test_a_chimera_is_made_there_and_fetched(
+def test_a_chimera_is_made_remotely_and_fetched(
     local_registry: LocalRegistry, remote_registry: RemoteRegistry, tmp_path: Path
 ) -> None:
     composition = remote_registry.compose("base").graft("stranger", type="organ", blocks=0).accept("unrelated-lineage")
@@ -181,7 +185,7 @@ def test_a_chimera_is_made_there_and_fetched(
     assert told
 
 
-def test_what_cannot_be_made_is_refused_before_it_is_asked_for(
+def test_an_impossible_chimera_is_refused_before_the_request(
     local_registry: LocalRegistry, remote_registry: RemoteRegistry, tmp_path: Path
 ) -> None:
     for registry in (local_registry, remote_registry):

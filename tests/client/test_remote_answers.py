@@ -125,7 +125,7 @@ ANSWERS = (
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_an_answer_that_is_changed_anywhere_is_taken_or_refused_in_a_sentence(said: Any, name: str) -> None:
+def test_an_answer_changed_anywhere_is_accepted_or_refused_with_a_sentence(said: Any, name: str) -> None:
     values, take = said[name]
     take(copy.deepcopy(values))
     refused: list[str] = []
@@ -144,7 +144,7 @@ def test_an_answer_that_is_changed_anywhere_is_taken_or_refused_in_a_sentence(sa
 
 
 @pytest.mark.parametrize("whole", [None, [], "x", 5, True])
-def test_what_is_no_object_at_all_is_refused(whole: object) -> None:
+def test_an_answer_that_is_not_an_object_is_refused(whole: object) -> None:
     with pytest.raises(BadReply):
         decoded(PlannedRecipe)(whole)
 
@@ -152,7 +152,7 @@ def test_what_is_no_object_at_all_is_refused(whole: object) -> None:
 @pytest.mark.parametrize(
     "name", ["", "x", "a/b", "a/b@0", "../b@1", "a/..@1", "a/b@1/../..", "a/b@1?x", "api/b@1", "a/b@1 "]
 )
-def test_a_name_that_is_none_leads_nowhere(name: str) -> None:
+def test_an_invalid_name_is_refused(name: str) -> None:
     with pytest.raises(BadReply):
         parse_full_name(name)
 
@@ -160,7 +160,7 @@ def test_a_name_that_is_none_leads_nowhere(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "../x", "a/b", ".hidden", "x\n", "x\x00", "a\\b", "x.", "-x", "x" * 300, "ü"]
 )
-def test_a_files_name_that_no_disk_should_have_is_refused(name: str) -> None:
+def test_an_unsafe_file_name_is_refused(name: str) -> None:
     with pytest.raises(BadReply):
         check_file_name(name)
 
@@ -181,7 +181,7 @@ def test_a_files_name_that_no_disk_should_have_is_refused(name: str) -> None:
     ],
     ids=["brackets", "deep", "huge", "long number", "a page", "no text", "null", "empty", "next", "broken"],
 )
-def test_an_answer_that_is_none_is_refused_in_a_sentence(answer: Answer) -> None:
+def test_an_invalid_answer_is_refused_with_a_sentence(answer: Answer) -> None:
     with scripted_server(lambda _: answer) as server, RemoteRegistry(server.url) as remote:
         for question in (remote.search, remote.models, remote.count, lambda: remote.model("a")):
             with pytest.raises(Unreachable) as caught:
@@ -189,7 +189,7 @@ def test_an_answer_that_is_none_is_refused_in_a_sentence(answer: Answer) -> None
             assert len(str(caught.value)) < 400
 
 
-def test_organs_without_an_end_are_refused() -> None:
+def test_an_endless_list_of_organs_is_refused() -> None:
     """Each page says that one more follows, and has nothing."""
     model = {"items": [], "next": "more", "notes": []}
     with scripted_server(lambda _: as_json(model)) as server, RemoteRegistry(server.url) as remote:
@@ -198,5 +198,5 @@ def test_organs_without_an_end_are_refused() -> None:
         assert len(server.asked) == 1
 
 
-def test_true_answers_are_json_that_nobody_needs_to_guess_at(said: Any) -> None:
+def test_real_answers_are_strict_json(said: Any) -> None:
     assert all(json.dumps(values, allow_nan=False) for values, _ in said.values())

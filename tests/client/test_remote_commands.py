@@ -70,7 +70,7 @@ def type_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     ],
     ids=" ".join,
 )
-def test_a_command_prints_the_same_of_a_folder_and_of_a_registry_elsewhere(
+def test_a_command_prints_the_same_for_a_local_and_a_remote_registry(
     local_organ: OrganCommand, remote_organ: Asking, arguments: tuple[str, ...]
 ) -> None:
     own, other = local_organ(*arguments), remote_organ(*arguments)
@@ -91,7 +91,7 @@ def test_an_organ_and_a_chimera_are_shown_the_same(
         assert remote_organ("show", what).out == local_organ.done("show", what).out
 
 
-def test_a_recipe_is_made_there_and_its_file_and_lock_come_here(
+def test_a_recipe_is_made_remotely_and_its_file_and_lock_are_downloaded(
     local_registry: LocalRegistry, local_organ: OrganCommand, remote_organ: Asking, tmp_path: Path
 ) -> None:
     recipe = tmp_path / "r.yaml"
@@ -124,7 +124,7 @@ def test_a_recipe_is_made_there_and_its_file_and_lock_come_here(
     ],
     ids=lambda arguments: " ".join(map(str, arguments)),
 )
-def test_comparisons_and_reports_are_those_of_the_folder(
+def test_remote_comparisons_and_reports_equal_those_of_the_folder(
     local_organ: OrganCommand, remote_organ: Asking, arguments: tuple[object, ...]
 ) -> None:
     due = local_organ(*arguments)
@@ -136,9 +136,7 @@ def files_below(folder: Path) -> dict[Path, bytes]:
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_model_that_is_elsewhere_is_taken_apart_here(
-    local_organ: OrganCommand, remote_organ: Asking, tmp_path: Path
-) -> None:
+def test_a_remote_model_is_extracted_locally(local_organ: OrganCommand, remote_organ: Asking, tmp_path: Path) -> None:
     for run, folder in ((local_organ, "due"), (remote_organ, "came")):
         ended = run("extract", "first", "-o", tmp_path / folder, "-q")
         assert ended.status == 0, ended.err
@@ -149,7 +147,7 @@ def test_a_model_that_is_elsewhere_is_taken_apart_here(
     assert remote_organ("extract", "nobody", "-o", tmp_path / "none").status == 3
 
 
-def test_files_are_assembled_and_pulled_from_elsewhere(
+def test_files_are_assembled_and_pulled_from_a_remote_registry(
     local_registry: LocalRegistry, remote_organ: Asking, tmp_path: Path
 ) -> None:
     due = local_registry.assemble("first", tmp_path / "due.gguf")
@@ -167,7 +165,7 @@ def test_files_are_assembled_and_pulled_from_elsewhere(
     assert remote_organ("pull", organ.digest, "-o", tmp_path, "--ingest").status == 2
 
 
-def test_a_model_that_is_pulled_can_be_registered_at_once(
+def test_a_pulled_model_can_be_registered_in_the_same_command(
     local_registry: LocalRegistry, remote_organ: Asking, tmp_path: Path
 ) -> None:
     ended = remote_organ("pull", "tuned", "-o", tmp_path / "t.gguf", "--ingest", "--json")
@@ -184,7 +182,9 @@ def test_a_model_that_is_pulled_can_be_registered_at_once(
     ],
     ids=" ".join,
 )
-def test_what_needs_a_folder_says_so_and_what_to_do_instead(remote_organ: Asking, arguments: tuple[str, ...]) -> None:
+def test_a_command_that_needs_a_folder_says_so_and_names_an_alternative(
+    remote_organ: Asking, arguments: tuple[str, ...]
+) -> None:
     ended = remote_organ(*arguments)
     assert (ended.status, ended.out) == (1, "")
     assert f"organ: organ {arguments[0]}" in ended.err
@@ -192,13 +192,13 @@ def test_what_needs_a_folder_says_so_and_what_to_do_instead(remote_organ: Asking
     assert REMOTE_ALTERNATIVES[arguments[0]] in ended.err
 
 
-def test_of_a_report_elsewhere_no_more_rows_are_had_than_a_registry_answers(remote_organ: Asking) -> None:
+def test_a_remote_report_has_no_more_rows_than_a_registry_returns(remote_organ: Asking) -> None:
     ended = remote_organ("report", "--limit", "1001")
     assert (ended.status, ended.out) == (1, "")
     assert "from 1 to 1000" in ended.err
 
 
-def test_what_a_report_elsewhere_says_is_harmless_in_every_format(local_organ: OrganCommand) -> None:
+def test_the_text_of_a_remote_report_is_harmless_in_every_format(local_organ: OrganCommand) -> None:
     odd = "x\x1b[31m\u202e"
     figures = {"x_count": ReportFigure(odd, odd, CellKind.COUNT, odd)}
     columns = (ReportColumn("a", odd, CellKind.TEXT),)
@@ -221,7 +221,7 @@ def test_what_a_report_elsewhere_says_is_harmless_in_every_format(local_organ: O
             assert not {"\x1b", "\u202e"} & set(ended.out)
 
 
-def test_a_home_that_is_given_goes_before_the_registry_of_the_environment(
+def test_the_option_home_takes_precedence_over_the_registry_of_the_environment(
     local_organ: OrganCommand, served: ServedRegistry
 ) -> None:
     away = {"ORGAN_REGISTRY": "http://127.0.0.1:9"}
@@ -231,7 +231,7 @@ def test_a_home_that_is_given_goes_before_the_registry_of_the_environment(
     assert "is not the address of a registry" in refused.err
 
 
-def test_one_logs_in_is_listed_and_forgotten(
+def test_a_log_in_is_stored_listed_and_removed(
     served: ServedRegistry, remote_organ: Asking, type_in: Callable[[str], None]
 ) -> None:
     with served.registry.catalog.writing() as session:
@@ -256,7 +256,7 @@ def test_one_logs_in_is_listed_and_forgotten(
     assert remote_organ("login", "--forget", served.url).status == 1
 
 
-def test_the_address_of_a_page_is_no_registrys_and_its_root_is_named(remote_organ: Asking) -> None:
+def test_the_address_of_a_page_is_refused_and_the_root_is_named(remote_organ: Asking) -> None:
     page = "https://registry.example:8443/models/acme/tiny"
     for arguments in (("login", page, "--token-stdin"), ("--registry", page, "models")):
         ended = remote_organ(*arguments)
@@ -265,7 +265,7 @@ def test_the_address_of_a_page_is_no_registrys_and_its_root_is_named(remote_orga
         assert ended.err.splitlines()[:1] == [said]
 
 
-def test_what_is_no_token_is_not_even_sent(remote_organ: Asking, type_in: Callable[[str], None]) -> None:
+def test_an_invalid_token_is_not_sent(remote_organ: Asking, type_in: Callable[[str], None]) -> None:
     for text in ("", "hunter2\n", "orgp_" + "x" * 58):
         type_in(text)
         ended = remote_organ("login", "https://registry.example", "--token-stdin")
@@ -288,7 +288,7 @@ def test_a_search_of_a_folder_loads_neither_numpy_nor_the_codecs_nor_http(local_
     assert loaded & {"numpy", "zstandard", "urllib3", "organs.registry.client.remote"} == set()
 
 
-def test_of_several_files_those_that_are_there_already_are_not_fetched_again(
+def test_existing_files_are_not_fetched_again(
     remote_registry: RemoteRegistry, local_registry: LocalRegistry, tmp_path: Path
 ) -> None:
     files = [remote_registry.own_files(name).files[0] for name in ("base", "tuned")]
@@ -313,7 +313,7 @@ def test_of_several_files_those_that_are_there_already_are_not_fetched_again(
     assert (kept.read_bytes(), lost.exists()) == (data, False), "nothing is replaced without --force"
 
 
-def test_a_file_that_its_digest_does_not_prove_is_never_taken_as_complete(
+def test_a_file_that_does_not_match_its_digest_is_never_complete(
     remote_registry: RemoteRegistry, tmp_path: Path
 ) -> None:
     """The digest of a chimera's file is only what the registry says; a fetched file is checked against its lock."""

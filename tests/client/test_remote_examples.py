@@ -28,13 +28,13 @@ def zoo(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> It
             yield found
 
 
-def test_finding_and_ranking_prints_the_same_of_a_url_and_of_a_folder(zoo: ServedRegistry, tmp_path: Path) -> None:
+def test_finding_and_ranking_prints_the_same_for_a_url_and_a_folder(zoo: ServedRegistry, tmp_path: Path) -> None:
     there = run("find_and_rank.py", zoo.url, folder=tmp_path / "there")  # type: ignore[arg-type]  # an argument like any
     assert there == run("find_and_rank.py", zoo.registry.settings.home, folder=tmp_path / "here")
     assert "Feed-forward organs" in there
 
 
-def test_a_chimera_is_composed_elsewhere_and_comes_here(zoo: ServedRegistry, tmp_path: Path) -> None:
+def test_a_chimera_is_composed_remotely_and_downloaded(zoo: ServedRegistry, tmp_path: Path) -> None:
     file = tmp_path / "out.gguf"
     printed = run("compose_a_chimera.py", zoo.url, file, folder=tmp_path / "temporary")  # type: ignore[arg-type]
     assert "With the fine-tune: can be made\nWith an unrelated model: cannot be made yet\n" in printed
@@ -44,7 +44,7 @@ def test_a_chimera_is_composed_elsewhere_and_comes_here(zoo: ServedRegistry, tmp
     assert file.read_bytes() == (tmp_path / "again.gguf").read_bytes()
 
 
-def test_a_chimera_by_query_is_made_elsewhere(zoo: ServedRegistry, tmp_path: Path) -> None:
+def test_a_chimera_by_query_is_made_remotely(zoo: ServedRegistry, tmp_path: Path) -> None:
     printed = run("chimera_by_query.py", zoo.url, folder=tmp_path / "temporary")  # type: ignore[arg-type]
     lines = re.findall(r"^  θ +([\d.]+)° -> +([\d.]+)°  (\S+) +(.+)$", printed, re.MULTILINE)
     assert len(lines) == 14

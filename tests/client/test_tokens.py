@@ -19,7 +19,7 @@ from tests.client.scripted_server import Answer, as_json, scripted_server
 URL = "https://registry.example"
 
 
-def test_a_token_is_kept_for_one_address_and_nobody_else_can_read_it(own_settings: Path) -> None:
+def test_a_token_is_stored_for_one_address_and_only_its_owner_can_read_it(own_settings: Path) -> None:
     token = KeptToken(new_token().text)
     assert kept_tokens() == {}
     keep_token(f"{URL}/", token)
@@ -49,7 +49,7 @@ def test_a_file_that_others_can_read_is_not_used() -> None:
     "text",
     ["", "{", "[]", "null", '{"https://x": 5}', '{"https://x": {"token": 1, "plain_http": false}}', "[" * 99_999],
 )
-def test_a_file_that_holds_no_tokens_is_told(text: str) -> None:
+def test_a_file_without_valid_tokens_is_reported(text: str) -> None:
     tokens_path().parent.mkdir(parents=True)
     tokens_path().write_text(text)
     tokens_path().chmod(0o600)
@@ -57,7 +57,7 @@ def test_a_file_that_holds_no_tokens_is_told(text: str) -> None:
         kept_token(URL)
 
 
-def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
+def test_a_symbolic_link_instead_of_the_file_is_not_followed(tmp_path: Path) -> None:
     tokens_path().parent.mkdir(parents=True)
     (tmp_path / "other.json").write_text("{}")
     tokens_path().symlink_to(tmp_path / "other.json")
@@ -65,7 +65,7 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path) -> None
         kept_tokens()
 
 
-def test_a_token_goes_to_its_own_registry_and_to_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_sent_only_to_its_own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     page = as_json({"items": [], "next": None, "notes": []})
     with scripted_server(lambda _: page) as own, scripted_server(lambda _: page) as other:
         token = new_token().text
@@ -82,7 +82,7 @@ def test_a_token_goes_to_its_own_registry_and_to_no_other(monkeypatch: pytest.Mo
         assert own.asked[1].headers["Authorization"] == f"Bearer {told}"
 
 
-def test_a_token_is_not_sent_on_to_elsewhere() -> None:
+def test_a_token_is_not_sent_to_the_target_of_a_redirect() -> None:
     with scripted_server(lambda _: as_json({})) as other:
         away = Answer(307, b"", {"Location": f"{other.url}/api/v1/organs"})
         with scripted_server(lambda _: away) as own, RemoteRegistry(own.url, new_token().text) as remote:
@@ -93,7 +93,7 @@ def test_a_token_is_not_sent_on_to_elsewhere() -> None:
         assert other.asked == []
 
 
-def test_a_token_travels_over_plain_http_only_where_its_owner_said_so() -> None:
+def test_a_token_is_sent_over_plain_http_only_if_its_owner_allowed_it() -> None:
     plain, token = "http://registry.example", new_token().text
     with pytest.raises(BadSetting, match="plain http"):
         RemoteRegistry(plain, token)
@@ -105,7 +105,7 @@ def test_a_token_travels_over_plain_http_only_where_its_owner_said_so() -> None:
     open_registry("http://127.0.0.1:1").close()
 
 
-def test_a_mistyped_token_is_refused_before_anything_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistyped_token_is_refused_before_any_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORGAN_TOKEN", new_token().text[:-1] + "!")
     with pytest.raises(BadToken):
         open_registry(URL)
@@ -121,7 +121,7 @@ def test_a_folder_is_opened_as_one_and_what_is_no_address_is_told(local_registry
             open_registry(text)
 
 
-def test_what_is_kept_is_json_with_an_address_for_each() -> None:
+def test_the_token_file_is_json_with_an_address_for_each_token() -> None:
     keep_token(URL, KeptToken(new_token().text))
     assert set(json.loads(tokens_path().read_text())[URL]) == {"token", "plain_http"}
     assert issubclass(BadReply, Unreachable)

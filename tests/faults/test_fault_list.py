@@ -424,7 +424,7 @@ FAULTS = {
     ),
     "a cross-site request": (
         "browser/test_contributing.py",
-        "test_a_page_of_elsewhere_does_nothing_in_the_name_of_who_is_logged_in",
+        "test_a_page_of_another_site_cannot_act_for_the_logged_in_account",
     ),
     "API answers that differ from the OpenAPI document": (
         "web/api/test_hostile.py",
@@ -476,7 +476,7 @@ FAULTS = {
     ),
     "a server that sends its answer byte by byte": (
         "client/test_connection.py",
-        "test_a_server_that_drips_bytes_does_not_hold_a_call",
+        "test_a_server_that_sends_very_slowly_does_not_block_a_call",
     ),
     "a database whose schema differs from its revision": (
         "catalog/test_migrations.py",

@@ -65,7 +65,7 @@ def warnings(plan: ChimeraPlan) -> list[str]:
     return [finding.code for finding in plan.findings if finding.severity is not Severity.INFO]
 
 
-def test_a_fine_tunes_feed_forward_in_its_base_is_warned_of_nothing_and_gains(zoo: LocalRegistry) -> None:
+def test_grafting_the_feed_forward_of_a_fine_tune_gives_no_warning_and_improves_the_base(zoo: LocalRegistry) -> None:
     plan = zoo.compose(A).graft(CODE, type="organ").named("me/coder").plan()
     assert warnings(plan) == []
     found = tried(zoo, plan).validation
@@ -73,7 +73,7 @@ def test_a_fine_tunes_feed_forward_in_its_base_is_warned_of_nothing_and_gains(zo
     assert on_code(found.donors[0]) < on_code(found.chimera) < on_code(found.base)
 
 
-def test_a_strangers_feed_forward_is_warned_of_before_anything_is_read_and_breaks_the_model(
+def test_grafting_the_feed_forward_of_a_stranger_gives_an_early_warning_and_breaks_the_model(
     zoo: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     composition = zoo.compose(A).graft(B, type="organ").named("me/stranger")
@@ -94,7 +94,7 @@ def test_one_weak_block_of_a_stranger_passes_for_nothing(zoo: LocalRegistry) -> 
     assert tried(zoo, plan).validation.verdict.kind in ("inert", "undecided")
 
 
-def test_merging_an_adapter_is_the_sum_in_float64_within_the_rounding_of_the_dtype(
+def test_merging_an_adapter_equals_the_float64_sum_within_the_rounding_of_the_dtype(
     zoo: LocalRegistry, tmp_path: Path
 ) -> None:
     zoo.compose(A).adapter(LORA, 0.7).named("me/merged").plan().assemble(tmp_path / "merged.gguf")
@@ -110,7 +110,7 @@ def test_merging_an_adapter_is_the_sum_in_float64_within_the_rounding_of_the_dty
         assert np.array_equal(base[name], merged[name])
 
 
-def test_a_merged_adapter_scores_as_it_does_when_it_is_applied_at_run_time(zoo: LocalRegistry, tmp_path: Path) -> None:
+def test_a_merged_adapter_scores_like_the_adapter_applied_at_run_time(zoo: LocalRegistry, tmp_path: Path) -> None:
     zoo.compose(A).adapter(LORA).named("me/adapted").plan().assemble(tmp_path / "adapted.gguf")
     merged = LlamaCpp().read(Request(tmp_path / "adapted.gguf", built_in_texts()), lambda _: None)
     applied = Request(FILES[A], built_in_texts(), adapters=(Adapter(FILES[LORA]),))
@@ -119,7 +119,7 @@ def test_a_merged_adapter_scores_as_it_does_when_it_is_applied_at_run_time(zoo: 
         assert ours.perplexity == pytest.approx(theirs.perplexity, rel=2e-3)
 
 
-def test_a_transplant_of_two_files_and_the_registrys_chimera_have_one_lock_and_the_same_bytes(
+def test_a_transplant_of_two_files_has_the_lock_and_the_bytes_of_the_registered_chimera(
     zoo: LocalRegistry, tmp_path: Path
 ) -> None:
     made = zoo.compose(A).graft(CODE, type="organ", blocks="1-2").named("me/middle").plan().assemble(tmp_path / "one")

@@ -58,7 +58,7 @@ def there_and_back(organ: OrganCommand, path: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ZOO_FILES, ids=lambda path: path.stem)
-def test_every_model_of_the_zoo_goes_through_a_folder_unchanged(
+def test_every_model_of_the_zoo_is_extracted_and_assembled_unchanged(
     path: Path, organ: OrganCommand, tmp_path: Path
 ) -> None:
     there_and_back(organ, path, tmp_path)
@@ -103,14 +103,14 @@ FILES: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("case", FILES)
-def test_any_file_goes_through_a_folder_unchanged(case: str, organ: OrganCommand, tmp_path: Path) -> None:
+def test_any_file_is_extracted_and_assembled_unchanged(case: str, organ: OrganCommand, tmp_path: Path) -> None:
     path = tmp_path / "file.gguf"
     path.write_bytes(FILES[case]())
     there_and_back(organ, path, tmp_path)
 
 
 @pytest.mark.slow
-def test_as_many_small_tensors_as_a_model_may_have_go_through_a_folder_unchanged(
+def test_the_maximum_number_of_tensors_is_extracted_and_assembled_unchanged(
     organ: OrganCommand, tmp_path: Path
 ) -> None:
     path = tmp_path / "many.gguf"
@@ -128,7 +128,7 @@ def shards(organ: OrganCommand, tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "shards").iterdir())
 
 
-def test_a_split_set_goes_through_a_folder_and_gives_its_shards_back(
+def test_a_split_set_is_extracted_and_assembled_into_the_same_shards(
     shards: list[Path], organ: OrganCommand, tmp_path: Path
 ) -> None:
     ended = organ.done("extract", shards[2], "-o", tmp_path / "taken")
@@ -172,7 +172,7 @@ def taken(organ: OrganCommand, tmp_path: Path) -> Path:
     return tmp_path / "taken"
 
 
-def test_an_organ_that_was_trained_makes_another_model_and_it_is_told_which(
+def test_a_trained_organ_makes_another_model_and_is_named(
     taken: OrganCommand, organ: OrganCommand, tmp_path: Path, registry: LocalRegistry
 ) -> None:
     before = row_counts(registry)
@@ -218,7 +218,7 @@ def parents(organ: OrganCommand, model: str) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def test_a_model_of_edited_organs_is_a_child_of_the_one_that_the_folder_was_made_from(
+def test_a_model_of_edited_organs_is_a_child_of_the_extracted_model(
     taken: Path, organ: OrganCommand, tmp_path: Path
 ) -> None:
     write_organ(taken / UP, *weight_tensor(UP_NAME, (64, 128), seed=7))
@@ -237,7 +237,7 @@ def test_a_model_of_edited_organs_is_a_child_of_the_one_that_the_folder_was_made
     assert parents(organ, "mine/same") == [], "a folder that was not edited is no child"
 
 
-def test_a_folder_of_what_is_not_registered_has_no_parent_and_its_origin_is_told(
+def test_a_folder_of_an_unregistered_model_has_no_parent_and_its_origin_is_named(
     organ: OrganCommand, tmp_path: Path
 ) -> None:
     (tmp_path / "little.gguf").write_bytes(small_model())
@@ -282,9 +282,7 @@ def test_an_organ_of_another_type_or_shape_gets_a_fresh_header(
     assert organ.done("ingest", tmp_path / "edited.gguf").out == "local/taken@1: already registered, nothing added\n"
 
 
-def test_an_organ_that_is_taken_out_or_put_in_makes_a_fresh_header(
-    taken: Path, organ: OrganCommand, tmp_path: Path
-) -> None:
+def test_a_removed_or_added_organ_makes_a_fresh_header(taken: Path, organ: OrganCommand, tmp_path: Path) -> None:
     (taken / UP).unlink()
     spec, data = weight_tensor("blk.0.ffn_gate.weight", (64, 128))
     write_organ(taken / "organs" / "mine.bin", spec, data)
@@ -300,9 +298,7 @@ def test_an_organ_that_is_taken_out_or_put_in_makes_a_fresh_header(
     assert (tmp_path / "edited.gguf").read_bytes() == file_bytes(block_metadata(), [*kept, (spec, data)])
 
 
-def test_metadata_that_were_changed_in_the_manifest_are_written(
-    taken: Path, organ: OrganCommand, tmp_path: Path
-) -> None:
+def test_changed_metadata_of_the_manifest_are_written(taken: Path, organ: OrganCommand, tmp_path: Path) -> None:
     def change(values: Any) -> None:
         metadata = values["files"][0]["metadata"]
         metadata[1]["value"] = "Mine"
@@ -315,7 +311,7 @@ def test_metadata_that_were_changed_in_the_manifest_are_written(
     assert (tmp_path / "edited.gguf").read_bytes() == file_bytes(entries, block_tensors())
 
 
-def test_without_the_kept_header_the_metadata_of_the_manifest_make_one(
+def test_a_missing_header_is_made_from_the_metadata_of_the_manifest(
     taken: Path, organ: OrganCommand, tmp_path: Path
 ) -> None:
     (taken / "header.bin").unlink()
@@ -326,7 +322,7 @@ def test_without_the_kept_header_the_metadata_of_the_manifest_make_one(
     assert "the original file" in ended.out
 
 
-def test_the_digest_that_a_manifest_claims_is_not_believed(taken: Path, organ: OrganCommand) -> None:
+def test_the_digest_in_a_manifest_is_not_trusted(taken: Path, organ: OrganCommand) -> None:
     change_manifest(taken, lambda values: values["files"][0].update(sha256="0" * 64))
     ended = organ.done("ingest", taken)
     assert ended.out == "local/little@1: already registered, nothing added\n"
@@ -393,7 +389,7 @@ def test_architecture_and_model_of_other_tools_stand_in_for_missing_metadata(
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes() == expected
 
 
-def test_what_a_script_writes_is_read_by_the_reference(organ: OrganCommand, tmp_path: Path) -> None:
+def test_the_reference_reads_the_output_of_a_script(organ: OrganCommand, tmp_path: Path) -> None:
     values = np.arange(64, dtype=np.float32).reshape(2, 32)
     write_organ(
         tmp_path / "mine/embed/a.bin", TensorSpec("token_embd.weight", (32, 2), dtype_by_name("F32")), values.tobytes()
@@ -410,7 +406,7 @@ def test_what_a_script_writes_is_read_by_the_reference(organ: OrganCommand, tmp_
     assert reader.fields["llama.rope.freq_base"].types[0] is gguf.GGUFValueType.FLOAT32
 
 
-def test_a_tree_of_folders_and_files_is_taken_in_whole(taken: Path, organ: OrganCommand, tmp_path: Path) -> None:
+def test_a_tree_of_folders_and_files_is_ingested_completely(taken: Path, organ: OrganCommand, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()
     shutil.move(taken, tree / "one")
@@ -441,9 +437,7 @@ def test_a_registered_organ_that_is_corrupt_is_not_extracted(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "large.gguf"]
 
 
-def test_a_vocabulary_that_crashes_loaders_is_not_assembled_from_a_folder_either(
-    organ: OrganCommand, tmp_path: Path
-) -> None:
+def test_a_vocabulary_that_crashes_loaders_is_not_assembled_from_a_folder(organ: OrganCommand, tmp_path: Path) -> None:
     tokens = [token_array([b"a", b"<0x-1>"]), array("tokenizer.ggml.token_type", ValueType.INT32, [1, 6])]
     (tmp_path / "bad.gguf").write_bytes(file_bytes([ARCHITECTURE, *tokens], [tensor("a")]))
     organ.done("extract", tmp_path / "bad.gguf", "-o", tmp_path / "bad")

@@ -102,7 +102,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=list(REFUSED))
-def test_a_bad_recipe_gives_all_that_is_wrong_at_once(case: str, zoo: LocalRegistry, tmp_path: Path) -> None:
+def test_a_bad_recipe_reports_all_errors_together(case: str, zoo: LocalRegistry, tmp_path: Path) -> None:
     steps, codes = REFUSED[case]
     plan = zoo.compose(read_recipe(f"base: {BASE}\n{steps}\n")).plan()
     found = [finding for finding in plan.findings if finding.severity is Severity.REFUSE]
@@ -114,12 +114,12 @@ def test_a_bad_recipe_gives_all_that_is_wrong_at_once(case: str, zoo: LocalRegis
     assert not (tmp_path / "never.gguf").exists()
 
 
-def test_an_unknown_base_is_told_with_the_nearest_name(zoo: LocalRegistry) -> None:
+def test_an_unknown_base_is_reported_with_the_nearest_name(zoo: LocalRegistry) -> None:
     with pytest.raises(NotFound, match=r"did you mean local/Zoo-A-2M-v1\.0-F16"):
         zoo.compose(read_recipe("base: Zoo-A-2M-v1.0-F61\nadapters: [{from: narrow-lora}]")).plan()
 
 
-def test_what_is_wrong_with_a_recipes_text_is_a_list_of_findings_too() -> None:
+def test_errors_in_the_text_of_a_recipe_are_a_list_of_findings() -> None:
     with pytest.raises(BadRecipe) as refused:
         read_recipe("bsae: a\ngrafts: [{form: b, blocks: 5-2}]\nencode: Q9_0\n")
     found = recipe_findings(refused.value)

@@ -42,7 +42,7 @@ def round_trip(registry: LocalRegistry, folder: Path, data: bytes, name: str = "
     assert_round_trip(registry, folder / name, folder / "back")
 
 
-def test_the_zoo_is_there() -> None:
+def test_the_zoo_is_available() -> None:
     assert ZOO_FILES, "examples/zoo holds no GGUF file: its models come with the source"
 
 
@@ -133,7 +133,7 @@ def test_padding_that_is_not_zero_comes_back_wherever_it_is(registry: LocalRegis
     round_trip(registry, tmp_path, bytes(data))
 
 
-def test_a_whole_mebibyte_of_padding_that_is_noise_comes_back(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_mebibyte_of_random_padding_comes_back(registry: LocalRegistry, tmp_path: Path) -> None:
     data = bytearray(file_bytes([ARCHITECTURE], [tensor("a", (5,))], ALIGNMENT_MAX))
     data[-(ALIGNMENT_MAX - 20) :] = random.Random(0).randbytes(ALIGNMENT_MAX - 20)
     round_trip(registry, tmp_path, bytes(data))
@@ -199,7 +199,7 @@ def test_tensor_names_that_would_be_trouble_as_paths_come_back(registry: LocalRe
     assert outside == {"home", "a.gguf", "back"}
 
 
-def test_every_value_type_and_numbers_that_are_none_come_back(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_every_value_type_and_numbers_that_are_not_finite_come_back(registry: LocalRegistry, tmp_path: Path) -> None:
     payload_nan = raw_field(b"odd.nan", ValueType.FLOAT32, b"\x01\x00\xa0\x7f")
     truth = raw_field(b"odd.bool", ValueType.BOOL, b"\x17")
     entries = [entry.encode() for entry in every_value_type()]
@@ -233,7 +233,7 @@ def test_tensors_of_nothing_but_zeros_come_back(registry: LocalRegistry, tmp_pat
     round_trip(registry, tmp_path, file_bytes([ARCHITECTURE], [(spec, bytes(spec.size_bytes)) for spec in specs]))
 
 
-def test_a_model_of_which_all_is_known_already_comes_back(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_model_of_known_organs_comes_back(registry: LocalRegistry, tmp_path: Path) -> None:
     round_trip(registry, tmp_path, small_model("A"))
     before = row_counts(registry)
     reordered = small_model("A", more=[unsigned("llama.context_length", 512)])

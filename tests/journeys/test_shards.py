@@ -123,7 +123,7 @@ def test_a_merged_file_is_read_by_the_reference_and_equals_the_original(
     assert merged.read_bytes() == source.read_bytes(), "our own writer made the original"
 
 
-def test_what_is_merged_is_the_same_model_and_adds_nothing(
+def test_a_merged_file_is_the_same_model_and_adds_no_organs(
     organ: OrganCommand, source: Path, tmp_path: Path, registry: LocalRegistry
 ) -> None:
     shards(organ, tmp_path / "out")
@@ -163,7 +163,7 @@ def test_cutting_a_split_set_anew_and_merging_it_again_changes_no_tensor(
     assert digest_of((tmp_path / "again.gguf").read_bytes()) == digest_of(source.read_bytes())
 
 
-def test_one_shard_alone_is_refused_with_what_is_missing(organ: OrganCommand, source: Path, tmp_path: Path) -> None:
+def test_a_single_shard_is_refused_with_the_missing_shards(organ: OrganCommand, source: Path, tmp_path: Path) -> None:
     paths = shards(organ, tmp_path / "out")
     paths[0].unlink()
     ended = organ("ingest", paths[1])

@@ -75,7 +75,7 @@ def test_a_sound_vocabulary_passes_the_same_gate(organ: OrganCommand, tmp_path: 
     assert (tmp_path / "out.gguf").read_bytes() == data
 
 
-def test_the_organs_of_a_refused_model_are_there_for_others(organ: OrganCommand, tmp_path: Path) -> None:
+def test_the_organs_of_a_refused_model_are_available_to_other_models(organ: OrganCommand, tmp_path: Path) -> None:
     entries, _ = REFUSED["a negative byte"]
     (tmp_path / "bad.gguf").write_bytes(small_model(more=entries))
     (tmp_path / "good.gguf").write_bytes(small_model())

@@ -65,7 +65,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin"
 
 
-def test_the_wheel_holds_the_product_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_contains_only_the_product(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
@@ -103,7 +103,7 @@ def thetas(folder: str) -> list[float]:
 """
 
 
-def test_the_project_of_a_stranger_is_checked_strictly_against_the_wheel(environment: Path, tmp_path: Path) -> None:
+def test_another_project_passes_strict_type_checks_against_the_wheel(environment: Path, tmp_path: Path) -> None:
     def checked(source: str) -> subprocess.CompletedProcess[str]:
         (tmp_path / "stranger.py").write_text(source)
         command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", environment / "python"]
@@ -116,7 +116,7 @@ def test_the_project_of_a_stranger_is_checked_strictly_against_the_wheel(environ
     assert 'has no attribute "thetas"' in wrong.stdout
 
 
-def test_packages_that_own_modules_of_the_same_names_live_beside_it(environment: Path, tmp_path: Path) -> None:
+def test_packages_with_modules_of_the_same_names_can_be_installed_beside_it(environment: Path, tmp_path: Path) -> None:
     for name in PORTIONS:
         (tmp_path / "stranger" / name).mkdir(parents=True)
         (tmp_path / "stranger" / name / "__init__.py").write_text(f"OWNER = 'stranger {name}'\n")
@@ -137,9 +137,7 @@ def test_packages_that_own_modules_of_the_same_names_live_beside_it(environment:
     assert run(environment / "python", "-c", "import organs.web, organs.cli.main", cwd=tmp_path) == ""
 
 
-def test_the_wheel_in_an_environment_of_its_own_migrates_ingests_and_assembles(
-    environment: Path, tmp_path: Path
-) -> None:
+def test_the_wheel_in_its_own_environment_migrates_ingests_and_assembles(environment: Path, tmp_path: Path) -> None:
     where = run(environment / "python", "-c", "import organs.registry; print(organs.registry.__file__)", cwd=tmp_path)
     assert where.startswith(str(environment.parent)), "the installed one, not the checkout"
     organ, home = environment / "organ", str(tmp_path / "home")
