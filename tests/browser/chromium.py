@@ -22,7 +22,7 @@ FLAGS = (
 
 
 class NoBrowser(Exception):
-    """What is missing before a browser can be started, in one sentence."""
+    """Return one sentence that names the parts missing for starting a browser."""
 
 
 def find_chromium() -> str:

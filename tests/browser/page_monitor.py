@@ -1,4 +1,4 @@
-"""What a page of the catalog must never do, listened to while it is open."""
+"""A monitor of an open page that records everything that a page of the catalog must never do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ document.addEventListener("securitypolicyviolation", (event) => console.error("p
 
 @dataclass(slots=True)
 class Watch:
-    """What went wrong on a page, in sentences."""
+    """The errors of a page, as sentences."""
 
     address: str
     """Of the catalog: `http://host:port`. Whatever is asked of another is wrong."""

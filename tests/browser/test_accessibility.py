@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 REFUSED_IMPACTS = ("serious", "critical")
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 800}
 COLOURS = {"rules": ["color-contrast", "link-in-text-block"]}
-"""What darkness can change; the other rules do not look at colours."""
+"""The rules that depend on the colour scheme; the other rules do not look at colours."""
 EVERY_WAY = ((DESK, "light", {}), (PHONE, "light", {}), (DESK, "dark", COLOURS), (PHONE, "dark", COLOURS))
 SMALL_TARGETS = ".histogram"
 """Bars on a phone are narrower than 24 pixels; the search box above takes the same bounds (WCAG 2.5.8, equivalent)."""

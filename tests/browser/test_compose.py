@@ -42,7 +42,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def steps(page: Page, parameter: str) -> list[str]:
-    """What the address has of `parameter`."""
+    """Return the values of `parameter` in the address."""
     return parse_qs(urlsplit(page.url).query).get(parameter, [])
 
 

@@ -1,4 +1,4 @@
-"""What holds of every page: it fits, stands still, keeps to itself, and turns dark."""
+"""Rules for every page: it fits, does not shift, loads nothing from outside, and has a dark scheme."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ FOCUSED = """() => {
 
 
 def stops(page: Page) -> list[dict[str, object]]:
-    """What Tab reaches, from the top of the page to its end."""
+    """Return the elements that Tab reaches, from the top of the page to its end."""
     found: list[dict[str, object]] = []
     for _ in range(STOPS_MAX):
         page.keyboard.press("Tab")

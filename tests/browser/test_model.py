@@ -22,7 +22,7 @@ FROM_CORNER = """() => {
   const corner = document.querySelector(".grid thead th").getBoundingClientRect();
   return [cell.left - corner.right, cell.top - corner.bottom];
 }"""
-"""How far the focused cell stands right of the corner and below it."""
+"""Distances of the focused cell from the corner, to the right and down, in pixels."""
 SCRIPTS = pytest.mark.parametrize("options", [{}, WITHOUT_SCRIPT], ids=["script", "no script"])
 
 
@@ -32,7 +32,7 @@ def cell(page: Page, block: int, column: int) -> Locator:
 
 
 def box(found: Locator) -> dict[str, float]:
-    """Where something stands on the screen."""
+    """Return the position of an element on the screen."""
     rectangle: Any = found.bounding_box()
     assert rectangle
     return dict(rectangle)

@@ -18,12 +18,12 @@ SCRIPTS = pytest.mark.parametrize("options", [{}, WITHOUT_SCRIPT], ids=["script"
 
 
 def query(page: Page) -> str:
-    """What the address asks for."""
+    """Return the query in the address."""
     return parse_qs(urlsplit(page.url).query).get("q", [""])[0]
 
 
 def places(page: Page) -> int:
-    """How many results the page says it found."""
+    """Return the number of results that the page states."""
     found = re.search(r"([\d,]+) results", page.locator("main").inner_text())
     assert found
     return int(found[1].replace(",", ""))

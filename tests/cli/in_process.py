@@ -19,7 +19,7 @@ from tests.token_leaks import check_command_output
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """How a command ended."""
+    """The result of a command."""
 
     status: int
     out: str
@@ -31,7 +31,7 @@ class CommandResult:
 
     @property
     def values(self) -> Any:
-        """What was printed, as JSON."""
+        """The printed JSON, parsed."""
         return json.loads(self.out)
 
 

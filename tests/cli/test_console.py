@@ -1,4 +1,4 @@
-"""What is printed is harmless for a terminal, JSON that anybody reads, and sizes that a person reads."""
+"""Output without control characters, strict JSON, and readable sizes."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_the_progress_bar_is_cleared_before_the_output(model: Path) -> None:
 
 
 def on_a_terminal(command: list[str]) -> str:
-    """What a terminal is sent by `command`."""
+    """Return the output of `command` on a terminal."""
     leader, follower = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "160"}
     process = subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=environment)

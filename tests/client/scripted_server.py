@@ -140,4 +140,4 @@ def connection_to_script(script: Callable[[ReceivedRequest], Answer]) -> Iterato
 
 
 def no_sleep(_seconds: float) -> None:
-    """Nobody waits."""
+    """Return immediately."""

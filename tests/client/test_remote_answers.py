@@ -1,4 +1,4 @@
-"""What a registry elsewhere says is looked at before it is used: it is taken, or refused in a sentence."""
+"""Answers of a remote registry are checked before use: they are accepted or refused with a sentence."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Whole ways through."""
+"""Tests of complete workflows."""

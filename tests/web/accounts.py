@@ -47,7 +47,7 @@ def form_token(client: FlaskClient, address: str = "/login", **options: Any) -> 
 
 
 def send_form(client: FlaskClient, address: str, page: str = "/account", **fields: object) -> TestResponse:
-    """What answers the form of `page` that is sent to `address`."""
+    """Send the form of `page` to `address` and return the answer."""
     return client.post(address, data={"form_token": form_token(client, page), **fields})
 
 

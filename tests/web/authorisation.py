@@ -16,7 +16,7 @@ Outcome = str | int
 
 
 class Group(NamedTuple):
-    """What becomes of each kind of asker."""
+    """The expected answers for each kind of asker."""
 
     nobody: Outcome
     """Without a token or a session."""
@@ -46,11 +46,11 @@ MANAGERS = Group(401, 403, 403, 403, 403, 403, 403, IN)
 """The token that is addressed was created by that of the manager."""
 UPLOADERS = Group(401, 403, IN, 403, IN, 403, IN, IN)
 OWN = Group(401, 403, IN, 403, 404, 403, 404, IN)
-"""What belongs to one uploader, and is absent for all others."""
+"""Data that belongs to one uploader and is absent for all others."""
 OWN_SHOWN = OWN._replace(admin=IN, keeper=IN)
 """The same, which administrators see."""
 NAMESPACE = Group(401, 403, IN, 403, 403, 403, 403, IN)
-"""What everybody can see and its owner alone may change."""
+"""Data that everyone can see and only its owner may change."""
 NAMESPACE_PAGE = NAMESPACE._replace(nobody=LOG_IN)
 YANKERS = Group(401, 403, IN, 403, 403, IN, IN, IN)
 JOBS = Group(404, 404, IN, 404, IN, IN, IN, IN)

@@ -63,13 +63,13 @@ class LiveServer:
         return client
 
     def send(self, data: bytes) -> bytes:
-        """What comes back for `data` until the server closes the connection."""
+        """Send `data` and return the answer, read until the server closes the connection."""
         with self.connect() as client:
             client.sendall(data)
             return receive_all(client)
 
     def health_seconds(self) -> float:
-        """How long `/healthz` takes to answer."""
+        """Return the seconds that `/healthz` takes to answer."""
         begun = time.monotonic()
         assert self.get("/healthz", seconds=20) == b'{"ok":true}\n'
         return time.monotonic() - begun

@@ -1,4 +1,4 @@
-"""What an answer of the catalog consists of, for tests that look at all of them."""
+"""A parser of the pages of the catalog, for tests that look at all of them."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def place(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory
 
 
 def wrong(place: Place, table: Mapping[tuple[str, str], Group], **otherwise: str) -> list[str]:
-    """What is not as the table says."""
+    """Return the answers that differ from the table."""
     found = []
     for (method, rule), group in table.items():
         asked = group._asdict() if len(set(group)) > 1 else dict.fromkeys(FEW, group.nobody)

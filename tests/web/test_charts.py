@@ -99,7 +99,7 @@ def digest_of(client: FlaskClient, tensor: str) -> str:
 
 
 def texts(svg: bytes) -> list[str]:
-    """What is written in a picture."""
+    """Return the texts in a picture."""
     return [one.text or "" for one in ElementTree.fromstring(svg).iter(f"{SVG}text")]
 
 

@@ -120,7 +120,7 @@ class Loop:
         return client
 
     def send(self, data: bytes, address: str = "127.0.0.1") -> bytes:
-        """What comes back for `data` until the connection is closed."""
+        """Send `data` and return the answer, read until the connection is closed."""
         with self.connect(address) as client:
             client.sendall(data)
             return receive_all(client)
@@ -193,7 +193,7 @@ def test_the_base_class_for_custom_workers_has_the_members_that_our_worker_uses(
 
 
 class _Configuration:
-    """What gunicorn's worker reads when it is made."""
+    """The settings that gunicorn's worker reads in its constructor."""
 
     max_requests, worker_tmp_dir, uid, gid, umask = 0, None, 0, 0, 0
 

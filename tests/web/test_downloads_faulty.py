@@ -24,7 +24,7 @@ __all__ = ["served"]
 
 
 def state_of(served: Served, tensor: str = LARGE_FROM) -> str:
-    """What the catalog says of the blob of an organ."""
+    """Return the state of the blob of an organ in the catalog."""
     digest = served.digest_of(tensor)
     with served.registry.catalog.reading() as session:
         return next(iter(blobs_by_digest(session, [digest]).values())).state

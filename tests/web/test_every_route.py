@@ -1,4 +1,4 @@
-"""What holds on every route: nothing from outside acts, the policy is strict, links lead somewhere."""
+"""Rules for every route: no content from outside is active, the policy is strict, and links work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the catalog offers to try finds something in the catalog that a newcomer sees first: the zoo's."""
+"""Every example query that the catalog offers finds something in the zoo, the first catalog of a new user."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_cells_link_to_their_organs(family_client: FlaskClient) -> None:
 
 
 def readings(client: FlaskClient, address: str) -> dict[str, str]:
-    """What the cells of the grid at `address` say, by the name of the organ."""
+    """Return the texts of the cells of the grid at `address`, by the name of the organ."""
     cells = [one.attributes.get("data-reading") for one in parse_page(client.get(address).text).named("a")]
     return dict(cell.split(": ", 1) for cell in cells if cell)
 

@@ -56,7 +56,7 @@ LONG = MARK + "x" * 100_000
 COCKTAIL = f"{ACTIVE}{ADDRESS}{TERMINAL}{TEMPLATE}{HEADERS}"
 TEXTS = (COCKTAIL, ADDRESS, FORMULAS[0], LONG)
 INVISIBLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
-"""What a terminal obeys or does not show; only the line feed is left."""
+"""Control characters and invisible characters, without the line feed."""
 NUMBER = re.compile(r"-?[0-9.e+-]+")
 UPLOAD = "hostileUpload000000000"
 

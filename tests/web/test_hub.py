@@ -1,4 +1,4 @@
-"""What clients of the hub are told: refs, files, revisions, and what is missing in words that they understand."""
+"""Answers to clients of the hub: refs, files, revisions, and errors in the format of the hub."""
 
 from __future__ import annotations
 

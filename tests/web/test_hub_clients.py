@@ -105,7 +105,7 @@ def live(place: Path) -> Iterator[LiveServer]:
 
 
 def environment(port: int, folder: Path) -> dict[str, str]:
-    """What a person sets to pull from the server at `port`."""
+    """Return the environment that makes a client pull from the server at `port`."""
     kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     return {
         **kept,

@@ -58,12 +58,12 @@ _CHANGING = (
     (re.compile(r"(?<=\"id\":\")[A-Za-z0-9_-]{9,22}(?=\")"), "ID"),
     (re.compile(r"(?<=http://)127\.0\.0\.1:\d+"), "HOST"),
 )
-"""What differs between any two answers."""
+"""The parts that differ between any two answers."""
 
 
 @dataclass(frozen=True)
 class Secret:
-    """What names the model in a request."""
+    """The values that name the model in a request."""
 
     organ: str
     header: str

@@ -1,4 +1,4 @@
-"""What a `Range` and its conditions ask for, and that no header makes us work hard or wrongly."""
+"""The meaning of `Range` and its conditions; no header causes much work or a wrong answer."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def app(registry: LocalRegistry) -> Flask:
 
 @pytest.fixture
 def asked(registry: LocalRegistry) -> Callable[[], int]:
-    """How many statements the catalog was asked so far."""
+    """Return the number of statements that the catalog has executed."""
     count = [0]
 
     def counted(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""What is revoked is dead in every process of a server at once: tokens, sessions, the tokens of pages."""
+"""Revoked tokens, sessions and page tokens are refused immediately by every process of a server."""
 
 from __future__ import annotations
 

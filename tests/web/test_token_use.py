@@ -1,4 +1,4 @@
-"""That a token was used is noted in passing: a request never waits for it."""
+"""The use of a token is recorded without delay: a request never waits for it."""
 
 from __future__ import annotations
 

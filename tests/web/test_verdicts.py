@@ -1,4 +1,4 @@
-"""What a runtime showed, as the page of a chimera has it: differences with their errors, and how much was scored."""
+"""Verdicts of a runtime on the page of a chimera: differences with their errors and the number of scored tokens."""
 
 from __future__ import annotations
 

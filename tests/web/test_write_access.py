@@ -1,4 +1,4 @@
-"""Who may write without an account: where the server listens, which page asks, what a form brings along."""
+"""Writing without an account: the address of the server, the origin of the page and the token of the form decide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has the last word on a yank: an administrator over an owner, and whoever works at the registry's own machine."""
+"""Precedence of yanks: an administrator overrides an owner, and the local user can restore local yanks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who sends something to the API: a contributor with a token, and what they know of chunks."""
+"""Clients that upload over the API: a contributor with a token who sends chunks."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class UploadClient:
         )
 
     def received(self, upload: str) -> int:
-        """How much of it has come."""
+        """Return the number of received bytes."""
         return int(self.ask("GET", f"/{upload}").get_json()["received_bytes"])
 
     def finish(self, upload: str, query: str = "") -> TestResponse:

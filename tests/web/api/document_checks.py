@@ -14,7 +14,7 @@ from organs.web.api.operation import Operation
 
 
 def faults(document: dict[str, Any], schema: str, value: Any) -> list[str]:
-    """What of `value` the schema of that name does not allow."""
+    """Return the parts of `value` that the schema of that name does not allow."""
     validator = Draft202012Validator(
         {"$ref": f"#/components/schemas/{schema}", "components": document["components"]},
         format_checker=Draft202012Validator.FORMAT_CHECKER,
