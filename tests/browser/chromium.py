@@ -22,7 +22,7 @@ FLAGS = (
 
 
 class NoBrowser(Exception):
-    """Return one sentence that names the parts missing for starting a browser."""
+    """No browser can be started; the message names the missing part in one sentence."""
 
 
 def find_chromium() -> str:

@@ -121,7 +121,7 @@ def arguments(client: FlaskClient, registry: LocalRegistry, askers: Askers) -> d
 
 
 def sent(askers: Askers, asker: str, method: str, rule: str) -> dict[str, Any]:
-    """Return the body for a request of `asker`: JSON, bytes, or a form."""
+    """Return the options for a request of `asker`: a query, JSON, bytes, or a form."""
     scopes = ASKERS[asker][1] if asker in ASKERS else ("read",)
     body = BODIES.get((method, rule))
     if method in READING:

@@ -70,7 +70,7 @@ def app(registry: LocalRegistry) -> Flask:
 
 @pytest.fixture
 def asked(registry: LocalRegistry) -> Callable[[], int]:
-    """Return the number of statements that the catalog has executed."""
+    """Return a function that counts the statements executed by the catalog."""
     count = [0]
 
     def counted(*_: object) -> None:
