@@ -235,7 +235,7 @@ def check_address(known: Sequence[str], repeatable: Collection[str] = ()) -> Non
         if name not in known:
             raise BadRequest(name[:80], _unknown_text(name, known))
         if len(values) > 1 and name not in repeatable:
-            raise BadRequest(name, f"{name} is given {len(values)} times; it may be given once.")
+            raise BadRequest(name, f"{name} occurs {len(values)} times; it may occur once.")
 
 
 def _unknown_text(name: str, known: Sequence[str]) -> str:

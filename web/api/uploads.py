@@ -230,7 +230,7 @@ def receive_chunk(upload: str) -> Upload:
 )
 def finish_upload(upload: str) -> Upload:
     """Finish an upload whose bytes were all sent. The server reads the bytes again and compares them with the declared
-    digests. 400 if they differ; then the upload stays as it is until it is deleted or expires. Finishing twice changes
+    digests. 400 if they differ; then the upload does not change until it is deleted or expires. Finishing twice changes
     nothing.
     """
     text, contributor = request.args.get("digest"), current_contributor_id()

@@ -173,7 +173,6 @@ def _texts(result: Mapping[str, object], name: str) -> list[str]:
     return [text for text in texts if isinstance(text, str) and len(text) <= MODEL_TEXT_MAX_LENGTH]
 
 
-VALIDATE = "validate"
 RESULT_SHOWN_CHARACTERS = 20_000
 """Characters of the result as JSON. The JSON of the page has the complete result."""
 
