@@ -1,4 +1,4 @@
-"""The organ registry: keeps the parts of language models, and composes them.
+"""The organ registry: stores the parts of language models, and composes new models from them.
 
     gguf        the GGUF container, pure: bytes in, values out, and back to the same bytes
     anatomy     tensor names to places

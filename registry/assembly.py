@@ -1,7 +1,7 @@
-"""Assemble files from blobs: the plan of a file, the stream of its bytes, and writing it to the disk.
+"""Assembly of files from blobs: the plan of a file, the stream of its bytes, and writing it to the disk.
 
-A plan refers to blobs and never has their bytes. Files are whole models, models split into shards or merged from them,
-and single organs as NumPy arrays.
+A plan refers to blobs and never has their bytes. Files are complete models, models split into shards, models merged
+from shards, and single organs as NumPy arrays.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ from organs.registry.store.files import (
 
 @dataclass(frozen=True, slots=True)
 class PlannedSlice:
-    """`size_bytes` plain bytes of a blob, from `blob_offset_bytes` on, at `offset_bytes` of the file."""
+    """A part of a file at `offset_bytes`: `size_bytes` plain bytes of a blob from `blob_offset_bytes` on."""
 
     offset_bytes: int
     size_bytes: int
     blob: BlobRow
     blob_offset_bytes: int
     label: str = "header"
-    """The tensor's name, or the header, for errors."""
+    """The name of the tensor, or `header`, for error messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilePlan:
-    """A file: `literal` at its beginning, then slices in the order of their offsets, zeros everywhere else."""
+    """The plan of a file: first `literal`, then `slices` in the order of their offsets, zeros everywhere else."""
 
     name: str
     size_bytes: int
@@ -72,25 +72,27 @@ class FilePlan:
 
 
 def plan_model(session: Session, model: Model) -> list[FilePlan]:
-    """Return the original files of `model`; raises NotAssemblable for a model that loaders cannot open, MissingBlob."""
+    """Return plans of the original files of `model`. Raises NotAssemblable if loaders cannot open it, MissingBlob."""
     check_assemblable(model)
     return [plan_file(session, file) for file in files_of(session, model.id)]
 
 
 def plan_file(session: Session, file: ModelFile, begin_bytes: int = 0, end_bytes: int | None = None) -> FilePlan:
-    """Return an original file, or its bytes from `begin_bytes` to `end_bytes` as a separate file.
+    """Return the plan of an original file, or of its bytes from `begin_bytes` to `end_bytes` as a separate file.
 
-    Only the blobs of these bytes are looked up. Raises MissingBlob.
+    Only the blobs with these bytes are looked up. Raises MissingBlob.
     """
     end = file.size_bytes if end_bytes is None else end_bytes
-    stored = [*parts_of(session, file.id), *tensors_of(session, file.id)]
-    needed = [item for item in stored if item.offset_bytes < end and item.offset_bytes + item.size_bytes > begin_bytes]
+    segments = [*parts_of(session, file.id), *tensors_of(session, file.id)]
+    needed = [
+        part for part in segments if part.offset_bytes < end and part.offset_bytes + part.size_bytes > begin_bytes
+    ]
     slices = resolve(session, sorted(needed, key=_offset))
     return clipped(FilePlan(file.name, file.size_bytes, Digest(file.sha256), b"", slices), begin_bytes, end)
 
 
 def clipped(plan: FilePlan, begin_bytes: int, end_bytes: int) -> FilePlan:
-    """Return the bytes of `plan` from `begin_bytes` to `end_bytes` as a separate file."""
+    """Return the plan of a separate file with the bytes of `plan` from `begin_bytes` to `end_bytes`."""
     assert 0 <= begin_bytes <= end_bytes <= plan.size_bytes
     if (begin_bytes, end_bytes) == (0, plan.size_bytes):
         return plan
@@ -106,12 +108,12 @@ def clipped(plan: FilePlan, begin_bytes: int, end_bytes: int) -> FilePlan:
 
 
 def plan_digest(plan: FilePlan) -> Digest:
-    """Return the digest of a plan: two plans with the same digest make the same file."""
+    """Return the digest of a plan: two plans with the same digest describe the same bytes."""
     digest = hashlib.sha256(f"{plan.size_bytes} {len(plan.literal)}\n".encode())
     digest.update(plan.literal)
     for piece in plan.slices:
-        place = f"{piece.offset_bytes} {piece.size_bytes} {piece.blob_offset_bytes}"
-        digest.update(f"{piece.blob.digest} {place}\n".encode())
+        numbers = f"{piece.offset_bytes} {piece.size_bytes} {piece.blob_offset_bytes}"
+        digest.update(f"{piece.blob.digest} {numbers}\n".encode())
     return Digest(digest.hexdigest())
 
 
@@ -123,9 +125,9 @@ def check_assemblable(model: Model) -> None:
 
 
 def resolve(session: Session, segments: Sequence[Segment]) -> tuple[PlannedSlice, ...]:
-    """Return `segments` with the rows of their blobs, without empty ones. Raises MissingBlob for a missing row.
+    """Return `segments` with the rows of their blobs, without empty segments. Raises MissingBlob for a missing row.
 
-    Quarantined blobs are included: they are checked again when they are read.
+    Blobs that were set aside are included: they are checked again when they are read.
     """
     blobs = blobs_by_id(session, [segment.blob_id for segment in segments])
     slices = []
@@ -141,7 +143,7 @@ def resolve(session: Session, segments: Sequence[Segment]) -> tuple[PlannedSlice
 
 @contextmanager
 def naming(name: str, digest: Digest) -> Iterator[None]:
-    """Put the tensor's name into a CorruptBlob or MissingBlob of the blob `digest` that the block raises."""
+    """Add the name of the tensor to a CorruptBlob or MissingBlob that the `with` block raises for the blob `digest`."""
     try:
         yield
     except CorruptBlob as error:
@@ -151,7 +153,7 @@ def naming(name: str, digest: Digest) -> Iterator[None]:
 
 
 def check_readable(store: BlobStore, blob: BlobRow, name: str) -> None:
-    """Check a quarantined blob again by reading it; other blobs are not read. Raises CorruptBlob, MissingBlob."""
+    """Read a blob that was set aside, to check it again; other blobs are not read. Raises CorruptBlob, MissingBlob."""
     if blob.is_set_aside:
         with naming(name, blob.digest):
             store.open(blob).close()
@@ -171,25 +173,28 @@ class ReadHeader:
 
 
 def plan_merged(session: Session, store: BlobStore, model: Model, name: str) -> list[FilePlan]:
-    """Return one file `name` with all tensors of `model`, without the keys of a split set; or its only file."""
+    """Return the plan of one file `name` with all tensors of `model`, without the keys of a split set.
+
+    For a model with a single file, return the plan of that file.
+    """
     if len(files_of(session, model.id)) == 1:
         return plan_model(session, model)
-    parsed, tensors = _contents(session, store, model)
+    parsed, tensors = _first_header_and_tensors(session, store, model)
     header = encode_header(whole_metadata(parsed.source, parsed.header), tensors, parsed.header.alignment)
-    rows = _tensor_rows(session, model)
+    rows = _blobs_by_tensor(session, model)
     return [plan_new_file(name, header, tensors, parsed.header.alignment, [rows[tensor.name] for tensor in tensors])]
 
 
 def plan_shards(session: Session, store: BlobStore, model: Model, stem: str, shard_bytes: int) -> list[FilePlan]:
-    """Return shards `stem-00001-of-0000N.gguf` with at most `shard_bytes` of tensors each, or a single larger tensor.
+    """Return plans of the shards `stem-00001-of-0000N.gguf`, with at most `shard_bytes` bytes of tensors each.
 
-    Raises NotAssemblable for too many shards.
+    A tensor above this size gets a shard of its own. Raises NotAssemblable for too many shards.
     """
-    parsed, tensors = _contents(session, store, model)
+    parsed, tensors = _first_header_and_tensors(session, store, model)
     shards = cut(parsed.source, parsed.header, tensors, stem, shard_bytes)
     if shards is None:
         return plan_merged(session, store, model, f"{stem}.gguf")
-    rows, alignment = _tensor_rows(session, model), parsed.header.alignment
+    rows, alignment = _blobs_by_tensor(session, model), parsed.header.alignment
     return [
         plan_new_file(
             shard.name, shard.header, shard.tensors, alignment, [rows[tensor.name] for tensor in shard.tensors]
@@ -201,13 +206,13 @@ def plan_shards(session: Session, store: BlobStore, model: Model, stem: str, sha
 def first_header(session: Session, store: BlobStore, model: Model) -> ReadHeader:
     """Return the header of a model's first file, which has all metadata. Raises CorruptBlob, MissingBlob."""
     file = files_of(session, model.id)[0]
-    return _parse(store, plan_file(session, file, 0, file.header_bytes), file)
+    return _read_header(store, plan_file(session, file, 0, file.header_bytes), file)
 
 
 def plan_new_file(
     name: str, header: bytes, tensors: Sequence[TensorSpec], alignment: int, blobs: Sequence[BlobRow]
 ) -> FilePlan:
-    """Return a file of `header` with its padding, then `tensors` with the bytes of `blobs`."""
+    """Return the plan of a file: `header` with its padding, then `tensors` with the bytes of `blobs`."""
     slices = []
     offset = len(header)
     for tensor, blob in zip(tensors, blobs, strict=True):
@@ -216,21 +221,23 @@ def plan_new_file(
     return FilePlan(name, offset, None, header, tuple(slices))
 
 
-def _contents(session: Session, store: BlobStore, model: Model) -> tuple[ReadHeader, list[TensorSpec]]:
+def _first_header_and_tensors(session: Session, store: BlobStore, model: Model) -> tuple[ReadHeader, list[TensorSpec]]:
     """Return the first file's header, and the tensors of all files in order."""
     check_assemblable(model)
-    parsed = [
-        _parse(store, plan, file)
+    headers = [
+        _read_header(store, plan, file)
         for plan, file in zip(plan_model(session, model), files_of(session, model.id), strict=True)
     ]
-    tensors = [TensorSpec(tensor.name, tensor.shape, tensor.dtype) for item in parsed for tensor in item.header.tensors]
-    return parsed[0], tensors
+    tensors = [
+        TensorSpec(tensor.name, tensor.shape, tensor.dtype) for read in headers for tensor in read.header.tensors
+    ]
+    return headers[0], tensors
 
 
-def _parse(store: BlobStore, plan: FilePlan, file: ModelFile) -> ReadHeader:
+def _read_header(store: BlobStore, plan: FilePlan, file: ModelFile) -> ReadHeader:
     header_bytes = file.header_bytes
     collected = bytearray()
-    head = FilePlan(plan.name, header_bytes, None, b"", tuple(_up_to(plan.slices, header_bytes)))
+    head = FilePlan(plan.name, header_bytes, None, b"", tuple(_slices_before(plan.slices, header_bytes)))
     with FileStream(store, head) as stream:
         for view in stream:
             collected += view
@@ -241,11 +248,11 @@ def _parse(store: BlobStore, plan: FilePlan, file: ModelFile) -> ReadHeader:
     return ReadHeader(file, source, header)
 
 
-def _up_to(slices: Sequence[PlannedSlice], end: int) -> list[PlannedSlice]:
+def _slices_before(slices: Sequence[PlannedSlice], end: int) -> list[PlannedSlice]:
     return [piece for piece in slices if piece.offset_bytes < end]
 
 
-def _tensor_rows(session: Session, model: Model) -> dict[str, BlobRow]:
+def _blobs_by_tensor(session: Session, model: Model) -> dict[str, BlobRow]:
     ids = tensor_blobs_of(session, model.id)
     rows = blobs_by_id(session, ids.values())
     return {name: rows[blob_id] for name, blob_id in ids.items()}
@@ -253,19 +260,20 @@ def _tensor_rows(session: Session, model: Model) -> dict[str, BlobRow]:
 
 VALUE_BYTES = 4
 PIECE_ELEMENTS = 1 << 18
-"""Values that are decoded at once: a chunk of 1-bit weights is twenty times as large as float32."""
+"""Values in one step of decoding. The limit is necessary: a chunk of 1-bit weights is twenty times as large in
+float32."""
 
 _MAGIC = b"\x93NUMPY\x01\x00"
 _ALIGNMENT = 64
-"""Alignment of the values, so that the file can be mapped into memory."""
+"""Alignment of the values in bytes, so that the file can be mapped into memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class NpyPlan:
-    """The plan of a NumPy file: `head`, then the values of the organ in `blob`."""
+    """The plan of a NumPy file: `head`, then the values of the organ in `blob` as float32."""
 
     name: str
-    """The organ's name, for errors."""
+    """The name of the organ, for error messages."""
     head: bytes
     blob: BlobRow
     dtype: DType
@@ -277,7 +285,7 @@ class NpyPlan:
 
 
 def plan_npy(name: str, blob: BlobRow, dtype: DType, shape: tuple[int, ...]) -> NpyPlan:
-    """Return the NumPy file of an organ of `dtype` and `shape` (row length first); raises UnsupportedDType."""
+    """Return the plan of the NumPy file of an organ; `shape` has the row length first. Raises UnsupportedDType."""
     if not can_dequantize(dtype):
         raise UnsupportedDType(f"values of {dtype.name} cannot be decoded: download the organ as .raw or .bin")
     elements = blob.size_bytes // dtype.block_bytes * dtype.block_elements
@@ -296,9 +304,10 @@ def npy_head(shape: tuple[int, ...]) -> bytes:
 
 
 class NpyStream:
-    """Iterates over the bytes of `plan` from `begin_bytes` to `end_bytes`; only the blocks of these are decoded.
+    """An iterator over the bytes of `plan` from `begin_bytes` to `end_bytes`. A context manager.
 
-    A context manager; a view is valid until the next one is read. Raises the errors of FileStream.
+    Only the blocks with these bytes are decoded. A view is valid until the next view is read. Raises the errors of
+    FileStream.
     """
 
     def __init__(
@@ -310,12 +319,12 @@ class NpyStream:
         begin = max(0, begin_bytes - len(plan.head))
         end = max(0, end_bytes - len(plan.head))
         block_values_bytes = VALUE_BYTES * plan.dtype.block_elements
-        first = begin // block_values_bytes
-        last = max(first, -(-end // block_values_bytes))
-        self._skipped = begin - first * block_values_bytes
-        self._wanted = end - begin
-        size = (last - first) * plan.dtype.block_bytes
-        slices = (PlannedSlice(0, size, plan.blob, first * plan.dtype.block_bytes, plan.name),) if size else ()
+        first_block = begin // block_values_bytes
+        end_block = max(first_block, -(-end // block_values_bytes))
+        self._skipped_bytes = begin - first_block * block_values_bytes
+        self._values_bytes = end - begin
+        size = (end_block - first_block) * plan.dtype.block_bytes
+        slices = (PlannedSlice(0, size, plan.blob, first_block * plan.dtype.block_bytes, plan.name),) if size else ()
         self._stream = FileStream(store, FilePlan(plan.name, size, None, b"", slices), workers=1, pool=pool)
 
     @property
@@ -332,17 +341,20 @@ class NpyStream:
     def __iter__(self) -> Iterator[memoryview]:
         if self._head:
             yield memoryview(self._head)
-        skipped, left = self._skipped, self._wanted
+        skipped, remaining = self._skipped_bytes, self._values_bytes
         for blocks in _whole_blocks(self._stream, self._dtype):
             values: NDArray[np.float32] = dequantize(blocks, self._dtype).astype("<f4", copy=False)
-            view = values.data.cast("B")[skipped:][:left]
+            view = values.data.cast("B")[skipped:][:remaining]
             yield view
-            left -= len(view)
+            remaining -= len(view)
             skipped = 0
 
 
 def _whole_blocks(views: Iterable[memoryview], dtype: DType) -> Iterator[memoryview]:
-    """Return the same bytes in pieces of whole blocks: chunks may come from another dtype with the same bytes."""
+    """Yield the bytes of `views` in pieces of whole blocks.
+
+    Chunks of a blob may end inside a block, because a tensor of another dtype with the same bytes may have stored it.
+    """
     piece_bytes = max(1, PIECE_ELEMENTS // dtype.block_elements) * dtype.block_bytes
     rest = b""
     for view in views:
@@ -361,16 +373,16 @@ def _whole_blocks(views: Iterable[memoryview], dtype: DType) -> Iterator[memoryv
 
 
 Sink = Callable[[int, memoryview], None]
-"""Called with an offset of the file and its bytes, from any thread, in any order."""
+"""Called with an offset in the file and the bytes there, from any thread, in any order."""
 
 FIRST_BYTES = 1 << 20
-"""Decoded before the first bytes are read, where many streams share a pool."""
+"""The most bytes that a stream on a shared pool decodes before its reader reads the first bytes."""
 _ZEROS = memoryview(bytes(1 << 16))
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """The part of one chunk that goes to `offset` of the file."""
+    """The bytes `begin` to `end` of one chunk, which are written at `offset` of the file."""
 
     offset: int
     piece: PlannedSlice
@@ -382,16 +394,18 @@ class _Task:
 
 
 class FileStream:
-    """Iterates over the bytes of `plan` in order; a view is valid until the next one is read. A context manager.
+    """An iterator over the bytes of `plan` in order; a view is valid until the next view is read. A context manager.
 
-    Entering it checks quarantined blobs again, and raises CorruptBlob or MissingBlob for the first bad one, before any
-    byte is returned.
+    Entering the context checks blobs that were set aside again. It raises CorruptBlob or MissingBlob for the first bad
+    blob, before any byte is returned.
 
-    `sink` gets every non-zero range as soon as it is decoded, before the iteration reaches it. Iterating raises
-    CorruptBlob or MissingBlob for the first bad blob; `faults` then has it and others that were found.
+    `sink` gets every range of `literal` and of the slices as soon as it is decoded, before the iteration reaches it.
+    Iterating raises CorruptBlob or MissingBlob for the first bad blob; `faults` then has this blob and other bad blobs
+    that were read ahead.
 
-    With a `pool` that many streams share, a stream holds no threads and two buffers of a chunk: it decodes one chunk
-    ahead of its reader, but at first only FIRST_BYTES: many clients never read more.
+    With a `pool` that many streams share, a stream has no threads of its own, and two buffers of the size of a chunk.
+    It decodes one chunk ahead of its reader. Before the first read it decodes only FIRST_BYTES, because many clients
+    never read more.
     """
 
     def __init__(
@@ -442,12 +456,12 @@ class FileStream:
     def _decoded(self) -> Iterator[tuple[int, memoryview]]:
         ahead = self._ahead
         tasks = self._tasks()
-        more, is_read, planned_bytes = True, not self._is_shared, 0
-        while more or ahead:
-            while more and self._buffers and (is_read or planned_bytes < FIRST_BYTES):
+        has_more_tasks, is_read, planned_bytes = True, not self._is_shared, 0
+        while has_more_tasks or ahead:
+            while has_more_tasks and self._buffers and (is_read or planned_bytes < FIRST_BYTES):
                 task = next(tasks, None)
                 if task is None:
-                    more = False
+                    has_more_tasks = False
                     break
                 planned_bytes += task.end - task.begin
                 buffer = self._buffers.popleft()
@@ -471,17 +485,17 @@ class FileStream:
             yield from _tasks_of(piece, reader)
 
     def _decode(self, task: _Task, buffer: bytearray) -> memoryview:
-        whole = memoryview(buffer)[: task.chunk.plain_size_bytes]
+        chunk = memoryview(buffer)[: task.chunk.plain_size_bytes]
         with self._naming(task.piece):
-            task.reader.read_chunk(task.chunk, whole)
-        view = whole[task.begin : task.end]
+            task.reader.read_chunk(task.chunk, chunk)
+        view = chunk[task.begin : task.end]
         if self._sink is not None:
             self._sink(task.offset, view)
         return view
 
     @contextmanager
     def _naming(self, piece: PlannedSlice) -> Iterator[None]:
-        """Add the blob of `piece` to the faults if the block finds it corrupt or missing, and name its tensor."""
+        """Add the blob of `piece` to `faults`, and its label to the error, for a CorruptBlob or MissingBlob."""
         try:
             with naming(piece.label, piece.blob.digest):
                 yield
@@ -492,16 +506,16 @@ class FileStream:
 
 def _tasks_of(piece: PlannedSlice, reader: BlobReader) -> Iterator[_Task]:
     first, end = piece.blob_offset_bytes, piece.blob_offset_bytes + piece.size_bytes
-    wanted = [
+    needed = [
         chunk
         for chunk in reader.chunks
         if chunk.plain_offset_bytes < end and chunk.plain_offset_bytes + chunk.plain_size_bytes > first
     ]
-    for chunk in wanted:
+    for chunk in needed:
         begin = max(0, first - chunk.plain_offset_bytes)
         offset = piece.offset_bytes + chunk.plain_offset_bytes + begin - first
         size = min(chunk.plain_size_bytes, end - chunk.plain_offset_bytes)
-        yield _Task(offset, piece, reader, chunk, begin, size, chunk is wanted[-1])
+        yield _Task(offset, piece, reader, chunk, begin, size, chunk is needed[-1])
 
 
 def _zeros(size: int) -> Iterator[memoryview]:
@@ -525,7 +539,7 @@ def place_file(
 
 
 class AssembledFiles(OutputFiles):
-    """Files that are assembled from the blobs of a registry."""
+    """Output files that are assembled from the blobs of a registry."""
 
     def __init__(self, store: BlobStore, plans: Sequence[FilePlan], model: SourceModel | None = None) -> None:
         super().__init__((NamedFile(plan.name, plan.size_bytes, plan.sha256) for plan in plans), model)
@@ -541,7 +555,7 @@ class AssembledFiles(OutputFiles):
 
 
 def plan_organ(blob: BlobRow) -> FilePlan:
-    """Return a file that is the plain bytes of a blob."""
+    """Return the plan of a file with the plain bytes of a blob."""
     digest = Digest(blob.digest)
     piece = PlannedSlice(0, blob.size_bytes, blob, 0, f"organ {digest[:12]}")
     return FilePlan(f"{digest}.raw", blob.size_bytes, digest, b"", (piece,) if blob.size_bytes else ())

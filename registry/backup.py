@@ -1,9 +1,10 @@
-"""Backups: a copy of the registry that is a registry itself, made while the registry is served and written to.
+"""Backups: copies of a registry that are registries themselves, made while the registry is served and written to.
 
-First the database is copied, as it is at one moment; then the file of every blob that this copy names. No sweep can run
-meanwhile, and nothing else removes a file that a sound row names, so all of them exist. A later run into the same
-folder copies only new files. The new database replaces the older one last, and files that only the older one needs are
-removed after that: if the run fails at any moment, the folder holds one complete copy, the older or the newer.
+First the database is copied, in its state at one moment; then the file of every blob that this copy names. All these
+files exist: no sweep can run during a backup, and nothing else removes a file that a sound row names. A later run into
+the same folder copies only new files. The new database replaces the older database last. After that, files that only
+the older database needs are removed. If the run fails at any moment, the folder has one complete copy, the older or
+the newer.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ from organs.registry.store.folder import (
 from organs.registry.upkeep import Fault, Share, all_blobs, verify
 
 MARK = "backup.json"
-"""The file that marks a folder as a backup. A folder with other content is never written to."""
+"""The file that marks a folder as a backup. A backup never writes to a folder that has content but no mark."""
 FORMAT = "organ registry backup 1"
 DATABASE, BLOBS, FRESH = "registry.sqlite3", "blobs", "registry.new.sqlite3"
 MARGIN_BYTES = 16 * 1024 * 1024
 """Bytes that must stay free in the file system of the copy."""
 ATTEMPTS = 3
-"""Attempts to copy at a moment at which no ingest replaces a corrupt blob."""
+"""Attempts to copy the registry. An attempt fails if an ingest replaces a corrupt blob during it."""
 NOT_SQLITE = (
     "the database is not an SQLite file: "
     "copy it with pg_dump first, then the blobs with organ backup --blobs-only FOLDER"
@@ -67,9 +68,9 @@ class BackupReport:
 
     folder: str
     blobs: int = 0
-    """Blobs in the copy, including those stored in the database."""
+    """Blobs in the copy, including blobs that are stored in the database."""
     copied: int = 0
-    """Files that this run copied; the others were copied by earlier runs."""
+    """Files that this run copied. Earlier runs copied the others."""
     copied_bytes: int = 0
     removed: int = 0
     """Files that the copy no longer needed."""
@@ -92,7 +93,7 @@ def back_up(
     files: Files | None = None,
     progress: Progress | None = None,
 ) -> BackupReport:
-    """Bring the copy in `folder` up to date, or create it. `progress` gets the stored bytes of each blob.
+    """Update the copy in `folder`, or create it. `progress` gets the stored bytes of each blob.
 
     With `read_back`, all bytes of the copy are read and hashed before it replaces the older copy. With `blobs_only`,
     the database is not copied, and nothing is removed. Raises NotAllowed for a database other than SQLite and for a
@@ -112,11 +113,11 @@ def back_up(
             if read_back:
                 run.read_back(catalog)
         else:
-            _with_database(run, folder, read_back=read_back)
+            _copy_with_database(run, folder, read_back=read_back)
     return report
 
 
-def _with_database(run: _Run, folder: Path, *, read_back: bool) -> None:
+def _copy_with_database(run: _Run, folder: Path, *, read_back: bool) -> None:
     """Copy the database and the files that it names, then replace the older copy."""
     fresh = folder / FRESH
     for _ in range(ATTEMPTS):
@@ -127,7 +128,7 @@ def _with_database(run: _Run, folder: Path, *, read_back: bool) -> None:
             with copy.writing() as session:
                 remove_uploads(session)
             faulty = run.copy_all(copy)
-            if faulty and run.were_healed(faulty):
+            if faulty and run.were_replaced(faulty):
                 continue
             run.report_faults(copy, faulty)
             if read_back:
@@ -148,6 +149,8 @@ def _with_database(run: _Run, folder: Path, *, read_back: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
+    """A run of a backup: what is copied, and where to."""
+
     catalog: Catalog
     source: BlobStore
     target: BlobStore
@@ -155,7 +158,7 @@ class _Run:
     progress: Progress
 
     def copy_all(self, named_in: Catalog) -> list[tuple[BlobRow, StoreError]]:
-        """Copy the blobs of the database `named_in` that the target lacks; return those that are faulty."""
+        """Copy the blobs of the database `named_in` that the target does not have; return the faulty blobs."""
         faulty: list[tuple[BlobRow, StoreError]] = []
         self.report.blobs = 0
         self._check_room(named_in)
@@ -163,7 +166,7 @@ class _Run:
             self.report.blobs += 1
             try:
                 check_readable(self.source, row, "blob")
-                # A copy that was made while the bytes were wrong has the right size, so this blob is copied again.
+                # A blob that was set aside is always copied again: a copy of its wrong bytes may have the right size.
                 is_copied = row.file is None or has_copy(self.target.folder, row.file, row.stored_bytes)
                 if row.file is not None and (row.is_set_aside or not is_copied):
                     self._copy(row.file, row.stored_bytes)
@@ -172,14 +175,14 @@ class _Run:
             self.progress(row.stored_bytes)
         return faulty
 
-    def were_healed(self, faulty: list[tuple[BlobRow, StoreError]]) -> bool:
-        """Whether an ingest has stored the bytes of one of these blobs again."""
+    def were_replaced(self, faulty: list[tuple[BlobRow, StoreError]]) -> bool:
+        """Return whether an ingest has stored the bytes of at least one of these blobs again."""
         with self.catalog.reading() as session:
             current = blobs_by_digest(session, [row.digest for row, _ in faulty])
         return any(row.digest in current and current[row.digest].file != row.file for row, _ in faulty)
 
     def report_faults(self, named_in: Catalog, faulty: list[tuple[BlobRow, StoreError]]) -> None:
-        """Report the blobs that the copy lacks, except those that nothing needs any more."""
+        """Report the blobs that are missing in the copy, except blobs that nothing needs any more."""
         if not faulty:
             return
         digests = {row.digest for row, _ in faulty}
@@ -215,7 +218,7 @@ class _Run:
 
 def _replace_database(fresh: Path, folder: Path, run: _Run) -> None:
     """Replace the older database by the new one, atomically."""
-    files, place = run.target.folder.files, folder / DATABASE
+    files, database = run.target.folder.files, folder / DATABASE
     try:
         descriptor = files.open_to_read(fresh)
         try:
@@ -223,15 +226,15 @@ def _replace_database(fresh: Path, folder: Path, run: _Run) -> None:
             files.sync(descriptor)
         finally:
             files.close(descriptor)
-        checkpoint(place)
-        files.rename(fresh, place)
+        checkpoint(database)
+        files.rename(fresh, database)
         files.sync_folder(folder)
     except OSError as error:
-        raise translated(error, place) from error
+        raise translated(error, database) from error
 
 
 def _check_folder(folder: Path, settings: Settings) -> None:
-    """Raise NotAllowed if the folder has content and is not a backup, or is part of the registry."""
+    """Raise NotAllowed if the folder has content and is not a backup, or overlaps with the registry."""
     own = {settings.home.resolve(), settings.blobs.resolve()}
     resolved = folder.resolve()
     if any(resolved == path or resolved in path.parents or path in resolved.parents for path in own):

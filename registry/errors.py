@@ -1,14 +1,14 @@
 """Errors of this project, each with a stable code, an HTTP status and an exit code.
 
-A class states its row where it is defined:
+A class has its row of the table in its definition:
 
     class Removed(NotFound, code="removed", status=410): ...
 
-`ERRORS` is the table of all classes by code; docs/errors.md lists it for users. Programs decide by the class, or by
-the code where an error has travelled over the network. They never read the text of an error, which is for people.
+`ERRORS` is the table of all classes by code; docs/errors.md lists it for users. Programs should use the class, or the
+code if an error comes over the network. They should never read the text of an error, which is for people.
 
-The annotated attributes of a class (`seconds: Seconds`) are its data. They travel as members of a problem document
-beside `code` and `detail`, and are checked against their annotations when they come back (`registry.entities.problem`).
+The annotated attributes of a class (`seconds: Seconds`) are its data. A problem document has them as members beside
+`code` and `detail`. A client checks them against their annotations (`registry.entities.problem`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msgspec import Meta, Struct
 CODE_MAX_LENGTH = 64
 FIELD_MAX_LENGTH = 200
 DETAIL_MAX_LENGTH = 2000
-"""Characters of one sentence that travels; longer ones are cut before they are sent, and refused when they are read."""
+"""The most characters of a sentence in an answer. Longer ones are cut by the sender, and refused by the reader."""
 WAIT_MAX_SECONDS = 366 * 24 * 3600
 
 Code = Annotated[
@@ -39,7 +39,7 @@ Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class FieldError(Struct, frozen=True, kw_only=True):
-    """One thing that is wrong with a request, a recipe or a file."""
+    """A single fault of a request, a recipe or a file."""
 
     field: Annotated[
         Annotated[str, Meta(max_length=FIELD_MAX_LENGTH)] | None,
@@ -61,7 +61,7 @@ class OrganError(Exception):
     detail: str
     """What happened, in one sentence for a person."""
     errors: tuple[FieldError, ...]
-    """The single things that are wrong, where there can be several."""
+    """All faults, for errors that can have several."""
 
     def __init__(self, detail: str = "", *, errors: Sequence[FieldError] = ()) -> None:
         super().__init__(detail)
@@ -69,7 +69,7 @@ class OrganError(Exception):
         self.errors = tuple(errors)
 
     def __init_subclass__(cls, *, code: str, status: int | None = None, exit_code: int | None = None) -> None:
-        """Enter a class into `ERRORS`; what it does not state it has from its parent.
+        """Add the class to `ERRORS`. Status and exit code that are not stated are inherited.
 
         Raises TypeError for a code that another class has.
         """
@@ -85,20 +85,20 @@ class OrganError(Exception):
 
 
 ERRORS: dict[str, type[OrganError]] = {OrganError.code: OrganError}
-"""Every error class by its code, as far as its module is imported. All that a registry answers with are in here."""
+"""All error classes of the imported modules by code. This module has all classes that an answer can name."""
 
 
 def field_errors(code: str, reasons: Sequence[tuple[str, str]]) -> tuple[FieldError, ...]:
-    """Return pairs of a field (empty for the whole) and a sentence as entries of `errors`, all of one code."""
+    """Return entries of `errors` with `code` from pairs of a field (empty for the whole input) and a sentence."""
     return tuple(FieldError(field=field or None, code=code, detail=sentence) for field, sentence in reasons)
 
 
 class BadInput(OrganError, code="bad-input", status=400):
-    """Something from outside is refused. Nothing of it is kept."""
+    """Input from outside is refused. Nothing of it is stored."""
 
 
 class BadGguf(BadInput, code="bad-gguf"):
-    """A GGUF file is not valid: which field, at which offset in bytes, and why."""
+    """A GGUF file is not valid. The error names the field, its offset in bytes and the reason."""
 
     source: Text
     field: Text
@@ -114,7 +114,7 @@ class BadGguf(BadInput, code="bad-gguf"):
 
 
 class BadSplit(BadInput, code="bad-split"):
-    """A split set is refused as a whole, with all that is wrong with it."""
+    """A split set has faults. It is refused as a whole, with a list of all faults."""
 
     def __init__(self, name: str, reasons: Sequence[str]) -> None:
         super().__init__(
@@ -124,12 +124,12 @@ class BadSplit(BadInput, code="bad-split"):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """All that is wrong, in sentences."""
+        """All faults, as sentences."""
         return tuple(error.detail for error in self.errors)
 
 
 class BadDirectory(BadInput, code="bad-directory"):
-    """An organ directory is refused as a whole, with all that is wrong with it."""
+    """An organ directory has faults. It is refused as a whole, with a list of all faults."""
 
     def __init__(self, path: str, reasons: Sequence[str]) -> None:
         super().__init__(
@@ -139,7 +139,7 @@ class BadDirectory(BadInput, code="bad-directory"):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """All that is wrong, in sentences."""
+        """All faults, as sentences."""
         return tuple(error.detail for error in self.errors)
 
 
@@ -152,7 +152,7 @@ class BadSource(BadInput, code="bad-source"):
 
 
 class BadDigest(BadInput, code="bad-digest"):
-    """A text is not a SHA-256 digest, nor a prefix of one that is long enough."""
+    """A text is neither a SHA-256 digest nor a long enough prefix of a digest."""
 
 
 class BadName(BadInput, code="bad-name"):
@@ -160,11 +160,11 @@ class BadName(BadInput, code="bad-name"):
 
 
 class BadOrgan(BadInput, code="bad-organ"):
-    """The values of an organ cannot be computed with, or do not fit the type in which they are to be stored."""
+    """The values of an organ cannot be used in a computation, or do not fit the tensor type of the result."""
 
 
 class BadQuery(BadInput, code="bad-query"):
-    """A search query cannot be understood: which term, and why."""
+    """A term of a search query is not valid."""
 
     term: Text
     reason: Text
@@ -179,25 +179,25 @@ class BadRequest(BadInput, code="bad-request"):
     """Parameters, headers or members of the body of a request are missing, unknown or not valid."""
 
     def __init__(self, field: str | None, detail: str, more: Sequence[tuple[str | None, str]] = ()) -> None:
-        """`field` and `detail` are the first thing that is wrong, `more` has the others."""
-        listed = [(field or "", detail), *((name or "", sentence) for name, sentence in more)]
-        super().__init__(detail, errors=field_errors(self.code, listed))
+        """`field` and `detail` describe the first fault; `more` has pairs of both for the others."""
+        faults = [(field or "", detail), *((name or "", sentence) for name, sentence in more)]
+        super().__init__(detail, errors=field_errors(self.code, faults))
 
 
 class BadRecipe(BadInput, code="bad-recipe"):
-    """A recipe is refused as a whole, with all that is wrong with it."""
+    """A recipe has faults. It is refused as a whole, with a list of all faults."""
 
     where: Text
 
     def __init__(self, where: str, reasons: Sequence[tuple[str, str]]) -> None:
         """`reasons` are pairs of a field, such as `grafts[1].blocks` (empty for the whole text), and a sentence."""
-        listed = [f"{field}: {sentence}" if field else sentence for field, sentence in reasons]
-        super().__init__(f"{where}: {'; '.join(listed)}", errors=field_errors(self.code, reasons))
+        sentences = [f"{field}: {sentence}" if field else sentence for field, sentence in reasons]
+        super().__init__(f"{where}: {'; '.join(sentences)}", errors=field_errors(self.code, reasons))
         self.where = where
 
     @property
     def reasons(self) -> tuple[tuple[str, str], ...]:
-        """All that is wrong, as pairs of a field and a sentence."""
+        """All faults, as pairs of a field and a sentence."""
         return tuple((error.field or "", error.detail) for error in self.errors)
 
 
@@ -208,7 +208,7 @@ class BadLock(BadInput, code="bad-lock"):
 class TooCostly(BadInput, code="too-costly", status=413):
     """A request asks for more work than is allowed. Both figures are seconds of processor time.
 
-    `seconds` is an estimate. It ends where it exceeds the limit: the whole would take at least that long.
+    `seconds` is an estimate. The estimate stops when it exceeds the limit; the request would take at least as long.
     """
 
     seconds: Seconds
@@ -256,7 +256,7 @@ class Removed(NotFound, code="removed", status=410):
 
     reason: Text
     removed_on: Annotated[str, Meta(max_length=10)] | None
-    """The day, as in 2026-01-31, where it is known."""
+    """The day, such as 2026-01-31; None if unknown."""
 
     def __init__(self, name: str, reason: str, removed_on: str | None = None) -> None:
         day = "" if removed_on is None else f" on {removed_on}"
@@ -270,19 +270,19 @@ class NothingRegistered(NotFound, code="nothing-registered"):
 
 
 class NoSuchJob(NotFound, code="no-such-job"):
-    """There is no such job, or no longer."""
+    """No job has this number, or it was removed."""
 
 
 class NoSuchContributor(NotFound, code="no-such-contributor"):
-    """There is no such contributor, or the user may not know of them."""
+    """No contributor has this name, or the user may not see them."""
 
 
 class NoSuchToken(NotFound, code="no-such-token"):
-    """There is no such token, or it belongs to another account."""
+    """No token has this id, or it belongs to another account."""
 
 
 class NoSuchSubmission(NotFound, code="no-such-submission"):
-    """There is no such submission, or no longer."""
+    """No submission has this number, or it was removed."""
 
 
 class NotComposedHere(NotFound, code="not-composed-here"):
@@ -322,7 +322,7 @@ class DiskFull(StoreError, code="disk-full"):
 
 
 class StoreUnwritable(StoreError, code="store-unwritable"):
-    """A folder cannot be written: permissions, a read-only file system, or something else has the name."""
+    """A folder cannot be written: no permission, a read-only file system, or a file with the name of the folder."""
 
 
 class CatalogError(OrganError, code="catalog-error"):
@@ -334,7 +334,7 @@ class SchemaTooNew(CatalogError, code="schema-too-new"):
 
 
 class BadValue(CatalogError, BadInput, code="bad-value", status=400):
-    """A value is one that a supported database would refuse or change."""
+    """A supported database would refuse or change a value."""
 
 
 class NotAllowed(OrganError, code="not-allowed", status=403, exit_code=4):
@@ -342,7 +342,7 @@ class NotAllowed(OrganError, code="not-allowed", status=403, exit_code=4):
 
 
 class BadToken(NotAllowed, code="bad-token", status=401):
-    """A token is missing, mistyped, unknown, revoked or expired. The sentence never has its text."""
+    """A token is missing, mistyped, unknown, revoked or expired. The message never contains the token."""
 
 
 class TooMany(OrganError, code="too-many-requests", status=429, exit_code=6):
@@ -356,7 +356,7 @@ class TooMany(OrganError, code="too-many-requests", status=429, exit_code=6):
 
 
 class OverQuota(OrganError, code="over-quota", status=413, exit_code=5):
-    """More than may be stored for a contributor."""
+    """The stored bytes or the uploads of an account would exceed a limit."""
 
 
 class Busy(OrganError, code="busy", status=503, exit_code=6):
@@ -367,7 +367,7 @@ class QueueFull(Busy, code="queue-full"):
     """The queue takes no more jobs."""
 
     waiting: Count
-    """Jobs that wait."""
+    """The number of waiting jobs."""
 
     def __init__(self, waiting: int) -> None:
         super().__init__(f"{waiting} jobs wait already: wait until some are done, or cancel some")
@@ -395,15 +395,15 @@ class NameTaken(Conflict, code="name-taken"):
 
 
 class Unreachable(OrganError, code="unreachable", status=502, exit_code=6):
-    """A remote registry does not answer, or answers that it failed itself."""
+    """A remote registry does not answer, or reports an internal error."""
 
 
 class BadReply(Unreachable, code="bad-reply", exit_code=1):
-    """A remote registry answers other bytes than promised, or in another form. Nothing is kept; a retry is no use."""
+    """A remote registry sends other bytes than promised, or another form. Nothing is stored; a retry does not help."""
 
 
 class TooSlow(OrganError, code="too-slow", status=503, exit_code=6):
-    """A query of the database took longer than allowed, and was stopped."""
+    """A query of the database exceeded the time limit and was stopped."""
 
     seconds: Seconds
     """The limit."""
@@ -427,29 +427,30 @@ class NotAssemblable(OrganError, code="not-assemblable", status=409, exit_code=5
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why not, in sentences."""
+        """The reasons, as sentences."""
         return tuple(error.detail for error in self.errors)
 
 
 class NotComposable(OrganError, code="not-composable", status=409, exit_code=5):
-    """A plan must not be carried out: it is refused, or has warnings that the recipe does not accept.
+    """A plan cannot be carried out: it is refused, or it has warnings that the recipe does not accept.
 
-    In `errors`, what refuses it has the field `recipe`, and each warning to accept has the field `accept` and its code.
+    In `errors`, a reason for the refusal has the field `recipe`; a warning to accept has the field `accept` and its
+    code.
     """
 
     def __init__(self, refusals: Sequence[str], unaccepted: Sequence[str]) -> None:
         """`refusals` are sentences, `unaccepted` the codes of warnings."""
-        wanted = f"accept {', '.join(unaccepted)} to make it all the same" if unaccepted else ""
-        listed = [FieldError(field="recipe", code=self.code, detail=sentence) for sentence in refusals]
-        listed += [FieldError(field="accept", code=code, detail=f"Accept {code} to make it.") for code in unaccepted]
-        super().__init__("; ".join([*refusals, *([wanted] if wanted else [])]), errors=listed)
+        request = f"accept {', '.join(unaccepted)} to make it all the same" if unaccepted else ""
+        faults = [FieldError(field="recipe", code=self.code, detail=sentence) for sentence in refusals]
+        faults += [FieldError(field="accept", code=code, detail=f"Accept {code} to make it.") for code in unaccepted]
+        super().__init__("; ".join([*refusals, *([request] if request else [])]), errors=faults)
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """What refuses the plan, in sentences."""
+        """The reasons for the refusal of the plan, as sentences."""
         return tuple(error.detail for error in self.errors if error.field == "recipe")
 
     @property
     def unaccepted(self) -> tuple[str, ...]:
-        """The codes of the warnings that the recipe would have to accept."""
+        """The codes of the warnings that the recipe does not accept."""
         return tuple(error.code for error in self.errors if error.field == "accept")

@@ -1,9 +1,9 @@
 """`Registry`: the interface of a registry, local or remote.
 
-Commands and scripts take a `Registry` and do not ask which kind it is. `LocalRegistry` and `RemoteRegistry` implement
-it with the same keywords, results and errors; a remote registry also raises Unreachable, BadReply, NotAllowed, TooMany
-and Busy. Real differences are inside the implementations: a remote file is downloaded, checked and resumed; a remote
-job runs on the server.
+Commands and scripts use a `Registry` in the same way for both kinds. `LocalRegistry` and `RemoteRegistry` implement it
+with the same keywords, results and errors; a remote registry also raises Unreachable, BadReply, NotAllowed, TooMany
+and Busy. The implementations differ inside: a remote file is downloaded, checked and resumed; a remote job runs on the
+server.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 ByteProgress = Callable[[int], None]
 """Called with the number of bytes that were read or written since the last call."""
 TextProgress = Callable[[str], None]
-"""Called with a few words on the current step."""
+"""Called with a short text about the current step."""
 VERSIONS_DEFAULT = 10
 
 
 class Registry(Protocol):
     """A registry of organs: search it, compare models, write files, compose chimeras and run them.
 
-    A context manager; at the end of the block the connections are closed. A model is named `namespace/name`, with
-    `@version` for an older one, or `sha256:` and the first 8 or more characters of the digest of the model, of its file
-    or of its lock. Every method that takes such a name raises NotFound (with the nearest name), Ambiguous, BadName and
-    BadDigest.
+    A context manager; at the end of the block the connections are closed. The name of a model is `namespace/name`, with
+    `@version` for an older version, or `sha256:` and the first 8 or more characters of the digest of the model, of its
+    file or of its lock. A method with a model name as a parameter raises
+    NotFound (with the nearest name), Ambiguous, BadName and BadDigest.
     """
 
     @property
@@ -64,14 +64,14 @@ class Registry(Protocol):
     def search(self, query: str = "", *, limit: int = 50, after: str | None = None) -> OrganPage:
         """Return a page of organs: `registry.search("type:organ theta>=40 sort:-theta")`.
 
-        `after` is the `next` of the page before; `limit` is from 1 to 1,000. Raises BadQuery for an invalid query,
+        `after` is the `next` of the previous page; `limit` is from 1 to 1,000. Raises BadQuery for an invalid query,
         NotFound or Ambiguous if `like:` does not name one organ.
         """
 
     def count(self, query: str = "") -> FacetCounts:
         """Return how many organs match, by type, slot, dtype, architecture, license and θ. Raises BadQuery.
 
-        Organs are counted at all of their places: `like:` and `unique:` change nothing.
+        An organ is counted at each of its places. `like:` and `unique:` do not change the counts.
         """
 
     def models(self, query: str = "", *, limit: int = 50, after: str | None = None) -> ModelPage:
@@ -87,7 +87,7 @@ class Registry(Protocol):
         """Return all organs of a model, in the order of its files."""
 
     def versions(self, name: str, *, limit: int = VERSIONS_DEFAULT) -> ModelVersions:
-        """Return the newest versions of a model's name, at most 100. Raises BadQuery for another `limit`."""
+        """Return the newest versions of a model's name. `limit` is from 1 to 100. Raises BadQuery."""
 
     def organ(self, prefix: str) -> Organ:
         """Return the organ whose digest begins with `prefix`; raises BadDigest, NotFound, Ambiguous."""
@@ -106,7 +106,7 @@ class Registry(Protocol):
     def fitting(self, base: str, *, limit: int = 50) -> FittingModels:
         """Return the models with organs that fit the model `base`, by type, the most similar first.
 
-        `limit` is from 1 to 1,000; no more models are examined. Raises BadQuery.
+        `limit` is from 1 to 1,000, and also limits the models that are examined. Raises BadQuery.
         """
 
     def compatibility(self, base: str, donor: str) -> Compatibility:
@@ -115,7 +115,7 @@ class Registry(Protocol):
     def compose(self, base: str | Recipe) -> RecipeBuilder:
         """Begin a chimera: `registry.compose("acme/base").graft("acme/coder", type="organ").plan()`.
 
-        `base` is the name of a model, or a whole recipe (`registry.compose.recipe_io.read_recipe` reads one from text).
+        `base` is the name of a model, or a recipe (`registry.compose.recipe_io.read_recipe` reads a recipe from text).
         """
 
     def chimera(self, lock: str) -> Chimera:
@@ -139,35 +139,37 @@ class Registry(Protocol):
         runtime: Runtime | None = None,
         progress: TextProgress | None = None,
     ) -> VerdictReport:
-        """Run a chimera beside its base, its donors and a control, keep the verdict, and return it.
+        """Run a chimera, its base, its donors and a control; store the verdict and return it.
 
         `tokens` of each text are scored, 128 by default. By default the runtime is llama.cpp, and the texts are the
-        built-in ones. A remote registry uses only these: others raise BadSetting. Raises NotComposedHere, NoRuntime,
-        NoVerdict if the base does not run.
+        built-in ones. A remote registry supports only these, and raises BadSetting for others. Raises
+        NotComposedHere, NoRuntime, NoVerdict if the base does not run.
         """
 
     # Files
 
     def assemble(self, name: str, path: str | Path, progress: ByteProgress | None = None) -> Digest:
-        """Write the file of a model to `path`, replacing what is there; return its SHA-256.
+        """Write the file of a model to `path`, replacing an existing file; return its SHA-256.
 
-        It is the original file, byte for byte; a model that came in shards becomes one file. Raises NotAssemblable,
-        StoreError, DiskFull; then `path` is unchanged.
+        The file is the original file, byte for byte; the shards of a split model become one file. Raises
+        NotAssemblable, StoreError, DiskFull; then `path` is unchanged.
         """
 
     def files(
         self, name: str, *, merge: bool = False, shard_bytes: int | None = None, stem: str | None = None
     ) -> OutputFiles:
-        """Return the files of a model, ready to be written: those that came in, or new ones.
+        """Return the files of a model, ready to be written: the original files, or new ones.
 
-        With `merge`, one file of all shards. With `shard_bytes`, shards of at most so many bytes of tensors. The names
-        of new files begin with `stem`, by default the name of the model. Raises NotAssemblable.
+        With `merge`, all shards become one file. With `shard_bytes`, the files are shards with at most this many bytes
+        of tensors each. The names of new files begin with `stem`, by default the name of the model. Raises
+        NotAssemblable.
         """
 
     def lock_files(self, lock: Lock) -> OutputFiles:
         """Return the file of a lock, ready to be written; nothing is registered.
 
-        Raises NotAssemblable with everything that the registry lacks, BadLock for a lock that describes no valid file.
+        Raises NotAssemblable with a list of the missing organs and headers, BadLock if the lock does not describe a
+        valid file.
         """
 
     def organ_files(self, prefix: str) -> OutputFiles:

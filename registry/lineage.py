@@ -2,8 +2,8 @@
 
 The correlation of two fingerprints estimates the correlation of the two organs: near 1 for a fine-tune or a
 quantisation, 0.00 ± 0.07 for unrelated organs. Norms, biases and rope tables are similar in unrelated models and would
-increase the similarity of all models. Therefore only matrices are compared, each with the matrix of its shape at its
-place. A similarity has no direction: it does not tell which of two models existed first.
+increase the similarity of all models. Therefore only matrices are compared, each with the matrix of the same shape at
+the same place. A similarity has no direction: it does not say which of two models is older.
 """
 
 from __future__ import annotations
@@ -26,33 +26,34 @@ from organs.registry.gguf.types import dtype_by_name
 NOISE = 0.07
 """Standard deviation of the correlation of two unrelated organs."""
 NOISE_LIMIT = 5.0
-"""Standard deviations above 0 that chance does not reach, also in the best of a million pairs."""
+"""Limit of chance, in standard deviations above 0. The best of a million unrelated pairs stays below it."""
 CLOSE = 0.98
-"""From this similarity on, grafts between two models were harmless. Quantisations and light fine-tunes have it."""
+"""In tests, grafts between two models of at least this similarity did no harm. Quantisations and light fine-tunes
+reach it."""
 RELATED = 0.2
 """Models below this similarity are not called related."""
 
 ROUNDING = 3.0
-"""The loss of correlation by rounding to b bits a value is at most this times 4^-b: about 1 for even steps over ±2.4
-deviations, 1.1 to 1.5 measured (Q2_K, Q4_K, IQ4_NL); the limit is twice that."""
+"""Rounding to b bits a value lowers the correlation by at most this factor times 4^-b. The factor is about 1 for even
+steps over ±2.4 standard deviations; 1.1 to 1.5 were measured (Q2_K, Q4_K, IQ4_NL). The limit is twice as high."""
 FINGERPRINT_ROUNDING = 0.0005
-"""The loss of correlation because a fingerprint has 32 steps per standard deviation."""
+"""The loss of correlation by the rounding of fingerprints, which have 32 steps per standard deviation."""
 
 CLIPPED_AT = 127
 """Steps at which a fingerprint clips values: 4 standard deviations."""
 OUTLIERS_MAX = 4
-"""Up to this many of 256 values are left out of a correlation where only one of the two fingerprints is clipped. A
-larger number is a property of the organs, not an accident: then nothing is left out."""
+"""The most positions (of 256) that a correlation leaves out because only one of the two fingerprints is clipped there.
+A larger number is a property of the organs, not an accident; then no position is left out."""
 
 BATCH_PAIRS = 8192
-"""Pairs of fingerprints that are computed together, in some tens of megabytes."""
+"""Pairs of fingerprints in one computation, which needs some tens of megabytes."""
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
 class ComparableOrgan:
-    """An organ of one model at one place, as far as a comparison needs it."""
+    """The data of an organ of one model, at one place, that a comparison needs."""
 
     type: str
     shape: tuple[int, ...]
@@ -60,16 +61,19 @@ class ComparableOrgan:
     fingerprint: bytes | None
     """256 signed bytes; None if the organ has fewer values or a dtype that cannot be read."""
     identity: Hashable
-    """A value that is equal for two organs exactly if bytes, dtype and shape are equal."""
+    """Equal for two organs if, and only if, their bytes, dtype and shape are equal."""
 
     @property
     def is_matrix(self) -> bool:
-        """Whether it has two or more dimensions longer than 1."""
+        """Whether the organ has two or more dimensions longer than 1."""
         return _is_matrix(self.shape)
 
     @property
     def is_constant(self) -> bool:
-        """Whether all values of its fingerprint are equal. Two unrelated models may both have a matrix of zeros."""
+        """Whether all values of the fingerprint are equal.
+
+        Constant matrices are not compared: two unrelated models may both have a matrix of zeros.
+        """
         return self.fingerprint is not None and len(set(self.fingerprint)) == 1
 
 
@@ -87,19 +91,19 @@ class Similarity:
     """The similarity of two models: means of the correlations of the matrices that they share."""
 
     mean: float | None
-    """The mean over all compared organs; None if there is none."""
+    """The mean over all compared organs; None if no organ was compared."""
     organ_count: int
     """The number of compared organs."""
     first_count: int
     """The number of matrices of the first model, including those without a counterpart."""
     second_count: int
     identical_count: int
-    """The number of places where both have an identical organ, including vectors."""
+    """The number of places where both models have the same organ, including vectors."""
     by_organ: Mapping[Slot, float]
     """The correlation of each compared organ, by tower, block and slot, in order."""
     by_type: Mapping[str, float]
     by_block: Mapping[tuple[str, int | None], float]
-    """The mean of each block, by tower and block, in order. Block None has the organs outside of the blocks."""
+    """The mean of each block, by tower and block, in order. The block None is for organs outside of the blocks."""
 
     @property
     def kinship(self) -> Kinship:
@@ -112,15 +116,15 @@ class Similarity:
 
 
 def chance(organ_count: int) -> float:
-    """Return the limit that the mean correlation of `organ_count` unrelated organs stays below."""
+    """Return the upper limit of the mean correlation of `organ_count` unrelated organs."""
     return NOISE_LIMIT * NOISE / math.sqrt(organ_count)
 
 
 def correlation(first: bytes, second: bytes) -> float | None:
     """Return Pearson's correlation of two fingerprints of organs of one shape; None if one of them is constant.
 
-    Up to 4 positions are left out at which one of the two is clipped (at 4 standard deviations) and the other is not.
-    Otherwise one changed weight among the 256 would outweigh all others.
+    Positions where only one of the two is clipped (at 4 standard deviations) are left out, if there are at most 4.
+    Otherwise a single changed weight among the 256 would outweigh all others.
     """
     return correlations(first, [second])[0]
 
@@ -163,19 +167,19 @@ def similarity(first: Mapping[Slot, ComparableOrgan], second: Mapping[Slot, Comp
 def probes(organs: Mapping[Slot, ComparableOrgan], limit: int) -> list[Slot]:
     """Return up to `limit` places at which relatives of a model are searched, spread over its types and blocks.
 
-    The next place is always one of the type and the block that were used least; among those a hash of the place
-    decides. So two models of the same structure use the same places. Constant matrices are not used, and matrices
-    without a fingerprint only if there are no others.
+    Each step takes a place of the type and the block that have the fewest places so far. Among equal places, a hash of
+    the place decides, so that two models of the same structure get the same places. Constant matrices are not used.
+    Matrices without a fingerprint are used only if no matrix has one.
     """
     matrices = [slot for slot, organ in organs.items() if organ.is_matrix and not organ.is_constant]
-    left = [slot for slot in matrices if organs[slot].fingerprint is not None] or matrices
-    hashes = {slot: hashlib.sha256(repr(slot).encode()).digest() for slot in left}
+    remaining = [slot for slot in matrices if organs[slot].fingerprint is not None] or matrices
+    hashes = {slot: hashlib.sha256(repr(slot).encode()).digest() for slot in remaining}
     types: Counter[str] = Counter()
     blocks: Counter[tuple[str, int | None]] = Counter()
     places: list[Slot] = []
-    while left and len(places) < limit:
-        slot = min(left, key=lambda slot: (types[organs[slot].type], blocks[slot[:2]], hashes[slot]))
-        left.remove(slot)
+    while remaining and len(places) < limit:
+        slot = min(remaining, key=lambda slot: (types[organs[slot].type], blocks[slot[:2]], hashes[slot]))
+        remaining.remove(slot)
         places.append(slot)
         types[organs[slot].type] += 1
         blocks[slot[:2]] += 1
@@ -185,12 +189,13 @@ def probes(organs: Mapping[Slot, ComparableOrgan], limit: int) -> list[Slot]:
 def is_another_encoding(
     first: Mapping[Slot, ComparableOrgan], second: Mapping[Slot, ComparableOrgan], measured: Similarity
 ) -> bool:
-    """Whether two models look like one set of weights in two encodings: a quantisation, or two of one original.
+    """Return whether two models look like the same weights in two encodings.
 
-    Three conditions must hold: the same places with the same shapes, and some matrices in other dtypes; every vector
-    identical to the last byte (fine-tuning changes norms, quantisation does not); and correlations not lower than
-    rounding to those dtypes explains. A fine-tune that kept all vectors and changed less than the rounding looks the
-    same as a quantisation.
+    This is so if one is a quantisation of the other, or both are quantisations of one original. Three conditions must
+    hold. Both models have the same places with the same shapes, but some matrices have another dtype. Every vector is
+    identical to the last byte, because fine-tuning changes norms and quantisation does not. No correlation is lower
+    than rounding to these dtypes explains. A fine-tune that did not change the vectors, and changed the matrices less
+    than the rounding does, looks the same as a quantisation.
     """
     if first.keys() != second.keys() or not measured.by_organ:
         return False
@@ -201,16 +206,16 @@ def is_another_encoding(
         return False
     if all(own.dtype == second[slot].dtype for slot, own in first.items()):
         return False
-    least = {slot: 1.0 - _rounding(first[slot].dtype, second[slot].dtype) for slot in measured.by_organ}
-    return all(value >= least[slot] for slot, value in measured.by_organ.items())
+    lowest = {slot: 1.0 - _rounding_loss(first[slot].dtype, second[slot].dtype) for slot in measured.by_organ}
+    return all(value >= lowest[slot] for slot, value in measured.by_organ.items())
 
 
 def relation_to_parent(stated: str, measured: str | None, bits: float, parent_bits: float) -> str:
     """Return the relation of a model to its parent; `stated` is the relation that the model declares.
 
-    If the measurement says that both are one set of weights in two encodings (`is_another_encoding`, recorded as
-    `quantized`), the declared relation is replaced: the model with fewer bits a value is `quantized` from the other,
-    and the other is a `relative`. In other cases the declared relation is returned.
+    If both are measured to be the same weights in two encodings (`is_another_encoding`, recorded as `quantized`), the
+    declared relation is replaced: by `quantized` if the model has fewer bits a value than its parent, else by
+    `relative`. In all other cases the declared relation is returned.
     """
     if measured != "quantized" or stated not in ("finetune", "quantized", "relative"):
         return stated
@@ -222,8 +227,8 @@ def _is_matrix(shape: tuple[int, ...]) -> bool:
     return sum(length > 1 for length in shape) >= 2
 
 
-def _rounding(first: str, second: str) -> float:
-    """Return the correlation that two encodings of the same values may lose by rounding."""
+def _rounding_loss(first: str, second: str) -> float:
+    """Return the largest loss of correlation by rounding between two encodings of the same values."""
     losses = (ROUNDING * math.pow(4.0, -dtype_by_name(dtype).bits_per_value) for dtype in (first, second))
     return sum(losses) + FINGERPRINT_ROUNDING
 
@@ -252,9 +257,9 @@ def _batch(first: Sequence[bytes], second: Sequence[bytes]) -> NDArray[np.float6
         regular = ~is_outlier[affected]
         own = own if len(own) == 1 else own[affected]
         lengths = own.shape[1] - counts[affected]
-        without = _pearson(np.where(regular, own, 0), np.where(regular, others[affected], 0), lengths)
-        # If only the outliers vary, the correlation with them stays.
-        values[affected] = np.where(np.isnan(without), values[affected], without)
+        without_outliers = _pearson(np.where(regular, own, 0), np.where(regular, others[affected], 0), lengths)
+        # Without the outliers a row may be constant: then the correlation with them is used.
+        values[affected] = np.where(np.isnan(without_outliers), values[affected], without_outliers)
     return values
 
 
@@ -270,7 +275,7 @@ def _is_clipped(rows: NDArray[np.int8]) -> NDArray[np.bool_]:
 def _pearson(first: NDArray[np.int8], second: NDArray[np.int8], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return Pearson's correlation of rows of `lengths` values; the other values of a row must be 0.
 
-    The sums are whole numbers below 2^24, so float32 holds them exactly, in any order of summation.
+    The sums are whole numbers below 2^24. float32 represents them exactly, in any order of summation.
     """
     own, others = first.astype(np.float32), second.astype(np.float32)
     own_sums, other_sums = own.sum(axis=1, dtype=np.float64), others.sum(axis=1, dtype=np.float64)
@@ -298,20 +303,20 @@ def _means(values: Iterable[tuple[Key, float]]) -> dict[Key, float]:
 
 
 class Groups:
-    """Disjoint sets of hashable items (union-find); an item that was never joined is a set of its own."""
+    """Disjoint sets of hashable items (union-find); an item that was never joined is alone in its set."""
 
     def __init__(self) -> None:
-        self._above: dict[Hashable, Hashable] = {}
+        self._parents: dict[Hashable, Hashable] = {}
 
     def leader(self, item: Hashable) -> Hashable:
         """Return the item that represents the set of `item`: two items are in one set if they have the same leader."""
-        above = self._above
-        while (parent := above.get(item, item)) != item:
-            above[item] = item = above.get(parent, parent)  # shortens the path for later calls
+        parents = self._parents
+        while (parent := parents.get(item, item)) != item:
+            parents[item] = item = parents.get(parent, parent)  # shortens the path for later calls
         return item
 
     def join(self, first: Hashable, second: Hashable) -> None:
         """Merge the sets of `first` and `second`."""
-        above, below = self.leader(first), self.leader(second)
-        if above != below:
-            self._above[below] = above
+        first_leader, second_leader = self.leader(first), self.leader(second)
+        if first_leader != second_leader:
+            self._parents[second_leader] = first_leader

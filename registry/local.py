@@ -1,4 +1,4 @@
-"""`LocalRegistry`: the registry in a folder. It implements `registry.interface.Registry`."""
+"""`LocalRegistry`: a registry in a folder. It implements `registry.interface.Registry`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 class LocalRegistry:
     """A registry in a folder: its catalog and its blobs. A context manager.
 
-    `LocalRegistry.open()` opens the folder that the environment names, `LocalRegistry.open(folder)` another one.
+    `LocalRegistry.open()` opens the folder that the environment names; `LocalRegistry.open(folder)` opens `folder`.
     """
 
     def __init__(self, settings: Settings, catalog: Catalog, blobs: BlobStore | None = None) -> None:
@@ -62,9 +62,10 @@ class LocalRegistry:
 
     @classmethod
     def open(cls, home: str | Path | None = None) -> LocalRegistry:
-        """Open the registry in the folder `home`, by default the one that the environment names; create it if missing.
+        """Open the registry in the folder `home`, by default the folder that the environment names.
 
-        Raises CatalogError when the database cannot be used, SchemaTooNew when a newer version wrote it.
+        A missing registry is created. Raises CatalogError if the database cannot be used, SchemaTooNew if a newer
+        version wrote it.
         """
         settings = Settings.from_environment(os.environ) if home is None else Settings.in_folder(Path(home))
         return cls.from_settings(settings)
@@ -72,7 +73,7 @@ class LocalRegistry:
     @classmethod
     def from_settings(cls, settings: Settings) -> LocalRegistry:
         """Open the registry that `settings` describe."""
-        # Migrations need the tables and stand above this package; loading them here keeps that in one place.
+        # Migrations import the tables of this package. Only this function imports them in the other direction.
         from organs import migrations
 
         catalog = open_catalog(settings.database_url, migrations.migrate, migrations.HEAD)
@@ -80,7 +81,7 @@ class LocalRegistry:
 
     @property
     def blobs(self) -> BlobStore:
-        """The stored bytes, opened at the first access: searches never load the codecs."""
+        """The blob store. It is opened at the first access, so that searches never load the codecs."""
         if self._blobs is None:
             from organs.registry.store import BlobStore
             from organs.registry.upkeep import take_back
@@ -90,7 +91,7 @@ class LocalRegistry:
 
     @property
     def location(self) -> str:
-        """The folder."""
+        """The folder of the registry."""
         return str(self.settings.home)
 
     def __repr__(self) -> str:
@@ -124,8 +125,8 @@ class LocalRegistry:
     ) -> tuple[OrganPage, FacetCounts | None]:
         """Return a page of organs and its counts, both from one state of the catalog, for a server.
 
-        Raises what `search` does, and TooSlow when the database needs longer than `search_seconds`. Counts that take
-        longer than `counts_seconds` are left out, and are then `hurried`.
+        Raises the errors of `search`, and TooSlow if the database needs longer than `search_seconds`. Counts that take
+        longer than `counts_seconds` are left out, and are marked as `hurried`.
         """
         parsed = parse_query(query) if isinstance(query, str) else query
         with self.catalog.reading(search_seconds) as session:
@@ -220,7 +221,7 @@ class LocalRegistry:
 
     def compose(self, base: str | Recipe) -> Composition:
         """Begin a chimera: `registry.compose("acme/base").graft("acme/coder", type="organ").plan()`."""
-        from organs.registry.compose.api import Composition  # with the codecs, which searches never load
+        from organs.registry.compose.api import Composition  # loads the codecs, which searches do not need
         from organs.registry.compose.recipe import Recipe
 
         recipe = Recipe(base) if isinstance(base, str) else base
@@ -240,7 +241,7 @@ class LocalRegistry:
 
         with self.catalog.reading() as session:
             stored = lock_of_model(session, self.blobs, chimeras_by_lock(session, lock)[0])
-        assert stored is not None, "every chimera carries its lock"
+        assert stored is not None, "every chimera has a lock"
         return stored.canonical()
 
     def partial_recipe(self, name: str) -> Recipe | None:
@@ -261,7 +262,7 @@ class LocalRegistry:
         runtime: Runtime | None = None,
         progress: TextProgress | None = None,
     ) -> VerdictReport:
-        """Run a chimera beside its base, its donors and a control, keep the verdict, and return it."""
+        """Run a chimera, its base, its donors and a control; store the verdict and return it."""
         from organs.registry.validation.llama import LlamaCpp
         from organs.registry.validation.run import run_chimera, verdict_report
         from organs.registry.validation.runtime import TOKENS_DEFAULT
@@ -283,16 +284,16 @@ class LocalRegistry:
         return verdict_report(run)
 
     def assemble(self, name: str, path: str | Path, progress: ByteProgress | None = None) -> Digest:
-        """Write the file of a model to `path`, replacing what is there; return its SHA-256."""
+        """Write the file of a model to `path`, replacing an existing file; return its SHA-256."""
         target = Path(path)
         (digest,) = self.files(name, merge=True, stem=target.name.removesuffix(".gguf")).place([target], progress)
-        assert digest is not None, "it was written"
+        assert digest is not None, "a file that was written has a digest"
         return digest
 
     def files(
         self, name: str, *, merge: bool = False, shard_bytes: int | None = None, stem: str | None = None
     ) -> AssembledFiles:
-        """Return the files of a model, ready to be written: those that came in, or new ones."""
+        """Return the files of a model, ready to be written: the original files, or new ones."""
         from organs.registry.assembly import AssembledFiles, plan_merged, plan_model, plan_shards
         from organs.registry.catalog.queries.chimeras import chimera_of
         from organs.registry.catalog.queries.models import model_by_text

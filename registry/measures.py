@@ -1,8 +1,9 @@
-"""The table of measures: what each is called, what it means, and where it is searched, sorted and shown.
+"""The table of measures: names, meaning, and how each measure is searched, sorted and displayed.
 
 Columns of the catalog, fields of the query language, members of entities with their bounds, headings, help texts and
-columns of CSV files follow from this table. To add a measure: add an entry here, compute it (`registry.measure`), add
-the column (tables and a migration) and the member (`registry.entities.organ.Measures`). A test compares them all.
+columns of CSV files are derived from this table. To add a measure: add an entry here, compute it (`registry.measure`),
+add the column (tables and a migration) and the member (`registry.entities.organ.Measures`). A test compares all of them
+with this table.
 """
 
 from __future__ import annotations
@@ -15,43 +16,43 @@ from organs.registry.amounts import NO_VALUE, theta_text
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A number that is measured of every organ."""
+    """A number that is measured for every organ."""
 
     name: str
-    """Of the column, and of the member in entities, JSON and CSV."""
+    """The name of the column, and of the member in entities, JSON and CSV."""
     field: str
     """The word in queries: `theta>=40`, `sort:-theta`."""
     label: str
     """The heading of a column."""
     summary: str
-    """For the help of queries: what it is, and its range."""
+    """The meaning and the range in a few words, for the help on queries."""
     meaning: str
-    """What it is, in a sentence."""
+    """The meaning, in one sentence."""
     limits: str
-    """What it does not say."""
+    """What the measure does not show, in one sentence."""
     example: str
-    """In a query."""
+    """An example of a query."""
     method: str
-    """The method that gives it: a row of `measurements` has the numbers of one method."""
+    """The method that computes the measure: a row of `measurements` has the numbers of one method."""
     low: float
     high: float | None = None
-    """None where it has no highest value."""
+    """The highest value; None if there is no limit."""
     decimals: int = 3
     ranked_as: str | None = None
-    """The measure whose order it has, so that it needs no index of its own."""
+    """Another measure with the same order, whose index is used; None for a measure with an index of its own."""
     aliases: tuple[str, ...] = ()
-    """Other words that a query may use; the name is always one."""
+    """Other words that a query may use, besides `name` and `field`."""
     shown: bool = True
-    """Whether lists always have a column for it; the others have one when they are sorted by it."""
+    """Whether lists always have a column for the measure; if False, only lists that are sorted by it."""
 
     def text(self, value: float | None) -> str:
-        """Return `value` for people."""
+        """Return `value` as text for people."""
         if value is None:
             return NO_VALUE
         return theta_text(value) if self.name == "theta" else f"{value:.{self.decimals}f}"
 
     def text_of(self, organ: object) -> str:
-        """Return the measure of `organ`, which has a member for it, for people."""
+        """Return the value of `organ` as text for people; `organ` must have a member with the name of the measure."""
         return self.text(getattr(organ, self.name))
 
 
@@ -59,8 +60,8 @@ THETA_METHOD, SPECTRAL_METHOD = "z1", "mp1"
 """`registry.measure.zmeasure` and `registry.measure.spectral`."""
 
 MEASURES: Mapping[str, Measure] = {
-    one.name: one
-    for one in (
+    measure.name: measure
+    for measure in (
         Measure(
             name="theta",
             field="theta",
@@ -145,6 +146,6 @@ MEASURES: Mapping[str, Measure] = {
     )
 }
 MEASURE_NAMES = tuple(MEASURES)
-RANKED_MEASURES = tuple(one.name for one in MEASURES.values() if one.ranked_as is None)
-"""Those with an index of their own."""
-BY_FIELD: Mapping[str, Measure] = {one.field: one for one in MEASURES.values()}
+RANKED_MEASURES = tuple(measure.name for measure in MEASURES.values() if measure.ranked_as is None)
+"""The measures with an index of their own."""
+BY_FIELD: Mapping[str, Measure] = {measure.field: measure for measure in MEASURES.values()}

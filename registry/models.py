@@ -1,4 +1,4 @@
-"""Models with everything that is known of them: `registry.model(name)`, the page of a model, and its JSON."""
+"""Models with all recorded data: the result of `registry.model(name)`, the page of a model, and its JSON."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ if TYPE_CHECKING:
 
 
 class RegisteredModel(Model, frozen=True, kw_only=True, dict=True):
-    """A model with its organs, as it was when it was requested."""
+    """A model with its organs, in its state at the time of the request."""
 
     organs: Annotated[tuple[PlacedOrgan, ...], Meta(max_length=ITEMS_MAX)]
-    """All of them, in the order of its files."""
+    """All organs, in the order of the files."""
 
     @property
     def relatives(self) -> tuple[LineageEdge, ...]:
-        """Its lineage: parents first, then children, then the most alike."""
+        """The lineage of the model: parents first, then children, then the most alike models."""
         return self.lineage
 
     @cached_property
     def recipe(self) -> Recipe | None:
-        """The recipe by which it was composed; None for a model that was ingested.
+        """The recipe of a composed model; None for a model that was ingested.
 
-        Raises BadReply for one of a remote registry that cannot be read.
+        Raises BadReply if the recipe from a remote registry cannot be read.
         """
         if self.composed is None:
             return None
@@ -117,7 +117,7 @@ class RegisteredModel(Model, frozen=True, kw_only=True, dict=True):
 
 
 class ModelDetails(RegisteredModel, frozen=True, kw_only=True, dict=True):
-    """A model with its organs and its other versions, and as a chimera if it is one."""
+    """A model with its organs and its other versions; with its chimera if it was composed."""
 
     versions: Annotated[tuple[ModelVersion, ...], Meta(max_length=ITEMS_MAX)]
     """The newest versions of its name, newest first."""
@@ -126,7 +126,7 @@ class ModelDetails(RegisteredModel, frozen=True, kw_only=True, dict=True):
 
 
 def model_page(session: Session, row: tables.Model) -> Model:
-    """Return everything that is known of a model but its organs."""
+    """Return all recorded data of a model, without its organs."""
     metadata = metadata_of(session, row.id)
     lineage = lineage_of(session, row)
     summary = model_summary(row, composed=bool(composed_among(session, [row.id])))
@@ -172,7 +172,7 @@ def _ingest(session: Session, row: tables.Model) -> IngestSummary | None:
 
 
 def _license_findings(row: tables.Model, metadata: Sequence[tables.ModelMetadata]) -> list[Finding]:
-    """Return a finding if the listed license is not that of the header: its contributor stated or edited another."""
+    """Return a finding if the listed license, which contributors can edit, differs from the license in the header."""
     in_header = next((entry.value for entry in metadata if entry.key == LICENSE_KEY), None)
     sentence = differing_license(row.license, None if in_header is None else shown_text(in_header, LICENSE_MAX))
     return [] if sentence is None else [Finding(Severity.WARN, "license-differs", sentence)]

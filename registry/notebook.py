@@ -1,6 +1,6 @@
-"""HTML for notebooks: the pieces of which the `_repr_html_` methods of results are made.
+"""HTML for notebooks: the functions that `_repr_html_` methods of results use.
 
-All text is escaped in this module only. The HTML has no scripts and no links, and loads nothing.
+These functions escape all text; callers must not. The HTML has no scripts and no links, and loads nothing.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 ROWS_MAX = 60
-"""Rows of one table; a line below the table has the number of rows left out."""
+"""The most rows of a table; a line below the table has the number of the other rows."""
 TEXT_MAX = 400
-"""Characters of one cell."""
+"""The most characters of a table cell."""
 
 Cell = str | int | None
 _RIGHT = ' style="text-align:right"'
@@ -24,13 +24,13 @@ def document(*pieces: str) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]], numbers: Iterable[str] = ()) -> str:
-    """Return a table. Columns whose headings are in `numbers` are aligned right; None becomes a dash."""
+    """Return a table. Columns with a heading in `numbers` are aligned right; None becomes a dash."""
     right = set(numbers)
     styles = [_RIGHT if name in right else _LEFT for name in headings]
-    lines = list(rows)
+    all_rows = list(rows)
     head = "".join(f"<th{style}>{_text(name)}</th>" for name, style in zip(headings, styles, strict=True))
-    body = "".join(f"<tr>{_cells(line, styles)}</tr>" for line in lines[:ROWS_MAX])
-    more = paragraph(f"… and {len(lines) - ROWS_MAX:,} more") if len(lines) > ROWS_MAX else ""
+    body = "".join(f"<tr>{_cells(row, styles)}</tr>" for row in all_rows[:ROWS_MAX])
+    more = paragraph(f"… and {len(all_rows) - ROWS_MAX:,} more") if len(all_rows) > ROWS_MAX else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
@@ -40,7 +40,7 @@ def facts(pairs: Iterable[tuple[str, Cell]]) -> str:
 
 
 def paragraph(text: str) -> str:
-    """Return a line of text."""
+    """Return a paragraph of text."""
     return f"<p>{_text(text)}</p>"
 
 
@@ -63,8 +63,8 @@ def _fact(name: str, value: Cell) -> str:
     return f"<tr><th{_LEFT}>{_text(name)}</th><td{_LEFT}>{_cell(value)}</td></tr>"
 
 
-def _cells(line: Sequence[Cell], styles: Sequence[str]) -> str:
-    return "".join(f"<td{style}>{_cell(value)}</td>" for value, style in zip(line, styles, strict=True))
+def _cells(row: Sequence[Cell], styles: Sequence[str]) -> str:
+    return "".join(f"<td{style}>{_cell(value)}</td>" for value, style in zip(row, styles, strict=True))
 
 
 def _cell(value: Cell) -> str:

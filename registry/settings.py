@@ -32,7 +32,7 @@ SANDBOXES = ("auto", "require")
 
 
 GRACE = timedelta(hours=24)
-"""How long a sweep keeps a blob that nothing needs."""
+"""How long a sweep keeps a blob that nothing needs (the grace period)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,15 @@ class Settings:
     review: str = "auto"
     """Whether contributions become visible after the check (`auto`) or after an administrator's review (`manual`)."""
     quota_bytes: int = QUOTA_BYTES
-    """Bytes that a contributor without a quota of their own may store, including unfinished uploads."""
+    """Bytes that an account without its own quota may store, including unfinished uploads."""
     upload_max_bytes: int = UPLOAD_MAX_BYTES
     """The largest model that may be uploaded."""
     sandbox: str = "auto"
-    """Whether untrusted data is read on systems that cannot fully confine a process: `auto` yes, `require` no."""
+    """Whether untrusted data is read on a system that cannot fully confine a process: `auto` yes, `require` no."""
 
     @property
     def requires_sandbox(self) -> bool:
-        """Whether work that needs a fully confined process is refused where the system has none."""
+        """Whether work that needs a fully confined process is refused if the system cannot confine it."""
         return self.sandbox == "require"
 
     @property
@@ -75,7 +75,7 @@ class Settings:
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
         """Return the settings in `environment`; the default home is the user's data folder (XDG).
 
-        Raises BadSetting for invalid values, and for a place of blobs that this version does not support.
+        Raises BadSetting for invalid values, and for a URL of blobs that this version does not support.
         """
         home = environment.get(HOME_VARIABLE) or platformdirs.user_data_dir("organ-registry")
         defaults = cls.in_folder(Path(home))

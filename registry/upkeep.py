@@ -1,9 +1,9 @@
 """Maintenance of a registry: verify that every row has its bytes, set faulty blobs aside and take them back, sweep.
 
-The sweep needs two runs to remove a blob. The first dooms blobs that nothing has needed for the grace period. A later
-run deletes the rows of blobs that are still doomed and unneeded, commits, and only then unlinks their files. Names of
-files are never reused: a writer that brings the same bytes in between either spares the row or writes a file of another
-name.
+A blob is removed by two runs of the sweep. The first run dooms blobs that nothing has needed for the grace period. A
+later run deletes the rows of blobs that are still doomed and unneeded, commits, and only then unlinks their files. A
+writer may store the same bytes between these steps: it spares the row, or it writes a file with another name. Names of
+files are never reused, so the sweep cannot unlink the new file.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from organs.registry.settings import GRACE
 from organs.registry.store import BlobAddress, BlobReader, BlobStore, RangeReader
 
 CLOCK_SLACK = timedelta(minutes=1)
-"""The most that the clock of the store's file system may be behind the clocks of processes that ingest."""
+"""How far the clock of the store's file system may be behind the clocks of processes that ingest."""
 
 TAKE_BACK_ATTEMPTS = 5
 TAKE_BACK_PAUSE_SECONDS = 0.2
@@ -68,7 +68,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A blob with wrong, missing or unreadable bytes, and what needs it."""
+    """A blob with wrong, missing or unreadable bytes, and the organs and files that need it."""
 
     digest: Digest
     reason: str
@@ -94,7 +94,7 @@ class VerifyReport:
 
 @dataclass(slots=True)
 class SweepReport:
-    """What a sweep did, or would do with `dry_run`."""
+    """The result of a sweep; with `dry_run`, the result that a sweep would have."""
 
     dry_run: bool
     doomed: int = 0
@@ -129,9 +129,9 @@ def verify(
 
     Blobs that were set aside before are always read and hashed. With `repair`, those whose bytes are right again are
     taken back, and blobs whose bytes are wrong or missing are set aside: they are read again before they are used, and
-    an ingest of the same bytes stores them again. With both, NaN and infinite values are counted in the organs where
-    their number is unknown. A blob that could not be read for another reason is reported, but not set aside: the
-    reason may be temporary. Wrong running totals are corrected.
+    an ingest of the same bytes stores them again. `repair` also corrects wrong running totals. With both options, NaN
+    and infinite values are counted in the organs where their number is unknown. A blob that could not be read for
+    another reason is reported, but not set aside, because the reason may be temporary.
     """
     report = VerifyReport()
     suspects, recovered = [], []
@@ -181,7 +181,7 @@ def sweep(catalog: Catalog, blobs: BlobStore, *, grace: timedelta = GRACE, dry_r
 
 
 def set_aside(catalog: Catalog, faulty: Iterable[BlobRow]) -> int:
-    """Set aside those `faulty` blobs that still point at the same stored bytes; return how many."""
+    """Set aside the `faulty` blobs whose rows still name the same stored bytes; return their number."""
     with catalog.writing() as session:
         return sum(mark_corrupt(session, row) for row in faulty)
 
@@ -189,8 +189,8 @@ def set_aside(catalog: Catalog, faulty: Iterable[BlobRow]) -> int:
 def take_back(catalog: Catalog, blob: BlobAddress) -> None:
     """Mark a blob that was set aside as present, because its bytes are right again, and record the event.
 
-    It never waits long and never raises: the caller can read the blob in any case. While other processes write, it
-    tries up to 5 times; if no attempt succeeds, the blob stays set aside until it is read again.
+    This function never waits long and never raises, because the caller can read the blob in any case. It tries up to 5
+    times while other processes write. If no attempt succeeds, the blob stays set aside until it is read again.
     """
     for attempt in range(TAKE_BACK_ATTEMPTS):
         if attempt:
@@ -205,7 +205,9 @@ def take_back(catalog: Catalog, blob: BlobAddress) -> None:
 
 
 def all_blobs(catalog: Catalog) -> Iterator[BlobRow]:
-    """Yield every row by digest, each page in its own session: a long one would keep the database from cleanup."""
+    """Yield all rows in the order of digests. Each page has its own session: a long session would delay cleanup of the
+    database.
+    """
     after = ""
     while True:
         with catalog.reading() as session:
@@ -221,7 +223,7 @@ def _confirm_faults(
 ) -> list[BlobRow]:
     """Check the `suspects` again with their present rows, and report faults; return those with wrong or missing bytes.
 
-    While other blobs were read, a sweep may have removed a suspect, or an ingest may have stored its bytes again.
+    Rows are read again because a sweep may have removed a suspect, or an ingest may have stored its bytes again.
     """
     faulty = []
     with catalog.reading() as session:
@@ -237,7 +239,7 @@ def _confirm_faults(
 
 @dataclass(frozen=True, slots=True)
 class MissingReport:
-    """How many organs with missing measures were measured."""
+    """The result of `measure_missing`, in numbers of organs."""
 
     measured: int
     unreadable: int
@@ -245,7 +247,7 @@ class MissingReport:
 
 
 def measure_missing(catalog: Catalog, blobs: BlobStore, progress: Progress = lambda _count: None) -> MissingReport:
-    """Measure the organs of which an older version did not compute all measures, from their stored bytes.
+    """Measure organs without some measures, which an older version did not compute, from their stored bytes.
 
     Existing measures stay unchanged. A run that is interrupted loses at most one page of work. `progress` gets the
     number of organs of each page. Raises StoreError only for a store that cannot be opened.
@@ -278,9 +280,9 @@ def _measure_stored(blobs: BlobStore, row: BlobRow, organ: Organ) -> Measurement
 
 
 def _count_unknown(catalog: Catalog, blobs: BlobStore, share: Share) -> int:
-    """Count the NaN and infinite values of those organs of the share where their number is unknown.
+    """Count the NaN and infinite values in the organs of the share where their number is unknown.
 
-    Return how many organs were counted; those whose bytes cannot be read are left out.
+    Return the number of these organs, without organs whose bytes cannot be read.
     """
     counted, after = 0, 0
     while True:
@@ -306,14 +308,14 @@ def _miscounted(catalog: Catalog, repair: bool) -> dict[str, tuple[int, int]]:
         wrong = differences(running_totals(session), counted_totals(session))
     if not (wrong and repair):
         return wrong
-    with catalog.writing() as session:  # counted once more, while no other process can write
+    with catalog.writing() as session:  # totals are counted again, now that no other process can write
         return repair_totals(session)
 
 
 def _check(blobs: BlobStore, row: BlobRow, read_data: Share | None, report: VerifyReport) -> StoreError | None:
     """Return the fault of a blob, or None for a sound blob. A blob that is set aside is always read completely.
 
-    It is opened without `BlobStore.open`, which would take it back.
+    The blob is not opened by `BlobStore.open`, which would take it back.
     """
     try:
         with BlobReader(blobs, row) as reader:
@@ -326,7 +328,7 @@ def _check(blobs: BlobStore, row: BlobRow, read_data: Share | None, report: Veri
 
 
 def _doomed(catalog: Catalog) -> list[tuple[int, int]]:
-    """Return id and stored bytes of the blobs that an earlier sweep doomed and no writer has spared since."""
+    """Return id and stored bytes of each blob that an earlier sweep doomed and no writer has spared since then."""
     present = now()
     with catalog.reading() as session:
         return [(blob.id, blob.stored_bytes) for blob in unneeded_blobs(session, "doomed", present, present)]
@@ -353,10 +355,11 @@ def _doom(catalog: Catalog, grace: timedelta, report: SweepReport) -> None:
 
 
 def _remove_strays(catalog: Catalog, blobs: BlobStore, grace: timedelta, report: SweepReport) -> None:
-    """Remove files without a row, and temporary files, that are older than the grace period: a crash left them.
+    """Remove files without a row, and temporary files, that are older than the grace period. They are left by crashes.
 
-    Files written since the oldest running ingest began may belong to it; their rows follow later. Its start is read
-    before the rows are: a file of an ingest that ended in between is spared by its age or has a row.
+    Files that were written after the start of the oldest running ingest are spared: their rows may follow later. The
+    start is read before the rows. So a file of an ingest that ends between the two reads is spared by its age, or has
+    a row.
     """
     limit = now() - grace
     with catalog.reading() as session:
