@@ -20,34 +20,35 @@ NORMAL_TOKEN, CONTROL_TOKEN = 1, 3
 START_ID, END_ID = 0, 1
 
 
-def export_all(work: Path, folder: Path) -> None:
-    """Write every file of the plan whose weights are in the cache folder `work`; check the size of them all."""
-    for shipped in plan.SHIPPED:
+def export_all(family: plan.Family, work: Path, folder: Path) -> None:
+    """Write every file of the family whose weights are in the cache folder `work`; check the size of the zoo."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for shipped in family.shipped:
         weights = work / f"{shipped.run}-{shipped.step}.pt"
         if weights.exists():
             size_bytes = export(shipped, torch.load(weights), work / "tokenizer.json", folder)
             print(f"{shipped.file_name}: {size_bytes:,} bytes")
     total_bytes = sum(path.stat().st_size for path in folder.glob("*.gguf"))
     print(f"together {total_bytes:,} bytes")
-    assert total_bytes <= TOTAL_LIMIT_BYTES, "the zoo has outgrown its limit"
+    assert family is not plan.ZOO or total_bytes <= TOTAL_LIMIT_BYTES, "the zoo has outgrown its limit"
 
 
 def export(shipped: plan.Shipped, weights: dict[str, Tensor], tokenizer: Path, folder: Path) -> int:
     """Write one file; return its size in bytes."""
     run = plan.run_named(shipped.run)
     if run.adapter is not None:
-        metadata = [*_general(shipped, "adapter"), *_adapter(run.adapter.alpha)]
+        metadata = [*_general(shipped, run, "adapter"), *_adapter(run.adapter.alpha)]
         tensors = [_tensor(_adapter_name(name), values, "F32") for name, values in weights.items() if "lora" in name]
     else:
-        metadata = [*_general(shipped, "model"), *_dimensions(run), *_tokenizer(tokenizer)]
-        tensors = [_tensor(f"{name}.weight", values, shipped.encoding) for name, values in _in_order(weights).items()]
+        metadata = [*_general(shipped, run, "model"), *_dimensions(run), *_tokenizer(tokenizer)]
+        tensors = [_tensor(_file_name(name), values, shipped.encoding) for name, values in _in_order(weights).items()]
     with (folder / shipped.file_name).open("wb") as stream:
         return write_file(stream, metadata, tensors)
 
 
-def _general(shipped: plan.Shipped, kind: str) -> list[KeyValue]:
+def _general(shipped: plan.Shipped, run: plan.Run, kind: str) -> list[KeyValue]:
     entries = [
-        _text("general.architecture", "llama"),
+        _text("general.architecture", run.shape.architecture),
         _text("general.type", kind),
         _text("general.name", shipped.title),
         _text("general.author", PUBLISHER),
@@ -82,18 +83,18 @@ def _adapter(alpha: float) -> list[KeyValue]:
 
 
 def _dimensions(run: plan.Run) -> list[KeyValue]:
-    shape = run.shape
+    shape, prefix = run.shape, run.shape.architecture
     return [
-        _number("llama.context_length", shape.context),
-        _number("llama.embedding_length", shape.width),
-        _number("llama.block_count", shape.blocks),
-        _number("llama.feed_forward_length", shape.feed_forward),
-        _number("llama.attention.head_count", shape.heads),
-        _number("llama.attention.head_count_kv", shape.kv_heads),
-        KeyValue("llama.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, NORM_EPSILON),
-        KeyValue("llama.rope.freq_base", ValueType.FLOAT32, ROPE_BASE),
-        _number("llama.rope.dimension_count", shape.head_width),
-        _number("llama.vocab_size", shape.vocabulary),
+        _number(f"{prefix}.context_length", shape.context),
+        _number(f"{prefix}.embedding_length", shape.width),
+        _number(f"{prefix}.block_count", shape.blocks),
+        _number(f"{prefix}.feed_forward_length", shape.feed_forward),
+        _number(f"{prefix}.attention.head_count", shape.heads),
+        _number(f"{prefix}.attention.head_count_kv", shape.kv_heads),
+        KeyValue(f"{prefix}.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, NORM_EPSILON),
+        KeyValue(f"{prefix}.rope.freq_base", ValueType.FLOAT32, ROPE_BASE),
+        _number(f"{prefix}.rope.dimension_count", shape.head_width),
+        _number(f"{prefix}.vocab_size", shape.vocabulary),
     ]
 
 
@@ -124,10 +125,15 @@ def _in_order(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     def place(name: str) -> tuple[int, int]:
         if not name.startswith("blk."):
             return (-1, ("token_embd", "output_norm", "output").index(name))
-        _, block, slot = name.split(".")
+        _, block, slot, *_ = name.split(".")
         return (int(block), slots.index(slot))
 
     return {name: weights[name] for name in sorted(weights, key=place)}
+
+
+def _file_name(name: str) -> str:
+    """Return the name of a tensor in the file: `NAME.weight`; a bias has its own ending."""
+    return name if name.endswith(".bias") else f"{name}.weight"
 
 
 def _adapter_name(name: str) -> str:

@@ -1,7 +1,10 @@
-"""The Llama architecture in its smallest form, with the tensor names and the layout that llama.cpp reads.
+"""Small decoders of three architectures, with the tensor names and the layout that llama.cpp reads.
 
-RMS norms, rotary positions on neighbouring pairs of values (what llama.cpp's `llama` architecture wants, so that query
-and key need no permutation), grouped queries, a SwiGLU feed-forward. Parameters carry their GGUF names.
+All have RMS norms, rotary positions, grouped queries and a gated feed-forward. Parameters carry their GGUF names.
+
+    llama   rotates neighbouring pairs of values, as llama.cpp does, so that query and key need no permutation; SiLU
+    qwen2   rotates halves; query, key and value have a bias; SiLU
+    gemma   rotates halves; GELU; embeddings are multiplied by the square root of the width, and always tied
 """
 
 import math
@@ -17,6 +20,8 @@ INITIAL_DEVIATION = 0.02
 
 BLOCK_MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 FEED_FORWARD = ("ffn_gate", "ffn_up", "ffn_down")
+BIASED = ("attn_q", "attn_k", "attn_v")
+"""The matrices that have a bias in qwen2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,7 @@ class Shape:
     vocabulary: int
     context: int
     tied: bool
+    architecture: str = "llama"
 
     @property
     def head_width(self) -> int:
@@ -55,6 +61,14 @@ class Shape:
     def norms(self) -> list[str]:
         inside = [f"blk.{block}.{slot}" for block in range(self.blocks) for slot in ("attn_norm", "ffn_norm")]
         return [*inside, "output_norm"]
+
+    def biases(self) -> dict[str, int]:
+        """Return the length of each bias by its name in a GGUF."""
+        if self.architecture != "qwen2":
+            return {}
+        matrices = self.matrices()
+        names = (f"blk.{block}.{slot}" for block in range(self.blocks) for slot in BIASED)
+        return {f"{name}.bias": matrices[name][0] for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +95,8 @@ class Network(nn.Module):
             self.weights[_key(name)] = nn.Parameter(values, requires_grad=adapter is None)
         for name in shape.norms():
             self.weights[_key(name)] = nn.Parameter(torch.ones(shape.width), requires_grad=adapter is None)
+        for name, length in shape.biases().items():
+            self.weights[_key(name)] = nn.Parameter(torch.zeros(length), requires_grad=adapter is None)
         if adapter is not None:
             self._add_adapter(adapter, generator)
         self.rotation = _rotation(shape)
@@ -93,7 +109,7 @@ class Network(nn.Module):
                 self.weights[_key(name) + "|lora_b"] = nn.Parameter(torch.zeros(rows, adapter.rank))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return every parameter by its GGUF name without `.weight` (adapters: `NAME.lora_a`), detached."""
+        """Return every parameter by its GGUF name without `.weight` (`NAME.bias`, adapters `NAME.lora_a`), detached."""
         return {key.replace("|", "."): parameter.detach() for key, parameter in self.weights.items()}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
@@ -106,6 +122,8 @@ class Network(nn.Module):
         """Return scores (batch, length, vocabulary) of the token after each of `tokens` (batch, length)."""
         embedding = self.weights[_key("token_embd")]
         state = functional.embedding(tokens, embedding)
+        if self.shape.architecture == "gemma":
+            state = state * math.sqrt(self.shape.width)
         for block in range(self.shape.blocks):
             state = state + self._attention(self._norm(state, f"blk.{block}.attn_norm"), block)
             state = state + self._feed_forward(self._norm(state, f"blk.{block}.ffn_norm"), block)
@@ -119,7 +137,8 @@ class Network(nn.Module):
 
     def _linear(self, state: Tensor, name: str) -> Tensor:
         key = _key(name)
-        result = functional.linear(state, self.weights[key])
+        bias_key = key + "|bias"
+        result = functional.linear(state, self.weights[key], self.weights[bias_key] if bias_key in self.weights else None)
         if self.adapter is not None:
             inner = functional.linear(state, self.weights[key + "|lora_a"])
             scale = self.adapter.alpha / self.adapter.rank
@@ -143,11 +162,15 @@ class Network(nn.Module):
 
     def _rotate(self, heads: Tensor) -> Tensor:
         cosine, sine = self.rotation[:, : heads.shape[2]]
+        if self.shape.architecture != "llama":
+            first, second = heads.chunk(2, dim=-1)
+            return torch.cat((first * cosine - second * sine, first * sine + second * cosine), dim=-1)
         even, odd = heads[..., 0::2], heads[..., 1::2]
         return torch.stack((even * cosine - odd * sine, even * sine + odd * cosine), dim=-1).flatten(-2)
 
     def _feed_forward(self, state: Tensor, block: int) -> Tensor:
-        gate = functional.silu(self._linear(state, f"blk.{block}.ffn_gate"))
+        gate = self._linear(state, f"blk.{block}.ffn_gate")
+        gate = functional.gelu(gate, approximate="tanh") if self.shape.architecture == "gemma" else functional.silu(gate)
         return self._linear(gate * self._linear(state, f"blk.{block}.ffn_up"), f"blk.{block}.ffn_down")
 
 

@@ -1,4 +1,8 @@
-"""The plan of the zoo: the models, their descent, and the length of their training."""
+"""The plan of the zoo and of four more families: the models, their descent, and the length of their training.
+
+The zoo is shipped. The other families differ in width, depth, heads, embeddings and architecture. They are trained on
+demand, to check the prediction and the verdict on models that they were not fitted to.
+"""
 
 from dataclasses import dataclass
 
@@ -121,6 +125,68 @@ SHIPPED = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Models that are trained together: all of its runs, and the files that are written."""
+
+    runs: tuple[Run, ...]
+    shipped: tuple[Shipped, ...]
+
+
+ZOO = Family(RUNS, SHIPPED)
+
+FAMILY_STEPS = 700
+FAMILY_EARLY, FAMILY_MIDDLE, FAMILY_LATE = 100, 250, 600
+
+
+def _family(name: str, shape: Shape, size_label: str, peak_rate: float, seed: int) -> Family:
+    """Return a base with checkpoints, four descendants from a step apart to far, an adapter, and a stranger."""
+    base, end = f"{name}-base", FAMILY_STEPS
+    fine_rate, far_rate = peak_rate / 5, peak_rate / 2
+    kept = (FAMILY_EARLY, FAMILY_MIDDLE, FAMILY_LATE)
+    runs = (
+        Run(base, shape, end, seed, 0.5, peak_rate, kept_steps=kept),
+        Run(f"{name}-code", shape, 150, seed + 1, 1.0, fine_rate, 15, base, end, kept_steps=(30,)),
+        Run(f"{name}-prose", shape, 150, seed + 2, 0.0, fine_rate, 15, base, end),
+        Run(f"{name}-far", shape, 280, seed + 3, 1.0, far_rate, 20, base, end),
+        Run(f"{name}-branch", shape, end, seed + 4, 0.6, peak_rate, 50, base, FAMILY_EARLY, resume=True),
+        Run(f"{name}-other", shape, 450, seed + 5, 0.5, peak_rate),
+        Run(f"{name}-lora", shape, 120, seed + 6, 1.0, 3e-3, 20, base, end, adapter=Adapter(8, 16.0)),
+    )
+    title = f"{name.capitalize()}"
+
+    def file(run: str, step: int, part: str, encoding: str = "F16") -> Shipped:
+        text = f"A model of the family {title}, trained to check predictions: {run}, step {step}."
+        parent = None if part in ("", "Other") else (title, "v1.0")
+        return Shipped(run, run, step, encoding, f"{title} {part}".strip(), title, size_label, part, "v1.0", text, (), parent)
+
+    shipped = (
+        file(base, end, ""),
+        file(base, end, "Q8", "Q8_0"),
+        file(base, FAMILY_EARLY, f"Step{FAMILY_EARLY}"),
+        file(base, FAMILY_MIDDLE, f"Step{FAMILY_MIDDLE}"),
+        file(base, FAMILY_LATE, f"Step{FAMILY_LATE}"),
+        file(f"{name}-code", 30, "Near"),
+        file(f"{name}-code", 150, "Code"),
+        file(f"{name}-prose", 150, "Prose"),
+        file(f"{name}-far", 280, "Far"),
+        file(f"{name}-branch", end, "Branch"),
+        file(f"{name}-other", 450, "Other"),
+        file(f"{name}-lora", 120, "LoRA", "F32"),
+    )
+    return Family(runs, shipped)
+
+
+FAMILIES = {
+    "zoo": ZOO,
+    "deep": _family("deep", Shape(160, 9, 5, 5, 448, VOCABULARY, CONTEXT, tied=False), "3M", 4e-3, 100),
+    "wide": _family("wide", Shape(320, 3, 5, 1, 896, VOCABULARY, CONTEXT, tied=True), "4M", 3e-3, 200),
+    "qwen": _family("qwen", Shape(224, 6, 7, 1, 608, VOCABULARY, CONTEXT, tied=False, architecture="qwen2"), "4M", 3e-3, 300),
+    "gemma": _family("gemma", Shape(192, 5, 6, 2, 576, VOCABULARY, CONTEXT, tied=True, architecture="gemma"), "3M", 4e-3, 400),
+}
+"""All families by name; each of the last four takes about 30 minutes of processor time."""
+
+
 def run_named(name: str) -> Run:
     """Return the run of that name, which must exist."""
-    return next(run for run in RUNS if run.name == name)
+    return next(run for family in FAMILIES.values() for run in family.runs if run.name == name)

@@ -1,6 +1,7 @@
-"""Train and export the zoo: small Llama models with known kinship, made to be dissected.
+"""Train and export the zoo: small models with known kinship, made to be dissected.
 
-    python examples/zoo/train.py                    # everything
+    python examples/zoo/train.py                    # the whole zoo
+    python examples/zoo/train.py --family deep      # another family of plan.py, into the cache folder
     python examples/zoo/train.py --only a-code      # one model, and first what it descends from
     python examples/zoo/train.py --export-only      # write the GGUF files again from the cache
 
@@ -27,7 +28,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from torch.nn import functional
 
-THREADS = 2
 SAVE_EVERY = 50
 GRADIENT_LIMIT = 1.0
 WEIGHT_DECAY = 0.1
@@ -42,23 +42,27 @@ def main() -> None:
     """Parse the command line, then train what is missing and export."""
     parser = argparse.ArgumentParser(description="Train and export the zoo.")
     cache = Path(tempfile.gettempdir()) / "organ-registry-zoo"
-    names = [run.name for run in plan.RUNS]
+    names = [run.name for family in plan.FAMILIES.values() for run in family.runs]
     parser.add_argument("--work", type=Path, default=cache, help="cache folder")
+    parser.add_argument("--family", choices=plan.FAMILIES, default="zoo", help="the family to train")
+    parser.add_argument("--threads", type=int, default=2, help="threads of torch")
     parser.add_argument("--only", choices=names, help="train this model and what it descends from")
     parser.add_argument("--export-only", action="store_true", help="train nothing")
     parser.add_argument("--no-export", action="store_true", help="write no GGUF files")
     arguments = parser.parse_args()
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(arguments.threads)
+    family = plan.FAMILIES[arguments.family]
     arguments.work.mkdir(parents=True, exist_ok=True)
     prepare_texts(arguments.work)
     if not arguments.export_only:
-        for run in plan.RUNS:
+        for run in family.runs:
             if arguments.only in (None, run.name):
                 train(run, arguments.work)
     if not arguments.no_export:
         from export import export_all
 
-        export_all(arguments.work, Path(__file__).parent)
+        folder = Path(__file__).parent if family is plan.ZOO else arguments.work / arguments.family
+        export_all(family, arguments.work, folder)
 
 
 def prepare_texts(work: Path) -> None:
@@ -84,9 +88,8 @@ def train(run: plan.Run, work: Path) -> Tensor | None:
     """
     if weights_path(work, run.name, run.steps).exists():
         return None
-    for ancestor in plan.RUNS:
-        if ancestor.name == run.parent:
-            train(ancestor, work)
+    if run.parent:
+        train(plan.run_named(run.parent), work)
     network, optimizer, first_step, spent_seconds = _begin(run, work)
     splits = {split: torch.load(work / f"{split}.pt") for split in ("code", "prose")}
     began = time.process_time()
