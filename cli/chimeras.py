@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -54,18 +55,9 @@ from organs.registry.entities.verdict import RunReport, TextVerdict, VerdictRepo
 from organs.registry.errors import BadLock, BadRecipe, BadSource
 from organs.registry.names import parse_model_name
 from organs.registry.settings import Settings
-from organs.registry.validation.runtime import (
-    TOKENS_DEFAULT,
-    TOKENS_MAX,
-    TOKENS_MIN,
-    Runtime,
-)
+from organs.registry.validation.comparison import Budget
 from organs.registry.validation.texts import Text, built_in_texts, read_text
-from organs.registry.validation.verdict import (
-    change_text,
-    figure,
-    lengths_text,
-)
+from organs.registry.validation.verdict import change_text, figure
 
 if TYPE_CHECKING:
     from organs.cli.composing import Builder, ComposeOptions
@@ -77,6 +69,7 @@ if TYPE_CHECKING:
     from organs.registry.local import LocalRegistry
     from organs.registry.sandbox.process import Sandbox
     from organs.registry.validation.comparison import Candidate, Event
+    from organs.registry.validation.runtime import Runtime
 
 
 _FIT_NUMBERS = ("fit", "of")
@@ -430,8 +423,8 @@ def _temporary_registry(model: str, output: Path, options: ComposeOptions) -> It
         yield registry, name
 
 
-SECONDS_DEFAULT = 600
-SECONDS_MAX = 24 * 3600
+_BUDGET = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,3})?)(?P<unit>[smh]?)", re.ASCII)
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @click.command()
@@ -453,14 +446,15 @@ SECONDS_MAX = 24 * 3600
     "paths",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="A file with a text to score, instead of the built-in texts. Repeatable.",
+    help="A file, or a folder of files, with a text to score, instead of the built-in texts. Repeatable.",
 )
 @click.option(
-    "--tokens",
-    type=click.IntRange(TOKENS_MIN, TOKENS_MAX),
-    default=TOKENS_DEFAULT,
-    show_default=True,
-    help="The number of tokens to score in each text.",
+    "--budget",
+    "budgets",
+    multiple=True,
+    metavar="TIME|TOKENS",
+    help="How long to measure: a time such as 90s, 5m or 2h for all models, or a number such as 20000, the most tokens "
+    "of each text. Can be given twice, once for each. [default: 10m]",
 )
 @click.option(
     "--runtime",
@@ -481,11 +475,6 @@ SECONDS_MAX = 24 * 3600
     help="Let COMMAND read and write this file or folder. Repeatable.",
 )
 @click.option("--runtime-processes", is_flag=True, help="Let COMMAND start other processes; a shell script needs this.")
-@click.option(
-    "--seconds",
-    type=click.IntRange(1, SECONDS_MAX),
-    help=f"The time limit for each model, in seconds. [default: {SECONDS_DEFAULT}]",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the verdict, which is one word.")
 def validate(
@@ -493,39 +482,42 @@ def validate(
     base: str | None,
     donors: tuple[str, ...],
     paths: tuple[Path, ...],
-    tokens: int,
+    budgets: tuple[str, ...],
     template: str | None,
     runtime_read: tuple[Path, ...],
     runtime_write: tuple[Path, ...],
     runtime_processes: bool,
-    seconds: int | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
     """Run a chimera, its base, its donors and a control, and print the perplexity of each and a verdict.
 
-    The verdict is one of: gains, coherent, degraded, inert, undecided, broken. For a registered CHIMERA it is stored
-    and shown in the catalog. The exit status is 0 for every verdict, and 1 if no verdict was reached.
+    The verdict is one of: gains, coherent, degraded, inert, undecided, broken; for each kind of text and over all. For
+    a registered CHIMERA it is stored and shown in the catalog. The exit status is 0 for every verdict, and 1 if no
+    verdict was reached.
+
+    All models score the same windows of 256 tokens, spread over each text. Windows are added until every question is
+    settled with 95% or the budget is spent.
 
     The control is a copy of the chimera in which the grafted feed-forward organs are replaced with zeros. If the
     chimera is no better than the control, its grafted organs are useless. In a FILE.gguf, the feed-forward organs that
     differ from the base count as grafted.
 
     The models run in llama.cpp; to install it, run pip install '.[validate]' in the project's folder. With --runtime,
-    COMMAND runs instead; its last line must be {"perplexity": 26.7}. The process is confined; if it crashes, the
-    verdict is `broken`. COMMAND can read the model, the text, the files whose paths it contains, and the programs
-    and libraries of the system. It can write only to $HOME, which is an empty folder. It has no network. The options
-    --runtime-read, --runtime-write and --runtime-processes allow more.
+    COMMAND runs instead, once for each window; its last line must be {"perplexity": 26.7}. The process is confined; if
+    it crashes, the verdict is `broken`. COMMAND can read the model, the text, the files whose paths it contains, and
+    the programs and libraries of the system. It can write only to $HOME, which is an empty folder. It has no network.
+    The options --runtime-read, --runtime-write and --runtime-processes allow more.
     """
     from organs.ingest.sources import GGUF_SUFFIX
     from organs.registry.sandbox.process import Sandbox
 
     texts = [read_text(path) for path in paths] or None
     granted = Sandbox(read=runtime_read, write=runtime_write, processes=runtime_processes)
-    runtime = _runtime(template, seconds, granted)
+    runtime, budget = _runtime(template, granted), _budget(budgets)
     with status_line("validate", quiet=quiet or as_json) as progress:
         if chimera.endswith(GGUF_SUFFIX):
-            report = _validate_file(Path(chimera), base, donors, texts, runtime, tokens, progress)
+            report = _validate_file(Path(chimera), base, donors, texts, runtime, budget, progress)
         elif base or donors:
             raise click.UsageError(
                 "--base and --donor are for a FILE.gguf; the registry knows the base and the donors of a chimera"
@@ -535,25 +527,35 @@ def validate(
                 raise click.UsageError("--text and --runtime are for a local registry: a remote registry uses its own")
             with selected_registry() as registry:
                 runtime = None if registry_address() is not None else runtime
-                report = registry.validate(chimera, tokens=tokens, texts=texts, runtime=runtime, progress=progress)
+                report = registry.validate(chimera, budget=budget, texts=texts, runtime=runtime, progress=progress)
     _print_verdict(report, as_json=as_json, quiet=quiet)
 
 
-def _runtime(template: str | None, seconds: int | None, granted: Sandbox) -> Runtime | None:
+def _budget(budgets: Sequence[str]) -> Budget | None:
+    """Return the budget of the options; None for the default one. Raises BadInput for numbers out of range."""
+    values: dict[str, Any] = {}
+    for text in budgets:
+        match = _BUDGET.fullmatch(text)
+        name = "tokens" if match is not None and not match["unit"] else "seconds"
+        if match is None or name in values or (name == "tokens" and "." in text):
+            raise click.UsageError(
+                f"--budget {text}: give a time such as 90s, 5m or 2h, or a number of tokens, or both"
+            )
+        values[name] = int(text) if name == "tokens" else float(match["number"]) * _SECONDS[match["unit"]]
+    return Budget(**values) if values else None
+
+
+def _runtime(template: str | None, granted: Sandbox) -> Runtime | None:
     """Return the runtime of the options; None for the default one."""
     from organs.registry.sandbox.process import Limits, Sandbox
     from organs.registry.validation.command import CommandRuntime  # loads HTTP, which composing does not need
-    from organs.registry.validation.llama import LlamaCpp
 
-    if template is None and seconds is None and granted == Sandbox():
-        return None
-    limits = Limits(wall_seconds=float(SECONDS_DEFAULT if seconds is None else seconds))
-    required = Settings.from_environment(os.environ).requires_sandbox
     if template is not None:
-        return CommandRuntime(template, limits, replace(granted, required=required))
+        required = Settings.from_environment(os.environ).requires_sandbox
+        return CommandRuntime(template, Limits(), replace(granted, required=required))
     if granted != Sandbox():
         raise click.UsageError("--runtime-read, --runtime-write and --runtime-processes need --runtime COMMAND")
-    return LlamaCpp(limits, requires_sandbox=required)
+    return None
 
 
 def _validate_file(
@@ -562,7 +564,7 @@ def _validate_file(
     donors: Sequence[str],
     texts: Sequence[Text] | None,
     runtime: Runtime | None,
-    tokens: int,
+    budget: Budget | None,
     progress: Callable[[str], None],
 ) -> VerdictReport:
     from organs.registry.validation.comparison import CHANGED, file_candidate
@@ -572,7 +574,7 @@ def _validate_file(
     from organs.registry.validation.weights import grafted_organs
 
     def report_step(event: Event) -> None:
-        progress(f"{event.role}, {event.action}")
+        progress(str(event))
 
     if base is None:
         raise click.UsageError("give --base: the model that FILE.gguf was made from")
@@ -583,7 +585,7 @@ def _validate_file(
         with others[0].placed() as base_path:
             grafted = grafted_organs(path, base_path)
         scored = texts or list(built_in_texts())
-        validation = compare(own, others[0], others[1:], grafted, scored, runtime, tokens, report_step, act=CHANGED)
+        validation = compare(own, others[0], others[1:], grafted, scored, runtime, budget, report_step, act=CHANGED)
     return verdict_report(RunResult(path.name, base, tuple(donors), validation))
 
 
@@ -622,41 +624,45 @@ def _print_verdict(report: VerdictReport, *, as_json: bool, quiet: bool) -> None
 
 
 def _print_scores(report: VerdictReport) -> None:
-    texts = [text.name for text in report.texts]
-    rows = []
-    for role, run in (("base", report.base), *(("donor", donor) for donor in report.donors)):
-        rows.append([role, run.name, *_figures(run, texts)])
-    rows.append(["chimera", report.model, *_figures(report.chimera, texts)])
-    if report.control:
-        zeroed = f"{len(report.zeroed)} {report.zeroed_because} organs zeroed"
-        rows.append(["control", zeroed, *_figures(report.control, texts)])
-    if any(text.ratio_error is not None for text in report.texts):
-        rows.append(["difference", "chimera against base", *map(_difference, report.texts)])
-    print_table(["", "model", *texts], rows, texts)
-    lengths = lengths_text([(plain(text.name), text.tokens) for text in report.texts], report.tokens)
-    click.echo(f"\nPerplexity and its standard error over {lengths}; {plain(report.runtime)}.")
-    if report.tokens_remark:
-        print_sentence(report.tokens_remark)
+    runs = [("base", report.base), ("chimera", report.chimera)]
+    runs += [("control", report.control)] if report.control else []
+    runs += [(f"donor {number}" if number > 1 else "donor", run) for number, run in enumerate(report.donors, start=1)]
+    columns = ["text", *(role for role, _ in runs), "change", "verdict", "tokens"]
+    rows = [
+        [
+            text.name,
+            *(_figure(run, text.name) for _, run in runs),
+            _change(text),
+            text.verdict if text.counts else f"{text.verdict}, does not count",
+            f"{text.tokens or 0:,}",
+        ]
+        for text in report.texts
+    ]
+    print_table(columns, rows, [*columns[1:-2], "tokens"])
+    click.echo()
+    for role, run in runs:
+        if run.failure is not None:
+            print_sentence(f"{role}: {run.failure.reason}.")
+    print_sentence(
+        f"Perplexity, lower is better; the change of the chimera against its base with its interval of 95%. Base: "
+        f"{report.base.name}."
+        + "".join(f" {role.capitalize()}: {run.name}." for role, run in runs if role.startswith("donor"))
+        + (f" Control: {len(report.zeroed)} {report.zeroed_because} organs zeroed." if report.control else "")
+        + (f" {report.seconds:.0f} s in" if report.seconds is not None else " Run in")
+        + f" {report.runtime}."
+    )
 
 
-def _figures(run: RunReport, texts: Sequence[str]) -> Iterator[str]:
-    scores = {score.text: score for score in run.scores}
-    for text in texts:
-        score = scores.get(text)
-        if score is None:
-            yield "does not run" if run.failure else "–"
-        elif score.perplexity is None:
-            yield "none"
-        else:
-            error = score.standard_error
-            yield figure(score.perplexity) + (f" ± {figure(error)}" if error is not None else "")
-
-
-def _difference(text: TextVerdict) -> str:
-    """Return how far the chimera is from its base, with the paired standard error of that."""
-    if text.ratio is None or text.ratio_error is None:
+def _figure(run: RunReport, text: str) -> str:
+    score = next((score for score in run.scores if score.text == text), None)
+    if score is None or not score.tokens:
         return "–"
-    return change_text(text.ratio, text.ratio_error)
+    return "none" if score.perplexity is None else figure(score.perplexity)
+
+
+def _change(text: TextVerdict) -> str:
+    """Return the change of the chimera against its base, with the margin of 95%."""
+    return "–" if text.ratio is None or text.ratio_margin is None else change_text(text.ratio, text.ratio_margin)
 
 
 TYPE_DEFAULT = "organ"

@@ -20,6 +20,7 @@ from organs.registry.amounts import share_text, size_text, theta_text
 from organs.registry.entities.finding import Severity
 from organs.registry.errors import BadSetting, BadSource, OrganError
 from organs.registry.names import parse_model_name
+from organs.registry.validation.comparison import Budget
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.runtime import NoRuntime
 from organs.registry.validation.texts import built_in_texts
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 FETCH_SECONDS = 30
+DEMO_TOKENS = 2048
+"""Of each text: half a minute instead of two."""
 QUERY = "type:organ sort:-spectral"
 ZOO = Path(__file__).resolve().parents[1] / "examples" / "zoo"
 BASE, DONOR, STRANGER = "Zoo-A-2M-v1.0-F16", "Zoo-A-2M-Code-v1.0-F16", "Zoo-B-2M-v1.0-Q8_0"
@@ -245,7 +248,9 @@ def _validate(registry: LocalRegistry, model: str) -> None:
     except NoRuntime as error:
         click.echo(f"Not run: {error}.")
         return
-    verdict = run_chimera(registry.catalog, registry.blobs, model, built_in_texts(), runtime).validation.verdict
+    budget = Budget(tokens=DEMO_TOKENS)
+    run = run_chimera(registry.catalog, registry.blobs, model, built_in_texts(), runtime, budget)
+    verdict = run.validation.verdict
     print_sentence(f"Run in llama.cpp: {verdict.kind.value}. {verdict.reason}")
 
 

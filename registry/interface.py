@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.verdict import VerdictReport
     from organs.registry.models import RegisteredModel
     from organs.registry.store.files import OutputFiles
+    from organs.registry.validation.comparison import Budget
     from organs.registry.validation.runtime import Runtime
     from organs.registry.validation.texts import Text
 
@@ -134,16 +135,16 @@ class Registry(Protocol):
         self,
         chimera: str,
         *,
-        tokens: int | None = None,
+        budget: Budget | None = None,
         texts: Sequence[Text] | None = None,
         runtime: Runtime | None = None,
         progress: TextProgress | None = None,
     ) -> VerdictReport:
         """Run a chimera, its base, its donors and a control; store the verdict and return it.
 
-        `tokens` of each text are scored, 128 by default. By default the runtime is llama.cpp, and the texts are the
-        built-in ones. A remote registry supports only these, and raises BadSetting for others. Raises
-        NotComposedHere, NoRuntime, NoVerdict if the base does not run.
+        Windows of the texts are scored until everything is settled or `budget` is spent: by default ten minutes. By
+        default the runtime is llama.cpp, and the texts are the built-in ones. A remote registry supports only these,
+        and raises BadSetting for others. Raises NotComposedHere, NoRuntime, NoVerdict if the base does not run.
         """
 
     # Files

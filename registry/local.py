@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.verdict import VerdictReport
     from organs.registry.models import RegisteredModel
     from organs.registry.store import BlobStore
-    from organs.registry.validation.comparison import Event
+    from organs.registry.validation.comparison import Budget, Event
     from organs.registry.validation.runtime import Runtime
     from organs.registry.validation.texts import Text
 
@@ -257,7 +257,7 @@ class LocalRegistry:
         self,
         chimera: str,
         *,
-        tokens: int | None = None,
+        budget: Budget | None = None,
         texts: Sequence[Text] | None = None,
         runtime: Runtime | None = None,
         progress: TextProgress | None = None,
@@ -265,12 +265,11 @@ class LocalRegistry:
         """Run a chimera, its base, its donors and a control; store the verdict and return it."""
         from organs.registry.validation.llama import LlamaCpp
         from organs.registry.validation.run import run_chimera, verdict_report
-        from organs.registry.validation.runtime import TOKENS_DEFAULT
         from organs.registry.validation.texts import built_in_texts
 
         def report_step(event: Event) -> None:
             if progress is not None:
-                progress(f"{event.role}, {event.action}")
+                progress(str(event))
 
         run = run_chimera(
             self.catalog,
@@ -278,7 +277,7 @@ class LocalRegistry:
             chimera,
             built_in_texts() if texts is None else texts,
             LlamaCpp(requires_sandbox=self.settings.requires_sandbox) if runtime is None else runtime,
-            TOKENS_DEFAULT if tokens is None else tokens,
+            budget,
             report_step,
         )
         return verdict_report(run)

@@ -54,6 +54,7 @@ FRAGMENTS: dict[str, str] = {
     "registry/client/composition.py": "It loads the code of recipes, which reading a remote registry does not need.",
     "registry/store/codec/entropy.py": "The checks of a Zstandard frame are a subject of their own.",
     "registry/validation/probe.py": "A program of its own, started by its name.",
+    "registry/validation/decoder.py": "The C interface of llama.cpp is a subject of its own.",
     "web/hub.py": "The routes of the Hugging Face hub, for the application.",
     "web/server/connection.py": "HTTP/1.1 over one connection, apart from the process that accepts connections.",
     "web/server/worker.py": "The worker process, apart from the parent that starts it.",
@@ -68,6 +69,7 @@ MORE_FACES: dict[str, str] = {
     "registry/sandbox/confine.py": "A program of its own: it confines itself, then becomes the one that it is given.",
     "ingest/contributions/inspector.py": "A program of its own: it parses and measures what was sent, confined.",
     "registry/validation/probe.py": "A program of its own: it runs llama.cpp in a confined child.",
+    "registry/validation/decoder.py": "A part of that program: it writes llama.cpp's errors to the log.",
     "registry/client/remote.py": "RemoteRegistry.open() is that of scripts too: it takes the token of the environment.",
     "registry/local.py": "LocalRegistry.open() is the face of scripts: it opens what the environment names.",
 }

@@ -138,7 +138,11 @@ class Network(nn.Module):
     def _linear(self, state: Tensor, name: str) -> Tensor:
         key = _key(name)
         bias_key = key + "|bias"
-        result = functional.linear(state, self.weights[key], self.weights[bias_key] if bias_key in self.weights else None)
+        result = functional.linear(
+            state,
+            self.weights[key],
+            self.weights.get(bias_key),
+        )
         if self.adapter is not None:
             inner = functional.linear(state, self.weights[key + "|lora_a"])
             scale = self.adapter.alpha / self.adapter.rank
@@ -170,7 +174,9 @@ class Network(nn.Module):
 
     def _feed_forward(self, state: Tensor, block: int) -> Tensor:
         gate = self._linear(state, f"blk.{block}.ffn_gate")
-        gate = functional.gelu(gate, approximate="tanh") if self.shape.architecture == "gemma" else functional.silu(gate)
+        gate = (
+            functional.gelu(gate, approximate="tanh") if self.shape.architecture == "gemma" else functional.silu(gate)
+        )
         return self._linear(gate * self._linear(state, f"blk.{block}.ffn_up"), f"blk.{block}.ffn_down")
 
 

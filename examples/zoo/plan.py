@@ -158,7 +158,9 @@ def _family(name: str, shape: Shape, size_label: str, peak_rate: float, seed: in
     def file(run: str, step: int, part: str, encoding: str = "F16") -> Shipped:
         text = f"A model of the family {title}, trained to check predictions: {run}, step {step}."
         parent = None if part in ("", "Other") else (title, "v1.0")
-        return Shipped(run, run, step, encoding, f"{title} {part}".strip(), title, size_label, part, "v1.0", text, (), parent)
+        return Shipped(
+            run, run, step, encoding, f"{title} {part}".strip(), title, size_label, part, "v1.0", text, (), parent
+        )
 
     shipped = (
         file(base, end, ""),
@@ -181,8 +183,12 @@ FAMILIES = {
     "zoo": ZOO,
     "deep": _family("deep", Shape(160, 9, 5, 5, 448, VOCABULARY, CONTEXT, tied=False), "3M", 4e-3, 100),
     "wide": _family("wide", Shape(320, 3, 5, 1, 896, VOCABULARY, CONTEXT, tied=True), "4M", 3e-3, 200),
-    "qwen": _family("qwen", Shape(224, 6, 7, 1, 608, VOCABULARY, CONTEXT, tied=False, architecture="qwen2"), "4M", 3e-3, 300),
-    "gemma": _family("gemma", Shape(192, 5, 6, 2, 576, VOCABULARY, CONTEXT, tied=True, architecture="gemma"), "3M", 4e-3, 400),
+    "qwen": _family(
+        "qwen", Shape(224, 6, 7, 1, 608, VOCABULARY, CONTEXT, tied=False, architecture="qwen2"), "4M", 3e-3, 300
+    ),
+    "gemma": _family(
+        "gemma", Shape(192, 5, 6, 2, 576, VOCABULARY, CONTEXT, tied=True, architecture="gemma"), "3M", 4e-3, 400
+    ),
 }
 """All families by name; each of the last four takes about 30 minutes of processor time."""
 

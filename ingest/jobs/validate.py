@@ -6,7 +6,6 @@ It uses only the built-in runtime and the built-in texts: a request must not cho
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from msgspec.structs import asdict, replace
 
@@ -25,42 +24,41 @@ from organs.registry.entities.job import ValidationJobResult, ValidationRequest
 from organs.registry.errors import BadInput, NotComposedHere
 from organs.registry.local import LocalRegistry
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
-from organs.registry.validation.comparison import Event
+from organs.registry.validation.comparison import BUDGET_SECONDS, TOKENS_MAX, TOKENS_MIN, Budget
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import run_chimera, verdict_report
-from organs.registry.validation.runtime import (
-    TOKENS_DEFAULT,
-    TOKENS_MIN,
-)
-from organs.registry.validation.texts import BUILT_IN_NAMES, built_in_texts
+from organs.registry.validation.texts import KINDS, built_in_texts
 
-TOKENS_LEAST, TOKENS_MOST = TOKENS_MIN, 512
-ROLES_TYPICAL = 4
-"""Base, chimera, control and a donor: only for the progress."""
+MINUTES_MIN, MINUTES_MAX = 0.1, 60.0
 
 _LOCK = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def _check(arguments: Inputs) -> ValidationRequest:
-    check_members(arguments, ("chimera", "tokens", "texts"))
+    check_members(arguments, ("chimera", "tokens", "minutes", "texts"))
     chimera = text_or_none(arguments, "chimera", MODEL_TEXT_MAX_LENGTH)
     if chimera is None:
         raise BadInput("chimera is missing: its name, or the digest of its lock")
-    tokens = whole_number(arguments, "tokens", TOKENS_DEFAULT, TOKENS_LEAST, TOKENS_MOST)
-    return ValidationRequest(chimera=chimera, tokens=tokens, texts=_check_texts(arguments.get("texts")))
+    tokens = whole_number(arguments, "tokens", TOKENS_MAX, TOKENS_MIN, TOKENS_MAX)
+    minutes, texts = _check_minutes(arguments.get("minutes")), _check_texts(arguments.get("texts"))
+    return ValidationRequest(chimera=chimera, tokens=tokens, minutes=minutes, texts=texts)
+
+
+def _check_minutes(requested: object) -> float:
+    if requested is None:
+        return BUDGET_SECONDS / 60.0
+    if type(requested) not in (int, float) or not MINUTES_MIN <= requested <= MINUTES_MAX:  # type: ignore[operator]
+        raise BadInput(f"minutes must be a number from {MINUTES_MIN:g} to {MINUTES_MAX:g}")
+    return float(requested)  # type: ignore[arg-type]
 
 
 def _check_texts(requested: object) -> tuple[str, ...]:
     """Return the requested names in the order of the built-in texts; by default all of them."""
     if requested is None:
-        return tuple(BUILT_IN_NAMES)
-    if (
-        not isinstance(requested, list | tuple)
-        or not requested
-        or any(name not in BUILT_IN_NAMES for name in requested)
-    ):
-        raise BadInput(f"texts must be a list of one or more of {', '.join(BUILT_IN_NAMES)}")
-    return tuple(name for name in BUILT_IN_NAMES if name in requested)
+        return tuple(KINDS)
+    if not isinstance(requested, list | tuple) or not requested or any(name not in KINDS for name in requested):
+        raise BadInput(f"texts must be a list of one or more of {', '.join(KINDS)}")
+    return tuple(name for name in KINDS if name in requested)
 
 
 def _settle(registry: LocalRegistry, arguments: ValidationRequest, _contributor: str) -> ValidationRequest:
@@ -78,7 +76,8 @@ def _settle(registry: LocalRegistry, arguments: ValidationRequest, _contributor:
 def _run(
     registry: LocalRegistry, arguments: ValidationRequest, report_progress: ReportProgress, _contributor: str
 ) -> ValidationJobResult:
-    texts = [text for text in built_in_texts() if arguments.texts is None or text.name in arguments.texts]
+    texts = built_in_texts(arguments.texts or KINDS)
+    minutes, tokens = arguments.minutes or BUDGET_SECONDS / 60.0, arguments.tokens or TOKENS_MAX
     runtime = LlamaCpp(requires_sandbox=registry.settings.requires_sandbox)
     result = run_chimera(
         registry.catalog,
@@ -86,31 +85,13 @@ def _run(
         arguments.chimera,
         texts,
         runtime,
-        arguments.tokens or TOKENS_DEFAULT,
-        _RoleProgress(report_progress),
+        Budget(60.0 * minutes, tokens),
+        lambda event: report_progress(event.share, str(event)),
     )
     models = (result.model, result.base, *result.donors)
     return ValidationJobResult(**asdict(verdict_report(result)), models=models)
 
 
-class _RoleProgress:
-    """Reports a job's progress: the share of the models that have run."""
-
-    def __init__(self, report_progress: ReportProgress) -> None:
-        self._report_progress = report_progress
-        self._roles: list[str] = []
-
-    def __call__(self, event: Event) -> None:
-        if event.role not in self._roles:
-            self._roles.append(event.role)
-        self._report_progress(_share(self._roles), f"{event.role}: {event.action}")
-
-
-def _share(roles: Sequence[str]) -> float:
-    done = len(roles) - 1
-    return done / max(ROLES_TYPICAL, len(roles))
-
-
 VALIDATE = JobKind("validate", LANE, ValidationRequest, _check, _run, _settle)
-"""Takes `chimera`, a name or the digest of a lock; `tokens`, their number in each text; and `texts`, names of built-in
-texts. Returns the verdict with its evidence."""
+"""Takes `chimera`, a name or the digest of a lock; `tokens`, the most of each text; `minutes`, the time for all models;
+and `texts`, names of built-in texts. Returns the verdict with its evidence."""

@@ -596,11 +596,13 @@ class Verdict(Base):
     reason: Mapped[str] = mapped_column(text(TEXT_MAX))
     report: Mapped[str] = mapped_column(Text)
     """JSON: texts, perplexities with their standard errors, generated text, the end of the runtime's log."""
+    strength: Mapped[int] = mapped_column(Big, server_default="0")
+    """How much was scored: the tokens of each text, up to a limit, together."""
     created_at: Mapped[datetime] = mapped_column(Timestamp)
 
 
 class Score(Base):
-    """The perplexity of a file on a text in a runtime, stored so that a base is measured only once."""
+    """The scores of a file on the windows of a text in a runtime, stored so that a base is measured only once."""
 
     __tablename__ = "scores"
     __table_args__ = (
@@ -614,6 +616,7 @@ class Score(Base):
     file_digest: Mapped[str] = mapped_column(text(64))
     text_digest: Mapped[str] = mapped_column(text(64))
     tokens: Mapped[int] = mapped_column(Big)
+    """Tokens of a window."""
     runtime: Mapped[str] = mapped_column(text(256))
     reading: Mapped[str] = mapped_column(Text)
     """JSON of `registry.validation`."""

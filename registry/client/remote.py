@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.verdict import VerdictReport
     from organs.registry.models import RegisteredModel
     from organs.registry.store.files import OutputFiles
+    from organs.registry.validation.comparison import Budget
     from organs.registry.validation.runtime import Runtime
     from organs.registry.validation.texts import Text
 
@@ -215,7 +216,7 @@ class RemoteRegistry:
         self,
         chimera: str,
         *,
-        tokens: int | None = None,
+        budget: Budget | None = None,
         texts: Sequence[Text] | None = None,
         runtime: Runtime | None = None,
         progress: TextProgress | None = None,
@@ -231,7 +232,8 @@ class RemoteRegistry:
             if progress is not None:
                 progress(f"{share:.0%} {note}")
 
-        request = ValidationRequest(chimera=chimera, tokens=tokens)
+        tokens, minutes = (None, None) if budget is None else (budget.tokens, budget.seconds / 60.0)
+        request = ValidationRequest(chimera=chimera, tokens=tokens, minutes=minutes)
         return job_result(self.connection, VerdictReport, "/validations", request, report_step)
 
     def compatibility(self, base: str, donor: str) -> Compatibility:

@@ -50,7 +50,7 @@ from organs.registry.relatives.lineage import withdrawn_findings
 def chimera_page(session: Session, limit: int, after: str | None = None) -> ChimeraPage:
     """Return the next `limit` visible chimeras after `after`, newest first. Raises BadQuery."""
     page = chimera_rows.newest_chimeras(session, limit, after)
-    verdicts = chimera_rows.newest_verdicts(session, [model.id for model, _ in page.items])
+    verdicts = chimera_rows.strongest_verdicts(session, [model.id for model, _ in page.items])
     parents = {model.id: _origins(chimera).parents for model, chimera in page.items}
     gone = withdrawn_models(session, {name for names in parents.values() for name in names})
     items = [_summary(model, chimera, parents[model.id], verdicts.get(model.id), gone) for model, chimera in page.items]
@@ -117,7 +117,7 @@ def chimera_brief(session: Session, model: Model) -> ChimeraBrief | None:
     row = chimera_of(session, model.id)
     if row is None:
         return None
-    verdict = chimera_rows.newest_verdicts(session, [model.id]).get(model.id)
+    verdict = chimera_rows.strongest_verdicts(session, [model.id]).get(model.id)
     return ChimeraBrief(
         lock_id=Digest(row.lock_id),
         prediction=_prediction(row),

@@ -46,7 +46,7 @@ class ChimeraSummary(Entity, frozen=True, kw_only=True):
     withdrawn_parents: Annotated[Texts, Meta(description="The parents that were yanked or removed.")]
     usable: Annotated[bool, Meta(description="Whether it is predicted to be usable.")] | None
     score: Annotated[float, Meta(description="The score of the prediction: 1 or more means usable.")] | None
-    verdict: Annotated[Word, Meta(description="The newest verdict; null before the first run.")] | None
+    verdict: Annotated[Word, Meta(description="The strongest verdict; null before the first run.")] | None
     size_bytes: Bytes
     mean_theta: Theta | None
     created_at: Time
@@ -57,7 +57,7 @@ class ChimeraPage(Page[ChimeraSummary], frozen=True, kw_only=True):
 
 
 class ChimeraBrief(Entity, frozen=True, kw_only=True):
-    """A chimera on the page of its model: its lock, its prediction and its newest verdict."""
+    """A chimera on the page of its model: its lock, its prediction and its strongest verdict."""
 
     lock_id: Digest
     prediction: Prediction
@@ -120,7 +120,10 @@ class Chimera(Entity, frozen=True, kw_only=True):
         tuple[PlanPart, ...], Meta(max_length=ITEMS_MAX, description="The organs that differ from those of the base.")
     ]
     computed: Annotated[tuple[ComputedOrgan, ...], Meta(max_length=ITEMS_MAX)]
-    verdicts: Annotated[tuple[Verdict, ...], Meta(max_length=ITEMS_MAX, description="Newest first.")]
+    verdicts: Annotated[
+        tuple[Verdict, ...],
+        Meta(max_length=ITEMS_MAX, description="The strongest first: decided before undecided, then by scored tokens."),
+    ]
     made_into: Annotated[tuple[DerivedModel, ...], Meta(max_length=ITEMS_MAX)]
     modelfile: Text
     llama_cli: Annotated[Text, Meta(description="The command that runs it with llama.cpp.")]

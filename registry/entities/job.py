@@ -117,7 +117,13 @@ class ValidationRequest(Request, frozen=True, kw_only=True):
     """A chimera to run."""
 
     chimera: Annotated[Text, Meta(description="Its name, or `sha256:` and the digest of its lock.")]
-    tokens: Annotated[int, Meta(ge=32, le=512, description="Tokens of each text.")] | None = None
+    tokens: (
+        Annotated[int, Meta(ge=1024, le=1048576, description="The most tokens of each text; by default 1048576.")]
+        | None
+    ) = None
+    minutes: (
+        Annotated[float, Meta(ge=0.1, le=60.0, description="The time for all models together; by default 10.")] | None
+    ) = None
     texts: (
         Annotated[
             tuple[Word, ...],

@@ -40,10 +40,24 @@ class TextVerdict(Entity, frozen=True, kw_only=True):
 
     name: Text
     digest: Text = ""
+    verdict: Annotated[Word, Meta(description="The verdict on this text; empty in older reports.")] = ""
+    settled: Annotated[bool, Meta(description="Whether the verdict and the sign of the change are settled.")] = False
+    counts: Annotated[
+        bool, Meta(description="False if the base does not know this kind of text, so that it does not count.")
+    ] = True
     ratio: Annotated[float, Meta(description="Its perplexity divided by that of the base.")] | None
-    ratio_error: Annotated[float, Meta(description="Standard error of the ratio, paired by token.")] | None = None
+    ratio_error: Annotated[float, Meta(description="Standard error of the ratio, paired by window.")] | None = None
+    ratio_margin: Annotated[float, Meta(description="The ratio plus and minus this is its interval of 95%.")] | None = (
+        None
+    )
     recovered: Annotated[float, Meta(description="The recovered share of the loss from zeroed grafts.")] | None = None
-    tokens: Count | None = None
+    windows: Annotated[Count, Meta(description="The number of scored windows.")] | None = None
+    tokens: Annotated[Count, Meta(description="The number of scored tokens.")] | None = None
+    tokens_needed: (
+        Annotated[Count, Meta(description="About the number of tokens that would settle it; null if it is settled.")]
+        | None
+    ) = None
+    bits: Annotated[float, Meta(description="Bits that the base needs for each byte of the text.")] | None = None
 
 
 class VerdictReport(Entity, frozen=True, kw_only=True):
@@ -53,8 +67,10 @@ class VerdictReport(Entity, frozen=True, kw_only=True):
     verdict: Word
     reason: Text
     runtime: Text
-    tokens: Annotated[Count, Meta(description="The requested number of tokens of each text.")]
-    tokens_remark: Text | None = None
+    tokens: Annotated[Count, Meta(description="The largest number of scored tokens of a text.")]
+    tokens_remark: Annotated[Text, Meta(description="Only in older reports.")] | None = None
+    window_tokens: Annotated[Count, Meta(description="Tokens of a window; null in older reports.")] | None = None
+    seconds: Annotated[float, Meta(description="The time that it took.")] | None = None
     base: RunReport
     chimera: RunReport
     control: Annotated[RunReport, Meta(description="The chimera with its grafted organs zeroed.")] | None

@@ -2,10 +2,10 @@
 
 The template is split into arguments like in a shell, but no shell runs. Three placeholders are replaced, each an
 argument of its own: `{model}` by the absolute path of the GGUF file (of a split set the first), `{text}` by that of a
-UTF-8 text, `{tokens}` by the number of predicted tokens to score; the first two are required. The command runs once for
-each text, in the current folder. Its environment is `PATH`, `LC_ALL`, `HOME` and `TMPDIR` (an empty folder that is
-removed afterwards), and assignments before the command: `NAME=VALUE my-runtime ...`, with or without `env`.
-Adapters are not supported.
+UTF-8 text, `{tokens}` by the number of tokens of a window; the first two are required. The command runs once for each
+window of each text, in the current folder. A window has CHARACTERS_A_TOKEN times as many characters as tokens. Its
+environment is `PATH`, `LC_ALL`, `HOME` and `TMPDIR` (an empty folder that is removed afterwards), and assignments
+before the command: `NAME=VALUE my-runtime ...`, with or without `env`.
 
 The model is untrusted, the command is the user's own. It is confined (`registry.sandbox`): it may read the model, the
 text, every file or folder that one of its arguments names, its own program with the `lib` folder beside it, and the
@@ -14,9 +14,9 @@ sockets, and cannot start other processes unless the user allows that, as a shel
 
 It must end with 0, and the last line that it prints must be a JSON object:
 
-    {"perplexity": 26.7, "standard_error": 5.7, "tokens": 128}      the last two may be absent
-    {"loads": true}                                                 it loads, without a perplexity
-    {"loads": false, "reason": "an unknown architecture"}           it does not load, with the reason
+    {"perplexity": 26.7, "tokens": 255}                      the tokens may be absent
+    {"loads": true}                                          it loads, without a perplexity
+    {"loads": false, "reason": "an unknown architecture"}    it does not load, with the reason
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
+from organs.registry.digest import digest_of
 from organs.registry.errors import BadSetting
 from organs.registry.sandbox.process import Limits, Result, Sandbox, plain_text, run_confined
 from organs.registry.validation.llama import model_files
@@ -43,11 +45,15 @@ from organs.registry.validation.runtime import (
     Request,
     Say,
     Score,
+    Window,
 )
+from organs.registry.validation.texts import spread_order
 
 TEMPLATE_MAX_LENGTH = 4096
 LINE_MAX_BYTES = 64 * 1024
 REASON_MAX_LENGTH = 300
+CHARACTERS_A_TOKEN = 4
+"""Most tokenizers make 3 to 5 characters of English a token."""
 PERPLEXITY_MIN = 0.999
 """A perplexity is at least 1; this allows for rounding."""
 
@@ -87,26 +93,40 @@ class CommandRuntime:
         return self._identity
 
     def read(self, request: Request, say: Say) -> Reading:
-        """Run the command once for each text, until it fails. Raises BadSetting for adapters, NoSandbox."""
-        if request.adapters:
-            raise BadSetting("a command template does not support adapters")
-        scores: list[Score] = []
-        log, seconds = "", 0.0
+        """Run the command once for each window, until it fails or the time is over. Raises NoSandbox."""
+        size = CHARACTERS_A_TOKEN * request.window_tokens
+        cuts = [_windows(text.text, size) for text in request.texts]
+        order = sorted(
+            (rank, number)
+            for number, ranks in enumerate(request.ranks)
+            for rank in ranks[: max(0, len(cuts[number]) - ranks.start)]
+        )
+        windows: list[list[Window]] = [[] for _ in request.texts]
+        failure, log, begun, seconds = None, "", monotonic(), 0.0
         with tempfile.TemporaryDirectory(prefix="organ-validation-") as folder:
-            for number, text in enumerate(request.texts, start=1):
-                say(f"scoring text {number} of {len(request.texts)}")
-                path = Path(folder, f"text-{number}.txt")
-                path.write_bytes(text.text.encode())
+            path = Path(folder, "text.txt")
+            for done, (rank, number) in enumerate(order):
+                if done and request.seconds is not None and monotonic() - begun > request.seconds:
+                    break
+                say(f"window {done + 1} of {len(order)}")
+                path.write_bytes(cuts[number][rank].encode())
                 result = self._run(request, path, Path(folder))
                 log, seconds = result.log, seconds + result.seconds
-                answer = _answer(result, text.name)
+                answer = _answer(result, request.window_tokens, cuts[number][rank])
                 if isinstance(answer, Failure):
-                    return Reading(answer, tuple(scores), log=log, seconds=seconds)
-                scores.append(answer)
-        return Reading(None, tuple(scores), log=log, seconds=seconds)
+                    failure = answer
+                    break
+                if answer is not None:
+                    windows[number].append(answer)
+        scores = tuple(
+            Score(text.name, tuple(own), len(cut), request.window_tokens * len(cut))
+            for text, own, cut in zip(request.texts, windows, cuts, strict=True)
+        )
+        return Reading(failure, scores, log=log, seconds=seconds)
 
     def _run(self, request: Request, text: Path, home: Path) -> Result:
-        values = {"{model}": str(request.model.absolute()), "{text}": str(text), "{tokens}": str(request.tokens)}
+        tokens = str(request.window_tokens)
+        values = {"{model}": str(request.model.absolute()), "{text}": str(text), "{tokens}": tokens}
         command = [values.get(argument, argument) for argument in self._arguments]
         environment = {
             "PATH": os.defpath,
@@ -164,8 +184,15 @@ class _Refusal(Exception):
     """An invalid answer; the message is the end of a sentence."""
 
 
-def _answer(result: Result, text: str) -> Score | Failure:
-    """Return the score that the command printed, or the failure."""
+def _windows(text: str, size: int) -> list[str]:
+    """Return the windows of `size` characters of a text, in the order of `spread_order`."""
+    cut = [text[start : start + size] for start in range(0, len(text), size)]
+    kept = [window for window in cut if len(window) == size] or cut[:1]
+    return [kept[place] for place in spread_order(len(kept))]
+
+
+def _answer(result: Result, tokens: int, text: str) -> Window | Failure | None:
+    """Return the score that the command printed, or the failure; None if it printed only that the model loads."""
     if result.stopped is not None:
         return Failure(FailureKind.STOPPED, f"the runtime was stopped: {result.stopped}")
     if result.signal_name is not None:
@@ -173,7 +200,7 @@ def _answer(result: Result, text: str) -> Score | Failure:
     if result.code:
         return Failure(FailureKind.CRASHED, f"the runtime ended with {result.code}{_last_words(result)}")
     try:
-        return _score(_last_object(result.output), text)
+        return _window(_last_object(result.output), tokens, text)
     except _Refusal as refusal:
         return Failure(FailureKind.REFUSED, str(refusal))
 
@@ -194,7 +221,7 @@ def _last_object(output: bytes) -> dict[str, Any]:
     return answer
 
 
-def _score(answer: dict[str, Any], text: str) -> Score:
+def _window(answer: dict[str, Any], tokens: int, text: str) -> Window | None:
     if answer.get("loads") is False:
         reason = answer.get("reason")
         raise _Refusal(
@@ -205,14 +232,14 @@ def _score(answer: dict[str, Any], text: str) -> Score:
     if "perplexity" not in answer:
         if answer.get("loads") is not True:
             raise _Refusal("the runtime printed neither a perplexity nor whether the model loads")
-        return Score(text, None, None, None)
+        return None
     perplexity = _number(answer["perplexity"])
     if perplexity is None or perplexity < PERPLEXITY_MIN:
         raise _Refusal(f"the runtime printed an invalid perplexity: {_short(json.dumps(answer['perplexity']))}")
-    error, tokens = _number(answer.get("standard_error")), answer.get("tokens")
-    counted = isinstance(tokens, int) and not isinstance(tokens, bool) and 0 < tokens < 1 << 31
-    has_error = error is not None and math.isfinite(error) and error >= 0
-    return Score(text, perplexity, error if has_error else None, tokens if counted else None)
+    count, stated = tokens, answer.get("tokens")
+    if isinstance(stated, int) and not isinstance(stated, bool) and 0 < stated < 1 << 31:
+        count = stated
+    return Window(math.log(perplexity) * count, count, digest_of(text.encode())[:16])
 
 
 def _number(value: object) -> float | None:

@@ -1,14 +1,20 @@
-"""Compare a chimera with its base, its donors and its control in one runtime, and give the verdict."""
+"""Compare a chimera with its base, its donors and its control in one runtime, and give the verdict.
+
+All models score the same windows. Windows are added until every question is settled or the budget is spent: first a few
+of each text, then twice as many of those texts that are still open (`looks`).
+"""
 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import monotonic
 from typing import Protocol
 
 import numpy as np
@@ -17,14 +23,13 @@ from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadInput, DiskFull, OrganError, StoreUnwritable, UnsupportedDType
 from organs.registry.gguf import quants
 from organs.registry.gguf.types import DType
+from organs.registry.validation.intervals import looks
 from organs.registry.validation.runtime import (
     TEXTS_MAX,
-    TOKENS_DEFAULT,
-    TOKENS_MAX,
-    TOKENS_MIN,
+    WINDOW_TOKENS,
+    WINDOW_TOKENS_MIN,
     Failure,
     FailureKind,
-    NoRuntime,
     NoVerdict,
     Reading,
     Request,
@@ -32,7 +37,7 @@ from organs.registry.validation.runtime import (
     Score,
 )
 from organs.registry.validation.texts import Text
-from organs.registry.validation.verdict import TextScores, Verdict, judge, paired_error
+from organs.registry.validation.verdict import TextScores, Verdict, judge
 from organs.registry.validation.weights import (
     CHUNK_BYTES,
     OpenFile,
@@ -56,12 +61,33 @@ class Candidate:
     """The context length in its header, in tokens; None if not stated."""
 
 
-@dataclass(frozen=True, slots=True)
-class Length:
-    """The number of scored tokens of each text; `remark` is a sentence if it is less than requested."""
+BUDGET_SECONDS = 600.0
+TOKENS_ENOUGH = 4096
+"""A text that is settled gets more windows up to so many tokens, while little of the time is used."""
+CHEAP_SHARE = 0.25
+"""The share of the time that is little."""
+TOKENS_MIN, TOKENS_MAX = 1024, 1 << 20
+"""The limits of the number of tokens of each text. Fewer than 1,024 are fewer than LOOK_MIN windows."""
+SECONDS_MIN, SECONDS_MAX = 1.0, 7 * 86400.0
 
-    tokens: int
-    remark: str | None = None
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The limits of a validation."""
+
+    seconds: float = BUDGET_SECONDS
+    """For all models together. Loading, and the first window of each model, are not limited by it."""
+    tokens: int = TOKENS_MAX
+    """The most tokens of each text that a model scores."""
+    window_tokens: int = WINDOW_TOKENS
+
+    def __post_init__(self) -> None:
+        if not TOKENS_MIN <= self.tokens <= TOKENS_MAX:
+            raise BadInput(f"{self.tokens} tokens of each text: {TOKENS_MIN:,} to {TOKENS_MAX:,} can be scored")
+        if not SECONDS_MIN <= self.seconds <= SECONDS_MAX:
+            raise BadInput(f"{self.seconds:g} seconds: a validation takes {SECONDS_MIN:g} seconds to a week")
+        if self.window_tokens < WINDOW_TOKENS_MIN:
+            raise BadInput(f"a window of {self.window_tokens} tokens: at least {WINDOW_TOKENS_MIN} are needed")
 
 
 def file_candidate(path: Path) -> Candidate:
@@ -76,24 +102,17 @@ def context_tokens(path: Path) -> int | None:
         return header.integer(f"{header.architecture}.context_length")
 
 
-def length_that_fits(requested: int, chimera: Candidate, base: Candidate, donors: Sequence[Candidate]) -> Length:
-    """Return the largest length, up to `requested`, that fits all models: one less than the smallest context.
+def window_that_fits(requested: int, chimera: Candidate, base: Candidate) -> int:
+    """Return the size of a window in tokens: `requested`, or the smaller context of the two models.
 
-    The first token of a text is not scored. Donors with too small contexts are ignored, because they do not affect the
-    verdict. Raises BadInput if the chimera or its base has too small a context.
+    Raises BadInput if a context is too small.
     """
-    named = (("the chimera", chimera), ("its base", base))
-    known = [(role, model.context_tokens) for role, model in named if model.context_tokens is not None]
-    for role, context in known:
-        if context <= TOKENS_MIN:
-            raise BadInput(f"{role} has a context of {context} tokens; at least {TOKENS_MIN + 1} are needed")
-    contexts = [context for _, context in known]
-    contexts += [donor.context_tokens for donor in donors if donor.context_tokens and donor.context_tokens > TOKENS_MIN]
-    smallest = min(contexts, default=None)
-    if smallest is None or requested < smallest:
-        return Length(requested)
-    reason = f"{requested} tokens of each text were requested; the smallest context of these models has {smallest}"
-    return Length(smallest - 1, f"{reason}, so at most {smallest - 1} were scored.")
+    for role, model in (("the chimera", chimera), ("its base", base)):
+        context = model.context_tokens
+        if context is not None and context < WINDOW_TOKENS_MIN:
+            raise BadInput(f"{role} has a context of {context} tokens; at least {WINDOW_TOKENS_MIN} are needed")
+        requested = min(requested, context or requested)
+    return requested
 
 
 _NO_RANGE_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
@@ -181,18 +200,18 @@ def _copy_range(source: int, target: int, offset: int, size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ScoreKey:
-    """Everything that a score depends on."""
+    """Everything that the scores of windows depend on."""
 
     model: Digest
     """Digest of the model's files, or of the definition of a control."""
     text: Digest
-    tokens: int
+    window_tokens: int
     runtime: str
     """`Runtime.identity`."""
 
 
 class ScoreCache(Protocol):
-    """A cache of scores. It can lose scores, but never returns a wrong one."""
+    """A cache of the scores of windows. It can lose scores, but never returns a wrong one."""
 
     def get(self, key: ScoreKey) -> Score | None:
         """Return the score under `key`, or None; its `text` is the name at the time of `put`."""
@@ -224,10 +243,20 @@ GRAFTED, CHANGED = "grafted", "changed"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The current step: the model ("base", "chimera", "control", "donor 1") and the action in a few words."""
+    """The current step of a validation."""
 
     role: str
+    """The model: "base", "chimera", "control", "donor 1"."""
     action: str
+    """What it does, in a few words."""
+    share: float = 0.0
+    """The part of the validation that is done, 0 to 1, if no text is settled early."""
+    open: tuple[str, ...] = ()
+    """The texts that are not settled."""
+
+    def __str__(self) -> str:
+        """Return the step in one line."""
+        return f"{self.role}, {self.action}" + (f"; open: {', '.join(self.open)}" if self.open else "")
 
 
 Progress = Callable[[Event], None]
@@ -246,12 +275,10 @@ class Validation:
     """The feed-forward organs that were zeroed in the control."""
     control_remark: str | None
     texts: tuple[Text, ...]
-    tokens: int
-    """Largest number of scored tokens of each text."""
+    window_tokens: int
     runtime: str
+    seconds: float
     act: str = GRAFTED
-    tokens_remark: str | None = None
-    """Why fewer tokens were scored than requested; None if not."""
 
 
 def validate_files(
@@ -261,7 +288,7 @@ def validate_files(
     grafted: Iterable[str] | None,
     texts: Sequence[Text],
     runtime: Runtime,
-    tokens: int = TOKENS_DEFAULT,
+    budget: Budget | None = None,
     progress: Progress = lambda _: None,
     cache: ScoreCache | None = None,
     folder: Path | None = None,
@@ -277,7 +304,7 @@ def validate_files(
         names,
         texts,
         runtime,
-        tokens,
+        budget,
         progress,
         cache,
         folder,
@@ -292,188 +319,313 @@ def validate(
     grafted: Iterable[str],
     texts: Sequence[Text],
     runtime: Runtime,
-    tokens: int = TOKENS_DEFAULT,
+    budget: Budget | None = None,
     progress: Progress = lambda _: None,
     cache: ScoreCache | None = None,
     folder: Path | None = None,
     act: str = GRAFTED,
 ) -> Validation:
-    """Run base, chimera, control and donors in `runtime`, one after another, and return the verdict.
+    """Score base, chimera, control and donors on the same windows in `runtime`, and return the verdict.
 
     `grafted` names the grafted tensors; the feed-forward tensors among them are zeroed in the control. Scores of base,
-    donors and control can come from `cache`, without a file; the chimera is always run. The control is written below
-    `folder` (by default the system's temporary folder), which needs space for a copy of the chimera, and then removed.
-    `act` is `CHANGED` if the tensors in `grafted` are only known to differ from the base's.
+    donors and control can come from `cache`, without a file; the chimera is always run. The files of base, chimera and
+    control exist at the same time; the control is written below `folder` (by default the system's temporary folder),
+    which needs space for a copy of the chimera, and then removed. `act` is `CHANGED` if the tensors in `grafted` are
+    only known to differ from the base's.
 
     A crash of the runtime on the chimera is part of the result. Raises NoRuntime, NoVerdict if the runtime refuses the
-    base or crashes on it, and BadInput for files that are not GGUF, numbers out of range and too short texts; an
-    exception of `progress` stops the validation.
+    base or crashes on it, or if the two tokenize differently, and BadInput for files that are not GGUF, numbers out of
+    range and too short texts; an exception of `progress` stops the validation.
     """
-    _check(texts, tokens, donors)
-    length = length_that_fits(tokens, chimera, base, donors)
-    trial = _Trial(tuple(texts), runtime, length.tokens, progress, cache if cache is not None else MemoryCache())
+    limits = budget or Budget()
+    _check(texts, donors)
+    window_tokens = window_that_fits(limits.window_tokens, chimera, base)
     touched = tuple(grafted)
     names = tuple(filter(is_feed_forward, touched))
-    base_reading = _sound(trial.read("base", base))
-    control, remark = None, None
-    with chimera.placed() as path:
-        chimera_reading = trial.run("chimera", path, chimera.digest)
-        if chimera_reading.loads and names:
-            control, remark = _control(trial, path, chimera.digest, names, folder, act)
-        elif chimera_reading.loads:
-            remark = _no_control(act, touched)
-    donor_readings = tuple(trial.read(f"donor {number}", donor) for number, donor in enumerate(donors, start=1))
-    verdict = _verdict(trial.texts, base_reading, chimera_reading, control, donor_readings, remark, act)
+    with ExitStack() as files:
+        trial = _Trial(
+            tuple(texts), runtime, limits, window_tokens, progress, MemoryCache() if cache is None else cache, files
+        )
+        origin = trial.subject("base", base)
+        own = trial.subject("chimera", chimera, writes=True)
+        others = [trial.subject(f"donor {number}", donor) for number, donor in enumerate(donors, start=1)]
+        control = trial.subject("control", _control(own, names, folder, trial)) if names else None
+        trial.measure(origin, own, control)
+        trial.measure_donors(others, own)
+    remark = _remark(control, own, act, touched)
+    scores = _text_scores(trial, origin, own, control, others)
     return Validation(
-        verdict,
-        base_reading,
-        chimera_reading,
-        control,
-        donor_readings,
+        _verdict(scores, origin.failure, own.failure, remark, act),
+        origin.reading,
+        own.reading,
+        None if control is None or (not control.runs and not control.is_compared) else control.reading,
+        tuple(other.reading for other in others),
         names,
         remark,
         trial.texts,
-        length.tokens,
+        window_tokens,
         runtime.identity,
+        trial.seconds,
         act,
-        length.remark,
     )
 
 
-@dataclass(frozen=True, slots=True)
+class _Subject:
+    """A model of a comparison: where its file is, and its scores so far."""
+
+    def __init__(self, role: str, candidate: Candidate, texts: Sequence[Text], *, writes: bool) -> None:
+        self.role = role
+        self.candidate = candidate
+        self.writes = writes
+        self.path: Path | None = None
+        self.failure: Failure | None = None
+        self.missing: str | None = None
+        """Why its file cannot be written, as the end of a sentence."""
+        self.scores = [Score(text.name, (), 0, 0) for text in texts]
+        self.runs: list[Reading] = []
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether it runs and has the score of any window."""
+        return self.failure is None and any(score.windows for score in self.scores)
+
+    @property
+    def reading(self) -> Reading:
+        """The result of all runs together."""
+        written = next((run for run in self.runs if run.written is not None), None)
+        return Reading(
+            self.failure,
+            tuple(self.scores),
+            None if written is None else written.written,
+            written is not None and written.by_chat_template,
+            self.runs[-1].log if self.runs else "",
+            sum(run.seconds for run in self.runs),
+            cached=not self.runs,
+        )
+
+    def add(self, reading: Reading) -> None:
+        """Add the windows of a run."""
+        self.runs.append(reading)
+        self.failure = reading.failure
+        for place, score in enumerate(reading.scores):
+            self.scores[place] = replace(score, windows=(*self.scores[place].windows, *score.windows))
+
+
+@dataclass(slots=True)
 class _Trial:
-    """The settings that are the same for all models."""
+    """A running validation."""
 
     texts: tuple[Text, ...]
     runtime: Runtime
-    tokens: int
+    budget: Budget
+    window_tokens: int
     progress: Progress
     cache: ScoreCache
+    files: ExitStack
+    """The files of the models, until the end."""
+    subjects: list[_Subject] = field(default_factory=list)
+    open_texts: tuple[str, ...] = ()
+    begun: float = field(default_factory=lambda: monotonic())
 
-    def read(self, role: str, model: Candidate) -> Reading:
-        """Return the reading of `model`, from the cache if possible."""
-        known = self.known(model.digest)
-        if known is not None:
-            return known
-        with model.placed() as path:
-            return self.run(role, path, model.digest)
+    @property
+    def seconds(self) -> float:
+        """The time since it began."""
+        return monotonic() - self.begun
 
-    def run(self, role: str, path: Path, digest: Digest) -> Reading:
-        """Run the file `path`, whose content has this digest, and return the reading."""
-        request = Request(path, self.texts, self.tokens, chat=has_chat_template(path))
-        reading = self.runtime.read(request, lambda action: self.progress(Event(role, action)))
-        if reading.loads:
-            for text, score in zip(self.texts, reading.scores, strict=True):
-                self.cache.put(self._key(digest, text), score)
-        return reading
+    def subject(self, role: str, candidate: Candidate, *, writes: bool = False) -> _Subject:
+        """Return a model of this validation, with the scores that the cache has. The chimera is always run."""
+        subject = _Subject(role, candidate, self.texts, writes=writes)
+        if role != "chimera":
+            cached = [self.cache.get(self._key(candidate, text)) for text in self.texts]
+            for place, (text, score) in enumerate(zip(self.texts, cached, strict=True)):
+                if score is not None:
+                    subject.scores[place] = replace(score, text=text.name)
+        self.subjects.append(subject)
+        return subject
 
-    def known(self, model: Digest) -> Reading | None:
-        """Return the reading of a model if the cache has the scores of all texts; else None."""
-        scores: list[Score] = []
-        for text in self.texts:
-            score = self.cache.get(self._key(model, text))
-            if score is None:
-                return None
-            scores.append(replace(score, text=text.name))
-        return Reading(None, tuple(scores), cached=True)
+    def measure(self, base: _Subject, chimera: _Subject, control: _Subject | None) -> None:
+        """Add windows until every text is settled or the budget is spent."""
+        self._extend(base, [1] * len(self.texts), 3)
+        _check_base(base)
+        plans = [looks(self.window_limit(score)) for score in base.scores]
+        places = [0] * len(plans)
+        while True:
+            counts = [plan[place] for plan, place in zip(plans, places, strict=True)]
+            for left, subject in zip((3, 2, 1), (base, chimera, control), strict=True):
+                if subject is None or base.failure or chimera.failure:
+                    break
+                self._extend(subject, counts, left)
+                counts = [min(count, len(score.windows)) for count, score in zip(counts, subject.scores, strict=True)]
+            _check_tokens(base, chimera)
+            if base.failure or chimera.failure or self.seconds > self.budget.seconds:
+                return
+            scores = _text_scores(self, base, chimera, control, ())
+            wanted = [
+                number
+                for number, score in enumerate(scores)
+                if places[number] + 1 < len(plans[number]) and self._wants_more(score)
+            ]
+            self.open_texts = tuple(scores[number].text for number in wanted if scores[number].windows_needed != 0)
+            if not wanted:
+                return
+            for number in wanted:
+                places[number] += 1
 
-    def _key(self, model: Digest, text: Text) -> ScoreKey:
-        return ScoreKey(model, text.digest, self.tokens, self.runtime.identity)
+    def measure_donors(self, donors: Sequence[_Subject], chimera: _Subject) -> None:
+        """Score the windows of the chimera with its donors, while there is time."""
+        counts = [len(score.windows) for score in chimera.scores]
+        for place, donor in enumerate(donors):
+            if chimera.failure is None and self.seconds < self.budget.seconds:
+                self._extend(donor, counts, len(donors) - place)
+
+    def window_limit(self, score: Score) -> int:
+        """Return the most windows of a text that are scored."""
+        by_tokens = -(-self.budget.tokens // (self.window_tokens - 1))
+        return max(1, min(score.window_count, by_tokens))
+
+    def bits(self, score: Score, text: Text) -> float | None:
+        """Return the bits that a model needs for each byte of a text; None if unknown."""
+        perplexity = score.perplexity
+        if perplexity is None or not 0.0 < perplexity < math.inf or not score.token_count:
+            return None
+        return math.log2(perplexity) * score.token_count / len(text.text.encode())
+
+    def _wants_more(self, score: TextScores) -> bool:
+        """Return whether a text needs more windows; or gets some because there is time."""
+        has_time = self.seconds < CHEAP_SHARE * self.budget.seconds
+        return score.windows_needed != 0 or (has_time and score.tokens < TOKENS_ENOUGH)
+
+    def _extend(self, subject: _Subject, counts: Sequence[int], models_left: int) -> None:
+        """Score windows until there are `counts`, in its part of the time that is left."""
+        ranks = tuple(
+            range(len(score.windows), max(count, len(score.windows)))
+            for score, count in zip(subject.scores, counts, strict=True)
+        )
+        if subject.failure or subject.missing or not any(ranks):
+            return
+        if subject.path is None:
+            try:
+                subject.path = self.files.enter_context(subject.candidate.placed())
+            except OrganError as error:
+                if subject.role != "control":
+                    raise
+                subject.missing = str(error)
+                return
+        seconds = max(0.0, self.budget.seconds - self.seconds) / models_left
+        writes = subject.writes and not subject.runs
+        request = Request(
+            subject.path,
+            self.texts,
+            ranks,
+            self.window_tokens,
+            seconds,
+            writes,
+            writes and has_chat_template(subject.path),
+        )
+        subject.add(self.runtime.read(request, lambda action: self.say(subject.role, action)))
+        if subject.failure is None:
+            for text, score in zip(self.texts, subject.scores, strict=True):
+                key = self._key(subject.candidate, text)
+                known = self.cache.get(key) if subject.role == "chimera" else None
+                if known is None or len(known.windows) < len(score.windows):
+                    self.cache.put(key, score)
+
+    def say(self, role: str, action: str) -> None:
+        """Report a step."""
+        scored = sum(len(score.windows) for subject in self.subjects for score in subject.scores)
+        limits = [self.window_limit(score) for score in self.subjects[0].scores if score.window_count]
+        total = sum(limits) * len(self.subjects)
+        share = max(self.seconds / self.budget.seconds, scored / total if total else 0.0)
+        self.progress(Event(role, action, min(1.0, share), self.open_texts))
+
+    def _key(self, model: Candidate, text: Text) -> ScoreKey:
+        return ScoreKey(model.digest, text.digest, self.window_tokens, self.runtime.identity)
 
 
-def _check(texts: Sequence[Text], tokens: int, donors: Sequence[Candidate]) -> None:
+def _check(texts: Sequence[Text], donors: Sequence[Candidate]) -> None:
     if not 1 <= len(texts) <= TEXTS_MAX:
         raise BadInput(f"{len(texts)} texts: 1 to {TEXTS_MAX} can be scored")
-    if not TOKENS_MIN <= tokens <= TOKENS_MAX:
-        raise BadInput(f"{tokens} tokens a text: {TOKENS_MIN} to {TOKENS_MAX} can be scored")
     if len(donors) > DONORS_MAX:
         raise BadInput(f"{len(donors)} donors: at most {DONORS_MAX} can be compared")
 
 
-def _sound(base: Reading) -> Reading:
-    """Return `base` if a chimera can be compared with it."""
+def _check_base(base: _Subject) -> None:
+    """Check that a chimera can be compared with the base."""
     if base.failure is not None and base.failure.kind is not FailureKind.STOPPED:
         raise NoVerdict(f"the base does not run, so there is no verdict: {base.failure.reason}")
     for score in base.scores:
-        if score.tokens is not None and score.tokens < TOKENS_MIN:
-            raise BadInput(f"the text {score.text!r} has {score.tokens} tokens; at least {TOKENS_MIN} are needed")
-    return base
+        if base.failure is None and score.token_count < WINDOW_TOKENS_MIN:
+            raise BadInput(
+                f"the text {score.text!r} has {score.token_count} tokens; at least {WINDOW_TOKENS_MIN} are needed"
+            )
 
 
-def _no_control(act: str, touched: Sequence[str]) -> str:
-    """Return why there is no control if no feed-forward organ can be zeroed."""
-    if act == GRAFTED and not touched:
-        return "Nothing was grafted, so there is no control: the rules on weak and inert grafts do not apply."
-    return f"No feed-forward organ was {act}, so there is no control, and {_unknown(act)}."
+def _check_tokens(base: _Subject, chimera: _Subject) -> None:
+    """Check that both models tokenize the texts in the same way."""
+    for ours, theirs in zip(chimera.scores, base.scores, strict=True):
+        if any(left.digest != right.digest for left, right in zip(ours.windows, theirs.windows, strict=False)):
+            raise NoVerdict(f"the chimera and its base tokenize the text {ours.text!r} differently: no comparison")
 
 
-def _unknown(act: str) -> str:
-    return f"it is unknown whether the {act} organs work"
+def _control(chimera: _Subject, names: tuple[str, ...], folder: Path | None, trial: _Trial) -> Candidate:
+    """Return the control, which is written when it is needed; its digest is that of its definition."""
 
-
-def _control(
-    trial: _Trial, chimera: Path, chimera_digest: Digest, names: tuple[str, ...], folder: Path | None, act: str
-) -> tuple[Reading | None, str | None]:
-    """Return the control's reading, or a sentence on why there is none."""
-    # The digest of the definition, so that scores are found without writing the file.
-    digest = digest_of("\n".join([chimera_digest, "zeroed", *sorted(names)]).encode())
-    known = trial.known(digest)
-    if known is not None:
-        return known, None
-    try:
+    @contextmanager
+    def placed() -> Iterator[Path]:
+        assert chimera.path is not None, "the chimera has run"
         with tempfile.TemporaryDirectory(prefix="organ-validation-", dir=folder) as place:
-            trial.progress(Event("control", "writing"))
+            trial.say("control", "writing")
             path = Path(place, CONTROL_FILE)
-            write_control(chimera, names, path)
-            reading = trial.run("control", path, digest)
-    except NoRuntime:
-        raise
-    except OrganError as error:
-        return None, f"There is no control, so {_unknown(act)}: {error}."
-    if reading.failure is not None:
-        return reading, f"The control did not run, so {_unknown(act)}: {reading.failure.reason}."
-    return reading, None
+            write_control(chimera.path, names, path)
+            yield path
+
+    return Candidate(digest_of("\n".join([chimera.candidate.digest, "zeroed", *sorted(names)]).encode()), placed)
+
+
+def _remark(control: _Subject | None, chimera: _Subject, act: str, touched: Sequence[str]) -> str | None:
+    """Return why there is no control, as a sentence; None if there is one."""
+    unknown = f"it is unknown whether the {act} organs work"
+    if chimera.failure is not None:
+        return None
+    if control is None and act == GRAFTED and not touched:
+        return "Nothing was grafted, so there is no control, and it is not checked whether grafts are weak or inert."
+    if control is None:
+        return f"No feed-forward organ was {act}, so there is no control, and {unknown}."
+    if control.missing is not None:
+        return f"There is no control, so {unknown}: {control.missing}."
+    if control.failure is not None:
+        return f"The control did not run, so {unknown}: {control.failure.reason}."
+    if not control.is_compared:
+        return f"The time was over before the control was scored, so {unknown}."
+    return None
+
+
+def _text_scores(
+    trial: _Trial, base: _Subject, chimera: _Subject, control: _Subject | None, donors: Sequence[_Subject]
+) -> list[TextScores]:
+    """Return the scores of each text by the windows that base, chimera and control have."""
+    results = []
+    for place, text in enumerate(trial.texts):
+        compared = control if control is not None and control.is_compared else None
+        subjects = [base, chimera, *([compared] if compared is not None else [])]
+        count = min(len(subject.scores[place].windows) for subject in subjects)
+        results.append(
+            TextScores(
+                text.name,
+                base.scores[place].windows[:count],
+                chimera.scores[place].windows[:count],
+                None if compared is None else compared.scores[place].windows[:count],
+                tuple(donor.scores[place].windows[:count] for donor in donors),
+                look_count=len(looks(trial.window_limit(base.scores[place]))),
+                bits=trial.bits(base.scores[place], text),
+            )
+        )
+    return results
 
 
 def _verdict(
-    texts: tuple[Text, ...],
-    base: Reading,
-    chimera: Reading,
-    control: Reading | None,
-    donors: tuple[Reading, ...],
-    remark: str | None,
-    act: str,
+    scores: Sequence[TextScores], base: Failure | None, chimera: Failure | None, remark: str | None, act: str
 ) -> Verdict:
-    scores = [
-        TextScores(
-            text.name,
-            _perplexity(base, place),
-            _perplexity(chimera, place),
-            _perplexity(control, place),
-            tuple(_perplexity(donor, place) for donor in donors),
-            paired_error(_surprises(chimera, place), _surprises(base, place)),
-        )
-        for place, text in enumerate(texts)
-    ]
-    if _both_stopped(base.failure, chimera.failure):
-        assert chimera.failure is not None
-        return judge(scores, remark=f"Neither base nor chimera could be run to the end: {chimera.failure.reason}.")
-    if base.failure is not None:
-        remark = f"The base does not run: {base.failure.reason}."
-    return judge(scores, chimera.failure.reason if chimera.failure is not None else None, remark, act)
-
-
-def _both_stopped(base: Failure | None, chimera: Failure | None) -> bool:
-    """Return whether both were stopped by limits, so that the chimera is not at fault."""
-    return base is not None and chimera is not None and base.kind is chimera.kind is FailureKind.STOPPED
-
-
-def _perplexity(reading: Reading | None, place: int) -> float | None:
-    """Return the perplexity of the text at `place`; None if a failure came before."""
-    if reading is None or place >= len(reading.scores):
-        return None
-    return reading.scores[place].perplexity
-
-
-def _surprises(reading: Reading, place: int) -> tuple[float, ...] | None:
-    return reading.scores[place].surprises if place < len(reading.scores) else None
+    if base is not None:
+        remark = f"The base does not run: {base.reason}."
+    return judge(scores, chimera.reason if chimera is not None else None, remark, act)

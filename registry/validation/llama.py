@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,13 @@ from organs.registry.validation.runtime import (
     Request,
     Say,
     Score,
-)
-from organs.registry.validation.verdict import (
-    estimate,
-    rounded_surprises,
+    Window,
 )
 
 PACKAGE = "xllamacpp"
 EXTRA = "validate"
 NOT_INSTALLED = f"llama.cpp is not installed; install this program with the extra {EXTRA!r}"
-METHOD = "token by token"
+METHOD = "windows in batches"
 
 MEMORY_SPARE_BYTES = 4 * 1024**3
 """Address space for the library, its threads, the context and its caches; measured: about 1.5 GB for a small model."""
@@ -42,6 +40,8 @@ MEMORY_PER_MODEL = 3
 THREADS_FROM_BYTES = 256 * 1024 * 1024
 """Smaller models run on one thread: llama.cpp's threads wait actively, hundreds of times for each token, and on a busy
 machine two threads can take ten times as long as one."""
+OUTPUT_MAX_BYTES = 4 * 1024 * 1024
+"""About 130 bytes for each window."""
 WRITTEN_MAX_LENGTH = 2000
 REASON_MAX_LENGTH = 300
 
@@ -67,8 +67,8 @@ class LlamaCpp:
         return self._identity
 
     def read(self, request: Request, say: Say) -> Reading:
-        """Load the model in a confined process, score the texts, and generate text. Raises NoRuntime, NoSandbox."""
-        answers = _Answers(say)
+        """Load the model in a confined process, and score windows. Raises NoRuntime, NoSandbox."""
+        answers = _Answers(say, request)
         with _reserved_port() as port:
             result = run_python(
                 "organs.registry.validation.probe",
@@ -79,26 +79,25 @@ class LlamaCpp:
             )
         if answers.missing is not None:
             raise NoRuntime(f"{NOT_INSTALLED} ({answers.missing})", EXTRA)
-        scores = tuple(
-            _score(text.name, surprises) for text, surprises in zip(request.texts, answers.surprises, strict=False)
-        )
-        failure = None if answers.is_done and len(scores) == len(request.texts) else _failure(result, answers)
+        scores = answers.scores()
+        failure = None if answers.is_done else _failure(result, answers)
         return Reading(failure, scores, answers.written, answers.by_chat_template, result.log, result.seconds)
 
     def _sandbox_for(self, request: Request, port: int) -> Sandbox:
-        """Return a sandbox with the files of the model and its adapters, and the port of llama.cpp's server."""
-        adapters = (adapter.path for adapter in request.adapters)
-        return Sandbox(read=(*model_files(request.model), *adapters), port=port, required=self._requires_sandbox)
+        """Return a sandbox with the files of the model, and the port of llama.cpp's server."""
+        return Sandbox(read=model_files(request.model), port=port, required=self._requires_sandbox)
 
     def _input(self, request: Request, port: int) -> bytes:
         values = {
             "model": str(request.model.absolute()),
-            "adapters": [[str(adapter.path.absolute()), adapter.scale] for adapter in request.adapters],
             "texts": [text.text for text in request.texts],
-            "tokens": request.tokens,
+            "ranks": [[ranks.start, ranks.stop] for ranks in request.ranks],
+            "window_tokens": request.window_tokens,
+            "seconds": request.seconds,
+            "writes": request.writes,
             "threads": 1 if _size_bytes(request.model) < THREADS_FROM_BYTES else os.cpu_count() or 1,
             "chat": request.chat,
-            "wall_seconds": self._limits.wall_seconds,
+            "wall_seconds": self._limits_for(request).wall_seconds,
             "port": port,
         }
         return json.dumps(values).encode()
@@ -108,12 +107,13 @@ class LlamaCpp:
         own = self._limits
         size_bytes = _size_bytes(request.model)
         cores = os.cpu_count() or 1
+        wall_seconds = own.wall_seconds + (request.seconds or 0.0)
         return Limits(
-            own.wall_seconds,
-            own.cpu_seconds or int(own.wall_seconds * cores) + 1,
+            wall_seconds,
+            own.cpu_seconds or int(wall_seconds * cores) + 1,
             own.address_space_bytes or MEMORY_PER_MODEL * size_bytes + MEMORY_SPARE_BYTES,
             own.file_size_bytes or 0,  # it has nothing to write
-            own.output_max_bytes,
+            max(own.output_max_bytes, OUTPUT_MAX_BYTES),
             own.niceness,
         )
 
@@ -123,7 +123,11 @@ class _Answers:
     """What the child has printed so far; lines that are not of the protocol are ignored."""
 
     say: Say
-    surprises: list[list[float]] = field(default_factory=list)
+    request: Request
+    sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By the number of the text: its windows, and its tokens."""
+    windows: dict[tuple[int, int], Window] = field(default_factory=dict)
+    """By the number of the text and the rank of the window."""
     written: str | None = None
     by_chat_template: bool = False
     is_loaded: bool = False
@@ -145,7 +149,8 @@ class _Answers:
             "say": lambda value: self.say(str(value)),
             "loaded": lambda _: setattr(self, "is_loaded", True),
             "done": lambda _: setattr(self, "is_done", True),
-            "surprises": lambda value: self.surprises.append([float(number) for number in value]),
+            "text": lambda value: self.sizes.update({int(value[0]): (int(value[1]), int(value[2]))}),
+            "window": self._take_window,
             "written": lambda value: setattr(self, "written", plain_text(str(value).encode())[:WRITTEN_MAX_LENGTH]),
             "chat": lambda value: setattr(self, "by_chat_template", bool(value)),
             "refused": lambda value: setattr(self, "refused", str(value)),
@@ -154,10 +159,18 @@ class _Answers:
         if key in acts:
             acts[key](value)
 
+    def _take_window(self, value: Any) -> None:
+        number, rank, nats, tokens, digest = value
+        self.windows[int(number), int(rank)] = Window(float(nats), int(tokens), str(digest))
 
-def _score(name: str, surprises: list[float]) -> Score:
-    score = estimate(surprises)
-    return Score(name, score.perplexity, score.standard_error, score.tokens, rounded_surprises(surprises))
+    def scores(self) -> tuple[Score, ...]:
+        """Return the scores of all texts, as far as they are complete from the first requested window on."""
+        return tuple(self._score(number) for number in range(len(self.request.texts)) if number in self.sizes)
+
+    def _score(self, number: int) -> Score:
+        ranks = takewhile(lambda rank: (number, rank) in self.windows, self.request.ranks[number])
+        windows = tuple(self.windows[number, rank] for rank in ranks)
+        return Score(self.request.texts[number].name, windows, *self.sizes[number])
 
 
 def _failure(result: Result, answers: _Answers) -> Failure:

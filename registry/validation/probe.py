@@ -1,29 +1,39 @@
-"""Use llama.cpp inside the confined child, through `xllamacpp`'s server on a loopback port with its own key.
+"""Use llama.cpp inside the confined child: load a model, let it write, and score windows of texts.
 
-One request gives the exact probability of every token of a text: a grammar of token numbers forces the model to write
-the text, and the server returns the probability of each written token before the grammar. (Requests of the whole
-vocabulary at each position give the same numbers, hundreds of times slower.) A grammar cannot contain a token that is
-only a part of a character: such positions are requested one by one. If the server omits the probability of a token
-whose bytes end inside a character, the whole vocabulary is requested with another token forced.
+A model is loaded by `xllamacpp`'s server, on a loopback port with its own key: it checks all weights, gives the reason
+of a refusal, and knows chat templates. Windows are scored by `Decoder`, through the C interface.
+
+If that is missing, the server scores too, some times slower: a grammar of token numbers forces the model to write the
+text, and the server returns the probability of each written token before the grammar. A grammar cannot contain a token
+that is only a part of a character: such positions are requested one by one. If the server omits the probability of a
+token whose bytes end inside a character, the whole vocabulary is requested with another token forced.
 """
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
+import math
 import os
 import secrets
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
-from typing import Any
+from time import monotonic
+from typing import Any, Protocol
+
+from organs.registry.validation.decoder import Decoder, Refused, UnknownInterface
+from organs.registry.validation.texts import spread_order
 
 CONTEXT_MIN = 512
 CONTEXT_STEP = 256
 CONTEXT_SPARE = 64
 WRITTEN_TOKENS = 40
 ANSWER_MAX_BYTES = 256 * 1024 * 1024
+NATS_DIGITS = 4
+"""Decimals of the score of a window."""
 FORCED = 1e4
 """Added to a token's logit, so that this token is chosen."""
 LOG_ERRORS = 1
@@ -35,16 +45,20 @@ PROMPT = "The file is opened for reading, and "
 QUESTION = "What is a file?"
 
 
-class Refused(Exception):
-    """llama.cpp refused the model or a request."""
+class Scorer(Protocol):
+    """A loaded model that scores windows."""
 
+    def first_tokens(self) -> list[int]:
+        """Return the special token that begins a text of this model, if there is one."""
+        ...
 
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A token of the vocabulary by its number, and whether its piece is whole characters."""
+    def tokens(self, text: str) -> list[int]:
+        """Return the tokens of `text`, without special tokens."""
+        ...
 
-    id: int
-    is_whole: bool
+    def surprises(self, tokens: Sequence[int]) -> Sequence[float]:
+        """Return -ln of the probability of each token after the first, given the tokens before it, in nats."""
+        ...
 
 
 class Session:
@@ -53,7 +67,6 @@ class Session:
     def __init__(
         self,
         model: str,
-        adapters: Sequence[tuple[str, float]],
         *,
         tokens: int,
         threads: int,
@@ -69,7 +82,6 @@ class Session:
         if not chat:
             parameters.chat_template = PLAIN_TEMPLATE  # the model's own template, which may be invalid, is not used
         parameters.model.path = model
-        parameters.lora_adapters = [_adapter(xllamacpp, path, scale) for path, scale in adapters]
         try:
             self._server = xllamacpp.Server(parameters)
         except RuntimeError as error:
@@ -77,27 +89,30 @@ class Session:
         address = self._server.listening_address.removeprefix("http://")
         self._connection = http.client.HTTPConnection(address, timeout=wall_seconds)
         self._vocabulary = int(self._ask("GET", "/v1/models")["data"][0]["meta"]["n_vocab"])
-        self._whole = next(token.id for token in reversed(self.tokens(WHOLE)) if token.is_whole)
+        self._parts: set[int] = set()
+        """The tokens seen so far that are only parts of characters."""
+        self._whole = next(token for token in reversed(self.tokens(WHOLE)) if token not in self._parts)
 
     def close(self) -> None:
-        """Close the connection; the model is freed with the session."""
+        """Close the connection, and free the model."""
         self._connection.close()
+        del self._server
 
-    def tokens(self, text: str) -> list[Token]:
-        """Return the tokens of `text`, after the first special token if the model has one; no other special tokens."""
-        request = {"content": text, "add_special": False, "parse_special": False, "with_pieces": True}
-        own = self._ask("POST", "/tokenize", request)["tokens"]
-        special = {**request, "content": "", "add_special": True}
-        begin = self._ask("POST", "/tokenize", special)["tokens"][:1]
-        return [Token(int(token["id"]), isinstance(token["piece"], str)) for token in [*begin, *own]]
+    def first_tokens(self) -> list[int]:
+        """Return the special token that begins a text of this model, if there is one."""
+        return self._tokenize("", special=True)[:1]
 
-    def surprises(self, tokens: Sequence[Token]) -> list[float]:
-        """Return −ln of the probability of each token after the first, given the tokens before it."""
+    def tokens(self, text: str) -> list[int]:
+        """Return the tokens of `text`, without special tokens."""
+        return self._tokenize(text, special=False)
+
+    def surprises(self, tokens: Sequence[int]) -> list[float]:
+        """Return -ln of the probability of each token after the first, given the tokens before it, in nats."""
         surprises: list[float] = []
         while len(surprises) + 1 < len(tokens):
             start = len(surprises) + 1
             end = start
-            while end < len(tokens) and tokens[end].is_whole:
+            while end < len(tokens) and tokens[end] not in self._parts:
                 end += 1
             run = self._forced(tokens, start, end) if end > start else None
             surprises += run or [self._single(tokens, position) for position in range(start, max(end, start + 1))]
@@ -115,11 +130,17 @@ class Session:
         answer = self._ask("POST", "/completion", {**request, "prompt": PROMPT, "n_predict": WRITTEN_TOKENS})
         return f"{PROMPT}{answer['content']}"
 
-    def _forced(self, tokens: Sequence[Token], start: int, end: int) -> list[float] | None:
+    def _tokenize(self, text: str, *, special: bool) -> list[int]:
+        request = {"content": text, "add_special": special, "parse_special": False, "with_pieces": True}
+        tokens = self._ask("POST", "/tokenize", request)["tokens"]
+        self._parts.update(int(token["id"]) for token in tokens if not isinstance(token["piece"], str))
+        return [int(token["id"]) for token in tokens]
+
+    def _forced(self, tokens: Sequence[int], start: int, end: int) -> list[float] | None:
         """Return the surprises from `start` to `end` in one request; None if the grammar cannot force the tokens."""
-        wanted = [token.id for token in tokens[start:end]]
+        wanted = list(tokens[start:end])
         request = {
-            "prompt": [token.id for token in tokens[:start]],
+            "prompt": list(tokens[:start]),
             "n_predict": len(wanted),
             "n_probs": 1,
             "temperature": 0,
@@ -134,12 +155,12 @@ class Session:
             return None
         return [_surprise(token) for token in written]
 
-    def _single(self, tokens: Sequence[Token], position: int) -> float:
+    def _single(self, tokens: Sequence[int], position: int) -> float:
         """Return the surprise at `position`: with the token itself forced, else with a token of whole characters."""
-        wanted = tokens[position].id
+        wanted = tokens[position]
         for forced, count in ((wanted, 1), (self._whole, self._vocabulary)):
             request = {
-                "prompt": [token.id for token in tokens[:position]],
+                "prompt": list(tokens[:position]),
                 "n_predict": 1,
                 "n_probs": count,
                 "temperature": 0,
@@ -186,12 +207,6 @@ def _parameters(xllamacpp: Any, tokens: int, threads: int, key: str) -> Any:
     return parameters
 
 
-def _adapter(xllamacpp: Any, path: str, scale: float) -> Any:
-    adapter = xllamacpp.CommonAdapterLoraInfo()
-    adapter.path, adapter.scale = path, scale
-    return adapter
-
-
 def _surprise(token: Mapping[str, Any]) -> float:
     """Return the surprise. JSON has no infinity: the server writes null, or the lowest float for impossible tokens."""
     logprob = token.get("logprob")
@@ -225,16 +240,54 @@ def _answer(request: dict[str, Any], tell: Tell) -> None:
     tell({"say": "loading"})
     session, chat = _loaded(request)
     tell({"loaded": True})
-    for number, text in enumerate(request["texts"], start=1):
-        tell({"say": f"scoring text {number} of {len(request['texts'])}"})
-        tokens = session.tokens(text)[: request["tokens"] + 1]
-        if len(tokens) < 2:
-            raise Refused(f"text {number} has too few tokens to score")
-        tell({"surprises": session.surprises(tokens)})
-    tell({"say": "writing"})
-    tell(_written(session, chat=chat))
-    session.close()
+    if request["writes"]:
+        tell({"say": "writing"})
+        tell(_written(session, chat=chat))
+    try:
+        scorer: Decoder | Session = Decoder(request["model"], request["window_tokens"], request["threads"])
+    except UnknownInterface as error:
+        sys.stderr.write(f"{error}; scoring through the server\n")
+        scorer = session
+    else:
+        session.close()
+    with closing(scorer):
+        for line in _scored(scorer, request):
+            tell(line)
     tell({"done": True})
+
+
+def _scored(scorer: Scorer, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Score the requested windows: first the windows of rank 0 of all texts, then those of rank 1, and so on.
+
+    Yields the number of windows and of tokens of each text, then the score of each window. No window is begun after
+    `seconds`, except the first.
+    """
+    begun, size = monotonic(), request["window_tokens"] - 1
+    first = scorer.first_tokens()
+    windows: list[list[list[int]]] = []
+    for number, text in enumerate(request["texts"]):
+        tokens = scorer.tokens(text)
+        starts = range(0, len(tokens), size)
+        cut = [[*first, *tokens[start : start + size]] for start in starts]
+        kept = [window for window in cut if len(window) > size] or cut[:1]  # the last window may be shorter
+        windows.append([kept[place] for place in spread_order(len(kept))])
+        yield {"text": [number, len(kept), len(tokens)]}
+    order = sorted(
+        (rank, number)
+        for number, (start, stop) in enumerate(request["ranks"])
+        for rank in range(start, min(stop, len(windows[number])))
+    )
+    for done, (rank, number) in enumerate(order):
+        if done and request["seconds"] is not None and monotonic() - begun > request["seconds"]:
+            return
+        yield {"say": f"window {done + 1} of {len(order)}"}
+        tokens = windows[number][rank]
+        if len(tokens) < 2:
+            raise Refused(f"text {number + 1} has too few tokens to score")
+        nats = math.fsum(surprise if surprise == surprise else math.inf for surprise in scorer.surprises(tokens))
+        nats = round(nats, NATS_DIGITS) if math.isfinite(nats) else math.inf
+        digest = hashlib.sha256(repr(tokens).encode()).hexdigest()[:16]
+        yield {"window": [number, rank, nats, len(tokens) - 1, digest]}
 
 
 def _loaded(request: dict[str, Any]) -> tuple[Session, bool]:
@@ -242,8 +295,7 @@ def _loaded(request: dict[str, Any]) -> tuple[Session, bool]:
     load = partial(
         Session,
         request["model"],
-        request["adapters"],
-        tokens=request["tokens"],
+        tokens=request["window_tokens"],
         threads=request["threads"],
         wall_seconds=request["wall_seconds"],
         port=request["port"],

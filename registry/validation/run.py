@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -32,12 +33,22 @@ from organs.registry.entities.verdict import RunFailure, RunReport, TextScore, T
 from organs.registry.errors import NotAssemblable, NotComposedHere, NotFound, StoreError
 from organs.registry.names import parse_model_name
 from organs.registry.store import BlobStore
-from organs.registry.validation.comparison import DONORS_MAX, Candidate, Progress, ScoreKey, Validation, validate
+from organs.registry.validation.comparison import (
+    DONORS_MAX,
+    TOKENS_ENOUGH,
+    Budget,
+    Candidate,
+    Progress,
+    ScoreKey,
+    Validation,
+    validate,
+)
+from organs.registry.validation.intervals import LOOK_MIN, interval_of
 from organs.registry.validation.runtime import (
-    TOKENS_DEFAULT,
     Reading,
     Runtime,
     Score,
+    Window,
 )
 from organs.registry.validation.texts import Text
 
@@ -60,16 +71,16 @@ def run_chimera(
     name: str,
     texts: Sequence[Text],
     runtime: Runtime,
-    tokens: int = TOKENS_DEFAULT,
+    budget: Budget | None = None,
     progress: Progress = lambda _: None,
     folder: Path | None = None,
 ) -> RunResult:
     """Run the chimera `name` (a name or a digest) and store the verdict.
 
-    Temporary files are written below `folder` (by default the system's temporary folder): at most two of the chimera's
-    size at once. Models with stored scores are not run again, except the chimera. Raises NotFound, also for a model
-    that was not composed here, NoRuntime, NoVerdict if the base does not run (nothing is stored then), BadInput for too
-    short texts and contexts, StoreError, DiskFull.
+    Temporary files are written below `folder` (by default the system's temporary folder): at most three of the
+    chimera's size at once, and one for each donor. Windows with stored scores are not scored again, except the
+    chimera's. Raises NotFound, also for a model that was not composed here, NoRuntime, NoVerdict if the base does not
+    run (nothing is stored then), BadInput for too short texts and contexts, StoreError, DiskFull.
     """
     with catalog.reading() as session:
         trial = _trial(session, name)
@@ -81,7 +92,7 @@ def run_chimera(
         trial.grafted,
         texts,
         runtime,
-        tokens,
+        budget,
         progress,
         CatalogScores(catalog),
         folder,
@@ -91,7 +102,8 @@ def run_chimera(
     with catalog.writing() as session:
         verdict = result.verdict
         report = encode(verdict_report(run)).decode()
-        add_verdict(session, trial.model.id, result.runtime, verdict.kind.value, verdict.reason, report)
+        strength = sum(min(text.tokens, TOKENS_ENOUGH) for text in verdict.texts)
+        add_verdict(session, trial.model.id, result.runtime, verdict.kind.value, verdict.reason, report, strength)
     return run
 
 
@@ -110,8 +122,9 @@ def verdict_report(run: RunResult) -> VerdictReport:
         verdict=result.verdict.kind.value,
         reason=result.verdict.reason,
         runtime=result.runtime,
-        tokens=result.tokens,
-        tokens_remark=result.tokens_remark,
+        tokens=max((text.tokens for text in result.verdict.texts), default=0),
+        window_tokens=result.window_tokens,
+        seconds=round(result.seconds, 1),
         base=_run_report(run.base, result.base),
         chimera=_run_report(run.model, result.chimera),
         control=None if result.control is None else _run_report("control", result.control),
@@ -133,18 +146,23 @@ class CatalogScores:
     def get(self, key: ScoreKey) -> Score | None:
         """Return the score under `key`, or None."""
         with self.catalog.reading() as session:
-            row = stored_score(session, key.model, key.text, key.tokens, key.runtime)
+            row = stored_score(session, key.model, key.text, key.window_tokens, key.runtime)
         if row is None:
             return None
         values = json.loads(row)
-        surprises = values.pop("surprises", None)
-        return Score(**values, surprises=None if surprises is None else tuple(surprises))
+        windows = tuple(Window(math.inf if nats is None else nats, *rest) for nats, *rest in values["windows"])
+        return Score(values["text"], windows, values["window_count"], values["token_count"])
 
     def put(self, key: ScoreKey, score: Score) -> None:
         """Store `score` under `key`."""
+        values = asdict(score)
+        values["windows"] = [
+            [window.nats if math.isfinite(window.nats) else None, window.tokens, window.digest]
+            for window in score.windows
+        ]
         with self.catalog.writing() as session:
-            document, perplexity = json.dumps(asdict(score), separators=(",", ":")), _finite(score.perplexity)
-            record_score(session, key.model, key.text, key.tokens, key.runtime, document, perplexity)
+            document, perplexity = json.dumps(values, separators=(",", ":")), _finite(score.perplexity)
+            record_score(session, key.model, key.text, key.window_tokens, key.runtime, document, perplexity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,16 +239,22 @@ def _placed(store: BlobStore, plans: Sequence[FilePlan], folder: Path | None) ->
 
 
 def _text_verdict(result: Validation, place: int) -> TextVerdict:
-    """Return p / p0 of one text with its paired standard error, the share recovered, and the tokens scored."""
+    """Return the comparison of chimera and base on one text."""
     text, scores = result.texts[place], result.verdict.texts[place]
-    known = (reading.scores[place].tokens for reading in (result.chimera, result.base) if place < len(reading.scores))
     return TextVerdict(
         name=text.name,
         digest=text.digest,
+        verdict=scores.kind.value,
+        settled=scores.is_settled,
+        counts=scores.is_known,
         ratio=_finite(scores.ratio),
-        ratio_error=_finite(scores.ratio_error),
+        ratio_error=None if scores.change is None or scores.ratio is None else scores.ratio * scores.change.error,
+        ratio_margin=_finite(scores.ratio_margin),
         recovered=_finite(scores.recovered),
-        tokens=next((tokens for tokens in known if tokens is not None), None),
+        windows=len(scores.chimera),
+        tokens=scores.tokens,
+        tokens_needed=scores.tokens_needed,
+        bits=_finite(scores.bits),
     )
 
 
@@ -243,7 +267,7 @@ def _run_report(name: str, reading: Reading) -> RunReport:
             TextScore(
                 text=score.text,
                 perplexity=_finite(score.perplexity),
-                standard_error=_finite(score.standard_error),
+                standard_error=_perplexity_error(score),
                 tokens=score.tokens,
             )
             for score in reading.scores
@@ -251,6 +275,15 @@ def _run_report(name: str, reading: Reading) -> RunReport:
         written=reading.written,
         log=reading.log,
     )
+
+
+def _perplexity_error(score: Score) -> float | None:
+    """Return the standard error of a perplexity over the windows, by the delta method; None if unknown."""
+    perplexity = _finite(score.perplexity)
+    if perplexity is None or len(score.windows) < LOOK_MIN:
+        return None
+    interval = interval_of([window.nats / window.tokens for window in score.windows], 1)
+    return None if interval is None else _finite(perplexity * interval.error)
 
 
 def _finite(value: float | None) -> float | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -12,12 +13,11 @@ from organs.registry.errors import OrganError
 from organs.registry.errors import Text as ShortText
 from organs.registry.validation.texts import Text
 
-TOKENS_DEFAULT = 128
-TOKENS_MIN = 32
+WINDOW_TOKENS = 256
+"""Tokens of a window with the special token that begins a text, unless a context is smaller."""
+WINDOW_TOKENS_MIN = 32
 """A perplexity of fewer tokens has no meaning."""
-TOKENS_MAX = 4096
-TEXTS_MAX = 8
-ADAPTERS_MAX = 16
+TEXTS_MAX = 16
 
 Say = Callable[[str], None]
 """A callback with the current action of a runtime, in a few words."""
@@ -38,28 +38,24 @@ class NoVerdict(OrganError, code="no-verdict"):
 
 
 @dataclass(frozen=True, slots=True)
-class Adapter:
-    """A LoRA adapter that the runtime applies while loading, with its scale."""
-
-    path: Path
-    scale: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class Request:
-    """A model (the first file of a split set) and the texts to score: the first `tokens` predicted tokens of each."""
+    """A model (the first file of a split set), and the windows of texts to score."""
 
     model: Path
     texts: tuple[Text, ...]
-    tokens: int = TOKENS_DEFAULT
-    adapters: tuple[Adapter, ...] = ()
+    ranks: tuple[range, ...]
+    """For each text, the windows to score, by their places in the order of `spread_order`."""
+    window_tokens: int = WINDOW_TOKENS
+    seconds: float | None = None
+    """No window is begun after so many seconds, except the first."""
+    writes: bool = False
+    """Whether to generate text."""
     chat: bool = False
-    """Whether to generate text with the model's chat template."""
+    """Whether to generate it with the model's chat template."""
 
     def __post_init__(self) -> None:
-        assert 1 <= len(self.texts) <= TEXTS_MAX
-        assert TOKENS_MIN <= self.tokens <= TOKENS_MAX
-        assert len(self.adapters) <= ADAPTERS_MAX
+        assert 1 <= len(self.texts) == len(self.ranks) <= TEXTS_MAX
+        assert self.window_tokens >= WINDOW_TOKENS_MIN
 
 
 class FailureKind(StrEnum):
@@ -82,20 +78,54 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """The score of a window: the sum of -ln of the probabilities of its tokens, infinite if it is not finite."""
+
+    nats: float
+    tokens: int
+    digest: str
+    """A digest of the tokens: windows of two models with the same digest can be compared."""
+
+
+@dataclass(frozen=True, slots=True)
 class Score:
-    """The perplexity of one text: None if the runtime only reports that the model loads, infinite if not finite."""
+    """The scores of the first windows of a text, in the order of their ranks."""
 
     text: str
-    perplexity: float | None
-    standard_error: float | None
-    tokens: int | None
-    surprises: tuple[float, ...] | None = None
-    """Surprise of each scored token in nats; None if unknown, or if one of them is not finite."""
+    windows: tuple[Window, ...]
+    window_count: int
+    """The number of windows of the whole text."""
+    token_count: int
+    """The number of tokens of the whole text."""
+
+    @property
+    def tokens(self) -> int:
+        """The number of scored tokens."""
+        return sum(window.tokens for window in self.windows)
+
+    @property
+    def perplexity(self) -> float | None:
+        """exp of the mean of -ln of the probabilities; infinite if it is not finite, None without a window."""
+        return perplexity_of(self.windows)
+
+
+def perplexity_of(windows: Sequence[Window]) -> float | None:
+    """Return the perplexity over all tokens of `windows`; infinite if it is not finite, None without a token."""
+    tokens = sum(window.tokens for window in windows)
+    if not tokens:
+        return None
+    try:
+        return math.exp(math.fsum(window.nats for window in windows) / tokens)
+    except OverflowError:
+        return math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The result of a runtime for a model. Without a failure, `scores` has one score for each text, in order."""
+    """The result of a runtime for a model. Without a failure, `scores` has one score for each text, in order.
+
+    If the time was over, some texts have fewer windows than were requested.
+    """
 
     failure: Failure | None
     scores: tuple[Score, ...]
@@ -114,7 +144,7 @@ class Reading:
 
 
 class Runtime(Protocol):
-    """Loads a model and computes the perplexity of texts."""
+    """Loads a model and scores windows of texts."""
 
     @property
     def identity(self) -> str:

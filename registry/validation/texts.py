@@ -1,54 +1,67 @@
-"""The texts that models are scored on: two built-in ones, written for this project, or a file of the user's."""
+"""The texts that models are scored on: the built-in suite, written for this project, or files of the user's.
+
+A text is cut into windows of tokens by the tokenizer of each model. `spread_order` is the order in which the windows
+of a text are scored: however many are scored, they are spread over the whole text.
+"""
 
 from __future__ import annotations
 
+import codecs
 import os
 import stat
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadSource
 
-TEXT_MAX_BYTES = 1024 * 1024
+KINDS = ("python", "javascript", "documentation", "encyclopedic", "narrative", "dialogue", "reasoning", "german")
+"""The kinds of text of the built-in suite: about 20 kB each."""
+
+SAMPLE_MAX_BYTES = 1024 * 1024
+"""Of a longer text, sections that are spread over it are scored."""
+SECTION_BYTES = 16 * 1024
+FILES_MAX = 10_000
 WORDS_MIN = 8
 """A perplexity of fewer words has no meaning."""
 TEXT_NAME_MAX_LENGTH = 80
 
-BUILT_IN_NAMES = ("code", "prose")
-
 _FOLDER = Path(__file__).with_name("texts")
+_CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
+"""Bytes of UTF-8 inside of a character."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text to score: its name, content, and the SHA-256 of its UTF-8 bytes."""
+    """A text to score: its name, its content (at most SAMPLE_MAX_BYTES), and the SHA-256 of its UTF-8 bytes."""
 
     name: str
     text: str
     digest: Digest
 
 
-def built_in_texts() -> tuple[Text, ...]:
-    """Return a text of Python code and one of documentation, a few hundred tokens each."""
-    return tuple(_named(name, (_FOLDER / f"{name}.txt").read_bytes()) for name in BUILT_IN_NAMES)
+def built_in_texts(kinds: Sequence[str] = KINDS) -> tuple[Text, ...]:
+    """Return texts of the built-in suite, which has texts of the `KINDS`."""
+    return tuple(_named(kind, (_FOLDER / f"{kind}.txt").read_bytes()) for kind in kinds)
 
 
 def read_text(path: Path) -> Text:
-    """Return the text in the file `path`, named after it.
+    """Return the text in the file `path`, or in all text files of the folder `path` and its folders, named after it.
 
-    Raises BadSource if it is not a regular file, larger than 1 MiB, not UTF-8, has a NUL, or fewer than 8 words.
+    Of more than SAMPLE_MAX_BYTES, sections of SECTION_BYTES are read, evenly spread over all files in the order of
+    their paths. In a folder, hidden files and files that are not UTF-8 text are left out. Raises BadSource if there is
+    no text, if a file is not UTF-8, has a NUL or fewer than WORDS_MIN words, and for more than FILES_MAX files.
     """
     try:
-        data = _bytes(path)
+        files = _files_of(path) if path.is_dir() else [(path, _size_bytes(path))]
+        data = "\n\n".join(_sections(files)).encode()
     except OSError as error:
-        raise BadSource(f"{path}: {error.strerror}") from error
-    if len(data) > TEXT_MAX_BYTES:
-        raise BadSource(f"{path}: a text to score has at most {TEXT_MAX_BYTES} bytes")
-    try:
-        text = _named(path.stem[:TEXT_NAME_MAX_LENGTH] or "text", data)
+        raise BadSource(f"{error.filename or path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise BadSource(f"{path}: not UTF-8 at byte {error.start}: a text to score is plain text") from error
+        raise BadSource(f"{path}: not UTF-8: a text to score is plain text") from error
+    text = _named(path.absolute().stem[:TEXT_NAME_MAX_LENGTH] or "text", data)
     if "\0" in text.text:
         raise BadSource(f"{path}: holds a NUL: a text to score is plain text")
     if len(text.text.split()) < WORDS_MIN:
@@ -56,13 +69,64 @@ def read_text(path: Path) -> Text:
     return text
 
 
-def _bytes(path: Path) -> bytes:
-    """Return the content of the file, at most one byte more than allowed."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise BadSource(f"{path}: not a regular file")
-        return file.read(TEXT_MAX_BYTES + 1)
+def spread_order(count: int) -> list[int]:
+    """Return the numbers 0 to `count` - 1 in the order of the van der Corput sequence: any prefix is evenly spread."""
+    bits = max(1, (count - 1).bit_length())
+    return sorted(range(count), key=lambda number: int(f"{number:0{bits}b}"[::-1], 2))
+
+
+def _files_of(folder: Path) -> list[tuple[Path, int]]:
+    """Return the text files in `folder` and its folders, in the order of their paths, with their sizes in bytes."""
+    files: list[tuple[Path, int]] = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        paths = (Path(place, name) for name in sorted(names) if not name.startswith("."))
+        files += [(path, path.stat().st_size) for path in paths if path.is_file() and _is_text(path)]
+        if len(files) > FILES_MAX:
+            raise BadSource(f"{folder}: more than {FILES_MAX:,} files; name a folder with fewer")
+    return files
+
+
+def _is_text(path: Path) -> bool:
+    """Return whether a file begins with UTF-8 text."""
+    try:
+        return "\0" not in _section(path, 0, SECTION_BYTES)
+    except UnicodeDecodeError:
+        return False
+
+
+def _size_bytes(path: Path) -> int:
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise BadSource(f"{path}: neither a file nor a folder")
+    return status.st_size
+
+
+def _sections(files: Sequence[tuple[Path, int]]) -> Iterator[str]:
+    """Return the whole text of `files`, or sections that are evenly spread over it."""
+    total = sum(size for _, size in files)
+    if total <= SAMPLE_MAX_BYTES:
+        yield from (_section(path, 0, size) for path, size in files)
+        return
+    count = SAMPLE_MAX_BYTES // SECTION_BYTES
+    starts, before = deque(total * number // count for number in range(count)), 0
+    for path, size in files:
+        while starts and starts[0] < before + size:
+            yield _section(path, starts.popleft() - before, SECTION_BYTES)
+        before += size
+
+
+def _section(path: Path, start: int, size: int) -> str:
+    """Return the text in up to `size` bytes from `start` on, without a line, word or character that is cut there."""
+    with path.open("rb") as file:
+        file.seek(start)
+        data = file.read(size)
+        is_end = file.read(1) == b""
+    if start:
+        half = data[: size // 2]
+        cut = half.find(b"\n") if b"\n" in half else half.find(b" ")
+        data = data[cut + 1 :].lstrip(_CONTINUATION_BYTES)
+    return codecs.getincrementaldecoder("utf-8")().decode(data, final=is_end)
 
 
 def _named(name: str, data: bytes) -> Text:

@@ -1,76 +1,40 @@
-"""Compute perplexities from the log-probabilities of tokens, and a verdict from perplexities. Pure."""
+"""The verdict on a chimera, from the scores of the same windows by the chimera, its base and its control. Pure.
+
+With p the chimera's perplexity, p0 the base's and pz the control's, three means are estimated for each text, each from
+one difference for each window, in nats for each token:
+
+    change      ln p - ln p0
+    weight      ln pz - ln p0: what the zeroed organs are worth
+    shortfall   ln p - 0.2 ln p0 - 0.8 ln pz, above 0 if less than 0.2 of that is restored
+
+A rule holds only if the whole interval lies beyond its limit.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-STORED_DIGITS = 4
-"""Decimals of a stored surprise: 0.0001 nats are a hundredth of a percent of a perplexity."""
+from organs.registry.validation.intervals import LOOK_MIN, Interval, interval_of
+from organs.registry.validation.runtime import Window, perplexity_of
 
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A perplexity, its standard error (None if unknown), and the number of scored tokens."""
-
-    perplexity: float
-    standard_error: float | None
-    tokens: int
-
-
-def estimate(surprises: Sequence[float]) -> Estimate:
-    """Return the perplexity of `surprises`: exp of the mean of the negative natural logarithms of probabilities.
-
-    The standard error is that of the mean surprise (with n − 1), converted by the delta method: the derivative of
-    exp at the mean is the perplexity itself. A surprise that is not finite makes the perplexity infinite, and so does
-    one that is too large for a float; neither has a standard error.
-    """
-    assert surprises
-    count = len(surprises)
-    if not all(map(math.isfinite, surprises)):
-        return Estimate(math.inf, None, count)
-    try:
-        mean = math.fsum(surprises) / count
-        perplexity = math.exp(mean)
-    except OverflowError:
-        return Estimate(math.inf, None, count)
-    if count == 1:
-        return Estimate(perplexity, None, count)
-    variance = sum((surprise - mean) * (surprise - mean) for surprise in surprises) / (count - 1)
-    error = perplexity * math.sqrt(variance / count)
-    return Estimate(perplexity, error if math.isfinite(error) else None, count)
-
-
-def rounded_surprises(surprises: Sequence[float]) -> tuple[float, ...] | None:
-    """Return `surprises`, rounded for storage; None if any of them is not finite."""
-    if not all(map(math.isfinite, surprises)):
-        return None
-    return tuple(round(surprise, STORED_DIGITS) for surprise in surprises)
-
-
-def paired_error(first: Sequence[float] | None, second: Sequence[float] | None) -> float | None:
-    """Return the standard error of ln p - ln p', the difference of two mean surprises of the same tokens, in nats.
-
-    It is s / sqrt(n), with s the standard deviation of the differences by token (with n - 1). The difficulty of a token
-    for both models cancels, so it is much smaller than the errors of the two perplexities suggest. None if either is
-    unknown, if the numbers of tokens differ, and for less than two tokens.
-    """
-    if first is None or second is None or len(first) != len(second) or len(first) < 2:
-        return None
-    count = len(first)
-    differences = [left - right for left, right in zip(first, second, strict=True)]
-    mean = sum(differences) / count
-    variance = sum((difference - mean) * (difference - mean) for difference in differences) / (count - 1)
-    error = math.sqrt(variance / count)
-    return error if math.isfinite(error) else None
-
+BROKEN_FROM = 3.0
+WEAK_BELOW = 1.05
+INERT_BELOW = 0.2
+DEGRADED_FROM = 1.25
+GAINS_BELOW = 0.98
+SAME_WITHIN = 0.02
+"""A change whose whole interval lies within so much of the base's perplexity needs no further windows."""
+KNOWN_BITS = 3.5
+"""A base knows a kind of text if it needs at most so many bits for each byte. Guessing English letters by pairs of
+letters needs about 3.4."""
 
 TIMES_FROM = 10.0
 """From this ratio of perplexities on, texts state a multiple, below it a percentage."""
-FINE_BELOW = 0.01
-"""A percentage with a smaller standard error has a decimal."""
+FINE_BELOW = 0.02
+"""A percentage with a smaller margin has a decimal."""
 
 
 def figure(perplexity: float) -> str:
@@ -80,37 +44,17 @@ def figure(perplexity: float) -> str:
     return f"{perplexity:,.0f}" if perplexity >= 1000 else f"{perplexity:.1f}"
 
 
-def change_text(ratio: float, ratio_error: float) -> str:
-    """Return a ratio of perplexities with its standard error for people: `−6% ± 3%`, `513.6 ± 60.1 times`."""
+def change_text(ratio: float, margin: float) -> str:
+    """Return a ratio of perplexities with its margin for people: `−5.9% ± 0.7%`, `513.6 ± 60.1 times`."""
     if ratio >= TIMES_FROM:
-        return f"{figure(ratio)} ± {figure(ratio_error)} times"
-    digits = 1 if ratio_error < FINE_BELOW else 0
+        return f"{figure(ratio)} ± {figure(margin)} times"
+    digits = 1 if margin < FINE_BELOW else 0
     change = round(100.0 * (ratio - 1.0), digits) + 0.0  # no negative zero
-    return f"{change:+.{digits}f}% ± {100.0 * ratio_error:.{digits}f}%".replace("-", "−")
-
-
-def lengths_text(lengths: Sequence[tuple[str, int | None]], most: int) -> str:
-    """Return the number of scored tokens of each text; at most `most` if a runtime does not state it.
-
-    `128 tokens of code, 97 tokens of prose`.
-    """
-    return ", ".join(
-        f"{tokens} tokens of {name}" if tokens is not None else f"{most} tokens of {name} at most"
-        for name, tokens in lengths
-    )
-
-
-BROKEN_FROM = 3.0
-WEAK_BELOW = 1.05
-INERT_BELOW = 0.2
-DEGRADED_FROM = 1.25
-GAINS_BELOW = 0.98
-CHANCE_WITHIN = 2.0
-"""Standard errors within which a difference may be chance."""
+    return f"{change:+.{digits}f}% ± {100.0 * margin:.{digits}f}%".replace("-", "−")
 
 
 class VerdictKind(StrEnum):
-    """The kinds of verdicts."""
+    """The kinds of verdicts, on one text and on all."""
 
     BROKEN = "broken"
     UNDECIDED = "undecided"
@@ -122,65 +66,147 @@ class VerdictKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TextScores:
-    """The perplexities on one text; None if unknown. Those of the donors do not affect the verdict."""
+    """The scores of the same windows of one text. Those of the donors do not affect the verdict."""
 
     text: str
-    base: float | None
-    chimera: float | None
-    control: float | None = None
-    donors: tuple[float | None, ...] = ()
-    difference_error: float | None = None
-    """Standard error of ln p - ln p0, by tokens; None if unknown."""
+    base: tuple[Window, ...]
+    chimera: tuple[Window, ...]
+    control: tuple[Window, ...] | None = None
+    donors: tuple[tuple[Window, ...], ...] = ()
+    look_count: int = 1
+    """How often the scores are examined while windows are added."""
+    bits: float | None = None
+    """Bits that the base needs for each byte of the text; None if unknown."""
+    change: Interval | None = field(init=False)
+    """Of ln p - ln p0; None if it is not finite or there are too few windows."""
+    weight: Interval | None = field(init=False)
+    """Of ln pz - ln p0; None without a control, and if it is not finite."""
+    shortfall: Interval | None = field(init=False)
+    """Of ln p - 0.2 ln p0 - 0.8 ln pz; None like `weight`."""
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        base, chimera, control = map(_surprises, (self.base, self.chimera, self.control or ()))
+        pairs, triples = list(zip(chimera, base, strict=False)), list(zip(chimera, base, control, strict=False))
+        share = INERT_BELOW
+        set_field(self, "change", self._interval(p - p0 for p, p0 in pairs))
+        set_field(self, "weight", self._interval(pz - p0 for _, p0, pz in triples))
+        set_field(self, "shortfall", self._interval(p - share * p0 - (1.0 - share) * pz for p, p0, pz in triples))
+
+    def _interval(self, differences: Iterable[float]) -> Interval | None:
+        return interval_of(list(differences), self.look_count)
 
     @property
-    def difference(self) -> float | None:
-        """ln p - ln p0 in nats; None if they cannot be compared."""
-        p0, p = _usable(self.base), _usable(self.chimera)
-        return None if p0 is None or p is None else math.log(p) - math.log(p0)
+    def tokens(self) -> int:
+        """The number of tokens of the chimera's windows."""
+        return sum(window.tokens for window in self.chimera)
 
     @property
-    def ratio_error(self) -> float | None:
-        """The standard error of the ratio, by the delta method; None if unknown."""
-        if self.ratio is None or self.difference_error is None:
-            return None
-        error = self.ratio * self.difference_error
-        return error if math.isfinite(error) else None
-
-    @property
-    def may_be_chance(self) -> bool:
-        """Whether the difference of p and p0 is small enough to be chance."""
-        if self.difference is None or self.difference_error is None:
-            return False
-        return abs(self.difference) <= CHANCE_WITHIN * self.difference_error
+    def is_known(self) -> bool:
+        """Whether the base knows this kind of text; only then does it count for the verdict on all texts."""
+        return self.bits is None or self.bits <= KNOWN_BITS
 
     @property
     def ratio(self) -> float | None:
-        """p / p0; None if they cannot be compared."""
-        p0, p = _usable(self.base), _usable(self.chimera)
-        return None if p0 is None or p is None else p / p0
+        """p / p0; None if it is unknown or not finite."""
+        return _ratio(self.change)
 
     @property
-    def control_ratio(self) -> float | None:
-        """pz / p0, infinite if pz is; None if they cannot be compared."""
-        p0, pz = _usable(self.base), _usable(self.control, infinite=True)
-        return None if p0 is None or pz is None else pz / p0
+    def ratio_margin(self) -> float | None:
+        """The margin of the ratio, by the delta method; None if unknown."""
+        return None if self.change is None or self.ratio is None else self.ratio * self.change.margin
+
+    @property
+    def has_endless_control(self) -> bool:
+        """Whether the perplexity of the control is infinite, so that any finite one is a complete recovery."""
+        return self.control is not None and perplexity_of(self.control) == math.inf
 
     @property
     def recovered(self) -> float | None:
-        """r, the recovered share of the loss; None without a loss and if it cannot be compared."""
-        p0, p, pz = _usable(self.base), _usable(self.chimera), _usable(self.control, infinite=True)
-        if p0 is None or p is None or pz is None or pz <= p0:
-            return None
-        if math.isinf(pz):
+        """r = (ln pz - ln p) / (ln pz - ln p0), the recovered share of the loss; None without a loss."""
+        if self.has_endless_control and self.change is not None:
             return 1.0
-        # Two adjacent floats can have the same logarithm.
-        whole = math.log(pz) - math.log(p0)
-        return (math.log(pz) - math.log(p)) / whole if whole > 0 else None
+        if self.change is None or self.weight is None or self.weight.mean <= 0.0:
+            return None
+        return (self.weight.mean - self.change.mean) / self.weight.mean
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether zeroing the organs costs too little to decide anything."""
+        return self.weight is not None and self.weight.high < math.log(WEAK_BELOW)
+
+    @property
+    def works(self) -> bool:
+        """Whether the organs are known to restore more than INERT_BELOW of what the model loses without them."""
+        if self.weight is None or self.shortfall is None:
+            return self.has_endless_control
+        return self.weight.low > math.log(WEAK_BELOW) and self.shortfall.high < 0.0
+
+    @property
+    def kind(self) -> VerdictKind:
+        """The verdict on this text."""
+        if perplexity_of(self.chimera) == math.inf:
+            return VerdictKind.BROKEN
+        change, weight, shortfall = self.change, self.weight, self.shortfall
+        if change is None:
+            return VerdictKind.UNDECIDED
+        if change.low > math.log(BROKEN_FROM):
+            return VerdictKind.BROKEN
+        if weight is not None and shortfall is not None and weight.low > math.log(WEAK_BELOW) and shortfall.low > 0.0:
+            return VerdictKind.INERT
+        if change.low > math.log(DEGRADED_FROM):
+            return VerdictKind.DEGRADED
+        if change.high < 0.0 and change.mean < math.log(GAINS_BELOW):
+            return VerdictKind.GAINS
+        is_harmless = change.high < math.log(DEGRADED_FROM)
+        return VerdictKind.COHERENT if is_harmless and (self.control is None or self.works) else VerdictKind.UNDECIDED
+
+    @property
+    def windows_needed(self) -> int | None:
+        """The number of windows that would settle everything, if means and deviations stay: 0 if all is settled.
+
+        None if no number would, or if it is unknown. Settled are the sign of the change, or that it is small; and
+        the verdict on this text, or that the organs are too weak for one.
+        """
+        change = self.change
+        if perplexity_of(self.chimera) == math.inf or self.kind in (VerdictKind.BROKEN, VerdictKind.INERT):
+            return 0
+        if change is None:
+            return None
+        needed = [_needed_for_sign(change)]
+        if self.kind is VerdictKind.UNDECIDED and not change.excludes(math.log(DEGRADED_FROM)):
+            needed.append(change.count_to_exclude(math.log(DEGRADED_FROM)))
+        elif self.kind is VerdictKind.UNDECIDED and not self.is_weak and self.weight and self.shortfall:
+            is_heavy = self.weight.excludes(math.log(WEAK_BELOW))
+            way = (self.shortfall, 0.0) if is_heavy else (self.weight, math.log(WEAK_BELOW))
+            needed.append(way[0].count_to_exclude(way[1]))
+        return None if None in needed else max(number for number in needed if number is not None)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the verdict on this text and the sign of the change are settled."""
+        return self.windows_needed == 0
+
+    @property
+    def tokens_needed(self) -> int | None:
+        """About the number of tokens that would settle everything; None if it is settled or unknown."""
+        windows = self.windows_needed
+        return windows * self.tokens // len(self.chimera) if windows and self.chimera else None
+
+
+def _needed_for_sign(change: Interval) -> int | None:
+    """Return the number of windows that settles the sign of a change, or that it is small; 0 if it is settled."""
+    small = math.log1p(SAME_WITHIN)
+    if change.excludes(0.0) or abs(change.mean) + change.margin < small:
+        return 0
+    spare = small - abs(change.mean)
+    ways = [change.count_to_exclude(0.0), math.ceil(change.count * (change.margin / spare) ** 2) if spare > 0 else None]
+    return min((way for way in ways if way is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict, its reason in one or two sentences with figures, and the numbers by text."""
+    """The verdict, its reason in a few sentences with figures, and the scores by text."""
 
     kind: VerdictKind
     reason: str
@@ -192,148 +218,156 @@ def judge(
 ) -> Verdict:
     """Return the verdict on a chimera.
 
-    `failure` is the reason why it did not load or run, as the end of a sentence; `remark` is a sentence after the
-    reason, such as why there is no control. `act` describes the organs that are zeroed in the control: "grafted", or
-    "changed" if it is only known that they differ from the base's.
+    Texts that the base does not know count only if it knows none of them. `failure` is the reason why the chimera did
+    not load or run, as the end of a sentence; `remark` is a sentence after the reason, such as why there is no control.
+    `act` describes the organs that are zeroed in the control: "grafted", or "changed" if it is only known that they
+    differ from the base's.
     """
     scores = tuple(texts)
-    kind, reason = (
-        _broken(scores, failure) or _incomparable(scores) or _against_control(scores, act) or _against_base(scores, act)
-    )
-    sentences = [reason, remark or _without_control(scores, kind, act)]
-    return Verdict(kind, " ".join(sentence for sentence in sentences if sentence), scores)
-
-
-_Decision = tuple[VerdictKind, str]
-
-
-def _broken(scores: tuple[TextScores, ...], failure: str | None) -> _Decision | None:
     if failure is not None:
-        return VerdictKind.BROKEN, f"The chimera does not run: {failure.rstrip('.')}."
-    for score in scores:
-        if score.chimera is not None and _usable(score.chimera) is None:
-            return VerdictKind.BROKEN, f"The chimera has no finite perplexity on {score.text}."
-    worst = _worst(_above(scores, BROKEN_FROM), lambda score: score.ratio, largest=True)
-    if worst is not None:
-        return VerdictKind.BROKEN, f"{_compared(worst)}, more than {BROKEN_FROM:g} times as much.{_chance(worst)}"
-    return None
+        return Verdict(VerdictKind.BROKEN, _joined(f"The chimera does not run: {failure.rstrip('.')}.", remark), scores)
+    if not any(score.chimera for score in scores):
+        return Verdict(VerdictKind.UNDECIDED, _joined("Nothing was scored.", remark), scores)
+    counting = tuple(score for score in scores if score.is_known) or scores
+    kind = _overall(counting)
+    sentences = [_headline(kind, counting, act), _by_text(scores), _unknown(scores, counting), _missing(kind, counting)]
+    return Verdict(kind, _joined(*sentences, remark), scores)
 
 
-def _incomparable(scores: tuple[TextScores, ...]) -> _Decision | None:
-    if not scores:
-        return VerdictKind.UNDECIDED, "Nothing was scored."
-    for score in scores:
-        for role, value in (("base", score.base), ("chimera", score.chimera)):
-            if _usable(value) is None:
-                return VerdictKind.UNDECIDED, f"The {role} has no perplexity on {score.text}."
-    return None
+def _overall(scores: Sequence[TextScores]) -> VerdictKind:
+    """Return the verdict on all texts: the first of the worst ones that holds on any text."""
+    kinds = {score.kind for score in scores}
+    works = any(score.works for score in scores)
+    if VerdictKind.BROKEN in kinds:
+        return VerdictKind.BROKEN
+    if VerdictKind.INERT in kinds and not works:
+        return VerdictKind.INERT
+    for kind in (VerdictKind.DEGRADED, VerdictKind.GAINS):
+        if kind in kinds:
+            return kind
+    undecided = [score for score in scores if score.kind is VerdictKind.UNDECIDED and not _is_harmless_and_weak(score)]
+    return VerdictKind.UNDECIDED if undecided or VerdictKind.COHERENT not in kinds else VerdictKind.COHERENT
 
 
-def _against_control(scores: tuple[TextScores, ...], act: str) -> _Decision | None:
-    controlled = tuple(score for score in scores if score.control_ratio is not None)
-    weak = tuple(score for score in controlled if _pz(score) < WEAK_BELOW * _p0(score))
-    weakest = _worst(weak, lambda score: score.control_ratio, largest=False)
-    if weakest is not None:
-        reason = (
+def _is_harmless_and_weak(score: TextScores) -> bool:
+    return score.is_weak and score.change is not None and score.change.high < math.log(DEGRADED_FROM)
+
+
+def _headline(kind: VerdictKind, scores: Sequence[TextScores], act: str) -> str:
+    """Return the reason of the verdict, with the figures of the text that decides it."""
+    decisive = [score for score in scores if score.kind is kind]
+    if kind is VerdictKind.UNDECIDED:
+        return _undecided(scores, act)
+    first = _extreme(decisive, lambda score: score.ratio, largest=kind is not VerdictKind.GAINS) or decisive[0]
+    if perplexity_of(first.chimera) == math.inf:
+        return f"The chimera has no finite perplexity on {first.text}."
+    sentence = _compared(first)
+    if kind is VerdictKind.BROKEN:
+        return f"{sentence}: more than {BROKEN_FROM:g} times as much."
+    if kind is VerdictKind.INERT:
+        pz = perplexity_of(first.control or ())
+        return (
+            f"The {act} organs do not work. {sentence}. With these organs zeroed it is {_shown(pz)}: they restore only "
+            f"{_percent(first.recovered)} of the difference."
+        )
+    if kind is VerdictKind.DEGRADED:
+        return f"{sentence}: more than {DEGRADED_FROM:g} times as much.{_working(scores, act)}"
+    return f"{sentence}.{_working(scores, act)}"
+
+
+def _undecided(scores: Sequence[TextScores], act: str) -> str:
+    if all(score.change is None for score in scores):
+        return f"Too little was scored to decide: at least {LOOK_MIN} windows of a text are needed."
+    if all(score.is_weak for score in scores):
+        weakest = scores[0]
+        return (
             f"The {act} blocks matter too little to decide: without them, the perplexity on {weakest.text} is "
-            f"{figure(_pz(weakest))}; the base's is {figure(_p0(weakest))}."
+            f"{_shown(perplexity_of(weakest.control or ()))}; the base's is {_shown(perplexity_of(weakest.base))}."
         )
-        return VerdictKind.UNDECIDED, reason
-    least = _worst(scores, lambda score: score.recovered, largest=False)
-    if least is not None and least.recovered is not None and least.recovered < INERT_BELOW:
-        reason = (
-            f"The {act} organs do not work. {_compared(least)}. With these organs zeroed it is {figure(_pz(least))}: "
-            f"they recover only {least.recovered:.0%} of the difference."
-        )
-        return VerdictKind.INERT, reason
-    return None
+    names = [score.text for score in scores if score.kind is VerdictKind.UNDECIDED and not _is_harmless_and_weak(score)]
+    return f"The measurement does not settle it on {', '.join(names)}."
 
 
-def _against_base(scores: tuple[TextScores, ...], act: str) -> _Decision:
-    recovered = _recovered_text(scores, act)
-    degraded = _worst(_above(scores, DEGRADED_FROM), lambda score: score.ratio, largest=True)
-    if degraded is not None:
-        sentence = f"{_compared(degraded)}, more than {DEGRADED_FROM:g} times as much{recovered}."
-        return VerdictKind.DEGRADED, sentence + _chance(degraded)
-    worst = _worst(scores, lambda score: score.ratio, largest=True)
-    assert worst is not None
-    better = tuple(score for score in scores if _p(score) < GAINS_BELOW * _p0(score))
-    best = _worst(better, lambda score: score.ratio, largest=False)
-    if best is not None:
-        change = f"{figure(_p(worst))} and {figure(_p0(worst))}{_change(worst)}"
-        others = "" if worst is best else f"; on {worst.text}, {change}"
-        return VerdictKind.GAINS, f"{_compared(best)}{others}{recovered}.{_chance(best)}"
-    return VerdictKind.COHERENT, f"{_compared(worst)}{recovered}."
+def _by_text(scores: Sequence[TextScores]) -> str:
+    """Return the change on each text."""
+    changes = [
+        f"{score.text} {change_text(score.ratio, score.ratio_margin)}"
+        for score in scores
+        if score.ratio is not None and score.ratio_margin is not None
+    ]
+    return f"Change by kind of text: {', '.join(changes)}." if changes else ""
 
 
-def _without_control(scores: tuple[TextScores, ...], kind: VerdictKind, act: str) -> str:
-    """Return a remark if a verdict that needs a control had none on some text."""
-    needs_control = kind in {VerdictKind.DEGRADED, VerdictKind.GAINS, VerdictKind.COHERENT}
-    if not needs_control or all(score.control_ratio is not None for score in scores):
+def _unknown(scores: Sequence[TextScores], counting: Sequence[TextScores]) -> str:
+    names = [score.text for score in scores if not score.is_known]
+    if not names:
         return ""
-    return f"There is no control, so it is unknown whether the {act} organs work."
+    if len(counting) == len(scores):
+        return "The base knows none of these kinds of text."
+    return f"The base does not know {', '.join(names)}, so that does not count."
 
 
-def _above(scores: tuple[TextScores, ...], times: float) -> tuple[TextScores, ...]:
-    """Return the texts on which p > `times` p0."""
-    return tuple(score for score in scores if score.ratio is not None and _p(score) > times * _p0(score))
+def _missing(kind: VerdictKind, scores: Sequence[TextScores]) -> str:
+    """Return what would settle an undecided verdict."""
+    if kind is not VerdictKind.UNDECIDED:
+        return ""
+    needs = [
+        f"about {_rounded(score.tokens_needed)} tokens of {score.text} (scored: {score.tokens:,})"
+        for score in scores
+        if score.kind is VerdictKind.UNDECIDED and score.tokens_needed is not None
+    ]
+    return f"What it would take: {', '.join(needs)}." if needs else ""
 
 
-def _worst(
-    scores: tuple[TextScores, ...], number: Callable[[TextScores], float | None], *, largest: bool
-) -> TextScores | None:
-    """Return the text with the largest or smallest `number`, the first of equals; None if no text has one."""
-    ranked = [(value, score) for score in scores if (value := number(score)) is not None]
-    if not ranked:
-        return None
-    return (max if largest else min)(ranked, key=lambda pair: pair[0])[1]
+def _rounded(number: int) -> str:
+    """Return a number with two digits, for people."""
+    digits = max(0, len(str(number)) - 2)
+    return f"{round(number, -digits):,}"
 
 
-def _usable(value: float | None, *, infinite: bool = False) -> float | None:
-    """Return `value` if it can be compared: above 0, and finite unless `infinite`; else None."""
-    if value is None or math.isnan(value) or value <= 0 or (math.isinf(value) and not infinite):
-        return None
-    return value
+def _working(scores: Sequence[TextScores], act: str) -> str:
+    least = _extreme([score for score in scores if score.works], lambda score: score.recovered, largest=False)
+    if least is None or least.recovered is None:
+        return ""
+    share = _percent(least.recovered)
+    return f" The {act} organs work: they restore {share} of what the model loses without them."
 
 
 def _compared(score: TextScores) -> str:
-    comparison = (
-        f"On {score.text}, the chimera's perplexity is {figure(_p(score))} and the base's is {figure(_p0(score))}"
-    )
-    return comparison + _change(score)
+    p, p0 = perplexity_of(score.chimera), perplexity_of(score.base)
+    change = ""
+    if score.ratio is not None and score.ratio_margin is not None:
+        change = f" ({change_text(score.ratio, score.ratio_margin)})"
+    return f"On {score.text}, the chimera's perplexity is {_shown(p)} and the base's is {_shown(p0)}{change}"
 
 
-def _change(score: TextScores) -> str:
-    """Return the change with its standard error in brackets; empty if unknown."""
-    if score.ratio is None or score.ratio_error is None:
-        return ""
-    return f" ({change_text(score.ratio, score.ratio_error)})"
+def _extreme(
+    scores: Iterable[TextScores], number: Callable[[TextScores], float | None], *, largest: bool
+) -> TextScores | None:
+    """Return the text with the largest or smallest `number`, the first of equals; None if no text has one."""
+    ranked = [(value, score) for score in scores if (value := number(score)) is not None]
+    return (max if largest else min)(ranked, key=lambda pair: pair[0])[1] if ranked else None
 
 
-def _chance(score: TextScores) -> str:
-    """Return a remark if the difference that decides the verdict may be chance."""
-    if not score.may_be_chance:
-        return ""
-    return f" This may be chance: the difference on {score.text} is within two standard errors."
+def _surprises(windows: Iterable[Window]) -> list[float]:
+    """Return the mean of -ln of the probabilities in each window."""
+    return [window.nats / window.tokens for window in windows]
 
 
-def _recovered_text(scores: tuple[TextScores, ...], act: str) -> str:
-    least = _worst(scores, lambda score: score.recovered, largest=False)
-    if least is None or least.recovered is None:
-        return ""
-    return f". The {act} organs work: they restore {least.recovered:.0%} of what the model loses without them"
+def _ratio(change: Interval | None) -> float | None:
+    try:
+        return None if change is None else math.exp(change.mean)
+    except OverflowError:
+        return None
 
 
-def _p(score: TextScores) -> float:
-    assert score.chimera is not None
-    return score.chimera
+def _shown(perplexity: float | None) -> str:
+    return "unknown" if perplexity is None else figure(perplexity) if math.isfinite(perplexity) else "infinite"
 
 
-def _p0(score: TextScores) -> float:
-    assert score.base is not None
-    return score.base
+def _percent(share: float | None) -> str:
+    return "an unknown part" if share is None else f"{share:.0%}"
 
 
-def _pz(score: TextScores) -> float:
-    assert score.control is not None
-    return score.control
+def _joined(*sentences: str | None) -> str:
+    return " ".join(sentence for sentence in sentences if sentence)

@@ -22,14 +22,28 @@ def kin(tmp_path: Path) -> Path:
     return graft(A, A_PROSE, feed_forward(A), tmp_path / "kin.gguf")
 
 
-def test_validate_prints_the_difference_with_its_error_and_the_scored_tokens(organ: OrganCommand, kin: Path) -> None:
-    ended = organ.done("validate", kin, "--base", A, "--tokens", 256)
+def test_validate_prints_the_change_on_each_kind_of_text_with_its_margin(
+    organ: OrganCommand, kin: Path, tmp_path: Path
+) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("\n".join(f"The file {number} is opened for reading if it exists." for number in range(400)))
+    ended = organ.done("validate", kin, "--base", A, "--text", text, "--budget", 1024, "--budget", "2m")
     assert "12 changed organs zeroed" in ended.out
-    (row,) = (line for line in ended.lines if "chimera against base" in line)
-    assert row.count("%") == 4
-    assert "255 tokens of code, 255 tokens of prose" in ended.out
-    assert "256 tokens of each text were requested" in ended.out
+    (row,) = (line for line in ended.lines if line.strip().startswith("notes "))
+    assert row.count("%") == 2
+    assert row.split()[-1] == "1,275"
+    assert "Change by kind of text: notes " in " ".join(ended.out.split())
     assert "graft" not in ended.out
+
+
+@pytest.mark.parametrize(
+    ("budgets", "reason"),
+    [(["soon"], "give a time such as 90s"), (["5m", "90s"], "give a time"), (["12"], "1,024"), (["0.2s"], "a week")],
+)
+def test_an_invalid_budget_is_refused(organ: OrganCommand, kin: Path, budgets: list[str], reason: str) -> None:
+    ended = organ("validate", kin, "--base", A, *(word for budget in budgets for word in ("--budget", budget)))
+    assert ended.status in (1, 2)
+    assert reason in ended.err
 
 
 def test_a_base_that_does_not_run_ends_with_1_and_no_verdict(organ: OrganCommand, kin: Path, tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from organs.registry.digest import digest_of
 from organs.registry.errors import BadSetting, NotAssemblable, OrganError
 from organs.registry.store.files import OutputFiles
 from organs.registry.validation import llama
-from organs.registry.validation.runtime import Reading, Request, Say, Score
+from organs.registry.validation.comparison import Budget
+from organs.registry.validation.runtime import Reading, Request, Say, Score, Window
 from organs.registry.validation.texts import built_in_texts
 from tests.client.served_registry import ServedRegistry
 from tests.related_models import model_file, parent_entries, related_tensors
@@ -46,7 +47,9 @@ class EvenRuntime:
 
     def read(self, request: Request, _say: Say) -> Reading:
         """Score every text with the same perplexity."""
-        return Reading(None, tuple(Score(text.name, 20.0, 0.5, request.tokens) for text in request.texts))
+        window = Window(255 * 3.0, 255, "")
+        texts = zip(request.texts, request.ranks, strict=True)
+        return Reading(None, tuple(Score(text.name, (window,) * len(ranks), 16, 4080) for text, ranks in texts))
 
 
 class RefusingRuntime(EvenRuntime):
@@ -54,7 +57,7 @@ class RefusingRuntime(EvenRuntime):
 
     def read(self, request: Request, _say: Say) -> Reading:
         """Raise an error with data."""
-        raise NotAssemblable("local/first@1", [f"{request.tokens} tokens are too many"])
+        raise NotAssemblable("local/first@1", [f"{request.window_tokens} tokens are too many"])
 
 
 def base_name(registry: Registry) -> str:
@@ -110,8 +113,8 @@ def jobs(registry: Registry, _folder: Path) -> object:
 
 def validated(registry: Registry, _folder: Path) -> object:
     steps: list[str] = []
-    report = registry.validate("local/first", tokens=64, progress=steps.append)
-    return report, bool(steps)
+    report = registry.validate("local/first", budget=Budget(60.0, 2048), progress=steps.append)
+    return msgspec.structs.replace(report, seconds=None), bool(steps)
 
 
 STEPS: dict[str, Session] = {
@@ -275,9 +278,9 @@ def test_an_error_of_a_job_has_the_same_class_text_and_data(
     caught = []
     for registry in (prepared.registry, remote):
         with pytest.raises(NotAssemblable) as error:
-            registry.validate("local/first", tokens=64)
+            registry.validate("local/first")
         caught.append((str(error.value), error.value.code, error.value.reasons))
     assert caught[0] == caught[1]
-    assert caught[0][2] == ("64 tokens are too many",)
+    assert caught[0][2] == ("256 tokens are too many",)
     failed = next(job for job in remote.jobs(limit=5) if job.state == "failed")
     assert (remote.job(failed.id).problem or {})["code"] == "not-assemblable"

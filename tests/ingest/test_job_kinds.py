@@ -153,11 +153,12 @@ REFUSED: list[tuple[str, Values, type[OrganError], str]] = [
     ("validate", {}, BadInput, "chimera is missing"),
     ("validate", {"chimera": "local/base"}, NotFound, "was not composed in this registry"),
     ("validate", {"chimera": "0" * 64}, NotFound, "no model or chimera"),
-    ("validate", {"chimera": "local/base", "tokens": 31}, BadInput, "from 32 to 512"),
-    ("validate", {"chimera": "local/base", "tokens": 513}, BadInput, "from 32 to 512"),
-    ("validate", {"chimera": "local/base", "texts": []}, BadInput, "code, prose"),
-    ("validate", {"chimera": "local/base", "texts": ["/etc/passwd"]}, BadInput, "code, prose"),
-    ("validate", {"chimera": "local/base", "texts": [["code"]]}, BadInput, "code, prose"),
+    ("validate", {"chimera": "local/base", "tokens": 1023}, BadInput, "from 1,024 to"),
+    ("validate", {"chimera": "local/base", "minutes": 61}, BadInput, "from 0.1 to 60"),
+    ("validate", {"chimera": "local/base", "minutes": "1"}, BadInput, "from 0.1 to 60"),
+    ("validate", {"chimera": "local/base", "texts": []}, BadInput, "python, javascript"),
+    ("validate", {"chimera": "local/base", "texts": ["/etc/passwd"]}, BadInput, "python, javascript"),
+    ("validate", {"chimera": "local/base", "texts": [["python"]]}, BadInput, "python, javascript"),
     ("validate", {"chimera": "local/base", "runtime": "sh -c {model}"}, BadInput, "unknown argument 'runtime'"),
 ]
 
@@ -318,10 +319,10 @@ def test_a_chimera_of_the_zoo_is_validated_in_llama_cpp(registry: LocalRegistry)
     ingest_zoo(registry, "Zoo-A-2M*F16.gguf")
     graft = {"base": "local/Zoo-A-2M-v1.0-F16", "donor": "local/Zoo-A-2M-Code-v1.0-F16", "type": "organ"}
     made = result(registry, "graft", graft)
-    outcome = result(registry, "validate", {"chimera": made["lock_id"], "tokens": 32, "texts": ["code"]})
+    outcome = result(registry, "validate", {"chimera": made["lock_id"], "tokens": 1024, "texts": ["python"]})
     assert outcome["verdict"] in ("gains", "coherent")
-    assert outcome["tokens"] == 32
-    assert [text["name"] for text in outcome["texts"]] == ["code"]
+    assert outcome["tokens"] == 5 * 255
+    assert [text["name"] for text in outcome["texts"]] == ["python"]
     assert outcome["models"] == [made["model"], "local/Zoo-A-2M-v1.0-F16@1", "local/Zoo-A-2M-Code-v1.0-F16@1"]
     with registry.catalog.reading() as session:
         (verdict,) = verdicts_of(session, _model_id(session, made["model"]))

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -16,7 +17,6 @@ from organs.registry.errors import BadSetting
 from organs.registry.sandbox.process import Limits, Sandbox, run_confined
 from organs.registry.validation.command import CommandRuntime
 from organs.registry.validation.runtime import (
-    Adapter,
     FailureKind,
     NoRuntime,
     Reading,
@@ -26,15 +26,21 @@ from organs.registry.validation.texts import built_in_texts
 from tests.validation.changed_models import A, script
 
 TEXTS = built_in_texts()
+
+
+def request(texts: int = 1, windows: int = 1) -> Request:
+    return Request(A, TEXTS[:texts], (range(windows),) * texts)
+
+
 PYTHON = Sandbox(read=(Path(sys.base_prefix), Path(sys.prefix)))
-SAYS_26 = 'print(json.dumps({"perplexity": 26.5, "standard_error": 1.5, "tokens": int(tokens)}))'
+SAYS_26 = 'print(json.dumps({"perplexity": 26.5, "tokens": int(tokens) - 1}))'
 
 
 def read(
     folder: Path, body: str, limits: Limits | None = None, texts: int = 1, sandbox: Sandbox | None = None
 ) -> Reading:
     runtime = CommandRuntime(script(folder, body), limits or Limits(wall_seconds=120), sandbox)
-    return runtime.read(Request(A, TEXTS[:texts]), lambda _: None)
+    return runtime.read(request(texts), lambda _: None)
 
 
 def refusal(folder: Path, body: str) -> str:
@@ -44,23 +50,31 @@ def refusal(folder: Path, body: str) -> str:
     return reading.reason
 
 
-def test_a_command_receives_the_model_each_text_and_the_tokens(tmp_path: Path) -> None:
+def test_a_command_receives_the_model_each_window_and_the_tokens(tmp_path: Path) -> None:
     body = f"""
 assert model == {str(A)!r}
 print(json.dumps({{"perplexity": 1 + len(open(text, encoding="utf-8").read()), "tokens": int(tokens)}}))
 """
-    reading = read(tmp_path, body, texts=2)
+    runtime = CommandRuntime(script(tmp_path, body), Limits(wall_seconds=120))
+    reading = runtime.read(request(2, 2), lambda _: None)
     assert reading.failure is None
-    assert [(score.text, score.perplexity) for score in reading.scores] == [
-        ("code", 1.0 + len(TEXTS[0].text)),
-        ("prose", 1.0 + len(TEXTS[1].text)),
-    ]
-    assert [score.tokens for score in reading.scores] == [128, 128]
+    assert [score.text for score in reading.scores] == ["python", "javascript"]
+    for score in reading.scores:
+        assert [window.tokens for window in score.windows] == [256, 256]
+        assert score.perplexity == pytest.approx(1.0 + 4 * 256)
+        assert len({window.digest for window in score.windows}) == 2
+        assert score.window_count >= 15
+
+
+def test_a_command_is_not_started_after_the_time_is_over(tmp_path: Path) -> None:
+    runtime = CommandRuntime(script(tmp_path, SAYS_26), Limits(wall_seconds=120))
+    reading = runtime.read(replace(request(2, 2), seconds=0.0), lambda _: None)
+    assert [len(score.windows) for score in reading.scores] == [1, 0]
 
 
 def test_chatter_before_the_last_line_does_not_matter(tmp_path: Path) -> None:
     score = read(tmp_path, f"print('loading')\nprint('{{}}')\n{SAYS_26}\nprint()").scores[0]
-    assert (score.perplexity, score.standard_error, score.tokens) == (26.5, 1.5, 128)
+    assert (score.perplexity, score.tokens) == (pytest.approx(26.5), 255)
 
 
 def test_a_command_may_only_say_that_the_model_loads(tmp_path: Path) -> None:
@@ -100,9 +114,8 @@ def test_an_invalid_answer_is_refused_in_a_sentence(tmp_path: Path, printed: str
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "1" + "0" * 400])
 def test_a_perplexity_that_is_not_finite_is_infinite(tmp_path: Path, number: str) -> None:
-    reading = read(tmp_path, f'print(\'{{"perplexity": {number}, "standard_error": NaN, "tokens": -1}}\')').scores[0]
-    assert reading.perplexity == math.inf
-    assert (reading.standard_error, reading.tokens) == (None, None)
+    score = read(tmp_path, f'print(\'{{"perplexity": {number}, "tokens": -1}}\')').scores[0]
+    assert (score.perplexity, score.tokens) == (math.inf, 256)
 
 
 @pytest.mark.parametrize("body", ["print('x' * 10_000_000)", "print('x\\n' * 5_000_000)", "os.write(1, bytes(10**7))"])
@@ -171,10 +184,13 @@ def test_an_exit_code_is_a_failure(tmp_path: Path) -> None:
     assert reading.failure.reason == "the runtime ended with 3"
 
 
-def test_the_second_text_is_not_tried_after_a_failure(tmp_path: Path) -> None:
-    reading = read(tmp_path, f"if text.endswith('-1.txt'):\n    {SAYS_26}\nelse:\n    sys.exit(1)", texts=2)
+def test_no_window_is_tried_after_a_failure(tmp_path: Path) -> None:
+    begin = TEXTS[0].text[:40]
+    reading = read(
+        tmp_path, f"if open(text).read().startswith({begin!r}):\n    {SAYS_26}\nelse:\n    sys.exit(1)", texts=2
+    )
     assert reading.failure is not None
-    assert len(reading.scores) == 1
+    assert [len(score.windows) for score in reading.scores] == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -252,7 +268,7 @@ def test_a_missing_program_is_named() -> None:
 def test_no_shell_sees_the_template(tmp_path: Path) -> None:
     template = script(tmp_path, "sys.stderr.write(sys.argv[4])\nprint('{\"loads\": true}')")
     runtime = CommandRuntime(f"{template} '$(touch {tmp_path}/x); `id`'")
-    reading = runtime.read(Request(A, TEXTS[:1]), lambda _: None)
+    reading = runtime.read(request(), lambda _: None)
     assert reading.log == f"$(touch {tmp_path}/x); `id`"
     assert not (tmp_path / "x").exists()
 
@@ -267,12 +283,6 @@ def test_another_build_of_the_program_is_another_runtime(tmp_path: Path) -> None
     assert CommandRuntime(f"{program} {{model}} {{text}}").identity != before
 
 
-def test_a_command_cannot_be_given_adapters(tmp_path: Path) -> None:
-    runtime = CommandRuntime(script(tmp_path, SAYS_26))
-    with pytest.raises(BadSetting, match="adapters"):
-        runtime.read(Request(A, TEXTS, adapters=(Adapter(A),)), lambda _: None)
-
-
 def test_a_command_reads_only_the_files_that_it_names(tmp_path: Path) -> None:
     private = tmp_path / "private"
     private.write_text("a secret")
@@ -282,7 +292,7 @@ def test_a_command_reads_only_the_files_that_it_names(tmp_path: Path) -> None:
     assert "Permission denied" in refused.reason
     assert read(tmp_path, body, sandbox=Sandbox(read=(private,))).loads
     named = CommandRuntime(f"{script(tmp_path, body)} --file={private}", Limits(wall_seconds=120))
-    assert named.read(Request(A, TEXTS[:1]), lambda _: None).loads
+    assert named.read(request(), lambda _: None).loads
 
 
 def test_a_command_writes_only_into_its_home(tmp_path: Path) -> None:
@@ -302,17 +312,16 @@ def test_a_shell_script_runs_where_processes_are_allowed(tmp_path: Path) -> None
     program = tmp_path / "runtime"
     program.write_text("#!/bin/sh\nls /dev/null\necho '{\"perplexity\": 26.5}' | cat\n")
     program.chmod(0o755)
-    request = Request(A, TEXTS[:1])
     template = f"{program} {{model}} {{text}}"
-    refused = CommandRuntime(template).read(request, lambda _: None).failure
+    refused = CommandRuntime(template).read(request(), lambda _: None).failure
     assert refused is not None
     assert "fork" in refused.reason
-    assert CommandRuntime(template, sandbox=Sandbox(processes=True)).read(request, lambda _: None).loads
+    assert CommandRuntime(template, sandbox=Sandbox(processes=True)).read(request(), lambda _: None).loads
 
 
 def test_variables_before_the_command_are_its_environment(tmp_path: Path) -> None:
     template = script(tmp_path, "sys.stderr.write(os.environ['ONE'] + os.environ['TWO'])\nprint('{\"loads\": true}')")
     for begin in ("ONE=1 TWO='2 3' ", "env ONE=1 TWO='2 3' "):
         runtime = CommandRuntime(begin + template)
-        assert runtime.read(Request(A, TEXTS[:1]), lambda _: None).log == "12 3"
+        assert runtime.read(request(), lambda _: None).log == "12 3"
         assert "ONE=1 'TWO=2 3' " in runtime.identity

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from organs.registry.gguf import ValueType
 from organs.registry.sandbox.process import Limits
+from organs.registry.validation import decoder, probe
+from organs.registry.validation.decoder import Decoder
 from organs.registry.validation.llama import LlamaCpp, telling_line
 from organs.registry.validation.probe import Session
 from organs.registry.validation.runtime import (
-    Adapter,
     Failure,
     FailureKind,
     NoRuntime,
@@ -21,62 +23,86 @@ from organs.registry.validation.runtime import (
 )
 from organs.registry.validation.texts import Text, built_in_texts, read_text
 from tests.gguf_files import array, file_bytes, text
-from tests.validation.changed_models import A_F16, LORA, A, feed_forward, with_chat_template, with_f64
+from tests.validation.changed_models import A_F16, A, feed_forward, with_chat_template, with_f64
 
-TEXTS = built_in_texts()
+TEXTS = built_in_texts(("python", "documentation"))
 
 
-def read(model: Path, texts: tuple[Text, ...] = TEXTS, **more: object) -> Reading:
-    return LlamaCpp().read(Request(model, texts, **more), lambda _: None)  # type: ignore[arg-type]
+def request(model: Path, texts: tuple[Text, ...] = TEXTS[:1], windows: int = 2, **more: Any) -> Request:
+    return Request(model, texts, (range(windows),) * len(texts), **more)
+
+
+def read(model: Path, texts: tuple[Text, ...] = TEXTS[:1], **more: Any) -> Reading:
+    return LlamaCpp().read(request(model, texts, **more), lambda _: None)
 
 
 def failure(model: Path, limits: Limits | None = None) -> Failure:
-    reading = LlamaCpp(limits).read(Request(model, TEXTS), lambda _: None).failure
+    reading = LlamaCpp(limits).read(request(model, writes=True), lambda _: None).failure
     assert reading is not None
     return reading
 
 
-def test_the_zoos_first_model_has_the_perplexities_of_its_card() -> None:
-    heard: list[str] = []
-    reading = LlamaCpp().read(Request(A_F16, TEXTS), heard.append)
+def test_windows_of_each_text_are_scored_and_the_model_writes() -> None:
+    steps: list[str] = []
+    reading = LlamaCpp().read(request(A_F16, TEXTS, writes=True), steps.append)
     assert reading.failure is None
-    assert [score.text for score in reading.scores] == ["code", "prose"]
-    assert [score.perplexity for score in reading.scores] == pytest.approx([26.7, 29.4], rel=0.02)
-    assert [score.tokens for score in reading.scores] == [128, 128]
-    assert all(score.standard_error is not None and 3 < score.standard_error < 9 for score in reading.scores)
+    assert [score.text for score in reading.scores] == ["python", "documentation"]
+    assert [score.perplexity for score in reading.scores] == pytest.approx([30.8, 46.2], rel=0.02)
+    assert [score.tokens for score in reading.scores] == [510, 510]
+    assert [score.window_count > 10 for score in reading.scores] == [True, True]
     assert reading.written is not None
     assert reading.written.startswith("The file is opened for reading, and ")
     assert len(reading.written) > 60
     assert not reading.by_chat_template
-    assert heard == ["loading", "scoring text 1 of 2", "scoring text 2 of 2", "writing"]
+    assert steps == ["loading", "writing", *(f"window {number} of 4" for number in range(1, 5))]
 
 
-def test_an_adapter_is_applied_at_its_scale() -> None:
-    none, half, whole = (
-        read(A_F16, TEXTS[:1], adapters=(Adapter(LORA, scale),)).scores[0].perplexity for scale in (0.0, 0.5, 1.0)
-    )
-    assert none == pytest.approx(26.7, rel=0.02)
-    assert whole == pytest.approx(25.9, rel=0.02)
-    assert none is not None
-    assert half is not None
-    assert whole is not None
-    assert whole < half < none
+def test_later_windows_are_the_same_as_in_one_run() -> None:
+    whole = read(A, windows=3).scores[0].windows
+    later = LlamaCpp().read(Request(A, TEXTS[:1], (range(1, 3),)), lambda _: None).scores[0].windows
+    assert later == whole[1:]
 
 
-def test_parts_of_characters_are_scored_as_exactly_as_whole_characters(tmp_path: Path) -> None:
+def test_no_window_is_begun_after_the_time_is_over() -> None:
+    assert [len(score.windows) for score in read(A, TEXTS, seconds=0.0).scores] == [1, 0]
+
+
+def test_the_batches_give_the_perplexity_that_the_server_gives(tmp_path: Path) -> None:
     path = tmp_path / "words.txt"
     path.write_text("Grüße, 世界! Ein naïver Text 🙂 of eight words", encoding="utf-8")
-    with closing(Session(str(A), [], tokens=128, threads=1, wall_seconds=60)) as session:
-        tokens = session.tokens(read_text(path).text)
+    text = read_text(path).text
+    with (
+        closing(Session(str(A), tokens=128, threads=1, wall_seconds=60)) as session,
+        closing(Decoder(str(A), 256, 1)) as decoder,
+    ):
+        tokens = [*session.first_tokens(), *session.tokens(text)]
+        assert [*decoder.first_tokens(), *decoder.tokens(text)] == tokens
         one_by_one = [session._single(tokens, position) for position in range(1, len(tokens))]
-        together = session.surprises(tokens)
-    assert sum(not token.is_whole for token in tokens) >= 10
-    assert together == pytest.approx(one_by_one, abs=1e-4)
+        assert sum(token in session._parts for token in tokens) >= 10
+        assert session.surprises(tokens) == pytest.approx(one_by_one, abs=1e-4)
+        assert decoder.surprises(tokens) == pytest.approx(one_by_one, abs=1e-3)
+
+
+def test_without_the_c_interface_the_server_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"model": str(A), "texts": [TEXTS[0].text], "ranks": [[0, 2]], "window_tokens": 64, "threads": 1}
+    values |= {"seconds": None, "writes": False, "chat": False, "wall_seconds": 60, "port": 0}
+
+    def windows() -> list[list[Any]]:
+        lines: list[dict[str, Any]] = []
+        probe._answer(values, lines.append)
+        assert lines[-1] == {"done": True}
+        return [line["window"] for line in lines if "window" in line]
+
+    batches = windows()
+    monkeypatch.setitem(decoder._FUNCTIONS, "llama_no_such_function", (None, ()))
+    by_server = windows()
+    assert [row[:2] + row[3:] for row in by_server] == [row[:2] + row[3:] for row in batches]
+    assert [row[2] for row in by_server] == pytest.approx([row[2] for row in batches], rel=1e-4)
 
 
 def test_a_chat_template_formats_the_text(tmp_path: Path) -> None:
     template = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
-    reading = read(with_chat_template(A, template, tmp_path / "chat.gguf"), TEXTS[:1], chat=True)
+    reading = read(with_chat_template(A, template, tmp_path / "chat.gguf"), writes=True, chat=True)
     assert reading.by_chat_template
     assert reading.written is not None
     assert reading.written.startswith("What is a file?\n")
@@ -84,10 +110,10 @@ def test_a_chat_template_formats_the_text(tmp_path: Path) -> None:
 
 
 def test_a_refused_chat_template_is_not_a_fault_of_the_weights(tmp_path: Path) -> None:
-    reading = read(with_chat_template(A, "{% broken", tmp_path / "chat.gguf"), TEXTS[:1], chat=True)
+    reading = read(with_chat_template(A, "{% broken", tmp_path / "chat.gguf"), writes=True, chat=True)
     assert reading.failure is None
     assert not reading.by_chat_template
-    assert reading.scores[0].perplexity == pytest.approx(26.7, rel=0.02)
+    assert reading.scores[0].tokens == 510
     assert "loading without it" in reading.log
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from organs.registry.catalog.queries.chimeras import verdicts_of
+from organs.registry.catalog.queries.chimeras import strongest_verdicts, verdicts_of
 from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.compose.api import Composition
 from organs.registry.digest import digest_of
 from organs.registry.entities.base import decode, encode
@@ -17,7 +20,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.sandbox.process import Limits
 from organs.registry.validation.command import CommandRuntime
-from organs.registry.validation.comparison import ScoreKey
+from organs.registry.validation.comparison import Budget, ScoreKey
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import (
     CatalogScores,
@@ -29,6 +32,7 @@ from organs.registry.validation.runtime import (
     NoVerdict,
     Runtime,
     Score,
+    Window,
 )
 from organs.registry.validation.texts import built_in_texts
 from tests.registry_templates import RegistryTemplates, add_zoo_models
@@ -51,8 +55,9 @@ def made(composition: Composition) -> str:
     return composition.accept("unrelated-lineage", "likely-degraded").plan().register().model
 
 
-def tried(kin: LocalRegistry, model: str, runtime: Runtime | None = None, tokens: int = 128) -> RunResult:
-    return run_chimera(kin.catalog, kin.blobs, model, built_in_texts(), runtime or LlamaCpp(), tokens)
+def tried(kin: LocalRegistry, model: str, runtime: Runtime | None = None, tokens: int = 2048) -> RunResult:
+    texts = built_in_texts(("python", "documentation"))
+    return run_chimera(kin.catalog, kin.blobs, model, texts, runtime or LlamaCpp(), Budget(tokens=tokens))
 
 
 @pytest.mark.long
@@ -75,19 +80,34 @@ def test_without_a_graft_there_is_no_control_and_the_reason_is_reported(kin: Loc
 
 
 @pytest.mark.long
-def test_the_report_has_the_error_of_each_difference_and_the_tokens_that_were_scored(kin: LocalRegistry) -> None:
+def test_the_report_has_the_change_on_each_text_with_its_margin_and_a_verdict(kin: LocalRegistry) -> None:
     model = made(kin.compose(A).graft(CODE, type="organ").named("me/coder"))
-    first, again = (verdict_report(tried(kin, model, tokens=300)) for _ in range(2))
-    assert first.texts == again.texts, "what was kept tells the same"
-    assert [text.tokens for text in first.texts] == [255, 255]
-    assert "the smallest context of these models has 256" in (first.tokens_remark or "")
+    first, again = (verdict_report(tried(kin, model)) for _ in range(2))
+    assert first.texts == again.texts, "stored windows give the same"
+    assert [text.tokens for text in first.texts] == [9 * 255, 9 * 255]
+    assert first.window_tokens == 256
     for text in first.texts:
+        assert text.ratio_margin is not None
         assert text.ratio_error is not None
-        assert 0.0 < text.ratio_error < 0.05
+        assert 0.0 < text.ratio_error < text.ratio_margin < 0.1
+        assert text.bits is not None
+        assert 1.0 < text.bits < 3.0
     assert first.texts[0].ratio is not None
     assert first.texts[0].ratio < 1.0
+    assert first.texts[0].verdict == "gains"
     assert "±" in first.reason
     assert decode(encode(first), VerdictReport) == first
+
+
+def test_a_weaker_verdict_never_replaces_a_stronger_one(kin: LocalRegistry) -> None:
+    name = made(kin.compose(A).graft(CODE, type="organ", blocks=2).named("me/measured"))
+    with kin.catalog.writing() as session:
+        model = model_by_name(session, parse_model_name(name))
+        verdicts = (("coherent", 4096), ("gains", 8192), ("undecided", 99_999), ("degraded", 2048), ("gains", 8192))
+        ids = [add_verdict(session, model.id, "r", kind, "A reason.", "{}", strength) for kind, strength in verdicts]
+    with kin.catalog.reading() as session:
+        assert [row.id for row in verdicts_of(session, model.id)] == [ids[at] for at in (4, 1, 0, 3, 2)]
+        assert strongest_verdicts(session, [model.id])[model.id].id == ids[4]
 
 
 def test_a_base_that_crashes_the_runtime_is_an_error_and_nothing_is_stored(kin: LocalRegistry, tmp_path: Path) -> None:
@@ -99,9 +119,14 @@ def test_a_base_that_crashes_the_runtime_is_an_error_and_nothing_is_stored(kin: 
         assert verdicts_of(session, model_by_name(session, parse_model_name(model)).id) == []
 
 
-@pytest.mark.parametrize("surprises", [None, (1.25, 0.0, 7.1234)])
-def test_a_cached_score_is_returned_unchanged(kin: LocalRegistry, surprises: tuple[float, ...] | None) -> None:
-    key = ScoreKey(digest_of(repr(surprises).encode()), digest_of(b"text"), 32, "a stand-in, 1")
-    score = Score("code", 26.7, 1.5, 32, surprises)
-    CatalogScores(kin.catalog).put(key, score)
-    assert CatalogScores(kin.catalog).get(key) == score
+@pytest.mark.parametrize("nats", [1348.8284, math.inf])
+def test_cached_scores_are_returned_unchanged_and_replaced_by_more(kin: LocalRegistry, nats: float) -> None:
+    key = ScoreKey(digest_of(repr(nats).encode()), digest_of(b"text"), 256, "a stand-in, 1")
+    cache = CatalogScores(kin.catalog)
+    score = Score("python", (Window(nats, 255, "0123"),), 31, 8034)
+    cache.put(key, score)
+    assert cache.get(key) == score
+    longer = replace(score, windows=(*score.windows, Window(1.5, 255, "4567")))
+    cache.put(key, longer)
+    assert cache.get(key) == longer
+    assert cache.get(replace(key, window_tokens=128)) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -9,15 +10,64 @@ import pytest
 
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadSource
-from organs.registry.validation.texts import TEXT_MAX_BYTES, built_in_texts, read_text
+from organs.registry.validation.texts import KINDS, SAMPLE_MAX_BYTES, built_in_texts, read_text, spread_order
 
 
-def test_the_built_in_texts_are_some_code_and_some_prose() -> None:
-    code, prose = built_in_texts()
-    assert (code.name, prose.name) == ("code", "prose")
-    assert "def " in code.text
-    assert len(prose.text.split()) > 200
-    assert code.digest == digest_of(code.text.encode())
+def test_the_suite_has_kinds_of_text_of_at_least_8_kilobytes() -> None:
+    texts = built_in_texts()
+    assert tuple(text.name for text in texts) == KINDS
+    assert len(KINDS) >= 6
+    assert len({text.digest for text in texts}) == len(KINDS)
+    for text in texts:
+        assert len(text.text.encode()) >= 8192
+        assert text.digest == digest_of(text.text.encode())
+    by_name = {text.name: text.text for text in texts}
+    compile(by_name["python"], "python.txt", "exec")
+    assert all(text.isascii() for name, text in by_name.items() if name != "german")
+    assert built_in_texts(("german",)) == texts[-1:]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 16, 23])
+def test_the_first_windows_are_spread_over_the_whole_text(count: int) -> None:
+    order = spread_order(count)
+    assert sorted(order) == list(range(count))
+    for size in (2, 4, 8):
+        if size <= count:
+            starts = sorted(order[:size])
+            gaps = [second - first for first, second in itertools.pairwise([*starts, count])]
+            assert max(gaps) <= 2 * count / size
+
+
+def test_a_long_text_is_sampled_over_its_whole_length(tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text("".join(f"line {number:07} of a long text, with an ü in it\n" for number in range(100_000)))
+    text = read_text(path).text
+    assert SAMPLE_MAX_BYTES * 0.9 < len(text.encode()) <= SAMPLE_MAX_BYTES + 200
+    numbers = [int(line[5:12]) for line in text.splitlines() if len(line) > 12]
+    assert numbers == sorted(numbers)
+    assert numbers[0] == 0
+    assert numbers[-1] > 98_000
+    assert max(second - first for first, second in itertools.pairwise(numbers)) < 2000
+    assert all(line.startswith("line ") for line in text.splitlines() if line)
+
+
+def test_a_folder_is_one_text_of_all_text_files_in_it(tmp_path: Path) -> None:
+    folder = tmp_path / "book"
+    (folder / "part 2").mkdir(parents=True)
+    (folder / "part 2" / "a.txt").write_text("the second part has a few more words")
+    (folder / "1.txt").write_text("the first part has some words")
+    (folder / "picture.png").write_bytes(b"\x89PNG\0\xff")
+    (folder / ".hidden").write_text("hidden words")
+    text = read_text(folder)
+    assert text.name == "book"
+    assert text.text == "the first part has some words\n\nthe second part has a few more words"
+    many = tmp_path / "many"
+    many.mkdir()
+    for number in range(40):
+        (many / f"{number:02}").write_text(f"file {number:02} " * 5000)
+    sampled = read_text(many).text
+    assert len(sampled) <= SAMPLE_MAX_BYTES + 200
+    assert {f"file {number:02}" in sampled for number in range(40)} == {True}
 
 
 def test_a_file_is_a_text_named_after_it(tmp_path: Path) -> None:
@@ -32,9 +82,8 @@ def test_a_file_is_a_text_named_after_it(tmp_path: Path) -> None:
     [
         (b"", "too short"),
         (b"only seven words are in this text", "too short"),
-        (b"one two three four five six seven \xff eight", "not UTF-8 at byte 34"),
+        (b"one two three four five six seven \xff eight", "not UTF-8"),
         (b"one two three four five six seven \0 eight", "NUL"),
-        (b"a " * (TEXT_MAX_BYTES // 2) + b"a", "at most"),
     ],
 )
 def test_an_unsuitable_text_file_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
@@ -44,13 +93,7 @@ def test_an_unsuitable_text_file_is_refused(tmp_path: Path, content: bytes, reas
         read_text(path)
 
 
-def test_a_text_of_a_mebibyte_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "text.txt"
-    path.write_bytes(b"a " * (TEXT_MAX_BYTES // 2))
-    assert len(read_text(path).text) == TEXT_MAX_BYTES
-
-
-def test_a_text_must_be_a_regular_file(tmp_path: Path) -> None:
+def test_a_text_is_a_regular_file_or_a_folder_with_text(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero"), tmp_path / "absent"):
         with pytest.raises(BadSource):

@@ -31,7 +31,7 @@ from organs.web.pages.anatomy import (
     marked,
     marks,
 )
-from organs.web.pages.chimeras import score_rows
+from organs.web.pages.chimeras import runs_of, text_rows
 from organs.web.pages.jobs import missing_runtime
 from organs.web.settings import WebSettings
 from tests.gguf_files import placed_organ
@@ -74,7 +74,7 @@ def put_verdict(registry: LocalRegistry, lock: str, verdict: str = "gains") -> N
     scores = {"base": (33.3, 40.8), "chimera": (31.3, 43.1), "control": (64032.0, 2441.0), "donor": (27.8, 66.5)}
 
     def read(role: str, name: str) -> dict[str, Any]:
-        pairs = zip(("code", "prose"), scores[role], strict=True)
+        pairs = zip(("python", "narrative"), scores[role], strict=True)
         listed = [{"text": text, "perplexity": one, "standard_error": 2.5, "tokens": 128} for text, one in pairs]
         return {"name": name, "failure": None, "scores": listed, "written": None, "log": ""}
 
@@ -90,7 +90,9 @@ def put_verdict(registry: LocalRegistry, lock: str, verdict: str = "gains") -> N
         "control_remark": None,
         "donors": [read("donor", "local/tuned@1")],
         "zeroed": ["blk.0.ffn_up.weight"],
-        "texts": [{"name": one, "digest": "0" * 64, "ratio": 0.94, "recovered": 0.97} for one in ("code", "prose")],
+        "texts": [
+            {"name": one, "digest": "0" * 64, "ratio": 0.94, "recovered": 0.97} for one in ("python", "narrative")
+        ],
     }
     with registry.catalog.writing() as session:
         model = chimeras_by_lock(session, lock)[0]
@@ -412,10 +414,11 @@ def test_hostile_texts_are_shown_unchanged(hostile_client: FlaskClient) -> None:
 
 
 def test_missing_scores_are_dashes_and_failures_are_words() -> None:
-    rows = score_rows(decode(json.dumps(hostile_report()).encode(), VerdictReport))
-    assert [row.role for row in rows] == ["base", "donor", "chimera"]
-    assert rows[0].scores == ["1.0e+300"]
-    assert (rows[2].failure, rows[2].scores) == (HOSTILE, ["–"])
+    report = decode(json.dumps(hostile_report()).encode(), VerdictReport)
+    assert [role for role, _ in runs_of(report)] == ["base", "chimera", "donor"]
+    assert text_rows(report)[0].perplexities[:2] == ["1.0e+300", "–"]
+    assert report.chimera.failure is not None
+    assert report.chimera.failure.reason == HOSTILE
 
 
 def test_letters_continue_after_z() -> None:

@@ -1,4 +1,4 @@
-"""Verdicts of a runtime on the page of a chimera: differences with their errors and the number of scored tokens."""
+"""Verdicts on the page of a chimera: by kind of text, with margins and the number of scored tokens."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from organs.registry.entities.base import decode
 from organs.registry.entities.verdict import VerdictReport
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
-from organs.web.pages.chimeras import differences, score_rows, scored_lengths
+from organs.web.pages.chimeras import TextRow, runs_of, text_rows
 from tests.related_models import ingest_bytes, model_file, related_tensors
 from tests.web.page_parser import parse_page
 
 
 def report(**more: Any) -> dict[str, Any]:
-    """A report as `organ validate` keeps one of a chimera in which nothing was grafted."""
-    score = {"text": "code", "perplexity": 26.7, "standard_error": 5.7, "tokens": 255}
+    """Return the report on a chimera in which nothing was grafted; without `more`, as earlier versions stored it."""
+    score = {"text": "python", "perplexity": 26.7, "standard_error": 5.7, "tokens": 4080}
     reading = {"name": "local/base@1", "failure": None, "scores": [score], "written": None, "log": ""}
-    values = {"name": "code", "digest": "0" * 64, "ratio": 0.94, "recovered": None}
-    measured = {"ratio_error": 0.03, "tokens": 255} if more else {}
+    values = {"name": "python", "digest": "0" * 64, "ratio": 0.94, "recovered": None}
+    measured = {"verdict": "gains", "settled": True, "ratio_error": 0.003, "ratio_margin": 0.007, "tokens": 4080}
     return {
         "model": "local/made@1",
         "verdict": "gains",
         "reason": "It is better.",
         "runtime": "llama.cpp",
-        "tokens": 255,
+        "tokens": 4080,
         "base": reading,
         "chimera": reading,
         "control": None,
@@ -36,7 +36,7 @@ def report(**more: Any) -> dict[str, Any]:
         "donors": [],
         "zeroed": [],
         "zeroed_because": "grafted",
-        "texts": [values | measured],
+        "texts": [values | (measured if more else {})],
         **more,
     }
 
@@ -45,34 +45,31 @@ def read(values: dict[str, Any]) -> VerdictReport:
     return decode(json.dumps(values).encode(), VerdictReport)
 
 
-def test_the_difference_is_shown_with_its_error_and_the_tokens_of_each_text() -> None:
-    found = read(report(tokens_remark="Fewer."))
-    assert differences(found) == ["−6% ± 3%"]
-    assert scored_lengths(found) == "255 tokens of code"
-    assert found.tokens_remark == "Fewer."
-    assert [row.role for row in score_rows(found)] == ["base", "chimera"]
+def test_each_kind_of_text_has_a_change_with_its_margin_and_a_verdict() -> None:
+    (row,) = text_rows(read(report(seconds=12.0)))
+    assert row == TextRow("python", ["26.7", "26.7"], "−6.0% ± 0.7%", "gains", True, None, 4080)
+    assert [role for role, _ in runs_of(read(report()))] == ["base", "chimera"]
 
 
-def test_an_older_report_without_differences_is_shown_without_them() -> None:
-    found = read(report())
-    assert differences(found) == [None]
-    assert scored_lengths(found) == "255 tokens of code at most"
-    assert found.tokens_remark is None
+def test_a_report_of_an_earlier_version_is_shown_without_changes() -> None:
+    (row,) = text_rows(read(report()))
+    assert (row.change, row.verdict, row.tokens) == ("–", "", 0)
 
 
-def test_the_page_has_a_row_of_differences_and_omits_a_missing_control(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_the_page_has_a_row_for_each_kind_of_text_and_omits_a_missing_control(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
     made = registry.compose("local/base").purify("fractal", type="organ").accept("likely-degraded").plan().register()
     with registry.catalog.writing() as session:
         model = chimeras_by_lock(session, made.lock_id)[0]
-        told = json.dumps(report(tokens_remark="Fewer than asked for."))
-        add_verdict(session, model.id, "llama.cpp", "gains", "It is better.", told)
+        add_verdict(session, model.id, "llama.cpp", "gains", "It is better.", json.dumps(report(seconds=12.0)))
     with create_app(registry).test_client() as client:
         text = " ".join(parse_page(client.get(f"/chimeras/{made.lock_id}").text).text.split())
-    assert "−6% ± 3%" in text
-    assert "over 255 tokens of code" in text
-    assert "Fewer than asked for." in text
-    assert "recovered of what zeroing" not in text
+    assert "−6.0% ± 0.7%" in text
+    assert "4.1 k" in text
+    assert "Nothing was grafted." in text
+    assert "recovered" not in text
 
 
 def test_a_verdict_with_an_unreadable_report_is_shown_with_its_reason(registry: LocalRegistry, tmp_path: Path) -> None:

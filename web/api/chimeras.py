@@ -124,7 +124,7 @@ def purify() -> Job:
     answer=Job,
     status=ACCEPTED,
     refusals=(404, 409, 410),
-    example=f'{{"chimera": "sha256:{EXAMPLE_LOCK}", "tokens": 32}}',
+    example=f'{{"chimera": "sha256:{EXAMPLE_LOCK}", "tokens": 2048}}',
 )
 def validate() -> Job:
     """Start a job that runs a chimera, its base, its donors and its control in llama.cpp; one chimera at a time. The

@@ -17,8 +17,8 @@ from organs.registry.entities.chimera import Chimera, ChimeraPage
 from organs.registry.entities.finding import Severity
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.report import Cell
-from organs.registry.entities.verdict import RunReport, TextScore, VerdictReport
-from organs.registry.validation.verdict import change_text, lengths_text
+from organs.registry.entities.verdict import RunReport, TextScore, TextVerdict, VerdictReport
+from organs.registry.validation.verdict import change_text, figure
 from organs.web.pages.anatomy import (
     READINGS,
     acts_text,
@@ -108,8 +108,8 @@ def _page_context(chimera: Chimera, organs: Sequence[PlacedOrgan], by: str) -> C
     lines = legend(chimera.parts, chimera.parents[0].model)
     organ_changes = changes(organs, chimera.parts) if by == "change" else {}
     grid = anatomy(organs, by, organ_changes)
-    newest = chimera.verdicts[0] if chimera.verdicts else None
-    report = None if newest is None else newest.report
+    measured = chimera.verdicts[0] if chimera.verdicts else None
+    report = None if measured is None else measured.report
     return {
         "parts_count": len(chimera.parts),
         "by_label": READINGS[by],
@@ -118,11 +118,10 @@ def _page_context(chimera: Chimera, organs: Sequence[PlacedOrgan], by: str) -> C
         "donors": lines,
         "changes_shown": with_marks(chimera.changes, lines),
         "acts_text": acts_text,
-        "newest": newest,
+        "measured": measured,
         "report": report,
-        "rows": [] if report is None else score_rows(report),
-        "differences": [] if report is None else differences(report),
-        "lengths": "" if report is None else scored_lengths(report),
+        "runs": [] if report is None else runs_of(report),
+        "rows": [] if report is None else text_rows(report),
         "warnings": [finding for finding in chimera.findings if finding.severity is not Severity.INFO],
         "notes": [finding for finding in chimera.findings if finding.severity is Severity.INFO],
         "computed_shown": chimera.computed[:COMPUTED_SHOWN],
@@ -165,52 +164,50 @@ def _commands(chimera: Chimera) -> list[Context]:
 
 
 @dataclass(frozen=True, slots=True)
-class ScoreRow:
-    """A model that was run: its role, and its scores as texts or the reason of its failure."""
+class TextRow:
+    """The scores on one text: a perplexity for each model that ran, and the comparison of the chimera with its base."""
 
-    role: str
-    name: str
-    scores: list[str]
-    failure: str | None
+    text: str
+    perplexities: list[str]
+    change: str
+    verdict: str
+    counts: bool
+    recovered: float | None
+    tokens: int
 
 
-def score_rows(report: VerdictReport) -> list[ScoreRow]:
-    """Return a row for the base, each donor, the chimera and the control, with a score for each text."""
-    runs = [
+def runs_of(report: VerdictReport) -> list[tuple[str, RunReport]]:
+    """Return the models that ran, with their roles."""
+    return [
         ("base", report.base),
-        *(("donor", run) for run in report.donors),
         ("chimera", report.chimera),
         *((("control", report.control),) if report.control is not None else ()),
+        *(("donor", run) for run in report.donors),
     ]
-    return [_row(role, run, [text.name for text in report.texts]) for role, run in runs]
 
 
-def differences(report: VerdictReport) -> list[str | None]:
-    """Return the change of the chimera against its base for each text; None if it was not measured."""
+def text_rows(report: VerdictReport) -> list[TextRow]:
+    """Return a row for each text."""
+    runs = [{score.text: score for score in run.scores} for _, run in runs_of(report)]
     return [
-        None if text.ratio is None or text.ratio_error is None else change_text(text.ratio, text.ratio_error)
+        TextRow(
+            text.name,
+            [_perplexity(scores.get(text.name)) for scores in runs],
+            _change(text),
+            text.verdict,
+            text.counts,
+            text.recovered,
+            text.tokens or 0,
+        )
         for text in report.texts
     ]
 
 
-def scored_lengths(report: VerdictReport) -> str:
-    """Return the number of scored tokens of each text, in words."""
-    return lengths_text([(text.name, text.tokens) for text in report.texts], report.tokens)
+def _change(text: TextVerdict) -> str:
+    """Return the change of the chimera against its base; reports of earlier versions have only a standard error."""
+    margin = text.ratio_margin if text.ratio_margin is not None else text.ratio_error
+    return "–" if text.ratio is None or margin is None else change_text(text.ratio, margin)
 
 
-def _row(role: str, run: RunReport, texts: list[str]) -> ScoreRow:
-    scores_by_text = {score.text: score for score in run.scores}
-    failure = None if run.failure is None else run.failure.reason
-    return ScoreRow(role, run.name, [_score_text(scores_by_text.get(text)) for text in texts], failure)
-
-
-def _score_text(score: TextScore | None) -> str:
-    """Return a perplexity with its standard error."""
-    if score is None or score.perplexity is None:
-        return "–"
-    error = score.standard_error
-    return _number_text(score.perplexity) + (f" ± {_number_text(error)}" if error is not None else "")
-
-
-def _number_text(value: float) -> str:
-    return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}" if value < 1e9 else f"{value:.1e}"
+def _perplexity(score: TextScore | None) -> str:
+    return "–" if score is None or score.perplexity is None else figure(score.perplexity)

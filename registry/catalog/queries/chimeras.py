@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
-from sqlalchemy import Row, and_, func, select
+from sqlalchemy import Row, and_, case, func, select
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
@@ -182,16 +182,22 @@ def stored_score(session: Session, file_digest: str, text_digest: str, tokens: i
     return session.scalar(statement)
 
 
+_STRONGEST = (case((Verdict.verdict == "undecided", 1), else_=0), Verdict.strength.desc(), Verdict.id.desc())
+"""The order of the verdicts on a model: the strongest first, so that a weaker one never replaces a stronger one."""
+
+
 def verdicts_of(session: Session, model_id: int, limit: int = VERDICTS_MAX) -> Sequence[Verdict]:
-    """Return the verdicts on a model, newest first."""
-    statement = select(Verdict).where(Verdict.model_id == model_id).order_by(Verdict.id.desc())
+    """Return the verdicts on a model, the strongest first."""
+    statement = select(Verdict).where(Verdict.model_id == model_id).order_by(*_STRONGEST)
     return session.scalars(statement.limit(limit)).all()
 
 
-def newest_verdicts(session: Session, model_ids: Collection[int]) -> dict[int, Verdict]:
-    """Return the newest verdict on each of `model_ids` that has one."""
-    newest = select(func.max(Verdict.id)).where(Verdict.model_id.in_(model_ids)).group_by(Verdict.model_id)
-    verdicts = session.scalars(select(Verdict).where(Verdict.id.in_(newest)))
+def strongest_verdicts(session: Session, model_ids: Collection[int]) -> dict[int, Verdict]:
+    """Return the strongest verdict on each of `model_ids` that has one: the decided one with the most scored tokens."""
+    place = func.row_number().over(partition_by=Verdict.model_id, order_by=_STRONGEST).label("place")
+    ranked = select(Verdict.id, place).where(Verdict.model_id.in_(model_ids)).subquery()
+    first = select(ranked.c.id).where(ranked.c.place == 1)
+    verdicts = session.scalars(select(Verdict).where(Verdict.id.in_(first)))
     return {verdict.model_id: verdict for verdict in verdicts}
 
 

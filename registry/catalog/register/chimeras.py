@@ -72,20 +72,16 @@ def record_score(
     reading: str,
     perplexity: float | None,
 ) -> None:
-    """Store the reading (JSON) of a file on a text, unless one is stored already."""
-    row = {
-        "file_digest": file_digest,
-        "text_digest": text_digest,
-        "tokens": tokens,
-        "runtime": runtime,
-        "reading": reading,
-        "perplexity": perplexity,
-        "created_at": now(),
-    }
-    insert_missing(session, Score, [row])
+    """Store the reading (JSON) of a file on a text in windows of `tokens`, in place of an earlier one."""
+    key = {"file_digest": file_digest, "text_digest": text_digest, "tokens": tokens, "runtime": runtime}
+    values = {"reading": reading, "perplexity": perplexity, "created_at": now()}
+    insert_missing(session, Score, [key | values])
+    session.execute(update(Score).filter_by(**key).values(values))
 
 
-def add_verdict(session: Session, model_id: int, runtime: str, verdict: str, reason: str, report: str) -> int:
+def add_verdict(
+    session: Session, model_id: int, runtime: str, verdict: str, reason: str, report: str, strength: int = 0
+) -> int:
     """Store a verdict on a model; `report` is JSON. Return its id."""
     row = Verdict(
         model_id=model_id,
@@ -93,6 +89,7 @@ def add_verdict(session: Session, model_id: int, runtime: str, verdict: str, rea
         verdict=verdict,
         reason=shown_text(reason),
         report=report,
+        strength=strength,
         created_at=now(),
     )
     session.add(row)
