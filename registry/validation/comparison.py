@@ -63,9 +63,7 @@ class Candidate:
 
 BUDGET_SECONDS = 600.0
 TOKENS_ENOUGH = 4096
-"""A text that is settled gets more windows up to so many tokens, while little of the time is used."""
 CHEAP_SHARE = 0.25
-"""The share of the time that is little."""
 TOKENS_MIN, TOKENS_MAX = 1024, 1 << 20
 """The limits of the number of tokens of each text. Fewer than 1,024 are fewer than LOOK_MIN windows."""
 SECONDS_MIN, SECONDS_MAX = 1.0, 7 * 86400.0
@@ -80,6 +78,8 @@ class Budget:
     tokens: int = TOKENS_MAX
     """The most tokens of each text that a model scores."""
     window_tokens: int = WINDOW_TOKENS
+    enough_tokens: int = TOKENS_ENOUGH
+    """A text that is settled gets more windows up to so many tokens, while at most CHEAP_SHARE of the time is used."""
 
     def __post_init__(self) -> None:
         if not TOKENS_MIN <= self.tokens <= TOKENS_MAX:
@@ -493,7 +493,7 @@ class _Trial:
     def _wants_more(self, score: TextScores) -> bool:
         """Return whether a text needs more windows; or gets some because there is time."""
         has_time = self.seconds < CHEAP_SHARE * self.budget.seconds
-        return score.windows_needed != 0 or (has_time and score.tokens < TOKENS_ENOUGH)
+        return score.windows_needed != 0 or (has_time and score.tokens < self.budget.enough_tokens)
 
     def _extend(self, subject: _Subject, counts: Sequence[int], models_left: int) -> None:
         """Score windows until there are `counts`, in its part of the time that is left."""

@@ -166,8 +166,8 @@ def test_the_page_shows_every_known_fact_about_the_chimera(
         assert line in text, line
     for line in values["python"].splitlines():
         assert line.strip() in text, line
-    assert "31.3 ± 2.5" in text
-    assert "64,032 ± 2" in text
+    assert "31.3" in text
+    assert "64,032" in text
     assert "0.970" in text
     for finding in values["findings"]:
         assert finding["code"] in text

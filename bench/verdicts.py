@@ -1,0 +1,251 @@
+"""Compare verdicts with long texts: do the built-in texts settle the sign of a change correctly?
+
+    python examples/zoo/train.py --family deep      first, for each family (about half an hour each)
+    python -m bench.verdicts FOLDER...              folders with the GGUF files of families, and examples/zoo
+    python -m bench.verdicts FOLDER... --json FILE  everything as JSON too
+
+Needs the extra `validate`. The grafts of each family (`family_trials`) are composed in a registry in a temporary folder
+and validated twice: with the built-in texts and the default budget, and with 50,000 tokens or more of long texts of the
+two kinds that the families were trained on. These are Python files and docstrings of the packages that are installed
+beside this one. The families were trained on the standard library, so they have not seen them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import math
+import re
+import sys
+import sysconfig
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+from organs.ingest.service import ingest_model
+from organs.ingest.sources import find_sources
+from organs.registry.compose.recipe import AdapterMerge, Graft, Purification, PurifyMethod, Recipe, Selection
+from organs.registry.digest import digest_of
+from organs.registry.local import LocalRegistry
+from organs.registry.validation.comparison import Budget, validate
+from organs.registry.validation.llama import LlamaCpp
+from organs.registry.validation.run import CatalogScores, registered_candidate, run_chimera
+from organs.registry.validation.texts import Text, built_in_texts
+from organs.registry.validation.verdict import TextScores, VerdictKind, change_text
+
+LONG_TOKENS = 51_000
+LONG_BYTES = 240_000
+"""About 80,000 tokens of the families' vocabulary of 2,048."""
+SECTION_BYTES = 4_000
+LONG_KINDS = ("python", "documentation")
+ACCEPTED = (
+    "unrelated-lineage",
+    "likely-degraded",
+    "lineage-unknown",
+    "adapter-base-differs",
+    "tokenizer-differs",
+)
+_NAME = re.compile(r"[^-]+-[^-]+-(?:(?P<part>.+)-)?v1\.0-[^-]+")
+SKIPPED = frozenset({"tests", "test", "testing", "__pycache__", "_vendor", "vendor"})
+
+
+@dataclass(frozen=True, slots=True)
+class TextResult:
+    """The change of a graft on one kind of text, by the built-in and by the long text."""
+
+    kind: str
+    verdict: str
+    settled: bool
+    change: float | None
+    margin: float | None
+    long_change: float | None
+    long_margin: float | None
+    long_tokens: int
+
+    @property
+    def is_settled_sign(self) -> bool:
+        """Whether the built-in text settles the sign of the change."""
+        return self.change is not None and self.margin is not None and abs(self.change) > self.margin
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the sign is that of the long text."""
+        return self.change is not None and self.long_change is not None and (self.change < 0) == (self.long_change < 0)
+
+    @property
+    def is_false_gain(self) -> bool:
+        """Whether `gains` was said of a graft that loses on the long text beyond its error."""
+        loses = self.long_change is not None and self.long_margin is not None and self.long_change > self.long_margin
+        return self.verdict == VerdictKind.GAINS and loses
+
+
+@dataclass(frozen=True, slots=True)
+class GraftResult:
+    """A graft with its verdict, the time that it took, and the results of the long texts."""
+
+    family: str
+    name: str
+    verdict: str
+    seconds: float
+    texts: tuple[TextResult, ...]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path, help="folders with the GGUF files of families")
+    parser.add_argument("--json", type=Path, help="write everything to this file too")
+    options = parser.parse_args()
+    texts = tuple(long_texts())
+    results: list[GraftResult] = []
+    for folder in options.folders:
+        with tempfile.TemporaryDirectory() as home, LocalRegistry.open(home) as registry:
+            names = ingested(registry, folder)
+            for name, recipe in family_trials(names):
+                results.append(measured(registry, folder.name, name, recipe, texts))
+                print_result(results[-1])
+                if options.json:
+                    options.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
+    print_summary(results)
+
+
+def long_texts() -> Iterator[Text]:
+    """Return a long text of Python and of documentation, from sections of the installed packages."""
+    sources: list[str] = []
+    for path in sorted(Path(sysconfig.get_paths()["purelib"]).rglob("*.py")):
+        if not SKIPPED & set(path.parts) and 2_000 < path.stat().st_size < 200_000:
+            try:
+                sources.append(path.read_text("utf-8"))
+            except (OSError, UnicodeDecodeError):
+                continue
+    yield _named("python", _sections(sources))
+    yield _named("documentation", _sections([text for source in sources if len(text := _docstrings(source)) > 400]))
+
+
+def _sections(documents: Sequence[str]) -> str:
+    """Return sections of documents that are evenly spread over the list, together LONG_BYTES."""
+    count = LONG_BYTES // SECTION_BYTES
+    chosen = [documents[len(documents) * number // count] for number in range(count)]
+    return "\n\n".join(document[len(document) // 3 :][:SECTION_BYTES] for document in chosen)
+
+
+def _docstrings(source: str) -> str:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError):
+        return ""
+    holders = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    texts = (ast.get_docstring(node) for node in nodes if isinstance(node, holders))
+    paragraphs = (" ".join(part.split()) for text in texts if text for part in text.split("\n\n"))
+    return "\n\n".join(part for part in paragraphs if len(part) > 80 and part.isascii())
+
+
+def _named(name: str, text: str) -> Text:
+    return Text(name, text, digest_of(text.encode()))
+
+
+def ingested(registry: LocalRegistry, folder: Path) -> dict[str, str]:
+    """Register the models of a folder; return their names by the last parts of their file names: `Code`, `Step100`."""
+    sources = find_sources([str(folder)])
+    for source in sources:
+        ingest_model(registry, source)
+    stems = [path.stem for path in sorted(folder.glob("*.gguf"))]
+    return {(_NAME.fullmatch(stem) or {"part": stem})["part"] or "Base": stem for stem in stems}
+
+
+def family_trials(names: dict[str, str]) -> Iterator[tuple[str, Recipe]]:
+    """Return grafts of a family into its base, from a step apart to strangers, whole and in part."""
+    base = names["Base"]
+    donors = [name for name in names if name not in ("Base", "LoRA")]
+
+    def graft(
+        donor: str, what: str, kinds: tuple[str, ...], blocks: tuple[tuple[int, int], ...] = ()
+    ) -> tuple[str, Recipe]:
+        selection = Selection(types=kinds, blocks=blocks)
+        return f"{donor} {what}", Recipe(base, (Graft(selection, donor=names[donor]),), accept=ACCEPTED)
+
+    for donor in donors:
+        yield graft(donor, "feed-forward", ("organ",))
+    for donor in donors[::4]:
+        yield graft(donor, "feed-forward of block 1", ("organ",), ((1, 1),))
+    for donor in donors[1::4]:
+        yield graft(donor, "attention", ("skeleton",))
+    for scale in (1.0,):
+        merge = AdapterMerge(names["LoRA"], scale)
+        yield f"LoRA x {scale:g}", Recipe(base, (), (merge,), accept=ACCEPTED)
+    step = Purification(Selection(types=("organ",)), PurifyMethod.SPECTRAL, keep=0.9)
+    yield "purified, 0.9", Recipe(base, (), (), (step,), accept=ACCEPTED)
+
+
+def measured(registry: LocalRegistry, family: str, name: str, recipe: Recipe, texts: Sequence[Text]) -> GraftResult:
+    """Compose and validate one graft with both suites."""
+    chimera = registry.compose(recipe).plan().register().model
+    runtime = LlamaCpp()
+    begun = time.monotonic()
+    short = run_chimera(registry.catalog, registry.blobs, chimera, built_in_texts(), runtime).validation
+    seconds = time.monotonic() - begun
+    budget = Budget(seconds=36_000.0, tokens=LONG_TOKENS, enough_tokens=LONG_TOKENS)
+    names = (chimera, f"local/{recipe.base}")
+    models = (registered_candidate(registry.catalog, registry.blobs, model) for model in names)
+    long = validate(*models, (), (), texts, runtime, budget, cache=CatalogScores(registry.catalog))
+    by_kind = {score.text: score for score in short.verdict.texts}
+    results = tuple(_compared(by_kind[score.text], score) for score in long.verdict.texts)
+    return GraftResult(family, name, short.verdict.kind.value, seconds, results)
+
+
+def _compared(short: TextScores, long: TextScores) -> TextResult:
+    return TextResult(
+        short.text,
+        short.kind.value,
+        short.is_settled,
+        None if short.change is None else short.change.mean,
+        None if short.change is None else short.change.margin,
+        None if long.change is None else long.change.mean,
+        None if long.change is None else long.change.margin,
+        long.tokens,
+    )
+
+
+def print_result(result: GraftResult) -> None:
+    """Print one graft."""
+    cells = []
+    for text in result.texts:
+        mark = "" if not text.is_settled_sign else " ok" if text.agrees else " WRONG"
+        cells.append(
+            f"{text.verdict} {_text(text.change, text.margin)}, long {_text(text.long_change, text.long_margin)}{mark}"
+        )
+    print(
+        f"{result.family} | {result.name} | {result.verdict} | {result.seconds:.0f} s | {' | '.join(cells)}", flush=True
+    )
+
+
+def _text(change: float | None, margin: float | None) -> str:
+    if change is None or margin is None:
+        return "-"
+    ratio = math.exp(change)
+    return change_text(ratio, ratio * margin)
+
+
+def print_summary(results: Sequence[GraftResult]) -> None:
+    """Print how many settled signs agree, the false gains, and the time of a verdict."""
+    texts = [text for result in results for text in result.texts]
+    settled = [text for text in texts if text.is_settled_sign]
+    agreeing = sum(text.agrees for text in settled)
+    false_gains = sum(text.is_false_gain for text in texts)
+    seconds = [result.seconds for result in results]
+    sys.stdout.write(
+        f"\n{len(results)} grafts, {len(texts)} changes, {len(settled)} with a settled sign; of these {agreeing} agree "
+        f"with the long text ({agreeing / max(1, len(settled)):.1%}); {false_gains} false gains; "
+        f"{median(seconds):.0f} s a verdict in the median, {max(seconds):.0f} s at most; "
+        f"{min(text.long_tokens for text in texts):,} tokens or more of each long text\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
