@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -13,14 +13,13 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import count_text, size_text, theta_text
 from organs.registry.catalog.queries import chimeras as chimera_rows
-from organs.registry.catalog.queries.chimeras import chimera_of, recorded_children, recorded_parents
+from organs.registry.catalog.queries.chimeras import WithdrawnAncestor, chimera_of, recorded_children, recorded_parents
 from organs.registry.catalog.queries.models import (
     files_of,
     is_reachable,
     metadata_of,
     model_by_name,
     placements_of,
-    withdrawn_models,
 )
 from organs.registry.catalog.tables import Chimera as ChimeraRow
 from organs.registry.catalog.tables import Model, ModelFile, Placement
@@ -44,16 +43,17 @@ from organs.registry.entities.plan import ADAPTER, GRAFTED, ParentModel, PlanCha
 from organs.registry.entities.verdict import Verdict, VerdictReport, VerdictSummary
 from organs.registry.errors import BadName, NotFound
 from organs.registry.names import parse_model_name
-from organs.registry.relatives.lineage import withdrawn_findings
+from organs.registry.relatives.lineage import WITHDRAWN_CODES, withdrawn_findings
 
 
 def chimera_page(session: Session, limit: int, after: str | None = None) -> ChimeraPage:
     """Return the next `limit` visible chimeras after `after`, newest first. Raises BadQuery."""
     page = chimera_rows.newest_chimeras(session, limit, after)
     verdicts = chimera_rows.newest_verdicts(session, [model.id for model, _ in page.items])
-    parents = {model.id: _origins(chimera).parents for model, chimera in page.items}
-    gone = withdrawn_models(session, {name for names in parents.values() for name in names})
-    items = [_summary(model, chimera, parents[model.id], verdicts.get(model.id), gone) for model, chimera in page.items]
+    withdrawn = chimera_rows.withdrawn_ancestors(session, [model.id for model, _ in page.items])
+    items = [
+        _summary(model, chimera, verdicts.get(model.id), withdrawn.get(model.id, ())) for model, chimera in page.items
+    ]
     return ChimeraPage(items=tuple(items), next=page.next)
 
 
@@ -93,10 +93,7 @@ def chimera_of_model(session: Session, model: Model) -> Chimera | None:
         recipe_yaml=recipe_yaml(recipe),
         parents=parents,
         license=combined_license({parent.model: parent.license for parent in parents}).text,
-        findings=in_order(
-            [*_withdrawn(session, parents, row), *stored_findings(row.findings)],
-            recipe.accept,
-        ),
+        findings=in_order(_findings(session, model, parents, row), recipe.accept),
         prediction=_prediction(row),
         changes=summarize_changes(parts),
         parts=parts,
@@ -161,15 +158,16 @@ def _prediction(row: ChimeraRow) -> Prediction:
 
 
 def _summary(
-    model: Model, row: ChimeraRow, parents: Sequence[str], verdict: VerdictRow | None, gone: Mapping[str, Model]
+    model: Model, row: ChimeraRow, verdict: VerdictRow | None, withdrawn: Sequence[WithdrawnAncestor]
 ) -> ChimeraSummary:
     prediction = _prediction(row)
     return ChimeraSummary(
         name=model.full_name,
         title=model.title,
         lock_id=Digest(row.lock_id),
-        parents=tuple(parents),
-        withdrawn_parents=tuple(name for name in parents if name in gone),
+        parents=_origins(row).parents,
+        withdrawn_parents=tuple(item.model.full_name for item in withdrawn if item.child_id == model.id),
+        withdrawn_ancestors=tuple(item.model.full_name for item in withdrawn if item.child_id != model.id),
         usable=prediction.usable,
         score=prediction.score,
         verdict=None if verdict is None else verdict.verdict,
@@ -179,11 +177,12 @@ def _summary(
     )
 
 
-def _withdrawn(session: Session, parents: Sequence[ParentModel], row: ChimeraRow) -> list[Finding]:
-    """Return a finding for each parent that was yanked or removed, without findings that the plan already has."""
-    known = {finding.sentence for finding in stored_findings(row.findings)}
-    findings = withdrawn_findings(session, [parent.model for parent in parents])
-    return [item for item in findings if item.sentence not in known]
+def _findings(session: Session, model: Model, parents: Sequence[ParentModel], row: ChimeraRow) -> list[Finding]:
+    """Return the findings of the plan, with those about yanked and removed models as they are now."""
+    return [
+        *withdrawn_findings(session, [parent.model for parent in parents], [model.id]),
+        *(finding for finding in stored_findings(row.findings) if finding.code not in WITHDRAWN_CODES),
+    ]
 
 
 def _parents(session: Session, model: Model, row: ChimeraRow) -> tuple[ParentModel, ...]:

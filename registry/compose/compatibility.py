@@ -56,7 +56,6 @@ from organs.registry.entities.plan import (
 from organs.registry.errors import TooCostly
 from organs.registry.lineage import CLOSE, ComparableOrgan, Kinship, Similarity, similarity
 from organs.registry.names import parse_model_name
-from organs.registry.relatives.lineage import withdrawal_sentence
 
 KEYS_SHOWN = 6
 """Differing keys in a sentence."""
@@ -461,7 +460,7 @@ __all__ = [
     "check_compatibility",
     "check_pair",
     "check_replacements",
-    "check_yanked",
+    "check_withdrawn",
     "fit_by_type",
 ]
 
@@ -493,7 +492,7 @@ def check_pair(base: Parent, donor: Parent) -> list[Finding]:
     checked by the rules of adapters.
     """
     licenses = combined_license({base.label: base.license, donor.label: donor.license}).findings
-    of_both = [*check_yanked((base, donor)), *licenses]
+    of_both = [*check_withdrawn((base, donor)), *licenses]
     if donor.header.text("general.type") == "adapter":
         return _without_repeats([*_of_base(base), *check_adapter(base, donor), *of_both])
     facts = facts_of(base), facts_of(donor)
@@ -504,18 +503,13 @@ def check_pair(base: Parent, donor: Parent) -> list[Finding]:
     return _without_repeats([*findings, *of_both])
 
 
-def check_yanked(parents: Sequence[Parent]) -> list[Finding]:
-    """Return a warning for each yanked model in `parents`, in their order.
+def check_withdrawn(parents: Sequence[Parent]) -> list[Finding]:
+    """Return a warning for each model in `parents` that was yanked, or was made from a yanked or removed model.
 
     A yanked model can still be found by its name, so that existing chimeras keep working. New chimeras should not use
     it.
     """
-    return [
-        Finding(Severity.WARN, "parent-yanked", sentence, models=(parent.label,))
-        for parent in parents
-        if parent.yanked is not None
-        for _, sentence in [withdrawal_sentence(parent.label, "yanked", *parent.yanked)]
-    ]
+    return list(dict.fromkeys(finding for parent in parents for finding in parent.withdrawn))
 
 
 def fit_by_type(base: Parent, donor: Parent, facts: tuple[Facts, Facts] | None = None) -> list[TypeCompatibility]:

@@ -29,11 +29,13 @@ from organs.registry.compose.recipe import Graft, Recipe, Selection
 from organs.registry.digest import Digest
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.published import LICENSE_MAX
+from organs.registry.entities.finding import Finding
 from organs.registry.errors import NotAssemblable
 from organs.registry.gguf import ByteSource, Field, Header, TensorSpec, ValueType, dtype_by_name, read_array
 from organs.registry.gguf.tokenizer import TOKENS_KEY, VOCABULARY_MAX_BYTES
 from organs.registry.gguf.types import DType
 from organs.registry.lineage import ComparableOrgan
+from organs.registry.relatives.lineage import withdrawn, withdrawn_findings
 from organs.registry.store import BlobStore
 
 
@@ -93,8 +95,8 @@ class Parent:
     complete: bool = True
     model_id: int | None = None
     """The id of the row in the catalog; None for a file."""
-    yanked: tuple[str | None, str] | None = None
-    """The day on which the model was yanked, and the reason; None if it was not yanked."""
+    withdrawn: tuple[Finding, ...] = ()
+    """The warnings that the model was yanked, or was made from models that were yanked or removed."""
     stated_license: str | None = None
     """The license that the contributor stated, if it differs from the header."""
     by_name: Mapping[str, Part] = field(init=False, repr=False, compare=False)
@@ -491,15 +493,15 @@ class RegisteredLibrary:
             unassemblable=tuple(json.loads(model.unassemblable)),
             complete=model.complete,
             model_id=model.id,
-            yanked=_yanked(model),
+            withdrawn=tuple(_withdrawn(self.session, model)),
             stated_license=_stated_license(model, read.header.text("general.license")),
         )
 
 
-def _yanked(model: Model) -> tuple[str | None, str] | None:
-    if model.state != "yanked":
-        return None
-    return None if model.changed_at is None else model.changed_at.date().isoformat(), model.state_reason or ""
+def _withdrawn(session: Session, model: Model) -> Iterator[Finding]:
+    if model.state == "yanked":
+        yield withdrawn(model)
+    yield from withdrawn_findings(session, (), [model.id])
 
 
 def _stated_license(model: Model, in_header: str | None) -> str | None:

@@ -12,7 +12,7 @@ import msgspec
 from organs.registry.amounts import names_text, ranges_text
 from organs.registry.anatomy import OrganType, Place, Slot
 from organs.registry.catalog.search import nearest, parse_query
-from organs.registry.compose.compatibility import check_adapter, check_replacements, check_yanked
+from organs.registry.compose.compatibility import check_adapter, check_replacements, check_withdrawn
 from organs.registry.compose.cost import Budget, steps_cost
 from organs.registry.compose.fitting import (
     additions_of,
@@ -552,7 +552,7 @@ def _finish_plan(draft: _Draft) -> Plan:
         *check_replacements(base, draft.chosen.replacements),
         *_encoding_findings(parts),
         *_metadata_findings(base, parents, recipe),
-        *check_yanked(parents),
+        *check_withdrawn(parents),
         *license.findings,
     ]
     if not any(part.acts for part in parts) and not any(finding.severity is Severity.REFUSE for finding in findings):
