@@ -28,7 +28,6 @@ from organs.registry.compose.fitting import (
     misplaced,
     odd_weights,
 )
-from organs.registry.compose.licenses import combined_license
 from organs.registry.compose.models import (
     Facts,
     Library,
@@ -39,6 +38,7 @@ from organs.registry.compose.models import (
     Value,
     by_donor,
     facts_of,
+    license_of_parents,
 )
 from organs.registry.compose.plan import PlannedPart, mean_of
 from organs.registry.digest import Digest
@@ -491,7 +491,7 @@ def check_pair(base: Parent, donor: Parent) -> list[Finding]:
     A refusal of one type does not affect the other types: `fit_by_type` has the findings of each type. An adapter is
     checked by the rules of adapters.
     """
-    licenses = combined_license({base.label: base.license, donor.label: donor.license}).findings
+    licenses = license_of_parents((base, donor)).findings
     of_both = [*check_withdrawn((base, donor)), *licenses]
     if donor.header.text("general.type") == "adapter":
         return _without_repeats([*_of_base(base), *check_adapter(base, donor), *of_both])
@@ -525,7 +525,7 @@ def fit_by_type(base: Parent, donor: Parent, facts: tuple[Facts, Facts] | None =
 def check_replacements(base: Parent, replacements: Sequence[Replacement]) -> list[Finding]:
     """Return the findings on all replacements together: refusals, warnings and information, a few for each donor.
 
-    Grafts without a replacement are not checked here. Licenses are checked by `combined_license`.
+    Grafts without a replacement are not checked here. Licenses are checked by `license_of_parents`.
     """
     ours = facts_of(base)
     replaced = {replacement.before.name for replacement in replacements}

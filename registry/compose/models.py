@@ -25,6 +25,7 @@ from organs.registry.catalog.search import parse_query
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.compose.cost import CANDIDATE_COST, COMMON_COST, QUERY_COST, Budget, read_cost
+from organs.registry.compose.licenses import Combined, combined_license
 from organs.registry.compose.recipe import Graft, Recipe, Selection
 from organs.registry.digest import Digest
 from organs.registry.entities.organ import PlacedOrgan
@@ -111,6 +112,14 @@ class Parent:
     def license(self) -> str | None:
         """The license that the contributor stated, else that of the header."""
         return self.stated_license or self.header.text("general.license")
+
+
+def license_of_parents(parents: Sequence[Parent]) -> Combined:
+    """Return the licenses of a chimera's parents with findings. The base is the first of `parents`."""
+    return combined_license(
+        {parent.label: parent.license for parent in parents},
+        {parent.label: parent.header.text("general.license") for parent in parents},
+    )
 
 
 CACHED_MAX = 256

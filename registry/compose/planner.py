@@ -18,7 +18,7 @@ from organs.registry.compose.fitting import (
     additions_of,
     is_token_embedding,
 )
-from organs.registry.compose.licenses import combined_license, license_expression
+from organs.registry.compose.licenses import license_expression
 from organs.registry.compose.metadata import (
     LICENSE_KEY,
     dropped_keys,
@@ -30,6 +30,7 @@ from organs.registry.compose.models import (
     Parent,
     Part,
     Replacement,
+    license_of_parents,
 )
 from organs.registry.compose.plan import (
     Addition,
@@ -545,7 +546,7 @@ def _finish_plan(draft: _Draft) -> Plan:
     parts = tuple(draft.parts[part.name] for part in base.parts)
     parents = _parents(base, draft.chosen.replacements, draft.adapters)
     sets = set_entries(base, parents, [part.spec for part in parts], recipe.metadata)
-    license = combined_license({parent.label: parent.license for parent in parents})
+    license = license_of_parents(parents)
     prediction = predicted(parts)
     findings = [
         *draft.chosen.findings,
