@@ -95,6 +95,11 @@ def differing_license(stated: str | None, in_header: str | None, model: str = ""
     )
 
 
+def is_license_in_file(stated: str | None, in_header: str | None) -> bool:
+    """Return whether a file's header has the license that is stated for the model, or no license is stated."""
+    return not stated or _spelled(stated) == _spelled(in_header or "")
+
+
 def terms_of(license: str) -> Terms | None:
     """Return the terms of `license`, the text in a header, in upper or lower case; None if it is unknown."""
     name = _folded(license)

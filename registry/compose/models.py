@@ -28,9 +28,9 @@ from organs.registry.compose.cost import CANDIDATE_COST, COMMON_COST, QUERY_COST
 from organs.registry.compose.licenses import Combined, combined_license
 from organs.registry.compose.recipe import Graft, Recipe, Selection
 from organs.registry.digest import Digest
+from organs.registry.entities.finding import Finding
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.published import LICENSE_MAX
-from organs.registry.entities.finding import Finding
 from organs.registry.errors import NotAssemblable
 from organs.registry.gguf import ByteSource, Field, Header, TensorSpec, ValueType, dtype_by_name, read_array
 from organs.registry.gguf.tokenizer import TOKENS_KEY, VOCABULARY_MAX_BYTES

@@ -78,9 +78,7 @@ def withdrawn(model: Model, child: str | None = None) -> Finding:
     who = f"The parent {name}" if child is None else f"{name}, from which {child} was made,"
     when = "" if model.changed_at is None else f" on {model.changed_at.date().isoformat()}"
     sentence = f"{who} was {model.state}{when}: {(model.state_reason or 'no reason was given').rstrip('.')}."
-    return Finding(
-        Severity.WARN, f"parent-{model.state}", sentence, models=(name,) if child is None else (name, child)
-    )
+    return Finding(Severity.WARN, f"parent-{model.state}", sentence, models=(name,) if child is None else (name, child))
 
 
 def unexplained(
@@ -174,6 +172,13 @@ def lineage_of(session: Session, model: Model) -> ModelLineage:
             *findings(model.kind, list(declared.values()), undeclared, len(measured)),
         ),
     )
+
+
+def origin_findings(session: Session, model: Model) -> list[Finding]:
+    """Return a finding for each yanked or removed model among the parents and ancestors of `model`."""
+    edges = parents_of(session, [model.id], ("declared", "recorded"))
+    parents = {edge.parent_model_id for edge in edges if edge.parent_model_id is not None}
+    return _withdrawn_origins(session, model, edges, models_by_id(session, parents))
 
 
 def withdrawn_findings(session: Session, parents: Collection[str], model_ids: Collection[int]) -> list[Finding]:

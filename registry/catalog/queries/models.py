@@ -329,6 +329,12 @@ def metadata_of(session: Session, model_id: int) -> Sequence[ModelMetadata]:
     return session.scalars(statement).all()
 
 
+def header_text(session: Session, model_id: int, key: str) -> str | None:
+    """Return the stored value of a text in a model's header; None if the header does not have it."""
+    statement = select(ModelMetadata.value).where(ModelMetadata.model_id == model_id, ModelMetadata.key == key)
+    return session.scalar(statement.order_by(ModelMetadata.position).limit(1))
+
+
 def type_summaries(session: Session, model_id: int) -> tuple[TypeSummary, ...]:
     """Return a summary of each type in a model, by the name of the type."""
     statement = (
