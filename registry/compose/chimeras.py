@@ -26,8 +26,13 @@ from organs.registry.catalog.tables import Chimera as ChimeraRow
 from organs.registry.catalog.tables import Model, ModelFile, Placement
 from organs.registry.catalog.tables import Verdict as VerdictRow
 from organs.registry.catalog.vocabulary import shown_text
-from organs.registry.compose.licenses import NOT_STATED, combined_license, differing_license, is_license_in_file
-from organs.registry.compose.metadata import LICENSE_KEY
+from organs.registry.compose.licenses import (
+    LICENSE_KEY,
+    NOT_STATED,
+    combined_license,
+    differing_license,
+    is_license_in_file,
+)
 from organs.registry.compose.plan import acts_in_order, summarize_changes
 from organs.registry.compose.recipe import recipe_from_json
 from organs.registry.compose.recipe_io import recipe_file, recipe_python, recipe_yaml
@@ -41,13 +46,13 @@ from organs.registry.entities.chimera import (
     ComputedOrgan,
     DerivedModel,
 )
-from organs.registry.entities.finding import Finding, Severity, in_order, stored_findings
+from organs.registry.entities.finding import WITHDRAWN_CODES, Finding, Severity, in_order, stored_findings
 from organs.registry.entities.plan import ADAPTER, GRAFTED, ParentModel, PlanChange, PlanPart, Prediction
 from organs.registry.entities.published import LICENSE_MAX
 from organs.registry.entities.verdict import Verdict, VerdictReport, VerdictSummary
 from organs.registry.errors import BadName, NotFound
 from organs.registry.names import parse_model_name
-from organs.registry.relatives.lineage import WITHDRAWN_CODES, origin_findings
+from organs.registry.relatives.lineage import origin_findings
 
 
 def chimera_page(session: Session, limit: int, after: str | None = None) -> ChimeraPage:
@@ -198,7 +203,7 @@ def findings_beside_file(session: Session, model: Model) -> list[Finding]:
 def license_findings(model: Model, in_header: str | None) -> list[Finding]:
     """Return a finding if the stated license, which contributors can edit, differs from the license in the header."""
     sentence = differing_license(model.license, in_header)
-    return [] if sentence is None else [Finding(Severity.WARN, "license-differs", sentence)]
+    return [] if sentence is None else [Finding(Severity.INFO, "license-differs", sentence)]
 
 
 def stored_license(session: Session, model: Model) -> str | None:

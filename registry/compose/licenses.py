@@ -20,7 +20,7 @@ AND, NO_ASSERTION = " AND ", "NOASSERTION"
 """Words of SPDX expressions: `AND` if all of the licenses apply, `NOASSERTION` if no license is stated."""
 LICENSES_MAX = 64
 """Licenses in one expression."""
-_FIELD = "general.license"
+LICENSE_KEY = "general.license"
 
 
 class Terms(Flag):
@@ -89,8 +89,9 @@ def differing_license(stated: str | None, in_header: str | None, model: str = ""
     """
     if not stated or not in_header or _spelled(stated) == _spelled(in_header):
         return None
+    whose = f" of {model}" if model else ""
     return (
-        f"The stated license{f' of {model}' if model else ''} is {stated[:TEXT_MAX]!r}, but the header of the file says "
+        f"The stated license{whose} is {stated[:TEXT_MAX]!r}, but the header of the file says "
         f"{in_header[:TEXT_MAX]!r}: check which one is right."
     )
 
@@ -295,7 +296,7 @@ def _folded(license: str) -> str:
 
 def _finding(base: str, severity: Severity, code: str, sentence: str, parents: tuple[str, ...] | list[str]) -> Finding:
     others = [parent for parent in parents if parent != base]
-    return Finding(severity, code, sentence, _FIELD, (base, *others[:1]))
+    return Finding(severity, code, sentence, LICENSE_KEY, (base, *others[:1]))
 
 
 OTHER = "other"

@@ -65,10 +65,6 @@ def findings(kind: str, declared: Sequence[Declared], undeclared: Mapping[str, f
     return results
 
 
-WITHDRAWN_CODES = frozenset({"parent-yanked", "parent-removed"})
-"""The codes of findings about ancestors that were yanked or removed."""
-
-
 def withdrawn(model: Model, child: str | None = None) -> Finding:
     """Return the finding that `model`, a parent in the state yanked or removed, is not to be used any more.
 

@@ -155,7 +155,9 @@ def test_a_header_with_another_license_than_the_stated_one_is_reported_and_the_s
     findings = codes(stated, {"A": "cc-by-nc-4.0", "B": "gpl-3.0"})
     assert ("license-differs", "info") in [finding[:2] for finding in findings]
     assert "The stated license of B is 'mit', but the header of the file says 'gpl-3.0'" in findings[0][2]
-    (conflict,) = (sentence for code, severity, sentence in findings if (code, severity) == ("licenses-conflict", "warn"))
+    (conflict,) = (
+        sentence for code, severity, sentence in findings if (code, severity) == ("licenses-conflict", "warn")
+    )
     assert "cc-by-nc-4.0 (of A) and gpl-3.0 (of the header of B) may conflict" in conflict
     # The stated license can be the stricter one too.
     findings = codes({"A": "cc-by-nc-4.0", "B": "gpl-3.0"}, {"B": "mit"})

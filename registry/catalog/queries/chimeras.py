@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from sqlalchemy import Row, Select, and_, func, select
@@ -145,7 +145,7 @@ def _generations(session: Session, model_ids: Collection[int]) -> tuple[dict[int
     return edges, names
 
 
-def _edges_to_parents(children: Sequence[int]) -> Select[tuple[Model, int]]:
+def _edges_to_parents(children: Sequence[int]) -> Select[Any]:
     """Return the statement for the parents of the chimeras `children`; a hidden chimera has none."""
     return (
         select(Model, Lineage.parent_model_id)
