@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from sqlalchemy import Row, Select, and_, func, select
@@ -135,9 +135,10 @@ def _generations(session: Session, model_ids: Collection[int]) -> tuple[dict[int
         parents: set[int] = set()
         for batch in batches(children):
             for child, parent in session.execute(_edges_to_parents(batch)):
-                edges.setdefault(child.id, []).append(parent)
                 names[child.id] = child.full_name
-                parents.add(parent)
+                if parent is not None:
+                    edges.setdefault(child.id, []).append(parent)
+                    parents.add(parent)
         children = sorted(parents - seen)[: limit - len(seen)]
         seen.update(children)
         if not children:
@@ -145,7 +146,7 @@ def _generations(session: Session, model_ids: Collection[int]) -> tuple[dict[int
     return edges, names
 
 
-def _edges_to_parents(children: Sequence[int]) -> Select[Any]:
+def _edges_to_parents(children: Sequence[int]) -> Select[Model, int | None]:
     """Return the statement for the parents of the chimeras `children`; a hidden chimera has none."""
     return (
         select(Model, Lineage.parent_model_id)
@@ -153,7 +154,6 @@ def _edges_to_parents(children: Sequence[int]) -> Select[Any]:
         .where(
             Lineage.child_model_id.in_(children),
             Lineage.evidence == "recorded",
-            Lineage.parent_model_id.is_not(None),
             Model.state.in_(REACHABLE_STATES),
         )
         .order_by(Lineage.id)
