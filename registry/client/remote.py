@@ -390,7 +390,8 @@ class RemoteRegistry:
 
     def own_files(self, name: str) -> OwnFiles:
         """Return the original files of a model; raises as `model` does, and NotAssemblable."""
-        from organs.registry.compose.licenses import LICENSE_KEY, is_license_in_file
+        from organs.registry.compose.licenses import is_license_in_file
+        from organs.registry.compose.metadata import LICENSE_KEY
 
         page = self.model_page(name)
         model = parse_full_name(page.name)

@@ -27,12 +27,12 @@ from organs.registry.catalog.tables import Model, ModelFile, Placement
 from organs.registry.catalog.tables import Verdict as VerdictRow
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.compose.licenses import (
-    LICENSE_KEY,
     NOT_STATED,
     combined_license,
     differing_license,
     is_license_in_file,
 )
+from organs.registry.compose.metadata import LICENSE_KEY
 from organs.registry.compose.plan import acts_in_order, summarize_changes
 from organs.registry.compose.recipe import recipe_from_json
 from organs.registry.compose.recipe_io import recipe_file, recipe_python, recipe_yaml

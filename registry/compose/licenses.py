@@ -20,7 +20,7 @@ AND, NO_ASSERTION = " AND ", "NOASSERTION"
 """Words of SPDX expressions: `AND` if all of the licenses apply, `NOASSERTION` if no license is stated."""
 LICENSES_MAX = 64
 """Licenses in one expression."""
-LICENSE_KEY = "general.license"
+_FIELD = "general.license"
 
 
 class Terms(Flag):
@@ -296,7 +296,7 @@ def _folded(license: str) -> str:
 
 def _finding(base: str, severity: Severity, code: str, sentence: str, parents: tuple[str, ...] | list[str]) -> Finding:
     others = [parent for parent in parents if parent != base]
-    return Finding(severity, code, sentence, LICENSE_KEY, (base, *others[:1]))
+    return Finding(severity, code, sentence, _FIELD, (base, *others[:1]))
 
 
 OTHER = "other"

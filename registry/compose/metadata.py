@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from organs.registry.compose.licenses import LICENSE_KEY, license_expression
+from organs.registry.compose.licenses import license_expression
 from organs.registry.compose.lock import LOCK_KEY
 from organs.registry.compose.models import Parent
 from organs.registry.compose.recipe import MetadataChange
@@ -86,6 +86,7 @@ def _clean(text: str) -> str:
 
 
 NAME_KEY = "general.name"
+LICENSE_KEY = "general.license"
 NAMED_PARENTS_MAX = 3
 QUANTIZATION_VERSION = 2
 """Version of the layout of quantised blocks; ggml has used only this version since 2023."""

@@ -18,8 +18,9 @@ from organs.registry.compose.fitting import (
     additions_of,
     is_token_embedding,
 )
-from organs.registry.compose.licenses import LICENSE_KEY, license_expression
+from organs.registry.compose.licenses import license_expression
 from organs.registry.compose.metadata import (
+    LICENSE_KEY,
     dropped_keys,
     file_stem,
     set_entries,
