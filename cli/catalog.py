@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -261,7 +261,7 @@ def print_model(model: ModelDetails) -> None:
         for kind in model.types
     ]
     print_table(("type", "tensors", "size", "θ", "spectral"), rows, _SHOW_NUMBERS)
-    print_lineage(model)
+    print_lineage(model, {finding.sentence for finding in model.chimera.findings} if model.chimera else ())
     click.echo()
     columns = ("tensor", "type", "dtype", "shape", "θ", "|Z|", "spectral", "organ")
     print_table(columns, [_organ_row(organ) for organ in model.organs], _SHOW_NUMBERS)
@@ -347,8 +347,8 @@ def _reading_text(name: str, value: object) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def print_lineage(model: Model) -> None:
-    """Print the lineage and the findings of a model, if there are any."""
+def print_lineage(model: Model, shown: Collection[str] = ()) -> None:
+    """Print the lineage and the findings of a model, if there are any, without the sentences in `shown`."""
     edges = model.lineage
     if edges:
         click.echo()
@@ -364,7 +364,7 @@ def print_lineage(model: Model) -> None:
         left_out = len(edges) - EDGES_SHOWN + model.lineage_left_out
         if left_out > 0:
             click.echo(f"… and {left_out} more, with --json")
-    for finding in model.findings:
+    for finding in (finding for finding in model.findings if finding.sentence not in shown):
         print_sentence(f"{finding.severity}: {finding.sentence}")
 
 

@@ -334,6 +334,9 @@ def purify(
 ) -> None:
     """Purify organs of a model, and print θ of each organ before and after.
 
+    Purifying usually raises the perplexity: +5 to 6% was measured for all feed-forward organs at keep 0.9. The command
+    first prints the plan with a prediction for the result. To compute nothing, give --dry-run.
+
     MODEL is a registered model. The command registers the result as a new model. Without --type, --slot and --where, it
     purifies the feed-forward organs.
 

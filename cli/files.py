@@ -28,7 +28,15 @@ from organs.cli.console import (
     progress_bar,
     status_line,
 )
-from organs.cli.outputs import WrittenPath, folder_of, gguf_targets, shard_size, stem_of, write_files
+from organs.cli.outputs import (
+    WrittenPath,
+    folder_of,
+    gguf_targets,
+    print_beside_file,
+    shard_size,
+    stem_of,
+    write_files,
+)
 from organs.registry.amounts import count_text, share_text, size_text, theta_text
 from organs.registry.anatomy import Place
 from organs.registry.catalog.vocabulary import ORGAN_TYPES
@@ -703,6 +711,7 @@ def _from_registry(
             # here, and --dry-run, --force and --json need the names and sizes before anything is written.
             files = registry.files(model, merge=files_wanted.merge, shard_bytes=shard_bytes, stem=stem_of(output))
             proof = "as made" if files.model is not None and files.model.is_chimera else "identical"
+            print_beside_file(files.model)
             written = write_files(files, output, options)
     return [_result(file.path, file.size_bytes, file.sha256, "new file" if file.is_new else proof) for file in written]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from organs.cli.arguments import local_registry
-from organs.cli.console import progress_bar
+from organs.cli.console import plain, progress_bar
 from organs.registry.amounts import parse_size
 from organs.registry.digest import Digest
 from organs.registry.errors import BadInput, BadSource
@@ -21,7 +21,7 @@ from organs.registry.errors import BadInput, BadSource
 if TYPE_CHECKING:
     from organs.ingest.sources import ModelSource
     from organs.registry.compose.models import Parent, RegisteredLibrary
-    from organs.registry.store.files import NamedFile, OutputFiles
+    from organs.registry.store.files import NamedFile, OutputFiles, SourceModel
 
 
 @dataclass(slots=True)
@@ -128,6 +128,16 @@ def write_files(
         WrittenPath(target, file.size_bytes, digest, is_new=file.sha256 is None)
         for target, file, digest in zip(targets, files.files, digests, strict=True)
     ]
+
+
+def print_beside_file(model: SourceModel | None) -> None:
+    """Print on stderr what the files of `model` cannot contain: that it was yanked, and its findings."""
+    if model is None:
+        return
+    if model.yanked is not None:
+        click.echo(f"{plain(model.name)} was yanked: {plain(model.yanked)}", err=True)
+    for finding in model.findings:
+        click.echo(plain(f"{finding.severity.value}: {finding.sentence}"), err=True)
 
 
 def _is_complete(target: Path, file: NamedFile) -> bool:

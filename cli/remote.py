@@ -13,7 +13,16 @@ import click
 
 from organs.cli.arguments import remote_registry
 from organs.cli.console import exit_status, plain, print_json, print_json_line, print_path, progress_bar, status_line
-from organs.cli.outputs import WrittenPath, check_free, shard_size, stem_of, write_files
+from organs.cli.outputs import (
+    SUFFIX,
+    WrittenPath,
+    check_free,
+    print_beside_file,
+    shard_size,
+    stem_of,
+    write_files,
+    write_text,
+)
 from organs.ingest.contributions.findings import MUST_ACCEPT
 from organs.registry.amounts import parse_size, size_text
 from organs.registry.digest import looks_like_prefix
@@ -271,6 +280,10 @@ def pull(
     A model is written as a GGUF file, an organ as its plain bytes. A file gets its name only when it is complete. To
     continue an interrupted download, run the same command again.
 
+    The bytes of a file never change. If its header does not have the license that is stated for the model, or if the
+    model or a model that it was made from was yanked or removed, the command also writes the model's card beside it, as
+    OUT.card.md.
+
     A partial model has only some organs. The command grafts them into the base that the model names, like `organ
     assemble`. With --partial, or if you give a digest, it downloads the original file of the partial model.
     """
@@ -287,16 +300,21 @@ def pull(
             raise click.UsageError("--accept is only for a partial model")
         if ingests and source.recipe is not None:
             raise click.UsageError("--ingest registers the original file of a partial model: give --partial too")
+        print_beside_file(model)
+        card_path = _card_target(source, folder, force=force)
         if source.recipe is not None:
             written = [write_partial(registry, source.recipe, accept, folder, options)]
         else:
             written = write_files(source.files, folder, options, _organ_targets if model is None else None)
+        if card_path is not None and model is not None:
+            write_text(card_path, registry.card(model.name))
     ingested = _ingest(model.name, written[0].path) if ingests and model is not None else None
     if as_json:
         items = [{"file": str(file.path), "size_bytes": file.size_bytes, "sha256": file.sha256} for file in written]
-        print_json({"items": items, "next": None, "model": model and model.name, "ingested": ingested})
+        card = None if card_path is None else str(card_path)
+        print_json({"items": items, "next": None, "model": model and model.name, "ingested": ingested, "card": card})
     else:
-        _print_pulled(written, ingested, quiet=quiet)
+        _print_pulled(written, ingested, card_path, quiet=quiet)
 
 
 def _find(registry: Registry, name: str, output: Path, shards: str | None, *, partial: bool) -> _Pulled:
@@ -308,10 +326,20 @@ def _find(registry: Registry, name: str, output: Path, shards: str | None, *, pa
             raise
         return _Pulled(registry.organ_files(name))
     assert files.model is not None, "files of a registered model"
-    if files.model.yanked is not None:
-        click.echo(f"{plain(files.model.name)} was yanked: {plain(files.model.yanked)}", err=True)
     keeps_file = partial or shards or name.startswith(DIGEST)
     return _Pulled(files, None if keeps_file else registry.partial_recipe(files.model.name))
+
+
+def _card_target(source: _Pulled, output: Path, *, force: bool) -> Path | None:
+    """Return where the card is written, beside the file; None if the file has all facts, or is composed of parts."""
+    model = source.files.model
+    if model is None or source.recipe is not None or not model.needs_card:
+        return None
+    single = output.name.endswith(SUFFIX) and not output.is_dir()
+    stem = output.name.removesuffix(SUFFIX) if single else parse_model_name(model.name).name
+    target = (output.parent if single else output) / f"{stem}.card.md"
+    check_free(target, force=force)
+    return target
 
 
 def _organ_targets(output: Path, names: Sequence[str], force: bool) -> list[Path]:
@@ -332,11 +360,13 @@ def _ingest(model: str, file: Path) -> str:
         return str(add_model(registry, file, name=str(name), new_version=True).model)
 
 
-def _print_pulled(written: Sequence[WrittenPath], ingested: str | None, *, quiet: bool) -> None:
+def _print_pulled(written: Sequence[WrittenPath], ingested: str | None, card_path: Path | None, *, quiet: bool) -> None:
     for file in written:
         if quiet:
             print_path(file.path)
         else:
             click.echo(f"{plain(file.path)}: {size_text(file.size_bytes)}, sha256:{file.sha256}")
+    if card_path is not None and not quiet:
+        click.echo(f"{plain(card_path)}: the model's card, with facts that its file does not contain")
     if ingested is not None and not quiet:
         click.echo(f"{ingested} is registered in your local registry", err=True)

@@ -166,6 +166,12 @@ class Registry(Protocol):
         NotAssemblable.
         """
 
+    def card(self, name: str) -> str:
+        """Return the card of a model as Markdown: its facts, license and findings; for a chimera its recipe too.
+
+        It has no verdicts. A model's file never changes, so a license that was stated later is only on the card.
+        """
+
     def lock_files(self, lock: Lock) -> OutputFiles:
         """Return the file of a lock, ready to be written; nothing is registered.
 

@@ -296,6 +296,8 @@ class LocalRegistry:
         from organs.registry.assembly import AssembledFiles, plan_merged, plan_model, plan_shards
         from organs.registry.catalog.queries.chimeras import chimera_of
         from organs.registry.catalog.queries.models import model_by_text
+        from organs.registry.compose.chimeras import findings_beside_file, stored_license
+        from organs.registry.compose.licenses import is_license_in_file
         from organs.registry.store.files import SourceModel
 
         with self.catalog.reading() as session:
@@ -308,8 +310,22 @@ class LocalRegistry:
             else:
                 plans = plan_model(session, model)
             yanked = (model.state_reason or "") if model.state == "yanked" else None
-            source = SourceModel(model.full_name, chimera_of(session, model.id) is not None, yanked)
+            source = SourceModel(
+                model.full_name,
+                chimera_of(session, model.id) is not None,
+                yanked,
+                tuple(findings_beside_file(session, model)),
+                is_license_in_file(model.license, stored_license(session, model)),
+            )
             return AssembledFiles(self.blobs, plans, source)
+
+    def card(self, name: str) -> str:
+        """Return the card of a model as Markdown, as in downloads; verdicts are left out."""
+        from organs.registry.catalog.queries.models import model_by_text
+        from organs.registry.compose.chimeras import card
+
+        with self.catalog.reading() as session:
+            return card(session, model_by_text(session, name))
 
     def lock_files(self, lock: Lock) -> AssembledFiles:
         """Return the file of a lock, ready to be written; nothing is registered."""

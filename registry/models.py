@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,19 +27,16 @@ from organs.registry.catalog.queries.models import (
 )
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.search import nearest
-from organs.registry.catalog.vocabulary import shown_text
-from organs.registry.compose.licenses import differing_license
-from organs.registry.compose.metadata import LICENSE_KEY
+from organs.registry.compose.chimeras import license_findings, stored_license
 from organs.registry.compose.recipe import recipe_from_json
 from organs.registry.compose.recipe_io import read_recipe, recipe_file, recipe_yaml
 from organs.registry.digest import Digest
 from organs.registry.entities.base import ITEMS_MAX, Count, encode
 from organs.registry.entities.chimera import Chimera
-from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.lineage import LineageEdge
 from organs.registry.entities.model import Composed, IngestSummary, MetadataEntry, Model, ModelFile
 from organs.registry.entities.organ import PlacedOrgan, organs_html
-from organs.registry.entities.published import LICENSE_MAX, ModelVersion
+from organs.registry.entities.published import ModelVersion
 from organs.registry.errors import BadRecipe, BadReply, NotFound
 from organs.registry.relatives.lineage import lineage_of
 
@@ -150,7 +146,7 @@ def model_page(session: Session, row: tables.Model) -> Model:
         composed=_composed(session, row),
         lineage=lineage.edges,
         lineage_left_out=lineage.left_out,
-        findings=(*_license_findings(row, metadata), *lineage.findings),
+        findings=(*license_findings(row, stored_license(session, row)), *lineage.findings),
     )
 
 
@@ -169,13 +165,6 @@ def _ingest(session: Session, row: tables.Model) -> IngestSummary | None:
     if ingest is None or not ingest.report:
         return None
     return msgspec.json.decode(ingest.report, type=IngestSummary)
-
-
-def _license_findings(row: tables.Model, metadata: Sequence[tables.ModelMetadata]) -> list[Finding]:
-    """Return a finding if the listed license, which contributors can edit, differs from the license in the header."""
-    in_header = next((entry.value for entry in metadata if entry.key == LICENSE_KEY), None)
-    sentence = differing_license(row.license, None if in_header is None else shown_text(in_header, LICENSE_MAX))
-    return [] if sentence is None else [Finding(Severity.WARN, "license-differs", sentence)]
 
 
 def _composed(session: Session, row: tables.Model) -> Composed | None:

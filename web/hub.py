@@ -24,11 +24,7 @@ from organs.registry.catalog.queries.models import (
 )
 from organs.registry.catalog.queries.organs import BlobRow
 from organs.registry.catalog.tables import Model
-from organs.registry.compose.chimeras import (
-    CARD_VERSION,
-    card,
-    chimera_of_model,
-)
+from organs.registry.compose.chimeras import CARD_VERSION, card
 from organs.registry.entities.problem import INTERNAL
 from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, Removed
 from organs.registry.names import ModelName, parse_model_name
@@ -212,8 +208,7 @@ def _entries(session: Session, model: Model) -> tuple[Entry, ...]:
         data = pointer.encode("ascii")
         entries.append(Entry(name, model_file(model, file, name, immutable=False), _git_id(data), data))
     if README not in (name for name, _ in named):
-        # The card has no verdicts: they come later, and the files of a revision must not change.
-        text = card(model, named, chimera_of_model(session, model), with_verdicts=False).encode()
+        text = card(session, model, named).encode()
         object_id = _git_id(text)
         entries.append(Entry(README, text_content(README, text, object_id), object_id, b""))
     return tuple(entries)

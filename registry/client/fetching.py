@@ -15,6 +15,7 @@ from pathlib import Path
 
 from organs.registry.client.connection import Connection, Reply
 from organs.registry.digest import Digest
+from organs.registry.entities.finding import Finding
 from organs.registry.errors import BadGguf, BadInput, BadReply, Busy, StoreUnwritable, TooMany, Unreachable
 from organs.registry.gguf import Header, HeaderSource, read_header
 from organs.registry.names import ModelName
@@ -237,6 +238,10 @@ class OwnFiles:
     """SHA-256 of the lock; None unless the model is a chimera."""
     yanked: str | None = None
     """The reason why it was yanked; None if it was not yanked."""
+    findings: tuple[Finding, ...] = ()
+    """What its files cannot contain: a stated license other than the header's, yanked or removed parents."""
+    has_license: bool = True
+    """Whether the license in the header of its file is the stated one, or no license is stated."""
 
 
 def fetch(

@@ -18,6 +18,7 @@ from organs.registry.catalog.cursor import (
     check_limit,
 )
 from organs.registry.catalog.search import MODELS, parse_query
+from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.client.address import (
     API,
     check_file_name,
@@ -33,10 +34,11 @@ from organs.registry.client.tokens import kept_token
 from organs.registry.digest import Digest, digest_of, looks_like_prefix, parse_prefix
 from organs.registry.entities.about import Figures, Root
 from organs.registry.entities.chimera import Assembly, AssemblyRequest, Chimera
+from organs.registry.entities.finding import BESIDE_FILE_CODES
 from organs.registry.entities.job import Job, JobPage, ValidationRequest
 from organs.registry.entities.model import Model, ModelPage, ModelSummary
 from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
-from organs.registry.entities.published import ModelVersions
+from organs.registry.entities.published import LICENSE_MAX, ModelVersions
 from organs.registry.errors import BadReply, BadSetting, NotAssemblable
 from organs.registry.interface import VERSIONS_DEFAULT, ByteProgress, TextProgress
 from organs.registry.names import ModelName, parse_model_name
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from organs.registry.validation.runtime import Runtime
     from organs.registry.validation.texts import Text
 
+CARD_MAX_BYTES = 8 * 1024 * 1024
 ORGANS_MAX = 200_000
 """Organs of one model that are read."""
 VERSIONS_MAX = 100
@@ -292,7 +295,7 @@ class RemoteRegistry:
         own = self.own_files(name)
         stem = own.model.name if stem is None else stem
         files = self._checked_files(own, name)
-        model = SourceModel(str(own.model), own.lock_id is not None, own.yanked)
+        model = SourceModel(str(own.model), own.lock_id is not None, own.yanked, own.findings, own.has_license)
         if merge or shard_bytes is not None:
             single = files[0][1] if len(files) == 1 else self.whole_file(str(own.model))
             shards = None if shard_bytes is None else file_in_shards(self.connection, single, stem, shard_bytes)
@@ -300,6 +303,23 @@ class RemoteRegistry:
                 return FetchedShards(self.connection, shards, model)
             files = [(f"{stem}.gguf", single)]
         return FetchedFiles(self.connection, files, model)
+
+    def card(self, name: str) -> str:
+        """Return the card of a model as Markdown; raises BadReply for a card that is too long or not text."""
+        model = self.resolved(name)
+        if model.version is None:
+            model = parse_full_name(self.model_page(name).name)
+        path = f"/{model.namespace}/{model.name}/resolve/v{model.version}/README.md"
+        data = bytearray()
+        with self.connection.download(path) as reply:
+            for chunk in reply.stream():
+                data += chunk
+                if len(data) > CARD_MAX_BYTES:
+                    raise BadReply(f"{self.url} sent a card of more than {CARD_MAX_BYTES:,} bytes")
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise BadReply(f"{self.url} sent a card that is not text") from error
 
     def lock_files(self, lock: Lock) -> OutputFiles:
         """Return the file of a lock, ready to be downloaded; nothing is registered.
@@ -372,8 +392,12 @@ class RemoteRegistry:
 
     def own_files(self, name: str) -> OwnFiles:
         """Return the original files of a model; raises as `model` does, and NotAssemblable."""
+        from organs.registry.compose.licenses import is_license_in_file
+        from organs.registry.compose.metadata import LICENSE_KEY
+
         page = self.model_page(name)
         model = parse_full_name(page.name)
+        in_header = next((entry.value for entry in page.metadata if entry.key == LICENSE_KEY), None)
         if page.unassemblable:
             raise NotAssemblable(page.name, page.unassemblable)
         # The only file of a complete model has an address without its name; the file of a partial model does not.
@@ -387,6 +411,8 @@ class RemoteRegistry:
             page.digest,
             page.lock_id,
             (page.state_reason or "") if page.state == "yanked" else None,
+            tuple(finding for finding in page.findings if finding.code in BESIDE_FILE_CODES),
+            is_license_in_file(page.license, in_header and shown_text(in_header, LICENSE_MAX)),
         )
 
     def _checked_files(self, own: OwnFiles, name: str) -> Sequence[tuple[str, FileToFetch]]:

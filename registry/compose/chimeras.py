@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -13,19 +13,26 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import count_text, size_text, theta_text
 from organs.registry.catalog.queries import chimeras as chimera_rows
-from organs.registry.catalog.queries.chimeras import chimera_of, recorded_children, recorded_parents
+from organs.registry.catalog.queries.chimeras import WithdrawnAncestor, chimera_of, recorded_children, recorded_parents
 from organs.registry.catalog.queries.models import (
     files_of,
+    header_text,
     is_reachable,
     metadata_of,
     model_by_name,
     placements_of,
-    withdrawn_models,
 )
 from organs.registry.catalog.tables import Chimera as ChimeraRow
 from organs.registry.catalog.tables import Model, ModelFile, Placement
 from organs.registry.catalog.tables import Verdict as VerdictRow
-from organs.registry.compose.licenses import combined_license
+from organs.registry.catalog.vocabulary import shown_text
+from organs.registry.compose.licenses import (
+    NOT_STATED,
+    combined_license,
+    differing_license,
+    is_license_in_file,
+)
+from organs.registry.compose.metadata import LICENSE_KEY
 from organs.registry.compose.plan import acts_in_order, summarize_changes
 from organs.registry.compose.recipe import recipe_from_json
 from organs.registry.compose.recipe_io import recipe_file, recipe_python, recipe_yaml
@@ -39,21 +46,23 @@ from organs.registry.entities.chimera import (
     ComputedOrgan,
     DerivedModel,
 )
-from organs.registry.entities.finding import Finding, Severity, in_order, stored_findings
+from organs.registry.entities.finding import WITHDRAWN_CODES, Finding, Severity, in_order, stored_findings
 from organs.registry.entities.plan import ADAPTER, GRAFTED, ParentModel, PlanChange, PlanPart, Prediction
+from organs.registry.entities.published import LICENSE_MAX
 from organs.registry.entities.verdict import Verdict, VerdictReport, VerdictSummary
 from organs.registry.errors import BadName, NotFound
 from organs.registry.names import parse_model_name
-from organs.registry.relatives.lineage import withdrawn_findings
+from organs.registry.relatives.lineage import origin_findings
 
 
 def chimera_page(session: Session, limit: int, after: str | None = None) -> ChimeraPage:
     """Return the next `limit` visible chimeras after `after`, newest first. Raises BadQuery."""
     page = chimera_rows.newest_chimeras(session, limit, after)
     verdicts = chimera_rows.strongest_verdicts(session, [model.id for model, _ in page.items])
-    parents = {model.id: _origins(chimera).parents for model, chimera in page.items}
-    gone = withdrawn_models(session, {name for names in parents.values() for name in names})
-    items = [_summary(model, chimera, parents[model.id], verdicts.get(model.id), gone) for model, chimera in page.items]
+    withdrawn = chimera_rows.withdrawn_ancestors(session, [model.id for model, _ in page.items])
+    items = [
+        _summary(model, chimera, verdicts.get(model.id), withdrawn.get(model.id, ())) for model, chimera in page.items
+    ]
     return ChimeraPage(items=tuple(items), next=page.next)
 
 
@@ -93,10 +102,7 @@ def chimera_of_model(session: Session, model: Model) -> Chimera | None:
         recipe_yaml=recipe_yaml(recipe),
         parents=parents,
         license=combined_license({parent.model: parent.license for parent in parents}).text,
-        findings=in_order(
-            [*_withdrawn(session, parents, row), *stored_findings(row.findings)],
-            recipe.accept,
-        ),
+        findings=in_order(_findings(session, model, row), recipe.accept),
         prediction=_prediction(row),
         changes=summarize_changes(parts),
         parts=parts,
@@ -109,7 +115,7 @@ def chimera_of_model(session: Session, model: Model) -> Chimera | None:
         python=recipe_python(recipe, file.name),
         card="",
     )
-    return msgspec.structs.replace(chimera, card=card(model, [(file.name, file)], chimera))
+    return msgspec.structs.replace(chimera, card=_card(session, model, [(file.name, file)], chimera))
 
 
 def chimera_brief(session: Session, model: Model) -> ChimeraBrief | None:
@@ -161,15 +167,16 @@ def _prediction(row: ChimeraRow) -> Prediction:
 
 
 def _summary(
-    model: Model, row: ChimeraRow, parents: Sequence[str], verdict: VerdictRow | None, gone: Mapping[str, Model]
+    model: Model, row: ChimeraRow, verdict: VerdictRow | None, withdrawn: Sequence[WithdrawnAncestor]
 ) -> ChimeraSummary:
     prediction = _prediction(row)
     return ChimeraSummary(
         name=model.full_name,
         title=model.title,
         lock_id=Digest(row.lock_id),
-        parents=tuple(parents),
-        withdrawn_parents=tuple(name for name in parents if name in gone),
+        parents=_origins(row).parents,
+        withdrawn_parents=tuple(item.model.full_name for item in withdrawn if item.child_id == model.id),
+        withdrawn_ancestors=tuple(item.model.full_name for item in withdrawn if item.child_id != model.id),
         usable=prediction.usable,
         score=prediction.score,
         verdict=None if verdict is None else verdict.verdict,
@@ -179,11 +186,30 @@ def _summary(
     )
 
 
-def _withdrawn(session: Session, parents: Sequence[ParentModel], row: ChimeraRow) -> list[Finding]:
-    """Return a finding for each parent that was yanked or removed, without findings that the plan already has."""
-    known = {finding.sentence for finding in stored_findings(row.findings)}
-    findings = withdrawn_findings(session, [parent.model for parent in parents])
-    return [item for item in findings if item.sentence not in known]
+def _findings(session: Session, model: Model, row: ChimeraRow) -> list[Finding]:
+    """Return the findings of the plan, with those about yanked and removed models as they are now."""
+    planned = (finding for finding in stored_findings(row.findings) if finding.code not in WITHDRAWN_CODES)
+    return [*findings_beside_file(session, model), *planned]
+
+
+def findings_beside_file(session: Session, model: Model) -> list[Finding]:
+    """Return the findings that the file of a model cannot contain, because its bytes never change.
+
+    These are a stated license that differs from the header's, and parents that were yanked or removed.
+    """
+    return [*license_findings(model, stored_license(session, model)), *origin_findings(session, model)]
+
+
+def license_findings(model: Model, in_header: str | None) -> list[Finding]:
+    """Return a finding if the stated license, which contributors can edit, differs from the license in the header."""
+    sentence = differing_license(model.license, in_header)
+    return [] if sentence is None else [Finding(Severity.INFO, "license-differs", sentence)]
+
+
+def stored_license(session: Session, model: Model) -> str | None:
+    """Return the license in the header of a model's file, shortened as a stated license is."""
+    text = header_text(session, model.id, LICENSE_KEY)
+    return None if text is None else shown_text(text, LICENSE_MAX)
 
 
 def _parents(session: Session, model: Model, row: ChimeraRow) -> tuple[ParentModel, ...]:
@@ -285,7 +311,7 @@ def _usage(session: Session, model: Model, file: ModelFile) -> Usage:
     return Usage(model.full_name, file.name, model.title or model.name, int(stated) if stated.isdecimal() else None)
 
 
-CARD_VERSION = 2
+CARD_VERSION = 3
 """Increased when the text of cards changes, because the text of a published revision must not change."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", re.ASCII)
@@ -327,20 +353,30 @@ class Usage:
         return f"# {title[:TITLE_MAX]}, {self.model}\nFROM ./{self.file}\nPARAMETER num_ctx {tokens}\n"
 
 
-def card(
-    model: Model, files: Sequence[tuple[str, ModelFile]], chimera: Chimera | None = None, *, with_verdicts: bool = True
-) -> str:
-    """Return the README of `model`; `files` has the names of its files in downloads.
+def card(session: Session, model: Model, files: Sequence[tuple[str, ModelFile]] | None = None) -> str:
+    """Return the README of `model`, without verdicts, which come later; `files` has the names in downloads."""
+    if files is None:
+        files = [(file.name, file) for file in files_of(session, model.id)]
+    return _card(session, model, files, chimera_of_model(session, model), with_verdicts=False)
 
-    `chimera` describes a model that was composed here; it is None for other models. Verdicts can be left out, because
-    the rest of the text never changes.
-    """
+
+def _card(
+    session: Session,
+    model: Model,
+    files: Sequence[tuple[str, ModelFile]],
+    chimera: Chimera | None,
+    *,
+    with_verdicts: bool = True,
+) -> str:
     lines = [*_front_matter(model), f"# {_text(model.title or model.name)}", ""]
     if model.description:
         lines += [_text(model.description), ""]
-    lines += ["| | |", "|---|---|", *(f"| {label} | {_text(value)} |" for label, value in _facts(model)), ""]
+    facts = _facts(model, stored_license(session, model))
+    lines += ["| | |", "|---|---|", *(f"| {label} | {_text(value)} |" for label, value in facts), ""]
     lines += ["| file | size | SHA-256 |", "|---|---|---|"]
     lines += [f"| {_text(name)} | {size_text(file.size_bytes)} | `{file.sha256}` |" for name, file in files]
+    findings = findings_beside_file(session, model) if chimera is None else []
+    lines += ["", "## Findings", "", *map(_finding_line, findings)] if findings else []
     lines += [] if chimera is None else ["", *_chimera(chimera, with_verdicts=with_verdicts)]
     lines += ["", "Written by the organ registry from the registered data. θ is the shape of a weight distribution,"]
     lines += ["from uniform (0°) to heavy tails (90°); it does not grade a model.", ""]
@@ -357,16 +393,24 @@ def _front_matter(model: Model) -> list[str]:
     return [*lines, "---", ""]
 
 
-def _facts(model: Model) -> list[tuple[str, str]]:
+def _finding_line(finding: Finding) -> str:
+    return f"- {finding.severity.value}, {_text(finding.code)}: {_text(finding.sentence)}"
+
+
+def _facts(model: Model, in_header: str | None) -> list[tuple[str, str]]:
+    in_file = [] if is_license_in_file(model.license, in_header) else [("license in the file", in_header or NOT_STATED)]
+    state = [("yanked", model.state_reason or "no reason was given")] if model.state == "yanked" else []
     rows = [
         ("registered as", model.full_name),
         ("digest", f"sha256:{model.digest}"),
         ("architecture", model.architecture or "not stated"),
-        ("license", model.license or "not stated"),
+        ("license", model.license or NOT_STATED),
+        *in_file,
         ("parameters", count_text(model.parameters)),
         ("tensors", str(model.tensors)),
         ("size", size_text(model.size_bytes)),
         ("mean θ", theta_text(model.mean_theta)),
+        *state,
     ]
     return rows if model.complete else [*rows, ("complete", "no: it has only some organs of its model")]
 
@@ -381,7 +425,7 @@ def _chimera(chimera: Chimera, *, with_verdicts: bool) -> list[str]:
     findings = [finding for finding in chimera.findings if finding.severity is not Severity.INFO]
     findings += [finding for finding in chimera.findings if finding.code.startswith("license-")]
     lines += ["", "## Findings", ""]
-    lines += [f"- {finding.severity.value}, {_text(finding.code)}: {_text(finding.sentence)}" for finding in findings]
+    lines += [*map(_finding_line, findings)]
     lines += [] if findings else ["No warnings."]
     lines += ["", "## Prediction and verdict", "", _text(chimera.prediction.sentence)]
     lines += _verdict_lines(chimera.verdicts) if with_verdicts else []

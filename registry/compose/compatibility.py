@@ -28,7 +28,6 @@ from organs.registry.compose.fitting import (
     misplaced,
     odd_weights,
 )
-from organs.registry.compose.licenses import combined_license
 from organs.registry.compose.models import (
     Facts,
     Library,
@@ -39,6 +38,7 @@ from organs.registry.compose.models import (
     Value,
     by_donor,
     facts_of,
+    license_of_parents,
 )
 from organs.registry.compose.plan import PlannedPart, mean_of
 from organs.registry.digest import Digest
@@ -56,7 +56,6 @@ from organs.registry.entities.plan import (
 from organs.registry.errors import TooCostly
 from organs.registry.lineage import CLOSE, ComparableOrgan, Kinship, Similarity, similarity
 from organs.registry.names import parse_model_name
-from organs.registry.relatives.lineage import withdrawal_sentence
 
 KEYS_SHOWN = 6
 """Differing keys in a sentence."""
@@ -461,7 +460,7 @@ __all__ = [
     "check_compatibility",
     "check_pair",
     "check_replacements",
-    "check_yanked",
+    "check_withdrawn",
     "fit_by_type",
 ]
 
@@ -492,8 +491,8 @@ def check_pair(base: Parent, donor: Parent) -> list[Finding]:
     A refusal of one type does not affect the other types: `fit_by_type` has the findings of each type. An adapter is
     checked by the rules of adapters.
     """
-    licenses = combined_license({base.label: base.license, donor.label: donor.license}).findings
-    of_both = [*check_yanked((base, donor)), *licenses]
+    licenses = license_of_parents((base, donor)).findings
+    of_both = [*check_withdrawn((base, donor)), *licenses]
     if donor.header.text("general.type") == "adapter":
         return _without_repeats([*_of_base(base), *check_adapter(base, donor), *of_both])
     facts = facts_of(base), facts_of(donor)
@@ -504,18 +503,13 @@ def check_pair(base: Parent, donor: Parent) -> list[Finding]:
     return _without_repeats([*findings, *of_both])
 
 
-def check_yanked(parents: Sequence[Parent]) -> list[Finding]:
-    """Return a warning for each yanked model in `parents`, in their order.
+def check_withdrawn(parents: Sequence[Parent]) -> list[Finding]:
+    """Return a warning for each model in `parents` that was yanked, or was made from a yanked or removed model.
 
     A yanked model can still be found by its name, so that existing chimeras keep working. New chimeras should not use
     it.
     """
-    return [
-        Finding(Severity.WARN, "parent-yanked", sentence, models=(parent.label,))
-        for parent in parents
-        if parent.yanked is not None
-        for _, sentence in [withdrawal_sentence(parent.label, "yanked", *parent.yanked)]
-    ]
+    return list(dict.fromkeys(finding for parent in parents for finding in parent.withdrawn))
 
 
 def fit_by_type(base: Parent, donor: Parent, facts: tuple[Facts, Facts] | None = None) -> list[TypeCompatibility]:
@@ -531,7 +525,7 @@ def fit_by_type(base: Parent, donor: Parent, facts: tuple[Facts, Facts] | None =
 def check_replacements(base: Parent, replacements: Sequence[Replacement]) -> list[Finding]:
     """Return the findings on all replacements together: refusals, warnings and information, a few for each donor.
 
-    Grafts without a replacement are not checked here. Licenses are checked by `combined_license`.
+    Grafts without a replacement are not checked here. Licenses are checked by `license_of_parents`.
     """
     ours = facts_of(base)
     replaced = {replacement.before.name for replacement in replacements}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Flag, auto
 from itertools import combinations
+from typing import NamedTuple
 
 from organs.registry.amounts import names_text
 from organs.registry.entities.finding import Finding, Severity
@@ -80,17 +81,24 @@ _DISPUTED = frozenset({frozenset(("gpl-2.0", "apache-2.0"))})
 """Pairs of a copyleft and a permissive license that are commonly considered incompatible."""
 
 
-def differing_license(stated: str | None, in_header: str | None) -> str | None:
+def differing_license(stated: str | None, in_header: str | None, model: str = "") -> str | None:
     """Return a sentence if the license that is stated for a model is not the one in its file's header.
 
     The two are equal if only the spelling differs: `Apache 2.0` is `apache-2.0`. None if one of them is missing.
+    `model` is the name of the model for the sentence, if it is not clear from the context.
     """
     if not stated or not in_header or _spelled(stated) == _spelled(in_header):
         return None
+    whose = f" of {model}" if model else ""
     return (
-        f"The stated license is {stated[:TEXT_MAX]!r}, but the header of the file says {in_header[:TEXT_MAX]!r}. "
-        "Check which one is right."
+        f"The stated license{whose} is {stated[:TEXT_MAX]!r}, but the header of the file says "
+        f"{in_header[:TEXT_MAX]!r}: check which one is right."
     )
+
+
+def is_license_in_file(stated: str | None, in_header: str | None) -> bool:
+    """Return whether a file's header has the license that is stated for the model, or no license is stated."""
+    return not stated or _spelled(stated) == _spelled(in_header or "")
 
 
 def terms_of(license: str) -> Terms | None:
@@ -105,8 +113,13 @@ def terms_of(license: str) -> Terms | None:
     return _TERMS.get(name)
 
 
-def combined_license(licenses: Mapping[str, str | None]) -> Combined:
+def combined_license(
+    licenses: Mapping[str, str | None], in_headers: Mapping[str, str | None] | None = None
+) -> Combined:
     """Return the licenses of a chimera's parents with findings; `licenses` is by the parent's label, the base first.
+
+    `in_headers` has the licenses in the headers of the parents' files. If a header has another license than the parent,
+    it is not known which one is right. Then both are checked, so that the stricter one decides.
 
     `licenses-conflict` (warn): a license that forbids derivatives; a copyleft license together with another copyleft
     license that it does not allow, with a non-commercial license or with own terms; two different sets of own terms.
@@ -114,19 +127,72 @@ def combined_license(licenses: Mapping[str, str | None]) -> Combined:
     """
     parents = _by_license(licenses)
     stated = [name for name in parents if name != NOT_STATED]
-    known = [name for name in stated if terms_of(name) is not None]
     base = next(iter(licenses), "")
-    findings = [_finding(base, *item) for item in _single(parents)]
+    findings, differing = _differing(base, licenses, in_headers or {})
+    holders = _holders(parents, differing)
+    findings += [_finding(base, *item) for item in _single(holders)]
+    known = [name for name in holders if name != NOT_STATED and terms_of(name) is not None]
     for first, second in combinations(known, 2):
-        reason = _conflict(first, second)
+        reason = _conflict(first, second) if _are_combined(holders[first], holders[second]) else None
         if reason is not None:
-            parties = " and ".join(f"{name} (of {names_text(parents[name])})" for name in (first, second))
+            parties = " and ".join(f"{name} (of {_holders_text(holders[name])})" for name in (first, second))
             sentence = f"The licenses {parties} may conflict: {reason}. Read both before you publish the result."
-            findings.append(_finding(base, Severity.WARN, "licenses-conflict", sentence, parents[second]))
+            findings.append(_finding(base, Severity.WARN, "licenses-conflict", sentence, _labels(holders[second])))
     if len(stated) > 1:
         sentence = f"The parents have {len(stated)} different licenses, and all of them apply: {_text(parents)}."
         findings.append(_finding(base, Severity.INFO, "licenses-differ", sentence, ()))
     return Combined(_text(parents), tuple(findings))
+
+
+class _Holder(NamedTuple):
+    """A parent with a license."""
+
+    label: str
+    in_header: bool = False
+    """Whether only the header of its file has this license, and another one is stated."""
+
+    @property
+    def text(self) -> str:
+        return f"the header of {self.label}" if self.in_header else self.label
+
+
+def _holders(parents: Mapping[str, list[str]], differing: Mapping[str, str | None]) -> dict[str, list[_Holder]]:
+    """Return the parents of each license, with the `differing` licenses in headers."""
+    holders = {name: [_Holder(parent) for parent in names] for name, names in parents.items()}
+    names_by_folded = {_folded(name): name for name in holders}
+    for name, names in _by_license(differing).items():
+        known_as = names_by_folded.get(_folded(name), name)
+        more = [_Holder(parent, in_header=True) for parent in names if parent not in _labels(holders.get(known_as, ()))]
+        if more and name != NOT_STATED:
+            holders.setdefault(known_as, []).extend(more)
+    return holders
+
+
+def _differing(
+    base: str, licenses: Mapping[str, str | None], in_headers: Mapping[str, str | None]
+) -> tuple[list[Finding], dict[str, str | None]]:
+    """Return a finding for each parent whose header has another license, and the licenses of these headers."""
+    findings: list[Finding] = []
+    differing: dict[str, str | None] = {}
+    for parent, license in licenses.items():
+        sentence = differing_license(license, in_headers.get(parent), parent)
+        if sentence is not None:
+            findings.append(_finding(base, Severity.INFO, "license-differs", sentence, [parent]))
+            differing[parent] = in_headers[parent]
+    return findings, differing
+
+
+def _are_combined(first: Sequence[_Holder], second: Sequence[_Holder]) -> bool:
+    """Return whether a chimera is under both licenses, and not only under one of the two that one parent has."""
+    return any(one.label != other.label or one.in_header == other.in_header for one in first for other in second)
+
+
+def _holders_text(holders: Sequence[_Holder]) -> str:
+    return names_text([holder.text for holder in holders])
+
+
+def _labels(holders: Sequence[_Holder]) -> list[str]:
+    return list(dict.fromkeys(holder.label for holder in holders))
 
 
 def license_expression(licenses: Mapping[str, str | None]) -> str | None:
@@ -166,24 +232,25 @@ def _text(parents: Mapping[str, list[str]]) -> str:
 _Statement = tuple[Severity, str, str, list[str]]
 
 
-def _single(parents: Mapping[str, list[str]]) -> list[_Statement]:
+def _single(holders: Mapping[str, list[_Holder]]) -> list[_Statement]:
     """Return the findings on each license by itself: severity, code, sentence, parents."""
     findings: list[_Statement] = []
-    for name, names in parents.items():
+    for name, parents in holders.items():
+        names, text = _labels(parents), _holders_text(parents)
         if name == NOT_STATED:
-            sentence = f"No license is stated for {names_text(names)}: ask the authors before you publish the result."
+            sentence = f"No license is stated for {text}: ask the authors before you publish the result."
             findings.append((Severity.INFO, "license-not-stated", sentence, names))
             continue
         terms = terms_of(name)
         if terms is None:
-            sentence = f"The license {name!r} of {names_text(names)} is unknown to this registry: read it."
+            sentence = f"The license {name!r} of {text} is unknown to this registry: read it."
             findings.append((Severity.INFO, "license-unknown", sentence, names))
         elif Terms.NO_DERIVATIVES in terms:
-            sentence = f"The license {name} of {names_text(names)} forbids publishing derivatives: read it."
+            sentence = f"The license {name} of {text} forbids publishing derivatives: read it."
             findings.append((Severity.WARN, "licenses-conflict", sentence, names))
         elif terms & (Terms.OWN | Terms.NON_COMMERCIAL):
             limit = "does not allow commercial use" if Terms.NON_COMMERCIAL in terms else "has terms of its own"
-            sentence = f"The license {name} of {names_text(names)} {limit}; this applies to the chimera too: read it."
+            sentence = f"The license {name} of {text} {limit}; this applies to the chimera too: read it."
             findings.append((Severity.INFO, "license-terms", sentence, names))
     return findings
 

@@ -25,8 +25,10 @@ from organs.registry.catalog.search import parse_query
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.compose.cost import CANDIDATE_COST, COMMON_COST, QUERY_COST, Budget, read_cost
+from organs.registry.compose.licenses import Combined, combined_license
 from organs.registry.compose.recipe import Graft, Recipe, Selection
 from organs.registry.digest import Digest
+from organs.registry.entities.finding import Finding
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.published import LICENSE_MAX
 from organs.registry.errors import NotAssemblable
@@ -34,6 +36,7 @@ from organs.registry.gguf import ByteSource, Field, Header, TensorSpec, ValueTyp
 from organs.registry.gguf.tokenizer import TOKENS_KEY, VOCABULARY_MAX_BYTES
 from organs.registry.gguf.types import DType
 from organs.registry.lineage import ComparableOrgan
+from organs.registry.relatives.lineage import withdrawn, withdrawn_findings
 from organs.registry.store import BlobStore
 
 
@@ -93,8 +96,8 @@ class Parent:
     complete: bool = True
     model_id: int | None = None
     """The id of the row in the catalog; None for a file."""
-    yanked: tuple[str | None, str] | None = None
-    """The day on which the model was yanked, and the reason; None if it was not yanked."""
+    withdrawn: tuple[Finding, ...] = ()
+    """The warnings that the model was yanked, or was made from models that were yanked or removed."""
     stated_license: str | None = None
     """The license that the contributor stated, if it differs from the header."""
     by_name: Mapping[str, Part] = field(init=False, repr=False, compare=False)
@@ -109,6 +112,14 @@ class Parent:
     def license(self) -> str | None:
         """The license that the contributor stated, else that of the header."""
         return self.stated_license or self.header.text("general.license")
+
+
+def license_of_parents(parents: Sequence[Parent]) -> Combined:
+    """Return the licenses of a chimera's parents with findings. The base is the first of `parents`."""
+    return combined_license(
+        {parent.label: parent.license for parent in parents},
+        {parent.label: parent.header.text("general.license") for parent in parents},
+    )
 
 
 CACHED_MAX = 256
@@ -491,15 +502,15 @@ class RegisteredLibrary:
             unassemblable=tuple(json.loads(model.unassemblable)),
             complete=model.complete,
             model_id=model.id,
-            yanked=_yanked(model),
+            withdrawn=tuple(_withdrawn(self.session, model)),
             stated_license=_stated_license(model, read.header.text("general.license")),
         )
 
 
-def _yanked(model: Model) -> tuple[str | None, str] | None:
-    if model.state != "yanked":
-        return None
-    return None if model.changed_at is None else model.changed_at.date().isoformat(), model.state_reason or ""
+def _withdrawn(session: Session, model: Model) -> Iterator[Finding]:
+    if model.state == "yanked":
+        yield withdrawn(model)
+    yield from withdrawn_findings(session, (), [model.id])
 
 
 def _stated_license(model: Model, in_header: str | None) -> str | None:

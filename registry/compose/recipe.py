@@ -31,7 +31,8 @@ WARNINGS = {
     "context-differs": "the donor was trained for another context length",
     "activation-differs": "the feed-forward of the donor was trained with another activation",
     "tokenizer-differs": "the two models number tokens differently",
-    "parent-yanked": "a parent was yanked by its publisher or an administrator",
+    "parent-yanked": "a parent, or a model that it was made from, was yanked by its publisher or an administrator",
+    "parent-removed": "a model that a parent was made from was removed by an administrator",
     "non-finite-weights": "some weights are NaN or infinite; they spread to everything that the model computes",
     "licenses-conflict": "the licenses conflict, or one allows no derivatives",
 }

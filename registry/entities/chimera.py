@@ -44,6 +44,10 @@ class ChimeraSummary(Entity, frozen=True, kw_only=True):
     lock_id: Digest
     parents: Annotated[Texts, Meta(description="The base first.")]
     withdrawn_parents: Annotated[Texts, Meta(description="The parents that were yanked or removed.")]
+    withdrawn_ancestors: Annotated[
+        Texts,
+        Meta(description="Models that were yanked or removed, and from which a parent was made; nearest first."),
+    ] = ()
     usable: Annotated[bool, Meta(description="Whether it is predicted to be usable.")] | None
     score: Annotated[float, Meta(description="The score of the prediction: 1 or more means usable.")] | None
     verdict: Annotated[Word, Meta(description="The strongest verdict; null before the first run.")] | None

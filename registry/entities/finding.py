@@ -44,6 +44,11 @@ class Finding(Entity, frozen=True):
 
 Findings = tuple[Finding, ...]
 
+WITHDRAWN_CODES = frozenset({"parent-yanked", "parent-removed"})
+"""The codes of findings about parents, and about their parents, that were yanked or removed."""
+BESIDE_FILE_CODES = WITHDRAWN_CODES | {"license-differs"}
+"""The codes of findings on a model that its file cannot contain, because its bytes never change."""
+
 
 def in_order(findings: Iterable[Finding], accepted: Collection[str] = ()) -> Findings:
     """Return `findings`, refusals first, then warnings. Warnings with a code in `accepted` are marked as accepted."""

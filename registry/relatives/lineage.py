@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.chimeras import chimera_of
+from organs.registry.catalog.queries.chimeras import chimera_of, withdrawn_ancestors
 from organs.registry.catalog.queries.models import withdrawn_models
 from organs.registry.catalog.queries.relatives import edges_of, models_by_id, organs_by_slot, parents_of
 from organs.registry.catalog.tables import Lineage, Model
@@ -65,16 +65,16 @@ def findings(kind: str, declared: Sequence[Declared], undeclared: Mapping[str, f
     return results
 
 
-def withdrawal_sentence(name: str, state: str, day: str | None, reason: str | None) -> tuple[str, str]:
-    """Return the code and the sentence of the finding about a parent in the state `yanked` or `removed`."""
-    when = f" on {day}" if day else ""
-    return f"parent-{state}", f"The parent {name} was {state}{when}: {(reason or 'no reason was given').rstrip('.')}."
+def withdrawn(model: Model, child: str | None = None) -> Finding:
+    """Return the finding that `model`, a parent in the state yanked or removed, is not to be used any more.
 
-
-def withdrawn(name: str, state: str, day: str | None, reason: str | None) -> Finding:
-    """Return the finding that a parent was yanked or removed after the model was made, or before."""
-    code, sentence = withdrawal_sentence(name, state, day, reason)
-    return Finding(Severity.WARN, code, sentence, models=(name,))
+    `child` is the chimera that was made from it, if it is not a parent but a more distant ancestor.
+    """
+    name = model.full_name
+    who = f"The parent {name}" if child is None else f"{name}, from which {child} was made,"
+    when = "" if model.changed_at is None else f" on {model.changed_at.date().isoformat()}"
+    sentence = f"{who} was {model.state}{when}: {(model.state_reason or 'no reason was given').rstrip('.')}."
+    return Finding(Severity.WARN, f"parent-{model.state}", sentence, models=(name,) if child is None else (name, child))
 
 
 def unexplained(
@@ -164,35 +164,44 @@ def lineage_of(session: Session, model: Model) -> ModelLineage:
         edges=tuple(_edge(edge, model, others, declared) for edge in ordered[:EDGES_MAX]),
         left_out=max(0, count - EDGES_MAX),
         findings=(
-            *withdrawn_findings(session, _parent_names(session, model, rows, others)),
+            *_withdrawn_origins(session, model, rows, others),
             *findings(model.kind, list(declared.values()), undeclared, len(measured)),
         ),
     )
 
 
-def withdrawn_findings(session: Session, names: Collection[str]) -> list[Finding]:
-    """Return a finding for each of the models `names` that was yanked or removed."""
-    rows = withdrawn_models(session, names)
-    return [
-        withdrawn(
-            name, row.state, None if row.changed_at is None else row.changed_at.date().isoformat(), row.state_reason
-        )
-        for name in names
-        if (row := rows.get(name)) is not None
-    ]
+def origin_findings(session: Session, model: Model) -> list[Finding]:
+    """Return a finding for each yanked or removed model among the parents and ancestors of `model`."""
+    edges = parents_of(session, [model.id], ("declared", "recorded"))
+    parents = {edge.parent_model_id for edge in edges if edge.parent_model_id is not None}
+    return _withdrawn_origins(session, model, edges, models_by_id(session, parents))
 
 
-def _parent_names(
+def withdrawn_findings(session: Session, parents: Collection[str], model_ids: Collection[int]) -> list[Finding]:
+    """Return a finding for each yanked or removed model among `parents` and among the ancestors of `model_ids`.
+
+    `parents` are full names. `model_ids` has a chimera itself, or its parents.
+    """
+    rows = withdrawn_models(session, parents)
+    findings = {name: withdrawn(rows[name]) for name in parents if name in rows}
+    for ancestors in withdrawn_ancestors(session, model_ids).values():
+        for ancestor in ancestors:
+            findings.setdefault(ancestor.model.full_name, withdrawn(ancestor.model, ancestor.child))
+    return list(findings.values())
+
+
+def _withdrawn_origins(
     session: Session, model: Model, edges: Sequence[Lineage], others: Mapping[int, Model]
-) -> dict[str, None]:
-    """Return the full names of the registered parents, and all parents of a chimera.
+) -> list[Finding]:
+    """Return the findings about registered parents of `model`, all parents of a chimera, and their ancestors.
 
     A chimera's record still names a parent that was removed.
     """
     chimera = chimera_of(session, model.id)
     composed = [] if chimera is None else json.loads(chimera.origins)["parents"]
     parents = [edge.parent_model_id or 0 for edge in edges if _direction(edge, model) == "parent"]
-    return dict.fromkeys([*composed, *(others[parent].full_name for parent in parents if parent in others)])
+    names = dict.fromkeys([*composed, *(others[parent].full_name for parent in parents if parent in others)])
+    return withdrawn_findings(session, names, dict.fromkeys([model.id, *parents]))
 
 
 def _other(edge: Lineage, model: Model) -> int | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from organs.registry.digest import Digest
+from organs.registry.entities.finding import Finding
 from organs.registry.errors import CorruptBlob, DiskFull, MissingBlob, OrganError, StoreError, StoreUnwritable
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -273,6 +274,15 @@ class SourceModel:
     is_chimera: bool
     yanked: str | None
     """The reason for which it was yanked; None if it is not yanked."""
+    findings: tuple[Finding, ...] = ()
+    """What its files cannot contain: a stated license other than the header's, yanked or removed parents."""
+    has_license: bool = True
+    """Whether the license in the header of its file is the stated one, or no license is stated."""
+
+    @property
+    def needs_card(self) -> bool:
+        """Whether the card has facts for its users that the files do not contain."""
+        return bool(self.findings) or not self.has_license or self.yanked is not None
 
 
 class OutputFiles(ABC):

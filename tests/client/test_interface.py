@@ -143,6 +143,7 @@ STEPS: dict[str, Session] = {
     "lock_files": lambda registry, folder: written(
         registry.lock_files(parse_lock(registry.lock_text(lock_id(registry)))), folder
     )[2:],  # type: ignore[index]
+    "card": lambda registry, _: registry.card("base"),
     "organ_files": lambda registry, folder: written(registry.organ_files(registry.organs_of("base")[1].digest), folder),
     "validate": validated,
     "jobs": jobs,

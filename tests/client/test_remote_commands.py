@@ -13,7 +13,9 @@ import pytest
 
 from organs.cli.arguments import REMOTE_ALTERNATIVES
 from organs.cli.outputs import OutputOptions, write_files
+from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.accounts import add_contributor, create_token, revoke_token
+from organs.registry.catalog.register.models import Edits, edit_model, hide_model
 from organs.registry.client.files import FetchedFiles
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.client.tokens import kept_token
@@ -29,6 +31,7 @@ from organs.registry.entities.report import (
 )
 from organs.registry.errors import BadSource
 from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
 from tests.cli.in_process import CommandResult, OrganCommand
 from tests.client.scripted_server import Answer, scripted_server
 from tests.client.served_registry import ServedRegistry
@@ -163,6 +166,33 @@ def test_files_are_assembled_and_pulled_from_a_remote_registry(
     assert digest_of(Path(pulled["items"][0]["file"]).read_bytes()) == organ.digest == pulled["items"][0]["sha256"]
     assert remote_organ("pull", "sha256:00000000", "-o", tmp_path).status == 3
     assert remote_organ("pull", organ.digest, "-o", tmp_path, "--ingest").status == 2
+
+
+def test_what_a_pulled_file_cannot_contain_is_on_a_card_beside_it(
+    local_registry: LocalRegistry, local_organ: OrganCommand, remote_organ: Asking, tmp_path: Path
+) -> None:
+    plain = remote_organ("pull", "tuned", "-o", tmp_path / "plain.gguf", "--json")
+    assert (plain.values["card"], plain.err) == (None, "")
+    local_registry.compose("base").graft("tuned", type="organ", blocks=0).named("local/middle").plan().register()
+    last = local_registry.compose("middle").purify("fractal", blocks=1).named("local/last").plan().register()
+    with local_registry.catalog.writing() as session:
+        edit_model(session, model_by_name(session, parse_model_name("local/last")), Edits(license="gpl-3.0"), "local")
+        middle = model_by_name(session, parse_model_name("local/middle"))
+        hide_model(session, middle, "yanked", "Wrong texts.", "local")
+    path, card = tmp_path / "last.gguf", tmp_path / "last.card.md"
+    ended = remote_organ("pull", "last", "-o", path)
+    assert ended.status == 0, ended.err
+    assert digest_of(path.read_bytes()) == last.sha256, "the file itself does not change"
+    assert f"{card}: the model's card" in ended.out
+    assert "warn: The parent local/middle@1 was yanked on " in ended.err
+    text = card.read_text("utf-8")
+    assert text == local_registry.card("last")
+    assert "| license | gpl-3.0 |" in text
+    assert "| license in the file | " in text
+    assert "parent-yanked" in text
+    again = remote_organ("pull", "last", "-o", tmp_path, "-q")
+    assert "last.card.md: already exists; --force replaces it" in again.err
+    assert "The parent local/middle@1 was yanked" in local_organ.done("assemble", "last", "-o", tmp_path / "a.gguf").err
 
 
 def test_a_pulled_model_can_be_registered_in_the_same_command(

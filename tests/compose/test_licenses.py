@@ -144,3 +144,28 @@ def test_a_chimera_of_differing_licenses_states_them_all_and_its_children_know()
         ("license-terms", Severity.INFO)
     ]
     assert "cc-by-nc-4.0 (child)" in findings.text
+
+
+def test_a_header_with_another_license_than_the_stated_one_is_reported_and_the_stricter_one_decides() -> None:
+    def codes(stated: dict[str, str | None], in_headers: dict[str, str | None]) -> list[tuple[str, str, str]]:
+        findings = combined_license(stated, in_headers).findings
+        return [(finding.code, finding.severity.value, finding.sentence) for finding in findings]
+
+    stated: dict[str, str | None] = {"A": "cc-by-nc-4.0", "B": "mit"}
+    findings = codes(stated, {"A": "cc-by-nc-4.0", "B": "gpl-3.0"})
+    assert ("license-differs", "info") in [finding[:2] for finding in findings]
+    assert "The stated license of B is 'mit', but the header of the file says 'gpl-3.0'" in findings[0][2]
+    (conflict,) = (
+        sentence for code, severity, sentence in findings if (code, severity) == ("licenses-conflict", "warn")
+    )
+    assert "cc-by-nc-4.0 (of A) and gpl-3.0 (of the header of B) may conflict" in conflict
+    # The stated license can be the stricter one too.
+    findings = codes({"A": "cc-by-nc-4.0", "B": "gpl-3.0"}, {"B": "mit"})
+    assert [code for code, *_ in findings].count("licenses-conflict") == 1
+    # A model does not conflict with its own header: only one of the two licenses is right.
+    findings = codes({"A": "mit", "B": "cc-by-nc-4.0"}, {"B": "gpl-3.0"})
+    assert [code for code, severity, _ in findings if severity == "warn"] == []
+    # Another spelling, or a header without a license, is no difference.
+    assert codes({"A": "mit"}, {"A": "MIT"}) == codes({"A": "mit"}, {"A": None}) == codes({"A": "mit"}, {}) == []
+    # The licenses of the result are the stated ones.
+    assert combined_license(stated, {"B": "gpl-3.0"}).text == "cc-by-nc-4.0 (A); mit (B)"

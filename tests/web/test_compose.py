@@ -297,6 +297,7 @@ def test_submitting_a_form_opens_the_page_with_its_step(family_client: FlaskClie
         location = answer.headers["Location"]
         assert location.startswith("/compose?")
         assert steps_in(location) == [("base", BASE), step]
+    assert "Purifying usually raises the perplexity" in family_client.get(f"/compose?base={BASE}").text
     assert family_client.get(f"/compose?base={BASE}&add=magic").status_code == 400
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from sqlalchemy import event
 
 from organs.cli.catalog import print_chimera, print_lineage
 from organs.ingest.service import publish_model
@@ -18,6 +19,7 @@ from organs.registry.catalog.register.models import (
     remove_model,
 )
 from organs.registry.catalog.tables import Model
+from organs.registry.compose.chimeras import chimera_page
 from organs.registry.entities import model as entities
 from organs.registry.entities.base import decode
 from organs.registry.entities.chimera import Chimera
@@ -109,8 +111,77 @@ def test_the_page_of_a_chimera_says_that_a_parent_was_yanked_later(
 
 def test_a_restored_parent_causes_no_warning(client: FlaskClient, held: LocalRegistry) -> None:
     change(held, DONOR, "yanked")
+    composition = held.compose(BASE).graft(f"{DONOR}@1", blocks=1).accept("parent-yanked").named("local/second")
+    composition.plan().register()
     change(held, f"{DONOR}@1", "visible")
-    assert warnings(client.get(f"/models/{CHIMERA}.json", follow_redirects=True).get_json()) == []
+    for name in (CHIMERA, "local/second"):
+        assert warnings(client.get(f"/models/{name}.json", follow_redirects=True).get_json()) == []
+        lock = client.get(f"/api/v1/models/{name}").get_json()["composed"]["lock_id"]
+        assert warnings(client.get(f"/api/v1/chimeras/{lock}").get_json()) == []
+
+
+@pytest.mark.parametrize("state", ["yanked", "removed"])
+def test_a_chimera_of_a_chimera_says_that_a_model_behind_its_parent_was_yanked(
+    client: FlaskClient, held: LocalRegistry, state: str
+) -> None:
+    held.compose(BASE).graft(CHIMERA, blocks=0).purify("spectral", blocks=1).named("local/deep").plan().register()
+    held.compose("local/deep").purify("fractal", blocks=0).named("local/deeper").plan().register()
+    change(held, DONOR, state)
+    expected = [(f"parent-{state}", f"{DONOR}@1")]
+    for name in ("local/deep", "local/deeper"):
+        lock = client.get(f"/api/v1/models/{name}").get_json()["composed"]["lock_id"]
+        for place in (f"/api/v1/models/{name}", f"/api/v1/chimeras/{lock}"):
+            assert warnings(client.get(place).get_json()) == expected, place
+        sentence = f"{DONOR}@1, from which {CHIMERA}@1 was made, was {state} on "
+        for page in (f"/models/{name}", f"/chimeras/{lock}"):
+            assert sentence in client.get(page).text, page
+        card = client.get(f"/{name}/resolve/main/README.md").text
+        assert f"- warn, parent-{state}: {DONOR}\\@1, from which {CHIMERA}\\@1 was made, was {state} on " in card
+    listed = {one["name"]: one for one in client.get("/api/v1/chimeras").get_json()["items"]}
+    gone = {name: (one["withdrawn_parents"], one["withdrawn_ancestors"]) for name, one in listed.items()}
+    assert gone == {
+        f"{CHIMERA}@1": ([f"{DONOR}@1"], []),
+        "local/deep@1": ([], [f"{DONOR}@1"]),
+        "local/deeper@1": ([], [f"{DONOR}@1"]),
+    }
+    assert "made before from local/" in client.get("/chimeras").text.replace("<wbr>", "")
+    recipe: dict[str, Any] = {"base": BASE, "grafts": [{"from": "local/deeper", "blocks": 1}]}
+    plan = client.post("/api/v1/plans", json=recipe).get_json()
+    assert (warnings(plan), plan["can_be_made"]) == (expected, False)
+    assert client.post("/api/v1/plans", json=recipe | {"accept": [f"parent-{state}"]}).get_json()["can_be_made"] is True
+    page = client.get("/compose", query_string={"base": BASE, "graft": "from:local/deeper blocks:1"}).text
+    assert f"{DONOR}@1, from which {CHIMERA}@1 was made, was {state} on " in page
+
+
+def test_a_hidden_chimera_between_two_models_is_not_named(client: FlaskClient, held: LocalRegistry) -> None:
+    held.compose(BASE).graft(CHIMERA, blocks=0).named("local/deep").plan().register()
+    change(held, DONOR, "yanked")
+    with held.catalog.writing() as session:
+        hide_model(session, model_by_name(session, parse_model_name(CHIMERA)), "quarantined", "It waits.", "local")
+    values = client.get("/models/local/deep.json", follow_redirects=True).get_json()
+    assert warnings(values) == []
+
+
+def test_a_list_of_chimeras_takes_as_many_statements_as_one_chimera(client: FlaskClient, held: LocalRegistry) -> None:
+    def statements() -> int:
+        executed: list[str] = []
+
+        def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+            executed.append(statement)
+
+        event.listen(held.catalog.reader, "before_cursor_execute", note)
+        with held.catalog.reading() as session:
+            page = chimera_page(session, 100)
+        event.remove(held.catalog.reader, "before_cursor_execute", note)
+        assert all(item.withdrawn_parents for item in page.items)
+        return len(executed)
+
+    change(held, DONOR, "yanked")
+    before = statements()
+    for number in range(4):
+        step = held.compose(BASE).graft(f"{DONOR}@1", blocks=0).purify("spectral", keep=0.9 - number / 10, blocks=1)
+        step.accept("parent-yanked", "likely-degraded").named(f"local/more-{number}").plan().register()
+    assert statements() == before <= 6
 
 
 def test_a_parent_removed_before_publication_is_not_mentioned(client: FlaskClient, held: LocalRegistry) -> None:

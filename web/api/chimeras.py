@@ -112,7 +112,11 @@ def graft() -> Job:
     example='{"model": "local/Zoo-A-2M-v1.0-F16", "method": "fractal", "type": "organ", "blocks": 3}',
 )
 def purify() -> Job:
-    """Start a job for a recipe with a single purification: a chimera of one model."""
+    """Start a job for a recipe with a single purification: a chimera of one model.
+
+    Purifying usually raises the perplexity: +5 to 6% was measured for all feed-forward organs at keep 0.9. A plan of
+    the recipe, by `POST /plans`, has the prediction for the result.
+    """
     return queued("purify", json_body(PurificationRequest))
 
 

@@ -20,6 +20,7 @@ from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.compose.compatibility import check_compatibility
 from organs.registry.compose.plan import Plan
+from organs.registry.compose.planner import PURIFICATION_COST
 from organs.registry.compose.recipe import ENCODINGS, Graft, PurifyMethod, Recipe
 from organs.registry.compose.recipe_io import recipe_findings, recipe_python, recipe_values
 from organs.registry.compose.steps import LISTS, PARAMETERS, Step, read_steps, step_paths, step_text, step_texts
@@ -270,6 +271,7 @@ def _page_context(bench: Workbench) -> Context:
         "name": bench.recipe.name or "",
         "types_to_choose": GRAFTED_TYPES,
         "methods": [method.value for method in PurifyMethod],
+        "purification_cost": PURIFICATION_COST,
         "encodings": ENCODINGS,
         "encode": bench.recipe.encode,
         "other_base": compose_address([step for step in requested.steps if step[0] != "base"]),

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
-from sqlalchemy import Row, and_, case, func, select
+from sqlalchemy import Row, Select, and_, case, func, select
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.engine import batches
-from organs.registry.catalog.queries.models import has_public_place
+from organs.registry.catalog.queries.models import has_public_place, is_withdrawn
 from organs.registry.catalog.tables import (
     Blob,
     Chimera,
@@ -36,6 +36,10 @@ from organs.registry.measures import THETA_METHOD
 if TYPE_CHECKING:
     from organs.registry.catalog.records import OrganKey  # records needs NumPy, which searches do not load
 
+GENERATIONS_MAX = 8
+"""Generations of parents in which yanked and removed models are searched. A generation takes a statement."""
+ANCESTORS_MAX = 5000
+"""The most ancestors whose own parents are read."""
 CHILDREN_MAX = 1000
 """The most edges from one model to chimeras that were made from it."""
 
@@ -83,6 +87,91 @@ def chimeras_by_lock(session: Session, prefix: str) -> Sequence[Model]:
     if len({lock for _, lock in rows}) > 1:
         raise Ambiguous(f"several locks have a digest that begins with {bare}: use more characters")
     return [model for model, _ in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawnAncestor:
+    """A model that was yanked or removed, and from which a chimera was made."""
+
+    model: Model
+    child_id: int
+    """The id of the chimera that was made from it directly."""
+    child: str
+    """The full name of this chimera."""
+
+
+def withdrawn_ancestors(session: Session, model_ids: Collection[int]) -> dict[int, tuple[WithdrawnAncestor, ...]]:
+    """Return for each of `model_ids` the yanked and removed models that it was made from, the nearest first.
+
+    These are its parents, the parents of parents that are chimeras, and so on, within the limits above. Models without
+    withdrawn ancestors are left out.
+    """
+    edges, names = _generations(session, model_ids)
+    ids = {parent for parents in edges.values() for parent in parents}
+    models: dict[int, Model] = {}
+    for batch in batches(sorted(ids)):
+        models |= {row.id: row for row in session.scalars(select(Model).where(Model.id.in_(batch), is_withdrawn()))}
+    if not models:
+        return {}
+    ancestors: dict[int, tuple[WithdrawnAncestor, ...]] = {}
+    for model_id in model_ids:
+        nearest: dict[int, WithdrawnAncestor] = {}
+        for child, parent in _walk(edges, model_id):
+            if parent in models:
+                nearest.setdefault(parent, WithdrawnAncestor(models[parent], child, names[child]))
+        if nearest:
+            ancestors[model_id] = tuple(nearest.values())
+    return ancestors
+
+
+def _generations(session: Session, model_ids: Collection[int]) -> tuple[dict[int, list[int]], dict[int, str]]:
+    """Return the parents of each chimera among `model_ids` and their ancestors, and the names of these chimeras."""
+    edges: dict[int, list[int]] = {}
+    names: dict[int, str] = {}
+    children = sorted(set(model_ids))
+    seen = set(children)
+    limit = len(seen) + ANCESTORS_MAX
+    for _ in range(GENERATIONS_MAX):
+        parents: set[int] = set()
+        for batch in batches(children):
+            for child, parent in session.execute(_edges_to_parents(batch)):
+                names[child.id] = child.full_name
+                if parent is not None:
+                    edges.setdefault(child.id, []).append(parent)
+                    parents.add(parent)
+        children = sorted(parents - seen)[: limit - len(seen)]
+        seen.update(children)
+        if not children:
+            break
+    return edges, names
+
+
+def _edges_to_parents(children: Sequence[int]) -> Select[Model, int | None]:
+    """Return the statement for the parents of the chimeras `children`; a hidden chimera has none."""
+    return (
+        select(Model, Lineage.parent_model_id)
+        .join(Lineage, Lineage.child_model_id == Model.id)
+        .where(
+            Lineage.child_model_id.in_(children),
+            Lineage.evidence == "recorded",
+            Model.state.in_(REACHABLE_STATES),
+        )
+        .order_by(Lineage.id)
+    )
+
+
+def _walk(edges: Mapping[int, Sequence[int]], model_id: int) -> Iterator[tuple[int, int]]:
+    """Yield child and parent for all ancestors of a model, the nearest generation first."""
+    generation, seen = [model_id], {model_id}
+    while generation:
+        following: list[int] = []
+        for child in generation:
+            for parent in edges.get(child, ()):
+                yield child, parent
+                if parent not in seen:
+                    seen.add(parent)
+                    following.append(parent)
+        generation = following
 
 
 def derived_organs(session: Session, digest: str, limit: int = DERIVED_MAX) -> tuple[DerivedOrgan, ...]:

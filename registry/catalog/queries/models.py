@@ -71,17 +71,21 @@ def removal(model: Model) -> Removed:
     return Removed(model.full_name, model.state_reason or "", day)
 
 
+def is_withdrawn() -> ColumnElement[bool]:
+    """Return the condition that a Model was yanked, or that it was removed after it was public."""
+    return or_(Model.state == "yanked", and_(Model.state == "removed", was_public()))
+
+
 def withdrawn_models(session: Session, full_names: Collection[str]) -> dict[str, Model]:
     """Return the models among `full_names` (`acme/tiny@1`) that were yanked or removed, by name.
 
     Models that were removed before they were public are left out, and so are texts that are not full names.
     """
     keys = sorted({key for name in full_names if (key := _version_key(name)) is not None})
-    is_withdrawn = or_(Model.state == "yanked", and_(Model.state == "removed", was_public()))
     models: dict[str, Model] = {}
     for batch in batches(keys):
         has_key = tuple_(Model.namespace, Model.name, Model.version).in_(batch)
-        models |= {model.full_name: model for model in session.scalars(select(Model).where(has_key, is_withdrawn))}
+        models |= {model.full_name: model for model in session.scalars(select(Model).where(has_key, is_withdrawn()))}
     return models
 
 
@@ -323,6 +327,12 @@ def metadata_of(session: Session, model_id: int) -> Sequence[ModelMetadata]:
     """Return the metadata in header order."""
     statement = select(ModelMetadata).where(ModelMetadata.model_id == model_id).order_by(ModelMetadata.position)
     return session.scalars(statement).all()
+
+
+def header_text(session: Session, model_id: int, key: str) -> str | None:
+    """Return the stored value of a text in a model's header; None if the header does not have it."""
+    statement = select(ModelMetadata.value).where(ModelMetadata.model_id == model_id, ModelMetadata.key == key)
+    return session.scalar(statement.order_by(ModelMetadata.position).limit(1))
 
 
 def type_summaries(session: Session, model_id: int) -> tuple[TypeSummary, ...]:
