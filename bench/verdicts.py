@@ -29,7 +29,7 @@ from statistics import median
 
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
-from organs.registry.compose.recipe import AdapterMerge, Graft, Purification, PurifyMethod, Recipe, Selection
+from organs.registry.compose.recipe import AdapterMerge, Graft, Recipe, Selection
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from organs.registry.validation.comparison import Budget, validate
@@ -51,6 +51,9 @@ ACCEPTED = (
     "tokenizer-differs",
 )
 _NAME = re.compile(r"[^-]+-[^-]+-(?:(?P<part>.+)-)?v1\.0-[^-]+")
+COMMON_WORDS = frozenset(
+    ["the", "a", "is", "of", "to", "and", "in", "this", "that", "if", "it", "are", "be", "or", "for"]
+)
 SKIPPED = frozenset({"tests", "test", "testing", "__pycache__", "_vendor", "vendor"})
 
 
@@ -122,28 +125,39 @@ def long_texts() -> Iterator[Text]:
                 sources.append(path.read_text("utf-8"))
             except (OSError, UnicodeDecodeError):
                 continue
-    yield _named("python", _sections(sources))
-    yield _named("documentation", _sections([text for source in sources if len(text := _docstrings(source)) > 400]))
+    prose = dict.fromkeys(paragraph for source in sources for paragraph in _docstrings(source))
+    yield _named("python", _sections("\n\n".join(sources)))
+    yield _named("documentation", _sections("\n\n".join(prose)))
 
 
-def _sections(documents: Sequence[str]) -> str:
-    """Return sections of documents that are evenly spread over the list, together LONG_BYTES."""
+def _sections(text: str) -> str:
+    """Return sections that are evenly spread over a text, together LONG_BYTES."""
     count = LONG_BYTES // SECTION_BYTES
-    chosen = [documents[len(documents) * number // count] for number in range(count)]
-    return "\n\n".join(document[len(document) // 3 :][:SECTION_BYTES] for document in chosen)
+    starts = (len(text) * number // count for number in range(count))
+    return "\n\n".join(text[start : start + SECTION_BYTES].partition("\n")[2] for start in starts)
 
 
-def _docstrings(source: str) -> str:
+def _docstrings(source: str) -> list[str]:
+    """Return the paragraphs of prose in the docstrings of a module."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError):
-        return ""
+        return []
     holders = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     texts = (ast.get_docstring(node) for node in nodes if isinstance(node, holders))
     paragraphs = (" ".join(part.split()) for text in texts if text for part in text.split("\n\n"))
-    return "\n\n".join(part for part in paragraphs if len(part) > 80 and part.isascii())
+    return [part for part in paragraphs if _is_prose(part)]
+
+
+def _is_prose(paragraph: str) -> bool:
+    """Return whether a paragraph is English sentences, not code or a list of parameters."""
+    letters = sum(character.isalpha() or character == " " for character in paragraph)
+    words = paragraph.lower().split()
+    common = sum(word in COMMON_WORDS for word in words)
+    long_enough = len(paragraph) > 120 and paragraph[0].isupper() and paragraph.endswith((".", ":"))
+    return long_enough and paragraph.isascii() and letters > 0.92 * len(paragraph) and common > 0.2 * len(words)
 
 
 def _named(name: str, text: str) -> Text:
@@ -172,15 +186,11 @@ def family_trials(names: dict[str, str]) -> Iterator[tuple[str, Recipe]]:
 
     for donor in donors:
         yield graft(donor, "feed-forward", ("organ",))
-    for donor in donors[::4]:
+    for donor in donors[::5]:
         yield graft(donor, "feed-forward of block 1", ("organ",), ((1, 1),))
-    for donor in donors[1::4]:
+    for donor in donors[1::10]:
         yield graft(donor, "attention", ("skeleton",))
-    for scale in (1.0,):
-        merge = AdapterMerge(names["LoRA"], scale)
-        yield f"LoRA x {scale:g}", Recipe(base, (), (merge,), accept=ACCEPTED)
-    step = Purification(Selection(types=("organ",)), PurifyMethod.SPECTRAL, keep=0.9)
-    yield "purified, 0.9", Recipe(base, (), (), (step,), accept=ACCEPTED)
+    yield "LoRA", Recipe(base, (), (AdapterMerge(names["LoRA"]),), accept=ACCEPTED)
 
 
 def measured(registry: LocalRegistry, family: str, name: str, recipe: Recipe, texts: Sequence[Text]) -> GraftResult:
