@@ -46,6 +46,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.validation.comparison import MemoryCache, validate_files
 from organs.registry.validation.llama import LlamaCpp
+from organs.registry.validation.runtime import perplexity_of
 from organs.registry.validation.texts import built_in_texts
 from organs.registry.validation.verdict import TextScores, VerdictKind
 
@@ -237,7 +238,10 @@ def print_table(
 def _values(graft: GraftResult) -> dict[str, Any]:
     """Return the values for JSON, which has no infinities."""
     texts = {
-        text.text: {"p0": _finite(text.base), "p": _finite(text.chimera), "pz": _finite(text.control)}
+        text.text: {
+            name: _finite(perplexity_of(windows or ()))
+            for name, windows in (("p0", text.base), ("p", text.chimera), ("pz", text.control))
+        }
         for text in graft.texts
     }
     values = {name: value for name, value in asdict(graft).items() if name != "groups"}

@@ -55,7 +55,6 @@ from organs.registry.entities.verdict import RunReport, TextVerdict, VerdictRepo
 from organs.registry.errors import BadLock, BadRecipe, BadSource
 from organs.registry.names import parse_model_name
 from organs.registry.settings import Settings
-from organs.registry.validation.comparison import Budget
 from organs.registry.validation.texts import Text, built_in_texts, read_text
 from organs.registry.validation.verdict import change_text, figure
 
@@ -68,7 +67,7 @@ if TYPE_CHECKING:
     from organs.registry.compose.recipe import Recipe
     from organs.registry.local import LocalRegistry
     from organs.registry.sandbox.process import Sandbox
-    from organs.registry.validation.comparison import Candidate, Event
+    from organs.registry.validation.comparison import Budget, Candidate, Event
     from organs.registry.validation.runtime import Runtime
 
 
@@ -536,6 +535,8 @@ def validate(
 
 def _budget(budgets: Sequence[str]) -> Budget | None:
     """Return the budget of the options; None for the default one. Raises BadInput for numbers out of range."""
+    from organs.registry.validation.comparison import Budget  # loads NumPy, which the help does not need
+
     values: dict[str, Any] = {}
     for text in budgets:
         match = _BUDGET.fullmatch(text)
@@ -577,7 +578,7 @@ def _validate_file(
     from organs.registry.validation.weights import grafted_organs
 
     def report_step(event: Event) -> None:
-        progress(str(event))
+        progress(f"{event.share:.0%} {event}")
 
     if base is None:
         raise click.UsageError("give --base: the model that FILE.gguf was made from")

@@ -166,6 +166,9 @@ def _pieces(word: str, width: int) -> Iterator[str]:
 
 _INVISIBLE = r"\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff"
 _CONTROL = re.compile(rf"[\x00-\x1f{_INVISIBLE}]")
+BAR_WIDTH = 20
+"""Characters of the bar of a step."""
+_PERCENTAGE = re.compile(r"([0-9]{1,3})% ", re.ASCII)
 _CONTROL_IN_JSON = re.compile(rf"[{_INVISIBLE}]")  # json.dumps escapes the others
 
 PIPED_WIDTH = 1 << 16
@@ -310,13 +313,25 @@ def progress_bar(label: str, total_bytes: int, *, quiet: bool) -> Iterator[Progr
 
 @contextmanager
 def status_line(label: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Show a line on stderr with the current step of the block, if stderr is a terminal."""
+    """Show a line on stderr with the current step of the block, if stderr is a terminal.
+
+    A step that begins with a percentage, such as `35% chimera, loading`, gets a bar.
+    """
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield lambda _step: None
         return
     with console.status(plain(label)) as status:
-        yield lambda step: status.update(f"{plain(label)}: {plain(step)}")
+        yield lambda step: status.update(f"{plain(label)}: {step_text(step)}")
+
+
+def step_text(step: str) -> str:
+    """Return a step for a terminal, with a bar in front of its percentage if it begins with one."""
+    match = _PERCENTAGE.match(step)
+    if match is None:
+        return plain(step)
+    filled = BAR_WIDTH * min(int(match[1]), 100) // 100
+    return f"{'━' * filled}{'┈' * (BAR_WIDTH - filled)} {plain(step)}"
 
 
 def _json(values: object, indent: int | None = None) -> str:

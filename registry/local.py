@@ -269,7 +269,7 @@ class LocalRegistry:
 
         def report_step(event: Event) -> None:
             if progress is not None:
-                progress(str(event))
+                progress(f"{event.share:.0%} {event}")
 
         run = run_chimera(
             self.catalog,

@@ -147,7 +147,7 @@ VERDICT_MEANINGS = {
     "coherent": "runs about as well as its base",
     "degraded": "runs, but clearly worse than its base",
     "inert": "runs, but the grafted parts contribute nothing",
-    "undecided": "the grafted blocks have too little effect to tell",
+    "undecided": "the measurement does not settle it, or the grafted blocks have too little effect",
     "broken": "does not load, or produces garbage",
 }
 """Meanings of the verdicts on a chimera that was run."""

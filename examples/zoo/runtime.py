@@ -1,4 +1,4 @@
-"""Load a file of the zoo in llama.cpp, generate text, and measure its perplexity on the two built-in texts.
+"""Load a file of the zoo in llama.cpp, generate text, and measure its perplexity on two of the built-in texts.
 
     python examples/zoo/runtime.py MODEL.gguf [ADAPTER.gguf]
 
@@ -17,9 +17,11 @@ import xllamacpp
 from organs.registry.validation.texts import built_in_texts
 
 PROMPTS = {"code": "def read_lines(path):\n    ", "prose": "The file is opened for reading, and "}
+TEXTS = {"code": "python", "prose": "documentation"}
+"""By kind, the built-in text of the registry's validation."""
 VOCABULARY = 2048
 CONTEXT = 256
-SCORED_TOKENS = 128
+SCORED_TOKENS = 240
 WRITTEN_TOKENS = 40
 
 
@@ -27,12 +29,11 @@ def main() -> None:
     """Check the file named on the command line and print what was found."""
     model, *adapters = sys.argv[1:]
     server = _server(model, adapters)
-    figures: dict[str, Any] = {"tokens": {}, "perplexity": {}, "written": {}}
-    for text in built_in_texts():
+    figures: dict[str, Any] = {"perplexity": {}, "written": {}}
+    for kind, text in zip(TEXTS, built_in_texts(tuple(TEXTS.values())), strict=True):
         tokens = _ask(server, "/tokenize", {"content": text.text, "add_special": True})["tokens"]
-        figures["tokens"][text.name] = tokens
-        figures["perplexity"][text.name] = _perplexity(server, tokens[: SCORED_TOKENS + 1])
-        figures["written"][text.name] = _write(server, PROMPTS[text.name])
+        figures["perplexity"][kind] = _perplexity(server, tokens[: SCORED_TOKENS + 1])
+        figures["written"][kind] = _write(server, PROMPTS[kind])
     print(json.dumps(figures))
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from organs.cli.console import hint_for, plain, print_json, print_json_line
+from organs.cli.console import hint_for, plain, print_json, print_json_line, step_text
 from organs.registry.amounts import count_text, share_text, size_text, theta_text
 from organs.registry.errors import (
     BadName,
@@ -114,6 +114,19 @@ def test_sizes_are_in_powers_of_ten(size: int, expected: str) -> None:
 )
 def test_counts_are_formatted_for_people(count: int, expected: str) -> None:
     assert count_text(count) == expected
+
+
+@pytest.mark.parametrize(
+    ("step", "shown"),
+    [
+        ("35% chimera, loading", "━━━━━━━┈┈┈┈┈┈┈┈┈┈┈┈┈ 35% chimera, loading"),
+        ("100% done", "━━━━━━━━━━━━━━━━━━━━ 100% done"),
+        ("loading 35% of it", "loading 35% of it"),
+        ("999% \x1b[2J", "━━━━━━━━━━━━━━━━━━━━ 999% ?[2J"),
+    ],
+)
+def test_a_step_with_a_percentage_has_a_bar(step: str, shown: str) -> None:
+    assert step_text(step).replace(plain("\x1b"), "?") == shown
 
 
 def test_a_missing_measure_is_a_dash() -> None:
