@@ -20,7 +20,6 @@ from organs.registry.amounts import share_text, size_text, theta_text
 from organs.registry.entities.finding import Severity
 from organs.registry.errors import BadSetting, BadSource, OrganError
 from organs.registry.names import parse_model_name
-from organs.registry.validation.comparison import Budget
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.runtime import NoRuntime
 from organs.registry.validation.texts import built_in_texts
@@ -241,6 +240,7 @@ def _compose(registry: LocalRegistry) -> None:
 
 
 def _validate(registry: LocalRegistry, model: str) -> None:
+    from organs.registry.validation.comparison import Budget  # loads NumPy, which the help does not need
     from organs.registry.validation.run import run_chimera
 
     try:
