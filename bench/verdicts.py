@@ -3,6 +3,7 @@
     python examples/zoo/train.py --family deep      first, for each family (about half an hour each)
     python -m bench.verdicts FOLDER...              folders with the GGUF files of families, and examples/zoo
     python -m bench.verdicts FOLDER... --json FILE  everything as JSON too
+    python -m bench.verdicts --times                how long a verdict takes on generated models of three sizes
 
 Needs the extra `validate`. The grafts of each family (`family_trials`) are composed in a registry in a temporary folder
 and validated twice: with the built-in texts and the default budget, and with 50,000 tokens or more of long texts of the
@@ -27,17 +28,30 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
+import numpy as np
+
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
 from organs.registry.compose.recipe import AdapterMerge, Graft, Recipe, Selection
 from organs.registry.digest import digest_of
+from organs.registry.gguf import (
+    KeyValue,
+    MemorySource,
+    TensorSpec,
+    ValueType,
+    carry_over,
+    dtype_by_name,
+    read_header,
+    write_file,
+)
 from organs.registry.local import LocalRegistry
-from organs.registry.validation.comparison import Budget, validate
+from organs.registry.validation.comparison import Budget, validate, validate_files
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import CatalogScores, registered_candidate, run_chimera
 from organs.registry.validation.texts import Text, built_in_texts
 from organs.registry.validation.verdict import TextScores, VerdictKind, change_text
 
+ZOO = Path(__file__).resolve().parents[1] / "examples" / "zoo"
 LONG_TOKENS = 51_000
 LONG_BYTES = 240_000
 """About 80,000 tokens of the families' vocabulary of 2,048."""
@@ -100,9 +114,13 @@ class GraftResult:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path, help="folders with the GGUF files of families")
+    parser.add_argument("folders", nargs="*", type=Path, help="folders with the GGUF files of families")
+    parser.add_argument("--times", action="store_true", help="measure the time of a verdict only")
     parser.add_argument("--json", type=Path, help="write everything to this file too")
     options = parser.parse_args()
+    if options.times:
+        print_times()
+        return
     texts = tuple(long_texts())
     results: list[GraftResult] = []
     for folder in options.folders:
@@ -114,6 +132,55 @@ def main() -> None:
                 if options.json:
                     options.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
     print_summary(results)
+
+
+SIZES = {"2 M": (192, 4, 512), "6 M": (256, 6, 768), "113 M": (768, 12, 3072)}
+"""By the number of parameters: width, blocks, and width of the feed-forward of generated models."""
+
+
+def print_times() -> None:
+    """Print the time of a verdict on generated models: a base, and a chimera with another block 1."""
+    for name, (width, blocks, feed_forward) in SIZES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            base, chimera = Path(folder, "base.gguf"), Path(folder, "chimera.gguf")
+            write_generated(base, width, blocks, feed_forward, changed=False)
+            write_generated(chimera, width, blocks, feed_forward, changed=True)
+            begun = time.monotonic()
+            result = validate_files(chimera, base, [], None, built_in_texts(), LlamaCpp())
+            minutes = (time.monotonic() - begun) / 60.0
+        tokens = sum(text.tokens for text in result.verdict.texts)
+        print(f"{name} parameters: {minutes:.1f} minutes, {tokens:,} tokens of {len(result.texts)} kinds", flush=True)
+
+
+def write_generated(path: Path, width: int, blocks: int, feed_forward: int, *, changed: bool) -> None:
+    """Write a Llama with Gaussian weights and the tokenizer of the zoo; `changed` gives block 1 other weights."""
+    source = MemorySource((ZOO / "Zoo-A-2M-v1.0-F16.gguf").read_bytes())
+    sizes = {"embedding_length": width, "block_count": blocks, "feed_forward_length": feed_forward}
+    sizes |= {"attention.head_count": 6, "attention.head_count_kv": 6, "rope.dimension_count": width // 6}
+    if width % 6:
+        sizes |= {"attention.head_count": 8, "attention.head_count_kv": 8, "rope.dimension_count": width // 8}
+    fields = [
+        KeyValue(field.key, ValueType.UINT32, sizes[key])
+        if (key := field.key.removeprefix("llama.")) in sizes
+        else carry_over(source, field)
+        for field in read_header(source).fields
+    ]
+    inside = dict.fromkeys(("attn_q", "attn_k", "attn_v", "attn_output"), (width, width))
+    inside |= {"ffn_gate": (width, feed_forward), "ffn_up": (width, feed_forward), "ffn_down": (feed_forward, width)}
+    inside |= {"attn_norm": (width,), "ffn_norm": (width,)}
+    shapes = {"token_embd": (width, 2048), "output_norm": (width,)}
+    shapes |= {f"blk.{block}.{slot}": shape for block in range(blocks) for slot, shape in inside.items()}
+    with path.open("wb") as stream:
+        tensors = (_generated(name, shape, changed=changed) for name, shape in shapes.items())
+        write_file(stream, fields, list(tensors))
+
+
+def _generated(name: str, shape: tuple[int, ...], *, changed: bool) -> tuple[TensorSpec, bytes]:
+    seed = int.from_bytes(name.encode(), "big") + (changed and name.startswith("blk.1.ffn_"))
+    values = np.random.default_rng(seed).standard_normal(math.prod(shape), dtype=np.float32) * 0.02
+    if len(shape) == 1:
+        return TensorSpec(f"{name}.weight", shape, dtype_by_name("F32")), np.ones(shape, np.float32).tobytes()
+    return TensorSpec(f"{name}.weight", shape, dtype_by_name("F16")), values.astype(np.float16).tobytes()
 
 
 def long_texts() -> Iterator[Text]:

@@ -53,7 +53,6 @@ FRAGMENTS: dict[str, str] = {
     "registry/catalog/queries/search_plan.py": "How a search is planned, apart from the rows and counts that it gives.",
     "registry/client/composition.py": "It loads the code of recipes, which reading a remote registry does not need.",
     "registry/store/codec/entropy.py": "The checks of a Zstandard frame are a subject of their own.",
-    "registry/validation/probe.py": "A program of its own, started by its name.",
     "registry/validation/decoder.py": "The C interface of llama.cpp is a subject of its own.",
     "web/hub.py": "The routes of the Hugging Face hub, for the application.",
     "web/server/connection.py": "HTTP/1.1 over one connection, apart from the process that accepts connections.",

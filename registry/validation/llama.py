@@ -16,8 +16,8 @@ from typing import Any
 
 from organs.registry.errors import BadSource
 from organs.registry.sandbox.process import Limits, Result, Sandbox, plain_text, run_python
-from organs.registry.validation.probe import LOOPBACK
 from organs.registry.validation.runtime import (
+    LOOPBACK,
     Failure,
     FailureKind,
     NoRuntime,

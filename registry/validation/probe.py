@@ -25,6 +25,7 @@ from time import monotonic
 from typing import Any, Protocol
 
 from organs.registry.validation.decoder import Decoder, Refused, UnknownInterface
+from organs.registry.validation.runtime import LOOPBACK
 from organs.registry.validation.texts import spread_order
 
 CONTEXT_MIN = 512
@@ -40,7 +41,6 @@ LOG_ERRORS = 1
 PLAIN_TEMPLATE = "chatml"
 WHOLE = "a"
 """A text for which every vocabulary has a token of whole characters."""
-LOOPBACK = "127.0.0.1"
 PROMPT = "The file is opened for reading, and "
 QUESTION = "What is a file?"
 

@@ -18,6 +18,8 @@ WINDOW_TOKENS = 256
 WINDOW_TOKENS_MIN = 32
 """A perplexity of fewer tokens has no meaning."""
 TEXTS_MAX = 16
+LOOPBACK = "127.0.0.1"
+"""The address of a server that a runtime starts."""
 
 Say = Callable[[str], None]
 """A callback with the current action of a runtime, in a few words."""
