@@ -346,7 +346,7 @@ def validate(
         trial = _Trial(
             tuple(texts), runtime, limits, window_tokens, progress, MemoryCache() if cache is None else cache, files
         )
-        origin = trial.subject("base", base)
+        origin = trial.subject("base", base, writes=True)
         own = trial.subject("chimera", chimera, writes=True)
         others = [trial.subject(f"donor {number}", donor) for number, donor in enumerate(donors, start=1)]
         control = trial.subject("control", _control(own, names, folder, trial)) if names else None

@@ -94,7 +94,11 @@ class Session:
         self._whole = next(token for token in reversed(self.tokens(WHOLE)) if token not in self._parts)
 
     def close(self) -> None:
-        """Close the connection, and free the model."""
+        """Close the connection, and free the model.
+
+        llama.cpp's server never ends if it is closed before it has begun to work, so it must have answered a
+        completion.
+        """
         self._connection.close()
         del self._server
 
@@ -238,22 +242,25 @@ def main() -> None:
 
 def _answer(request: dict[str, Any], tell: Tell) -> None:
     tell({"say": "loading"})
-    session, chat = _loaded(request)
-    tell({"loaded": True})
     if request["writes"]:
-        tell({"say": "writing"})
-        tell(_written(session, chat=chat))
-    try:
-        scorer: Decoder | Session = Decoder(request["model"], request["window_tokens"], request["threads"])
-    except UnknownInterface as error:
-        sys.stderr.write(f"{error}; scoring through the server\n")
-        scorer = session
-    else:
-        session.close()
-    with closing(scorer):
+        session, chat = _loaded(request)
+        with closing(session):
+            tell({"loaded": True})
+            tell({"say": "writing"})
+            tell(_written(session, chat=chat))
+    with closing(_scorer(request)) as scorer:
+        tell({"loaded": True})
         for line in _scored(scorer, request):
             tell(line)
     tell({"done": True})
+
+
+def _scorer(request: dict[str, Any]) -> Decoder | Session:
+    try:
+        return Decoder(request["model"], request["window_tokens"], request["threads"])
+    except UnknownInterface as error:
+        sys.stderr.write(f"{error}; scoring through the server\n")
+        return _loaded({**request, "chat": False})[0]
 
 
 def _scored(scorer: Scorer, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
