@@ -30,6 +30,8 @@ NOISE_LIMIT = 5.0
 CLOSE = 0.98
 """In tests, grafts between two models of at least this similarity did no harm. Quantisations and light fine-tunes
 reach it."""
+NOISE_LIMIT_OF_KIN = 2.0
+"""Like NOISE_LIMIT, for a few organs of two models that are related as a whole: little evidence is enough there."""
 RELATED = 0.2
 """Models below this similarity are not called related."""
 
@@ -115,9 +117,9 @@ class Similarity:
         return Kinship.KIN if self.mean >= max(RELATED, chance(self.organ_count)) else Kinship.UNRELATED
 
 
-def chance(organ_count: int) -> float:
-    """Return the upper limit of the mean correlation of `organ_count` unrelated organs."""
-    return NOISE_LIMIT * NOISE / math.sqrt(organ_count)
+def chance(organ_count: int, limit: float = NOISE_LIMIT) -> float:
+    """Return the upper limit of the mean correlation of `organ_count` unrelated organs, `limit` standard deviations."""
+    return limit * NOISE / math.sqrt(organ_count)
 
 
 def correlation(first: bytes, second: bytes) -> float | None:

@@ -54,7 +54,15 @@ from organs.registry.entities.plan import (
     TypeTotals,
 )
 from organs.registry.errors import TooCostly
-from organs.registry.lineage import CLOSE, ComparableOrgan, Kinship, Similarity, similarity
+from organs.registry.lineage import (
+    CLOSE,
+    NOISE_LIMIT_OF_KIN,
+    ComparableOrgan,
+    Kinship,
+    Similarity,
+    chance,
+    similarity,
+)
 from organs.registry.names import parse_model_name
 
 KEYS_SHOWN = 6
@@ -347,6 +355,12 @@ class _BlockSimilarity:
     similarity: Similarity
 
     @property
+    def is_like_kin(self) -> bool:
+        """Whether the matrices are similar enough, if the two models are related as a whole."""
+        mean, count = self.similarity.mean, self.similarity.organ_count
+        return mean is not None and mean >= chance(count, NOISE_LIMIT_OF_KIN)
+
+    @property
     def kind(self) -> str:
         return self.replacements[0].before.place.type.value
 
@@ -359,17 +373,20 @@ def relatedness(base: Parent, donor: Parent, replacements: Sequence[Replacement]
     """Yield findings on the lineage of the organs of one donor; nothing if no organ changes or fits.
 
     `unrelated-lineage` (warn): the matrices of a type in a block are no more similar than by chance. `lineage-unknown`
-    (warn): they cannot be compared. `related-lineage` (info): the correlation, with the types as its field. Vectors
-    give no information about lineage: if only vectors are taken, the complete models are compared.
+    (warn): they cannot be compared. `related-lineage` (info): the correlation, with the types as its field. A few
+    matrices of relatives may look like chance (0.33 for a single one): they are judged by the complete models. Vectors
+    give no information about lineage: if only vectors are taken, the complete models are compared too.
     """
     changed = [replacement for replacement in replacements if replacement.fits and replacement.changes]
     judged = _compare_by_block(changed)
     if changed and not judged:
         yield from _compare_models(base, donor, changed)
         return
-    unrelated = [item for item in judged if item.similarity.kinship is Kinship.UNRELATED]
     unknown = [item for item in judged if item.similarity.kinship is Kinship.INCOMPARABLE]
-    related = [item for item in judged if item.similarity.kinship in (Kinship.CLOSE, Kinship.KIN)]
+    unrelated = [item for item in judged if item.similarity.kinship is Kinship.UNRELATED]
+    if unrelated and similarity(_organs(base), _organs(donor)).kinship in (Kinship.CLOSE, Kinship.KIN):
+        unrelated = [item for item in unrelated if not item.is_like_kin]
+    related = [item for item in judged if item not in unrelated and item not in unknown]
     if unrelated:
         yield _of_unrelated(base, donor, unrelated)
     if unknown:
@@ -766,7 +783,6 @@ def _candidate(
         theta=mean_of([organ.theta for organ in placed.values()]),
         spectral_signal=mean_of([organ.spectral_signal for organ in placed.values()]),
         likeness=likeness.mean,
-        kinship=likeness.kinship.value,
         size_bytes=sum(organ.size_bytes for organ in placed.values()),
         organs=tuple(
             CellOrgan(name=item.name, slot=item.slot, digest=Digest(item.digest), dtype=item.dtype, theta=item.theta)

@@ -367,7 +367,6 @@ class Candidate(Entity, frozen=True, kw_only=True):
     likeness: (
         Annotated[float, Meta(description="Mean correlation with the base's organs; null if not comparable.")] | None
     )
-    kinship: Word
     size_bytes: Bytes
     organs: Annotated[tuple[CellOrgan, ...], Meta(max_length=ITEMS_MAX)]
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from organs.registry.anatomy import OrganType, group_of, place_of
 from organs.registry.compose.compatibility import check_adapter, check_pair, check_replacements, fit_by_type
 from organs.registry.compose.models import Parent
+from organs.registry.compose.prediction import part_correlation
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.gguf import KeyValue
 from tests.compose.parents import (
@@ -88,6 +89,15 @@ def test_earlier_checkpoints_branches_and_quantisations_are_related(name: str) -
     findings = of_types(zoo(A), zoo(f"Zoo-{name}.gguf"))
     assert warned(findings) == refused(findings) == set()
     assert "related-lineage" in codes(findings)
+
+
+def test_a_single_matrix_of_a_distant_relative_is_not_called_unrelated() -> None:
+    base, branch = zoo(A), zoo("Zoo-A-2M-Branch-v1.0-Q8_0.gguf")
+    replacements = [item for item in replacements_from(base, branch, SKELETON) if item.before.organ.is_matrix]
+    likenesses = [part_correlation(item.before, item.after) or 0.0 for item in replacements]
+    assert min(likenesses) < 0.35, "such a likeness of unrelated matrices would be chance"
+    for replacement in replacements:
+        assert warned(check_replacements(base, [replacement])) == set()
 
 
 def test_norms_of_an_unrelated_model_are_recognised_by_comparing_whole_models() -> None:
