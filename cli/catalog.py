@@ -29,7 +29,7 @@ from organs.cli.console import (
 from organs.registry.amounts import count_text, share_text, size_text, theta_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.cursor import PAGE_MAX
-from organs.registry.catalog.search import MODELS, ORGANS, PARTIAL, Query, parse_query
+from organs.registry.catalog.search import LIKENESS, MODELS, ORGANS, PARTIAL, Query, parse_query
 from organs.registry.catalog.vocabulary import BIN_DEGREES
 from organs.registry.digest import looks_like_prefix
 from organs.registry.entities.lineage import LineageEdge
@@ -82,6 +82,9 @@ def search(query: tuple[str, ...], limit: int, after: str | None, facets: bool, 
 
     Without `sort:`, the organs with the highest θ come first. θ is the shape of the distribution of an organ's weights:
     0° uniform, about 34° Gaussian (also untrained), 90° heavy tails. It does not tell how good an organ is.
+
+    With a base (`fits:MODEL` or `kin:MODEL`), the table has the likeness of each organ to the organ of the base at the
+    same place, and without `sort:` the most similar organs come first: `organ search fits:acme/base likeness:0.5-0.99`.
     """
     text = " ".join(query)
     parsed = parse_query(text)
@@ -110,20 +113,22 @@ def _print_organs(organs: tuple[PlacedOrgan, ...], parsed: Query) -> None:
     if not organs:
         click.echo("Nothing matches. organ search --help lists the fields.", err=True)
         return
-    first, heading = _first_column(parsed)
+    firsts = _first_columns(parsed)
     columns = ["organ", "model", "tensor", "type", "dtype", *(MEASURES[name].label for name in _USUAL), "size"]
-    rows = [[*([_number(first, getattr(organ, first))] if first else []), *_row(organ)] for organ in organs]
-    print_table([*([heading] if first else []), *columns], rows, _SEARCH_NUMBERS)
-    if parsed.like is not None:
+    rows = [[*(_number(name, getattr(organ, name)) for name in firsts), *_row(organ)] for organ in organs]
+    print_table([*firsts.values(), *columns], rows, _SEARCH_NUMBERS)
+    if LIKENESS in firsts:
         click.echo("likeness: 1 for the same weights, below 0.2 for unrelated weights", err=True)
 
 
-def _first_column(parsed: Query) -> tuple[str, str]:
-    """Return the member that the list is sorted by and its heading, unless every table shows it."""
-    if parsed.like is not None:
-        return "likeness", "likeness"
-    measure = BY_FIELD.get(parsed.sort.field)
-    return (measure.name, measure.label) if measure and measure.name not in _USUAL else ("", "")
+def _first_columns(parsed: Query) -> dict[str, str]:
+    """Return the members that the table begins with, and their headings.
+
+    They are the likeness to an organ or a base, and the member that the list is sorted by if no table shows it.
+    """
+    columns = {LIKENESS: LIKENESS} if parsed.like is not None or parsed.base is not None else {}
+    measure = None if parsed.like is not None else BY_FIELD.get(parsed.sort.field)
+    return columns | ({measure.name: measure.label} if measure and measure.name not in _USUAL else {})
 
 
 def _row(organ: PlacedOrgan) -> list[object]:
@@ -372,7 +377,7 @@ def _likeness(edge: LineageEdge) -> tuple[str, str]:
     return share_text(edge.likeness), str(edge.compared or "–")
 
 
-_LIST_NUMBERS = ("tensors", "parameters", "size", "θ", "|Z|", "spectral", "rank", "block")
+_LIST_NUMBERS = (LIKENESS, "tensors", "parameters", "size", "θ", "|Z|", "spectral", "rank", "block")
 
 
 def _model_fields_help() -> str:
@@ -395,6 +400,8 @@ def _model_fields_help() -> str:
 def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as_json: bool, quiet: bool) -> None:
     """List the registered models, newest first. With a QUERY, list only the models that match it.
 
+    `kin:MODEL` lists a model and its kin with their likeness to it, the most similar first.
+
     The column θ is the mean θ of the model's tensors: the shape of the distribution of their weights. It does not tell
     how good the model is. `organ verify` prints how many bytes a local registry stores.
     """
@@ -416,7 +423,7 @@ def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as
         for model in page:
             click.echo(model.name)
     else:
-        _print_models(page.items, figures)
+        _print_models(page.items, figures, has_likeness=parse_query(text, MODELS).base is not None)
     if page.next is not None:
         options = [*(["--rank"] if rank else []), *(["-q"] if quiet else []), "--limit", str(limit)]
         print_more("models", text, options, page.next)
@@ -478,14 +485,15 @@ def _model_details(registry: Registry, name: str) -> ModelDetails:
     )
 
 
-def _print_models(models: Sequence[ModelSummary], figures: Figures | None) -> None:
-    """Print a table of models, and below it the figures of the registry."""
+def _print_models(models: Sequence[ModelSummary], figures: Figures | None, *, has_likeness: bool) -> None:
+    """Print a table of models, if there is a base with the likeness to it, and below it the figures of the registry."""
     if not models:
         is_empty = figures is not None and not figures.models
         click.echo("No models yet. Try: organ ingest FILE.gguf" if is_empty else "Nothing matches.", err=True)
         return
     columns = ("model", "kind", "architecture", "tensors", "parameters", "size", "θ", "license")
-    print_table(columns, [_model_row(model) for model in models], _LIST_NUMBERS)
+    rows = [[*([share_text(model.likeness)] if has_likeness else []), *_model_row(model)] for model in models]
+    print_table([*([LIKENESS] if has_likeness else []), *columns], rows, _LIST_NUMBERS)
     if figures is not None:
         size = size_text(figures.size_bytes)
         models_text = "1 model" if figures.models == 1 else f"{figures.models:,} models"

@@ -72,6 +72,8 @@ if TYPE_CHECKING:
 
 
 _FIT_NUMBERS = ("fit", "of")
+SAME = "the same model"
+"""Shown instead of the likeness of a model with the same organs as the base."""
 
 
 @click.command()
@@ -92,8 +94,9 @@ _FIT_NUMBERS = ("fit", "of")
 def compat(base: str, donor: str | None, limit: int, as_json: bool, quiet: bool) -> None:
     """Show which organs of DONOR fit into BASE, by type, and why others do not.
 
-    Without DONOR, list the registered models that have organs which fit, the most similar model first. Organs of an
-    unrelated model fit by shape only: the result is seldom useful.
+    Without DONOR, list the registered models that have organs which fit, the most similar model first. A model with
+    the same organs as BASE is listed as the same model. Organs of an unrelated model fit by shape only: the result is
+    seldom useful.
 
     BASE and DONOR are names of registered models, or `sha256:` and a digest. With a DONOR, they can also be GGUF files
     and organ directories.
@@ -127,14 +130,21 @@ def _compatibility(base: str, donor: str) -> Compatibility:
 
 
 def _print_compatibility(result: Compatibility) -> None:
-    rows = [(row.type, row.fitting, row.total, _reasons(row)) for row in result.types]
+    rows = [(row.type, row.fitting, row.total, _cost(row), _reasons(row)) for row in result.types]
     if rows:
-        print_table(("type", "fit", "of", "why not"), rows, _FIT_NUMBERS)
+        print_table(("type", "fit", "of", "predicted cost of all", "warnings"), rows, _FIT_NUMBERS)
         click.echo()
     print_findings(result.findings)
     refused = any(finding.severity is Severity.REFUSE for finding in result.findings)
     if refused and any(row.fitting for row in result.types):
         print_sentence("A refusal of one type does not affect the others.")
+
+
+def _cost(row: TypeCompatibility) -> str:
+    """Return the predicted change of the perplexity by a graft of all organs of the type that fit."""
+    if row.prediction is None:
+        return "–"
+    return row.prediction.cost or "unknown"
 
 
 def _reasons(row: TypeCompatibility) -> str:
@@ -150,14 +160,19 @@ def _print_fitting(base: str, limit: int, *, as_json: bool, quiet: bool) -> None
         print_json(result)
     elif quiet:
         for model in result.items:
-            click.echo(model.model)
+            if not model.same:
+                click.echo(model.model)
     elif not result.items:
         click.echo(f"No registered model fits into {result.base}.", err=True)
     else:
         fitting = {kind for model in result.items for kind, fit in model.types.items() if fit.fitting or fit.equal}
         kinds = list(dict.fromkeys(kind for model in result.items for kind in model.types if kind in fitting))
         rows = [
-            (model.model, share_text(model.likeness), *(_fit_text(model.types.get(kind)) for kind in kinds))
+            (
+                model.model,
+                SAME if model.same else share_text(model.likeness),
+                *(_fit_text(model.types.get(kind)) for kind in kinds),
+            )
             for model in result.items
         ]
         print_table(("model", "likeness", *kinds), rows, ("likeness", *kinds))

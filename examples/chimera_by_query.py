@@ -1,4 +1,4 @@
-"""Make a chimera by query: graft the organs that rank highest, merge an adapter, and purify some organs.
+"""Make a chimera by query: graft the most similar organs, merge an adapter, and purify some organs.
 
     python examples/chimera_by_query.py [FOLDER OR URL OF A REGISTRY [FILE TO WRITE]]
 
@@ -21,8 +21,9 @@ def main() -> None:
         path = Path(sys.argv[2]) if len(sys.argv) > 2 else Path(folder, "chimera.gguf")
         composition = (
             registry.compose(BASE)
-            # In each block, the first model with all feed-forward organs among the results is the donor.
-            .graft(where="type:organ model:local/Zoo-A-2M-Code*,local/Zoo-A-2M-Prose*", sort="-theta", blocks="0-1")
+            # In each block, the first kin of the base with all feed-forward organs among the results is the donor.
+            # A likeness above 0.999 is that of a quantisation of the base.
+            .graft(where="type:organ likeness:0.5-0.999", sort="-likeness", blocks="0-1")
             .adapter(ADAPTER, 0.5)
             .purify("spectral", slot="attn_v", blocks="2-3", keep=0.99)
             .named("by-query")

@@ -91,7 +91,7 @@ class FileLibrary:
         """Return the model `text`; raises NotFound, BadInput."""
         return self._open(text)[0]
 
-    def organs(self, query: str) -> Iterator[PlacedOrgan]:
+    def organs(self, query: str, base: str | None = None) -> Iterator[PlacedOrgan]:
         """Raise BadQuery: files cannot be searched."""
         raise BadQuery(query, "files cannot be searched: ingest them, and compose in the registry")
 

@@ -137,6 +137,12 @@ def correlations(own: bytes, others: Sequence[bytes]) -> list[float | None]:
     return [None if math.isnan(value) else value for value in values]
 
 
+def paired_correlations(pairs: Sequence[tuple[bytes, bytes]]) -> list[float | None]:
+    """Return the correlation of each pair of fingerprints; None where one of the two is constant."""
+    values = _correlations([first for first, _ in pairs], [second for _, second in pairs]).tolist()
+    return [None if math.isnan(value) else value for value in values]
+
+
 def similarity(first: Mapping[Slot, ComparableOrgan], second: Mapping[Slot, ComparableOrgan]) -> Similarity:
     """Return the similarity of two models.
 

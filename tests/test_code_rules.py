@@ -44,7 +44,6 @@ WITHOUT_A_FACE = ("registry", "ingest", "migrations")
 LONG_BODIES: dict[str, str] = {}
 """Function bodies over the limit: `path::function` to the reason, in one sentence."""
 FRAGMENTS: dict[str, str] = {
-    "registry/compose/prediction.py": "A pure model with constants that were fitted; the benches fit it by itself.",
     "ingest/contributions/inspection.py": "The registry's side of the confined inspector, apart from jobs.",
     "ingest/contributions/inspector.py": "A program of its own, started by its name.",
     "ingest/jobs/report.py": "Each kind of job is a module of its own.",

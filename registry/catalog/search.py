@@ -49,6 +49,12 @@ class Interval:
     low_open: bool = False
     high_open: bool = False
 
+    def holds(self, value: float) -> bool:
+        """Return whether `value` is in the interval."""
+        above = self.low is None or (value > self.low if self.low_open else value >= self.low)
+        below = self.high is None or (value < self.high if self.high_open else value <= self.high)
+        return above and below
+
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
@@ -67,6 +73,11 @@ class Numbers:
             return f"{self.field}{'<' if single.high_open else '<='}{_number_text(single.high)}"
         parts = [_range_text(interval) for interval in self.intervals] + (["none"] if self.absent else [])
         return f"{'-' if self.negated else ''}{self.field}:{','.join(parts)}"
+
+    def holds(self, value: float | None) -> bool:
+        """Return whether `value` matches; None is a missing number."""
+        matches = self.absent if value is None else any(interval.holds(value) for interval in self.intervals)
+        return matches is not self.negated
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +108,8 @@ class Query:
     unique: bool
     """Whether an organ with several places gives only one result."""
     sort: Sort
+    base: str | None = None
+    """The model to which `likeness` compares: the only model of `fits:` or `kin:`; None without such a model."""
 
     def __str__(self) -> str:
         return self.text()
@@ -178,9 +191,21 @@ class Vocabulary:
     has_likeness: bool
     """Whether `like:` and `unique:` are allowed."""
 
+    def default_sort_of(self, query: Query) -> str:
+        """Return the order of `query` without a sort: by falling likeness if it has a base."""
+        return self.default_sort if query.base is None or query.like else MOST_ALIKE
+
 
 BASES_MAX = 10
-"""The most models in `fits:` of one query. Every result is compared with each of them."""
+"""The most models in `fits:` or `kin:` of one query. Every result is compared with each of them."""
+LIKENESS = "likeness"
+"""The field and the sort that need a base."""
+MOST_ALIKE = f"-{LIKENESS}"
+"""The default order of results that are compared with a base."""
+BASE_FIELDS = ("fits", "kin")
+"""The fields that name a base."""
+RECIPE_BASE = "base"
+"""The base of the query of a recipe that is read before its base is known."""
 
 PARTIAL = "partial"
 """The kind shown for a partial model."""
@@ -220,6 +245,13 @@ _ARCH = Field("arch", Kind.NAME, "the model's architecture: llama, qwen2")
 _LICENSE = Field("license", Kind.NAME, "the license of the model; license:none if the model states none")
 _BY = Field("by", Kind.NAME, "the contributor who added the model")
 _MODEL = Field("model", Kind.NAME, "the model: namespace/name, or acme/*")
+_KIN = Field(
+    "kin",
+    Kind.MODEL,
+    "this model, models with a likeness of 0.5 or more to it, and models related to it by declared or recorded lineage",
+    values_max=BASES_MAX,
+)
+_LIKENESS_EXAMPLE = "likeness>=0.9 or likeness:0.5-1"
 
 YES, NO, UNKNOWN = "yes", "no", "unknown"
 _NONFINITE = Field(
@@ -261,9 +293,17 @@ ORGANS = Vocabulary(
             "organs that fit into this model, by architecture, place and shape; adapters never fit",
             values_max=BASES_MAX,
         ),
+        _KIN,
+        Field(
+            LIKENESS,
+            Kind.NUMBER,
+            "the correlation with the organ at the same place in the model of fits: or kin:",
+            example=_LIKENESS_EXAMPLE,
+        ),
         _NONFINITE,
     ),
-    sorts={measure.field: measure.summary for measure in MEASURES.values()} | {"size": "bytes"},
+    sorts={measure.field: measure.summary for measure in MEASURES.values()}
+    | {"size": "bytes", LIKENESS: "likeness to the model of fits: or kin:"},
     default_sort="-theta",
     has_likeness=True,
 )
@@ -288,6 +328,8 @@ MODELS = Vocabulary(
         Field("size", Kind.SIZE, "bytes of the model's files"),
         Field("downloads", Kind.WHOLE, "downloads of the model or of one of its organs"),
         Field("grafts", Kind.WHOLE, "chimeras in this registry that have organs of the model"),
+        _KIN,
+        Field(LIKENESS, Kind.NUMBER, "the mean likeness of its organs to the model of kin:", example=_LIKENESS_EXAMPLE),
         _NONFINITE,
     ),
     sorts={
@@ -299,6 +341,7 @@ MODELS = Vocabulary(
         "size": "bytes",
         "downloads": "downloads",
         "grafts": "chimeras that have its organs",
+        LIKENESS: "likeness to the model of kin:",
     },
     default_sort="-new",
     has_likeness=False,
@@ -398,10 +441,13 @@ class _Parser:
         self.sort: Sort | None = None
 
 
-def parse_query(text: str, vocabulary: Vocabulary = ORGANS, default_sort: str | None = None) -> Query:
+def parse_query(
+    text: str, vocabulary: Vocabulary = ORGANS, default_sort: str | None = None, base: str | None = None
+) -> Query:
     """Return the query in `text`; an empty text matches everything. Raises BadQuery.
 
-    `default_sort` replaces the default of the vocabulary for texts without a sort.
+    `default_sort` replaces the default order for texts without a sort. `base` is the model that `likeness` compares
+    with; by default the only model of `fits:`, else the only model of `kin:`.
     """
     if len(text) > QUERY_MAX_LENGTH:
         raise BadQuery(text[:20] + "…", f"a query has at most {QUERY_MAX_LENGTH} characters")
@@ -413,15 +459,46 @@ def parse_query(text: str, vocabulary: Vocabulary = ORGANS, default_sort: str | 
         _read_token(parser, token)
     if parser.like is not None and parser.sort is not None:
         raise BadQuery(f"sort:{parser.sort}", "like: ranks by likeness; leave sort: out")
-    sort = parser.sort or _parse_sort(vocabulary, default_sort or vocabulary.default_sort)
-    return Query(
+    if parser.like is not None and (term := _likeness_term(parser.terms)):
+        raise BadQuery(term, "like: ranks by the likeness to one organ; leave likeness out")
+    query = Query(
         terms=tuple(parser.terms),
         words=tuple(parser.words),
         excluded_words=tuple(parser.excluded),
         like=parser.like,
         unique=parser.unique,
-        sort=sort,
+        sort=parser.sort or _parse_sort(vocabulary, vocabulary.default_sort),
+        base=base or _base_of(parser.terms),
     )
+    if parser.sort is None:
+        query = replace(query, sort=_parse_sort(vocabulary, default_sort or vocabulary.default_sort_of(query)))
+    if query.base is None and (term := _likeness_term(query.terms, query.sort)):
+        raise BadQuery(term, _no_base_reason(query, vocabulary))
+    return query
+
+
+def _base_of(terms: Iterable[Term]) -> str | None:
+    """Return the only model of `fits:`; else the only model of `kin:`; else None."""
+    for field in BASE_FIELDS:
+        chosen = [term for term in terms if isinstance(term, Choice) and term.field == field and not term.negated]
+        names = {value for term in chosen for value in term.values}
+        if len(names) == 1:
+            return names.pop()
+    return None
+
+
+def _likeness_term(terms: Iterable[Term], sort: Sort | None = None) -> str:
+    """Return the text of a term or sort by likeness; empty without one."""
+    sorts = [f"{SORT}:{sort}"] if sort is not None and sort.field == LIKENESS else []
+    return next((str(term) for term in terms if term.field == LIKENESS), "".join(sorts))
+
+
+def _no_base_reason(query: Query, vocabulary: Vocabulary) -> str:
+    fields = [field for field in BASE_FIELDS if field in vocabulary.fields]
+    several = [field for field in fields if any(not term.negated for term in query.choices(field))]
+    if several:
+        return f"likeness needs one base: name one model in {' or '.join(f'{field}:' for field in several)}"
+    return f"likeness needs a base: add {' or '.join(f'{field}:MODEL' for field in fields)}"
 
 
 def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
@@ -586,10 +663,11 @@ def _check_name(token: str, field: Field, value: str) -> None:
 
 
 def _unknown_field_reason(vocabulary: Vocabulary, name: str) -> str:
-    names = [*vocabulary.fields, SORT, *([LIKE, UNIQUE] if vocabulary.has_likeness else [])]
+    orders = [SORT, *([LIKE, UNIQUE] if vocabulary.has_likeness else [])]
+    names = [*vocabulary.fields, *orders]
     if vocabulary is not ORGANS and ALIASES.get(name, name) in ORGANS.fields:
         return f"{name} is a field of organs; {vocabulary.plural} have {_listed(names)}"
-    close = nearest(name, [*names, *ALIASES])
+    close = nearest(name, [*orders, *vocabulary.fields, *ALIASES])
     hint = f"did you mean {ALIASES.get(close, close)}:?" if close else f"the fields are {_listed(names)}"
     return f"there is no field {name!r}; {hint}"
 
@@ -600,7 +678,7 @@ def _listed(words: Iterable[str]) -> str:
 
 def short_text(query: Query, vocabulary: Vocabulary = ORGANS) -> str:
     """Return the text of the query without the default sort, as people type it."""
-    return query.text(default_sort=vocabulary.default_sort)
+    return query.text(default_sort=vocabulary.default_sort_of(query))
 
 
 def toggled_texts(query: Query, field: str, values: Iterable[str], vocabulary: Vocabulary = ORGANS) -> dict[str, str]:
@@ -610,7 +688,7 @@ def toggled_texts(query: Query, field: str, values: Iterable[str], vocabulary: V
     """
     selected = [value for term in query.choices(field) if not term.negated for value in term.values]
     terms = [str(term) for term in query.terms if not _chooses(term, field)]
-    suffix = query.suffix(vocabulary.default_sort)
+    suffix = query.suffix(vocabulary.default_sort_of(query))
     texts = {}
     for value in values:
         others = [other for other in selected if other.casefold() != value.casefold()]
@@ -636,13 +714,20 @@ def bounded(query: Query, field: str, low: float | None, high: float | None) -> 
     return replace(query, terms=tuple(terms))
 
 
-def without(query: Query, part: object) -> Query:
-    """Return the query without `part`, a term or a word."""
+def without(query: Query, part: object, vocabulary: Vocabulary = ORGANS) -> Query:
+    """Return the query without `part`, a term or a word; if that was its base, also without likeness."""
+    terms = tuple(term for term in query.terms if term != part)
+    base, sort = _base_of(terms), query.sort
+    if base is None:
+        terms = tuple(term for term in terms if term.field != LIKENESS)
+        sort = _parse_sort(vocabulary, vocabulary.default_sort) if sort.field == LIKENESS else sort
     return replace(
         query,
-        terms=tuple(term for term in query.terms if term != part),
+        terms=terms,
         words=tuple(word for word in query.words if word != part),
         excluded_words=tuple(word for word in query.excluded_words if f"-{word}" != part),
+        sort=sort,
+        base=base,
     )
 
 

@@ -55,13 +55,17 @@ class RecipeBuilder(ABC):
         slot: Words = None,
         blocks: Blocks = None,
         sort: str = "",
+        strangers: bool = False,
     ) -> Self:
         """Take organs from the model `donor`, or from the best models that the query `where` finds.
 
-        `type`, `slot` and `blocks` select the places; by default all places that fit. Like every step, it raises
-        BadRecipe for invalid values, for example a graft with both a donor and a query.
+        The results of a query are in the order `sort`, by default `-likeness`: the most similar organs first. They are
+        organs of kin of the base, unless the query names models (`model:acme/tiny`) or `strangers` is true. `type`,
+        `slot` and `blocks` select the places; by default all places that fit. Like every step, it raises BadRecipe for
+        invalid values, for example a graft with both a donor and a query.
         """
-        graft = {"from": donor, "where": where, "sort": sort or None, **_selection(type, slot, blocks)}
+        query = {"where": where, "sort": sort or None, "strangers": strangers or None}
+        graft = {"from": donor, **query, **_selection(type, slot, blocks)}
         return self._with(grafts=(*self.recipe.grafts, *self._read(grafts=[graft]).grafts))
 
     def adapter(self, name: str, scale: float = 1.0) -> Self:

@@ -34,6 +34,8 @@ VISIT_COST = 1
 """Check whether a step selects a tensor of the base, for each slot and range of blocks in the step."""
 CANDIDATE_COST = 40
 """Process an organ that a query finds."""
+COMPARED_COST = 20
+"""Compare an organ that a query finds with the base, before the first organ is processed."""
 QUERY_COST = 10_000
 """Run a query, without the organs that it finds."""
 COMMON_COST = 3

@@ -20,11 +20,11 @@ from organs.registry.catalog.queries.chimeras import names_of_chimeras
 from organs.registry.catalog.queries.models import model_by_text
 from organs.registry.catalog.queries.organs import models_in_common, tensor_rows
 from organs.registry.catalog.queries.relatives import models_by_id, parents_of
-from organs.registry.catalog.queries.search import search_organs
+from organs.registry.catalog.queries.search import organs_in_order
 from organs.registry.catalog.search import parse_query
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import shown_text
-from organs.registry.compose.cost import CANDIDATE_COST, COMMON_COST, QUERY_COST, Budget, read_cost
+from organs.registry.compose.cost import CANDIDATE_COST, COMMON_COST, COMPARED_COST, QUERY_COST, Budget, read_cost
 from organs.registry.compose.licenses import Combined, combined_license
 from organs.registry.compose.recipe import Graft, Recipe, Selection
 from organs.registry.digest import Digest
@@ -431,8 +431,8 @@ class Library(Protocol):
         """Return the model that `text` names; raises NotFound, Ambiguous, BadName, BadDigest, StoreError."""
         ...
 
-    def organs(self, query: str) -> Iterator[PlacedOrgan]:
-        """Return all results of `query`, in its order; raises BadQuery."""
+    def organs(self, query: str, base: str | None = None) -> Iterator[PlacedOrgan]:
+        """Return all results of `query`, in its order; `likeness` is that to the model `base`. Raises BadQuery."""
         ...
 
     def in_common(self, base: Parent) -> Mapping[Slot, Collection[str]]:
@@ -459,23 +459,18 @@ class RegisteredLibrary:
             self._parents[model.id] = self._read(model)
         return self._parents[model.id]
 
-    def organs(self, query: str) -> Iterator[PlacedOrgan]:
+    def organs(self, query: str, base: str | None = None) -> Iterator[PlacedOrgan]:
         """Return all results of `query`, read in pages. Raises TooCostly.
 
         Organs of chimeras are left out unless the query names models: otherwise a recipe could find the chimera that it
         made earlier.
         """
-        parsed = parse_query(query)
+        parsed = parse_query(query, base=base)
         self.budget.spend(QUERY_COST)
         excluded = frozenset() if parsed.choices("model") else self._names_of_chimeras()
-        after = None
-        while True:
-            page = search_organs(self.session, parsed, PAGE, after)
-            self.budget.spend(CANDIDATE_COST * len(page.items))
-            yield from (organ for organ in page.items if organ.model not in excluded)
-            if page.next is None:
-                return
-            after = page.next
+        for page in organs_in_order(self.session, parsed, PAGE, lambda count: self.budget.spend(COMPARED_COST * count)):
+            self.budget.spend(CANDIDATE_COST * len(page))
+            yield from (organ for organ in page if organ.model not in excluded)
 
     def in_common(self, base: Parent) -> Mapping[Slot, Collection[str]]:
         """Return the other visible models that have the same organ as `base`, by place."""

@@ -11,8 +11,8 @@ import msgspec
 
 from organs.registry.amounts import names_text, ranges_text
 from organs.registry.anatomy import OrganType, Place, Slot
-from organs.registry.catalog.search import nearest, parse_query
-from organs.registry.compose.compatibility import check_adapter, check_replacements, check_withdrawn
+from organs.registry.catalog.search import RECIPE_BASE, nearest, parse_query
+from organs.registry.compose.compatibility import check_adapter, check_replacements, check_withdrawn, likely_degraded
 from organs.registry.compose.cost import Budget, steps_cost
 from organs.registry.compose.fitting import (
     additions_of,
@@ -39,7 +39,7 @@ from organs.registry.compose.plan import (
     Plan,
     PlannedPart,
 )
-from organs.registry.compose.prediction import Change, predict
+from organs.registry.compose.prediction import BaseShape, Change, predict
 from organs.registry.compose.recipe import Graft, Purification, PurifyMethod, Recipe, Selection, matches_slot
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.organ import PlacedOrgan
@@ -161,13 +161,20 @@ def _of_query(
     for part in places:
         groups.setdefault(_group(part.place), {})[part.slot] = part
     try:
-        query = query_of(base, graft)
-        organs, winners = _winners(_searched_groups(groups, query), library.organs(query), library.in_common(base))
+        organs, winners = _search(base, graft, groups, library)
         replacements = list(_replacements(base, graft, groups, winners, library))
+        strangers = [] if winners or takes_strangers(graft) else _strangers(base, graft, groups, library)
     except (StoreError, TooCostly):
         raise
     except OrganError as error:
         chosen.refuse("bad-query", str(error), f"{at}.where")
+        return []
+    if strangers:
+        sentence = (
+            f"{graft.where!r} finds only organs of models that are not kin of {base.label}: {names_text(strangers)}. "
+            "To use them, add strangers: true, or name a model with model:."
+        )
+        chosen.refuse("only-strangers", sentence, f"{at}.where")
         return []
     if not replacements:
         result = f"{len(organs)} organs, but no complete group for" if organs else "nothing that fits"
@@ -179,10 +186,37 @@ def _of_query(
     return replacements
 
 
+def _search(
+    base: Parent, graft: Graft, groups: Mapping[GroupKey, dict[Slot, Part]], library: Library
+) -> tuple[list[PlacedOrgan], dict[GroupKey, str]]:
+    """Return the examined results of the graft's query, and the model that gives each group."""
+    query = query_of(base, graft)
+    results = library.organs(query, base.label)
+    return _winners(_searched_groups(groups, base, query), results, library.in_common(base))
+
+
+def _strangers(base: Parent, graft: Graft, groups: Mapping[GroupKey, dict[Slot, Part]], library: Library) -> list[str]:
+    """Return the models that would give groups if the graft also took organs of models that are not kin of the base."""
+    _, winners = _search(base, replace(graft, strangers=True), groups, library)
+    return list(dict.fromkeys(winners.values()))
+
+
+def takes_strangers(graft: Graft) -> bool:
+    """Return whether the query of `graft` may find models that are not kin of the base.
+
+    That is so with `strangers`, and if the query names models completely, without `*`.
+    """
+    named = parse_query(graft.where or "", base=RECIPE_BASE).choices("model")
+    return graft.strangers or any(
+        not choice.negated and not any("*" in value for value in choice.values) for choice in named
+    )
+
+
 def query_of(base: Parent, graft: Graft) -> str:
-    """Return the complete query of a graft: its own terms, a term for the base, and terms for its selection."""
+    """Return the complete query of a graft: its own terms, terms for the base, and terms for its selection."""
     selection = graft.selection
     terms = [graft.where or "", f"fits:{base.label}"]
+    terms += [] if takes_strangers(graft) else [f"kin:{base.label}"]
     terms += [f"type:{','.join(selection.types)}"] if selection.types else []
     terms += [f"slot:{','.join(selection.slots)}"] if selection.slots else []
     blocks = ",".join(f"{first}-{last}" for first, last in selection.blocks)
@@ -191,9 +225,11 @@ def query_of(base: Parent, graft: Graft) -> str:
     return " ".join(term for term in terms if term)
 
 
-def _searched_groups(groups: Mapping[GroupKey, dict[Slot, Part]], query: str) -> dict[GroupKey, dict[Slot, Part]]:
+def _searched_groups(
+    groups: Mapping[GroupKey, dict[Slot, Part]], base: Parent, query: str
+) -> dict[GroupKey, dict[Slot, Part]]:
     """Return those of `groups` that the types in `query` allow."""
-    types = [choice for choice in parse_query(query).choices("type") if not choice.negated]
+    types = [choice for choice in parse_query(query, base=base.label).choices("type") if not choice.negated]
     return {key: group for key, group in groups.items() if all(key[2] in choice.values for choice in types)}
 
 
@@ -326,14 +362,12 @@ def selection_of(step: Purification) -> Selection:
 
 FRACTAL_ENERGY = 0.105
 """Energy that fractal purification moves in a matrix: 0.096 to 0.132 for the matrices of two models."""
-ACCURACY = "The prediction was right for 78 of 83 grafts between small models."
-"""Measured by `python -m bench.prediction`; docs/prediction.md has the details."""
 
 
 def predicted(parts: Iterable[PlannedPart], computed: Mapping[str, Part] | None = None) -> Prediction:
     """Return the prediction for a plan's `parts`; `computed` has the measured computed organs by name."""
     all_parts = list(parts)
-    return predict(changes_of(all_parts, computed), sum(part.before.spec.elements for part in all_parts))
+    return predict(changes_of(all_parts, computed), BaseShape.of(part.before for part in all_parts))
 
 
 def changes_of(parts: Iterable[PlannedPart], computed: Mapping[str, Part] | None = None) -> list[Change]:
@@ -343,20 +377,10 @@ def changes_of(parts: Iterable[PlannedPart], computed: Mapping[str, Part] | None
     return [change for change in changes if change.is_grafted or change.is_computed]
 
 
-def likely_degraded(base: Parent, prediction: Prediction, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield `likely-degraded` (warn) if the result is predicted not to be usable.
-
-    It is left out if `findings` already warn of unrelated models.
-    """
-    if prediction.usable is not False or any(finding.code == "unrelated-lineage" for finding in findings):
-        return
-    yield Finding(Severity.WARN, "likely-degraded", f"{prediction.sentence} {ACCURACY}", models=(base.label,))
-
-
 def _change(part: PlannedPart, computed: Part | None) -> Change:
     if part.computation is None:
         return Change(part.before, part.source, part.source)
-    return Change(part.before, part.source, computed, _estimated_energy(part))
+    return Change(part.before, part.source, computed, _estimated_energy(part), bool(part.adapters))
 
 
 def _estimated_energy(part: PlannedPart) -> float | None:

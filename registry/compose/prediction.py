@@ -8,11 +8,15 @@ from these: see the note on prediction in `docs/design`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from statistics import fmean
+from typing import TypeAlias
 
-from organs.registry.anatomy import OrganType
+from organs.registry.amounts import count_text
+from organs.registry.anatomy import OUTPUT_MATRIX, OrganType, Tower
 from organs.registry.compose.models import Part
 from organs.registry.entities.plan import Effect, Prediction
 from organs.registry.lineage import correlation
@@ -20,6 +24,10 @@ from organs.registry.lineage import correlation
 ENERGY_MAX = 100.0
 """Limit of the energy moved, over the energy before. A ratio of 10 already breaks any model; the limit keeps sums
 finite."""
+
+SCALE_MAX = 2.0
+"""Limit of the ratio of standard deviations. Weights grow in training, so a larger scale makes up for some of a lower
+correlation, but not for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,8 @@ class Change:
     """The organ of the result: `source` if nothing is computed, None before it is computed."""
     moved: float | None = None
     """An estimate of the energy that computing moves, over the energy of `source`; None if unknown."""
+    is_adapted: bool = False
+    """Whether an adapter is merged into the organ."""
 
     @property
     def is_computed(self) -> bool:
@@ -52,11 +62,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The changes of one type in one block. Vectors count only if no matrix changes, as in norms."""
+    """The changes of one type in one block; each embedding is a group of its own. Vectors count only if no matrix
+    changes, as in norms.
+    """
 
     type: OrganType
     tower: str
     block: int | None
+    slot: str | None
+    """Of an embedding; None for other types."""
     organs: int
     """Number of changed organs."""
     uncounted: int = 0
@@ -64,7 +78,7 @@ class Group:
     similarity: float | None = None
     """Mean correlation of the matrices with the replaced matrices, before organs are computed."""
     scale: float = 1.0
-    """Product of the ratios of standard deviations, after over before, each at most 1."""
+    """Product of the ratios of standard deviations, after over before, at most SCALE_MAX."""
     distortion: float = 0.0
     """Energy moved over the energy before. For matrices: the mean of the energy that computing moves. For vectors: the
     largest energy that all changes together move."""
@@ -73,6 +87,8 @@ class Group:
     """`similarity` of the grafted matrices only; None if none can be compared."""
     grafted_scale: float = 1.0
     """`scale` of the grafted matrices only."""
+    is_adapted: bool = False
+    """Whether an adapter is merged into one of the organs."""
 
     @property
     def survival(self) -> float | None:
@@ -87,10 +103,11 @@ class Group:
 
 def groups_of(changes: Iterable[Change]) -> list[Group]:
     """Return the changes by type, tower and block, in the order of the first change of each group."""
-    by_group: dict[tuple[OrganType, str, int | None], list[Change]] = {}
+    by_group: dict[tuple[OrganType, str, int | None, str | None], list[Change]] = {}
     for change in changes:
         place = change.before.place
-        by_group.setdefault((place.type, place.tower.value, place.block), []).append(change)
+        slot = place.slot if place.type is OrganType.EMBED else None
+        by_group.setdefault((place.type, place.tower.value, place.block, slot), []).append(change)
     return [_group(*key, members) for key, members in by_group.items()]
 
 
@@ -129,12 +146,12 @@ def moved_energy(first: Part, second: Part, similarity: float | None) -> float |
     return min(ENERGY_MAX, max(0.0, apart * apart + ours * ours + theirs * theirs - 2.0 * r * ours * theirs))
 
 
-def _group(kind: OrganType, tower: str, block: int | None, members: Sequence[Change]) -> Group:
+def _group(kind: OrganType, tower: str, block: int | None, slot: str | None, members: Sequence[Change]) -> Group:
     matrices = [change for change in members if change.is_matrix]
     if not matrices:
         energies = [energy for change in members if (energy := _whole_energy(change)) is not None]
         worst = max(energies, default=0.0)
-        return Group(kind, tower, block, len(members), len(members) - len(energies), distortion=worst)
+        return Group(kind, tower, block, slot, len(members), len(members) - len(energies), distortion=worst)
     compared = [(change, r) for change in matrices if (r := part_correlation(change.before, change.source)) is not None]
     computed = [(change, _computed_energy(change)) for change, _ in compared]
     known = [energy for _, energy in computed if energy is not None]
@@ -143,6 +160,7 @@ def _group(kind: OrganType, tower: str, block: int | None, members: Sequence[Cha
         kind,
         tower,
         block,
+        slot,
         len(members),
         len(matrices) - len(known),
         _mean_similarity(compared),
@@ -150,6 +168,7 @@ def _group(kind: OrganType, tower: str, block: int | None, members: Sequence[Cha
         fmean(known) if known else 0.0,
         _mean_similarity(grafted),
         _scales(grafted),
+        any(change.is_adapted for change in members),
     )
 
 
@@ -158,17 +177,17 @@ def _mean_similarity(compared: Sequence[tuple[Change, float]]) -> float | None:
 
 
 def _scales(compared: Sequence[tuple[Change, float]]) -> float:
-    return math.prod(_scale(change) for change, _ in compared)
+    return min(SCALE_MAX, math.prod(_scale(change) for change, _ in compared))
 
 
 def _survival(similarity: float | None, scale: float) -> float | None:
-    return None if similarity is None else max(0.0, similarity) * scale
+    return None if similarity is None else min(1.0, max(0.0, similarity) * scale)
 
 
 def _scale(change: Change) -> float:
-    """Return the ratio of standard deviations, after over before, at most 1; 1 if either is unknown."""
+    """Return the ratio of standard deviations, after over before, at most SCALE_MAX; 1 if either is unknown."""
     before, after = _deviation(change.before), _deviation(change.source)
-    return 1.0 if not before or after is None else min(1.0, after / before)
+    return 1.0 if not before or after is None else min(SCALE_MAX, after / before)
 
 
 def _computed_energy(change: Change) -> float | None:
@@ -210,58 +229,131 @@ LOSS_LIMIT = math.log(1.25)
 """A verdict is `degraded` from this loss, in nats for each token."""
 RECOVERED_LIMIT = 0.2
 """A verdict is `inert` below this recovered share."""
-LOSS_FITTED_MAX = 1.0
-"""The predicted figure is not stated above this loss: it shows that the model breaks, but not how much."""
+LOSS_SHOWN_MAX = 1.0
+"""The largest limit of an interval, which means so much or more: the model breaks, but it is not known how much."""
 LOSS_MIN = 0.001
 """The smallest loss in a score; it keeps the score finite if nothing is lost."""
 SCORE_MAX = 1.0 / RECOVERED_LIMIT
 """The score of a graft with a survival of 1, and of changes without a survival."""
+LOSS_SCALE = 0.02
+"""Errors of a prediction are differences of asinh(loss / LOSS_SCALE): absolute for losses below about 2%, relative for
+larger ones."""
+FITTED_ELEMENTS = (1_000_000, 10_000_000)
+"""The sizes of models, in parameters, for which the figures of the prediction were measured, with some room."""
+FITTED_BLOCKS = (2, 12)
+BLOCKS_USUAL = 4
+"""The constants for blocks other than the first are those of a model with so many blocks; they are worth less in a
+model with more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """The fitted constants of the prediction; the limits above are those of verdicts."""
+    """The fitted constants of the prediction (`python -m bench.prediction`); the limits above are those of verdicts.
 
-    unit: float = 0.2
-    """Nats lost if one group of an inner block does not survive: for the blocks of the zoo, 0.1 to 0.3 each. With 0.15
-    to 0.3, 140 to 142 of the 149 decided grafts are predicted correctly."""
-    first: float = 10.0
-    """Weight of the feed-forward and the norms of block 0: all later blocks read their output. With 1 the AUC is 0.970
-    and 136 are correct; with 5 to 20 it is 0.980 to 0.987."""
-    embedding: float = 40.0
-    """Weight of embeddings: in the tested models one matrix is both the input of all blocks and the output matrix. With
-    1 the AUC is 0.958 and 137 are correct; with 20 or more it is at least 0.980."""
-    distortion: float = 0.5
-    """Cost of the energy moved by purifying and merging, relative to a group that does not survive. With 0 the AUC is
-    0.832, because no other number measures purification; with 0.25 to 2 it is 0.974 to 0.991."""
-    power: float = 1.5
-    """Exponent of the lost survival: the first tenths cost less than the last. With 1 or 2 the AUC is 0.978 or 0.982,
-    but 137 or 138 are correct."""
+    The first eight are the nats that are lost if a group does not survive.
+    """
+
+    feed_forward: float = 0.124
+    first_feed_forward: float = 1.63
+    """Of block 0: all later blocks read its output."""
+    attention: float = 0.223
+    first_attention: float = 0.0545
+    token_embedding: float = 1.33
+    """If the model has an output matrix of its own."""
+    output_matrix: float = 3.13
+    tied_embedding: float = 4.78
+    """The token embedding of a model in which it is the output matrix too."""
+    norm: float = 1.4
+    power: float = 3.41
+    """Exponent of the lost survival: the first tenths cost less than the last."""
+    slope: float = 0.323
+    """The share of the lost survival that counts without the exponent, for small changes."""
+    distortion: float = 0.91
+    """The cost of the energy moved by purifying and merging, relative to a group that does not survive."""
+    distortion_power: float = 1.39
 
 
 CONSTANTS = Constants()
 
 
-def predict(changes: Sequence[Change], elements: int, constants: Constants = CONSTANTS) -> Prediction:
-    """Return the prediction for `changes` of a base of `elements` parameters; unmeasured organs are left out."""
+class Relation(StrEnum):
+    """The relation of the grafted matrices to the replaced matrices, by their mean correlation."""
+
+    CLOSE = "close"
+    """At least CLOSE_FROM: fine-tunes, quantizations, late checkpoints."""
+    APART = "apart"
+    """Relatives with much training in between."""
+    STRANGER = "stranger"
+    """Below APART_FROM: as unrelated models."""
+    ADAPTED = "adapted"
+    """No grafted matrix, but merged adapters."""
+    OWN = "own"
+    """Neither: purified organs, grafted vectors."""
+
+
+CLOSE_FROM = 0.9
+APART_FROM = 0.15
+Errors: TypeAlias = Mapping[Relation, tuple[float, float, float]]
+ERRORS: Errors = {
+    Relation.CLOSE: (-0.57, 0.09, 1.17),
+    Relation.APART: (-0.46, -0.02, 0.38),
+    Relation.STRANGER: (-0.73, 0.12, 0.35),
+    Relation.ADAPTED: (-1.05, -0.02, 0.88),
+    Relation.OWN: (-0.55, 0.05, 0.57),
+}
+"""The 10th, 50th and 90th percentile of the errors of `fitted_loss`, measured minus fitted, by relation. See LOSS_SCALE
+for their unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class BaseShape:
+    """The properties of a base that the prediction depends on."""
+
+    elements: int
+    blocks: int
+    """The largest number of blocks of a tower."""
+    has_output: bool
+    """Whether it has an output matrix; otherwise its embeddings are tied."""
+
+    @classmethod
+    def of(cls, parts: Iterable[Part]) -> BaseShape:
+        """Return the properties of the model with these tensors."""
+        known = list(parts)
+        blocks = {(part.place.tower, part.place.block) for part in known if part.place.block is not None}
+        return cls(
+            sum(part.spec.elements for part in known),
+            max(Counter(tower for tower, _ in blocks).values(), default=0),
+            any(part.place == OUTPUT_MATRIX for part in known),
+        )
+
+
+def predict(changes: Sequence[Change], base: BaseShape, constants: Constants = CONSTANTS) -> Prediction:
+    """Return the prediction for `changes` of a base; unmeasured organs are left out."""
     groups = groups_of(changes)
-    effects = tuple(_effect(group, group_loss(group, constants)) for group in groups)
+    effects = tuple(_effect(group, group_loss(group, base, constants)) for group in groups)
     uncounted = sum(group.uncounted for group in groups)
     counted = any(group.uncounted < group.organs for group in groups) or not groups
     similar = [(change.before.place.block, r) for change in changes if (r := _similarity(change)) is not None]
     changed = sum(change.before.spec.elements for change in changes)
     after = [change.after for change in changes if change.after is not None]
     after = after if len(after) == len(changes) else []  # a mean of some organs is not comparable with a mean of all
-    loss = math.fsum(effect.loss for effect in effects) if counted else None
+    losses = interval_of(fitted_loss(groups, base, constants), relation_of(groups)) if groups else (0.0, 0.0, 0.0)
+    low, loss, high = losses if counted else (None, None, None)
     recovered = recovered_of(groups)
     score = None if loss is None else score_of(loss, recovered)
     provisional = any(change.after is None for change in changes)
-    basis = _basis(len(similar), uncounted, provisional=provisional)
+    outside = _outside(groups, base)
+    basis = _basis(len(similar), uncounted, outside, provisional=provisional)
+    cost = "" if low is None or loss is None or high is None or not effects else cost_text(low, loss, high)
     return Prediction(
-        sentence=_sentence(loss, recovered, score, basis, changes=bool(effects)),
+        sentence=_sentence(cost, _likelihood(low, high, recovered), recovered, basis, changes=bool(effects)),
+        cost=cost,
         usable=None if score is None else score >= 1.0,
         score=score,
         loss=loss,
+        low=low,
+        high=high,
+        outside=outside,
         recovered=recovered,
         provisional=provisional,
         uncounted=uncounted,
@@ -273,8 +365,73 @@ def predict(changes: Sequence[Change], elements: int, constants: Constants = CON
         theta_after=_mean([part.theta for part in after]),
         spectral_before=_mean([change.before.spectral_signal for change in changes]),
         spectral_after=_mean([part.spectral_signal for part in after]),
-        share=changed / elements if elements else None,
+        share=changed / base.elements if base.elements else None,
     )
+
+
+def fitted_loss(groups: Iterable[Group], base: BaseShape, constants: Constants = CONSTANTS) -> float:
+    """Return the sum of the losses of groups, in nats for each token."""
+    return math.fsum(group_loss(group, base, constants) for group in groups)
+
+
+def group_loss(group: Group, base: BaseShape, constants: Constants = CONSTANTS) -> float:
+    """Return the loss that one group causes, in nats for each token."""
+    lost = 0.0 if group.survival is None else 1.0 - group.survival
+    moved = constants.distortion * math.pow(group.distortion, constants.distortion_power)
+    return _weight(group, base, constants) * (math.pow(lost, constants.power) + constants.slope * lost + moved)
+
+
+def relation_of(groups: Sequence[Group]) -> Relation:
+    """Return the relation of the grafted matrices to those that they replace."""
+    is_adapted = any(group.is_adapted for group in groups)
+    known = [(group.grafted_similarity, group.organs) for group in groups if group.grafted_similarity is not None]
+    if not known:
+        return Relation.ADAPTED if is_adapted else Relation.OWN
+    mean = math.fsum(r * count for r, count in known) / sum(count for _, count in known)
+    return Relation.CLOSE if mean >= CLOSE_FROM else Relation.APART if mean >= APART_FROM else Relation.STRANGER
+
+
+def interval_of(loss: float, relation: Relation, errors: Errors = ERRORS) -> tuple[float, float, float]:
+    """Return the lower limit, the most likely value and the upper limit of the real loss, in nats for each token.
+
+    In the measured grafts, four of five real losses lie between the limits. A limit of LOSS_SHOWN_MAX means so much or
+    more.
+    """
+    low, middle, high = (LOSS_SCALE * math.sinh(math.asinh(loss / LOSS_SCALE) + error) for error in errors[relation])
+    return min(low, LOSS_SHOWN_MAX), middle, min(high, LOSS_SHOWN_MAX)
+
+
+def recovered_of(groups: Iterable[Group]) -> float | None:
+    """Return the mean survival of the grafted feed-forward matrices over the groups; None if none has a survival.
+
+    Only feed-forward organs count, as in the control of a validation.
+    """
+    known = [
+        group.grafted_survival
+        for group in groups
+        if group.type is OrganType.ORGAN and group.grafted_survival is not None
+    ]
+    return fmean(known) if known else None
+
+
+def score_of(loss: float, recovered: float | None) -> float:
+    """Return the distance from the limits of a verdict: below 1, one of the limits is exceeded; 5 is the maximum."""
+    recovery = SCORE_MAX if recovered is None else recovered / RECOVERED_LIMIT
+    return min(LOSS_LIMIT / max(loss, LOSS_MIN), recovery)
+
+
+def _weight(group: Group, base: BaseShape, constants: Constants) -> float:
+    is_first = group.block == 0
+    if group.type is OrganType.EMBED:
+        if not base.has_output:
+            return constants.tied_embedding
+        return constants.output_matrix if group.slot == OUTPUT_MATRIX.slot else constants.token_embedding
+    if group.type is OrganType.NORM:
+        return constants.norm
+    inner = BLOCKS_USUAL / max(1, base.blocks)
+    if group.type is OrganType.ORGAN:
+        return constants.first_feed_forward if is_first else constants.feed_forward * inner
+    return constants.first_attention if is_first else constants.attention * inner
 
 
 def _effect(group: Group, loss: float) -> Effect:
@@ -282,6 +439,7 @@ def _effect(group: Group, loss: float) -> Effect:
         type=group.type.value,
         tower=group.tower,
         block=group.block,
+        slot=group.slot,
         organs=group.organs,
         uncounted=group.uncounted,
         similarity=group.similarity,
@@ -294,49 +452,69 @@ def _effect(group: Group, loss: float) -> Effect:
     )
 
 
-def _sentence(loss: float | None, recovered: float | None, score: float | None, basis: str, *, changes: bool) -> str:
+def _outside(groups: Sequence[Group], base: BaseShape) -> str:
+    """Return why the changes or the base are outside of what the prediction was fitted to; empty if they are not."""
+    fitted = (OrganType.SKELETON, OrganType.ORGAN, OrganType.EMBED, OrganType.NORM)
+    smallest, largest = FITTED_ELEMENTS
+    reasons = [
+        f"{count_text(base.elements)} parameters" if not smallest <= base.elements <= largest else "",
+        f"{base.blocks} blocks" if not FITTED_BLOCKS[0] <= base.blocks <= FITTED_BLOCKS[1] else "",
+        "organs of other types" if any(group.type not in fitted for group in groups) else "",
+        "several towers" if any(group.tower != Tower.TEXT for group in groups) else "",
+    ]
+    return ", ".join(filter(None, reasons))
+
+
+def _sentence(cost: str, likelihood: str, recovered: float | None, basis: str, *, changes: bool) -> str:
     """Return the prediction as text, with its basis."""
-    if loss is None:
-        return "No prediction: no changed organ can be compared with the one that it replaces."
     if not changes:
         return "Nothing changes, so the perplexity stays the same."
+    if not cost:
+        return "No prediction: no changed organ can be compared with the one that it replaces."
     function = "" if recovered is None else f"; the grafts keep {recovered:.0%} of the replaced organs' function"
-    likely = "Likely usable" if score is not None and score >= 1.0 else "Likely not usable"
-    return f"{likely}: {_loss_text(loss)}{function}. {basis}"
+    return f"{likelihood}: {cost}{function}. {basis}"
 
 
-def _basis(compared: int, uncounted: int, *, provisional: bool) -> str:
+def _likelihood(low: float | None, high: float | None, recovered: float | None) -> str:
+    if (low is not None and low > LOSS_LIMIT) or (recovered is not None and recovered < RECOVERED_LIMIT):
+        return "Likely not usable"
+    return "Likely usable" if high is not None and high <= LOSS_LIMIT else "May be usable"
+
+
+def _basis(compared: int, uncounted: int, outside: str, *, provisional: bool) -> str:
     matrices = "without compared matrices" if not compared else f"from {_matrices(compared)}"
     stage = ", made before organs are computed" if provisional else ""
     omitted = f"; {_organs(uncounted)} could not be compared" if uncounted else ""
-    return f"An estimate {matrices}{stage}{omitted}; the model was not run."
+    basis = f"An estimate {matrices}{stage}{omitted}; the model was not run."
+    if not outside:
+        return basis
+    return f"{basis} Expect larger errors: it was fitted to models of 2 to 4 million parameters; this has {outside}."
 
 
-def group_loss(group: Group, constants: Constants = CONSTANTS) -> float:
-    """Return the loss that one group causes, in nats for each token."""
-    survival = 1.0 if group.survival is None else group.survival
-    lost = math.pow(1.0 - survival, constants.power) + constants.distortion * group.distortion
-    return constants.unit * _weight(group, constants) * lost
+def cost_text(low: float, likely: float, high: float) -> str:
+    """Return a predicted interval of losses, in nats for each token, as text: `costs 1% to 9%, most likely 3%`."""
+    if low >= LOSS_SHOWN_MAX:
+        return "more than 3 times the perplexity of the base"
+    if high <= math.log(2.0):
+        begin, middle, end = (_percent(math.expm1(loss)) for loss in (low, likely, high))
+        if begin == end:
+            return f"changes the perplexity by about {middle}"
+        if low < 0.0:
+            return f"changes the perplexity by {begin} to {end}, most likely {middle}"
+        return f"costs {begin} to {end} of perplexity, most likely {middle}"
+    begin, middle, end = map(_times, (low, likely, high))
+    if high >= LOSS_SHOWN_MAX:
+        return f"at least {begin} times the perplexity of the base, most likely {middle}"
+    return f"{begin} to {end} times the perplexity of the base, most likely {middle}"
 
 
-def recovered_of(groups: Iterable[Group]) -> float | None:
-    """Return the mean survival of the grafted matrices over the groups; None if no graft has a survival."""
-    known = [group.grafted_survival for group in groups if group.grafted_survival is not None]
-    return fmean(known) if known else None
+def _percent(share: float) -> str:
+    digits = 1 if abs(share) < 0.0095 else 0
+    return f"{round(100.0 * share, digits) + 0.0:.{digits}f}%".replace("-", "−")
 
 
-def score_of(loss: float, recovered: float | None) -> float:
-    """Return the distance from the limits of a verdict: below 1, one of the limits is exceeded; 5 is the maximum."""
-    recovery = SCORE_MAX if recovered is None else recovered / RECOVERED_LIMIT
-    return min(LOSS_LIMIT / max(loss, LOSS_MIN), recovery)
-
-
-def _weight(group: Group, constants: Constants) -> float:
-    if group.type is OrganType.EMBED:
-        return constants.embedding
-    if group.block == 0 and group.type in (OrganType.ORGAN, OrganType.NORM):
-        return constants.first
-    return 1.0
+def _times(loss: float) -> str:
+    return "more than 3" if loss >= LOSS_SHOWN_MAX else f"{math.exp(loss):.1f}"
 
 
 def _similarity(change: Change) -> float | None:
@@ -356,18 +534,6 @@ def _change(similar: Sequence[tuple[int | None, float]]) -> float:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
-
-
-def _loss_text(loss: float) -> str:
-    """Return the perplexity relative to the base's as text."""
-    if loss > LOSS_FITTED_MAX:
-        return "more than 3 times the perplexity of the base"
-    times = math.exp(loss)
-    if times < 1.005:
-        return "about the perplexity of the base"
-    if times < 2.0:
-        return f"about {times - 1.0:.0%} higher perplexity than the base"
-    return f"about {times:.1f} times the perplexity of the base"
 
 
 def _matrices(count: int) -> str:

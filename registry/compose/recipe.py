@@ -63,13 +63,16 @@ class Selection:
 class Graft:
     """Organs to take from `donor` (a model's name), or from the models that `where` (a query) finds.
 
-    Exactly one of the two is set. `sort` ranks the results of the query; if it is empty, the query's own order is used.
+    Exactly one of the two is set. `sort` ranks the results of the query; if it is empty, the query's own order is used,
+    which is `-likeness` by default. A query finds only kin of the base, unless `strangers` is set or it names models.
     """
 
     selection: Selection
     donor: str | None = None
     where: str | None = None
     sort: str = ""
+    strangers: bool = False
+    """Whether the query may also find organs of models that are not kin of the base."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import yaml
 from organs.registry.anatomy import BLOCK_DIGITS_MAX, place_of
 from organs.registry.catalog.search import (
     QUERY_MAX_LENGTH,
+    RECIPE_BASE,
     SYNONYMS,
     Query,
     nearest,
@@ -248,7 +249,7 @@ def read_query(entry: Entry) -> tuple[str, Query | None]:
     if text is None:
         return "", None
     try:
-        return text, parse_query(text)
+        return text, parse_query(text, base=RECIPE_BASE)
     except BadQuery as error:
         entry.refuse(str(error))
         return text, None
@@ -256,7 +257,7 @@ def read_query(entry: Entry) -> tuple[str, Query | None]:
 
 def read_sort(entry: Entry, text: str, query: Query | None) -> str:
     """Return the order in `entry` for the results of the query `text`."""
-    sort = entry.text("a measure to rank by, such as -theta", WORD_MAX_LENGTH)
+    sort = entry.text("a measure to rank by, such as -likeness", WORD_MAX_LENGTH)
     if sort is None:
         return ""
     if query is not None and query.like is not None:
@@ -264,7 +265,7 @@ def read_sort(entry: Entry, text: str, query: Query | None) -> str:
     elif query is not None and sorts_itself(text):
         entry.refuse(f"the query already has sort:{query.sort}: remove one of the two")
     try:
-        return str(parse_query("", default_sort=sort).sort)
+        return str(parse_query("", default_sort=sort, base=RECIPE_BASE).sort)
     except BadQuery as error:
         entry.refuse(error.reason)
         return ""
@@ -273,7 +274,7 @@ def read_sort(entry: Entry, text: str, query: Query | None) -> str:
 def sorts_itself(text: str) -> bool:
     """Return whether the valid query `text` has an order of its own."""
     # A parsed query always has an order. The order of a query without sort: depends on the default.
-    by_theta, by_size = (parse_query(text, default_sort=sort).sort for sort in ("theta", "size"))
+    by_theta, by_size = (parse_query(text, default_sort=sort, base=RECIPE_BASE).sort for sort in ("theta", "size"))
     return by_theta == by_size
 
 
@@ -416,7 +417,7 @@ CODE_MAX_LENGTH = 64
 SCALE_MAX, SCALE_DEFAULT = 100.0, 1.0
 
 RECIPE_KEYS = ("base", "name", "grafts", "adapters", "purify", "encode", "accept", "metadata")
-GRAFT_KEYS = ("from", "where", "sort", *SELECTION_KEYS)
+GRAFT_KEYS = ("from", "where", "sort", "strangers", *SELECTION_KEYS)
 ADAPTER_KEYS = ("from", "scale")
 PURIFY_KEYS = ("method", "where", *SELECTION_KEYS, "keep")
 METHODS = tuple(method.value for method in PurifyMethod)
@@ -428,6 +429,7 @@ _SYNONYMS = {
     "donors": "grafts",
     "tensor": "slot",
     "order": "sort",
+    "unrelated": "strangers",
     "purification": "purify",
     **dict.fromkeys(("lora", "loras"), "adapters"),
     **dict.fromkeys(("dtype", "encoding"), "encode"),
@@ -513,7 +515,18 @@ def _read_graft(entry: Entry) -> Graft | None:
         members["sort"].refuse("sort needs where: QUERY")
     elif "sort" in members and text is not None:
         sort = read_sort(members["sort"], text, query)
-    return Graft(read_selection(members), donor, text, sort)
+    strangers = "strangers" in members and _switch(members["strangers"])
+    if strangers and text is None:
+        members["strangers"].refuse("strangers needs where: QUERY; from: MODEL takes the organs of any model")
+    return Graft(read_selection(members), donor, text, sort, strangers)
+
+
+def _switch(entry: Entry) -> bool:
+    """Return the boolean in `entry`; refuse any other value and return False."""
+    value = entry.value("true or false")
+    if value is not None and not isinstance(value, bool):
+        entry.refuse(f"{quoted(str(value))} is not true or false")
+    return value is True
 
 
 def _read_adapter(entry: Entry) -> AdapterMerge | None:
@@ -687,6 +700,8 @@ def _graft_values(graft: Graft) -> dict[str, Value]:
         values["where"] = graft.where
     if graft.sort:
         values["sort"] = graft.sort
+    if graft.strangers:
+        values["strangers"] = True
     return values | _selection(graft.selection)
 
 
@@ -756,7 +771,8 @@ def _call(verb: str, arguments: Mapping[str, object]) -> str:
 
 
 def _graft_call(graft: Graft) -> dict[str, object]:
-    return {"": graft.donor, "where": graft.where, **_selection_call(graft.selection), "sort": graft.sort}
+    call = {"": graft.donor, "where": graft.where, **_selection_call(graft.selection), "sort": graft.sort}
+    return call | {"strangers": True if graft.strangers else None}
 
 
 def _adapter_call(merge: AdapterMerge) -> dict[str, object]:

@@ -35,6 +35,7 @@ Step = tuple[str, str]
 _WORD = re.compile(r'(?P<key>[^\s:"]+):(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[^\s"]*))(?:\s+|\Z)')
 _SPLIT = ("type", "slot", "blocks")
 _NUMBERS = ("scale", "keep")
+_SWITCHES = ("strangers",)
 _BARE_KEY = re.compile(r"[A-Za-z0-9_.-]+")
 _META_KEY = re.compile(r'(?P<quoted>"(?:[^"\\]|\\.)*")=|(?P<bare>[^="]+)=')
 _PLACEHOLDERS: Mapping[str, Value] = {
@@ -154,6 +155,8 @@ def _member(key: str, text: str) -> Value:
     if key in _SPLIT:
         words = [word.strip() for word in text.split(",")]
         return words if len(words) > 1 else words[0]
+    if key in _SWITCHES and text in ("true", "false"):
+        return text == "true"
     number = float(text) if key in _NUMBERS and NUMBER_PATTERN.fullmatch(text) else math.inf
     return number if math.isfinite(number) else text
 
@@ -199,6 +202,8 @@ def _meta_value(text: str, path: str, reasons: Reasons) -> Value:
 def _word(value: Value) -> str:
     if isinstance(value, list | tuple):
         value = ",".join(str(item) for item in value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
     text = repr(value) if isinstance(value, float) else str(value)
     is_bare = text and not any(sign == '"' or sign.isspace() for sign in text)
     return text if is_bare else json.dumps(text, ensure_ascii=False)

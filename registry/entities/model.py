@@ -15,6 +15,7 @@ from organs.registry.entities.base import (
     Count,
     Digest,
     Entity,
+    Likeness,
     ModelText,
     Page,
     Share,
@@ -58,6 +59,9 @@ class ModelSummary(Entity, frozen=True, kw_only=True):
     grafts: Annotated[Count, Meta(description="Visible chimeras that have organs of the model.")]
     nonfinite_tensors: (
         Annotated[Count, Meta(description="Tensors with NaN or infinite values; null if some were not counted.")] | None
+    ) = None
+    likeness: (
+        Annotated[Likeness, Meta(description="Only in searches with `kin:`: its likeness to that model.")] | None
     ) = None
 
     def __repr__(self) -> str:

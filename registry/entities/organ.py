@@ -69,7 +69,7 @@ class PlacedOrgan(Measures, frozen=True, kw_only=True):
     license: Text | None
     nonfinite: Annotated[Count, Meta(description="Values that are NaN or infinite; null if not counted.")] | None
     likeness: Likeness | None = None
-    """The correlation of the fingerprints in a search with `like:`."""
+    """In a search with `like:`, the correlation of the fingerprints; with a base, the likeness to its organ there."""
     model_state: Word = "visible"
 
     def __repr__(self) -> str:

@@ -42,7 +42,10 @@ class GraftStep(_Selection, frozen=True, kw_only=True, omit_defaults=True, renam
 
     donor: Annotated[Text, Meta(description="The model that gives the organs.")] | None = None
     where: Annotated[Text, Meta(description="A query, instead of a donor.")] | None = None
-    sort: Annotated[Text, Meta(description="The order of the query's results.")] | None = None
+    sort: Annotated[Text, Meta(description="The order of the query's results, by default `-likeness`.")] | None = None
+    strangers: Annotated[
+        bool, Meta(description="Whether the query may also find organs of models that are not kin of the base.")
+    ] = False
 
 
 class AdapterStep(
@@ -149,6 +152,7 @@ class Effect(Entity, frozen=True, kw_only=True):
     type: Word
     tower: Word
     block: Block | None
+    slot: Annotated[Word, Meta(description="Of an embedding; null for other types.")] | None = None
     organs: Count
     uncounted: Annotated[Count, Meta(description="Organs whose change cannot be estimated.")]
     similarity: Number | None
@@ -169,10 +173,24 @@ class Prediction(Entity, frozen=True, kw_only=True):
     sentence: Text
     usable: Annotated[bool, Meta(description="Whether a verdict of `gains` or `coherent` is expected.")] | None
     score: Annotated[float, Meta(description="From 0 to 5; 1 or more means usable.")] | None
+    cost: Annotated[
+        Text, Meta(description="`low`, `loss` and `high` as text: `costs 1% to 9% of perplexity, most likely 3%`.")
+    ] = ""
     loss: (
-        Annotated[float, Meta(description="Nats per token on the worst text: ln(perplexity / perplexity of the base).")]
+        Annotated[
+            float,
+            Meta(
+                description="The most likely loss on the worst text: ln(perplexity / perplexity of the base), nats per "
+                "token. Predictions that were made before there were intervals have no `low` and `high`."
+            ),
+        ]
         | None
     )
+    low: Annotated[float, Meta(description="Four of five real losses lie between `low` and `high`.")] | None = None
+    high: float | None = None
+    outside: Annotated[
+        Text, Meta(description="What differs from the models that the prediction was fitted to; empty if nothing.")
+    ] = ""
     recovered: Annotated[float, Meta(description="The share of the replaced organs' function that remains.")] | None
     provisional: Annotated[bool, Meta(description="Whether organs that are not computed yet were estimated.")]
     uncounted: Annotated[Count, Meta(description="Changed organs whose effect cannot be predicted.")]
@@ -294,6 +312,15 @@ class TypeCompatibility(Entity, frozen=True, kw_only=True):
     fitting: Annotated[Count, Meta(description="Places of the base that accept an organ of the donor.")]
     total: Annotated[Count, Meta(description="Places of this type in the base.")]
     refused: bool
+    prediction: (
+        Annotated[
+            Prediction,
+            Meta(
+                description="For a graft of all that fits, without `effects`; null if nothing fits or nothing changes."
+            ),
+        ]
+        | None
+    ) = None
     findings: Annotated[Findings, Meta(max_length=ITEMS_MAX)]
 
 
@@ -333,10 +360,14 @@ class FittingModel(Entity, frozen=True, kw_only=True):
     types: Annotated[
         dict[Word, FitCount], Meta(max_length=ITEMS_MAX, description="The counts by type, for all types that it has.")
     ]
+    same: Annotated[
+        bool, Meta(description="Whether it is the same model as the base: all organs of the two are equal.")
+    ] = False
 
 
 class FittingModels(Entity, frozen=True, kw_only=True):
-    """Models with organs that fit a base: relatives first, the most similar first; then others, newest first."""
+    """Models with organs that fit a base: the same model under other names, then relatives, the most similar first,
+    then others, newest first."""
 
     base: Text
     items: Annotated[tuple[FittingModel, ...], Meta(max_length=ITEMS_MAX)]

@@ -19,7 +19,15 @@ from organs.registry.catalog.tables import Facet, FacetCount, Model, Placement
 from organs.registry.catalog.vocabulary import theta_bin
 from organs.registry.entities.organ import FacetCounts
 from organs.registry.local import LocalRegistry
-from tests.catalog.search.catalogs import ModelRow, PlacementRow, WrittenCatalog, random_models, write_models
+from tests.catalog.search.catalogs import (
+    ModelRow,
+    PlacementRow,
+    WrittenCatalog,
+    random_edges,
+    random_models,
+    write_edges,
+    write_models,
+)
 from tests.catalog.search.oracle import expected_organs, histogram, value_counts
 from tests.catalog.search.queries import query_texts
 from tests.gguf_files import file_bytes, tensor, text
@@ -107,7 +115,8 @@ FIELDS_SHOWN = ("type", "slot", "dtype", "arch", "license")
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalRegistry, WrittenCatalog]]:
     with LocalRegistry.open(tmp_path_factory.mktemp("many")) as opened:
-        yield opened, write_models(opened, random_models(60, seed=7))
+        placed = write_models(opened, random_models(60, seed=7))
+        yield opened, write_edges(opened, placed, random_edges(placed, seed=7))
 
 
 def compare_counts(registry: LocalRegistry, placed: WrittenCatalog, text: str) -> FacetCounts:

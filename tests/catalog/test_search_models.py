@@ -15,7 +15,15 @@ from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.entities.model import ModelPage
 from organs.registry.errors import BadQuery
 from organs.registry.local import LocalRegistry
-from tests.catalog.search.catalogs import ModelRow, PlacementRow, WrittenCatalog, random_models, write_models
+from tests.catalog.search.catalogs import (
+    ModelRow,
+    PlacementRow,
+    WrittenCatalog,
+    random_edges,
+    random_models,
+    write_edges,
+    write_models,
+)
 from tests.catalog.search.oracle import expected_models
 from tests.catalog.search.queries import query_texts
 
@@ -25,7 +33,8 @@ Many = tuple[LocalRegistry, WrittenCatalog]
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Many]:
     with LocalRegistry.open(tmp_path_factory.mktemp("many")) as registry:
-        yield registry, write_models(registry, random_models(80, seed=11))
+        placed = write_models(registry, random_models(80, seed=11))
+        yield registry, write_edges(registry, placed, random_edges(placed, seed=11))
 
 
 def page_of(

@@ -24,7 +24,16 @@ from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import Ambiguous, BadQuery, NotFound
 from organs.registry.lineage import correlations
 from organs.registry.local import LocalRegistry
-from tests.catalog.search.catalogs import ModelRow, PlacementRow, WrittenCatalog, digest, random_models, write_models
+from tests.catalog.search.catalogs import (
+    ModelRow,
+    PlacementRow,
+    WrittenCatalog,
+    digest,
+    random_edges,
+    random_models,
+    write_edges,
+    write_models,
+)
 from tests.catalog.search.oracle import expected_organs, matches
 from tests.catalog.search.queries import query_texts
 
@@ -38,7 +47,8 @@ Many = tuple[LocalRegistry, WrittenCatalog]
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Many]:
     """Return a registry with some hundred placements, and the written rows."""
     with LocalRegistry.open(tmp_path_factory.mktemp("many")) as registry:
-        yield registry, write_models(registry, random_models(60, seed=7))
+        placed = write_models(registry, random_models(60, seed=7))
+        yield registry, write_edges(registry, placed, random_edges(placed, seed=7))
 
 
 def force(patch: pytest.MonkeyPatch, plan: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.in_process import OrganCommand
 from tests.cli.parents import Parents
-from tests.related_models import model_file
+from tests.related_models import model_file, related_tensors
 from tests.small_models import block_tensors
 
 ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
@@ -22,7 +22,10 @@ def organ(composer: OrganCommand) -> OrganCommand:
 def test_a_relative_fits_in_every_type_and_is_reported_as_related(organ: OrganCommand) -> None:
     ended = organ.done("compat", "base", "tuned")
     rows = [line.split() for line in ended.lines]
-    assert rows[1:5] == [["skeleton", "2", "2"], ["organ", "4", "4"], ["embed", "1", "1"], ["norm", "3", "3"]]
+    assert [row[:3] for row in rows[1:5]] == [
+        ["skeleton", "2", "2"], ["organ", "4", "4"], ["embed", "1", "1"], ["norm", "3", "3"]
+    ]  # fmt: skip
+    assert all("most likely" in line for line in ended.lines[1:4])
     assert any(line.startswith("info related-lineage: ") for line in ended.lines)
     assert organ.done("compat", "base", "tuned", "-q").lines == ["skeleton", "organ", "embed", "norm"]
 
@@ -33,6 +36,19 @@ def test_a_stranger_fits_with_a_warning(organ: OrganCommand) -> None:
     (of_organs,) = [one for one in values["types"] if one["type"] == "organ"]
     assert (of_organs["fitting"], of_organs["total"], of_organs["refused"]) == (4, 4, False)
     assert "unrelated-lineage" in [one["code"] for one in of_organs["findings"]]
+    assert of_organs["prediction"]["usable"] is False
+    assert of_organs["prediction"]["low"] > 0.2
+
+
+def test_a_relative_that_is_predicted_to_break_the_base_gets_a_warning(organ: OrganCommand) -> None:
+    base, early, tuned = (ZOO / f"Zoo-A-2M-{name}.gguf" for name in ("v1.0-F16", "v0.1-Q8_0", "Code-v1.0-F16"))
+
+    def warned(donor: Path) -> set[str]:
+        rows = organ.done("compat", base, donor, "--json").values["types"]
+        return {row["type"] for row in rows if "likely-degraded" in [finding["code"] for finding in row["findings"]]}
+
+    assert {"organ", "embed"} <= warned(early)
+    assert warned(tuned) == set()
 
 
 def test_files_and_folders_are_compared_like_registered_models(
@@ -51,7 +67,7 @@ def test_files_and_folders_are_compared_like_registered_models(
 def test_a_type_that_does_not_fit_gets_a_reason(organ: OrganCommand, tmp_path: Path) -> None:
     (tmp_path / "wide.gguf").write_bytes(model_file("Wide", block_tensors(width=96)))
     ended = organ.done("compat", "base", tmp_path / "wide.gguf")
-    assert ["organ", "0", "4", "width-differs"] in [line.split() for line in ended.lines]
+    assert ["organ", "0", "4", "–", "width-differs"] in [line.split() for line in ended.lines]
     assert "refuse width-differs: " in ended.out
     assert organ.done("compat", "base", tmp_path / "wide.gguf", "-q").out == ""
 
@@ -72,6 +88,22 @@ def test_without_a_donor_the_models_that_fit_are_listed_newest_first(
     assert len(ended.lines) == 2
     assert "--limit" in ended.err
     assert organ.done("compat", "wide").err == "No registered model fits into local/wide@1.\n"
+
+
+def test_a_copy_under_another_name_is_the_same_model(organ: OrganCommand, tmp_path: Path) -> None:
+    (tmp_path / "copy.gguf").write_bytes(model_file("Copy", related_tensors()))
+    organ.done("ingest", tmp_path / "copy.gguf")
+    first, *_ = organ.done("compat", "base").lines[1:]
+    assert first.split()[:4] == ["local/copy@1", "the", "same", "model"]
+    assert organ.done("compat", "base", "-q").lines == ["local/tuned@1", "local/stranger@1"]
+    items = organ.done("compat", "base", "--json").values["items"]
+    assert [(item["model"], item["same"]) for item in items[:2]] == [("local/copy@1", True), ("local/tuned@1", False)]
+    assert items[0]["types"]["organ"] == {"fitting": 0, "equal": 4, "total": 4}
+    ended = organ.done("search", "fits:base", "type:organ")
+    assert "note: the same model as local/base@1, organ by organ: local/copy@1" in ended.err
+    assert "local/copy@1" not in ended.out
+    codes = [one["code"] for one in organ.done("compat", "base", "copy", "--json").values["findings"]]
+    assert "same-model" in codes
 
 
 def test_a_name_that_is_not_registered_ends_with_3(organ: OrganCommand) -> None:

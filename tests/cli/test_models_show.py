@@ -32,7 +32,7 @@ MODEL_FIELDS = {
     "complete",
     "digest",
     "created_at",
-    *("state", "downloads", "grafts", "nonfinite_tensors"),
+    *("state", "downloads", "grafts", "nonfinite_tensors", "likeness"),
 }
 
 
@@ -58,6 +58,17 @@ def test_models_as_json_have_items_and_the_next_cursor(filled: OrganCommand) -> 
     (item,) = values["items"]
     assert item.keys() == MODEL_FIELDS
     assert (item["name"], item["digest"]) == ("local/little@1", digest_of(small_model()))
+
+
+def test_kin_of_a_model_are_listed_with_their_likeness_the_most_similar_first(composer: OrganCommand) -> None:
+    header, *rows = composer.done("models", "kin:base").lines
+    assert header.split()[:2] == ["likeness", "model"]
+    assert [row.split()[1] for row in rows] == ["local/base@1", "local/tuned@1"]
+    assert [float(row.split()[0]) for row in rows] == pytest.approx([1, 0.995], abs=0.005)
+    (item,) = composer.done("models", "kin:base likeness<1", "--json").values["items"]
+    assert (item["name"], item["likeness"] > 0.98) == ("local/tuned@1", True)
+    assert "likeness" not in composer.done("models").lines[0]
+    assert "likeness needs a base: add kin:MODEL" in composer("models", "sort:-likeness").err
 
 
 def test_models_are_listed_newest_first_or_by_theta_on_request(filled: OrganCommand, tmp_path: Path) -> None:

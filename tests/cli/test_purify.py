@@ -49,7 +49,7 @@ def test_organs_can_be_chosen_by_type_slot_and_measure(organ: OrganCommand) -> N
 
     assert len(chosen()) == 4
     assert chosen("--type", "skeleton", "--layers", "0") == ["blk.0.attn_q.weight"]
-    assert chosen("--slot", "attn_*", "--blocks", "1", "--keep", "0.5")[0] == "blk.1.attn_norm.weight"
+    assert chosen("--slot", "attn_*", "--blocks", "1", "--keep", "0.9")[0] == "blk.1.attn_norm.weight"
     assert chosen("--where", "type:embed theta>0", "-y") == ["token_embd.weight"]
 
 

@@ -33,9 +33,9 @@ class MemoryLibrary:
                 return parent
         raise NotFound(f"no model is registered as {text}")
 
-    def organs(self, query: str) -> Iterator[PlacedOrgan]:
+    def organs(self, query: str, base: str | None = None) -> Iterator[PlacedOrgan]:
         self.asked.append(query)
-        parse_query(query)
+        parse_query(query, base=base)
         yield from self.found
 
     def in_common(self, base: Parent) -> dict[Slot, set[str]]:

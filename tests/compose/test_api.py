@@ -69,6 +69,10 @@ ACCEPTING = Recipe("base", accept=("other-scale", "lineage-unknown"))
             lambda c: c.graft(where="theta>=30", sort="-theta", type="organ"),
             graft_of(ORGANS, None, "theta>=30", "-theta"),
         ),
+        (
+            lambda c: c.graft(where="likeness>=0.9", sort="-likeness", strangers=True),
+            Recipe("base", grafts=(Graft(Selection(), where="likeness>=0.9", sort="-likeness", strangers=True),)),
+        ),
         (lambda c: c.adapter("lora"), Recipe("base", adapters=(AdapterMerge("lora"),))),
         (lambda c: c.adapter("lora", 0.5), Recipe("base", adapters=(AdapterMerge("lora", 0.5),))),
         (
@@ -106,6 +110,8 @@ def test_every_step_of_the_builder_equals_its_line_in_a_recipe(
         (lambda c: c.graft(), "graft: from: MODEL or where: QUERY is missing"),
         (lambda c: c.graft("donor", where="theta>=1"), "graft: where: use either from or where"),
         (lambda c: c.graft("donor", sort="-theta"), "graft: sort: sort needs where: QUERY"),
+        (lambda c: c.graft("donor", strangers=True), "graft: strangers: strangers needs where: QUERY"),
+        (lambda c: c.graft(where="type:organ", strangers="yes"), "graft: strangers: 'yes' is not true or false"),
         (lambda c: c.graft("donor", type="organs"), "graft: type: 'organs' is not a type for selections"),
         (lambda c: c.graft("donor", type=[]), "graft: type: the list is empty"),
         (lambda c: c.graft("donor", slot=()), "graft: slot: the list is empty"),

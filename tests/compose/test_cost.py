@@ -15,7 +15,7 @@ from sqlalchemy import event, update
 from organs.registry.catalog import search
 from organs.registry.catalog.search import CANDIDATES_MAX, nearest
 from organs.registry.catalog.tables import Model, ModelFile
-from organs.registry.compose.cost import MODELS_MAX, Budget, check_pair, check_recipe
+from organs.registry.compose.cost import COMPARED_COST, MODELS_MAX, Budget, check_pair, check_recipe
 from organs.registry.compose.models import RegisteredLibrary
 from organs.registry.compose.plan import Plan
 from organs.registry.compose.planner import plan_recipe
@@ -111,6 +111,10 @@ def test_results_of_a_query_are_charged_when_they_are_read(kin: LocalRegistry) -
         least = check_recipe(session, query_recipe, budget)
     assert any(part.acts for part in plan(kin, query_recipe, budget).parts)
     assert least < budget.spent < LIMIT
+    alike, by_theta = Budget(), Budget()
+    plan(kin, query_recipe, alike)
+    plan(kin, recipe({"where": "type:organ model:tuned", "blocks": 0, "sort": "-theta"}), by_theta)
+    assert alike.spent == by_theta.spent + 2 * COMPARED_COST, "both organs are compared with the base"
     make_large(kin, "tuned", 100_000)
     with pytest.raises(TooCostly):
         plan(kin, query_recipe, Budget(LIMIT))

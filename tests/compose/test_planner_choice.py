@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from functools import cache
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from organs.registry.compose import planner
 from organs.registry.compose.models import (
     Parent,
     Part,
+    RegisteredLibrary,
 )
 from organs.registry.compose.planner import (
     Chosen,
@@ -21,8 +25,12 @@ from organs.registry.compose.recipe import Recipe
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import CorruptBlob
+from organs.registry.local import LocalRegistry
 from tests.compose.memory_library import MemoryLibrary, as_registered, found_organ
 from tests.compose.parents import model_tensors, synthetic_parent
+from tests.registry_templates import RegistryTemplates
+from tests.related_models import ingest_bytes, model_file, parent_entries, related_tensors
+from tests.small_models import block_tensors
 
 WAYS = ("gate", "up", "down")
 
@@ -227,10 +235,13 @@ def test_a_query_that_finds_too_much_is_cut_and_reports_it(monkeypatch: pytest.M
 def test_the_query_selects_organs_that_fit_the_base() -> None:
     recipe = _recipe("[{where: 'theta>=1 coder', type: [organ, norm], slot: ffn_*, blocks: [0, 1], sort: -spectral}]")
     query = query_of(base(), recipe.grafts[0])
-    assert query == ("theta>=1 coder fits:local/base@1 type:organ,norm slot:ffn_* block:0-0,1-1 sort:-spectral")
+    assert query == (
+        "theta>=1 coder fits:local/base@1 kin:local/base@1 type:organ,norm slot:ffn_* block:0-0,1-1 sort:-spectral"
+    )
     shelf = MemoryLibrary((base(),))
     choose(base(), recipe, shelf)
-    assert shelf.asked == [query]
+    without_kin = query.replace("kin:local/base@1 ", "")
+    assert shelf.asked == [query, without_kin], "if kin give nothing, strangers are named"
 
 
 def test_an_unreadable_blob_is_an_error_and_not_a_finding() -> None:
@@ -248,8 +259,8 @@ def test_only_the_organs_that_decide_the_groups_are_examined() -> None:
     looked_at = []
 
     class Counting(MemoryLibrary):
-        def organs(self, query: str) -> Iterator[PlacedOrgan]:
-            for organ in shelf.organs(query):
+        def organs(self, query: str, base: str | None = None) -> Iterator[PlacedOrgan]:
+            for organ in shelf.organs(query, base):
                 looked_at.append(organ)
                 yield organ
 
@@ -258,3 +269,59 @@ def test_only_the_organs_that_decide_the_groups_are_examined() -> None:
         made = choose(base(), _recipe(grafts), Counting(shelf.parents))
         assert taken(made) == dict.fromkeys([*ffn(0), *ffn(1)], "local/d1@1")
         assert len(looked_at) == len(order)
+
+
+NEAR, FAR, DECLARED, STRANGER = (f"local/{name}@1" for name in ("near", "far", "declared", "stranger"))
+
+
+def add_kin_and_a_stranger(registry: LocalRegistry, folder: Path) -> None:
+    """Add a base, two relatives, a child by declaration alone, and a stranger with heavy tails, which raise θ."""
+    for name, tensors, more in (
+        ("base", related_tensors(), []),
+        ("near", related_tensors(correlation=0.99), []),
+        ("far", related_tensors(correlation=0.7), []),
+        ("declared", related_tensors(correlation=0.1, other_seed=5), parent_entries("Base")),
+        (
+            "stranger",
+            [
+                (spec, (np.frombuffer(data, np.float32) ** 3 * 100).tobytes())
+                for spec, data in block_tensors(2, seed=9, dtype="F32")
+            ],
+            [],
+        ),
+    ):
+        ingest_bytes(registry, folder, name, model_file(name.capitalize(), tensors, more))
+
+
+def donors_by_query(library: RegisteredLibrary, where: str, **more: object) -> tuple[set[str], list[tuple[str, str]]]:
+    """Return the donors of the grafts that `where` selects in a registry, and the refusals."""
+    recipe = read_recipe(json.dumps({"base": "base", "grafts": [{"where": where, **more}]}))
+    made = choose(library.parent("base"), recipe, library)
+    refusals = [(finding.code, finding.sentence) for finding in made.findings if finding.severity.value == "refuse"]
+    return {replacement.donor.label for replacement in made.replacements}, refusals
+
+
+@pytest.fixture
+def kin(registry: LocalRegistry, templates: RegistryTemplates) -> LocalRegistry:
+    templates.fill(registry, add_kin_and_a_stranger)
+    return registry
+
+
+def test_a_recipe_by_query_never_takes_organs_of_a_stranger_unless_it_says_so(kin: LocalRegistry) -> None:
+    assert {organ.model for organ in kin.search("type:organ sort:-theta", limit=4)} == {STRANGER}
+    with kin.catalog.reading() as session:
+        library = RegisteredLibrary(session, kin.blobs)
+        assert donors_by_query(library, "type:organ", sort="-theta", strangers=True) == ({STRANGER}, [])
+
+        for more in ({}, {"sort": "-likeness"}, {"sort": "-likeness", "strangers": True}):
+            assert donors_by_query(library, "type:organ", **more) == ({NEAR}, [])
+        assert donors_by_query(library, "type:organ likeness<0.9") == ({FAR}, [])
+        assert donors_by_query(library, "type:organ", sort="likeness") == ({DECLARED}, [])
+        donors, refusals = donors_by_query(library, "type:organ", sort="-theta")
+        assert (donors <= {NEAR, FAR, DECLARED}, refusals) == (True, [])
+
+        assert donors_by_query(library, f"type:organ model:{STRANGER}") == ({STRANGER}, [])
+        donors, ((code, sentence),) = donors_by_query(library, "type:organ model:local/str*")
+        assert (donors, code) == (set(), "only-strangers")
+        assert f"not kin of local/base@1: {STRANGER}. To use them, add strangers: true" in sentence
+        assert donors_by_query(library, "type:organ model:local/str*", strangers=True) == ({STRANGER}, [])

@@ -13,10 +13,10 @@ import pytest
 from organs.registry.catalog.queries.chimeras import chimera_of
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.compose.build import make
+from organs.registry.compose.compatibility import ACCURACY
 from organs.registry.compose.models import RegisteredLibrary
 from organs.registry.compose.plan import Plan
 from organs.registry.compose.planner import (
-    ACCURACY,
     changes_of,
     plan_recipe,
     predicted,

@@ -51,8 +51,10 @@ def zoo(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) 
         yield registry
 
 
-def tried(registry: LocalRegistry, plan: ChimeraPlan, tokens: int = 2048) -> RunResult:
-    made, texts = plan.register(), built_in_texts(("python", "documentation"))
+def tried(
+    registry: LocalRegistry, plan: ChimeraPlan, tokens: int = 2048, kinds: tuple[str, ...] = ("python", "documentation")
+) -> RunResult:
+    made, texts = plan.register(), built_in_texts(kinds)
     return run_chimera(registry.catalog, registry.blobs, made.model, texts, LlamaCpp(), Budget(tokens=tokens))
 
 
@@ -183,9 +185,9 @@ def test_the_readme_has_the_predictions_and_the_changes_of_its_chimeras(zoo: Loc
     for donor, (_, likeness, prediction, changes, verdict) in zip(README_DONORS, readme_rows(), strict=True):
         plan = zoo.compose(A).graft(donor, type="organ").plan().accepting_all()
         assert f"{plan.prediction.similarity:.2f}" == likeness
-        change, usable = prediction.split(": ")
+        usable, change = prediction.split(": ")
         assert plan.prediction.sentence.startswith(f"{usable.capitalize()}: {change}")
-        report = verdict_report(tried(zoo, plan, TOKENS_MAX))
+        report = verdict_report(tried(zoo, plan, TOKENS_MAX, ("python", "encyclopedic")))
         assert report.verdict == verdict
         measured = [change_text(text.ratio or 0.0, text.ratio_margin or 0.0) for text in report.texts]
         for text, printed in zip(measured, changes.split(" · "), strict=True):

@@ -287,6 +287,10 @@ def test_submitting_a_form_opens_the_page_with_its_step(family_client: FlaskClie
             {"add": "graft", "where": "type:organ theta>=4", "sort": "-theta"},
             ("graft", 'where:"type:organ theta>=4" sort:-theta'),
         ),
+        (
+            {"add": "graft", "where": "likeness>=0.9", "sort": "-likeness", "strangers": "true"},
+            ("graft", "where:likeness>=0.9 sort:-likeness strangers:true"),
+        ),
         ({"add": "adapter", "from": "local/x", "scale": "0.5"}, ("adapter", "from:local/x scale:0.5")),
         ({"add": "purify", "method": "spectral", "keep": "0.9"}, ("purify", "method:spectral keep:0.9")),
         ({"add": "encode", "dtype": "F16"}, ("encode", "F16")),
@@ -379,6 +383,10 @@ def test_models_that_fit_a_base_are_listed_by_type_and_a_donor_in_full(family_cl
     assert any(one["code"] == "unrelated-lineage" for one in told["findings"])
     for one in told["findings"]:
         assert one["sentence"] in text
+    costs = [one["prediction"]["cost"] for one in told["types"] if one["prediction"]]
+    assert costs
+    for cost in costs:
+        assert cost in text
     for name in ("base", "donor"):
         asked = urlencode({"base": BASE, "donor": STRANGER, name: "local/nobody"})
         assert family_client.get(f"/compose/fits?{asked}").status_code == 404

@@ -46,6 +46,21 @@ def test_models_are_searched_sorted_and_paged(family_client: FlaskClient) -> Non
     assert [one["name"] for one in family_client.get("/api/v1/models?q=tuned").get_json()["items"]] == ["local/tuned@1"]
 
 
+def test_kin_of_a_model_have_a_column_for_their_likeness(family_client: FlaskClient) -> None:
+    items = family_client.get("/api/v1/models?q=kin:local/base").get_json()["items"]
+    assert [one["name"] for one in items] == ["local/base@1", "local/tuned@1"]
+    assert 1.0 == items[0]["likeness"] > items[1]["likeness"] > 0.98
+    page = family_client.get("/models?q=kin:local/base").text
+    (first, _) = re.findall(r'<tr><th scope="row">.*?</tr>', page, re.DOTALL)
+    heads = page.count('<th scope="col"')
+    assert heads == first.count("<td") + 1
+    assert '</th><td class="n">1.000</td>' in first
+    assert family_client.get("/models").text.count('<th scope="col"') == heads - 1
+    header, base, _ = family_client.get("/models.csv?q=kin:local/base").text.splitlines()
+    assert dict(zip(header.split(","), base.split(","), strict=True))["likeness"] == "1.0"
+    assert "/models?q=kin:local/base@1" in parse_page(family_client.get("/models/local/base").text).links()
+
+
 def test_the_list_of_models_has_the_day_on_which_each_was_registered(family_client: FlaskClient) -> None:
     days = [one["created_at"][:10] for one in family_client.get("/api/v1/models").get_json()["items"]]
     page = family_client.get("/models").text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from html import unescape
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 from flask.testing import FlaskClient
@@ -94,6 +94,24 @@ def test_fitting_a_model_is_a_filter_like_any_other(family_client: FlaskClient) 
         found = family_client.get(unescape(link).replace("/organs", "/api/v1/organs", 1)).get_json()["items"]
         assert len([one for one in found if one["model"] != "local/base@1" and one["block"] != 2]) == int(count)
         assert len(found) == int(count)
+
+
+def test_with_a_base_the_table_has_the_likeness_and_the_most_similar_organs_come_first(
+    family_client: FlaskClient,
+) -> None:
+    page = parse_page(family_client.get("/organs?q=fits:local/base type:organ").text)
+    assert [one.attributes["aria-sort"] for one in page.named("th") if "aria-sort" in one.attributes] == ["descending"]
+    (reverse,) = [unquote(link) for link in page.links() if link.endswith("sort:likeness")]
+    rising = family_client.get(reverse.replace("/organs", "/api/v1/organs", 1)).get_json()["items"]
+    assert [one["model"] for one in rising] == ["local/stranger@1"] * 4 + ["local/tuned@1"] * 4
+    address = "q=fits:local/base type:organ likeness<0.5"
+    items = family_client.get(f"/api/v1/organs?{address}").get_json()["items"]
+    assert [one["likeness"] for one in items] == [one["likeness"] for one in rising[3::-1]]
+    header, *rows = [line.split(",") for line in family_client.get(f"/organs.csv?{address}").text.splitlines()]
+    assert [float(row[header.index("likeness")]) for row in rows] == [one["likeness"] for one in items]
+    wrong = family_client.get("/organs?q=likeness>0.5")
+    assert wrong.status_code == 400
+    assert "likeness needs a base: add fits:MODEL or kin:MODEL" in wrong.text
 
 
 def test_an_unknown_base_is_noted_with_the_nearest_name(family_client: FlaskClient) -> None:

@@ -49,7 +49,7 @@ from organs.web.services.planning import (
 )
 
 STEP_FIELDS = {
-    "graft": ("from", "where", "sort", "type", "slot", "blocks"),
+    "graft": ("from", "where", "sort", "strangers", "type", "slot", "blocks"),
     "adapter": ("from", "scale"),
     "purify": ("method", "where", "type", "slot", "blocks", "keep"),
 }
@@ -339,6 +339,7 @@ def _type_offers(bench: Workbench) -> list[Context]:
         {
             "model": model.model,
             "likeness": model.likeness,
+            "same": model.same,
             "types": {
                 kind: asdict(fit)
                 | {

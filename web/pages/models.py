@@ -31,6 +31,7 @@ from organs.registry.catalog.queries.search import search_models
 from organs.registry.catalog.register.models import edit_model, hide_model
 from organs.registry.catalog.search import (
     CHIMERA,
+    LIKENESS,
     MODELS,
     PARTIAL,
     Query,
@@ -278,9 +279,11 @@ COLUMNS = (
     Column("created_at", "added", "When the model was added.", sort="new"),
 )
 """Columns of the table of models. `models.html` has its table cells in the same order."""
+LIKENESS_COLUMN = Column(LIKENESS, LIKENESS, "Mean likeness of its matrices to those of the base.", sort=LIKENESS)
+"""The column after the name, in lists with a base."""
 CSV_MODEL_COLUMNS = (
     *("name", "title", "kind", "architecture", "license", "parameters", "tensors", "size_bytes", "mean_theta"),
-    *("mean_signal", "complete", "digest", "created_at", "downloads", "grafts", "nonfinite_tensors"),
+    *("mean_signal", "complete", "digest", "created_at", "downloads", "grafts", "nonfinite_tensors", LIKENESS),
 )
 """Columns of the list as CSV."""
 EXAMPLES = ("kind:model sort:-theta", "kind:adapter", "sort:-downloads", "sort:-grafts", "license:apache-2.0")
@@ -309,9 +312,12 @@ def models() -> Page:
 
 
 def _list_context(query: Query, page: ModelPage) -> Context:
+    has_base = query.base is not None
+    columns = [*COLUMNS[:1], *([LIKENESS_COLUMN] if has_base else []), *COLUMNS[1:]]
     return {
         "text": short_text(query, MODELS),
-        "headings": [heading(query, column, _sort_address(query, column)) for column in COLUMNS],
+        "headings": [heading(query, column, _sort_address(query, column)) for column in columns],
+        "has_likeness": has_base,
         "following": page.next and _address(query, after=page.next, limit=request.args.get("limit", "")),
         "first": _address(query) if request.args.get("after") else None,
         "examples": _examples(),

@@ -13,6 +13,7 @@ from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.queries.organs import organ_detail
 from organs.registry.catalog.queries.search import search_organs
 from organs.registry.catalog.search import (
+    LIKENESS,
     ORGANS,
     Query,
     bounded,
@@ -63,10 +64,14 @@ EXAMPLES = (
     "unique:organ sort:size",
 )
 
-LIKENESS = Meaning(
+LIKENESS_TO_ORGAN = Meaning(
     "likeness",
     "The correlation of the weights at the same positions: 1 for equal weights, about 0 for unrelated models.",
     "It is the same in both directions. Organs with reordered rows look unrelated.",
+)
+LIKENESS_TO_BASE = (
+    "The correlation with the organ of the base at the same place: 1 for equal weights, about 0 for unrelated models. "
+    "Vectors have the likeness of the two models."
 )
 
 
@@ -87,7 +92,8 @@ class Column:
 
 
 ORGAN = Column("organ", "organ", classes="")
-LIKENESS_COLUMN = Column("likeness", LIKENESS.label, LIKENESS.meaning)
+LIKENESS_COLUMN = Column(LIKENESS, LIKENESS_TO_ORGAN.label, LIKENESS_TO_ORGAN.meaning)
+BASE_COLUMN = Column(LIKENESS, LIKENESS, LIKENESS_TO_BASE, sort=LIKENESS)
 TYPE = Column("type", "type, tensor type, shape", classes="hide-small")
 SIZE = Column("size", "size", "Size of the organ in a GGUF file.", sort="size")
 CSV_COLUMNS = (
@@ -98,8 +104,8 @@ CSV_COLUMNS = (
 
 
 def columns(query: Query) -> list[Column]:
-    """Return the columns of the table. A search by likeness has a column for it. Of the measures, the table has those
-    that lists show and the measure of the sort order.
+    """Return the columns of the table. A search with `like:` or a base has a column for the likeness. Of the measures,
+    the table has those that lists show and the measure of the sort order.
 
     Headings of measures come from `registry.measures`.
     """
@@ -108,7 +114,7 @@ def columns(query: Query) -> list[Column]:
     measures = [measure for measure in MEASURES.values() if measure.shown or measure.field == sort]
     return [
         ORGAN,
-        *([LIKENESS_COLUMN] if is_alike else []),
+        *([LIKENESS_COLUMN] if is_alike else [BASE_COLUMN] if query.base is not None else []),
         TYPE,
         *(Column(entry.name, entry.label, entry.meaning, sort=entry.field, measure=entry) for entry in measures),
         SIZE,
@@ -314,7 +320,7 @@ def _measurement_context(organ: Organ) -> Context:
         "ingredients": [] if first is None else theta_ingredients(first),
         "theta_formula": None if first is None else theta_sentence(first),
         "warning": "" if first is None else caution_of(organ),
-        "likeness_meaning": LIKENESS,
+        "likeness_meaning": LIKENESS_TO_ORGAN,
         "graft": next(filter(None, map(graft_address, organ.places)), None),
         "weights": weights_shown(organ.digest, organ.dtype, organ.shape),
         "downloads": [

@@ -210,6 +210,12 @@ _SLOTS_LISTED_MAX = 100
 """A search for a base with more slots is narrowed only by architecture and type."""
 
 
+SAME_LIKENESS = 0.999999
+"""The least likeness of two models whose organs are compared one by one, to find that they are the same model."""
+SAME_MAX = 20
+"""The most models that are listed as the same model as a base."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prospect:
     """Where to search for the organs of one type that fit."""
@@ -281,8 +287,9 @@ def fitting(session: Session, term: Choice, bases: Sequence[Base]) -> Fitting:
 def fitting_models(session: Session, model: Model, limit: int = 50) -> FittingModels:
     """Return up to `limit` visible models with organs that fit `model`, with counts by type.
 
-    Relatives of `model` come first, then the newest models. At most `EXAMINED_MAX` models are
-    examined. The result is empty for a base that states no architecture. Raises BadQuery for an invalid `limit`.
+    Models with the same organs come first, marked as `same`, then relatives of `model`, then the newest models. At most
+    `EXAMINED_MAX` models are examined. The result is empty for a base that states no architecture. Raises BadQuery for
+    an invalid `limit`.
     """
     check_limit(limit)
     base = base_of(session, model.id)
@@ -294,7 +301,8 @@ def fitting_models(session: Session, model: Model, limit: int = 50) -> FittingMo
     candidates = [model_id for model_id in reversed(tensors) if model_id in possible and model_id != base.id]
     likeness = likenesses(session, base.id)
     candidates.sort(key=lambda model_id: -likeness.get(model_id, -1.0))
-    items: list[FittingModel] = []
+    own_types = _own_types(session, model.id)
+    items = [FittingModel(model=name, likeness=1.0, types=own_types, same=True) for name in same_models(session, model)]
     examined = min(len(candidates), EXAMINED_MAX)
     for batch in _batches(candidates[:examined], tensors, base):
         items += _read_fitting(session, base, batch, likeness)
@@ -302,6 +310,38 @@ def fitting_models(session: Session, model: Model, limit: int = 50) -> FittingMo
             break
     more = len(items) > limit or examined < len(candidates)
     return FittingModels(base=model.full_name, items=tuple(items[:limit]), more=more)
+
+
+def _own_types(session: Session, model_id: int) -> dict[str, FitCount]:
+    """Return the counts by type of a model with the same organs as the model `model_id`."""
+    statement = select(Placement.type, func.count()).where(Placement.model_id == model_id).group_by(Placement.type)
+    counts = dict(session.execute(statement).all())
+    return {kind: FitCount(0, counts[kind], counts[kind]) for kind in ORGAN_TYPES if kind in counts}
+
+
+def same_models(session: Session, model: Model) -> tuple[str, ...]:
+    """Return the names of other visible models with the same organs as `model` at all places, oldest first.
+
+    Files with other metadata are the same model too.
+    """
+    return cached(session, ("same models", model.id), lambda: _read_same(session, model))
+
+
+def _read_same(session: Session, model: Model) -> tuple[str, ...]:
+    alike = [other for other, likeness in likenesses(session, model.id).items() if likeness >= SAME_LIKENESS]
+    own, other = aliased(Placement), aliased(Placement)
+    differing = select(other.id).where(
+        other.model_id == Model.id,
+        tuple_(*_place(other), other.organ_id).not_in(
+            select(*_place(own), own.organ_id).where(own.model_id == model.id)
+        ),
+    )
+    statement = select(Model.namespace, Model.name, Model.version).where(
+        or_(among(Model.id, alike), Model.digest == model.digest),
+        *(Model.id != model.id, Model.state == "visible", Model.tensors == model.tensors, ~differing.exists()),
+    )
+    rows = session.execute(statement.order_by(Model.id).limit(SAME_MAX))
+    return tuple(f"{namespace}/{name}@{version}" for namespace, name, version in rows)
 
 
 def _either(first: Prospect, second: Prospect) -> Prospect:

@@ -228,7 +228,7 @@ def composed_among(session: Session, model_ids: Collection[int]) -> frozenset[in
     return frozenset(session.scalars(select(Chimera.model_id).where(Chimera.model_id.in_(model_ids))))
 
 
-def model_summary(model: Model, *, composed: bool) -> ModelSummary:
+def model_summary(model: Model, *, composed: bool, likeness: float | None = None) -> ModelSummary:
     """Return `model` as a line of a list; `composed` says whether it was composed in this registry."""
     return ModelSummary(
         name=model.full_name,
@@ -248,6 +248,7 @@ def model_summary(model: Model, *, composed: bool) -> ModelSummary:
         downloads=model.downloads,
         grafts=model.grafts,
         nonfinite_tensors=model.nonfinite_tensors,
+        likeness=likeness,
     )
 
 

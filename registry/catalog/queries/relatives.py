@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Row, String, and_, cast, func, or_, select
+from sqlalchemy import ColumnElement, Row, String, and_, case, cast, func, literal, or_, select
 from sqlalchemy.orm import Session
 
+from organs.registry.catalog.cache import cached
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.tables import Blob, Fingerprint, Lineage, Model, ModelMetadata, ModelWord, Organ, Placement
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
@@ -270,3 +271,100 @@ def likenesses(session: Session, model_id: int) -> dict[int, float]:
     )
     pairs = ((parent if child == model_id else child, score) for child, parent, score in session.execute(statement))
     return {other: score for other, score in pairs if other is not None and score is not None}
+
+
+KIN_MIN = 0.5
+"""Models of at least this likeness to a model are its kin, whatever lineage they declare."""
+KIN_MAX = 10_000
+"""The most kin of a model that are found by lineage, the nearest first."""
+
+
+def kin_of(session: Session, model_id: int) -> Mapping[int, float | None]:
+    """Return the kin of a model with their likeness to it, None if it was not measured; the model itself has 1.
+
+    Kin are the models of likeness `KIN_MIN` and more, the ancestors by declared or recorded lineage, and the
+    descendants of all of these ancestors and of the model itself. Only public models are followed.
+    """
+    return cached(session, ("kin of", model_id), lambda: _read_kin(session, model_id))
+
+
+def _read_kin(session: Session, model_id: int) -> dict[int, float | None]:
+    measured = likenesses(session, model_id)
+    # From a descendant, its other parents are not followed: a chimera does not make its two parents kin.
+    ancestors = _reachable(session, {model_id}, Lineage.child_model_id, Lineage.parent_model_id)
+    family = _reachable(session, ancestors, Lineage.parent_model_id, Lineage.child_model_id)
+    alike = {other for other, likeness in measured.items() if likeness >= KIN_MIN}
+    kin: dict[int, float | None] = {other: measured.get(other) for other in alike | family}
+    return kin | {model_id: 1.0}
+
+
+def _reachable(session: Session, starts: Iterable[int], source: Any, target: Any) -> set[int]:
+    """Return `starts` and the public models that edges of lineage lead to, from `source` to `target`."""
+    reached = set(starts)
+    edge = and_(Lineage.evidence.in_(("declared", "recorded")), Model.state.in_(REACHABLE_STATES))
+    frontier = sorted(reached)
+    while frontier and len(reached) < KIN_MAX:
+        following: set[int] = set()
+        for batch in batches(frontier):
+            statement = select(target).join(Model, Model.id == target).where(source.in_(batch), edge)
+            following.update(session.scalars(statement.distinct().limit(KIN_MAX)))
+        frontier = sorted(following - reached)[: KIN_MAX - len(reached)]
+        reached.update(frontier)
+    return reached
+
+
+def likeness_to(base_id: int) -> ColumnElement[float | None]:
+    """Return the measured likeness of each row of `Model` to the model `base_id` in SQL; NULL if not measured."""
+    # The younger of two models is the child of their measured edge.
+    ends = (
+        Lineage.child_model_id == case((Model.id > base_id, Model.id), else_=base_id),
+        Lineage.parent_model_id == case((Model.id > base_id, literal(base_id)), else_=Model.id),
+    )
+    score = select(func.max(Lineage.score)).where(*ends, Lineage.evidence == "measured").correlate(Model)
+    return case((Model.id == base_id, 1.0), else_=score.scalar_subquery())
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedPlacement:
+    """A placement that is compared with a base."""
+
+    id: int
+    place: Slot
+    organ_id: int
+    model_id: int
+    shape: str
+    fingerprint: bytes | None
+
+
+def likenesses_to(session: Session, base_id: int, rows: Sequence[ComparedPlacement]) -> list[float | None]:
+    """Return the likeness of each placement to the organ of the model `base_id` at the same place.
+
+    It is the correlation of two matrices of one shape, 1 for equal ones. An organ that cannot be compared (a vector, a
+    constant, an organ without a fingerprint) has the measured likeness of the two models. The result is None if that
+    was not measured, and if the base has no organ of the same shape at the place.
+    """
+    from organs.registry.lineage import paired_correlations  # imports numpy, which most searches do not need
+
+    own = organs_by_slot(session, base_id)
+    varied = {place for place, organ in own.items() if organ.is_matrix and not organ.is_constant}
+    models = likenesses(session, base_id) | {base_id: 1.0}
+    values: list[float | None] = []
+    pairs: dict[tuple[Hashable, int], tuple[bytes, bytes]] = {}
+    keys: list[tuple[Hashable, int] | None] = []
+    for row in rows:
+        organ, key, value = own.get(row.place), None, None
+        if organ is not None and organ.shape == _lengths(row.shape):
+            value = models.get(row.model_id)
+            if row.place in varied:
+                if organ.identity == row.organ_id:
+                    value = 1.0
+                elif organ.fingerprint is not None and row.fingerprint is not None:
+                    key = (organ.identity, row.organ_id)
+                    pairs[key] = (organ.fingerprint, row.fingerprint)
+        values.append(value)
+        keys.append(key)
+    correlations = dict(zip(pairs, paired_correlations(list(pairs.values())), strict=True))
+    return [
+        value if key is None or (likeness := correlations[key]) is None else likeness
+        for value, key in zip(values, keys, strict=True)
+    ]

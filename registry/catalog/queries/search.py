@@ -1,9 +1,13 @@
-"""Search: from a query to a page of organs or models, also ranked by likeness, and the counts of facets."""
+"""Search: from a query to a page of organs or models, also ranked by likeness, and the counts of facets.
+
+Two kinds of likeness rank organs: `like:` compares them with one organ, `likeness` with the organs of a base at the
+same places. Both are computed from fingerprints for at most `COMPARED_MAX` matches; there is no index of them.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import islice
@@ -19,10 +23,17 @@ from organs.registry.catalog.cursor import (
     cursor_text,
     parse_cursor,
 )
-from organs.registry.catalog.engine import limited
+from organs.registry.catalog.engine import batches, limited
 from organs.registry.catalog.queries.fitting import among
 from organs.registry.catalog.queries.models import composed_among, is_composed, model_summary
 from organs.registry.catalog.queries.organs import organs_by_prefix, places_of_organ, shape_of
+from organs.registry.catalog.queries.relatives import (
+    ComparedPlacement,
+    kin_of,
+    likeness_to,
+    likenesses,
+    likenesses_to,
+)
 from organs.registry.catalog.queries.search_plan import (
     ABSENT,
     BINS,
@@ -32,6 +43,7 @@ from organs.registry.catalog.queries.search_plan import (
     Narrowed,
     Plan,
     RollUp,
+    base_id_of,
     by_index,
     degrees,
     index_conditions,
@@ -50,6 +62,7 @@ from organs.registry.catalog.queries.search_plan import (
 )
 from organs.registry.catalog.search import (
     CHIMERA,
+    LIKENESS,
     PARTIAL,
     Interval,
     Numbers,
@@ -61,6 +74,7 @@ from organs.registry.catalog.vocabulary import (
     BIN_DEGREES,
     THETA_MAX_DEGREES,
     UNMEASURED,
+    theta_bin,
 )
 from organs.registry.digest import Digest
 from organs.registry.entities.model import ModelPage
@@ -266,7 +280,12 @@ def _driven(rows: Any, plan: Plan, narrowed: Narrowed) -> Any:
 
 
 COMPARED_MAX = 20_000
-"""The most placements that are compared, those of the same block first."""
+"""The most placements that are compared. With `like:`, those of the same block come first; with a base, its kin."""
+COMPARED_MODELS_TENSORS_MAX = 200_000
+"""The most tensors of all models among which a search with a base looks for placements to compare. It takes about a
+second."""
+COMPARED_BATCH_TENSORS = 5000
+"""The tensors of the models that one statement reads."""
 
 Likeness = tuple[float, int]
 """A correlation, and the id of a placement."""
@@ -344,6 +363,147 @@ def _ranked(fingerprint: bytes, rows: Sequence[tuple[int, int, bytes]], unique: 
     return sorted(likeness, reverse=True)
 
 
+def compared_placements(
+    session: Session,
+    narrowed: Narrowed,
+    query: Query,
+    after: Cursor | None = None,
+    limit: int | None = None,
+    on_compared: Callable[[int], None] | None = None,
+) -> tuple[list[Ranked], list[str]]:
+    """Return the next placements of a query that filters or sorts by `likeness`, and notes for people.
+
+    The order is that of `ranked_placements`. `on_compared` is called with the number of placements to compare.
+    """
+    if narrowed.base_id is None:
+        return [], []
+    measures = () if query.sort.field == LIKENESS else (getattr(Placement, RANKINGS[query.sort.field]),)
+    compared, is_complete = _compared(session, narrowed, measures, on_compared)
+    ranked = [(row, values[0] if measures else likeness) for row, values, likeness in compared]
+    if query.unique:
+        firsts: dict[int, int] = {}
+        for row, _ in ranked:
+            firsts[row.organ_id] = min(row.id, firsts.get(row.organ_id, row.id))
+        ranked = [(row, value) for row, value in ranked if firsts[row.organ_id] == row.id]
+    notes = [] if is_complete else [_CUT_NOTE]
+    return _after_cursor([(value, row.id) for row, value in ranked], query.sort, after)[:limit], notes
+
+
+_CUT_NOTE = f"only {COMPARED_MAX} organs were compared with the base, those of its kin first: narrow the query"
+
+
+def _after_cursor(rows: Iterable[Ranked], sort: Sort, after: Cursor | None) -> list[Ranked]:
+    """Return `rows` in order, those after the cursor."""
+    direction = -1 if sort.descending else 1
+
+    def position(value: float | None, row_id: int) -> tuple[bool, float, int]:
+        return value is None, direction * (value or 0.0), direction * row_id
+
+    ordered = sorted(rows, key=lambda row: position(*row))
+    if after is None:
+        return ordered
+    return [row for row in ordered if position(*row) > position(after.value, after.id)]
+
+
+def _compared(
+    session: Session, narrowed: Narrowed, columns: Sequence[Any], on_compared: Callable[[int], None] | None = None
+) -> tuple[list[tuple[ComparedPlacement, tuple[Any, ...], float | None]], bool]:
+    """Return the matches with the values of `columns` and their likeness, and whether all matches were compared."""
+    assert narrowed.base_id is not None
+    rows, is_complete = _rows_to_compare(session, narrowed, columns)
+    if on_compared is not None:
+        on_compared(len(rows))
+    alike = likenesses_to(session, narrowed.base_id, [row for row, _ in rows])
+    compared = [
+        (row, values, likeness)
+        for (row, values), likeness in zip(rows, alike, strict=True)
+        if all(term.holds(likeness) for term in narrowed.likeness)
+    ]
+    return compared, is_complete
+
+
+def _rows_to_compare(
+    session: Session, narrowed: Narrowed, columns: Sequence[Any]
+) -> tuple[list[tuple[ComparedPlacement, tuple[Any, ...]]], bool]:
+    """Return the matches without the filters by likeness, with the values of `columns`, and whether these are all."""
+    plan = plan_of(session, narrowed, None, COMPARED_MAX)
+    if not plan.types:
+        return [], True
+    statement = _to_compare(columns).where(*matches(narrowed, Placement))
+    if plan.driver is not None:
+        rows = _read_to_compare(session, _driven(statement, plan, narrowed).limit(COMPARED_MAX + 1))
+        return rows[:COMPARED_MAX], len(rows) <= COMPARED_MAX
+    statement = by_index(statement.where(Placement.visible, Placement.type.in_(plan.types)), "model")
+    models = _models_to_compare(session, narrowed, plan)
+    rows, examined = [], 0
+    for batch in _model_batches(models):
+        if len(rows) > COMPARED_MAX or examined >= COMPARED_MODELS_TENSORS_MAX:
+            return rows[:COMPARED_MAX], False
+        examined += sum(models[model_id] for model_id in batch)
+        rows += _read_to_compare(session, statement.where(among(Placement.model_id, batch)))
+    return rows[:COMPARED_MAX], len(rows) <= COMPARED_MAX
+
+
+def _to_compare(columns: Sequence[Any]) -> Any:
+    """Return a SELECT of the members of ComparedPlacement and of `columns`."""
+    place = (Placement.tower, Placement.block, Placement.slot)
+    statement = select(
+        Placement.id, Placement.organ_id, Placement.model_id, *place, Organ.shape, Fingerprint.values, *columns
+    )
+    statement = statement.join(Organ, Organ.id == Placement.organ_id)
+    return statement.outerjoin(Fingerprint, Fingerprint.organ_id == Placement.organ_id)
+
+
+def _read_to_compare(session: Session, statement: Any) -> list[tuple[ComparedPlacement, tuple[Any, ...]]]:
+    return [
+        (ComparedPlacement(row_id, (tower, block, slot), organ_id, model_id, shape, fingerprint), tuple(values))
+        for row_id, organ_id, model_id, tower, block, slot, shape, fingerprint, *values in session.execute(statement)
+    ]
+
+
+def _models_to_compare(session: Session, narrowed: Narrowed, plan: Plan) -> dict[int, int]:
+    """Return the models that may have matches, with their numbers of tensors: kin of the base first, then the newest.
+
+    Kin are in the order of their likeness.
+    """
+    assert narrowed.base_id is not None
+    statement = select(Model.id, Model.tensors).where(Model.state == "visible")
+    if narrowed.models is not None:
+        statement = statement.where(Model.id.in_(narrowed.models))
+    for term in narrowed.fitting:
+        if (architectures := term.values("arch")) is not None:
+            statement = statement.where(Model.architecture.in_(sorted(architectures)))
+        if (few := term.models(plan.types)) is not None:
+            statement = statement.where(among(Model.id, few))
+    alike = likenesses(session, narrowed.base_id)
+    kin = kin_of(session, narrowed.base_id)
+    models = dict(session.execute(statement).all())
+    order = sorted(models, key=lambda model_id: (model_id not in kin, -alike.get(model_id, -1.0), -model_id))
+    return {model_id: models[model_id] for model_id in order}
+
+
+def _model_batches(models: Mapping[int, int]) -> Iterator[list[int]]:
+    """Yield the ids of `models` in parts of some thousand tensors."""
+    batch: list[int] = []
+    tensors = 0
+    for model_id, count in models.items():
+        batch.append(model_id)
+        tensors += count
+        if tensors >= COMPARED_BATCH_TENSORS:
+            yield batch
+            batch, tensors = [], 0
+    if batch:
+        yield batch
+
+
+def _likeness_by_id(session: Session, base_id: int, ids: Sequence[int]) -> dict[int, float | None]:
+    """Return the likeness of the placements `ids` to the base."""
+    if not ids:
+        return {}
+    placements = [row for row, _ in _read_to_compare(session, _to_compare(()).where(among(Placement.id, ids)))]
+    return dict(zip([row.id for row in placements], likenesses_to(session, base_id, placements), strict=True))
+
+
 FACET_FIELDS = ("type", "slot", "dtype", "arch", "license")
 FACET_VALUES_MAX = 100
 """The most values of one field in the counts: those with the largest counts."""
@@ -377,6 +537,7 @@ def facet_counts(session: Session, narrowed: Narrowed, seconds: float | None = N
     if counted is None:
         uncounted = (*(str(term) for term in other_numbers), *(fitting.text for fitting in narrowed.fitting))
         uncounted += ("the filter by model",) if narrowed.models is not None else ()
+        uncounted += tuple(map(str, narrowed.likeness))
     facets = roll_up(session)
     bounded = _bounded(facets, counted, theta)
     matching = facets.mask(narrowed.facets)
@@ -400,6 +561,7 @@ def _count_within(
         not remaining.numbers
         and remaining.models is None
         and not remaining.fitting
+        and not remaining.likeness
         and all(_on_edges(term) for term in theta)
     ):
         return None
@@ -410,6 +572,8 @@ def _count_within(
 
 
 def _count_placements(session: Session, remaining: Narrowed, theta: Sequence[Numbers]) -> _PlacementCounts | None:
+    if remaining.likeness:
+        return _count_compared(session, remaining, theta)
     rows = count_matching(session, remaining, theta, GATHER_MAX)
     if rows is None:
         return None
@@ -418,6 +582,22 @@ def _count_placements(session: Session, remaining: Narrowed, theta: Sequence[Num
     for facet_id, lower, count, within in rows:
         unbounded[facet_id, lower] += count
         bounded[facet_id] += within
+    return _PlacementCounts(unbounded, bounded)
+
+
+def _count_compared(session: Session, remaining: Narrowed, theta: Sequence[Numbers]) -> _PlacementCounts | None:
+    """Return the counts of a query that filters by likeness; None if there are too many matches to compare."""
+    if remaining.base_id is None:
+        return _PlacementCounts({}, {})
+    compared, is_complete = _compared(session, remaining, (Placement.facet_id, Placement.theta, Placement.signal))
+    if not is_complete:
+        return None
+    unbounded: Counter[tuple[int, int]] = Counter()
+    bounded: Counter[int] = Counter()
+    for _, (facet_id, theta_degrees, signal), _ in compared:
+        values = {"theta": theta_degrees, "signal": signal}
+        unbounded[facet_id, theta_bin(theta_degrees)] += 1
+        bounded[facet_id] += all(term.holds(values[term.field]) for term in theta)
     return _PlacementCounts(unbounded, bounded)
 
 
@@ -537,12 +717,49 @@ def _page(session: Session, query: Query, narrowed: Narrowed, limit: int, cursor
     if query.like is not None:
         rows, like_notes = alike_placements(session, narrowed, query, cursor, limit + 1)
         notes += like_notes
+    elif query.sort.field == LIKENESS or narrowed.likeness:
+        rows, likeness_notes = compared_placements(session, narrowed, query, cursor, limit + 1)
+        notes += likeness_notes
     else:
         rows = ranked_placements(session, narrowed, query.sort, query.unique, cursor, limit + 1)
-    likeness = {row_id: value for value, row_id in rows[:limit]} if query.like is not None else {}
-    items = _load(session, [row_id for _, row_id in rows[:limit]], likeness)
+    items = _load_ranked(session, query, narrowed, rows[:limit])
     last = Cursor(*rows[limit - 1]) if len(rows) > limit else None
     return OrganPage(items=items, next=cursor_text(str(query), last) if last else None, notes=tuple(notes))
+
+
+def _load_ranked(
+    session: Session, query: Query, narrowed: Narrowed, rows: Sequence[tuple[float | None, int]]
+) -> tuple[PlacedOrgan, ...]:
+    """Return the placements of `rows` with their likeness, to the organ of `like:` or to the base."""
+    ids = [row_id for _, row_id in rows]
+    likeness: dict[int, float | None] = {}
+    if query.like is not None:
+        likeness = {row_id: value for value, row_id in rows}
+    elif narrowed.base_id is not None:
+        likeness = _likeness_by_id(session, narrowed.base_id, ids)
+    return _load(session, ids, likeness)
+
+
+def organs_in_order(
+    session: Session, query: Query, size: int, on_compared: Callable[[int], None] | None = None
+) -> Iterator[Sequence[PlacedOrgan]]:
+    """Yield all organs of `query` in its order, `size` at a time. Raises the errors of `search_organs`.
+
+    `on_compared` is called with the number of organs that are compared with the base before the first is yielded.
+    """
+    narrowed = narrow(session, query)
+    if query.like is None and (query.sort.field == LIKENESS or narrowed.likeness):
+        rows, _ = compared_placements(session, narrowed, query, on_compared=on_compared)  # once, not for each page
+        for batch in batches(rows, size):
+            yield _load_ranked(session, query, narrowed, batch)
+        return
+    after = None
+    while True:
+        page = search_organs(session, query, size, after)
+        yield page.items
+        after = page.next
+        if after is None:
+            return
 
 
 _PLACES = Placement.__table__
@@ -613,21 +830,24 @@ def search_models(
     check_limit(limit)
     text = f"{'ranked ' if ranked else ''}{query}"
     notes: list[str] = []
+    base_id = base_id_of(session, query, notes)
+    likeness: Any = literal(None) if base_id is None else likeness_to(base_id)
+    columns = {**_COLUMNS, LIKENESS: likeness}
     conditions = [*model_conditions(session, query, notes), *_choices(session, query, notes)]
     conditions += [nonfinite_condition(choice, Model.nonfinite_tensors) for choice in query.choices("nonfinite")]
-    conditions += [number_condition(term, _COLUMNS[term.field]) for name in _COLUMNS for term in query.numbers(name)]
+    conditions += [number_condition(term, columns[term.field]) for name in columns for term in query.numbers(name)]
     conditions += [Model.complete.is_(true()), Model.kind == "model", ~is_composed()] if ranked else []
-    statement = select(Model).where(Model.state == "visible", *conditions)
-    column = _COLUMNS[query.sort.field]
+    column = columns[query.sort.field]
+    statement = select(Model, column, likeness).where(Model.state == "visible", *conditions)
     if after is not None:
         statement = _after(statement, column, query.sort, parse_cursor(text, after))
     order = (column.desc(), Model.id.desc()) if query.sort.descending else (column, Model.id)
-    rows = session.scalars(statement.order_by(column.is_(None), *order).limit(limit + 1)).all()
-    models = rows[:limit]
-    last = Cursor(getattr(models[-1], column.key), models[-1].id) if len(rows) > limit else None
-    composed = composed_among(session, [model.id for model in models])
+    rows = session.execute(statement.order_by(column.is_(None), *order).limit(limit + 1)).all()
+    page = rows[:limit]
+    last = Cursor(page[-1][1], page[-1][0].id) if len(rows) > limit else None
+    composed = composed_among(session, [model.id for model, _, _ in page])
     return ModelPage(
-        items=tuple(model_summary(model, composed=model.id in composed) for model in models),
+        items=tuple(model_summary(model, composed=model.id in composed, likeness=alike) for model, _, alike in page),
         next=cursor_text(text, last) if last else None,
         notes=tuple(notes),
     )
@@ -647,7 +867,7 @@ def _choices(session: Session, query: Query, notes: list[str]) -> Sequence[Colum
     return conditions
 
 
-def _after(statement: Select[Model], column: Any, sort: Sort, after: Cursor) -> Select[Model]:
+def _after(statement: Select[Any], column: Any, sort: Sort, after: Cursor) -> Select[Any]:
     step = Model.id < after.id if sort.descending else Model.id > after.id
     if after.value is None:
         return statement.where(column.is_(None), step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import accumulate, compress, groupby, islice
@@ -16,9 +16,11 @@ from sqlalchemy import ColumnElement, Select, and_, false, func, not_, or_, sele
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.cache import cached
-from organs.registry.catalog.queries.fitting import Base, Fitting, base_of, fitting
+from organs.registry.catalog.queries.fitting import Base, Fitting, among, base_of, fitting, same_models
+from organs.registry.catalog.queries.relatives import kin_of
 from organs.registry.catalog.search import (
     BASES_MAX,
+    LIKENESS,
     NO,
     UNKNOWN,
     YES,
@@ -197,11 +199,13 @@ NEAREST_MAX, NEAREST_MAX_LENGTH = 500, 64
 a hostile length take up to a millisecond each."""
 NOTES_MAX = 5
 """The most notes on unknown names in one answer."""
+SAME_SHOWN = 3
+"""The most names of models in the note that they are the same model as a base."""
 ABSENT = "none"
 
 CLOSED_FIELDS = ("type", "tower")
 """The fields whose values are the same in every registry."""
-MODEL_FIELDS = ("model", "by", "nonfinite")
+MODEL_FIELDS = ("model", "by", "kin", "nonfinite")
 """The fields that filter the model of an organ, beside words."""
 
 
@@ -238,6 +242,10 @@ class Narrowed:
     notes: list[str] = field(default_factory=list)
     nonfinite: list[Choice] = field(default_factory=list)
     """The filters by NaN and infinite values; `models` already excludes models without matching organs."""
+    base_id: int | None = None
+    """The model that `likeness` compares with; None without a base."""
+    likeness: list[Numbers] = field(default_factory=list)
+    """The filters by likeness. They are not part of the conditions in SQL."""
 
     @property
     def facet_filters(self) -> list[FacetFilter]:
@@ -254,7 +262,9 @@ class Narrowed:
 def narrow(session: Session, query: Query) -> Narrowed:
     """Resolve `query`. An unknown name matches nothing; a note reports it and suggests the nearest name."""
     narrowed = Narrowed(
-        numbers=[term for term in query.terms if isinstance(term, Numbers)], nonfinite=query.choices("nonfinite")
+        numbers=[term for term in query.terms if isinstance(term, Numbers) and term.field != LIKENESS],
+        nonfinite=query.choices("nonfinite"),
+        likeness=query.numbers(LIKENESS),
     )
     for name in FACET_COLUMNS:
         for choice in query.choices(name):
@@ -270,7 +280,36 @@ def narrow(session: Session, query: Query) -> Narrowed:
         narrowed.models_key = (frozenset(named), frozenset(query.words), frozenset(query.excluded_words))
     for choice in query.choices("fits"):
         narrowed.fitting.append(fitting(session, choice, _bases(session, choice, narrowed.notes)))
+    narrowed.notes += _same_notes(session, [term for term in narrowed.fitting if not term.negated])
+    narrowed.base_id = base_id_of(session, query, narrowed.notes)
     return narrowed
+
+
+def _same_notes(session: Session, fitting: Iterable[Fitting]) -> Iterator[str]:
+    """Yield a note for each base that has the same organs as other models, which therefore do not fit."""
+    for base in dict.fromkeys(base.id for term in fitting for base in term.bases):
+        model = session.get_one(Model, base)
+        names = same_models(session, model)
+        if names:
+            more = f", and {len(names) - SAME_SHOWN} more" if len(names) > SAME_SHOWN else ""
+            yield f"the same model as {model.full_name}, organ by organ: {', '.join(names[:SAME_SHOWN])}{more}"
+
+
+def base_id_of(session: Session, query: Query, notes: list[str]) -> int | None:
+    """Return the model that `likeness` in `query` compares with; None if there is none.
+
+    If several models have the name in other case, the first is used, and a note names it.
+    """
+    if query.base is None:
+        return None
+    ids = _newest_models(session, query.base)
+    if len(ids) > 1:
+        notes.append(f"several models are called {query.base}; the likeness is that to {_full_name(session, ids[0])}")
+    return ids[0] if ids else None
+
+
+def _full_name(session: Session, model_id: int) -> str:
+    return session.get_one(Model, model_id).full_name
 
 
 def known_values(session: Session, choice: Choice, existing: Select[Any], notes: list[str]) -> tuple[str, ...]:
@@ -310,8 +349,9 @@ def _choose_values(choice: Choice, by_name: Mapping[str, set[str]], notes: list[
 
 
 def model_conditions(session: Session, query: Query, notes: list[str]) -> list[ColumnElement[bool]]:
-    """Return the conditions of `model:`, `by:` and words on models; add a note for each name that does not exist."""
+    """Return the conditions of `model:`, `by:`, `kin:` and words on models, and note names that do not exist."""
     conditions = [_name_condition(session, choice, notes) for choice in query.choices("model")]
+    conditions += [_kin_condition(session, choice, notes) for choice in query.choices("kin")]
     for choice in query.choices("by"):
         visible = select(Model.id).where(Model.contributor_id == Contributor.id, Model.state == "visible")
         names = known_values(session, choice, select(Contributor.name).where(visible.exists()), notes)
@@ -323,6 +363,18 @@ def model_conditions(session: Session, query: Query, notes: list[str]) -> list[C
         _note_words(session, query.words, notes)
     conditions += [Model.id.not_in(models_with_words(words.split("-"))) for words in query.excluded_words]
     return conditions
+
+
+def _kin_condition(session: Session, choice: Choice, notes: list[str]) -> ColumnElement[bool]:
+    """Return the condition that a model is one of the chosen models or their kin."""
+    ids: set[int] = set()
+    for value in choice.values:
+        named = _newest_models(session, value)
+        ids.update(*(kin_of(session, model_id) for model_id in named))
+        if not named and not choice.negated and len(notes) < NOTES_MAX:
+            notes.append(_missing_model_note(session, choice, value))
+    condition = among(Model.id, sorted(ids))
+    return not_(condition) if choice.negated else condition
 
 
 def nonfinite_condition(choice: Choice, column: Any) -> ColumnElement[bool]:
@@ -386,8 +438,12 @@ def _bases(session: Session, choice: Choice, notes: list[str]) -> list[Base]:
         if models:
             notes.append(f"{value} states no architecture, so no organ is known to fit it")
         else:
-            notes.append(f"no model here is called {value}" + _nearest_hint(choice.field, value, _model_names(session)))
+            notes.append(_missing_model_note(session, choice, value))
     return list(bases.values())
+
+
+def _missing_model_note(session: Session, choice: Choice, value: str) -> str:
+    return f"no model here is called {value}" + _nearest_hint(choice.field, value, _model_names(session))
 
 
 def _newest_models(session: Session, value: str) -> list[int]:
@@ -399,7 +455,9 @@ def _newest_models(session: Session, value: str) -> list[int]:
         if name.version is not None:
             rows = rows.where(Model.version == name.version)
         # A yanked version is used only if there is no other.
-        ordered = session.execute(rows.order_by(Model.state != "visible", Model.version.desc()).limit(NAMES_MAX))
+        ordered = session.execute(
+            rows.order_by(Model.state != "visible", Model.version.desc(), Model.id).limit(NAMES_MAX)
+        )
         newest: dict[tuple[str, str], int] = {}
         for model_id, namespace, own_name in ordered:
             newest.setdefault((namespace, own_name), model_id)

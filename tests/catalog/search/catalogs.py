@@ -21,6 +21,7 @@ from organs.registry.catalog.tables import (
     Blob,
     FacetCount,
     Fingerprint,
+    Lineage,
     Model,
     ModelFile,
     ModelMetadata,
@@ -136,6 +137,16 @@ class ModelRow:
         return None if None in counts else sum(count != 0 for count in counts)
 
 
+@dataclass(frozen=True, slots=True)
+class EdgeRow:
+    """An edge of lineage between two models, by their ids."""
+
+    child: int
+    parent: int
+    evidence: str = "declared"
+    score: float | None = None
+
+
 @dataclass(slots=True)
 class WrittenCatalog:
     """The written models and placements by id, and the fingerprints by the number of the organ."""
@@ -146,6 +157,7 @@ class WrittenCatalog:
     """Placements by the full name of the model and the name of the tensor."""
     organs: dict[int, int] = field(default_factory=dict)
     prints: dict[int, bytes] = field(default_factory=dict)
+    edges: list[EdgeRow] = field(default_factory=list)
 
     def found(self, organs: Iterable[PlacedOrgan]) -> list[int]:
         """Return the ids of the results of a search."""
@@ -178,6 +190,31 @@ def write_models(
             _place(session, model, placed, chance)
         repair_totals(session)
     return placed
+
+
+def write_edges(registry: LocalRegistry, placed: WrittenCatalog, edges: Iterable[EdgeRow]) -> WrittenCatalog:
+    """Write edges of lineage and add them to `placed`."""
+    with registry.catalog.writing() as session:
+        for edge in edges:
+            relation = "relative" if edge.evidence == "measured" else "finetune"
+            ends = {"child_model_id": edge.child, "parent_model_id": edge.parent}
+            session.add(Lineage(relation=relation, evidence=edge.evidence, score=edge.score, created_at=NOON, **ends))
+            placed.edges.append(edge)
+    return placed
+
+
+def random_edges(placed: WrittenCatalog, seed: int) -> list[EdgeRow]:
+    """Return random edges of all kinds of evidence; the younger of two models is the child of a measured edge."""
+    chance, ids = random.Random(seed), sorted(placed.models)
+    edges = {}
+    for _ in range(2 * len(ids)):
+        child, parent = chance.sample(ids, 2)
+        evidence = chance.choice(("declared", "recorded", "measured", "measured", "measured"))
+        if evidence == "measured":
+            child, parent = max(child, parent), min(child, parent)
+        score = chance.choice((0.2, 0.5, 0.7, 1.0)) if evidence == "measured" else None
+        edges[child, parent, evidence] = EdgeRow(child, parent, evidence, score)
+    return list(edges.values())[: len(ids)]
 
 
 def random_models(models: int, seed: int) -> list[ModelRow]:

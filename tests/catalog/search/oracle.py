@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from organs.registry.catalog.search import Choice, Numbers, Query
 from organs.registry.catalog.vocabulary import unique_words
+from organs.registry.lineage import correlation
 from tests.catalog.search.catalogs import ModelRow, PlacementRow, WrittenCatalog
 
 PLACES = {
@@ -49,7 +50,12 @@ class Expected:
 def expected_organs(placed: WrittenCatalog, query: Query) -> list[Expected]:
     """Return the visible placements that `query` finds, in order."""
     results = [
-        Expected(row_id, getattr(row, PLACES[query.sort.field]))
+        Expected(
+            row_id,
+            likeness(placed, query, row, model)
+            if query.sort.field == "likeness"
+            else getattr(row, PLACES[query.sort.field]),
+        )
         for row_id, (row, model) in placed.visible.items()
         if matches(placed, query, row, model)
     ]
@@ -64,11 +70,12 @@ def expected_organs(placed: WrittenCatalog, query: Query) -> list[Expected]:
 
 def expected_models(placed: WrittenCatalog, query: Query, *, ranked: bool = False) -> list[Expected]:
     """Return the visible models that `query` finds, in order."""
+    base = base_id(placed, query)
     results = [
-        Expected(model_id, model_number(model, model_id, query.sort.field))
+        Expected(model_id, _model_value(placed, base, model, model_id, query.sort.field))
         for model_id, model in placed.models.items()
         if model.state == "visible"
-        and all(_holds_for_model(term, model, model_id) for term in query.terms)
+        and all(_holds_for_model(placed, base, term, model, model_id) for term in query.terms)
         and _has_words(query, model)
         and (not ranked or (model.complete and model.kind == "model"))
     ]
@@ -94,7 +101,59 @@ def sorted_by_value(
 def matches(placed: WrittenCatalog, query: Query, row: PlacementRow, model: ModelRow, but: str | None = None) -> bool:
     """Return whether a placement matches the words and all terms except those on the field `but`."""
     terms = [term for term in query.terms if term.field != but]
-    return all(_holds(placed, term, row, model) for term in terms) and _has_words(query, model)
+    return all(_holds(placed, query, term, row, model) for term in terms) and _has_words(query, model)
+
+
+def kin(placed: WrittenCatalog, model_id: int) -> set[int]:
+    """Return the ids of the kin of a model, by the definition; hidden models do not join others."""
+    open_ids = {other for other, model in placed.models.items() if model.state in ("visible", "yanked")}
+    links = [(edge.child, edge.parent) for edge in placed.edges if edge.evidence != "measured"]
+    links = [(child, parent) for child, parent in links if {child, parent} <= open_ids]
+    up, family = {model_id}, set[int]()
+    while not up <= family:
+        family |= up
+        up = {parent for child, parent in links if child in family}
+    while not family <= up:
+        up |= family
+        family = {child for child, parent in links if parent in up}
+    return up | {other for other in placed.models if (model_likeness(placed, model_id, other) or 0) >= 0.5}
+
+
+def model_likeness(placed: WrittenCatalog, first: int, second: int) -> float | None:
+    """Return the measured likeness of two models, or of a model and itself."""
+    scores = [
+        edge.score
+        for edge in placed.edges
+        if edge.evidence == "measured" and {edge.child, edge.parent} == {first, second}
+    ]
+    return 1.0 if first == second else next(iter(scores), None)
+
+
+def base_id(placed: WrittenCatalog, query: Query) -> int | None:
+    """Return the id of the base of `query`: visible versions first, then the newest, then the oldest row."""
+    bases = [] if query.base is None else bases_of(placed, query.base)
+    ids = [model_id for model_id, model in placed.models.items() if any(model is base for base in bases)]
+    ids.sort(key=lambda model_id: (placed.models[model_id].state != "visible", -placed.models[model_id].version))
+    return ids[0] if ids else None
+
+
+def likeness(placed: WrittenCatalog, query: Query, row: PlacementRow, model: ModelRow) -> float | None:
+    """Return the likeness of a placement to the organ of the base at the same place, by the definition."""
+    base = base_id(placed, query)
+    if base is None:
+        return None
+    place = (row.tower, row.block, row.slot)
+    own = [other for other in placed.models[base].rows if (other.tower, other.block, other.slot) == place]
+    if not own or own[-1].shape != row.shape:
+        return None
+    whole = model_likeness(placed, base, next(number for number, other in placed.models.items() if other is model))
+    prints = [placed.prints.get(organ) for organ in (own[-1].organ, row.organ)]
+    if "x" not in row.shape or own[-1].fingerprint == "constant":
+        return whole
+    if own[-1].organ == row.organ:
+        return 1.0
+    correlated = None if None in prints else correlation(prints[0] or b"", prints[1] or b"")
+    return whole if correlated is None else correlated
 
 
 def fits(row: PlacementRow, model: ModelRow, base: ModelRow) -> bool:
@@ -145,12 +204,16 @@ def histogram(placed: WrittenCatalog, query: Query) -> dict[int | None, int]:
     terms = tuple(term for term in query.terms if term.field not in ("theta", "signal"))
     counts: Counter[int | None] = Counter()
     for row, model in placed.visible.values():
-        if all(_holds(placed, term, row, model) for term in terms) and _has_words(query, model):
+        if all(_holds(placed, query, term, row, model) for term in terms) and _has_words(query, model):
             counts[None if row.theta is None else min(85, int(row.theta // 5) * 5)] += 1
     return dict(sorted(counts.items(), key=lambda item: (item[0] is None, item[0] or 0)))
 
 
-def _holds(placed: WrittenCatalog, term: Choice | Numbers, row: PlacementRow, model: ModelRow) -> bool:
+def _holds(placed: WrittenCatalog, query: Query, term: Choice | Numbers, row: PlacementRow, model: ModelRow) -> bool:
+    if term.field == "likeness" and isinstance(term, Numbers):
+        return number_matches(term, likeness(placed, query, row, model))
+    if term.field == "kin" and isinstance(term, Choice):
+        return _is_kin(placed, term, model)
     if isinstance(term, Numbers):
         return number_matches(term, getattr(row, PLACES[term.field]))
     if term.field == "fits":
@@ -159,10 +222,25 @@ def _holds(placed: WrittenCatalog, term: Choice | Numbers, row: PlacementRow, mo
     return _chosen(term, row, model)
 
 
-def _holds_for_model(term: Choice | Numbers, model: ModelRow, model_id: int) -> bool:
+def _is_kin(placed: WrittenCatalog, term: Choice, model: ModelRow) -> bool:
+    bases = [base for value in term.values for base in bases_of(placed, value)]
+    ids = {number for number, other in placed.models.items() if any(other is base for base in bases)}
+    family = set().union(*(kin(placed, number) for number in ids))
+    return any(placed.models[number] is model for number in family) is not term.negated
+
+
+def _holds_for_model(
+    placed: WrittenCatalog, base: int | None, term: Choice | Numbers, model: ModelRow, model_id: int
+) -> bool:
     if isinstance(term, Numbers):
-        return number_matches(term, model_number(model, model_id, term.field))
-    return _chosen(term, None, model)
+        return number_matches(term, _model_value(placed, base, model, model_id, term.field))
+    return _is_kin(placed, term, model) if term.field == "kin" else _chosen(term, None, model)
+
+
+def _model_value(placed: WrittenCatalog, base: int | None, model: ModelRow, model_id: int, field: str) -> float | None:
+    if field == "likeness":
+        return None if base is None else model_likeness(placed, base, model_id)
+    return model_number(model, model_id, field)
 
 
 def model_number(model: ModelRow, model_id: int, field: str) -> float | None:

@@ -19,6 +19,7 @@ VALUES: dict[str, tuple[str, ...]] = {
     "license": ("mit", "none", '"llama 3, community"', "apache*", "gpl"),
     "by": ("alice", "BOB", '"carol smith"', "c*", "nobody"),
     "fits": ("acme/tiny", "A-2M", "zoo.lab/b.c", "Acme/tiny-code@1", "ACME/tiny@1", "local/tiny_code", "acme/tiny@77"),
+    "kin": ("acme/tiny", "A-2M", "zoo.lab/b.c", "Acme/tiny-code@1", "acme/tiny@77"),
     "model": ("acme/tiny", "acme/*", "tiny*", "b.c", "zoo.lab/tiny@1", "*_code", "acme/tiny@77", "*", "a/b/c"),
 }
 NUMBERS: dict[str, tuple[str, ...]] = {
@@ -28,6 +29,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "spectral": ("0", "0.25", "0.3", "0.30000000000000004", "1"),
     "rank": ("1", "12.5", "100", "200"),
     "erank": ("1", "12.5", "100", "200"),
+    "likeness": ("0", "0.05", "0.5", "0.7", "1"),
     "block": ("0", "1", "6", "7", "300"),
     "size": ("0", "1", "4096", "4.096k", "2M", "3GB", "9000000T", "4611686018427387904"),
     "params": ("0", "1k", "7G", "500"),
@@ -49,7 +51,17 @@ def query_texts(vocabulary: Vocabulary = ORGANS, *, unique: bool = True) -> st.S
         st.lists(sorts, max_size=1),
         st.lists(st.just("unique:organ"), max_size=1 if unique and vocabulary.has_likeness else 0),
     ).map(lambda lists: [part for value in lists for part in value])
-    return parts.flatmap(st.permutations).map(" ".join)
+    bases = st.sampled_from(
+        [f"{name}:{value}" for name in ("fits", "kin") if name in vocabulary.fields for value in VALUES[name]]
+    )
+    return st.builds(_with_base, parts, bases).flatmap(st.permutations).map(" ".join)
+
+
+def _with_base(parts: list[str], base: str) -> list[str]:
+    """Return `parts`; if they use the likeness, with `base` as the only base."""
+    if not any("likeness" in part for part in parts):
+        return parts
+    return [base, *(part for part in parts if not part.startswith(("fits", "kin")))]
 
 
 def _terms(field: Field) -> st.SearchStrategy[str]:

@@ -28,6 +28,7 @@ from organs.registry.catalog.search import (
     Vocabulary,
     nearest,
     parse_query,
+    short_text,
 )
 from organs.registry.errors import BadQuery
 from tests.catalog.search.queries import query_texts
@@ -117,6 +118,8 @@ def test_the_example_of_the_design_is_parsed() -> None:
         ("license:none", Choice("license", ("none",))),
         ("fits:acme/base", Choice("fits", ("acme/base",))),
         ("-fits:acme/base@2,Little", Choice("fits", ("acme/base@2", "Little"), negated=True)),
+        ("kin:acme/base", Choice("kin", ("acme/base",))),
+        ("-kin:acme/base,Little", Choice("kin", ("acme/base", "Little"), negated=True)),
         ("slot:,a,,b,", Choice("slot", ("a", "b"))),
         ("theta>=45", Numbers("theta", (Interval(low=45),))),
         ("theta>45", Numbers("theta", (Interval(low=45, low_open=True),))),
@@ -171,7 +174,7 @@ def test_every_field_can_be_selected_and_excluded(vocabulary: Vocabulary) -> Non
             (f"-{name}:{value}", True),
             (f"{name.upper()}={value}", False),
         ):
-            term = one_term(text, vocabulary)
+            (term,) = parse_query(text, vocabulary, base="acme/base").terms
             assert (term.field, term.negated) == (name, negated)
             assert isinstance(term, Numbers) == field.is_numeric
 
@@ -179,8 +182,8 @@ def test_every_field_can_be_selected_and_excluded(vocabulary: Vocabulary) -> Non
 @pytest.mark.parametrize("vocabulary", [ORGANS, MODELS], ids=["organs", "models"])
 def test_every_sort_works_in_both_directions(vocabulary: Vocabulary) -> None:
     for name in vocabulary.sorts:
-        assert parse_query(f"sort:{name}", vocabulary).sort == Sort(name, False)
-        assert parse_query(f"sort=-{name.upper()}", vocabulary).sort == Sort(name, True)
+        assert parse_query(f"sort:{name}", vocabulary, base="acme/base").sort == Sort(name, False)
+        assert parse_query(f"sort=-{name.upper()}", vocabulary, base="acme/base").sort == Sort(name, True)
     assert parse_query(f"sort:{vocabulary.default_sort}", vocabulary) == parse_query("", vocabulary)
 
 
@@ -208,6 +211,42 @@ def test_like_and_unique_are_parsed() -> None:
     assert parse_query("like:abcdef12 type:organ").sort == Sort("theta", True)
     assert parse_query("unique:organ").unique
     assert not parse_query("").unique
+
+
+@pytest.mark.parametrize(
+    ("text", "base"),
+    [
+        ("", None),
+        ("fits:acme/base", "acme/base"),
+        ("kin:acme/base@2", "acme/base@2"),
+        ("fits:acme/base kin:acme/other", "acme/base"),
+        ("fits:a,b kin:acme/base", "acme/base"),
+        ("fits:a fits:b", None),
+        ("kin:a,b", None),
+        ("-fits:acme/base -kin:acme/base", None),
+    ],
+)
+def test_the_base_of_a_likeness_is_the_only_model_of_fits_or_of_kin(text: str, base: str | None) -> None:
+    query = parse_query(text)
+    assert query.base == base
+    order = Sort("theta", True) if base is None else Sort("likeness", True)
+    assert query.sort == order, "with a base, the most similar organs come first"
+    assert short_text(query) == " ".join(sorted(text.split()))
+    if base is None:
+        assert "likeness needs" in refusal(f"{text} likeness>=0.5")
+    else:
+        assert parse_query(f"{text} likeness>=0.5 sort:-theta").numbers("likeness") == [
+            Numbers("likeness", (Interval(low=0.5),))
+        ]
+
+
+def test_an_order_and_a_likeness_to_an_organ_keep_their_place_beside_a_base() -> None:
+    assert short_text(parse_query("fits:a sort:-theta")) == "fits:a sort:-theta"
+    assert short_text(parse_query("fits:a sort:-likeness")) == "fits:a"
+    assert parse_query("fits:a", default_sort="size").sort == Sort("size", False)
+    assert parse_query("like:abcdef12 fits:a").sort == Sort("theta", True)
+    assert parse_query("kin:a", MODELS).sort == Sort("likeness", True)
+    assert parse_query("type:organ", base="a").sort == Sort("likeness", True)
 
 
 # Invalid queries.
@@ -273,7 +312,7 @@ def test_like_and_unique_are_parsed() -> None:
         (
             "sort:-thta",
             (
-                "'sort:-thta': organs can be sorted by theta, signal, z, spectral, rank, erank, size; "
+                "'sort:-thta': organs can be sorted by theta, signal, z, spectral, rank, erank, size, likeness; "
                 "did you mean sort:-theta?"
             ),
         ),
@@ -285,6 +324,13 @@ def test_like_and_unique_are_parsed() -> None:
         ("like:ghijklmnop", "write an organ's digest, or at least 8 characters of it"),
         ("-like:abcdef12", "write like:VALUE"),
         ("like:abcdef12 sort:theta", "'sort:theta': like: ranks by likeness; leave sort: out"),
+        ("likeness>=0.5", "'likeness>=0.5': likeness needs a base: add fits:MODEL or kin:MODEL"),
+        ("type:organ sort:-likeness", "'sort:-likeness': likeness needs a base: add fits:MODEL or kin:MODEL"),
+        ("fits:a,b sort:likeness", "likeness needs one base: name one model in fits:"),
+        ("fits:a,b kin:c,d likeness:0-1", "likeness needs one base: name one model in fits: or kin:"),
+        ("like:abcdef12 fits:a likeness>0.5", "like: ranks by the likeness to one organ; leave likeness out"),
+        ("fits:a likeness>=high", "'high' is not a number for likeness; write likeness>=0.9 or likeness:0.5-1"),
+        ("kin:acme/*", "kin: takes complete names of models, without *"),
         ("unique:model", "the only value is unique:organ, which lists each organ once"),
         ("slot:a\x07b", "a value is printable text of at most 200 characters"),
         ("slot:a\x00", "a value is printable text of at most 200 characters"),
@@ -306,6 +352,7 @@ def test_an_invalid_query_is_refused_in_one_sentence(text: str, sentence: str) -
         ("kindd:model", "did you mean kind:?"),
         ("kind:modle", "did you mean kind:model?"),
         ("sort:rank", "models can be sorted by new, theta, signal, params, tensors, size, downloads, grafts"),
+        ("likeness>=0.5", "likeness needs a base: add kin:MODEL"),
         ("like:abcdef12", "like: is for organs; this is a search for models"),
         ("unique:organ", "unique: is for organs; this is a search for models"),
         ("tensors>=2.5", "tensors is a whole number"),

@@ -76,3 +76,12 @@ def test_the_default_sort_is_not_written() -> None:
     assert short_text(parse_query("sort:-new", MODELS), MODELS) == ""
     assert short_text(parse_query("sort:-theta", MODELS), MODELS) == "sort:-theta"
     assert short_text(parse_query('license:"a sort:-theta b"')) == 'license:"a sort:-theta b"'
+
+
+def test_a_query_without_its_base_has_no_likeness() -> None:
+    query = parse_query("fits:acme/a likeness>=0.5 type:organ sort:likeness")
+    assert short_text(without(query, query.terms[2])) == "fits:acme/a likeness>=0.5 sort:likeness"
+    assert short_text(without(query, query.terms[0])) == "type:organ"
+    assert short_text(without(parse_query("fits:acme/a sort:-size"), query.terms[0])) == "sort:-size"
+    both = parse_query("fits:acme/a kin:acme/b likeness>=0.5")
+    assert without(both, both.terms[0]) == parse_query("kin:acme/b likeness>=0.5")
