@@ -64,11 +64,11 @@ def test_a_strangers_blocks_are_broken_in_llama_cpp(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_llama_cpp_distinguishes_blocks_of_a_fine_tune_from_a_weak_block_of_an_unrelated_model(tmp_path: Path) -> None:
-    cache, runtime = MemoryCache(), LlamaCpp()
+    cache, runtime, texts = MemoryCache(), LlamaCpp(), built_in_texts(("python", "encyclopedic"))
     kin = graft(A, A_PROSE, feed_forward(A), tmp_path / "kin.gguf")
     stranger = graft(A, B, feed_forward(A, [3]), tmp_path / "stranger.gguf")
-    good = validate_files(kin, A, [], None, TEXTS, runtime, cache=cache)
-    weak = validate_files(stranger, A, [], None, TEXTS, runtime, cache=cache)
+    good = validate_files(kin, A, [], None, texts, runtime, cache=cache)
+    weak = validate_files(stranger, A, [], None, texts, runtime, cache=cache)
     assert good.verdict.kind is VerdictKind.GAINS
     assert [text.kind for text in good.verdict.texts] == ["coherent", "gains"]
     assert all(text.is_settled for text in good.verdict.texts)
