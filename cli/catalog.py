@@ -486,7 +486,10 @@ def _model_details(registry: Registry, name: str) -> ModelDetails:
 
 
 def _print_models(models: Sequence[ModelSummary], figures: Figures | None, *, has_likeness: bool) -> None:
-    """Print a table of models, if there is a base with the likeness to it, and below it the figures of the registry."""
+    """Print a table of models, and below it the figures of the registry.
+
+    With `has_likeness`, the first column is the likeness to the base of the query.
+    """
     if not models:
         is_empty = figures is not None and not figures.models
         click.echo("No models yet. Try: organ ingest FILE.gguf" if is_empty else "Nothing matches.", err=True)

@@ -24,7 +24,7 @@ class MemoryLibrary:
 
     parents: Sequence[Parent]
     found: Sequence[PlacedOrgan] = ()
-    asked: list[str] = field(default_factory=list)
+    queries: list[str] = field(default_factory=list)
     """The received queries, in order."""
 
     def parent(self, text: str) -> Parent:
@@ -34,7 +34,7 @@ class MemoryLibrary:
         raise NotFound(f"no model is registered as {text}")
 
     def organs(self, query: str, base: str | None = None) -> Iterator[PlacedOrgan]:
-        self.asked.append(query)
+        self.queries.append(query)
         parse_query(query, base=base)
         yield from self.found
 

@@ -52,10 +52,10 @@ def recipe(*grafts: dict[str, Any], **more: Any) -> Recipe:
     return read_recipe(json.dumps({"base": "base", "grafts": list(grafts), **more}))
 
 
-def plan(kin: LocalRegistry, asked: Recipe, budget: Budget) -> Plan:
+def plan(kin: LocalRegistry, requested: Recipe, budget: Budget) -> Plan:
     with kin.catalog.reading() as session:
-        check_recipe(session, asked, budget)
-        return plan_recipe(asked, RegisteredLibrary(session, kin.blobs, budget), budget)
+        check_recipe(session, requested, budget)
+        return plan_recipe(requested, RegisteredLibrary(session, kin.blobs, budget), budget)
 
 
 def make_large(kin: LocalRegistry, name: str, tensors: int) -> None:

@@ -154,7 +154,7 @@ def test_a_query_with_purification_purifies_the_organs_of_the_found_models() -> 
         "purify": {"method": "fractal", "type": "organ", "where": "theta>=1"},
     }
     plan = plan_recipe(read_recipe(json.dumps(recipe)), shelf)
-    assert sorted(shelf.asked) == ["model:base theta>=1", "model:donor theta>=1"]
+    assert sorted(shelf.queries) == ["model:base theta>=1", "model:donor theta>=1"]
     assert acts(plan)[UP] == ("grafted", "purified")
     assert acts(plan)["blk.0.ffn_gate.weight"] == ("grafted",)
 

@@ -241,7 +241,7 @@ def test_the_query_selects_organs_that_fit_the_base() -> None:
     shelf = MemoryLibrary((base(),))
     choose(base(), recipe, shelf)
     without_kin = query.replace("kin:local/base@1 ", "")
-    assert shelf.asked == [query, without_kin], "if kin give nothing, strangers are named"
+    assert shelf.queries == [query, without_kin], "kin have nothing, so a second search finds strangers to name"
 
 
 def test_an_unreadable_blob_is_an_error_and_not_a_finding() -> None:

@@ -733,7 +733,7 @@ def _load_ranked(
     """Return the placements of `rows` with their likeness, to the organ of `like:` or to the base."""
     ids = [row_id for _, row_id in rows]
     likeness: dict[int, float | None] = {}
-    if query.like is not None:
+    if query.like is not None or query.sort.field == LIKENESS:
         likeness = {row_id: value for value, row_id in rows}
     elif narrowed.base_id is not None:
         likeness = _likeness_by_id(session, narrowed.base_id, ids)
