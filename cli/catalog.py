@@ -29,9 +29,10 @@ from organs.cli.console import (
 from organs.registry.amounts import count_text, share_text, size_text, theta_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.cursor import PAGE_MAX
-from organs.registry.catalog.search import LIKENESS, MODELS, ORGANS, PARTIAL, Query, parse_query
+from organs.registry.catalog.search import GAIN, LIKENESS, MODELS, ORGANS, PARTIAL, Query, parse_query
 from organs.registry.catalog.vocabulary import BIN_DEGREES
 from organs.registry.digest import looks_like_prefix
+from organs.registry.entities.gain import MeasuredGain
 from organs.registry.entities.lineage import LineageEdge
 from organs.registry.entities.model import Model, ModelSummary
 from organs.registry.entities.organ import FacetCounts, MadeOrgan, Measurement, Organ, PlacedOrgan
@@ -52,6 +53,7 @@ _USUAL = ("theta", "spectral_signal")
 """Measures in every table. Another measure is the first column if the list is sorted by it."""
 _SEARCH_NUMBERS = ("size", "likeness", *(measure.label for measure in MEASURES.values()))
 _BAR_WIDTH = 40
+GAIN_MEANING = "gain: how much the perplexity of a validated chimera is below that of its base; more is better"
 _VALUES_SHOWN = 12
 
 
@@ -117,6 +119,8 @@ def _print_organs(organs: tuple[PlacedOrgan, ...], parsed: Query) -> None:
     columns = ["organ", "model", "tensor", "type", "dtype", *(MEASURES[name].label for name in _USUAL), "size"]
     rows = [[*(_number(name, getattr(organ, name)) for name in firsts), *_row(organ)] for organ in organs]
     print_table([*firsts.values(), *columns], rows, _SEARCH_NUMBERS)
+    if GAIN in firsts:
+        click.echo(GAIN_MEANING, err=True)
     if LIKENESS in firsts:
         click.echo("likeness: 1 for the same weights, below 0.2 for unrelated weights", err=True)
 
@@ -124,9 +128,11 @@ def _print_organs(organs: tuple[PlacedOrgan, ...], parsed: Query) -> None:
 def _first_columns(parsed: Query) -> dict[str, str]:
     """Return the members that the table begins with, and their headings.
 
-    They are the likeness to an organ or a base, and the member that the list is sorted by if no table shows it.
+    They are the likeness to an organ or a base, the measured gain if the query is about gains, and the member that the
+    list is sorted by if no table shows it.
     """
     columns = {LIKENESS: LIKENESS} if parsed.like is not None or parsed.base is not None else {}
+    columns |= {GAIN: GAIN} if parsed.mentions_gains else {}
     measure = None if parsed.like is not None else BY_FIELD.get(parsed.sort.field)
     return columns | ({measure.name: measure.label} if measure and measure.name not in _USUAL else {})
 
@@ -137,7 +143,9 @@ def _row(organ: PlacedOrgan) -> list[object]:
     return [organ.digest[:12], organ.model, name, organ.type, organ.dtype, *numbers]
 
 
-def _number(name: str, value: float | None) -> str:
+def _number(name: str, value: float | MeasuredGain | None) -> str:
+    if isinstance(value, MeasuredGain) or name == GAIN:
+        return "–" if value is None else plain(str(value))
     return MEASURES[name].text(value) if name in MEASURES else share_text(value)
 
 
@@ -423,7 +431,7 @@ def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as
         for model in page:
             click.echo(model.name)
     else:
-        _print_models(page.items, figures, has_likeness=parse_query(text, MODELS).base is not None)
+        _print_models(page.items, figures, parse_query(text, MODELS))
     if page.next is not None:
         options = [*(["--rank"] if rank else []), *(["-q"] if quiet else []), "--limit", str(limit)]
         print_more("models", text, options, page.next)
@@ -485,18 +493,21 @@ def _model_details(registry: Registry, name: str) -> ModelDetails:
     )
 
 
-def _print_models(models: Sequence[ModelSummary], figures: Figures | None, *, has_likeness: bool) -> None:
+def _print_models(models: Sequence[ModelSummary], figures: Figures | None, parsed: Query) -> None:
     """Print a table of models, and below it the figures of the registry.
 
-    With `has_likeness`, the first column is the likeness to the base of the query.
+    The first columns are the likeness to the base of the query `parsed`, and the gain if it is about gains.
     """
     if not models:
         is_empty = figures is not None and not figures.models
         click.echo("No models yet. Try: organ ingest FILE.gguf" if is_empty else "Nothing matches.", err=True)
         return
     columns = ("model", "kind", "architecture", "tensors", "parameters", "size", "θ", "license")
-    rows = [[*([share_text(model.likeness)] if has_likeness else []), *_model_row(model)] for model in models]
-    print_table([*([LIKENESS] if has_likeness else []), *columns], rows, _LIST_NUMBERS)
+    firsts = [*([LIKENESS] if parsed.base is not None else []), *([GAIN] if parsed.mentions_gains else [])]
+    rows = [[*(_number(name, getattr(model, name)) for name in firsts), *_model_row(model)] for model in models]
+    print_table([*firsts, *columns], rows, _LIST_NUMBERS)
+    if GAIN in firsts:
+        click.echo(GAIN_MEANING, err=True)
     if figures is not None:
         size = size_text(figures.size_bytes)
         models_text = "1 model" if figures.models == 1 else f"{figures.models:,} models"

@@ -1,4 +1,7 @@
-"""Chimeras: `organ compat`, `compose`, `purify` and `validate`; `transplant` and `graft` without a registry."""
+"""Chimeras: `organ compat`, `leaderboard`, `compose`, `purify` and `validate`.
+
+`transplant` and `graft` work without a registry.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from organs.cli.arguments import local_registry, registry_address, selected_registry
+from organs.cli.arguments import AFTER_HELP, local_registry, print_more, registry_address, selected_registry
 from organs.cli.composing import (
     ComposeOptions,
     make_chimera,
@@ -43,16 +46,17 @@ from organs.cli.outputs import (
     write_text,
 )
 from organs.ingest.files import FileSource
-from organs.registry.amounts import share_text, size_text
+from organs.registry.amounts import gain_text, share_text, size_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.digest import Digest
 from organs.registry.entities.chimera import ComposeResult, WrittenFile
 from organs.registry.entities.finding import Severity
+from organs.registry.entities.gain import MeasuredGraft
 from organs.registry.entities.plan import Compatibility, FitCount, TypeCompatibility
 from organs.registry.entities.verdict import RunReport, TextVerdict, VerdictReport
-from organs.registry.errors import BadLock, BadRecipe, BadSource
+from organs.registry.errors import BadLock, BadRecipe, BadSource, NotFound
 from organs.registry.names import parse_model_name
 from organs.registry.settings import Settings
 from organs.registry.validation.texts import Text, built_in_texts, read_text
@@ -187,6 +191,73 @@ def _fit_text(fit: FitCount | None) -> str:
     return f"{fit.fitting + fit.equal}/{fit.total}" + (f" ({fit.equal} equal)" if fit.equal else "")
 
 
+_ON = click.option(
+    "--on",
+    metavar="TEXTS",
+    help="Only gains on these kinds of text, such as python, code or prose; commas between them.",
+)
+
+
+@click.command()
+@click.argument("base", required=False, metavar="[BASE]")
+@_ON
+@click.option(
+    "--limit", default=20, metavar="N", show_default=True, type=click.IntRange(1, PAGE_MAX), help="Chimeras on a page."
+)
+@click.option("--after", metavar="NEXT", help=AFTER_HELP)
+@click.option("--json", "as_json", is_flag=True, help="Print the page as JSON, with the gains on all texts.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the names of the chimeras only.")
+def leaderboard(base: str | None, on: str | None, limit: int, after: str | None, as_json: bool, quiet: bool) -> None:
+    """Rank validated chimeras by what they gained over their bases, the largest gain first.
+
+    With BASE, list the best grafts for this model. A gain is the fall of the perplexity against the base, in percent,
+    as `organ validate` measured it; it counts if its interval of 95% excludes 0. The column loss has the largest rise
+    of the perplexity on any text.
+
+    Repeat the best graft: organ compose --propose BASE --on code > recipe.yaml
+    """
+    with selected_registry() as registry:
+        page = registry.leaderboard(base, on=on, limit=limit, after=after)
+    for note in page.notes:
+        click.echo(f"note: {plain(note)}", err=True)
+    if as_json:
+        print_json(page)
+        return
+    if quiet:
+        for graft in page:
+            click.echo(graft.chimera)
+    elif page.items:
+        _print_measured(page.items, with_base=base is None)
+    else:
+        click.echo(_nothing_measured(base, on), err=True)
+    if page.next is not None:
+        options = [*(["--on", on] if on else []), *(["-q"] if quiet else []), "--limit", str(limit)]
+        print_more("leaderboard", base or "", options, page.next)
+
+
+def _nothing_measured(base: str | None, on: str | None) -> str:
+    where = ("" if base is None else f" over {plain(base)}") + ("" if on is None else f" on {plain(on)}")
+    return f"No validated chimera has a settled gain or loss{where}. Run one: organ validate CHIMERA"
+
+
+def _print_measured(grafts: Sequence[MeasuredGraft], *, with_base: bool) -> None:
+    columns = ("gain", "on", "donor", "organs", *(["base"] if with_base else []), "likeness", "largest loss", "chimera")
+    rows = [
+        (
+            gain_text(graft.best.percent, graft.best.margin),
+            graft.best.text,
+            ", ".join(graft.donors) or "none",
+            graft.grafted,
+            *([graft.base] if with_base else []),
+            share_text(graft.likeness),
+            "–" if graft.worst is None else str(graft.worst),
+            f"{graft.chimera} (a parent was withdrawn)" if graft.withdrawn_parents else graft.chimera,
+        )
+        for graft in grafts
+    ]
+    print_table(columns, rows, ("gain", "likeness"))
+
+
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -209,6 +280,12 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     metavar="LOCK",
     help="Write to OUT the GGUF file that LOCK describes. Needs -o; registers nothing.",
 )
+@click.option(
+    "--propose",
+    metavar="BASE",
+    help="Print the recipe of the graft on BASE with the largest measured gain; makes nothing.",
+)
+@_ON
 @click.option("--force", is_flag=True, help="Replace existing files.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan and the result as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the chimera's name only.")
@@ -222,6 +299,8 @@ def compose(
     lock: Path | None,
     write_recipe: Path | None,
     from_lock: Path | None,
+    propose: str | None,
+    on: str | None,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -236,7 +315,17 @@ def compose(
 
     --lock writes a lock: the digests of all organs and of the base. With --from-lock, the same lock gives the same file
     in every registry that has these organs and this base.
+
+    --propose prints a recipe instead: that of the chimera which gained most over BASE when it was validated, with --on
+    on these kinds of text. Save it, change it, and compose it.
     """
+    if propose is not None:
+        if any((recipe, output, name, accept, yes, lock, write_recipe, from_lock)):
+            raise click.UsageError("--propose takes only --on, --json and -q: it prints a recipe and makes nothing")
+        _propose(propose, on, as_json=as_json, quiet=quiet)
+        return
+    if on is not None:
+        raise click.UsageError("--on needs --propose BASE")
     if from_lock is not None:
         if recipe is not None or output is None or any((name, accept, yes, lock, write_recipe)):
             raise click.UsageError(
@@ -245,7 +334,7 @@ def compose(
         _from_lock(from_lock, OutputOptions(output, force, dry_run, as_json, quiet))
         return
     if recipe is None:
-        raise click.UsageError("give a RECIPE or --from-lock LOCK")
+        raise click.UsageError("give a RECIPE, --from-lock LOCK or --propose BASE")
     options = ComposeOptions(output, force, dry_run, as_json, quiet, lock, write_recipe, yes)
     with selected_registry() as registry:
         result = make_chimera(
@@ -253,6 +342,32 @@ def compose(
         )
     print_composed(result, options)
     print_thetas(result, options)
+
+
+PROPOSALS_READ = 20
+"""Chimeras of the leaderboard among which the one to propose is looked for."""
+
+
+def _propose(base: str, on: str | None, *, as_json: bool, quiet: bool) -> None:
+    """Print the recipe of the best measured graft on `base` whose parents are all registered and not withdrawn."""
+    from organs.registry.compose.recipe_io import recipe_of, recipe_yaml
+
+    with selected_registry() as registry:
+        page = registry.leaderboard(base, on=on, limit=PROPOSALS_READ)
+        best = next((graft for graft in page if graft.best.percent > 0.0 and not graft.withdrawn_parents), None)
+        if best is None:
+            raise NotFound(
+                f"no graft on {base} has a measured gain{f' on {on}' if on else ''}; see organ compat {base}"
+            )
+    recipe = msgspec.structs.replace(best.recipe, name=None)
+    if as_json:
+        print_json(recipe)
+        return
+    if not quiet:
+        losses = "" if best.worst is None else f", and its largest loss is {best.worst}"
+        click.echo(f"# {plain(best.chimera)} gained {plain(str(best.best))}{plain(losses)}.")
+        click.echo(f"# Grafted: {plain(best.grafted)}. Other measured grafts: organ leaderboard {plain(base)}")
+    click.echo(recipe_yaml(recipe_of(recipe)), nl=False)
 
 
 def _from_lock(path: Path, options: OutputOptions) -> None:

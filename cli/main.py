@@ -33,6 +33,7 @@ GROUPS = {
     },
     "Chimeras": {
         "compat": ("organs.cli.chimeras", "Show which organs fit into a model, and why others do not."),
+        "leaderboard": ("organs.cli.chimeras", "Rank validated chimeras by what they gained over their bases."),
         "compose": ("organs.cli.chimeras", "Make the chimera that a recipe describes."),
         "purify": ("organs.cli.chimeras", "Purify organs of a model, and show θ before and after."),
         "validate": ("organs.cli.chimeras", "Run a chimera in llama.cpp, and compare it with its base."),

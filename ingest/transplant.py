@@ -23,6 +23,7 @@ from organs.ingest.files import (
 )
 from organs.ingest.sources import ModelSource, open_files
 from organs.registry.anatomy import Place, Slot
+from organs.registry.catalog.queries.gains import DonorGain
 from organs.registry.compose.lock import Lock
 from organs.registry.compose.models import (
     Parent,
@@ -94,6 +95,10 @@ class FileLibrary:
     def organs(self, query: str, base: str | None = None) -> Iterator[PlacedOrgan]:
         """Raise BadQuery: files cannot be searched."""
         raise BadQuery(query, "files cannot be searched: ingest them, and compose in the registry")
+
+    def measured(self, base: Parent, donors: Sequence[Parent]) -> dict[str, DonorGain]:
+        """Return nothing: gains are known for registered models only."""
+        return {}
 
     def in_common(self, base: Parent) -> dict[Slot, set[str]]:
         """Return an empty dictionary: files have no queries."""

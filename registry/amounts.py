@@ -51,6 +51,21 @@ def share_text(value: float | None) -> str:
     return NO_VALUE if value is None else f"{value:.3f}"
 
 
+FINE_MARGIN_PERCENT = 2.0
+"""A percentage with a smaller margin has a decimal."""
+LOSS_MAX_PERCENT = -900.0
+"""A larger loss is stated as a multiple: the perplexity is more than 10 times that of the base."""
+
+
+def gain_text(percent: float, margin: float) -> str:
+    """Return a gain in percent with its margin as text: `+5.9% ± 0.7%`, `−55% ± 11%`, `perplexity × 46`."""
+    if percent < LOSS_MAX_PERCENT:
+        return f"perplexity × {1.0 - percent / 100.0:,.0f}"
+    digits = 1 if margin < FINE_MARGIN_PERCENT else 0
+    value = round(percent, digits) + 0.0  # no negative zero
+    return f"{value:+,.{digits}f}% ± {margin:,.{digits}f}%".replace("-", "−")
+
+
 def plural_text(count: int, singular: str, plural: str) -> str:
     """Return the count with its noun: `1 place`, `12 places`."""
     return f"{count:,} {singular if count == 1 else plural}"

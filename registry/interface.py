@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from organs.registry.entities.about import Figures
     from organs.registry.entities.chimera import Chimera
     from organs.registry.entities.comparison import Comparison
+    from organs.registry.entities.gain import Leaderboard
     from organs.registry.entities.job import Job, JobPage
     from organs.registry.entities.model import ModelPage
     from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
-    from organs.registry.entities.plan import Compatibility, FittingModels
+    from organs.registry.entities.plan import Compatibility, FittingModels, RecipeFile
     from organs.registry.entities.published import ModelVersions
     from organs.registry.entities.report import Report
     from organs.registry.entities.verdict import VerdictReport
@@ -104,6 +105,15 @@ class Registry(Protocol):
 
     # Chimeras
 
+    def leaderboard(
+        self, base: str | None = None, *, on: str | None = None, limit: int = 50, after: str | None = None
+    ) -> Leaderboard:
+        """Return a page of validated chimeras with their donors, the largest measured gain first.
+
+        With `base`, only chimeras of this base are listed; with `on`, only gains on these kinds of text count:
+        `registry.leaderboard("acme/tiny", on="code")`. Raises BadQuery.
+        """
+
     def fitting(self, base: str, *, limit: int = 50) -> FittingModels:
         """Return the models with organs that fit the model `base`, by type, the most similar first.
 
@@ -113,10 +123,11 @@ class Registry(Protocol):
     def compatibility(self, base: str, donor: str) -> Compatibility:
         """Return whether organs of the model `donor` fit into the model `base`, type by type, with all findings."""
 
-    def compose(self, base: str | Recipe) -> RecipeBuilder:
+    def compose(self, base: str | Recipe | RecipeFile) -> RecipeBuilder:
         """Begin a chimera: `registry.compose("acme/base").graft("acme/coder", type="organ").plan()`.
 
-        `base` is the name of a model, or a recipe (`registry.compose.recipe_io.read_recipe` reads a recipe from text).
+        `base` is the name of a model, or a recipe: `registry.compose.recipe_io.read_recipe` reads one from text, and
+        the grafts of `leaderboard` have theirs. Raises BadRecipe.
         """
 
     def chimera(self, lock: str) -> Chimera:

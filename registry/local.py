@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from organs.registry.entities.about import Figures
     from organs.registry.entities.chimera import Chimera
     from organs.registry.entities.comparison import Comparison
+    from organs.registry.entities.gain import Leaderboard
     from organs.registry.entities.job import Job, JobPage
-    from organs.registry.entities.plan import Compatibility, FittingModels
+    from organs.registry.entities.plan import Compatibility, FittingModels, RecipeFile
     from organs.registry.entities.published import ModelVersions
     from organs.registry.entities.report import Report
     from organs.registry.entities.verdict import VerdictReport
@@ -202,6 +203,16 @@ class LocalRegistry:
         with self.catalog.reading() as session:
             return public_figures(session)
 
+    def leaderboard(
+        self, base: str | None = None, *, on: str | None = None, limit: int = 50, after: str | None = None
+    ) -> Leaderboard:
+        """Return a page of validated chimeras with their donors, the largest measured gain first."""
+        from organs.registry.catalog.queries.models import model_by_text
+        from organs.registry.compose.chimeras import leaderboard
+
+        with self.catalog.reading() as session:
+            return leaderboard(session, None if base is None else model_by_text(session, base), on, limit, after)
+
     def fitting(self, base: str, *, limit: int = 50) -> FittingModels:
         """Return the models with organs that fit the model `base`, by type, the most similar first."""
         from organs.registry.catalog.queries.fitting import fitting_models
@@ -219,13 +230,12 @@ class LocalRegistry:
             library = RegisteredLibrary(session, self.blobs)
             return check_compatibility(library.parent(base), library.parent(donor))
 
-    def compose(self, base: str | Recipe) -> Composition:
+    def compose(self, base: str | Recipe | RecipeFile) -> Composition:
         """Begin a chimera: `registry.compose("acme/base").graft("acme/coder", type="organ").plan()`."""
         from organs.registry.compose.api import Composition  # loads the codecs, which searches do not need
-        from organs.registry.compose.recipe import Recipe
+        from organs.registry.compose.recipe_io import recipe_of
 
-        recipe = Recipe(base) if isinstance(base, str) else base
-        return Composition(recipe, self.catalog, lambda: self.blobs)
+        return Composition(recipe_of(base), self.catalog, lambda: self.blobs)
 
     def chimera(self, lock: str) -> Chimera:
         """Return the chimera whose lock has a digest that begins with `lock`."""

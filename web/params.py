@@ -37,6 +37,12 @@ def requested_after() -> str | None:
     return request.args.get("after") or None
 
 
+def requested_gains() -> tuple[str | None, str | None]:
+    """Return the base and the kinds of text that a leaderboard is about: `base` and `on`; None for all."""
+    base, on = (request.args.get(name, "").strip() or None for name in ("base", "on"))
+    return base, on
+
+
 def requested_place() -> int:
     """Return the number of items before the requested page, for a list whose `next` is a number. Raises BadQuery."""
     text = request.args.get("after", "0")

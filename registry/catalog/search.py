@@ -129,6 +129,11 @@ class Query:
         """Return the terms that select values of `field`."""
         return [term for term in self.terms if isinstance(term, Choice) and term.field == field]
 
+    @property
+    def mentions_gains(self) -> bool:
+        """Whether it filters or sorts by measured gains."""
+        return bool(self.numbers(GAIN) or self.choices(ON)) or self.sort.field == GAIN
+
     def numbers(self, field: str) -> list[Numbers]:
         """Return the terms that limit the number `field`."""
         return [term for term in self.terms if isinstance(term, Numbers) and term.field == field]
@@ -172,6 +177,8 @@ class Field:
     """A term with a number, for messages."""
     values_max: int | None = None
     """The most values in one query, for fields whose values cost more than a look-up in an index."""
+    signed: bool = False
+    """Whether a comparison may be with a number below 0."""
 
     @property
     def is_numeric(self) -> bool:
@@ -202,6 +209,8 @@ LIKENESS = "likeness"
 """The field and the sort that need a base."""
 MOST_ALIKE = f"-{LIKENESS}"
 """The default order of results that are compared with a base."""
+GAIN, ON = "gain", "on"
+"""The fields that select by what validated chimeras gained, and on which texts."""
 BASE_FIELDS = ("fits", "kin")
 """The fields that name a base."""
 RECIPE_BASE = "base"
@@ -251,6 +260,12 @@ _KIN = Field(
     "this model, models with a likeness of 0.5 or more to it, and models related to it by declared or recorded lineage",
     values_max=BASES_MAX,
 )
+_ON = Field(
+    ON,
+    Kind.NAME,
+    "a gain or a loss was measured on this kind of text: python, on:code for all kinds of program code, on:prose",
+)
+_GAIN_EXAMPLE = "gain>=2 or gain:2-10"
 _LIKENESS_EXAMPLE = "likeness>=0.9 or likeness:0.5-1"
 
 YES, NO, UNKNOWN = "yes", "no", "unknown"
@@ -300,10 +315,19 @@ ORGANS = Vocabulary(
             "the correlation with the organ at the same place in the model of fits: or kin:",
             example=_LIKENESS_EXAMPLE,
         ),
+        Field(
+            GAIN,
+            Kind.NUMBER,
+            "the measured fall of the perplexity in percent when a donor gave this organ to the model of fits: or "
+            "kin:, or to any model; positive is better, and only settled results count",
+            example=_GAIN_EXAMPLE,
+            signed=True,
+        ),
+        _ON,
         _NONFINITE,
     ),
     sorts={measure.field: measure.summary for measure in MEASURES.values()}
-    | {"size": "bytes", LIKENESS: "likeness to the model of fits: or kin:"},
+    | {"size": "bytes", LIKENESS: "likeness to the model of fits: or kin:", GAIN: "measured gain"},
     default_sort="-theta",
     has_likeness=True,
 )
@@ -330,6 +354,15 @@ MODELS = Vocabulary(
         Field("grafts", Kind.WHOLE, "chimeras in this registry that have organs of the model"),
         _KIN,
         Field(LIKENESS, Kind.NUMBER, "the mean likeness of its organs to the model of kin:", example=_LIKENESS_EXAMPLE),
+        Field(
+            GAIN,
+            Kind.NUMBER,
+            "the measured fall of the perplexity in percent, of a chimera against its base or of a base with organs of "
+            "this model; positive is better, and only settled results count",
+            example=_GAIN_EXAMPLE,
+            signed=True,
+        ),
+        _ON,
         _NONFINITE,
     ),
     sorts={
@@ -342,6 +375,7 @@ MODELS = Vocabulary(
         "downloads": "downloads",
         "grafts": "chimeras that have its organs",
         LIKENESS: "likeness to the model of kin:",
+        GAIN: "measured gain",
     },
     default_sort="-new",
     has_likeness=False,
@@ -359,7 +393,9 @@ _UNITS = {"": 1, "b": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 def parse_bound(token: str, field: Field, operator: str, text: str) -> Interval:
     """Return the interval of a comparison such as `>=45`; raises BadQuery."""
-    value = _parse_number(token, field, text)
+    is_negative = field.signed and text.strip().startswith(("-", "−"))
+    value = _parse_number(token, field, text.strip()[1:] if is_negative else text)
+    value = -value if is_negative else value
     if operator == "=":
         return Interval(value, value)
     if operator.startswith(">"):

@@ -624,6 +624,48 @@ class Score(Base):
     created_at: Mapped[datetime] = mapped_column(Timestamp)
 
 
+class Gain(Base):
+    """How much lower the perplexity of a validated chimera is than that of its base, on one text."""
+
+    __tablename__ = "gains"
+    __table_args__ = (
+        UniqueConstraint("model_id", "text_digest"),
+        at_most("text", 96),
+        at_most("text_digest", 64),
+        at_most("grafted", TEXT_MAX),
+        Index("ix_gains_base_model_id_percent", "base_model_id", "percent"),
+    )
+
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"))
+    """The chimera."""
+    base_model_id: Mapped[int] = mapped_column(ForeignKey("models.id"))
+    donor_model_id: Mapped[int | None] = mapped_column(ForeignKey("models.id"), index=True)
+    """Its only donor; null if it has none or several, or if organs were also purified."""
+    grafted: Mapped[str] = mapped_column(text(TEXT_MAX))
+    """What differs from the base, as text: `organ 0-3`."""
+    text_digest: Mapped[str] = mapped_column(text(64))
+    percent: Mapped[float] = mapped_column(Number)
+    """The fall of the perplexity in percent of the base's: negative if the perplexity rose."""
+    margin: Mapped[float] = mapped_column(Number)
+    """Half of the interval of 95%, in percent."""
+    tokens: Mapped[int] = mapped_column(Big)
+    settled: Mapped[bool] = mapped_column(Flag)
+    """Whether the interval excludes 0. Searches find only settled gains."""
+    text: Mapped[str] = mapped_column(text(96))
+    """The name of the text."""
+
+
+class GainOrgan(Base):
+    """An organ to which the gains of a chimera are attributed: one of those that its only donor gave, or a result."""
+
+    __tablename__ = "gain_organs"
+
+    organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"), primary_key=True)
+    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), primary_key=True, index=True)
+    """The chimera."""
+
+
 class Token(Base):
     """A token of a contributor. Only a digest of its secret is stored."""
 

@@ -25,6 +25,11 @@ REACHABLE_STATES = ("visible", "yanked")
 MODEL_KINDS = ("model", "adapter", "vocabulary")
 RELATIONS = ("finetune", "quantized", "adapter", "grafted", "purified", "merged", "dissected", "relative")
 VERDICTS = ("broken", "undecided", "inert", "degraded", "gains", "coherent")
+TEXT_GROUPS = {
+    "code": ("python", "javascript"),
+    "prose": ("documentation", "encyclopedic", "narrative"),
+}
+"""Kinds of built-in texts that `on:` accepts under one name."""
 CONTRIBUTOR_STATES = ("active", "suspended")
 MANAGE_TOKENS = "tokens"
 SCOPES = ("read", "upload", "admin", MANAGE_TOKENS)

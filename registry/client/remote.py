@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from organs.registry.compose.lock import Lock
     from organs.registry.compose.recipe import Recipe
     from organs.registry.entities.comparison import Comparison
-    from organs.registry.entities.plan import Compatibility, FittingModels
+    from organs.registry.entities.gain import Leaderboard
+    from organs.registry.entities.plan import Compatibility, FittingModels, RecipeFile
     from organs.registry.entities.report import Report
     from organs.registry.entities.verdict import VerdictReport
     from organs.registry.models import RegisteredModel
@@ -173,6 +174,15 @@ class RemoteRegistry:
         """Return the numbers of visible models and of their organs, and the size of their files."""
         return self.connection.read(Root, API).figures
 
+    def leaderboard(
+        self, base: str | None = None, *, on: str | None = None, limit: int = 50, after: str | None = None
+    ) -> Leaderboard:
+        """Return a page of validated chimeras with their donors, the largest measured gain first."""
+        from organs.registry.entities.gain import Leaderboard
+
+        check_limit(limit)
+        return self.connection.read(Leaderboard, f"{API}/leaderboard", base=base, on=on, limit=limit, after=after)
+
     def fitting(self, base: str, *, limit: int = 50) -> FittingModels:
         """Return the models with organs that fit the model `base`, by type, the most similar first."""
         from organs.registry.entities.plan import FittingModels
@@ -267,15 +277,14 @@ class RemoteRegistry:
         """
         return fetch(self.connection, self.whole_file(name), Path(path), progress)
 
-    def compose(self, base: str | Recipe) -> RemoteComposition:
+    def compose(self, base: str | Recipe | RecipeFile) -> RemoteComposition:
         """Begin a chimera, which the server plans and makes: `registry.compose("acme/base").graft("acme/coder")`."""
         from organs.registry.client.composition import (
             RemoteComposition,
         )  # imports the codecs, which searches do not need
-        from organs.registry.compose.recipe import Recipe
+        from organs.registry.compose.recipe_io import recipe_of
 
-        recipe = Recipe(base) if isinstance(base, str) else base
-        return RemoteComposition(recipe, self)
+        return RemoteComposition(recipe_of(base), self)
 
     def close(self) -> None:
         """Close the connections."""

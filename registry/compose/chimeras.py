@@ -1,4 +1,4 @@
-"""Registered chimeras: lists, the complete description of a chimera, and the card of a model."""
+"""Registered chimeras: lists, the leaderboard, the complete description of a chimera, and the card of a model."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import count_text, size_text, theta_text
 from organs.registry.catalog.queries import chimeras as chimera_rows
+from organs.registry.catalog.queries import gains as gain_rows
 from organs.registry.catalog.queries.chimeras import WithdrawnAncestor, chimera_of, recorded_children, recorded_parents
 from organs.registry.catalog.queries.models import (
     files_of,
@@ -22,6 +23,7 @@ from organs.registry.catalog.queries.models import (
     model_by_name,
     placements_of,
 )
+from organs.registry.catalog.queries.search import gains_for
 from organs.registry.catalog.tables import Chimera as ChimeraRow
 from organs.registry.catalog.tables import Model, ModelFile, Placement
 from organs.registry.catalog.tables import Verdict as VerdictRow
@@ -47,6 +49,7 @@ from organs.registry.entities.chimera import (
     DerivedModel,
 )
 from organs.registry.entities.finding import WITHDRAWN_CODES, Finding, Severity, in_order, stored_findings
+from organs.registry.entities.gain import Leaderboard
 from organs.registry.entities.plan import ADAPTER, GRAFTED, ParentModel, PlanChange, PlanPart, Prediction
 from organs.registry.entities.published import LICENSE_MAX
 from organs.registry.entities.verdict import Verdict, VerdictReport, VerdictSummary
@@ -64,6 +67,20 @@ def chimera_page(session: Session, limit: int, after: str | None = None) -> Chim
         _summary(model, chimera, verdicts.get(model.id), withdrawn.get(model.id, ())) for model, chimera in page.items
     ]
     return ChimeraPage(items=tuple(items), next=page.next)
+
+
+def leaderboard(
+    session: Session, base: Model | None, on: str | None, limit: int, after: str | None = None
+) -> Leaderboard:
+    """Return the next `limit` validated chimeras after the cursor `after`, by their largest settled gain.
+
+    Only gains over the model `base` count, and only on the texts `on`: names of texts or of groups of texts, separated
+    by commas. None means any base, and any text. Raises BadQuery.
+    """
+    notes: list[str] = []
+    gains = gains_for(session, base, on, notes)
+    page = gain_rows.leaderboard(session, gains, limit, after, lambda text: recipe_file(recipe_from_json(text)))
+    return msgspec.structs.replace(page, notes=tuple(notes))
 
 
 def chimera_by_lock(session: Session, prefix: str) -> Chimera:

@@ -17,6 +17,7 @@ from organs.registry.amounts import names_text
 from organs.registry.anatomy import OUTPUT_MATRIX, TOKEN_EMBEDDING, OrganType, Place, Slot, Tower, place_of
 from organs.registry.assembly import first_header
 from organs.registry.catalog.queries.chimeras import names_of_chimeras
+from organs.registry.catalog.queries.gains import DonorGain, gains_of_donors
 from organs.registry.catalog.queries.models import model_by_text
 from organs.registry.catalog.queries.organs import models_in_common, tensor_rows
 from organs.registry.catalog.queries.relatives import models_by_id, parents_of
@@ -439,6 +440,10 @@ class Library(Protocol):
         """Return the other models that have the same organ as `base`, by place."""
         ...
 
+    def measured(self, base: Parent, donors: Sequence[Parent]) -> Mapping[str, DonorGain]:
+        """Return what `donors` gained in validated chimeras of `base`, by label. Donors without a result are absent."""
+        ...
+
 
 @dataclass(slots=True)
 class RegisteredLibrary:
@@ -480,6 +485,15 @@ class RegisteredLibrary:
             self._common[base.model_id] = names = models_in_common(self.session, base.model_id)
             self.budget.spend(COMMON_COST * sum(map(len, names.values())))
         return self._common[base.model_id]
+
+    def measured(self, base: Parent, donors: Sequence[Parent]) -> Mapping[str, DonorGain]:
+        """Return what `donors` gained in validated chimeras of `base`, by label."""
+        labels = {donor.model_id: donor.label for donor in donors if donor.model_id is not None}
+        if base.model_id is None or not labels:
+            return {}
+        self.budget.spend(QUERY_COST)
+        gains = gains_of_donors(self.session, base.model_id, labels)
+        return {labels[donor_id]: gain for donor_id, gain in gains.items()}
 
     def _names_of_chimeras(self) -> frozenset[str]:
         if self._chimeras is None:

@@ -577,6 +577,7 @@ def _finish_plan(draft: _Draft) -> Plan:
         *check_replacements(base, draft.chosen.replacements),
         *_encoding_findings(parts),
         *_purification_findings(base, parts),
+        *_measured_findings(draft.library, base, parents[1:]),
         *_metadata_findings(base, parents, recipe),
         *check_withdrawn(parents),
         *license.findings,
@@ -634,6 +635,14 @@ def _purification_findings(base: Parent, parts: Sequence[PlannedPart]) -> list[F
     if not names:
         return []
     return [Finding(Severity.INFO, "purification-cost", PURIFICATION_COST, models=(base.label,), organs=tuple(names))]
+
+
+def _measured_findings(library: Library, base: Parent, donors: Sequence[Parent]) -> Iterator[Finding]:
+    """Yield `measured-graft` for each donor whose organs were measured in a chimera of `base`: the best result."""
+    for label, gain in library.measured(base, donors).items():
+        worst = "" if gain.worst is None else f", at worst {gain.worst}"
+        sentence = f"Validated before: {gain.chimera}, with {gain.grafted} of {label}. At best {gain.best}{worst}."
+        yield Finding(Severity.INFO, "measured-graft", sentence, models=(base.label, label))
 
 
 def _metadata_findings(base: Parent, parents: Sequence[Parent], recipe: Recipe) -> list[Finding]:

@@ -664,6 +664,16 @@ def recipe_file(recipe: Recipe) -> RecipeFile:
     return msgspec.convert(recipe_values(recipe), RecipeFile)
 
 
+def recipe_of(base: str | Recipe | RecipeFile) -> Recipe:
+    """Return a recipe itself, the recipe of an entity, or a recipe without steps for the name of a base.
+
+    Raises BadRecipe for an entity with invalid members.
+    """
+    if isinstance(base, str):
+        return Recipe(base)
+    return base if isinstance(base, Recipe) else read_recipe(msgspec.json.encode(base))
+
+
 class _Dumper(yaml.SafeDumper):
     """A dumper that writes lists of plain values on one line, indents other lists, and quotes ambiguous texts."""
 

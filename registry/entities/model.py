@@ -26,6 +26,7 @@ from organs.registry.entities.base import (
     Word,
 )
 from organs.registry.entities.finding import Findings
+from organs.registry.entities.gain import MeasuredGain
 from organs.registry.entities.lineage import EDGES_MAX, LineageEdge
 from organs.registry.entities.plan import RecipeFile
 
@@ -62,6 +63,13 @@ class ModelSummary(Entity, frozen=True, kw_only=True):
     ) = None
     likeness: (
         Annotated[Likeness, Meta(description="Only in searches with `kin:`: its likeness to that model.")] | None
+    ) = None
+    gain: (
+        Annotated[
+            MeasuredGain,
+            Meta(description="Only in searches by `gain` or `on`: its largest settled gain, as a chimera or a donor."),
+        ]
+        | None
     ) = None
 
     def __repr__(self) -> str:

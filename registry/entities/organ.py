@@ -26,6 +26,7 @@ from organs.registry.entities.base import (
     Theta,
     Word,
 )
+from organs.registry.entities.gain import MeasuredGain
 from organs.registry.measures import MEASURES
 
 PLACES_MAX = 100
@@ -70,6 +71,8 @@ class PlacedOrgan(Measures, frozen=True, kw_only=True):
     nonfinite: Annotated[Count, Meta(description="Values that are NaN or infinite; null if not counted.")] | None
     likeness: Likeness | None = None
     """In a search with `like:`, the correlation of the fingerprints; with a base, the likeness to its organ there."""
+    gain: MeasuredGain | None = None
+    """In a search with a base, `gain` or `on`: the largest settled gain of a chimera that its donor gave it to."""
     model_state: Word = "visible"
 
     def __repr__(self) -> str:
@@ -252,10 +255,19 @@ class Organ(Entity, frozen=True, kw_only=True):
 
 
 def organs_html(organs: Sequence[PlacedOrgan]) -> str:
-    """Return organs as a table for notebooks, with a column for likeness if they were ranked by it."""
+    """Return organs as a table for notebooks, with columns for likeness and gain if any organ has them."""
     has_likeness = any(organ.likeness is not None for organ in organs)
-    rows = [[*_row(organ), *([share_text(organ.likeness)] if has_likeness else [])] for organ in organs]
-    return notebook.table([*_COLUMNS, *(["likeness"] if has_likeness else [])], rows, _NUMBERS)
+    has_gain = any(organ.gain is not None for organ in organs)
+    rows = [
+        [
+            *_row(organ),
+            *([share_text(organ.likeness)] if has_likeness else []),
+            *([str(organ.gain or "")] if has_gain else []),
+        ]
+        for organ in organs
+    ]
+    columns = [*_COLUMNS, *(["likeness"] if has_likeness else []), *(["gain"] if has_gain else [])]
+    return notebook.table(columns, rows, _NUMBERS)
 
 
 def _row(organ: PlacedOrgan) -> tuple[str, ...]:

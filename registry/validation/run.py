@@ -23,6 +23,7 @@ from organs.registry.catalog.queries.chimeras import chimera_of, stored_score
 from organs.registry.catalog.queries.models import is_digest, metadata_of, model_by_digest, model_by_name
 from organs.registry.catalog.register.chimeras import (
     add_verdict,
+    record_gains,
     record_score,
 )
 from organs.registry.catalog.tables import Chimera, Model
@@ -101,9 +102,13 @@ def run_chimera(
     run = RunResult(trial.model.full_name, trial.base.full_name, tuple(donors), result, left_out)
     with catalog.writing() as session:
         verdict = result.verdict
-        report = encode(verdict_report(run)).decode()
+        report = verdict_report(run)
         strength = sum(min(text.tokens, TOKENS_ENOUGH) for text in verdict.texts)
-        add_verdict(session, trial.model.id, result.runtime, verdict.kind.value, verdict.reason, report, strength)
+        stored = encode(report).decode()
+        add_verdict(session, trial.model.id, result.runtime, verdict.kind.value, verdict.reason, stored, strength)
+        chimera = chimera_of(session, trial.model.id)
+        if chimera is not None:  # it may have been removed during the run
+            record_gains(session, chimera, report.texts)
     return run
 
 

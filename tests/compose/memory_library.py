@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from organs.registry.anatomy import Slot
+from organs.registry.catalog.queries.gains import DonorGain
 from organs.registry.catalog.search import parse_query
 from organs.registry.compose.models import (
     Parent,
@@ -37,6 +38,9 @@ class MemoryLibrary:
         self.queries.append(query)
         parse_query(query, base=base)
         yield from self.found
+
+    def measured(self, base: Parent, donors: Sequence[Parent]) -> dict[str, DonorGain]:
+        return {}
 
     def in_common(self, base: Parent) -> dict[Slot, set[str]]:
         shared: dict[Slot, set[str]] = {}

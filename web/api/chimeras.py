@@ -1,12 +1,14 @@
-"""Chimeras: list, get, compose, graft, purify, validate; the address of a file."""
+"""Chimeras: list, rank, get, compose, graft, purify, validate; the address of a file."""
 
 from __future__ import annotations
 
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.models import model_by_name, model_by_text
 from organs.registry.compose.chimeras import chimera_by_lock, chimera_page
+from organs.registry.compose.chimeras import leaderboard as leaderboard_page
 from organs.registry.digest import Digest, parse_prefix
 from organs.registry.entities.chimera import Assembly, AssemblyRequest, Chimera, ChimeraPage
+from organs.registry.entities.gain import Leaderboard
 from organs.registry.entities.job import GraftRequest, Job, PurificationRequest, ValidationRequest
 from organs.registry.entities.plan import RecipeRequest
 from organs.registry.errors import BadDigest, BadName, BadRequest
@@ -14,8 +16,10 @@ from organs.registry.names import MODEL_TEXT_MAX_LENGTH, ModelName, parse_model_
 from organs.web.api.operation import (
     ACCEPTED,
     AFTER,
+    ANY_BASE,
     LIMIT,
     LOCK,
+    ON_TEXTS,
     ROOT,
     json_body,
     operation,
@@ -28,6 +32,7 @@ from organs.web.api.plans import GROUP, RECIPE_EXAMPLE
 from organs.web.downloads import whole_model
 from organs.web.params import (
     requested_after,
+    requested_gains,
     requested_limit,
 )
 from organs.web.responses import (
@@ -67,6 +72,25 @@ def chimera(lock: str) -> Chimera:
     """Return the recipe, parents, findings, prediction and verdicts of a chimera, and every changed organ."""
     with reading(settings().search_seconds) as session:
         return chimera_by_lock(session, checked_lock(lock))
+
+
+@operation(
+    "/leaderboard",
+    group=GROUP,
+    summary="Rank donors by measured gain",
+    parameters=(ANY_BASE, ON_TEXTS, LIMIT, AFTER),
+    answer=Leaderboard,
+    refusals=(404,),
+    example=f"{ROOT}/leaderboard?on=code&limit=1",
+)
+def leaderboard() -> Leaderboard:
+    """Return the validated chimeras with their donors, the largest gain first: the fall of the perplexity against the
+    base, in percent. A gain counts if its interval of 95% excludes 0.
+    """
+    base, on = requested_gains()
+    limit, after = requested_limit(), requested_after()
+    with reading(settings().search_seconds) as session:
+        return leaderboard_page(session, None if base is None else model_by_text(session, base), on, limit, after)
 
 
 @writing_operation(

@@ -417,6 +417,18 @@ COUNTS = Parameter("counts", "1 to include counts for the whole search.", _SWITC
 EVERY_PART = Parameter(
     "every_part", "1 to list every organ of the result in `parts`, also the unchanged ones.", _SWITCH, "0"
 )
+ANY_BASE = Parameter(
+    "base",
+    "Only chimeras of this base: its name, or `sha256:` and a digest of its file.",
+    {"type": "string", "maxLength": 203},
+    "local/Zoo-A-2M-v1.0-F16",
+)
+ON_TEXTS = Parameter(
+    "on",
+    "Only gains on these kinds of text, separated by commas, such as `python` or `code`; without it, on any text.",
+    _QUERY,
+    "code",
+)
 LOCK_TOO = Parameter(
     "lock", "1 to include the lock, if the chimera can be made and no organ must be computed first.", _SWITCH, "0"
 )

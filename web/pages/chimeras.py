@@ -1,4 +1,4 @@
-"""Chimeras: the list, and one chimera with its parts, prediction, verdicts and commands."""
+"""Chimeras: the list, the leaderboard, and one chimera with its parts, prediction, verdicts and commands."""
 
 from __future__ import annotations
 
@@ -11,14 +11,21 @@ from flask import request, url_for
 from msgspec.structs import asdict
 
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
+from organs.registry.catalog.queries.models import model_by_text
 from organs.registry.catalog.queries.organs import organs_of_model
+from organs.registry.catalog.vocabulary import TEXT_GROUPS
 from organs.registry.compose.chimeras import chimera_by_lock, chimera_page
+from organs.registry.compose.chimeras import leaderboard as leaderboard_page
 from organs.registry.entities.chimera import Chimera, ChimeraPage
 from organs.registry.entities.finding import Severity
+from organs.registry.entities.gain import Leaderboard, MeasuredGraft
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.report import Cell
 from organs.registry.entities.verdict import RunReport, TextScore, TextVerdict, VerdictReport
+from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, NotFound
+from organs.registry.validation.texts import KINDS
 from organs.registry.validation.verdict import change_text, figure
+from organs.web.error_pages import status_of
 from organs.web.pages.anatomy import (
     READINGS,
     acts_text,
@@ -29,16 +36,20 @@ from organs.web.pages.anatomy import (
     marks,
     with_marks,
 )
+from organs.web.pages.compose import recipe_address
 from organs.web.pages.jobs import VALIDATE, active_validations, missing_runtime
+from organs.web.pages.lineage import offered_names
 from organs.web.pages.models import pull_lines
+from organs.web.pages.organs import gain_cells
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages, writing_form
 from organs.web.params import (
     requested_after,
     requested_choice,
+    requested_gains,
     requested_limit,
 )
 from organs.web.permissions import queue_job
-from organs.web.responses import model_address, reading, settings, with_parameters
+from organs.web.responses import model_address, plain_page, reading, settings, with_parameters
 
 READINGS_HERE = ("theta", "spectral", "size", "change")
 COMPUTED_SHOWN = 60
@@ -96,6 +107,71 @@ def _context(page: ChimeraPage) -> Context:
 def _sheet(page: ChimeraPage) -> Sheet:
     keys = (*COLUMNS[:1], "parents", *COLUMNS[1:])
     return Sheet(keys, [[_cell(getattr(chimera, key)) for key in keys] for chimera in page])
+
+
+LEADERBOARD_COLUMNS = (
+    *("chimera", "lock_id", "base", "donors", "grafted", "likeness", "verdict"),
+    *("gain", "gain_margin", "gain_text", "loss", "loss_margin", "loss_text"),
+)
+"""Columns of the leaderboard as CSV."""
+
+
+@paged(pages, "/leaderboard", csv=True, api="leaderboard")
+def leaderboard() -> Page:
+    """Show the validated chimeras of the base in `base`, or of all, by their largest gain on the texts in `on`."""
+    base, on = requested_gains()
+    limit, after = requested_limit(), requested_after()
+    try:
+        with reading(settings().search_seconds) as session:
+            row = None if base is None else model_by_text(session, base)
+            page = leaderboard_page(session, row, on, limit, after)
+            name = None if row is None else row.full_name
+    except (NotFound, BadName, BadDigest, Ambiguous, BadQuery) as error:
+        if not plain_page():
+            raise
+        problem, status = str(error).rstrip("?.") + ".", status_of(error)
+        return Page("leaderboard.html", {"items": []}, extra=lambda: _board_context((), None, problem), status=status)
+    return Page(
+        "leaderboard.html",
+        {"items": page.items, "notes": page.notes},
+        extra=lambda: _board_context(page.items, name, None, page.next),
+        sheet=lambda: _board_sheet(page),
+        next=page.next,
+    )
+
+
+def _board_context(
+    grafts: Sequence[MeasuredGraft], base: str | None, problem: str | None, following: str | None = None
+) -> Context:
+    requested = {name: request.args.get(name, "").strip() for name in ("base", "on", "limit")}
+    path, chosen = url_for("pages.leaderboard"), {name: text for name, text in requested.items() if text}
+    on = requested["on"] or "code"
+    search_text = f"type:organ {f'fits:{base} ' if base else ''}on:{on} sort:-gain"
+    return {
+        "base": base,
+        "problem": problem,
+        "requested": (requested["base"], requested["on"]),
+        "names": offered_names(),
+        "texts": [*TEXT_GROUPS, *KINDS],
+        "recipes": {graft.lock_id: recipe_address(graft.recipe) for graft in grafts},
+        "following": following and with_parameters(path, chosen | {"after": following}),
+        "first": with_parameters(path, chosen) if request.args.get("after") else None,
+        "search": url_for("pages.organs", q=search_text),
+        "search_text": search_text,
+        "compose": url_for("pages.compose", base=base),
+        "csv": with_parameters(url_for("pages.leaderboard_csv"), chosen | {"limit": "1000"}),
+    }
+
+
+def _board_sheet(page: Leaderboard) -> Sheet:
+    rows = [
+        [
+            *(graft.chimera, graft.lock_id, graft.base, " ".join(graft.donors), graft.grafted),
+            *(graft.likeness, graft.verdict, *gain_cells(graft.best), *gain_cells(graft.worst)),
+        ]
+        for graft in page
+    ]
+    return Sheet(LEADERBOARD_COLUMNS, rows)
 
 
 def _cell(value: object) -> Cell:

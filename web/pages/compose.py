@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote, urlencode
 
-from flask import abort, redirect, request, url_for
+from flask import abort, g, redirect, request, url_for
 from msgspec.structs import asdict
 from sqlalchemy.orm import Session
 from werkzeug.datastructures import MultiDict
@@ -18,17 +18,25 @@ from organs.registry.catalog.queries.search import search_models
 from organs.registry.catalog.search import MODELS, parse_query, short_text
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
+from organs.registry.compose.chimeras import leaderboard
 from organs.registry.compose.compatibility import check_compatibility
 from organs.registry.compose.plan import Plan
 from organs.registry.compose.planner import PURIFICATION_COST
 from organs.registry.compose.recipe import ENCODINGS, Graft, PurifyMethod, Recipe
-from organs.registry.compose.recipe_io import recipe_findings, recipe_python, recipe_values
+from organs.registry.compose.recipe_io import recipe_findings, recipe_of, recipe_python, recipe_values
 from organs.registry.compose.steps import LISTS, PARAMETERS, Step, read_steps, step_paths, step_text, step_texts
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.model import ModelSummary
 from organs.registry.entities.organ import PlacedOrgan
-from organs.registry.entities.plan import Candidates, Compatibility, CompositionState, FitCount, FittingModels
-from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, BadRecipe, NotAllowed, NotFound
+from organs.registry.entities.plan import (
+    Candidates,
+    Compatibility,
+    CompositionState,
+    FitCount,
+    FittingModels,
+    RecipeFile,
+)
+from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, BadRecipe, NotAllowed, NotFound, TooSlow
 from organs.web.error_pages import status_of
 from organs.web.pages.anatomy import (
     cell_grid,
@@ -162,6 +170,11 @@ def graft_address(place: PlacedOrgan) -> str | None:
     return compose_address([("graft", step_text({"from": place.model, "slot": place.slot, **block}))])
 
 
+def recipe_address(file: RecipeFile) -> str:
+    """Return the address of the composing page with the steps of a recipe, without its name."""
+    return compose_address(step_texts(replace(recipe_of(file), name=None)))
+
+
 def replacing(recipe: Recipe, step: Step) -> Recipe:
     """Return `recipe` with the graft of `step`. It replaces the graft with the same selection."""
     (graft,) = read_steps([("base", recipe.base), step]).grafts
@@ -281,7 +294,27 @@ def _page_context(bench: Workbench) -> Context:
             [*requested.steps, *([("cell", requested.cell)] if requested.cell else [])], "pages.compose_json"
         ),
         "too_slow": TOO_SLOW,
+        "measured": _measured_offers(plan.base.label),
+        "leaderboard": url_for("pages.leaderboard", base=plan.base.label),
     }
+
+
+MEASURED_SHOWN = 5
+
+
+def _measured_offers(base: str) -> list[Context]:
+    """Return the grafts with the largest measured gains over `base`, each with the address of its recipe."""
+    try:
+        with reading(settings().counts_seconds) as session:
+            page = leaderboard(session, model_by_text(session, base), None, MEASURED_SHOWN)
+    except TooSlow:
+        g.not_cached = True  # the next request may be fast enough
+        return []
+    return [
+        {"graft": graft, "address": recipe_address(graft.recipe)}
+        for graft in page
+        if graft.best.percent > 0.0 and not graft.withdrawn_parents
+    ]
 
 
 def _step_list(bench: Workbench) -> list[Context]:
@@ -451,6 +484,7 @@ def _fits_context(fits: Fits | None, base: str, donor: str, problem: str | None)
         "types_shown": [kind for kind in GRAFTED_TYPES if any(kind in model.types for model in models)],
         "details": {name: compose_address([("base", base), ("donor", name)], ENDPOINT) for name in names},
         "compose": compose_address([("base", base)]) if fits else None,
+        "leaderboard": url_for("pages.leaderboard", base=base) if fits else None,
         "twin": twin("pages.compose_fits_json") if base else None,
     }
 

@@ -31,6 +31,7 @@ from organs.registry.catalog.queries.search import search_models
 from organs.registry.catalog.register.models import edit_model, hide_model
 from organs.registry.catalog.search import (
     CHIMERA,
+    GAIN,
     LIKENESS,
     MODELS,
     PARTIAL,
@@ -63,7 +64,7 @@ from organs.web.downloads import (
 from organs.web.pages.anatomy import COMPARED, READINGS, acts_text, anatomy
 from organs.web.pages.charts import depth_shown
 from organs.web.pages.jobs import active_validations, missing_runtime
-from organs.web.pages.organs import CSV_COLUMNS, Column, heading, organ_rows
+from organs.web.pages.organs import CSV_COLUMNS, GAIN_COLUMNS, Column, gain_cells, heading, organ_rows
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages, writing_form
 from organs.web.params import (
     requested_after,
@@ -279,8 +280,14 @@ COLUMNS = (
     Column("created_at", "added", "When the model was added.", sort="new"),
 )
 """Columns of the table of models. `models.html` has its table cells in the same order."""
+GAIN_COLUMN = Column(
+    GAIN,
+    GAIN,
+    "Fall of the perplexity: of a chimera against its base, or of a base with organs of this model.",
+    sort=GAIN,
+)
 LIKENESS_COLUMN = Column(LIKENESS, LIKENESS, "Mean likeness of its matrices to those of the base.", sort=LIKENESS)
-"""The column after the name, in lists with a base."""
+"""The column after the name, in lists with a base. GAIN_COLUMN follows it if the query is about gains."""
 CSV_MODEL_COLUMNS = (
     *("name", "title", "kind", "architecture", "license", "parameters", "tensors", "size_bytes", "mean_theta"),
     *("mean_signal", "complete", "digest", "created_at", "downloads", "grafts", "nonfinite_tensors", LIKENESS),
@@ -313,11 +320,14 @@ def models() -> Page:
 
 def _list_context(query: Query, page: ModelPage) -> Context:
     has_base = query.base is not None
-    columns = [*COLUMNS[:1], *([LIKENESS_COLUMN] if has_base else []), *COLUMNS[1:]]
+    has_gain = query.mentions_gains
+    firsts = [*([LIKENESS_COLUMN] if has_base else []), *([GAIN_COLUMN] if has_gain else [])]
+    columns = [*COLUMNS[:1], *firsts, *COLUMNS[1:]]
     return {
         "text": short_text(query, MODELS),
         "headings": [heading(query, column, _sort_address(query, column)) for column in columns],
         "has_likeness": has_base,
+        "has_gain": has_gain,
         "following": page.next and _address(query, after=page.next, limit=request.args.get("limit", "")),
         "first": _address(query) if request.args.get("after") else None,
         "examples": _examples(),
@@ -338,8 +348,11 @@ def _examples() -> list[Context]:
 
 
 def _models_sheet(page: ModelPage) -> Sheet:
-    rows = [msgspec.to_builtins(model) for model in page]
-    return Sheet(CSV_MODEL_COLUMNS, [[row[key] for key in CSV_MODEL_COLUMNS] for row in rows])
+    rows = []
+    for model in page:
+        values = msgspec.to_builtins(model)
+        rows.append([*(values[key] for key in CSV_MODEL_COLUMNS), *gain_cells(model.gain)])
+    return Sheet((*CSV_MODEL_COLUMNS, *GAIN_COLUMNS), rows)
 
 
 TAGS_SEPARATOR = ","

@@ -13,6 +13,7 @@ from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.queries.organs import organ_detail
 from organs.registry.catalog.queries.search import search_organs
 from organs.registry.catalog.search import (
+    GAIN,
     LIKENESS,
     ORGANS,
     Query,
@@ -28,6 +29,7 @@ from organs.registry.catalog.vocabulary import (
     BIN_DEGREES,
     THETA_MAX_DEGREES,
 )
+from organs.registry.entities.gain import Gain
 from organs.registry.entities.organ import FacetCounts, Measurement, Organ, OrganPage, PlacedOrgan
 from organs.registry.entities.report import Cell
 from organs.registry.errors import BadQuery, NotFound, TooSlow
@@ -94,20 +96,30 @@ class Column:
 ORGAN = Column("organ", "organ", classes="")
 LIKENESS_COLUMN = Column(LIKENESS, LIKENESS_TO_ORGAN.label, LIKENESS_TO_ORGAN.meaning)
 BASE_COLUMN = Column(LIKENESS, LIKENESS, LIKENESS_TO_BASE, sort=LIKENESS)
+GAIN_COLUMN = Column(
+    GAIN, GAIN, "How much lower the perplexity of a validated chimera with this organ is than its base's.", sort=GAIN
+)
 TYPE = Column("type", "type, tensor type, shape", classes="hide-small")
 SIZE = Column("size", "size", "Size of the organ in a GGUF file.", sort="size")
-CSV_COLUMNS = (
+GAIN_COLUMNS = ("gain", "gain_margin", "gain_text")
+_CSV_MEMBERS = (
     *("digest", "model", "name", "type", "tower", "block", "slot", "dtype", "shape", "size_bytes", *MEASURE_NAMES),
     *("architecture", "license", "nonfinite", "likeness", "model_state"),
 )
-"""Columns of lists of organs as CSV: members of `PlacedOrgan`."""
+CSV_COLUMNS = (*_CSV_MEMBERS, *GAIN_COLUMNS)
+"""Columns of lists of organs as CSV: members of `PlacedOrgan`, then its gain."""
+
+
+def gain_cells(gain: Gain | None) -> list[Cell]:
+    """Return a gain in percent, its margin and its text, for GAIN_COLUMNS; empty cells without a gain."""
+    return [None, None, None] if gain is None else [gain.percent, gain.margin, gain.text]
 
 
 def columns(query: Query) -> list[Column]:
-    """Return the columns of the table. A search with `like:` or a base has a column for the likeness. Of the measures,
-    the table has those that lists show and the measure of the sort order.
+    """Return the columns of the table.
 
-    Headings of measures come from `registry.measures`.
+    A search with `like:` or a base has a column for the likeness, and a search about gains one for the gain.
+    The measures are those that lists show and the one that sorts; their headings come from `registry.measures`.
     """
     is_alike = query.like is not None
     sort = None if is_alike else query.sort.field
@@ -115,6 +127,7 @@ def columns(query: Query) -> list[Column]:
     return [
         ORGAN,
         *([LIKENESS_COLUMN] if is_alike else [BASE_COLUMN] if query.base is not None else []),
+        *([GAIN_COLUMN] if query.mentions_gains else []),
         TYPE,
         *(Column(entry.name, entry.label, entry.meaning, sort=entry.field, measure=entry) for entry in measures),
         SIZE,
@@ -126,7 +139,7 @@ def organ_rows(organs: Iterable[PlacedOrgan]) -> list[list[Cell]]:
     rows = []
     for organ in organs:
         values: Context = structs.asdict(organ) | {"shape": "x".join(map(str, organ.shape))}
-        rows.append([values[name] for name in CSV_COLUMNS])
+        rows.append([*(values[name] for name in _CSV_MEMBERS), *gain_cells(organ.gain)])
     return rows
 
 

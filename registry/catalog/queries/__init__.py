@@ -8,6 +8,7 @@ fitting         `fits:`: the organs and models that fit a base
 relatives       organs with fingerprints, and edges of lineage
 reports         the rows of reports and dissections
 chimeras        chimeras by page, by lock and by source; computations, scores and verdicts
+gains           what validated chimeras gained: by organ, by model, and the leaderboard
 jobs            jobs by id and by page, and whether a job waits
 accounts        accounts, their tokens and sessions, what each has stored, and their quotas
 administration  what administrators see

@@ -36,6 +36,7 @@ from organs.registry.catalog.tables import (
 )
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import Digest, looks_like_prefix, parse_prefix
+from organs.registry.entities.gain import MeasuredGain
 from organs.registry.entities.model import ModelSummary, TypeSummary
 from organs.registry.entities.plan import ACTS
 from organs.registry.entities.published import (
@@ -228,7 +229,9 @@ def composed_among(session: Session, model_ids: Collection[int]) -> frozenset[in
     return frozenset(session.scalars(select(Chimera.model_id).where(Chimera.model_id.in_(model_ids))))
 
 
-def model_summary(model: Model, *, composed: bool, likeness: float | None = None) -> ModelSummary:
+def model_summary(
+    model: Model, *, composed: bool, likeness: float | None = None, gain: MeasuredGain | None = None
+) -> ModelSummary:
     """Return `model` as a line of a list; `composed` says whether it was composed in this registry."""
     return ModelSummary(
         name=model.full_name,
@@ -249,6 +252,7 @@ def model_summary(model: Model, *, composed: bool, likeness: float | None = None
         grafts=model.grafts,
         nonfinite_tensors=model.nonfinite_tensors,
         likeness=likeness,
+        gain=gain,
     )
 
 

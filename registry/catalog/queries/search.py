@@ -25,6 +25,7 @@ from organs.registry.catalog.cursor import (
 )
 from organs.registry.catalog.engine import batches, limited
 from organs.registry.catalog.queries.fitting import among
+from organs.registry.catalog.queries.gains import GainFilter, gains_of_models, gains_of_organs
 from organs.registry.catalog.queries.models import composed_among, is_composed, model_summary
 from organs.registry.catalog.queries.organs import organs_by_prefix, places_of_organ, shape_of
 from organs.registry.catalog.queries.relatives import (
@@ -37,6 +38,7 @@ from organs.registry.catalog.queries.relatives import (
 from organs.registry.catalog.queries.search_plan import (
     ABSENT,
     BINS,
+    GAINED,
     GATHER_MAX,
     RANKINGS,
     Mask,
@@ -46,6 +48,7 @@ from organs.registry.catalog.queries.search_plan import (
     base_id_of,
     by_index,
     degrees,
+    gains_of,
     index_conditions,
     known_values,
     model_conditions,
@@ -62,12 +65,17 @@ from organs.registry.catalog.queries.search_plan import (
 )
 from organs.registry.catalog.search import (
     CHIMERA,
+    GAIN,
     LIKENESS,
+    MODELS,
+    ON,
     PARTIAL,
+    Choice,
     Interval,
     Numbers,
     Query,
     Sort,
+    parse_query,
 )
 from organs.registry.catalog.tables import Blob, Facet, Fingerprint, Model, Organ, Placement
 from organs.registry.catalog.vocabulary import (
@@ -100,6 +108,9 @@ def ranked_placements(
     Placements without a value come last. Equal values are ordered by id, newest first if the sort is falling, so the
     order is total.
     """
+    if sort.field == GAIN:
+        types = plan_of(session, narrowed, None, limit).types
+        return _all_sorted(session, Plan(types, GAINED), narrowed, unique, sort, after, limit)
     plan = plan_of(session, narrowed, sort, limit)
     if plan.driver is not None:
         return _all_sorted(session, plan, narrowed, unique, sort, after, limit)
@@ -148,7 +159,23 @@ def matches(narrowed: Narrowed, entity: Any) -> list[ColumnElement[bool]]:
         organ = aliased(Organ)
         counted = select(organ.id).where(organ.id == entity.organ_id, nonfinite_condition(choice, organ.nonfinite))
         conditions.append(counted.exists())
+    conditions += _gain_conditions(narrowed.gains, entity)
     return conditions + [fitting.condition(entity) for fitting in narrowed.fitting]
+
+
+def _gain_conditions(gains: GainFilter | None, entity: Any) -> list[ColumnElement[bool]]:
+    if gains is None:
+        return []
+    value = gains.of_organ(entity)
+    return [number_condition(term, value) for term in gains.terms] or [value.is_not(None)]
+
+
+def _sort_column(narrowed: Narrowed, sort: Sort) -> Any:
+    """Return the column of placements, or the expression, that results are sorted by."""
+    if sort.field == GAIN:
+        assert narrowed.gains is not None
+        return narrowed.gains.of_organ(Placement)
+    return getattr(Placement, RANKINGS[sort.field])
 
 
 def _unique_in_order(
@@ -247,12 +274,14 @@ def _all_sorted(
     after: Cursor | None,
     limit: int,
 ) -> list[Ranked]:
-    measure = getattr(Placement, RANKINGS[sort.field])
+    measure = _sort_column(narrowed, sort)
     # An organ has the same measures at all places, so its first place represents it.
     first = func.min(Placement.id) if unique else Placement.id
     matching = _driven(select(measure.label("value"), first.label("id")), plan, narrowed)
     matching = matching.where(*matches(narrowed, Placement))
-    matched = (matching.group_by(Placement.organ_id, measure) if unique else matching).subquery()
+    if unique:
+        matching = matching.group_by(Placement.organ_id, *([] if sort.field == GAIN else [measure]))
+    matched = matching.subquery()
     rows, value, row_id = select(matched.c.value, matched.c.id), matched.c.value, matched.c.id
     if after is not None:
         step = row_id < after.id if sort.descending else row_id > after.id
@@ -276,6 +305,9 @@ def _driven(rows: Any, plan: Plan, narrowed: Narrowed) -> Any:
     if plan.driver == "model":
         fitting = [models for term in narrowed.fitting if (models := term.models(plan.types)) is not None]
         rows = rows.where(*(among(Placement.model_id, list(models)) for models in fitting))
+    if plan.driver == GAINED:
+        assert narrowed.gains is not None
+        rows = rows.where(Placement.organ_id.in_(narrowed.gains.organs()))
     return by_index(rows, plan.driver)
 
 
@@ -377,7 +409,7 @@ def compared_placements(
     """
     if narrowed.base_id is None:
         return [], []
-    measures = () if query.sort.field == LIKENESS else (getattr(Placement, RANKINGS[query.sort.field]),)
+    measures = () if query.sort.field == LIKENESS else (_sort_column(narrowed, query.sort),)
     compared, is_complete = _compared(session, narrowed, measures, on_compared)
     ranked = [(row, values[0] if measures else likeness) for row, values, likeness in compared]
     if query.unique:
@@ -538,6 +570,7 @@ def facet_counts(session: Session, narrowed: Narrowed, seconds: float | None = N
         uncounted = (*(str(term) for term in other_numbers), *(fitting.text for fitting in narrowed.fitting))
         uncounted += ("the filter by model",) if narrowed.models is not None else ()
         uncounted += tuple(map(str, narrowed.likeness))
+        uncounted += () if narrowed.gains is None else ("the filter by gain",)
     facets = roll_up(session)
     bounded = _bounded(facets, counted, theta)
     matching = facets.mask(narrowed.facets)
@@ -562,6 +595,7 @@ def _count_within(
         and remaining.models is None
         and not remaining.fitting
         and not remaining.likeness
+        and remaining.gains is None
         and all(_on_edges(term) for term in theta)
     ):
         return None
@@ -737,7 +771,8 @@ def _load_ranked(
         likeness = {row_id: value for value, row_id in rows}
     elif narrowed.base_id is not None:
         likeness = _likeness_by_id(session, narrowed.base_id, ids)
-    return _load(session, ids, likeness)
+    gains = narrowed.gains or (None if narrowed.base_id is None else GainFilter(base_id=narrowed.base_id))
+    return _load(session, ids, likeness, gains)
 
 
 def organs_in_order(
@@ -770,6 +805,7 @@ _ROWS: Any = (
     # Columns instead of objects, because the creation of objects took half of the time of a search.
     select(
         _PLACES.c.id,
+        _PLACES.c.organ_id,
         _BLOBS.c.digest,
         _MODELS.c.namespace,
         _MODELS.c.name,
@@ -788,13 +824,17 @@ _ROWS: Any = (
 )
 
 
-def _load(session: Session, ids: Sequence[int], likeness: Mapping[int, float | None]) -> tuple[PlacedOrgan, ...]:
+def _load(
+    session: Session, ids: Sequence[int], likeness: Mapping[int, float | None], gains: GainFilter | None
+) -> tuple[PlacedOrgan, ...]:
     """Return the placements `ids`, in that order."""
     if not ids:
         return ()
+    rows = session.execute(_ROWS, {"ids": list(ids)}).all()
+    gained = {} if gains is None else gains_of_organs(session, gains, {row.organ_id for row in rows})
     organs = {}
-    for row in session.execute(_ROWS, {"ids": list(ids)}):
-        row_id, digest, namespace, model, version, shape, architecture, license_, nonfinite, *placed = row
+    for row in rows:
+        row_id, organ_id, digest, namespace, model, version, shape, architecture, license_, nonfinite, *placed = row
         organs[row_id] = PlacedOrgan(
             digest=Digest(digest),
             model=f"{namespace}/{model}@{version}",
@@ -803,6 +843,7 @@ def _load(session: Session, ids: Sequence[int], likeness: Mapping[int, float | N
             license=license_,
             nonfinite=nonfinite,
             likeness=likeness.get(row_id),
+            gain=gained.get(organ_id),
             **dict(zip(_PLACED, placed, strict=True)),
         )
     return tuple(organs[row_id] for row_id in ids)
@@ -832,11 +873,14 @@ def search_models(
     notes: list[str] = []
     base_id = base_id_of(session, query, notes)
     likeness: Any = literal(None) if base_id is None else likeness_to(base_id)
-    columns = {**_COLUMNS, LIKENESS: likeness}
+    gains = gains_of(session, query, base_id, notes)
+    columns = {**_COLUMNS, LIKENESS: likeness, GAIN: literal(None) if gains is None else gains.of_model()}
     conditions = [*model_conditions(session, query, notes), *_choices(session, query, notes)]
     conditions += [nonfinite_condition(choice, Model.nonfinite_tensors) for choice in query.choices("nonfinite")]
     conditions += [number_condition(term, columns[term.field]) for name in columns for term in query.numbers(name)]
     conditions += [Model.complete.is_(true()), Model.kind == "model", ~is_composed()] if ranked else []
+    if gains is not None and gains.needs_gain:
+        conditions.append(columns[GAIN].is_not(None))
     column = columns[query.sort.field]
     statement = select(Model, column, likeness).where(Model.state == "visible", *conditions)
     if after is not None:
@@ -845,12 +889,37 @@ def search_models(
     rows = session.execute(statement.order_by(column.is_(None), *order).limit(limit + 1)).all()
     page = rows[:limit]
     last = Cursor(page[-1][1], page[-1][0].id) if len(rows) > limit else None
-    composed = composed_among(session, [model.id for model, _, _ in page])
+    ids = [model.id for model, _, _ in page]
+    composed = composed_among(session, ids)
+    gained = {} if gains is None else gains_of_models(session, gains, ids)
     return ModelPage(
-        items=tuple(model_summary(model, composed=model.id in composed, likeness=alike) for model, _, alike in page),
+        items=tuple(
+            model_summary(model, composed=model.id in composed, likeness=alike, gain=gained.get(model.id))
+            for model, _, alike in page
+        ),
         next=cursor_text(text, last) if last else None,
         notes=tuple(notes),
     )
+
+
+def gains_for(session: Session, base: Model | None, on: str | None, notes: list[str]) -> GainFilter:
+    """Return the filter for the gains over `base`, or any base, on the texts `on`, or any text.
+
+    `on` has the names of texts or groups of texts, separated by commas. Raises BadQuery.
+    """
+    query = parse_query("" if on is None else str(_on_choice(on)), MODELS)
+    query = replace(query, sort=Sort(GAIN, descending=True))
+    gains = gains_of(session, query, None if base is None else base.id, notes)
+    assert gains is not None
+    return gains
+
+
+def _on_choice(text: str) -> Choice:
+    """Return the term for names of texts between commas; raises BadQuery without a name."""
+    values = [value.strip() for value in text.split(",") if value.strip()]
+    if not values or any('"' in value for value in values):
+        raise BadQuery(f"on {text[:30]!r}", "write names of texts, such as python or code, with commas between them")
+    return Choice(ON, tuple(values))
 
 
 def _choices(session: Session, query: Query, notes: list[str]) -> Sequence[ColumnElement[bool]]:

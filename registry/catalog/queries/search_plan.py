@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import accumulate, compress, groupby, islice
 from operator import add, sub
@@ -17,11 +17,14 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.queries.fitting import Base, Fitting, among, base_of, fitting, same_models
+from organs.registry.catalog.queries.gains import GainFilter, expanded, gain_filter, names_of_texts
 from organs.registry.catalog.queries.relatives import kin_of
 from organs.registry.catalog.search import (
     BASES_MAX,
+    GAIN,
     LIKENESS,
     NO,
+    ON,
     UNKNOWN,
     YES,
     Choice,
@@ -246,6 +249,8 @@ class Narrowed:
     """The model that `likeness` compares with; None without a base."""
     likeness: list[Numbers] = field(default_factory=list)
     """The filters by likeness. They are not part of the conditions in SQL."""
+    gains: GainFilter | None = None
+    """The gains that the query filters or sorts by; None if it does not mention them."""
 
     @property
     def facet_filters(self) -> list[FacetFilter]:
@@ -262,7 +267,7 @@ class Narrowed:
 def narrow(session: Session, query: Query) -> Narrowed:
     """Resolve `query`. An unknown name matches nothing; a note reports it and suggests the nearest name."""
     narrowed = Narrowed(
-        numbers=[term for term in query.terms if isinstance(term, Numbers) and term.field != LIKENESS],
+        numbers=[term for term in query.terms if isinstance(term, Numbers) and term.field not in (LIKENESS, GAIN)],
         nonfinite=query.choices("nonfinite"),
         likeness=query.numbers(LIKENESS),
     )
@@ -282,7 +287,20 @@ def narrow(session: Session, query: Query) -> Narrowed:
         narrowed.fitting.append(fitting(session, choice, _bases(session, choice, narrowed.notes)))
     narrowed.notes += _same_notes(session, [term for term in narrowed.fitting if not term.negated])
     narrowed.base_id = base_id_of(session, query, narrowed.notes)
+    narrowed.gains = gains_of(session, query, narrowed.base_id, narrowed.notes)
     return narrowed
+
+
+def gains_of(session: Session, query: Query, base_id: int | None, notes: list[str]) -> GainFilter | None:
+    """Return the gains that `query` is about, over the model `base_id` or any base; None if it does not mention them.
+
+    Texts without a gain are noted.
+    """
+    if not query.mentions_gains:
+        return None
+    choices = [expanded(choice) for choice in query.choices(ON)]
+    known = [replace(choice, values=known_values(session, choice, names_of_texts(), notes)) for choice in choices]
+    return gain_filter(query, base_id, known)
 
 
 def _same_notes(session: Session, fitting: Iterable[Fitting]) -> Iterator[str]:
@@ -639,6 +657,10 @@ CORRELATION = 8
 """The factor by which matches may be rarer near the page than on average."""
 
 
+GAINED = "organ"
+"""The driver, an index of placements, that reads the organs with a gain."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How to answer a query: read the index `driver`, then sort. Without a driver, read the index of the ranking."""
@@ -700,6 +722,8 @@ def _drivers(session: Session, narrowed: Narrowed, types: tuple[str, ...], ranki
         model_counts.append(_count_of_models(session, narrowed.models, narrowed.models_key))
     if model_counts:
         drivers["model"] = min(model_counts)
+    if narrowed.gains is not None and narrowed.gains.needs_gain:
+        drivers[GAINED] = _count_gained(session, narrowed.gains)
     for column in (*RANKED_COLUMNS, "block"):
         if column == ranking or not _index_filters(narrowed, column):
             continue
@@ -757,6 +781,13 @@ def _count_of_models(session: Session, models: Select[int], key: Hashable) -> in
     """Return the number of placements of `models`."""
     tensors = select(func.coalesce(func.sum(Model.tensors), 0)).where(Model.id.in_(models))
     return cached(session, ("models", key), lambda: int(session.scalar(tensors) or 0))
+
+
+def _count_gained(session: Session, gains: GainFilter) -> int:
+    """Return how many placements have an organ with a gain, at most `GATHER_MAX + 1`."""
+    rows = select(Placement.id).where(Placement.organ_id.in_(gains.organs()), Placement.visible)
+    limited = by_index(rows, GAINED).limit(GATHER_MAX + 1).subquery()
+    return session.scalar(select(func.count()).select_from(limited)) or 0
 
 
 def _index_filters(narrowed: Narrowed, column: str) -> list[ColumnElement[bool]]:

@@ -1,6 +1,6 @@
 """Every INSERT, UPDATE and DELETE, as functions that take a session and never commit.
 
-chimeras     rows of chimeras: recipe, findings, lineage, how organs were computed, and verdicts
+chimeras     rows of chimeras: recipe, findings, lineage, how organs were computed, verdicts and gains
 models       register a model with all of its rows in one transaction; show, hide, edit and remove it
 facets       counts of visible placements by facet, and running totals
 jobs         the life of a job: queued, claimed by a runner, renewed, ended

@@ -1,19 +1,37 @@
-"""Rows of chimeras: recipe, findings, lineage, how organs were computed, and verdicts."""
+"""Rows of chimeras: recipe, findings, lineage, how organs were computed, verdicts and gains."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from organs.registry.amounts import ranges_text
 from organs.registry.catalog.engine import insert_missing
-from organs.registry.catalog.queries.models import donors_of
+from organs.registry.catalog.queries.models import donors_of, model_by_name
 from organs.registry.catalog.queries.organs import organ_ids
 from organs.registry.catalog.records import ChimeraRecord, ComputationRecord, OrganKey
-from organs.registry.catalog.tables import Chimera, Computation, Lineage, Model, Score, Verdict, now
+from organs.registry.catalog.tables import (
+    Chimera,
+    Computation,
+    Gain,
+    GainOrgan,
+    Lineage,
+    Model,
+    Placement,
+    Score,
+    Verdict,
+    now,
+)
 from organs.registry.catalog.vocabulary import shown_text
+from organs.registry.entities.plan import ADAPTER, GRAFTED, PURIFIED
+from organs.registry.entities.verdict import TextVerdict
+from organs.registry.errors import NotFound
+from organs.registry.names import parse_model_name
 
 
 def register_chimera(session: Session, model: Model, record: ChimeraRecord) -> None:
@@ -95,3 +113,69 @@ def add_verdict(
     session.add(row)
     session.flush()
     return row.id
+
+
+def record_gains(session: Session, chimera: Chimera, texts: Iterable[TextVerdict]) -> None:
+    """Store what a validated chimera gained on each text that counts for its verdict.
+
+    A gain from fewer tokens does not replace a stored one on the same text.
+    """
+    kept = {gain.text_digest: gain for gain in session.scalars(select(Gain).filter_by(model_id=chimera.model_id))}
+    donor, organ_ids, grafted = _attribution(session, chimera)
+    for text in texts:
+        if not text.counts or text.ratio is None or text.ratio_margin is None:
+            continue
+        earlier, tokens = kept.get(text.digest), text.tokens or 0
+        if earlier is not None and earlier.tokens > tokens:
+            continue
+        gain = earlier or Gain(model_id=chimera.model_id, text_digest=text.digest)
+        gain.base_model_id, gain.donor_model_id, gain.grafted = chimera.base_model_id, donor, grafted
+        gain.text, gain.tokens = shown_text(text.name, 96), tokens
+        gain.percent, gain.margin = 100.0 * (1.0 - text.ratio), 100.0 * text.ratio_margin
+        gain.settled = is_settled(text.ratio, text.ratio_margin)
+        session.add(gain)
+    rows = [{"organ_id": organ_id, "model_id": chimera.model_id} for organ_id in sorted(organ_ids)]
+    insert_missing(session, GainOrgan, rows)
+    session.flush()
+
+
+def is_settled(ratio: float, margin: float) -> bool:
+    """Return whether the interval of a change excludes no change. The interval is symmetric in the logarithm."""
+    return abs(math.log(ratio)) > margin / ratio
+
+
+def _attribution(session: Session, chimera: Chimera) -> tuple[int | None, set[int], str]:
+    """Return the only donor of a chimera, the organs that show its effect, and what differs from the base as text.
+
+    With several donors, or with a donor and purified organs, there is no donor and there are no organs.
+    """
+    origins = json.loads(chimera.origins)
+    changed: dict[str, list[str]] = {name: acts for name, (_, *acts) in origins["parts"].items()}
+    donors = origins["parents"][1:]
+    statement = select(Placement).where(Placement.model_id == chimera.model_id).order_by(Placement.position)
+    places = [place for place in session.scalars(statement) if place.name in changed]
+    grafted = shown_text("; ".join(_groups(places, changed)))
+    is_purified = any(PURIFIED in acts for acts in changed.values())
+    if len(donors) > 1 or (donors and is_purified):
+        return None, set(), grafted
+    organ_ids = {place.organ_id for place in places}
+    if not donors:
+        return None, organ_ids, grafted
+    try:
+        donor = model_by_name(session, parse_model_name(donors[0]))
+    except NotFound:  # removed since
+        return None, organ_ids, grafted
+    own = select(Placement.organ_id, Placement.name).where(Placement.model_id == donor.id)
+    organ_ids |= {organ_id for organ_id, name in session.execute(own) if donor.kind == ADAPTER or name in changed}
+    return donor.id, organ_ids, grafted
+
+
+def _groups(places: Iterable[Placement], acts: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield the changed organs by type, with their blocks: `organ 0-3`, `purified organ 2`, `adapter skeleton 0-5`."""
+    blocks: dict[tuple[str, str], set[int]] = {}
+    for place in places:
+        group = blocks.setdefault((" and ".join(acts[place.name]), place.type), set())
+        group |= set() if place.block is None else {place.block}
+    for (done, kind), numbers in blocks.items():
+        label = kind if done == GRAFTED else f"{done} {kind}"
+        yield f"{label} {ranges_text(sorted(numbers))}" if numbers else label

@@ -54,6 +54,8 @@ from organs.registry.catalog.tables import (
     Facet,
     FilePart,
     Fingerprint,
+    Gain,
+    GainOrgan,
     Lineage,
     Measurement,
     Model,
@@ -528,6 +530,8 @@ def _delete_rows(session: Session, model: Model) -> None:
         delete(ModelWord).where(ModelWord.model_id == model.id),
         delete(Lineage).where(or_(child, parent & (Lineage.evidence == "measured"))),
         delete(Verdict).where(Verdict.model_id == model.id),
+        delete(Gain).where(or_(Gain.model_id == model.id, Gain.base_model_id == model.id)),
+        delete(GainOrgan).where(GainOrgan.model_id == model.id),
         delete(Chimera).where(Chimera.model_id == model.id),
     ):
         _execute(session, statement)
@@ -539,6 +543,7 @@ def _delete_organs(session: Session, organ_ids: list[int]) -> None:
         for statement in (
             delete(Lineage).where(or_(Lineage.child_organ_id.in_(batch), Lineage.parent_organ_id.in_(batch))),
             delete(Computation).where(Computation.organ_id.in_(batch)),
+            delete(GainOrgan).where(GainOrgan.organ_id.in_(batch)),
             delete(Measurement).where(Measurement.organ_id.in_(batch)),
             delete(Fingerprint).where(Fingerprint.organ_id.in_(batch)),
             delete(Organ).where(Organ.id.in_(batch)),

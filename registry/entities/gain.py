@@ -1,0 +1,72 @@
+"""Gains: how much validated chimeras lowered the perplexity of their bases, and the leaderboard of grafts."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from organs.registry import notebook
+from organs.registry.amounts import gain_text, share_text
+from organs.registry.entities.base import ITEMS_MAX, Count, Digest, Entity, Likeness, ModelText, Page, Text, Texts, Word
+from organs.registry.entities.plan import RecipeFile
+
+
+class Gain(Entity, frozen=True, kw_only=True):
+    """The fall of the perplexity on one text, in percent of the base's; negative if the perplexity rose."""
+
+    text: Annotated[Text, Meta(description="The kind of text, or the name of the file.")]
+    percent: Annotated[float, Meta(description="Positive is better: 100 × (1 - perplexity / perplexity of the base).")]
+    margin: Annotated[float, Meta(description="Percent plus and minus this is the interval of 95%.")]
+    tokens: Annotated[Count, Meta(description="The number of scored tokens.")]
+    settled: Annotated[bool, Meta(description="Whether the interval excludes 0.")] = True
+
+    def __str__(self) -> str:
+        return f"{gain_text(self.percent, self.margin)} {self.text}"
+
+
+class MeasuredGain(Gain, frozen=True, kw_only=True):
+    """A gain with the chimera in which it was measured."""
+
+    chimera: ModelText
+    base: ModelText
+
+
+class MeasuredGraft(Entity, frozen=True, kw_only=True):
+    """A validated chimera: what its donors gave, and what it gained on each text."""
+
+    chimera: ModelText
+    lock_id: Digest
+    base: ModelText
+    donors: Annotated[Texts, Meta(description="Empty if organs of the base were purified.")]
+    grafted: Annotated[Text, Meta(description="The organs that differ from the base's, as text: `organ 0-3`.")]
+    likeness: Annotated[Likeness, Meta(description="Of the only donor to the base; null if not related.")] | None
+    verdict: Annotated[Word, Meta(description="The strongest verdict.")] | None
+    best: Annotated[Gain, Meta(description="The largest settled gain on the texts that were asked for.")]
+    worst: Annotated[Gain, Meta(description="The largest settled loss on any text.")] | None
+    gains: Annotated[tuple[Gain, ...], Meta(max_length=ITEMS_MAX, description="On all texts, the largest first.")]
+    recipe: Annotated[RecipeFile, Meta(description="The recipe of the chimera, to make it again or to change it.")]
+    withdrawn_parents: Annotated[Texts, Meta(description="Models that it was made from, now yanked or removed.")] = ()
+
+
+class Leaderboard(Page[MeasuredGraft], frozen=True, kw_only=True):
+    """A page of measured grafts, the largest gain first."""
+
+    def __repr__(self) -> str:
+        return f"<{self.summary('measured graft')}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                ", ".join(graft.donors),
+                graft.grafted,
+                graft.base,
+                str(graft.best),
+                "" if graft.worst is None else str(graft.worst),
+                share_text(graft.likeness),
+                graft.chimera,
+            )
+            for graft in self.items
+        ]
+        columns = ("donor", "organs", "base", "gain", "loss", "likeness", "chimera")
+        return notebook.document(notebook.table(columns, rows, ("likeness",)), *self.below())
