@@ -37,9 +37,9 @@ def upgrade() -> None:
         sa.Column("settled", FLAG, nullable=False),
         sa.Column("text", _text(96), nullable=False),
         sa.UniqueConstraint("model_id", "text_digest", name="uq_gains_model_id_text_digest"),
-        sa.CheckConstraint("length(text) <= 96", name="ck_gains_text_length"),
-        sa.CheckConstraint("length(text_digest) <= 64", name="ck_gains_text_digest_length"),
-        sa.CheckConstraint("length(grafted) <= 4096", name="ck_gains_grafted_length"),
+        sa.CheckConstraint("length(text) <= 96", name=op.f("ck_gains_text_length")),
+        sa.CheckConstraint("length(text_digest) <= 64", name=op.f("ck_gains_text_digest_length")),
+        sa.CheckConstraint("length(grafted) <= 4096", name=op.f("ck_gains_grafted_length")),
         sqlite_strict=True,
     )
     op.create_index("ix_gains_base_model_id_percent", "gains", ["base_model_id", "percent"])

@@ -24,8 +24,10 @@ from tests.catalog.search.catalogs import (
     PlacementRow,
     WrittenCatalog,
     random_edges,
+    random_gains,
     random_models,
     write_edges,
+    write_gains,
     write_models,
 )
 from tests.catalog.search.oracle import expected_organs, histogram, value_counts
@@ -116,7 +118,8 @@ FIELDS_SHOWN = ("type", "slot", "dtype", "arch", "license")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalRegistry, WrittenCatalog]]:
     with LocalRegistry.open(tmp_path_factory.mktemp("many")) as opened:
         placed = write_models(opened, random_models(60, seed=7))
-        yield opened, write_edges(opened, placed, random_edges(placed, seed=7))
+        write_edges(opened, placed, random_edges(placed, seed=7))
+        yield opened, write_gains(opened, placed, random_gains(placed, seed=7))
 
 
 def compare_counts(registry: LocalRegistry, placed: WrittenCatalog, text: str) -> FacetCounts:

@@ -20,8 +20,10 @@ from tests.catalog.search.catalogs import (
     PlacementRow,
     WrittenCatalog,
     random_edges,
+    random_gains,
     random_models,
     write_edges,
+    write_gains,
     write_models,
 )
 from tests.catalog.search.oracle import expected_models
@@ -34,7 +36,8 @@ Many = tuple[LocalRegistry, WrittenCatalog]
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Many]:
     with LocalRegistry.open(tmp_path_factory.mktemp("many")) as registry:
         placed = write_models(registry, random_models(80, seed=11))
-        yield registry, write_edges(registry, placed, random_edges(placed, seed=11))
+        write_edges(registry, placed, random_edges(placed, seed=11))
+        yield registry, write_gains(registry, placed, random_gains(placed, seed=11))
 
 
 def page_of(

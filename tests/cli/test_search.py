@@ -35,6 +35,7 @@ ITEM = {
     "architecture",
     "license",
     "likeness",
+    "gain",
     "nonfinite",
     "model_state",
 }

@@ -25,6 +25,7 @@ from organs.registry.validation.comparison import Budget
 from organs.registry.validation.runtime import Reading, Request, Say, Score, Window
 from organs.registry.validation.texts import built_in_texts
 from tests.client.served_registry import ServedRegistry
+from tests.gains import add_gains
 from tests.related_models import model_file, parent_entries, related_tensors
 from tests.small_models import block_metadata, file_bytes, ingest_file
 
@@ -128,6 +129,7 @@ STEPS: dict[str, Session] = {
     "organ": lambda registry, _: registry.organ(registry.organs_of("base")[1].digest[:12]),
     "compare": lambda registry, _: registry.compare("base", "tuned"),
     "report": lambda registry, _: [registry.report("tuned"), registry.report("base", limit=3)],
+    "leaderboard": lambda registry, _: [registry.leaderboard(), registry.leaderboard("base", on="code", limit=1)],
     "figures": lambda registry, _: registry.figures(),
     "fitting": lambda registry, _: registry.fitting("base"),
     "compatibility": lambda registry, _: registry.compatibility("base", "stranger"),
@@ -167,6 +169,7 @@ def prepared(served: ServedRegistry, tmp_path_factory: pytest.TempPathFactory) -
     data = file_bytes([*block_metadata("Some organs"), *parent_entries("Base")], trained)
     (folder / "some-organs.gguf").write_bytes(data)
     ingest_file(registry, folder / "some-organs.gguf", "local/some-organs")
+    add_gains(registry, "local/first", {"python": 5.0, "narrative": -3.0})
     with RemoteRegistry(served.url) as remote:
         remote.compose(registry.model("first").recipe or "").plan().register()  # as a job, which stays in the list
     return served

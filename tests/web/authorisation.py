@@ -94,6 +94,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET /api/v1/facets
         GET /api/v1/fitting
         GET /api/v1/headers/<header>
+        GET /api/v1/leaderboard
         GET /api/v1/models
         GET /api/v1/models/lookup
         GET /api/v1/models/<namespace>/<name>
@@ -138,6 +139,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         POST /login
         POST /logout
         GET /metrics
+        GET /leaderboard .json .csv
         GET /models .json .csv
         GET /models/<namespace>/<name> .json .csv .gguf
         GET /models/<namespace>/<name>/depth.svg

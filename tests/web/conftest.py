@@ -23,6 +23,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
+from tests.gains import add_gains
 from tests.gguf_files import array, file_bytes, text
 from tests.registry_templates import RegistryTemplates
 from tests.related_models import parent_entries, related_tensors
@@ -83,6 +84,7 @@ def put_hostile_chimera(registry: LocalRegistry) -> str:
     with registry.catalog.writing() as session:
         model = model_by_name(session, parse_model_name(made.model))
         add_verdict(session, model.id, HOSTILE, "broken", HOSTILE, json.dumps(hostile_report()))
+    add_gains(registry, made.model, {HOSTILE: 5.0, f"{HOSTILE} again": -1000.0})
     add_job(registry, "extract", {"model": made.model})
     Runner(registry, Event()).run(once=True)
     return made.lock_id

@@ -42,6 +42,8 @@ QUERIES = {
         "base=local/plain&add=graft&from=local/hostile",
         f"base={HOSTILE}&q={HOSTILE}",
     ),
+    "/leaderboard": ("base=local/hostile", "on=code,prose", f"base={HOSTILE}&on={HOSTILE}&after={HOSTILE}"),
+    "/api/v1/leaderboard": ("base=local/hostile&limit=1", f"base={HOSTILE}&on={HOSTILE}&after={HOSTILE}"),
     "/api/v1/fitting": ("base=local/hostile", f"base={HOSTILE}"),
     "/compose/fits": ("base=local/plain&donor=local/hostile", f"base=local/plain&donor={HOSTILE}"),
     "/lineage": ("model=local/plain", f"model={HOSTILE}"),

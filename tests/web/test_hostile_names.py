@@ -83,6 +83,7 @@ PAGES = """
     /api/v1/composition
     /api/v1/contributors /<contributor>
     /api/v1/jobs /<job>
+    /api/v1/leaderboard
     /api/v1/models /lookup
     /api/v1/models/<namespace>/<name> /descendants /lineage /organs /versions
     /api/v1/organs /<digest> /lookup
@@ -96,6 +97,7 @@ PAGES = """
     /contributors .csv .json /<contributor> /<contributor>.json
     /healthz
     /jobs .json /<job> /<job>.json /<job>/files/<file>
+    /leaderboard .csv .json
     /lineage .csv .json
     /login .json
     /metrics

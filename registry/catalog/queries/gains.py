@@ -47,12 +47,14 @@ class GainFilter:
     base_id: int | None = None
     """Only gains over this base; None for any base."""
     terms: tuple[Numbers, ...] = ()
-    """The bounds. Without any, an organ or a model needs some gain."""
+    """The bounds."""
+    is_order: bool = False
+    """Whether results are sorted by their gain."""
 
     @property
     def needs_gain(self) -> bool:
-        """Whether only what has a gain can match."""
-        return not self.terms or any(term.absent is term.negated for term in self.terms)
+        """Whether only what has a gain can match: also without bounds, and in an order by gain."""
+        return self.is_order or not self.terms or any(term.absent is term.negated for term in self.terms)
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Return the conditions on `Gain`."""
@@ -91,7 +93,7 @@ def _belongs_to(model_id: Any) -> ColumnElement[bool]:
 def gain_filter(query: Query, base_id: int | None, choices: Sequence[Choice]) -> GainFilter:
     """Return the filter of a query; `choices` are its terms `on:` with names of texts that exist."""
     texts = tuple((choice.values, choice.negated) for choice in choices)
-    return GainFilter(texts, base_id, tuple(query.numbers(GAIN)))
+    return GainFilter(texts, base_id, tuple(query.numbers(GAIN)), is_order=query.sort.field == GAIN)
 
 
 def gains_of_organs(session: Session, gains: GainFilter, organ_ids: Collection[int]) -> dict[int, MeasuredGain]:

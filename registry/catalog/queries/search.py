@@ -167,7 +167,7 @@ def _gain_conditions(gains: GainFilter | None, entity: Any) -> list[ColumnElemen
     if gains is None:
         return []
     value = gains.of_organ(entity)
-    return [number_condition(term, value) for term in gains.terms] or [value.is_not(None)]
+    return [number_condition(term, value) for term in gains.terms] + [value.is_not(None)] * gains.needs_gain
 
 
 def _sort_column(narrowed: Narrowed, sort: Sort) -> Any:
@@ -736,7 +736,7 @@ def search_and_count(
 
 def _cached_counts(session: Session, query: Query, narrowed: Narrowed, seconds: float | None) -> FacetCounts:
     """Return the counts. They are cached for the next pages unless they were hurried."""
-    key = ("counts", frozenset(query.terms), narrowed.models_key)
+    key = ("counts", frozenset(query.terms), narrowed.gains, narrowed.models_key)
     return cached(session, key, lambda: facet_counts(session, narrowed, seconds), lambda counts: not counts.hurried)
 
 

@@ -21,6 +21,8 @@ from organs.registry.catalog.tables import (
     Blob,
     FacetCount,
     Fingerprint,
+    Gain,
+    GainOrgan,
     Lineage,
     Model,
     ModelFile,
@@ -147,17 +149,35 @@ class EdgeRow:
     score: float | None = None
 
 
-@dataclass(slots=True)
-class WrittenCatalog:
-    """The written models and placements by id, and the fingerprints by the number of the organ."""
+@dataclass(frozen=True, slots=True)
+class GainRow:
+    """What a chimera gained over its base on a text; models by their ids, organs by their numbers."""
 
-    models: dict[int, ModelRow] = field(default_factory=dict)
-    rows: dict[int, tuple[PlacementRow, ModelRow]] = field(default_factory=dict)
-    ids: dict[tuple[str, str], int] = field(default_factory=dict)
+    chimera: int
+    base: int
+    donor: int | None
+    text: str
+    percent: float
+    settled: bool
+    organs: tuple[int, ...]
+    """The organs that the gain is attributed to."""
+
+
+@dataclass(slots=True, eq=False)
+class WrittenCatalog:
+    """The written models and placements by id, and the fingerprints by the number of the organ.
+
+    No field is an argument, so Hypothesis does not print them.
+    """
+
+    models: dict[int, ModelRow] = field(default_factory=dict, init=False)
+    rows: dict[int, tuple[PlacementRow, ModelRow]] = field(default_factory=dict, init=False)
+    ids: dict[tuple[str, str], int] = field(default_factory=dict, init=False)
     """Placements by the full name of the model and the name of the tensor."""
-    organs: dict[int, int] = field(default_factory=dict)
-    prints: dict[int, bytes] = field(default_factory=dict)
-    edges: list[EdgeRow] = field(default_factory=list)
+    organs: dict[int, int] = field(default_factory=dict, init=False)
+    prints: dict[int, bytes] = field(default_factory=dict, init=False)
+    edges: list[EdgeRow] = field(default_factory=list, init=False)
+    gains: list[GainRow] = field(default_factory=list, init=False)
 
     def found(self, organs: Iterable[PlacedOrgan]) -> list[int]:
         """Return the ids of the results of a search."""
@@ -215,6 +235,35 @@ def random_edges(placed: WrittenCatalog, seed: int) -> list[EdgeRow]:
         score = chance.choice((0.2, 0.5, 0.7, 1.0)) if evidence == "measured" else None
         edges[child, parent, evidence] = EdgeRow(child, parent, evidence, score)
     return list(edges.values())[: len(ids)]
+
+
+def write_gains(registry: LocalRegistry, placed: WrittenCatalog, gains: Iterable[GainRow]) -> WrittenCatalog:
+    """Write what chimeras gained and add it to `placed`. All rows of a chimera have the same organs."""
+    attributed = set()
+    with registry.catalog.writing() as session:
+        for row in gains:
+            ends = {"model_id": row.chimera, "base_model_id": row.base, "donor_model_id": row.donor}
+            read = {"text": row.text, "text_digest": hashlib.sha256(row.text.encode()).hexdigest(), "tokens": 4096}
+            measured = {"percent": row.percent, "margin": 1.0, "settled": row.settled}
+            session.add(Gain(grafted="organ 0-3", **ends, **read, **measured))
+            attributed |= {(placed.organs[organ], row.chimera) for organ in row.organs}
+            placed.gains.append(row)
+        session.add_all(GainOrgan(organ_id=organ, model_id=chimera) for organ, chimera in attributed)
+    return placed
+
+
+def random_gains(placed: WrittenCatalog, seed: int) -> list[GainRow]:
+    """Return random gains of a fifth of the models, with one donor or several, on one to three texts each."""
+    chance, ids = random.Random(seed), sorted(placed.models)
+    gains = []
+    for chimera in chance.sample(ids, len(ids) // 5):
+        base, donor = chance.sample(ids[:12], 2)
+        organs = tuple(chance.sample(sorted(placed.organs), 9)) if chance.random() < 0.8 else ()
+        for text in chance.sample(("python", "narrative", "My notes.txt"), chance.randint(1, 3)):
+            percent = chance.choice((-400.0, -2.5, 0.0, 2.5, 2.5, 7.0))
+            row = (text, percent, percent != 0.0 and chance.random() < 0.8, organs)
+            gains.append(GainRow(chimera, base, donor if organs else None, *row))
+    return gains
 
 
 def random_models(models: int, seed: int) -> list[ModelRow]:

@@ -6,11 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from organs.registry.catalog.search import Choice, Numbers, Query
 from organs.registry.catalog.vocabulary import unique_words
 from organs.registry.lineage import correlation
-from tests.catalog.search.catalogs import ModelRow, PlacementRow, WrittenCatalog
+from tests.catalog.search.catalogs import GainRow, ModelRow, PlacementRow, WrittenCatalog
 
 PLACES = {
     "theta": "theta",
@@ -52,9 +53,7 @@ def expected_organs(placed: WrittenCatalog, query: Query) -> list[Expected]:
     results = [
         Expected(
             row_id,
-            likeness(placed, query, row, model)
-            if query.sort.field == "likeness"
-            else getattr(row, PLACES[query.sort.field]),
+            _value(placed, query, row, model),
         )
         for row_id, (row, model) in placed.visible.items()
         if matches(placed, query, row, model)
@@ -68,17 +67,27 @@ def expected_organs(placed: WrittenCatalog, query: Query) -> list[Expected]:
     return sorted_by_value(results, query, "theta" if query.sort.field == "signal" else None, placed)
 
 
+def _value(placed: WrittenCatalog, query: Query, row: PlacementRow, model: ModelRow) -> float | None:
+    """Return what a placement is sorted by."""
+    if query.sort.field == "likeness":
+        return likeness(placed, query, row, model)
+    if query.sort.field == "gain":
+        return organ_gain(placed, query, row.organ)
+    value: float | None = getattr(row, PLACES[query.sort.field])
+    return value
+
+
 def expected_models(placed: WrittenCatalog, query: Query, *, ranked: bool = False) -> list[Expected]:
     """Return the visible models that `query` finds, in order."""
-    base = base_id(placed, query)
     results = [
-        Expected(model_id, _model_value(placed, base, model, model_id, query.sort.field))
+        Expected(model_id, _model_value(placed, query, model, model_id, query.sort.field))
         for model_id, model in placed.models.items()
         if model.state == "visible"
-        and all(_holds_for_model(placed, base, term, model, model_id) for term in query.terms)
+        and all(_holds_for_model(placed, query, term, model, model_id) for term in query.terms)
         and _has_words(query, model)
         and (not ranked or (model.complete and model.kind == "model"))
     ]
+    results = [result for result in results if result.value is not None or query.sort.field != "gain"]
     return sorted_by_value(results, query)
 
 
@@ -100,7 +109,14 @@ def sorted_by_value(
 
 def matches(placed: WrittenCatalog, query: Query, row: PlacementRow, model: ModelRow, but: str | None = None) -> bool:
     """Return whether a placement matches the words and all terms except those on the field `but`."""
-    terms = [term for term in query.terms if term.field != but]
+    return _matches_all(placed, query, [term for term in query.terms if term.field != but], row, model)
+
+
+def _matches_all(
+    placed: WrittenCatalog, query: Query, terms: Sequence[Choice | Numbers], row: PlacementRow, model: ModelRow
+) -> bool:
+    if query.sort.field == "gain" and organ_gain(placed, query, row.organ) is None:
+        return False
     return all(_holds(placed, query, term, row, model) for term in terms) and _has_words(query, model)
 
 
@@ -129,6 +145,7 @@ def model_likeness(placed: WrittenCatalog, first: int, second: int) -> float | N
     return 1.0 if first == second else next(iter(scores), None)
 
 
+@cache
 def base_id(placed: WrittenCatalog, query: Query) -> int | None:
     """Return the id of the base of `query`: visible versions first, then the newest, then the oldest row."""
     bases = [] if query.base is None else bases_of(placed, query.base)
@@ -154,6 +171,43 @@ def likeness(placed: WrittenCatalog, query: Query, row: PlacementRow, model: Mod
         return 1.0
     correlated = None if None in prints else correlation(prints[0] or b"", prints[1] or b"")
     return whole if correlated is None else correlated
+
+
+TEXT_GROUPS = {"code": ("python", "javascript"), "prose": ("documentation", "encyclopedic", "narrative")}
+
+
+@cache
+def _gains(placed: WrittenCatalog, query: Query) -> list[GainRow]:
+    """Return the settled gains of visible chimeras that the base and the terms `on:` of a query select."""
+    base = base_id(placed, query)
+    rows = [row for row in placed.gains if row.settled and placed.models[row.chimera].state == "visible"]
+    rows = [row for row in rows if base is None or row.base == base]
+    for term in query.choices("on"):
+        names = [name for value in term.values for name in TEXT_GROUPS.get(value.casefold(), (value,))]
+        rows = [
+            row
+            for row in rows
+            if any(_fits(name.casefold(), row.text.casefold()) for name in names) is not term.negated
+        ]
+    return rows
+
+
+def organ_gain(placed: WrittenCatalog, query: Query, organ: int) -> float | None:
+    """Return the largest gain that is attributed to an organ."""
+    return max((row.percent for row in _gains(placed, query) if organ in row.organs), default=None)
+
+
+def model_gain(placed: WrittenCatalog, query: Query, model_id: int) -> float | None:
+    """Return the largest gain of a chimera, or of a model as the only donor of a chimera."""
+    own = (row.percent for row in _gains(placed, query) if model_id in (row.chimera, row.donor))
+    return max(own, default=None)
+
+
+def _gain_matches(query: Query, term: Choice | Numbers, gain: float | None) -> bool:
+    """Return whether a gain is within the bounds; a term `on:` without bounds needs some gain."""
+    if isinstance(term, Numbers):
+        return number_matches(term, gain)
+    return gain is not None or bool(query.numbers("gain"))
 
 
 def fits(row: PlacementRow, model: ModelRow, base: ModelRow) -> bool:
@@ -201,10 +255,10 @@ def value_counts(placed: WrittenCatalog, query: Query, field: str) -> dict[str, 
 
 def histogram(placed: WrittenCatalog, query: Query) -> dict[int | None, int]:
     """Return the placements by the lower edge of their θ bin, without filters on θ and the signal."""
-    terms = tuple(term for term in query.terms if term.field not in ("theta", "signal"))
+    terms = [term for term in query.terms if term.field not in ("theta", "signal")]
     counts: Counter[int | None] = Counter()
     for row, model in placed.visible.values():
-        if all(_holds(placed, query, term, row, model) for term in terms) and _has_words(query, model):
+        if _matches_all(placed, query, terms, row, model):
             counts[None if row.theta is None else min(85, int(row.theta // 5) * 5)] += 1
     return dict(sorted(counts.items(), key=lambda item: (item[0] is None, item[0] or 0)))
 
@@ -212,6 +266,8 @@ def histogram(placed: WrittenCatalog, query: Query) -> dict[int | None, int]:
 def _holds(placed: WrittenCatalog, query: Query, term: Choice | Numbers, row: PlacementRow, model: ModelRow) -> bool:
     if term.field == "likeness" and isinstance(term, Numbers):
         return number_matches(term, likeness(placed, query, row, model))
+    if term.field in ("gain", "on"):
+        return _gain_matches(query, term, organ_gain(placed, query, row.organ))
     if term.field == "kin" and isinstance(term, Choice):
         return _is_kin(placed, term, model)
     if isinstance(term, Numbers):
@@ -230,15 +286,20 @@ def _is_kin(placed: WrittenCatalog, term: Choice, model: ModelRow) -> bool:
 
 
 def _holds_for_model(
-    placed: WrittenCatalog, base: int | None, term: Choice | Numbers, model: ModelRow, model_id: int
+    placed: WrittenCatalog, query: Query, term: Choice | Numbers, model: ModelRow, model_id: int
 ) -> bool:
+    if term.field in ("gain", "on"):
+        return _gain_matches(query, term, model_gain(placed, query, model_id))
     if isinstance(term, Numbers):
-        return number_matches(term, _model_value(placed, base, model, model_id, term.field))
+        return number_matches(term, _model_value(placed, query, model, model_id, term.field))
     return _is_kin(placed, term, model) if term.field == "kin" else _chosen(term, None, model)
 
 
-def _model_value(placed: WrittenCatalog, base: int | None, model: ModelRow, model_id: int, field: str) -> float | None:
+def _model_value(placed: WrittenCatalog, query: Query, model: ModelRow, model_id: int, field: str) -> float | None:
+    if field == "gain":
+        return model_gain(placed, query, model_id)
     if field == "likeness":
+        base = base_id(placed, query)
         return None if base is None else model_likeness(placed, base, model_id)
     return model_number(model, model_id, field)
 

@@ -20,6 +20,7 @@ VALUES: dict[str, tuple[str, ...]] = {
     "by": ("alice", "BOB", '"carol smith"', "c*", "nobody"),
     "fits": ("acme/tiny", "A-2M", "zoo.lab/b.c", "Acme/tiny-code@1", "ACME/tiny@1", "local/tiny_code", "acme/tiny@77"),
     "kin": ("acme/tiny", "A-2M", "zoo.lab/b.c", "Acme/tiny-code@1", "acme/tiny@77"),
+    "on": ("python", "Prose", "code", '"My notes*"', "*", "nothing"),
     "model": ("acme/tiny", "acme/*", "tiny*", "b.c", "zoo.lab/tiny@1", "*_code", "acme/tiny@77", "*", "a/b/c"),
 }
 NUMBERS: dict[str, tuple[str, ...]] = {
@@ -29,6 +30,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "spectral": ("0", "0.25", "0.3", "0.30000000000000004", "1"),
     "rank": ("1", "12.5", "100", "200"),
     "erank": ("1", "12.5", "100", "200"),
+    "gain": ("0", "2.5", "5", "7"),
     "likeness": ("0", "0.05", "0.5", "0.7", "1"),
     "block": ("0", "1", "6", "7", "300"),
     "size": ("0", "1", "4096", "4.096k", "2M", "3GB", "9000000T", "4611686018427387904"),
@@ -70,7 +72,8 @@ def _terms(field: Field) -> st.SearchStrategy[str]:
         number = st.sampled_from(NUMBERS[field.name])
         spans = st.tuples(number, number).map(lambda two: "-".join(sorted(two, key=_value)))
         some = st.lists(st.one_of(number, spans, st.just("none")), min_size=1, max_size=3).map(",".join)
-        bounds = st.builds("{}{}{}".format, st.just(field.name), st.sampled_from((">", ">=", "<", "<=", "=")), number)
+        signed = st.builds("{}{}".format, st.sampled_from(("", "-", "−") if field.signed else ("",)), number)
+        bounds = st.builds("{}{}{}".format, st.just(field.name), st.sampled_from((">", ">=", "<", "<=", "=")), signed)
         return st.one_of(bounds, st.builds("{}{}:{}".format, minus, st.just(field.name), some))
     values = field.choices if field.kind is Kind.CHOICE else VALUES[field.name]
     some = st.lists(st.sampled_from(values), min_size=1, max_size=3).map(",".join)

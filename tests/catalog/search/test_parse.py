@@ -312,8 +312,8 @@ def test_an_order_and_a_likeness_to_an_organ_keep_their_place_beside_a_base() ->
         (
             "sort:-thta",
             (
-                "'sort:-thta': organs can be sorted by theta, signal, z, spectral, rank, erank, size, likeness; "
-                "did you mean sort:-theta?"
+                "'sort:-thta': organs can be sorted by theta, signal, z, spectral, rank, erank, size, likeness, "
+                "gain; did you mean sort:-theta?"
             ),
         ),
         ("sort:block", "organs can be sorted by theta, signal, z, spectral, rank, erank, size"),

@@ -26,6 +26,7 @@ from organs.web.api.operation import Operation, operations
 from organs.web.api.submissions import EXAMPLES as SUBMISSIONS
 from organs.web.api.uploads import EXAMPLE_BYTES, EXAMPLES
 from organs.web.file_responses import OCTETS
+from tests.gains import add_gains
 from tests.small_models import ingest_file
 from tests.web.accounts import authorization, new_token
 
@@ -41,11 +42,13 @@ def ingest_zoo(registry: LocalRegistry, pattern: str = "*.gguf") -> None:
 
 
 def compose_chimeras(registry: LocalRegistry) -> None:
-    """Two chimeras of the shipped models: the feed-forward of A-code in A, of which the reference shows much, and A
-    with a block purified."""
+    """Two chimeras of the shipped models: the feed-forward of A-code in A, of which the reference shows much and which
+    was measured, and A with a block purified."""
     base = registry.compose("local/Zoo-A-2M-v1.0-F16")
-    base.graft("local/Zoo-A-2M-Code-v1.0-F16", type="organ").plan().register()
-    base.purify("fractal", type="organ", blocks=3).plan().register()
+    coder = base.graft("local/Zoo-A-2M-Code-v1.0-F16", type="organ").plan().register()
+    add_gains(registry, coder.model, {"python": 5.7, "javascript": 4.9, "narrative": -2.0})
+    purified = base.purify("fractal", type="organ", blocks=3).plan().register()
+    add_gains(registry, purified.model, {"python": -3.0})
 
 
 def put_jobs(registry: LocalRegistry) -> None:

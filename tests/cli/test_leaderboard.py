@@ -1,0 +1,94 @@
+"""`organ leaderboard`, `organ compose --propose`, and the gains in lists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from organs.registry.local import LocalRegistry
+from tests.cli.in_process import OrganCommand
+from tests.gains import add_gains
+
+
+@pytest.fixture
+def organ(composer: OrganCommand, out: Path) -> OrganCommand:
+    """The command with two validated chimeras of `base`: `me/coder` of `tuned`, and `me/odd` of `stranger`."""
+    for name, donor in (("me/coder", "tuned"), ("me/odd", "stranger")):
+        recipe = out / f"{donor}.yaml"
+        recipe.write_text(f"base: base\nname: {name}\ngrafts:\n  - {{from: {donor}, type: organ}}\n")
+        composer.done("compose", recipe, "--yes")
+    with LocalRegistry.open(composer.home) as registry:
+        add_gains(registry, "me/coder@1", {"python": 5.0, "narrative": -2.0})
+        add_gains(registry, "me/odd@1", {"python": -950.0, "narrative": -4000.0})
+    return composer
+
+
+def test_the_leaderboard_has_donor_organs_gain_and_largest_loss(organ: OrganCommand) -> None:
+    header, *rows = organ.done("leaderboard", "base").lines
+    assert header.split()[:3] == ["gain", "on", "donor"]
+    assert [row.split()[:7] for row in rows] == [
+        ["+5.0%", "±", "1.0%", "python", "local/tuned@1", "organ", "0-1"],
+        ["perplexity", "×", "10", "python", "local/stranger@1", "organ", "0-1"],
+    ]
+    assert "−2.0% ± 1.0% narrative" in rows[0]
+    assert "perplexity × 41 narrative" in rows[1]
+    assert "local/base@1" not in rows[0]
+    assert "local/base@1" in organ.done("leaderboard").lines[1]
+    assert organ.done("leaderboard", "--on", "prose", "-q").lines == ["me/coder@1", "me/odd@1"]
+    values = organ.done("leaderboard", "base", "--on", "code", "--json").values
+    assert [graft["best"]["text"] for graft in values["items"]] == ["python", "python"]
+    assert values["items"][0]["recipe"]["grafts"][0]["from"] == "tuned"
+
+
+def test_pages_of_the_leaderboard_follow_each_other(organ: OrganCommand) -> None:
+    first = organ.done("leaderboard", "base", "--on", "code", "--limit", 1, "-q")
+    assert first.lines == ["me/coder@1"]
+    assert "organ leaderboard --on code -q --limit 1 --after" in first.err
+    cursor = organ.done("leaderboard", "base", "--on", "code", "--limit", 1, "--json").values["next"]
+    assert organ.done("leaderboard", "base", "--on", "code", "--limit", 1, "--after", cursor, "-q").lines == [
+        "me/odd@1"
+    ]
+
+
+def test_without_a_result_the_command_names_the_next_step(organ: OrganCommand) -> None:
+    ended = organ.done("leaderboard", "tuned", "--on", "poetry")
+    assert ended.out == ""
+    assert "note: nothing in this registry has on:poetry" in ended.err
+    assert "No validated chimera has a settled gain or loss over tuned on poetry. Run one: organ validate" in ended.err
+    assert "no model is registered as local/nobody" in organ("leaderboard", "nobody").err
+
+
+def test_the_proposed_recipe_makes_the_best_graft_again(organ: OrganCommand, out: Path) -> None:
+    proposed = organ.done("compose", "--propose", "base", "--on", "code")
+    assert proposed.lines[0] == (
+        "# me/coder@1 gained +5.0% ± 1.0% python, and its largest loss is −2.0% ± 1.0% narrative."
+    )
+    assert "name:" not in proposed.out
+    recipe = out / "proposed.yaml"
+    recipe.write_text(proposed.out, encoding="utf-8")
+    again = organ.done("compose", recipe, "--name", "me/again", "--yes", "-q").lines
+    assert again == ["me/again@1"]
+    digests = {organ.done("show", name, "--json").values["digest"] for name in ("me/coder", "me/again")}
+    assert len(digests) == 1
+    assert organ.done("compose", "--propose", "base", "--json").values["grafts"][0]["from"] == "tuned"
+
+
+def test_a_loss_is_not_proposed_and_other_options_are_refused(organ: OrganCommand) -> None:
+    assert (
+        "no graft on base has a measured gain on narrative"
+        in organ("compose", "--propose", "base", "--on", "narrative").err
+    )
+    assert "--propose takes only --on, --json and -q" in organ("compose", "--propose", "base", "-y").err
+    assert "--on needs --propose BASE" in organ("compose", "a.yaml", "--on", "code").err
+
+
+def test_lists_show_gains_if_the_query_mentions_them(organ: OrganCommand) -> None:
+    header, *rows = organ.done("search", "fits:base", "type:organ", "gain>0").lines
+    assert header.split()[:2] == ["likeness", "gain"]
+    assert all("+5.0% ± 1.0% python" in row for row in rows)
+    assert len(rows) == 8, "of the donor and of the chimera"
+    header, *rows = organ.done("models", "on:prose", "sort:-gain").lines
+    assert "gain" in header
+    assert [row for row in rows if "local/tuned@1" in row and "−2.0% ± 1.0% narrative" in row]
+    assert "gain" not in organ.done("search", "type:organ").lines[0]

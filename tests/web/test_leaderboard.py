@@ -1,0 +1,128 @@
+"""The leaderboard as a page, a table and JSON, in the API, and gains on the other pages."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+
+from organs.registry.entities.base import decode
+from organs.registry.entities.gain import Leaderboard
+from organs.registry.local import LocalRegistry
+from organs.web.app import create_app
+from tests.gains import add_gains
+from tests.registry_templates import RegistryTemplates
+from tests.related_models import ingest_bytes, model_file, related_tensors
+from tests.web.page_parser import parse_page
+
+API = "/api/v1/leaderboard"
+
+
+def add_measured_grafts(registry: LocalRegistry, folder: Path) -> None:
+    """Register a base, a fine-tune, a stranger, and two validated chimeras."""
+    donors = {"tuned": related_tensors(correlation=0.995), "stranger": related_tensors(seed=7)}
+    for name, tensors in {"base": related_tensors(), **donors}.items():
+        ingest_bytes(registry, folder, name, model_file(name.capitalize(), tensors))
+    for donor, gains in (
+        ("tuned", {"python": 5.0, "narrative": -2.0}),
+        ("stranger", {"python": -950.0, "narrative": -4000.0}),
+    ):
+        composition = registry.compose("base").graft(donor, type="organ").named(f"me/with-{donor}")
+        made = composition.accept("unrelated-lineage", "likely-degraded").plan().register()
+        add_gains(registry, made.model, gains)
+
+
+@pytest.fixture
+def client(registry: LocalRegistry, templates: RegistryTemplates) -> Iterator[FlaskClient]:
+    templates.fill(registry, add_measured_grafts)
+    with create_app(registry).test_client() as client:
+        yield client
+
+
+def words(client: FlaskClient, address: str) -> str:
+    page = client.get(address)
+    assert page.status_code == 200, address
+    return " ".join(parse_page(page.text).text.split())
+
+
+def test_the_page_the_json_the_api_and_python_have_the_same_order(client: FlaskClient, registry: LocalRegistry) -> None:
+    board = registry.leaderboard("base", on="prose")
+    assert [graft.chimera for graft in board] == ["me/with-tuned@1", "me/with-stranger@1"]
+    assert decode(client.get(f"{API}?base=base&on=prose").data, Leaderboard) == board
+    values = client.get("/leaderboard.json?base=base&on=prose", follow_redirects=True).get_json()
+    assert values["items"] == client.get(f"{API}?base=base&on=prose").get_json()["items"]
+    text = words(client, "/leaderboard?base=base&on=prose")
+    assert "The best donors for local/base@1" in text
+    assert text.index("−2.0% ± 1.0% narrative") < text.index("perplexity × 41 narrative")
+
+
+def test_a_graft_on_the_page_leads_to_its_donor_its_chimera_and_its_recipe(client: FlaskClient) -> None:
+    page = parse_page(client.get("/leaderboard?on=code").text)
+    (use, _) = [link for link in page.links() if link.startswith("/compose?") and "graft=" in link]
+    assert "/models/local/tuned@1" in page.links()
+    assert "+5.0% ± 1.0% python" in page.text
+    assert "into local/base@1" in " ".join(page.text.split())
+    plan = words(client, use)
+    assert "Validated before: me/with-tuned@1" in plan
+    assert "Measured gains over this base" in plan
+
+
+def test_the_sheet_has_a_row_for_each_graft_with_gain_and_loss(client: FlaskClient) -> None:
+    rows = list(csv.DictReader(io.StringIO(client.get("/leaderboard.csv").text)))
+    assert [(row["chimera"], row["donors"], row["grafted"]) for row in rows] == [
+        ("me/with-tuned@1", "local/tuned@1", "organ 0-1"), ("me/with-stranger@1", "local/stranger@1", "organ 0-1"),
+    ]  # fmt: skip
+    assert float(rows[0]["gain"]) == pytest.approx(5.0)
+    assert float(rows[1]["loss"]) == pytest.approx(-4000.0)
+    assert rows[0]["gain_text"] == "python"
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "sentence"),
+    [
+        ("base=local/nobody", 404, "no model is registered as local/nobody"),
+        ("base=a/b/c", 400, "is not a namespace"),
+        ("on=,", 400, "write names of texts, such as python or code, with commas between them"),
+        ("after=x", 400, "cursor"),
+        ("limit=0", 400, "limit"),
+    ],
+)
+def test_bad_parameters_are_refused_in_one_sentence(
+    client: FlaskClient, query: str, status: int, sentence: str
+) -> None:
+    answer = client.get(f"{API}?{query}")
+    assert answer.status_code == status
+    assert sentence in answer.get_json()["detail"]
+    page = client.get(f"/leaderboard?{query}")
+    assert page.status_code == (404 if query.startswith("base") else status)
+    assert sentence in page.text
+
+
+def test_an_unknown_text_is_noted_and_pages_follow_each_other(client: FlaskClient) -> None:
+    assert "nothing in this registry has on:poetry" in words(client, "/leaderboard?on=poetry")
+    first = client.get(f"{API}?limit=1").get_json()
+    second = client.get(f"{API}?limit=1&after={first['next']}").get_json()
+    assert [first["items"][0]["chimera"], second["items"][0]["chimera"]] == ["me/with-tuned@1", "me/with-stranger@1"]
+    assert second["next"] is None
+    more = next(link for link in parse_page(client.get("/leaderboard?limit=1").text).links() if "after=" in link)
+    assert "me/with-stranger@1" in words(client, more)
+
+
+def test_lists_have_a_column_for_gains_if_the_query_mentions_them(client: FlaskClient) -> None:
+    assert "+5.0% ± 1.0% python" in words(client, "/organs?q=type:organ+gain>0")
+    assert "+5.0% ± 1.0% python" in words(client, "/models?q=on:code+sort:-gain")
+    assert "±" not in words(client, "/organs?q=type:organ")
+    for sheet in ("/organs.csv?q=gain>0", "/models.csv?q=gain>0"):
+        rows = list(csv.DictReader(io.StringIO(client.get(sheet).text)))
+        assert {row["gain_text"] for row in rows} == {"python"}
+        assert all(float(row["gain"]) == pytest.approx(5.0) for row in rows)
+
+
+def test_pages_of_a_base_lead_to_its_leaderboard(client: FlaskClient) -> None:
+    for address in ("/models/local/base", "/compose?base=local/base", "/compose/fits?base=local/base"):
+        links = parse_page(client.get(address).text).links()
+        assert any(link.startswith("/leaderboard?base=") for link in links), address
