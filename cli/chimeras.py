@@ -46,7 +46,7 @@ from organs.cli.outputs import (
     write_text,
 )
 from organs.ingest.files import FileSource
-from organs.registry.amounts import gain_text, share_text, size_text
+from organs.registry.amounts import share_text, size_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
@@ -244,7 +244,7 @@ def _print_measured(grafts: Sequence[MeasuredGraft], *, with_base: bool) -> None
     columns = ("gain", "on", "donor", "organs", *(["base"] if with_base else []), "likeness", "largest loss", "chimera")
     rows = [
         (
-            gain_text(graft.best.percent, graft.best.margin),
+            graft.best.amount,
             graft.best.text,
             ", ".join(graft.donors) or "none",
             graft.grafted,

@@ -21,8 +21,13 @@ class Gain(Entity, frozen=True, kw_only=True):
     tokens: Annotated[Count, Meta(description="The number of scored tokens.")]
     settled: Annotated[bool, Meta(description="Whether the interval excludes 0.")] = True
 
+    @property
+    def amount(self) -> str:
+        """The gain with its margin: `+5.9% ± 0.7%`."""
+        return gain_text(self.percent, self.margin)
+
     def __str__(self) -> str:
-        return f"{gain_text(self.percent, self.margin)} {self.text}"
+        return f"{self.amount} {self.text}"
 
 
 class MeasuredGain(Gain, frozen=True, kw_only=True):
