@@ -15,6 +15,8 @@ QUERY_PLANS_OF_SQLITE := tests/relatives/test_query_plans.py \
 
 SHORT := not long and not slow and not npm
 LONG  := long and not slow and not npm
+# Neighbours stay on one worker, so most fixtures of a module are set up once.
+PARALLEL := -n 2 --dist worksteal
 
 .DEFAULT_GOAL := check
 .PHONY: check help demo test test-long test-slow test-postgres test-browser screenshots fuzz fuzz-api crash kill cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
@@ -39,21 +41,21 @@ demo: $(BIN)/organ  ## take the shipped models apart, measure them, put one back
 	$(BIN)/organ demo --home $(DEMO)
 
 test: $(BIN)/pytest  ## the tests
-	$(BIN)/pytest -n 2 -m "$(SHORT)"
+	$(BIN)/pytest $(PARALLEL) -m "$(SHORT)"
 
 test-long: $(BIN)/pytest  ## the tests that take a second or more: faults, documents, examples, the wheel
-	$(BIN)/pytest -n 2 -m "$(LONG)"
+	$(BIN)/pytest $(PARALLEL) -m "$(LONG)"
 
 test-postgres: $(BIN)/pytest  ## the main journeys on a PostgreSQL server of their own (needs PostgreSQL's programs)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[postgres]'
-	PYTHONPATH=. $(BIN)/pytest -n 2 -p tests.postgres $(ON_POSTGRES) $(addprefix --deselect=,$(QUERY_PLANS_OF_SQLITE))
+	PYTHONPATH=. $(BIN)/pytest $(PARALLEL) -p tests.postgres $(ON_POSTGRES) $(addprefix --deselect=,$(QUERY_PLANS_OF_SQLITE))
 
 test-slow: $(BIN)/pytest  ## the long runs: 16 GiB sparse file, kill -9 loop
 	$(BIN)/pytest -m slow --hypothesis-profile=default
 
 test-browser: $(BIN)/pytest  ## the catalog in a real browser, and whether everybody can use it (needs Chromium)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group browser
-	$(BIN)/pytest -n 2 -m browser $(BROWSE)
+	$(BIN)/pytest $(PARALLEL) -m browser $(BROWSE)
 
 screenshots: $(BIN)/pytest  ## the pictures in docs/ (needs Chromium)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group browser

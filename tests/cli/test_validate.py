@@ -68,7 +68,7 @@ def test_the_permission_options_need_a_runtime_command(organ: OrganCommand, kin:
 def test_a_command_may_write_where_it_is_allowed_to(organ: OrganCommand, kin: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     body = f"open({str(tmp_path / 'out' / 'log')!r}, 'a').write('x')\nprint(json.dumps({{'perplexity': 26.5}}))"
-    command = ("validate", kin, "--base", A, "--runtime", script(tmp_path, body))
+    command = ("validate", kin, "--base", A, "--runtime", script(tmp_path, body), "--budget", 1024)
     assert organ(*command).status == 1
     organ.done(*command, "--runtime-write", tmp_path / "out")
     assert set((tmp_path / "out" / "log").read_text()) == {"x"}
