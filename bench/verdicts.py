@@ -32,6 +32,7 @@ import numpy as np
 
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
+from organs.registry.amounts import change_text
 from organs.registry.compose.recipe import AdapterMerge, Graft, Recipe, Selection
 from organs.registry.digest import digest_of
 from organs.registry.gguf import (
@@ -49,7 +50,7 @@ from organs.registry.validation.comparison import Budget, validate, validate_fil
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import CatalogScores, registered_candidate, run_chimera
 from organs.registry.validation.texts import Text, built_in_texts
-from organs.registry.validation.verdict import TextScores, VerdictKind, change_text
+from organs.registry.validation.verdict import TextScores, VerdictKind
 
 ZOO = Path(__file__).resolve().parents[1] / "examples" / "zoo"
 LONG_TOKENS = 51_000

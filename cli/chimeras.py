@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ from organs.cli.outputs import (
     write_text,
 )
 from organs.ingest.files import FileSource
-from organs.registry.amounts import share_text, size_text
+from organs.registry.amounts import change_text, perplexity_text, share_text, size_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
@@ -60,7 +61,6 @@ from organs.registry.errors import BadLock, BadRecipe, BadSource, NotFound
 from organs.registry.names import parse_model_name
 from organs.registry.settings import Settings
 from organs.registry.validation.texts import Text, built_in_texts, read_text
-from organs.registry.validation.verdict import change_text, figure
 
 if TYPE_CHECKING:
     from organs.cli.composing import Builder, ComposeOptions
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from organs.registry.compose.lock import Lock
     from organs.registry.compose.plan import Plan
     from organs.registry.compose.recipe import Recipe
+    from organs.registry.interface import Registry
     from organs.registry.local import LocalRegistry
     from organs.registry.sandbox.process import Sandbox
     from organs.registry.validation.comparison import Budget, Candidate, Event
@@ -210,9 +211,9 @@ _ON = click.option(
 def leaderboard(base: str | None, on: str | None, limit: int, after: str | None, as_json: bool, quiet: bool) -> None:
     """Rank validated chimeras by what they gained over their bases, the largest gain first.
 
-    With BASE, list the best grafts for this model. A gain is the fall of the perplexity against the base, in percent,
-    as `organ validate` measured it; it counts if its interval of 95% excludes 0. The column loss has the largest rise
-    of the perplexity on any text.
+    With BASE, list the grafts on this model. A gain is the fall of the perplexity against the base, in percent,
+    as `organ validate` measured it; it counts if its interval of 95% excludes 0. The column `largest loss` has the
+    largest rise of the perplexity on any text.
 
     Repeat the best graft: organ compose --propose BASE --on code > recipe.yaml
     """
@@ -237,7 +238,7 @@ def leaderboard(base: str | None, on: str | None, limit: int, after: str | None,
 
 def _nothing_measured(base: str | None, on: str | None) -> str:
     where = ("" if base is None else f" over {plain(base)}") + ("" if on is None else f" on {plain(on)}")
-    return f"No validated chimera has a settled gain or loss{where}. Run one: organ validate CHIMERA"
+    return f"No validated chimera has a settled gain or loss{where}. Validate a chimera: organ validate CHIMERA"
 
 
 def _print_measured(grafts: Sequence[MeasuredGraft], *, with_base: bool) -> None:
@@ -251,7 +252,7 @@ def _print_measured(grafts: Sequence[MeasuredGraft], *, with_base: bool) -> None
             *([graft.base] if with_base else []),
             share_text(graft.likeness),
             "–" if graft.worst is None else str(graft.worst),
-            f"{graft.chimera} (a parent was withdrawn)" if graft.withdrawn_parents else graft.chimera,
+            f"{graft.chimera} (a parent is not available)" if graft.unavailable_parents else graft.chimera,
         )
         for graft in grafts
     ]
@@ -320,7 +321,7 @@ def compose(
     on these kinds of text. Save it, change it, and compose it.
     """
     if propose is not None:
-        if any((recipe, output, name, accept, yes, lock, write_recipe, from_lock)):
+        if any((recipe, output, name, accept, yes, dry_run, lock, write_recipe, from_lock, force)):
             raise click.UsageError("--propose takes only --on, --json and -q: it prints a recipe and makes nothing")
         _propose(propose, on, as_json=as_json, quiet=quiet)
         return
@@ -344,21 +345,25 @@ def compose(
     print_thetas(result, options)
 
 
-PROPOSALS_READ = 20
-"""Chimeras of the leaderboard among which the one to propose is looked for."""
+def _gaining(registry: Registry, base: str, on: str | None) -> Iterator[MeasuredGraft]:
+    """Yield the grafts on `base` with a measured gain, the largest first."""
+    after: str | None = None
+    while True:
+        page = registry.leaderboard(base, on=on, after=after)
+        yield from takewhile(lambda graft: graft.best.percent > 0.0, page)
+        after = page.next
+        if after is None or page.items[-1].best.percent <= 0.0:
+            return
 
 
 def _propose(base: str, on: str | None, *, as_json: bool, quiet: bool) -> None:
-    """Print the recipe of the best measured graft on `base` whose parents are all registered and not withdrawn."""
+    """Print the recipe of the graft on `base` with the largest gain, of those whose parents are all available."""
     from organs.registry.compose.recipe_io import recipe_of, recipe_yaml
 
     with selected_registry() as registry:
-        page = registry.leaderboard(base, on=on, limit=PROPOSALS_READ)
-        best = next((graft for graft in page if graft.best.percent > 0.0 and not graft.withdrawn_parents), None)
-        if best is None:
-            raise NotFound(
-                f"no graft on {base} has a measured gain{f' on {on}' if on else ''}; see organ compat {base}"
-            )
+        best = next((graft for graft in _gaining(registry, base, on) if not graft.unavailable_parents), None)
+    if best is None:
+        raise NotFound(f"no graft on {base} has a measured gain{f' on {on}' if on else ''}; see organ compat {base}")
     recipe = msgspec.structs.replace(best.recipe, name=None)
     if as_json:
         print_json(recipe)
@@ -791,7 +796,7 @@ def _figure(run: RunReport, text: str) -> str:
     score = next((score for score in run.scores if score.text == text), None)
     if score is None or not score.tokens:
         return "–"
-    return "none" if score.perplexity is None else figure(score.perplexity)
+    return "none" if score.perplexity is None else perplexity_text(score.perplexity)
 
 
 def _change(text: TextVerdict) -> str:

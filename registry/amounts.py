@@ -51,19 +51,36 @@ def share_text(value: float | None) -> str:
     return NO_VALUE if value is None else f"{value:.3f}"
 
 
-FINE_MARGIN_PERCENT = 2.0
-"""A percentage with a smaller margin has a decimal."""
-LOSS_MAX_PERCENT = -900.0
-"""A larger loss is stated as a multiple: the perplexity is more than 10 times that of the base."""
+MULTIPLE_FROM = 10.0
+"""From this ratio of perplexities on, texts have a multiple, below it a percentage."""
+
+
+def perplexity_text(perplexity: float) -> str:
+    """Return a perplexity, or a multiple of one, as text: `26.7`, `13,056`, `1.2e+30`."""
+    if perplexity >= 1e9:
+        return f"{perplexity:.1e}"
+    return f"{perplexity:,.0f}" if perplexity >= 1000 else f"{perplexity:.1f}"
+
+
+def change_text(ratio: float, margin: float) -> str:
+    """Return a ratio of perplexities with its margin as text: `−5.9% ± 0.7%`, `513.6 ± 60.1 times`."""
+    if ratio >= MULTIPLE_FROM:
+        return f"{perplexity_text(ratio)} ± {perplexity_text(margin)} times"
+    return _percent_text(100.0 * (ratio - 1.0), 100.0 * margin)
 
 
 def gain_text(percent: float, margin: float) -> str:
     """Return a gain in percent with its margin as text: `+5.9% ± 0.7%`, `−55% ± 11%`, `perplexity × 46`."""
-    if percent < LOSS_MAX_PERCENT:
-        return f"perplexity × {1.0 - percent / 100.0:,.0f}"
-    digits = 1 if margin < FINE_MARGIN_PERCENT else 0
+    ratio = 1.0 - percent / 100.0
+    if ratio >= MULTIPLE_FROM:
+        return f"perplexity × {perplexity_text(ratio) if ratio >= 1000 else round(ratio)}"
+    return _percent_text(percent, margin)
+
+
+def _percent_text(percent: float, margin: float) -> str:
+    digits = 0 if margin >= 2.0 else 1 if margin >= 0.05 else 2
     value = round(percent, digits) + 0.0  # no negative zero
-    return f"{value:+,.{digits}f}% ± {margin:,.{digits}f}%".replace("-", "−")
+    return f"{value:+.{digits}f}% ± {margin:.{digits}f}%".replace("-", "−")
 
 
 def plural_text(count: int, singular: str, plural: str) -> str:

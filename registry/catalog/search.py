@@ -67,6 +67,8 @@ class Numbers:
 
     def __str__(self) -> str:
         single = self.intervals[0] if len(self.intervals) == 1 and not self.absent and not self.negated else None
+        if single is not None and single.low is not None and single.low == single.high and single.low < 0:
+            return f"{self.field}={_number_text(single.low)}"
         if single is not None and single.high is None and single.low is not None:
             return f"{self.field}{'>' if single.low_open else '>='}{_number_text(single.low)}"
         if single is not None and single.low is None and single.high is not None:
@@ -388,12 +390,13 @@ ABSENT = "none"
 
 _NUMBER = re.compile(r"(?P<digits>[0-9]{1,19}(\.[0-9]{0,40})?|\.[0-9]{1,40})(?P<unit>[A-Za-z]{0,2})°?", re.ASCII)
 _RANGE = re.compile(r"(?P<low>[^-–]*)[-–](?P<high>[^-–]*)")
+_MINUS = ("-", "−")
 _UNITS = {"": 1, "b": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 def parse_bound(token: str, field: Field, operator: str, text: str) -> Interval:
     """Return the interval of a comparison such as `>=45`; raises BadQuery."""
-    is_negative = field.signed and text.strip().startswith(("-", "−"))
+    is_negative = field.signed and text.strip().startswith(_MINUS)
     value = _parse_number(token, field, text.strip()[1:] if is_negative else text)
     value = -value if is_negative else value
     if operator == "=":
@@ -409,6 +412,9 @@ def parse_numbers(token: str, field: Field, values: Sequence[str]) -> tuple[tupl
     for value in values:
         if value.lower() == ABSENT:
             continue
+        if field.signed and value.strip().startswith(_MINUS):
+            number = value.strip()[1:]
+            raise BadQuery(token, f"write a number below 0 as {field.name}<=-{number} or {field.name}=-{number}")
         match = _RANGE.fullmatch(value)
         low, high = (match["low"], match["high"]) if match and value.strip("-–") else (value, value)
         interval = Interval(
@@ -454,6 +460,16 @@ CANDIDATES_MAX = 20
 """The most words that `nearest` compares letter by letter."""
 
 LIKE, UNIQUE, SORT = "like", "unique", "sort"
+
+
+def on_term(texts: str) -> Choice:
+    """Return the term `on:` for names of texts with commas between them; raises BadQuery without a name."""
+    values = [value.strip() for value in texts.split(",") if value.strip()]
+    if not values or any('"' in value for value in values):
+        raise BadQuery(f"on {texts[:30]!r}", "write names of texts, such as python or code, with commas between them")
+    return Choice(ON, tuple(values))
+
+
 _TERM = re.compile(r"(?P<minus>-?)(?P<field>[^\W\d][\w]*)(?P<operator>>=|<=|[:=<>])(?P<value>.*)", re.DOTALL)
 _LOGIC = frozenset({"AND", "OR", "NOT", "&&", "||"})
 _OPERATOR = re.compile(r"[<>=:≤≥]+")

@@ -64,6 +64,7 @@ from organs.registry.compose.planner import predicted
 from organs.registry.compose.recipe import recipe_to_json
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.base import encode
+from organs.registry.entities.finding import PLAN_CODES
 from organs.registry.entities.plan import MadeChimera, Prediction, Reading
 from organs.registry.errors import (
     BadOrgan,
@@ -318,7 +319,7 @@ def _chimera_record(file: LockedFile, prediction: Prediction) -> ChimeraRecord:
         lock_id=file.lock.id,
         base_model_id=plan.base.model_id,
         recipe=recipe_to_json(plan.recipe),
-        findings=encode(plan.findings).decode(),
+        findings=encode([finding for finding in plan.findings if finding.code not in PLAN_CODES]).decode(),
         prediction=encode(prediction).decode(),
         origins=_json(_origins(plan)),
         parents=tuple(_acts(plan)),

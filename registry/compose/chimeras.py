@@ -23,7 +23,8 @@ from organs.registry.catalog.queries.models import (
     model_by_name,
     placements_of,
 )
-from organs.registry.catalog.queries.search import gains_for
+from organs.registry.catalog.queries.search_plan import known_texts
+from organs.registry.catalog.search import on_term
 from organs.registry.catalog.tables import Chimera as ChimeraRow
 from organs.registry.catalog.tables import Model, ModelFile, Placement
 from organs.registry.catalog.tables import Verdict as VerdictRow
@@ -36,7 +37,7 @@ from organs.registry.compose.licenses import (
 )
 from organs.registry.compose.metadata import LICENSE_KEY
 from organs.registry.compose.plan import acts_in_order, summarize_changes
-from organs.registry.compose.recipe import recipe_from_json
+from organs.registry.compose.recipe import recipe_from_json, with_versions
 from organs.registry.compose.recipe_io import recipe_file, recipe_python, recipe_yaml
 from organs.registry.entities.base import Digest, Entity, Text
 from organs.registry.entities.chimera import (
@@ -50,7 +51,7 @@ from organs.registry.entities.chimera import (
 )
 from organs.registry.entities.finding import WITHDRAWN_CODES, Finding, Severity, in_order, stored_findings
 from organs.registry.entities.gain import Leaderboard
-from organs.registry.entities.plan import ADAPTER, GRAFTED, ParentModel, PlanChange, PlanPart, Prediction
+from organs.registry.entities.plan import ADAPTER, GRAFTED, ParentModel, PlanChange, PlanPart, Prediction, RecipeFile
 from organs.registry.entities.published import LICENSE_MAX
 from organs.registry.entities.verdict import Verdict, VerdictReport, VerdictSummary
 from organs.registry.errors import BadName, NotFound
@@ -78,9 +79,15 @@ def leaderboard(
     by commas. None means any base, and any text. Raises BadQuery.
     """
     notes: list[str] = []
-    gains = gains_for(session, base, on, notes)
-    page = gain_rows.leaderboard(session, gains, limit, after, lambda text: recipe_file(recipe_from_json(text)))
+    texts = known_texts(session, [] if on is None else [on_term(on)], notes)
+    gains = gain_rows.GainFilter(texts, None if base is None else base.id)
+    page = gain_rows.leaderboard(session, gains, limit, after, _recipe_of)
     return msgspec.structs.replace(page, notes=tuple(notes))
+
+
+def _recipe_of(row: ChimeraRow) -> RecipeFile:
+    """Return the recipe of a chimera with the versions of its parents."""
+    return recipe_file(with_versions(recipe_from_json(row.recipe), _origins(row).parents))
 
 
 def chimera_by_lock(session: Session, prefix: str) -> Chimera:

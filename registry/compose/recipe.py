@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from organs.registry.anatomy import Place
+from organs.registry.errors import BadName
+from organs.registry.names import parse_model_name
 from organs.registry.transform import PurifyMethod as PurifyMethod
 
 BlockRange = tuple[int, int]
@@ -117,6 +119,33 @@ class Recipe:
     metadata: tuple[MetadataChange, ...] = ()
     name: str | None = None
     """The name of the chimera in the registry; None for a name by convention."""
+
+
+def with_versions(recipe: Recipe, models: Sequence[str]) -> Recipe:
+    """Return `recipe` with the versions of `models`, the full names of the models that its names once meant.
+
+    Names with a version, digests and queries stay as they are.
+    """
+    by_name: dict[str, set[str]] = {}
+    for model in models:
+        by_name.setdefault(model.partition("@")[0].casefold(), set()).add(model)
+
+    def full_name(name: str) -> str:
+        try:
+            parsed = parse_model_name(name)
+        except BadName:
+            return name
+        known = by_name.get(str(parsed).casefold(), set())
+        return next(iter(known)) if len(known) == 1 else name
+
+    return replace(
+        recipe,
+        base=full_name(recipe.base),
+        grafts=tuple(
+            graft if graft.donor is None else replace(graft, donor=full_name(graft.donor)) for graft in recipe.grafts
+        ),
+        adapters=tuple(replace(merge, adapter=full_name(merge.adapter)) for merge in recipe.adapters),
+    )
 
 
 def matches_slot(slot: str, pattern: str) -> bool:

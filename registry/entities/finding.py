@@ -44,6 +44,8 @@ class Finding(Entity, frozen=True):
 
 Findings = tuple[Finding, ...]
 
+PLAN_CODES = frozenset({"measured-graft"})
+"""Findings that are true when a plan is made. They are not stored with its chimera."""
 WITHDRAWN_CODES = frozenset({"parent-yanked", "parent-removed"})
 """The codes of findings about parents, and about their parents, that were yanked or removed."""
 BESIDE_FILE_CODES = WITHDRAWN_CODES | {"license-differs"}

@@ -51,7 +51,9 @@ class MeasuredGraft(Entity, frozen=True, kw_only=True):
     worst: Annotated[Gain, Meta(description="The largest settled loss on any text.")] | None
     gains: Annotated[tuple[Gain, ...], Meta(max_length=ITEMS_MAX, description="On all texts, the largest first.")]
     recipe: Annotated[RecipeFile, Meta(description="The recipe of the chimera, to make it again or to change it.")]
-    withdrawn_parents: Annotated[Texts, Meta(description="Models that it was made from, now yanked or removed.")] = ()
+    unavailable_parents: Annotated[
+        Texts, Meta(description="Models that it was made from and that are now yanked, removed or held for review.")
+    ] = ()
 
 
 class Leaderboard(Page[MeasuredGraft], frozen=True, kw_only=True):

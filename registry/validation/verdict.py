@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from organs.registry.amounts import change_text, perplexity_text
 from organs.registry.validation.intervals import LOOK_MIN, Interval, interval_of
 from organs.registry.validation.runtime import Window, perplexity_of
 
@@ -30,27 +31,6 @@ SAME_WITHIN = 0.02
 KNOWN_BITS = 3.5
 """A base knows a kind of text if it needs at most so many bits for each byte. Guessing English letters by pairs of
 letters needs about 3.4."""
-
-TIMES_FROM = 10.0
-"""From this ratio of perplexities on, texts state a multiple, below it a percentage."""
-FINE_BELOW = 0.02
-"""A percentage with a smaller margin has a decimal."""
-
-
-def figure(perplexity: float) -> str:
-    """Return a perplexity for people: `26.7`, `13,056`, `1.2e+30`."""
-    if perplexity >= 1e9:
-        return f"{perplexity:.1e}"
-    return f"{perplexity:,.0f}" if perplexity >= 1000 else f"{perplexity:.1f}"
-
-
-def change_text(ratio: float, margin: float) -> str:
-    """Return a ratio of perplexities with its margin for people: `−5.9% ± 0.7%`, `513.6 ± 60.1 times`."""
-    if ratio >= TIMES_FROM:
-        return f"{figure(ratio)} ± {figure(margin)} times"
-    digits = 1 if margin < FINE_BELOW else 0
-    change = round(100.0 * (ratio - 1.0), digits) + 0.0  # no negative zero
-    return f"{change:+.{digits}f}% ± {100.0 * margin:.{digits}f}%".replace("-", "−")
 
 
 class VerdictKind(StrEnum):
@@ -362,7 +342,7 @@ def _ratio(change: Interval | None) -> float | None:
 
 
 def _shown(perplexity: float | None) -> str:
-    return "unknown" if perplexity is None else figure(perplexity) if math.isfinite(perplexity) else "infinite"
+    return "unknown" if perplexity is None else perplexity_text(perplexity) if math.isfinite(perplexity) else "infinite"
 
 
 def _percent(share: float | None) -> str:

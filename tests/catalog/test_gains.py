@@ -159,7 +159,10 @@ def test_a_search_with_a_base_counts_only_gains_over_it(family: LocalRegistry) -
     for text, gain in {"gain>0": 7.0, "fits:base gain>0": 5.0, "on:code": 5.0}.items():
         found = organs_with_gain(family, f"model:tuned block:0 slot:ffn_up {text}")
         assert found == [("local/tuned", FED[1], gain)], text
-    assert [gain for _, _, gain in organs_with_gain(family, "fits:base model:tuned slot:ffn_up")] == [5.0, 5.0]
+    assert [gain for _, _, gain in organs_with_gain(family, "fits:base model:tuned slot:ffn_up sort:-gain")] == [
+        5.0
+    ] * 2
+    assert [gain for _, _, gain in organs_with_gain(family, "fits:base model:tuned slot:ffn_up")] == [None, None]
     assert organs_with_gain(family, "fits:base model:tuned slot:ffn_up gain>5.1") == []
     assert names(family, "kin:second on:prose sort:-gain") == ["me/other", "local/tuned"]
     assert names(family, "gain<-1") == []
@@ -186,7 +189,45 @@ def test_the_recipe_of_a_measured_graft_makes_it_again(family: LocalRegistry) ->
     (graft_,) = family.leaderboard()
     again = family.compose(msgspec.structs.replace(graft_.recipe, name="me/again")).plan().register()
     assert family.model(again.model).digest == family.model(model).digest
-    assert "from: tuned" in recipe_yaml(recipe_of(graft_.recipe))
+    assert "from: local/tuned@1" in recipe_yaml(recipe_of(graft_.recipe)), "what `tuned` meant then"
+
+
+def test_organs_that_equal_those_of_the_base_and_their_donors_have_no_part_in_a_gain(
+    family: LocalRegistry, tmp_path: Path
+) -> None:
+    tensors = related_tensors(correlation=0.97)
+    own = [mine if "ffn" in mine[0].name else base for mine, base in zip(tensors, related_tensors(), strict=True)]
+    ingest_bytes(family, tmp_path, "partly", model_file("Partly", own))
+    model = made(family.compose("base").graft("partly", type=["organ", "skeleton"]), "mixed")
+    add_gains(family, model, {"python": 5.0})
+    assert {name for _, name, _ in organs_with_gain(family, "gain>0")} == set(FED)
+    assert "local/base" not in names(family, "gain>0")
+    assert [graft_.grafted for graft_ in family.leaderboard()] == ["organ 0-1"]
+
+
+def test_a_stored_finding_never_names_the_chimera_of_another(family: LocalRegistry) -> None:
+    add_gains(family, graft(family, "tuned", "coder"), {"python": 5.0})
+    plan = family.compose("base").graft("tuned", type="skeleton").named("me/later").plan().accepting_all()
+    assert "measured-graft" in [finding.code for finding in plan.findings]
+    lock = plan.register().lock_id
+    assert "measured-graft" not in [finding.code for finding in family.chimera(lock).findings]
+
+
+def test_a_text_may_have_the_name_of_a_group_and_a_group_without_texts_is_noted_once(family: LocalRegistry) -> None:
+    assert family.leaderboard(on="code").notes == ("nothing in this registry has on:code",)
+    add_gains(family, graft(family, "tuned", "coder"), {"code": 5.0})
+    assert [str(graft_.best) for graft_ in family.leaderboard(on="Code")] == ["+5.0% ± 1.0% code"]
+    assert family.leaderboard(on="code").notes == ()
+
+
+def test_a_donor_that_is_held_for_review_is_named_as_not_available(family: LocalRegistry) -> None:
+    add_gains(family, graft(family, "tuned", "coder"), {"python": 5.0})
+    with family.catalog.writing() as session:
+        hide_model(
+            session, model_by_name(session, parse_model_name("local/tuned@1")), "quarantined", "a reason", "local"
+        )
+    (graft_,) = family.leaderboard()
+    assert graft_.unavailable_parents == ("local/tuned@1",)
 
 
 def test_yanked_chimeras_have_no_gains_and_yanked_donors_are_named(family: LocalRegistry) -> None:
@@ -196,7 +237,7 @@ def test_yanked_chimeras_have_no_gains_and_yanked_donors_are_named(family: Local
         for name in ("me/coder@1", "local/second@1"):
             hide_model(session, model_by_name(session, parse_model_name(name)), "yanked", "a reason", "local")
     (graft_,) = family.leaderboard()
-    assert (graft_.chimera, graft_.withdrawn_parents) == ("me/writer@1", ("local/second@1",))
+    assert (graft_.chimera, graft_.unavailable_parents) == ("me/writer@1", ("local/second@1",))
     assert names(family, "gain>0") == ["me/writer"]
 
 
@@ -220,9 +261,12 @@ def test_gains_go_with_the_chimera_or_the_base_and_stay_without_the_donor(family
         (5.94, 0.66, "+5.9% ± 0.7%"),
         (-55.2, 11.4, "−55% ± 11%"),
         (-0.04, 0.5, "+0.0% ± 0.5%"),
-        (-900.0, 30.0, "−900% ± 30%"),
+        (-890.0, 30.0, "−890% ± 30%"),
+        (-900.0, 30.0, "perplexity × 10"),
         (-4500.0, 30.0, "perplexity × 46"),
         (-123_456.0, 1.0, "perplexity × 1,236"),
+        (-1e30, 1e30, "perplexity × 1.0e+28"),
+        (-0.03, 0.01, "−0.03% ± 0.01%"),
     ],
 )
 def test_a_gain_as_text_has_its_margin_and_a_large_loss_is_a_multiple(percent: float, margin: float, text: str) -> None:

@@ -38,7 +38,7 @@ def test_the_leaderboard_has_donor_organs_gain_and_largest_loss(organ: OrganComm
     assert organ.done("leaderboard", "--on", "prose", "-q").lines == ["me/coder@1", "me/odd@1"]
     values = organ.done("leaderboard", "base", "--on", "code", "--json").values
     assert [graft["best"]["text"] for graft in values["items"]] == ["python", "python"]
-    assert values["items"][0]["recipe"]["grafts"][0]["from"] == "tuned"
+    assert values["items"][0]["recipe"]["grafts"][0]["from"] == "local/tuned@1"
 
 
 def test_pages_of_the_leaderboard_follow_each_other(organ: OrganCommand) -> None:
@@ -55,7 +55,10 @@ def test_without_a_result_the_command_names_the_next_step(organ: OrganCommand) -
     ended = organ.done("leaderboard", "tuned", "--on", "poetry")
     assert ended.out == ""
     assert "note: nothing in this registry has on:poetry" in ended.err
-    assert "No validated chimera has a settled gain or loss over tuned on poetry. Run one: organ validate" in ended.err
+    assert (
+        "No validated chimera has a settled gain or loss over tuned on poetry. Validate a chimera: organ validate"
+        in ended.err
+    )
     assert "no model is registered as local/nobody" in organ("leaderboard", "nobody").err
 
 
@@ -71,7 +74,7 @@ def test_the_proposed_recipe_makes_the_best_graft_again(organ: OrganCommand, out
     assert again == ["me/again@1"]
     digests = {organ.done("show", name, "--json").values["digest"] for name in ("me/coder", "me/again")}
     assert len(digests) == 1
-    assert organ.done("compose", "--propose", "base", "--json").values["grafts"][0]["from"] == "tuned"
+    assert organ.done("compose", "--propose", "base", "--json").values["grafts"][0]["from"] == "local/tuned@1"
 
 
 def test_a_loss_is_not_proposed_and_other_options_are_refused(organ: OrganCommand) -> None:
@@ -79,7 +82,7 @@ def test_a_loss_is_not_proposed_and_other_options_are_refused(organ: OrganComman
         "no graft on base has a measured gain on narrative"
         in organ("compose", "--propose", "base", "--on", "narrative").err
     )
-    assert "--propose takes only --on, --json and -q" in organ("compose", "--propose", "base", "-y").err
+    assert "--propose takes only --on, --json and -q" in organ("compose", "--propose", "base", "--dry-run").err
     assert "--on needs --propose BASE" in organ("compose", "a.yaml", "--on", "code").err
 
 

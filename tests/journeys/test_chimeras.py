@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from organs.ingest.sources import find_sources
 from organs.ingest.transplant import FileLibrary, place_virtual, transplant
+from organs.registry.amounts import change_text
 from organs.registry.compose.api import (
     ChimeraPlan,
     Composition,
@@ -36,7 +37,6 @@ from organs.registry.validation.run import (
 )
 from organs.registry.validation.runtime import Reading
 from organs.registry.validation.texts import built_in_texts
-from organs.registry.validation.verdict import change_text
 from tests.journeys.test_round_trip import ZOO_FILES
 from tests.registry_templates import RegistryTemplates, add_zoo_models
 

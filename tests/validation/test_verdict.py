@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from organs.registry.amounts import change_text, perplexity_text
 from organs.registry.validation.runtime import Window, perplexity_of
-from organs.registry.validation.verdict import TextScores, Verdict, VerdictKind, change_text, figure, judge
+from organs.registry.validation.verdict import TextScores, Verdict, VerdictKind, judge
 from tests.random_files import PATIENT
 from tests.validation.scores import TOKENS, windows
 
@@ -171,7 +172,7 @@ def test_a_perplexity_is_over_all_tokens_of_the_windows() -> None:
 
 
 def test_figures_are_as_long_as_they_are_useful() -> None:
-    shown = [figure(value) for value in (1.04, 26.712, 13056.2, 1.2e30, INF)]
+    shown = [perplexity_text(value) for value in (1.04, 26.712, 13056.2, 1.2e30, INF)]
     assert shown == ["1.0", "26.7", "13,056", "1.2e+30", "inf"]
 
 

@@ -56,13 +56,13 @@ def test_the_page_the_json_the_api_and_python_have_the_same_order(client: FlaskC
     values = client.get("/leaderboard.json?base=base&on=prose", follow_redirects=True).get_json()
     assert values["items"] == client.get(f"{API}?base=base&on=prose").get_json()["items"]
     text = words(client, "/leaderboard?base=base&on=prose")
-    assert "The best donors for local/base@1" in text
+    assert "Measured grafts on local/base@1" in text
     assert text.index("−2.0% ± 1.0% narrative") < text.index("perplexity × 41 narrative")
 
 
 def test_a_graft_on_the_page_leads_to_its_donor_its_chimera_and_its_recipe(client: FlaskClient) -> None:
     page = parse_page(client.get("/leaderboard?on=code").text)
-    (use, _) = [link for link in page.links() if link.startswith("/compose?") and "graft=" in link]
+    (use,) = [link for link in page.links() if link.startswith("/compose?") and "tuned" in link]
     assert "/models/local/tuned@1" in page.links()
     assert "+5.0% ± 1.0% python" in page.text
     assert "into local/base@1" in " ".join(page.text.split())
@@ -78,7 +78,7 @@ def test_the_sheet_has_a_row_for_each_graft_with_gain_and_loss(client: FlaskClie
     ]  # fmt: skip
     assert float(rows[0]["gain"]) == pytest.approx(5.0)
     assert float(rows[1]["loss"]) == pytest.approx(-4000.0)
-    assert rows[0]["gain_text"] == "python"
+    assert rows[0]["gain_on"] == "python"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_lists_have_a_column_for_gains_if_the_query_mentions_them(client: FlaskC
     assert "±" not in words(client, "/organs?q=type:organ")
     for sheet in ("/organs.csv?q=gain>0", "/models.csv?q=gain>0"):
         rows = list(csv.DictReader(io.StringIO(client.get(sheet).text)))
-        assert {row["gain_text"] for row in rows} == {"python"}
+        assert {row["gain_on"] for row in rows} == {"python"}
         assert all(float(row["gain"]) == pytest.approx(5.0) for row in rows)
 
 

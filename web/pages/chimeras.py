@@ -10,9 +10,11 @@ from datetime import datetime
 from flask import request, url_for
 from msgspec.structs import asdict
 
+from organs.registry.amounts import change_text, perplexity_text
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.queries.models import model_by_text
 from organs.registry.catalog.queries.organs import organs_of_model
+from organs.registry.catalog.search import on_term
 from organs.registry.catalog.vocabulary import TEXT_GROUPS
 from organs.registry.compose.chimeras import chimera_by_lock, chimera_page
 from organs.registry.compose.chimeras import leaderboard as leaderboard_page
@@ -24,7 +26,6 @@ from organs.registry.entities.report import Cell
 from organs.registry.entities.verdict import RunReport, TextScore, TextVerdict, VerdictReport
 from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, NotFound
 from organs.registry.validation.texts import KINDS
-from organs.registry.validation.verdict import change_text, figure
 from organs.web.error_pages import status_of
 from organs.web.pages.anatomy import (
     READINGS,
@@ -111,7 +112,7 @@ def _sheet(page: ChimeraPage) -> Sheet:
 
 LEADERBOARD_COLUMNS = (
     *("chimera", "lock_id", "base", "donors", "grafted", "likeness", "verdict"),
-    *("gain", "gain_margin", "gain_text", "loss", "loss_margin", "loss_text"),
+    *("gain", "gain_margin", "gain_on", "loss", "loss_margin", "loss_on"),
 )
 """Columns of the leaderboard as CSV."""
 
@@ -145,8 +146,8 @@ def _board_context(
 ) -> Context:
     requested = {name: request.args.get(name, "").strip() for name in ("base", "on", "limit")}
     path, chosen = url_for("pages.leaderboard"), {name: text for name, text in requested.items() if text}
-    on = requested["on"] or "code"
-    search_text = f"type:organ {f'fits:{base} ' if base else ''}on:{on} sort:-gain"
+    on = [] if problem or not requested["on"] else [str(on_term(requested["on"]))]
+    search_text = " ".join(["type:organ", *([f"fits:{base}"] if base else []), *on, "sort:-gain"])
     return {
         "base": base,
         "problem": problem,
@@ -286,4 +287,4 @@ def _change(text: TextVerdict) -> str:
 
 
 def _perplexity(score: TextScore | None) -> str:
-    return "–" if score is None or score.perplexity is None else figure(score.perplexity)
+    return "–" if score is None or score.perplexity is None else perplexity_text(score.perplexity)

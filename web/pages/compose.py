@@ -299,22 +299,19 @@ def _page_context(bench: Workbench) -> Context:
     }
 
 
-MEASURED_SHOWN = 5
+MEASURED_READ, MEASURED_SHOWN = 20, 5
 
 
 def _measured_offers(base: str) -> list[Context]:
     """Return the grafts with the largest measured gains over `base`, each with the address of its recipe."""
     try:
         with reading(settings().counts_seconds) as session:
-            page = leaderboard(session, model_by_text(session, base), None, MEASURED_SHOWN)
+            page = leaderboard(session, model_by_text(session, base), None, MEASURED_READ)
     except TooSlow:
         g.not_cached = True  # the next request may be fast enough
         return []
-    return [
-        {"graft": graft, "address": recipe_address(graft.recipe)}
-        for graft in page
-        if graft.best.percent > 0.0 and not graft.withdrawn_parents
-    ]
+    offered = [graft for graft in page if graft.best.percent > 0.0 and not graft.unavailable_parents]
+    return [{"graft": graft, "address": recipe_address(graft.recipe)} for graft in offered[:MEASURED_SHOWN]]
 
 
 def _step_list(bench: Workbench) -> list[Context]:

@@ -11,31 +11,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, or_, select, true, tuple_
+from sqlalchemy import ColumnElement, Select, func, select, true, tuple_, union_all
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.catalog.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.chimeras import strongest_verdicts, withdrawn_ancestors
 from organs.registry.catalog.queries.relatives import likenesses
-from organs.registry.catalog.search import GAIN, Choice, Numbers, Query
-from organs.registry.catalog.tables import Chimera, Gain, GainOrgan, Model
-from organs.registry.catalog.vocabulary import TEXT_GROUPS
+from organs.registry.catalog.search import Numbers
+from organs.registry.catalog.tables import Chimera, Gain, GainOrgan, Lineage, Model
 from organs.registry.digest import Digest
 from organs.registry.entities import gain as entities
 from organs.registry.entities.gain import Leaderboard, MeasuredGain, MeasuredGraft
 from organs.registry.entities.plan import RecipeFile
-
-
-def expanded(choice: Choice) -> Choice:
-    """Return a term `on:` with the names of texts instead of names of groups."""
-    names = (name for value in choice.values for name in TEXT_GROUPS.get(value.casefold(), (value,)))
-    return Choice(choice.field, tuple(dict.fromkeys(names)), choice.negated)
-
-
-def names_of_texts() -> Select[str]:
-    """Return a SELECT of the names of all texts with a gain."""
-    return select(Gain.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +45,7 @@ class GainFilter:
         return self.is_order or not self.terms or any(term.absent is term.negated for term in self.terms)
 
     def conditions(self) -> list[ColumnElement[bool]]:
-        """Return the conditions on `Gain`."""
+        """Return the conditions on `Gain`: settled, of a visible chimera, over the base, on the texts."""
         chimera = aliased(Model)
         conditions: list[ColumnElement[bool]] = [
             Gain.settled.is_(true()),
@@ -69,55 +57,72 @@ class GainFilter:
             conditions.append(Gain.text.not_in(names) if is_excluded else Gain.text.in_(names))
         return conditions
 
-    def of_organ(self, entity: Any) -> ColumnElement[float | None]:
-        """Return the gain of the organ at each row of `entity`, placements; NULL without one."""
-        gain = select(func.max(Gain.percent)).join(GainOrgan, GainOrgan.model_id == Gain.model_id)
-        gain = gain.where(GainOrgan.organ_id == entity.organ_id, *self.conditions())
-        return gain.correlate(entity).scalar_subquery()
+    def organs(self) -> Any:
+        """Return a subquery of the organs with a gain: `id`, `percent`."""
+        gains = select(GainOrgan.organ_id.label("id"), func.max(Gain.percent).label("percent"))
+        gains = gains.join(Gain, Gain.model_id == GainOrgan.model_id).where(*self.conditions())
+        return gains.group_by(GainOrgan.organ_id).subquery()
 
-    def of_model(self) -> ColumnElement[float | None]:
-        """Return the gain of each row of `Model`, as a chimera or as the only donor; NULL without one."""
-        gain = select(func.max(Gain.percent)).where(_belongs_to(Model.id), *self.conditions())
-        return gain.correlate(Model).scalar_subquery()
-
-    def organs(self) -> Select[int]:
-        """Return a SELECT of the organs with a gain."""
-        chimeras = select(Gain.model_id).where(*self.conditions())
-        return select(GainOrgan.organ_id).where(GainOrgan.model_id.in_(chimeras)).distinct()
-
-
-def _belongs_to(model_id: Any) -> ColumnElement[bool]:
-    return or_(Gain.model_id == model_id, Gain.donor_model_id == model_id)
+    def models(self) -> Any:
+        """Return a subquery of the models with a gain, as a chimera or as the only donor: `id`, `percent`."""
+        owned = union_all(
+            *(
+                select(owner.label("id"), Gain.percent).where(owner.is_not(None), *self.conditions())
+                for owner in _OWNERS
+            )
+        ).subquery()
+        return select(owned.c.id, func.max(owned.c.percent).label("percent")).group_by(owned.c.id).subquery()
 
 
-def gain_filter(query: Query, base_id: int | None, choices: Sequence[Choice]) -> GainFilter:
-    """Return the filter of a query; `choices` are its terms `on:` with names of texts that exist."""
-    texts = tuple((choice.values, choice.negated) for choice in choices)
-    return GainFilter(texts, base_id, tuple(query.numbers(GAIN)), is_order=query.sort.field == GAIN)
+def names_of_texts() -> Select[str]:
+    """Return a SELECT of the names of the texts with a gain that searches find."""
+    return select(Gain.text).where(*GainFilter().conditions())
+
+
+_OWNERS = (Gain.model_id, Gain.donor_model_id)
+_CHIMERA, _BASE = aliased(Model), aliased(Model)
 
 
 def gains_of_organs(session: Session, gains: GainFilter, organ_ids: Collection[int]) -> dict[int, MeasuredGain]:
     """Return the largest gain of each of `organ_ids` that has one."""
     best: dict[int, MeasuredGain] = {}
     for batch in batches(sorted(organ_ids)):
-        statement = select(GainOrgan.organ_id, Gain, *_ENDS).join(Gain, Gain.model_id == GainOrgan.model_id)
-        statement = _with_ends(statement).where(GainOrgan.organ_id.in_(batch), *gains.conditions())
-        for organ_id, gain, chimera, base in session.execute(statement.order_by(Gain.percent.desc(), Gain.id)):
-            best.setdefault(organ_id, _measured(gain, chimera, base))
+        owned = select(GainOrgan.organ_id.label("owner"), Gain.id, Gain.percent)
+        owned = owned.join(Gain, Gain.model_id == GainOrgan.model_id)
+        best |= _best_gains(session, owned.where(GainOrgan.organ_id.in_(batch), *gains.conditions()))
     return best
 
 
 def gains_of_models(session: Session, gains: GainFilter, model_ids: Collection[int]) -> dict[int, MeasuredGain]:
     """Return the largest gain of each of `model_ids` that has one, as a chimera or as the only donor."""
-    best: dict[int, MeasuredGain] = {}
-    statement = _with_ends(select(Gain, *_ENDS))
-    statement = statement.where(or_(Gain.model_id.in_(model_ids), Gain.donor_model_id.in_(model_ids)))
-    statement = statement.where(*gains.conditions()).order_by(Gain.percent.desc(), Gain.id)
-    for gain, chimera, base in session.execute(statement):
-        for model_id in (gain.model_id, gain.donor_model_id):
-            if model_id in model_ids:
-                best.setdefault(model_id, _measured(gain, chimera, base))
-    return best
+    owned = union_all(
+        *(
+            select(owner.label("owner"), Gain.id, Gain.percent).where(owner.in_(model_ids), *gains.conditions())
+            for owner in _OWNERS
+        )
+    )
+    return _best_gains(session, owned)
+
+
+def _best_gains(session: Session, owned: Any) -> dict[int, MeasuredGain]:
+    """Return the largest gain of each owner in `owned`, a SELECT of `owner`, `id` and `percent`."""
+    rows = owned.subquery()
+    rank = func.row_number().over(partition_by=rows.c.owner, order_by=(rows.c.percent.desc(), rows.c.id))
+    ranked = select(rows.c.owner, rows.c.id, rank.label("rank")).subquery()
+    statement = select(ranked.c.owner, Gain, _CHIMERA, _BASE).join(Gain, Gain.id == ranked.c.id)
+    statement = statement.join(_CHIMERA, _CHIMERA.id == Gain.model_id).join(_BASE, _BASE.id == Gain.base_model_id)
+    return {
+        owner: MeasuredGain(
+            text=gain.text,
+            percent=gain.percent,
+            margin=gain.margin,
+            tokens=gain.tokens,
+            settled=gain.settled,
+            chimera=chimera.full_name,
+            base=base.full_name,
+        )
+        for owner, gain, chimera, base in session.execute(statement.where(ranked.c.rank == 1))
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,39 +138,19 @@ class DonorGain:
 
 def gains_of_donors(session: Session, base_id: int, donor_ids: Collection[int]) -> dict[int, DonorGain]:
     """Return the best measured graft of each of `donor_ids` on the model `base_id`, if it was the only donor of one."""
-    gains: dict[int, list[tuple[Gain, Model]]] = {}
-    statement = select(Gain, _CHIMERA).join(_CHIMERA, _CHIMERA.id == Gain.model_id)
-    statement = statement.where(Gain.donor_model_id.in_(donor_ids), *GainFilter(base_id=base_id).conditions())
-    for gain, chimera in session.execute(statement.order_by(Gain.percent.desc(), Gain.id)):
+    conditions = GainFilter(base_id=base_id).conditions()
+    rank = func.row_number().over(partition_by=Gain.donor_model_id, order_by=(Gain.percent.desc(), Gain.id))
+    ranked = select(Gain.id, rank.label("rank")).where(Gain.donor_model_id.in_(donor_ids), *conditions).subquery()
+    best = select(Gain, _CHIMERA).join(_CHIMERA, _CHIMERA.id == Gain.model_id).join(ranked, ranked.c.id == Gain.id)
+    found: dict[int, DonorGain] = {}
+    for gain, chimera in session.execute(best.where(ranked.c.rank == 1)):
+        losses = select(Gain).where(Gain.model_id == chimera.id, Gain.percent < 0.0, Gain.id != gain.id, *conditions)
+        worst = session.scalars(losses.order_by(Gain.percent, Gain.id).limit(1)).first()
         assert gain.donor_model_id is not None
-        gains.setdefault(gain.donor_model_id, []).append((gain, chimera))
-    found = {}
-    for donor_id, rows in gains.items():
-        first, chimera = rows[0]
-        last = [gain for gain, _ in rows if gain.model_id == first.model_id][-1]
-        worst = _gain(last) if last.percent < 0.0 and last is not first else None
-        found[donor_id] = DonorGain(chimera.full_name, first.grafted, _gain(first), worst)
+        found[gain.donor_model_id] = DonorGain(
+            chimera.full_name, gain.grafted, _gain(gain), None if worst is None else _gain(worst)
+        )
     return found
-
-
-_CHIMERA, _BASE = aliased(Model), aliased(Model)
-_ENDS = (_CHIMERA, _BASE)
-
-
-def _with_ends(statement: Any) -> Any:
-    return statement.join(_CHIMERA, _CHIMERA.id == Gain.model_id).join(_BASE, _BASE.id == Gain.base_model_id)
-
-
-def _measured(gain: Gain, chimera: Model, base: Model) -> MeasuredGain:
-    return MeasuredGain(
-        text=gain.text,
-        percent=gain.percent,
-        margin=gain.margin,
-        tokens=gain.tokens,
-        settled=gain.settled,
-        chimera=chimera.full_name,
-        base=base.full_name,
-    )
 
 
 def _gain(gain: Gain) -> entities.Gain:
@@ -174,8 +159,8 @@ def _gain(gain: Gain) -> entities.Gain:
     )
 
 
-RecipeReader = Callable[[str], RecipeFile]
-"""Reads a stored recipe."""
+RecipeReader = Callable[[Chimera], RecipeFile]
+"""Returns the recipe of a chimera."""
 
 
 def leaderboard(
@@ -215,7 +200,7 @@ def _measured_grafts(
     models = {model.id: model for model in session.scalars(select(Model).where(Model.id.in_(_model_ids(all_gains))))}
     chimeras = {row.model_id: row for row in session.scalars(select(Chimera).where(Chimera.model_id.in_(model_ids)))}
     verdicts = strongest_verdicts(session, model_ids)
-    withdrawn = withdrawn_ancestors(session, model_ids)
+    unavailable = _unavailable_parents(session, model_ids)
     alike = {base_id: likenesses(session, base_id) for base_id in {own[0].base_model_id for own in all_gains.values()}}
     grafts = []
     for model_id in model_ids:
@@ -235,11 +220,23 @@ def _measured_grafts(
                 best=_gain(next(gain for gain in own if gain.id in matching_ids)),
                 worst=_gain(losses[-1]) if losses else None,
                 gains=tuple(map(_gain, own)),
-                recipe=read_recipe(chimera.recipe),
-                withdrawn_parents=tuple(item.model.full_name for item in withdrawn.get(model_id, ())),
+                recipe=read_recipe(chimera),
+                unavailable_parents=unavailable[model_id],
             )
         )
     return tuple(grafts)
+
+
+def _unavailable_parents(session: Session, model_ids: Sequence[int]) -> dict[int, tuple[str, ...]]:
+    """Return for each chimera its parents that are not visible, and its ancestors that were yanked or removed."""
+    withdrawn = withdrawn_ancestors(session, model_ids)
+    names = {model_id: [item.model.full_name for item in withdrawn.get(model_id, ())] for model_id in model_ids}
+    parents = select(Lineage.child_model_id, Model).join(Model, Model.id == Lineage.parent_model_id)
+    parents = parents.where(Lineage.child_model_id.in_(model_ids), Lineage.evidence == "recorded")
+    for child_id, parent in session.execute(parents.where(Model.state != "visible").order_by(Lineage.id)):
+        assert child_id is not None
+        names[child_id].append(parent.full_name)
+    return {model_id: tuple(dict.fromkeys(own)) for model_id, own in names.items()}
 
 
 def _model_ids(gains: Mapping[int, Sequence[Gain]]) -> set[int]:

@@ -13,7 +13,21 @@ from heapq import merge
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, bindparam, case, false, func, literal, or_, select, true, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    and_,
+    bindparam,
+    case,
+    false,
+    func,
+    literal,
+    not_,
+    or_,
+    select,
+    true,
+    tuple_,
+)
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.catalog.cache import cached
@@ -67,15 +81,11 @@ from organs.registry.catalog.search import (
     CHIMERA,
     GAIN,
     LIKENESS,
-    MODELS,
-    ON,
     PARTIAL,
-    Choice,
     Interval,
     Numbers,
     Query,
     Sort,
-    parse_query,
 )
 from organs.registry.catalog.tables import Blob, Facet, Fingerprint, Model, Organ, Placement
 from organs.registry.catalog.vocabulary import (
@@ -166,15 +176,20 @@ def matches(narrowed: Narrowed, entity: Any) -> list[ColumnElement[bool]]:
 def _gain_conditions(gains: GainFilter | None, entity: Any) -> list[ColumnElement[bool]]:
     if gains is None:
         return []
-    value = gains.of_organ(entity)
-    return [number_condition(term, value) for term in gains.terms] + [value.is_not(None)] * gains.needs_gain
+    organs = gains.organs()
+    conditions = [entity.organ_id.in_(select(organs.c.id))] if gains.needs_gain else []
+    for term in gains.terms:
+        outside = select(organs.c.id).where(not_(number_condition(term, organs.c.percent)))
+        conditions.append(entity.organ_id.not_in(outside))
+    return conditions
 
 
 def _sort_column(narrowed: Narrowed, sort: Sort) -> Any:
     """Return the column of placements, or the expression, that results are sorted by."""
     if sort.field == GAIN:
         assert narrowed.gains is not None
-        return narrowed.gains.of_organ(Placement)
+        organs = narrowed.gains.organs()
+        return select(organs.c.percent).where(organs.c.id == Placement.organ_id).scalar_subquery()
     return getattr(Placement, RANKINGS[sort.field])
 
 
@@ -274,14 +289,15 @@ def _all_sorted(
     after: Cursor | None,
     limit: int,
 ) -> list[Ranked]:
-    measure = _sort_column(narrowed, sort)
+    gained = narrowed.gains.organs() if sort.field == GAIN and narrowed.gains is not None else None
+    measure = getattr(Placement, RANKINGS[sort.field]) if gained is None else gained.c.percent
     # An organ has the same measures at all places, so its first place represents it.
     first = func.min(Placement.id) if unique else Placement.id
-    matching = _driven(select(measure.label("value"), first.label("id")), plan, narrowed)
-    matching = matching.where(*matches(narrowed, Placement))
-    if unique:
-        matching = matching.group_by(Placement.organ_id, *([] if sort.field == GAIN else [measure]))
-    matched = matching.subquery()
+    matching = select(measure.label("value"), first.label("id")).select_from(Placement)
+    if gained is not None:
+        matching = matching.join(gained, gained.c.id == Placement.organ_id)
+    matching = _driven(matching, plan, narrowed).where(*matches(narrowed, Placement))
+    matched = (matching.group_by(Placement.organ_id, measure) if unique else matching).subquery()
     rows, value, row_id = select(matched.c.value, matched.c.id), matched.c.value, matched.c.id
     if after is not None:
         step = row_id < after.id if sort.descending else row_id > after.id
@@ -307,7 +323,7 @@ def _driven(rows: Any, plan: Plan, narrowed: Narrowed) -> Any:
         rows = rows.where(*(among(Placement.model_id, list(models)) for models in fitting))
     if plan.driver == GAINED:
         assert narrowed.gains is not None
-        rows = rows.where(Placement.organ_id.in_(narrowed.gains.organs()))
+        rows = rows.where(Placement.organ_id.in_(select(narrowed.gains.organs().c.id)))
     return by_index(rows, plan.driver)
 
 
@@ -771,8 +787,7 @@ def _load_ranked(
         likeness = {row_id: value for value, row_id in rows}
     elif narrowed.base_id is not None:
         likeness = _likeness_by_id(session, narrowed.base_id, ids)
-    gains = narrowed.gains or (None if narrowed.base_id is None else GainFilter(base_id=narrowed.base_id))
-    return _load(session, ids, likeness, gains)
+    return _load(session, ids, likeness, narrowed.gains)
 
 
 def organs_in_order(
@@ -874,7 +889,8 @@ def search_models(
     base_id = base_id_of(session, query, notes)
     likeness: Any = literal(None) if base_id is None else likeness_to(base_id)
     gains = gains_of(session, query, base_id, notes)
-    columns = {**_COLUMNS, LIKENESS: likeness, GAIN: literal(None) if gains is None else gains.of_model()}
+    gained = None if gains is None else gains.models()
+    columns = {**_COLUMNS, LIKENESS: likeness, GAIN: literal(None) if gained is None else gained.c.percent}
     conditions = [*model_conditions(session, query, notes), *_choices(session, query, notes)]
     conditions += [nonfinite_condition(choice, Model.nonfinite_tensors) for choice in query.choices("nonfinite")]
     conditions += [number_condition(term, columns[term.field]) for name in columns for term in query.numbers(name)]
@@ -883,6 +899,8 @@ def search_models(
         conditions.append(columns[GAIN].is_not(None))
     column = columns[query.sort.field]
     statement = select(Model, column, likeness).where(Model.state == "visible", *conditions)
+    if gained is not None:
+        statement = statement.outerjoin(gained, gained.c.id == Model.id)
     if after is not None:
         statement = _after(statement, column, query.sort, parse_cursor(text, after))
     order = (column.desc(), Model.id.desc()) if query.sort.descending else (column, Model.id)
@@ -891,35 +909,15 @@ def search_models(
     last = Cursor(page[-1][1], page[-1][0].id) if len(rows) > limit else None
     ids = [model.id for model, _, _ in page]
     composed = composed_among(session, ids)
-    gained = {} if gains is None else gains_of_models(session, gains, ids)
+    best = {} if gains is None else gains_of_models(session, gains, ids)
     return ModelPage(
         items=tuple(
-            model_summary(model, composed=model.id in composed, likeness=alike, gain=gained.get(model.id))
+            model_summary(model, composed=model.id in composed, likeness=alike, gain=best.get(model.id))
             for model, _, alike in page
         ),
         next=cursor_text(text, last) if last else None,
         notes=tuple(notes),
     )
-
-
-def gains_for(session: Session, base: Model | None, on: str | None, notes: list[str]) -> GainFilter:
-    """Return the filter for the gains over `base`, or any base, on the texts `on`, or any text.
-
-    `on` has the names of texts or groups of texts, separated by commas. Raises BadQuery.
-    """
-    query = parse_query("" if on is None else str(_on_choice(on)), MODELS)
-    query = replace(query, sort=Sort(GAIN, descending=True))
-    gains = gains_of(session, query, None if base is None else base.id, notes)
-    assert gains is not None
-    return gains
-
-
-def _on_choice(text: str) -> Choice:
-    """Return the term for names of texts between commas; raises BadQuery without a name."""
-    values = [value.strip() for value in text.split(",") if value.strip()]
-    if not values or any('"' in value for value in values):
-        raise BadQuery(f"on {text[:30]!r}", "write names of texts, such as python or code, with commas between them")
-    return Choice(ON, tuple(values))
 
 
 def _choices(session: Session, query: Query, notes: list[str]) -> Sequence[ColumnElement[bool]]:

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.queries.fitting import Base, Fitting, among, base_of, fitting, same_models
-from organs.registry.catalog.queries.gains import GainFilter, expanded, gain_filter, names_of_texts
+from organs.registry.catalog.queries.gains import GainFilter, names_of_texts
 from organs.registry.catalog.queries.relatives import kin_of
 from organs.registry.catalog.search import (
     BASES_MAX,
@@ -39,6 +39,7 @@ from organs.registry.catalog.vocabulary import (
     BIN_DEGREES,
     ORGAN_TYPES,
     REACHABLE_STATES,
+    TEXT_GROUPS,
     THETA_MAX_DEGREES,
     UNMEASURED,
     folded_words,
@@ -298,9 +299,30 @@ def gains_of(session: Session, query: Query, base_id: int | None, notes: list[st
     """
     if not query.mentions_gains:
         return None
-    choices = [expanded(choice) for choice in query.choices(ON)]
-    known = [replace(choice, values=known_values(session, choice, names_of_texts(), notes)) for choice in choices]
-    return gain_filter(query, base_id, known)
+    texts = known_texts(session, query.choices(ON), notes)
+    return GainFilter(texts, base_id, tuple(query.numbers(GAIN)), is_order=query.sort.field == GAIN)
+
+
+def known_texts(
+    session: Session, choices: Iterable[Choice], notes: list[str]
+) -> tuple[tuple[tuple[str, ...], bool], ...]:
+    """Return for each term `on:` the names of texts that it selects, and whether it is negated.
+
+    A group selects its texts, and a text of its own name. Names and groups without a gain are noted.
+    """
+    return tuple((tuple(_texts_of(session, choice, notes)), choice.negated) for choice in choices)
+
+
+def _texts_of(session: Session, choice: Choice, notes: list[str]) -> Iterator[str]:
+    for value in choice.values:
+        group = TEXT_GROUPS.get(value.casefold())
+        if group is None:
+            yield from known_values(session, replace(choice, values=(value,)), names_of_texts(), notes)
+            continue
+        names = known_values(session, replace(choice, values=(value, *group)), names_of_texts(), [])
+        if not names and not choice.negated and len(notes) < NOTES_MAX:
+            notes.append(_missing_note(ON, value, ()))
+        yield from names
 
 
 def _same_notes(session: Session, fitting: Iterable[Fitting]) -> Iterator[str]:
@@ -785,7 +807,7 @@ def _count_of_models(session: Session, models: Select[int], key: Hashable) -> in
 
 def _count_gained(session: Session, gains: GainFilter) -> int:
     """Return how many placements have an organ with a gain, at most `GATHER_MAX + 1`."""
-    rows = select(Placement.id).where(Placement.organ_id.in_(gains.organs()), Placement.visible)
+    rows = select(Placement.id).where(Placement.organ_id.in_(select(gains.organs().c.id)), Placement.visible)
     limited = by_index(rows, GAINED).limit(GATHER_MAX + 1).subquery()
     return session.scalar(select(func.count()).select_from(limited)) or 0
 

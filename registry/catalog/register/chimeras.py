@@ -120,23 +120,23 @@ def record_gains(session: Session, chimera: Chimera, texts: Iterable[TextVerdict
 
     A gain from fewer tokens does not replace a stored one on the same text.
     """
-    kept = {gain.text_digest: gain for gain in session.scalars(select(Gain).filter_by(model_id=chimera.model_id))}
-    donor, organ_ids, grafted = _attribution(session, chimera)
+    donor, organs, grafted = _attribution(session, chimera)
+    ends = {"base_model_id": chimera.base_model_id, "donor_model_id": donor, "grafted": grafted}
     for text in texts:
         if not text.counts or text.ratio is None or text.ratio_margin is None:
             continue
-        earlier, tokens = kept.get(text.digest), text.tokens or 0
-        if earlier is not None and earlier.tokens > tokens:
-            continue
-        gain = earlier or Gain(model_id=chimera.model_id, text_digest=text.digest)
-        gain.base_model_id, gain.donor_model_id, gain.grafted = chimera.base_model_id, donor, grafted
-        gain.text, gain.tokens = shown_text(text.name, 96), tokens
-        gain.percent, gain.margin = 100.0 * (1.0 - text.ratio), 100.0 * text.ratio_margin
-        gain.settled = is_settled(text.ratio, text.ratio_margin)
-        session.add(gain)
-    rows = [{"organ_id": organ_id, "model_id": chimera.model_id} for organ_id in sorted(organ_ids)]
+        key = {"model_id": chimera.model_id, "text_digest": text.digest}
+        values = ends | {
+            "text": shown_text(text.name, 96),
+            "tokens": text.tokens or 0,
+            "percent": 100.0 * (1.0 - text.ratio),
+            "margin": 100.0 * text.ratio_margin,
+            "settled": is_settled(text.ratio, text.ratio_margin),
+        }
+        insert_missing(session, Gain, [key | values])
+        session.execute(update(Gain).filter_by(**key).where(Gain.tokens <= values["tokens"]).values(values))
+    rows = [{"organ_id": organ_id, "model_id": chimera.model_id} for organ_id in sorted(organs)]
     insert_missing(session, GainOrgan, rows)
-    session.flush()
 
 
 def is_settled(ratio: float, margin: float) -> bool:
@@ -147,27 +147,38 @@ def is_settled(ratio: float, margin: float) -> bool:
 def _attribution(session: Session, chimera: Chimera) -> tuple[int | None, set[int], str]:
     """Return the only donor of a chimera, the organs that show its effect, and what differs from the base as text.
 
-    With several donors, or with a donor and purified organs, there is no donor and there are no organs.
+    With several donors, or with a donor and purified organs, there is no donor and there are no organs. Grafted organs
+    that equal those of the base do not count, nor donors that gave nothing else.
     """
     origins = json.loads(chimera.origins)
-    changed: dict[str, list[str]] = {name: acts for name, (_, *acts) in origins["parts"].items()}
-    donors = origins["parents"][1:]
+    parts: dict[str, tuple[int, Sequence[str]]] = {
+        name: (model, acts) for name, (model, *acts) in origins["parts"].items()
+    }
+    own = dict(_organs_by_name(session, chimera.base_model_id))
     statement = select(Placement).where(Placement.model_id == chimera.model_id).order_by(Placement.position)
-    places = [place for place in session.scalars(statement) if place.name in changed]
-    grafted = shown_text("; ".join(_groups(places, changed)))
-    is_purified = any(PURIFIED in acts for acts in changed.values())
-    if len(donors) > 1 or (donors and is_purified):
+    changed = [
+        place for place in session.scalars(statement) if place.name in parts and own.get(place.name) != place.organ_id
+    ]
+    acts = {place.name: parts[place.name][1] for place in changed}
+    grafted = shown_text("; ".join(_groups(changed, acts)))
+    without_effect = {model for model, _ in parts.values()} - {parts[name][0] for name in acts}
+    donors = [name for number, name in enumerate(origins["parents"]) if number and number not in without_effect]
+    if len(donors) > 1 or (donors and any(PURIFIED in done for done in acts.values())):
         return None, set(), grafted
-    organ_ids = {place.organ_id for place in places}
-    if not donors:
-        return None, organ_ids, grafted
+    organs = {place.organ_id for place in changed}
     try:
-        donor = model_by_name(session, parse_model_name(donors[0]))
+        donor = model_by_name(session, parse_model_name(donors[0])) if donors else None
     except NotFound:  # removed since
-        return None, organ_ids, grafted
-    own = select(Placement.organ_id, Placement.name).where(Placement.model_id == donor.id)
-    organ_ids |= {organ_id for organ_id, name in session.execute(own) if donor.kind == ADAPTER or name in changed}
-    return donor.id, organ_ids, grafted
+        donor = None
+    if donor is None:
+        return None, organs, grafted
+    organs |= {organ for name, organ in _organs_by_name(session, donor.id) if donor.kind == ADAPTER or name in acts}
+    return donor.id, organs, grafted
+
+
+def _organs_by_name(session: Session, model_id: int) -> Iterator[tuple[str, int]]:
+    statement = select(Placement.name, Placement.organ_id).where(Placement.model_id == model_id)
+    return ((name, organ_id) for name, organ_id in session.execute(statement))
 
 
 def _groups(places: Iterable[Placement], acts: Mapping[str, Sequence[str]]) -> Iterator[str]:
