@@ -49,7 +49,6 @@ FRAGMENTS: dict[str, str] = {
     "ingest/jobs/report.py": "Each kind of job is a module of its own.",
     "ingest/jobs/publish.py": "Each kind of job is a module of its own.",
     "ingest/jobs/validate.py": "Each kind of job is a module of its own.",
-    "registry/catalog/queries/search_plan.py": "How a search is planned, apart from the rows and counts that it gives.",
     "registry/client/composition.py": "It loads the code of recipes, which reading a remote registry does not need.",
     "registry/store/codec/entropy.py": "The checks of a Zstandard frame are a subject of their own.",
     "registry/validation/decoder.py": "The C interface of llama.cpp is a subject of its own.",

@@ -34,6 +34,9 @@ ZOO_PAGES = {
     "chimeras": "/chimeras",
     "chimera": "/chimeras/{lock}",
     "chimera by change": "/chimeras/{lock}?by=change",
+    "leaderboard": "/leaderboard",
+    "leaderboard of a base": f"/leaderboard?base={BASE}&on=code",
+    "organs with a gain": "/organs?q=gain>0+sort:-gain",
     "lineage": "/lineage",
     "values": "/organs/{organ}/weights",
     "reports": "/reports",
@@ -67,7 +70,18 @@ ODD_PAGES = {
 }
 EMPTY_PAGES = {
     name: ZOO_PAGES[name]
-    for name in ("home", "organs", "models", "compare", "compose", "chimeras", "lineage", "reports", "API")
+    for name in (
+        "home",
+        "organs",
+        "models",
+        "compare",
+        "compose",
+        "chimeras",
+        "leaderboard",
+        "lineage",
+        "reports",
+        "API",
+    )
 }
 PHONE_WIDTHS = (360, 390)
 WITHOUT_SCRIPT = {"java_script_enabled": False}

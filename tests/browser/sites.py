@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from organs.registry.local import LocalRegistry
+from tests.gains import add_gains
 from tests.gguf_files import file_bytes, text, unsigned
 from tests.small_models import Tensors, block_metadata, block_tensors, ingest_file, weight_tensor
 from tests.web.conftest import FORMULA, HOSTILE, HOSTILE_LINK
@@ -49,10 +50,12 @@ class Site:
 
 @contextmanager
 def serving_zoo(folder: Path) -> Iterator[Site]:
-    """The shipped models, and a chimera of two of them."""
+    """The shipped models, a validated chimera of two of them, and one that is purified too."""
     with LocalRegistry.open(folder / "zoo") as registry:
         for path in sorted(ZOO.glob("*.gguf")):
             ingest_file(registry, path)
+        coder = registry.compose(BASE).graft(TUNED, type="organ").plan().register()
+        add_gains(registry, coder.model, {"python": 5.7, "narrative": -2.0})
         made = registry.compose(BASE).graft(TUNED, type="organ").purify("fractal", slot="ffn_up", blocks=3)
         lock = made.accept("likely-degraded").plan().register().lock_id
     with running_server(folder / "zoo", folder / "zoo.log") as live:

@@ -53,7 +53,7 @@ def test_a_file_can_be_closed_twice(path: Path) -> None:
     assert len(set(os.listdir("/proc/self/fd")) - before) == 1
     source.close()
     source.close()
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert set(os.listdir("/proc/self/fd")) <= before
 
 
 def make_fifo(path: Path) -> None:
