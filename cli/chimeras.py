@@ -363,7 +363,11 @@ def _propose(base: str, on: str | None, *, as_json: bool, quiet: bool) -> None:
     with selected_registry() as registry:
         best = next((graft for graft in _gaining(registry, base, on) if not graft.unavailable_parents), None)
     if best is None:
-        raise NotFound(f"no graft on {base} has a measured gain{f' on {on}' if on else ''}; see organ compat {base}")
+        where = f" on {on}" if on else ""
+        raise NotFound(
+            f"no graft on {base} has a measured gain{where} and parents that are all available; "
+            f"see organ leaderboard {base} and organ compat {base}"
+        )
     recipe = msgspec.structs.replace(best.recipe, name=None)
     if as_json:
         print_json(recipe)

@@ -8,7 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sqlalchemy.orm import Session
@@ -122,6 +122,7 @@ def registered_candidate(catalog: Catalog, store: BlobStore, name: str, folder: 
 def verdict_report(run: RunResult) -> VerdictReport:
     """Return the report: the perplexities of all models by text, generated texts, the end of the logs."""
     result = run.validation
+    compared = [len(text.chimera) for text in result.verdict.texts]
     return VerdictReport(
         model=run.model,
         verdict=result.verdict.kind.value,
@@ -130,11 +131,13 @@ def verdict_report(run: RunResult) -> VerdictReport:
         tokens=max((text.tokens for text in result.verdict.texts), default=0),
         window_tokens=result.window_tokens,
         seconds=round(result.seconds, 1),
-        base=_run_report(run.base, result.base),
-        chimera=_run_report(run.model, result.chimera),
-        control=None if result.control is None else _run_report("control", result.control),
+        base=_run_report(run.base, result.base, compared),
+        chimera=_run_report(run.model, result.chimera, compared),
+        control=None if result.control is None else _run_report("control", result.control, compared),
         control_remark=result.control_remark,
-        donors=tuple(_run_report(name, reading) for name, reading in zip(run.donors, result.donors, strict=True)),
+        donors=tuple(
+            _run_report(name, reading, compared) for name, reading in zip(run.donors, result.donors, strict=True)
+        ),
         left_out=run.left_out,
         zeroed=tuple(result.grafted),
         zeroed_because=result.act,
@@ -263,8 +266,15 @@ def _text_verdict(result: Validation, place: int) -> TextVerdict:
     )
 
 
-def _run_report(name: str, reading: Reading) -> RunReport:
+def _run_report(name: str, reading: Reading, compared: Sequence[int]) -> RunReport:
+    """Return the scores of a model over the windows of each text that were compared; stored scores may have more."""
     failure = reading.failure
+    scores = reading.scores
+    if len(compared) == len(scores):
+        scores = tuple(
+            replace(score, windows=score.windows[: count or None])
+            for score, count in zip(scores, compared, strict=True)
+        )
     return RunReport(
         name=name,
         failure=None if failure is None else RunFailure(kind=failure.kind.value, reason=failure.reason),
@@ -275,7 +285,7 @@ def _run_report(name: str, reading: Reading) -> RunReport:
                 standard_error=_perplexity_error(score),
                 tokens=score.tokens,
             )
-            for score in reading.scores
+            for score in scores
         ),
         written=reading.written,
         log=reading.log,

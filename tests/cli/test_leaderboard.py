@@ -79,7 +79,7 @@ def test_the_proposed_recipe_makes_the_best_graft_again(organ: OrganCommand, out
 
 def test_a_loss_is_not_proposed_and_other_options_are_refused(organ: OrganCommand) -> None:
     assert (
-        "no graft on base has a measured gain on narrative"
+        "no graft on base has a measured gain on narrative and parents"
         in organ("compose", "--propose", "base", "--on", "narrative").err
     )
     assert "--propose takes only --on, --json and -q" in organ("compose", "--propose", "base", "--dry-run").err

@@ -20,7 +20,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.sandbox.process import Limits
 from organs.registry.validation.command import CommandRuntime
-from organs.registry.validation.comparison import Budget, ScoreKey
+from organs.registry.validation.comparison import Budget, ScoreKey, Validation
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import (
     CatalogScores,
@@ -30,13 +30,16 @@ from organs.registry.validation.run import (
 )
 from organs.registry.validation.runtime import (
     NoVerdict,
+    Reading,
     Runtime,
     Score,
     Window,
 )
 from organs.registry.validation.texts import built_in_texts
+from organs.registry.validation.verdict import TextScores, judge
 from tests.registry_templates import RegistryTemplates, add_zoo_models
 from tests.validation.changed_models import script
+from tests.validation.scores import windows
 
 ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
 A, CODE, B, LORA = (
@@ -117,6 +120,23 @@ def test_a_base_that_crashes_the_runtime_is_an_error_and_nothing_is_stored(kin: 
         tried(kin, model, runtime)
     with kin.catalog.reading() as session:
         assert verdicts_of(session, model_by_name(session, parse_model_name(model)).id) == []
+
+
+def test_a_row_of_the_report_is_about_the_windows_that_were_compared() -> None:
+    long, short = (windows(20.0, count) for count in (16, 8))
+    base = Reading(None, (Score("python", long, 16, 4080),))
+    made_ = Reading(None, (Score("python", tuple(replace(one, nats=0.9 * one.nats) for one in short), 16, 4080),))
+    texts = (TextScores("python", long[:8], made_.scores[0].windows),)
+    result = Validation(
+        verdict=judge(texts), base=base, chimera=made_, control=None, control_remark=None, donors=(), grafted=(),
+        texts=tuple(built_in_texts(("python",))), window_tokens=256, runtime="fixed, 1", seconds=1.0,
+    )  # fmt: skip
+    report = verdict_report(RunResult("me/a@1", "local/b@1", (), result))
+    (row,) = report.texts
+    perplexities = [reading.scores[0].perplexity for reading in (report.base, report.chimera)]
+    assert None not in perplexities
+    assert row.ratio == pytest.approx((perplexities[1] or 0.0) / (perplexities[0] or 1.0))
+    assert [reading.scores[0].tokens for reading in (report.base, report.chimera)] == [8 * 255] * 2
 
 
 @pytest.mark.parametrize("nats", [1348.8284, math.inf])
