@@ -226,7 +226,7 @@ def test_the_number_of_open_files_is_limited(tmp_path: Path) -> None:
         (file,) = open_files(opened, directory_source(tmp_path / "many"))
         assert file.source.read_at(0, len(many)) == many
         assert len(os.listdir("/proc/self/fd")) <= before + OPEN_FILES_MAX + 2
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_a_virtual_file_is_read_at_any_offset(folder: Path) -> None:
