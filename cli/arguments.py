@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from organs.cli import fast_imports
+from organs.cli.console import plain
 from organs.registry.catalog.search import (
     ALIASES,
     MODELS,
@@ -155,6 +156,12 @@ def _redirected() -> str | None:
         empty = [file for file in files if file.stat().st_size == 0]
         return max(empty, key=lambda file: file.stat().st_mtime).name if empty else None
     return None
+
+
+def print_notes(notes: Sequence[str]) -> None:
+    """Print the notes on a page on stderr."""
+    for note in notes:
+        click.echo(f"note: {plain(note)}", err=True)
 
 
 def print_more(command: str, query: str, options: Sequence[str], place: str, total: int | None = None) -> None:

@@ -15,6 +15,7 @@ from organs.cli.arguments import (
     AFTER_HELP,
     QueryCommand,
     print_more,
+    print_notes,
     selected_registry,
 )
 from organs.cli.console import (
@@ -94,8 +95,7 @@ def search(query: tuple[str, ...], limit: int, after: str | None, facets: bool, 
         page = registry.search(text, limit=limit, after=after)
         shows_total = page.next is not None and parsed.like is None and not as_json  # "more of 238"
         counts = registry.count(text) if facets or shows_total else None
-    for note in page.notes:
-        click.echo(f"note: {plain(note)}", err=True)
+    print_notes(page.notes)
     if as_json:
         print_json(structs.replace(page, facets=counts))
         return
@@ -422,8 +422,7 @@ def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as
         if not (text or rank or as_json or quiet):
             with suppress(OrganError):  # the list is useful without the totals below it
                 figures = registry.figures()
-    for note in page.notes:
-        click.echo(f"note: {plain(note)}", err=True)
+    print_notes(page.notes)
     if as_json:
         print_json(page)
         return

@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from organs.cli.arguments import AFTER_HELP, local_registry, print_more, registry_address, selected_registry
+from organs.cli.arguments import (
+    AFTER_HELP,
+    local_registry,
+    print_more,
+    print_notes,
+    registry_address,
+    selected_registry,
+)
 from organs.cli.composing import (
     ComposeOptions,
     make_chimera,
@@ -219,8 +226,7 @@ def leaderboard(base: str | None, on: str | None, limit: int, after: str | None,
     """
     with selected_registry() as registry:
         page = registry.leaderboard(base, on=on, limit=limit, after=after)
-    for note in page.notes:
-        click.echo(f"note: {plain(note)}", err=True)
+    print_notes(page.notes)
     if as_json:
         print_json(page)
         return

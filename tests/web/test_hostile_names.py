@@ -50,8 +50,7 @@ ACTIVE = f"{MARK}\"'><script>alert(1)</script><svg onload=alert(1)><img src=x on
 ADDRESS = f"javascript:alert('{MARK}')"
 TERMINAL = f"{MARK}\x1b[31m\x1b]0;owned\x07\x9b2J\rover\u202egnp.exe\u2066\u200b\ufeff\u2028"
 TEMPLATE = f"{MARK}{{{{ 7191*7 }}}}{{% for _ in range(10**9) %}}{{% endfor %}}${{7191*7}}<%= 7191*7 %>"
-RUN_TEMPLATE = re.compile(r"(?<![0-9.])50337(?![0-9])")
-"""What a template engine makes of `TEMPLATE`; not a part of another number."""
+FRACTION = re.compile(r"[0-9]\.[0-9]+")
 HEADERS = f"{MARK}\r\nSet-Cookie: owned=1\r\n\r\n<h1>"
 FORMULAS = tuple(f'{start}HYPERLINK("http://{MARK}.example")' for start in ("=", "+", "-", "@", "\t=", "\r="))
 LONG = MARK + "x" * 100_000
@@ -300,7 +299,7 @@ def test_hostile_texts_are_inert_on_every_page(answers: list[tuple[str, str, Tes
         assert [name for name, value in answer.headers if INVISIBLE.search(value)] == [], address
         assert answer.headers["X-Content-Type-Options"] == "nosniff", address
         if answer.mimetype != "application/octet-stream":
-            assert not RUN_TEMPLATE.search(answer.text), (address, "a template in a text was run")
+            assert "50337" not in FRACTION.sub("", answer.text), (address, "a template in a text was run")
             CHECKS[answer.mimetype](address, answer.text)
             shown |= {rule} if MARK in answer.text or "alert(1)" in answer.text else set()
     missing = sorted(set(SHOWN) - shown)

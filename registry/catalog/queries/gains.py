@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import asdict
 from sqlalchemy import ColumnElement, Select, func, select, true, tuple_, union_all
 from sqlalchemy.orm import Session, aliased
 
@@ -112,15 +113,7 @@ def _best_gains(session: Session, owned: Any) -> dict[int, MeasuredGain]:
     statement = select(ranked.c.owner, Gain, _CHIMERA, _BASE).join(Gain, Gain.id == ranked.c.id)
     statement = statement.join(_CHIMERA, _CHIMERA.id == Gain.model_id).join(_BASE, _BASE.id == Gain.base_model_id)
     return {
-        owner: MeasuredGain(
-            text=gain.text,
-            percent=gain.percent,
-            margin=gain.margin,
-            tokens=gain.tokens,
-            settled=gain.settled,
-            chimera=chimera.full_name,
-            base=base.full_name,
-        )
+        owner: MeasuredGain(**asdict(_gain(gain)), chimera=chimera.full_name, base=base.full_name)
         for owner, gain, chimera, base in session.execute(statement.where(ranked.c.rank == 1))
     }
 

@@ -321,9 +321,6 @@ def _driven(rows: Any, plan: Plan, narrowed: Narrowed) -> Any:
     if plan.driver == "model":
         fitting = [models for term in narrowed.fitting if (models := term.models(plan.types)) is not None]
         rows = rows.where(*(among(Placement.model_id, list(models)) for models in fitting))
-    if plan.driver == GAINED:
-        assert narrowed.gains is not None
-        rows = rows.where(Placement.organ_id.in_(select(narrowed.gains.organs().c.id)))
     return by_index(rows, plan.driver)
 
 
