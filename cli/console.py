@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.text import Text
 
 from organs.registry.errors import (
+    BadHubToken,
     BadQuery,
     BadToken,
     BadValue,
@@ -31,6 +32,7 @@ from organs.registry.errors import (
     DiskFull,
     MissingBlob,
     NoSuchContributor,
+    NoSuchFile,
     NoSuchJob,
     NoSuchSubmission,
     NoSuchToken,
@@ -189,6 +191,8 @@ _HINTS: tuple[tuple[type[OrganError], str], ...] = (
     (NoSuchToken, "try: organ token list"),
     (NoSuchSubmission, "try: organ admin submissions"),
     (NotComposedHere, "try: organ validate FILE.gguf --base MODEL"),
+    (NoSuchFile, ""),
+    (BadHubToken, "try: hf auth login, or set HF_TOKEN"),
     (NotFound, "try: organ models"),
     (BadValue, ""),  # its message says what to do
     (CatalogError, "check ORGAN_DATABASE_URL, or choose another folder with --home"),
@@ -197,7 +201,7 @@ _HINTS: tuple[tuple[type[OrganError], str], ...] = (
 
 def hint_for(error: Exception) -> str | None:
     """Return what the user can do about an error, or None."""
-    if isinstance(error, BadToken):
+    if isinstance(error, BadToken) and not isinstance(error, BadHubToken):
         from organs.cli.arguments import anonymous_hint  # with the registry, which not every command needs
 
         return f"try: organ login URL{anonymous_hint()}"

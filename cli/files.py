@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -53,6 +54,9 @@ if TYPE_CHECKING:
     from organs.ingest.measuring import MeasuredModel, MeasuredTensor, MeasureOutcome, Wanted
     from organs.ingest.service import Outcome
     from organs.ingest.sources import ModelSource, Skipped
+    from organs.ingest.urls import Hub
+
+TOKEN_MAX_BYTES = 4096
 
 
 @click.command()
@@ -145,8 +149,36 @@ def hub_cache() -> Path:
     """Return the folder of the Hugging Face cache, by the environment variables of its tools."""
     if hub := os.environ.get("HF_HUB_CACHE"):
         return Path(hub)
+    return _hub_home() / "hub"
+
+
+def _hub_home() -> Path:
     home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    return Path(home).expanduser() / "hub"
+    return Path(home).expanduser()
+
+
+def _hub_token() -> str | None:
+    """Return the token of the Hugging Face tools: HF_TOKEN, or the file that `hf auth login` writes."""
+    if token := os.environ.get("HF_TOKEN", "").strip():
+        return token
+    path = Path(os.environ.get("HF_TOKEN_PATH") or _hub_home() / "token").expanduser()
+    try:
+        with path.open("rb") as file:
+            token = file.read(TOKEN_MAX_BYTES).decode("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return token or None
+
+
+@contextmanager
+def hub_of_environment() -> Iterator[Hub]:
+    """Open connections for models at addresses; HF_ENDPOINT names another hub than huggingface.co."""
+    from organs.ingest.urls import HUB, Hub
+    from organs.registry.client.ranges import RangeClient
+
+    endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
+    with RangeClient() as client:
+        yield Hub(client, endpoint, _hub_token())
 
 
 def _preview(sources: list[ModelSource], *, as_json: bool, quiet: bool) -> int:
@@ -161,7 +193,7 @@ def _preview(sources: list[ModelSource], *, as_json: bool, quiet: bool) -> int:
             _print_ingested(Outcome(source, None, error), as_json=as_json, quiet=quiet)
             continue
         if as_json:
-            about = {"file": str(source.paths[0]), "model": str(source.name), "organs": tensors, "size_bytes": size}
+            about = {"file": source.locations[0], "model": str(source.name), "organs": tensors, "size_bytes": size}
             print_json_line(about | {"new": None, "error": None})
         elif quiet:
             click.echo(str(source.name))
@@ -220,7 +252,7 @@ def _ingested_values(outcome: Outcome) -> dict[str, Any]:
     report = outcome.report
     values = {} if report is None else asdict(report)
     return {
-        "file": str(outcome.source.paths[0]),
+        "file": outcome.source.locations[0],
         "model": None if report is None else report.model,
         "organs": None if report is None else report.organs,
         "new": None if report is None else report.new_blobs,
@@ -249,6 +281,7 @@ _EXPLAINED = (
 @click.option(
     "--type", "kinds", multiple=True, type=click.Choice(ORGAN_TYPES), help="Only tensors of this type. Repeatable."
 )
+@click.option("--dry-run", is_flag=True, help="Print how many bytes would be read; read only the headers.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each model, with every measure.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV: one row for each tensor, with every measure.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the mean θ and the file.")
@@ -258,6 +291,7 @@ def measure(
     tensors: bool,
     patterns: tuple[str, ...],
     kinds: tuple[str, ...],
+    dry_run: bool,
     as_json: bool,
     as_csv: bool,
     quiet: bool,
@@ -268,6 +302,10 @@ def measure(
     same as those of `organ ingest`. If a file is refused, the command continues with the next, and the exit status is
     1. The exit status is also 1 if --tensor and --type match no tensor.
 
+    FILE can also be an address: https://HOST/FILE.gguf, or hf://NAMESPACE/NAME[/FILE][@REVISION] for a model in the
+    Hugging Face hub. Then only the headers and a sample of each tensor are downloaded, less than 1% of a large model.
+    An interrupted measurement continues when you run the command again. HF_TOKEN and HF_ENDPOINT are used as by `hf`.
+
     With --missing, the command works on the registry instead of files. Use it after an update of the program: it adds
     the measures that older versions did not have, and changes no existing measure. You can interrupt it and run it
     again.
@@ -275,7 +313,7 @@ def measure(
     from organs.ingest.sources import find_sources
 
     if missing:
-        if paths or tensors or patterns or kinds or as_csv:
+        if paths or tensors or patterns or kinds or as_csv or dry_run:
             raise click.UsageError("--missing takes no FILE; only --json and -q can be used with it")
         return _measure_missing(as_json=as_json, quiet=quiet)
     if not paths:
@@ -288,21 +326,56 @@ def measure(
         fits = not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
         return fits and (not kinds or place.type.value in kinds)
 
-    sources = find_sources(paths, "measure")
-    if as_csv:
+    with hub_of_environment() as hub:
+        sources = find_sources(paths, "measure", hub)
+        if dry_run:
+            return _print_plans(sources, wanted, as_json=as_json)
+        measured, failed = _measure_sources(sources, wanted, form, hub)
+    if not measured and not failed and (patterns or kinds):
+        click.echo("organ: no tensor matches --tensor and --type", err=True)
+        return 1
+    return 1 if failed else 0
+
+
+def _measure_sources(sources: list[ModelSource], wanted: Wanted, form: str, hub: Hub) -> tuple[int, int]:
+    """Measure and print `sources`; return how many have measured tensors, and how many failed."""
+    if form == "csv":
         click.echo(sheet_lines([_csv_keys()]), nl=False)
     failed = measured = 0
     for number, source in enumerate(sources, 1):
-        outcome = _measured(source, wanted, f"measure {number}/{len(sources)}", quiet=form not in ("tensors", "types"))
+        label = f"measure {number}/{len(sources)}"
+        outcome = _measured(source, wanted, label, hub, quiet=form not in ("tensors", "types"))
         failed += outcome.error is not None
         measured += outcome.model is not None and bool(outcome.model.tensors)
         _print_measured(outcome, form)
     if form in ("tensors", "types") and measured:
         click.echo(in_lines(_EXPLAINED), err=True)
-    if not measured and not failed and (patterns or kinds):
-        click.echo("organ: no tensor matches --tensor and --type", err=True)
-        return 1
-    return 1 if failed else 0
+    return measured, failed
+
+
+def _print_plans(sources: list[ModelSource], wanted: Wanted, *, as_json: bool) -> int:
+    """Print what a measurement of each source would read."""
+    from organs.ingest.measuring import plan_reads
+
+    failures: list[OrganError] = []
+    for source in sources:
+        try:
+            plan = plan_reads(source, wanted)
+        except OrganError as error:
+            failures.append(error)
+            click.echo(f"organ: {plain(error)}", err=True)
+            continue
+        if as_json:
+            print_json_line({"file": source.locations[0], "files": list(source.locations)} | asdict(plan))
+            continue
+        share = f" ({plan.read_bytes / plan.size_bytes:.2%})" if plan.size_bytes else ""
+        known = f", {plan.known_tensors:,} of them measured before" if plan.known_tensors else ""
+        reads = "requests" if source.remote else "reads"
+        click.echo(
+            f"{plain(source.label)}: {plan.tensors:,} tensors{known}; would read {size_text(plan.read_bytes)} of "
+            f"{size_text(plan.size_bytes)}{share} in {plan.reads:,} {reads}"
+        )
+    return exit_status(failures, len(sources))
 
 
 def _measure_missing(*, as_json: bool, quiet: bool) -> int:
@@ -326,13 +399,38 @@ def _measure_missing(*, as_json: bool, quiet: bool) -> int:
     return CorruptBlob.exit_code if report.unreadable else 0
 
 
-def _measured(source: ModelSource, wanted: Wanted, label: str, *, quiet: bool) -> MeasureOutcome:
+def _measured(source: ModelSource, wanted: Wanted, label: str, hub: Hub, *, quiet: bool) -> MeasureOutcome:
     """Measure `source`. Its progress bar ends before anything is printed."""
     from organs.ingest.measuring import measure_all
     from organs.ingest.sources import source_size_bytes
 
+    if source.remote:
+        return _measured_remote(source, wanted, label, hub, quiet=quiet)
     with progress_bar(label, source_size_bytes(source), quiet=quiet) as advance:
         (outcome,) = measure_all([source], wanted, advance)
+    return outcome
+
+
+def _measured_remote(source: ModelSource, wanted: Wanted, label: str, hub: Hub, *, quiet: bool) -> MeasureOutcome:
+    """Measure files on a server; print how much was downloaded."""
+    from organs.ingest.measuring import measure_all
+
+    requests, received_bytes, begin = hub.client.requests, hub.client.received_bytes, time.monotonic()
+    done_bytes = 0
+
+    def downloaded() -> str:
+        return f"{size_text(hub.client.received_bytes - received_bytes)} in {hub.client.requests - requests:,} requests"
+
+    with status_line(label, quiet=quiet) as say:
+
+        def advance(size_bytes: int) -> None:
+            nonlocal done_bytes
+            done_bytes += size_bytes
+            say(f"{size_text(done_bytes)} measured, downloaded {downloaded()}")
+
+        (outcome,) = measure_all([source], wanted, advance)
+    if not quiet:
+        click.echo(f"{plain(source.label)}: downloaded {downloaded()}, {time.monotonic() - begin:.0f} s", err=True)
     return outcome
 
 
@@ -355,7 +453,7 @@ def _print_measured(outcome: MeasureOutcome, form: str) -> None:
 
 
 def _file(outcome: MeasureOutcome) -> str:
-    return str(outcome.source.paths[0])
+    return outcome.source.locations[0]
 
 
 def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, *, every: bool) -> None:
@@ -446,7 +544,7 @@ def _measured_values(outcome: MeasureOutcome) -> dict[str, Any]:
     model = outcome.model
     about: dict[str, Any] = {
         "file": _file(outcome),
-        "files": [str(path) for path in outcome.source.paths],
+        "files": list(outcome.source.locations),
         "error": None if outcome.error is None else str(outcome.error),
     }
     if model is None:

@@ -174,7 +174,7 @@ class _Shown:
 
 def _print_refused(source: ModelSource, error: OrganError, *, as_json: bool) -> None:
     if as_json:
-        print_json_line({"file": str(source.paths[0]), "model": None, "state": "refused", "error": str(error)})
+        print_json_line({"file": source.locations[0], "model": None, "state": "refused", "error": str(error)})
     elif os.environ.get(DEBUG_VARIABLE):
         raise error
     else:
@@ -227,7 +227,7 @@ def _pieces(count: int) -> str:
 
 def _values(source: ModelSource, report: PushReport) -> dict[str, object]:
     members = {member.name: getattr(report, member.name) for member in fields(report)}
-    return {"file": str(source.paths[0])} | members | {"error": None}
+    return {"file": source.locations[0]} | members | {"error": None}
 
 
 DIGEST = "sha256:"

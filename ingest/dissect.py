@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
-from organs.ingest.files import BUFFER_BYTES, OpenFile
+from organs.ingest.files import BUFFER_BYTES, OpenFile, ReadableFile
 from organs.registry.anatomy import Place, place_of
 from organs.registry.compose.lock import lock_of
 from organs.registry.digest import Digest
@@ -76,11 +76,22 @@ class Front:
 
 
 @dataclass(frozen=True, slots=True)
-class DissectedFile:
+class OpenGguf:
+    """One file of a model, of which only the header has been read."""
+
+    source: ReadableFile
+    header: Header
+
+    def tensor_span(self, tensor: TensorInfo) -> Span:
+        """Return the byte range of the tensor in the file."""
+        return Span(self.header.data_offset + tensor.offset, tensor.size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class DissectedFile(OpenGguf):
     """One file of a model with its planned pieces: only its header and its padding have been read."""
 
     source: OpenFile
-    header: Header
     arrays: tuple[Span, ...]
     """Metadata arrays and long strings that become separate blobs, in file order."""
     paddings: tuple[tuple[int, bytes], ...]
@@ -88,10 +99,6 @@ class DissectedFile:
     tags: tuple[str, ...]
     flags: tuple[str, ...]
     unassemblable: tuple[str, ...]
-
-    def tensor_span(self, tensor: TensorInfo) -> Span:
-        """Return the byte range of the tensor in the file."""
-        return Span(self.header.data_offset + tensor.offset, tensor.size_bytes)
 
     def tensor_pieces(self, tensor: TensorInfo) -> Iterator[memoryview]:
         """Read the tensor's bytes, at most 4 MiB at a time. Each piece is valid until the next piece is read."""

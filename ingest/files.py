@@ -9,7 +9,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Protocol
 
 from organs.registry.digest import Digest
@@ -94,12 +94,12 @@ class BufferPool:
         raise Cancelled
 
 
-class OpenFile(Protocol):
-    """One GGUF file that several threads read at offsets: a file on the disk, or a composed one."""
+class ReadableFile(Protocol):
+    """A file that several threads read at offsets: on the disk, composed, or on a server."""
 
     @property
-    def path(self) -> Path:
-        """The path of the file; of a composed file, its future path."""
+    def path(self) -> PurePath:
+        """The path of the file; of a composed file, its future path; of a file on a server, its name."""
         ...
 
     @property
@@ -110,16 +110,34 @@ class OpenFile(Protocol):
     @property
     def size_bytes(self) -> int: ...
 
+    @property
+    def version(self) -> str:
+        """A text that changes when the file is written; empty if this is unknown."""
+        ...
+
     def read_at(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes from `offset`; raises BadSource if the file is shorter."""
         ...
 
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill `buffer` from `offset`; raises BadSource if the file is shorter."""
+    def read_ranges(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Return the bytes of each of `spans` (offset and size in bytes); raises as `read_at` does."""
         ...
 
     def check_unchanged(self) -> None:
         """Raise BadSource if the file has changed since it was opened."""
+        ...
+
+
+class OpenFile(ReadableFile, Protocol):
+    """One GGUF file to ingest: a file on the disk, or a composed one."""
+
+    @property
+    def path(self) -> Path:
+        """The path of the file; of a composed file, its future path."""
+        ...
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill `buffer` from `offset`; raises BadSource if the file is shorter."""
         ...
 
     def notes(self, sha256: Digest, organs: Mapping[int, Digest]) -> Iterable[str]:
@@ -170,6 +188,8 @@ class FileSource:
             raise BadSource(f"{path}: {error.strerror}") from error
         self.identity = FileIdentity.of(status)
         self.size_bytes = status.st_size
+        self.version = f"modified {status.st_mtime_ns}"
+        """Changes when the file is written."""
 
     def __enter__(self) -> FileSource:
         return self
@@ -187,6 +207,10 @@ class FileSource:
             # One read returns at most 2 GiB, and less if a signal interrupts it.
             data += self.read_at(offset + len(data), size - len(data)) if data else self._refuse_shrunk(offset)
         return data
+
+    def read_ranges(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Return the bytes of each of `spans`; raises as `read_at` does."""
+        return [self.read_at(offset, size) for offset, size in spans]
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fill `buffer` from `offset`; raises BadSource if the file is shorter."""
@@ -279,6 +303,7 @@ class ComposedFile:
         self.size_bytes = size_bytes
         self.sha256 = sha256
         """The SHA-256 that the whole file should have; None if it is unknown."""
+        self.version = ""
         self._sections = tuple(section for section in sections if section.size_bytes)
         self._ends = [section.offset_bytes + section.size_bytes for section in self._sections]
 
@@ -292,6 +317,10 @@ class ComposedFile:
         data = bytearray(size)
         self.read_into(memoryview(data), offset)
         return bytes(data)
+
+    def read_ranges(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Return the bytes of each of `spans`; raises as `read_at` does."""
+        return [self.read_at(offset, size) for offset, size in spans]
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fill `buffer` from `offset`; raises BadSource, and StoreError for a bad blob."""

@@ -8,15 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from organs.ingest.directory.folder import Folder, is_organ_directory
 from organs.ingest.directory.layout import MANIFEST_FILE
 from organs.ingest.directory.opening import directory_size_bytes, open_directory
-from organs.ingest.dissect import DissectedFile, check_tensor_sizes, dissect
-from organs.ingest.files import FileSource, OpenFile
+from organs.ingest.dissect import DissectedFile, OpenGguf, check_tensor_sizes, dissect
+from organs.ingest.files import FileSource, OpenFile, ReadableFile
+from organs.ingest.urls import Hub, RemoteFile, find_remote, is_url
 from organs.registry.digest import Digest
 from organs.registry.errors import BadSource, BadSplit
+from organs.registry.gguf import read_header
 from organs.registry.gguf.split import ShardName, check_split, is_shard, parse_shard_name
 from organs.registry.names import ModelName, name_from_text, namespace_from_text
 
@@ -25,6 +27,7 @@ SAFETENSORS_SUFFIX = ".safetensors"
 CONVERT = "Convert a safetensors model first, with llama.cpp: convert_hf_to_gguf.py FOLDER --outfile MODEL.gguf"
 LOCAL_NAMESPACE = "local"
 _HUB_FOLDER = "models--"
+G = TypeVar("G", bound=OpenGguf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,19 @@ class ModelSource:
 
     paths: tuple[Path, ...]
     name: ModelName
+    remote: tuple[RemoteFile, ...] = ()
+    """The files on a server; then there are no `paths`."""
+
+    @property
+    def locations(self) -> tuple[str, ...]:
+        """The paths or the addresses of the files."""
+        return tuple(map(str, self.remote or self.paths))
 
     @property
     def label(self) -> str:
         """The name of the source for messages."""
-        more = len(self.paths) - 1
-        return str(self.paths[0]) + (f" and {more} more shards" if more else "")
+        first, *others = self.locations
+        return first + (f" and {len(others)} more shards" if others else "")
 
 
 class Skipped(NamedTuple):
@@ -52,14 +62,19 @@ class Skipped(NamedTuple):
     """Number of safetensors files among them."""
 
 
-def find_sources(arguments: Iterable[str], purpose: str = "ingest") -> list[ModelSource]:
-    """Return the models in `arguments`: paths of files and folders (searched recursively), and patterns.
+def find_sources(arguments: Iterable[str], purpose: str = "ingest", hub: Hub | None = None) -> list[ModelSource]:
+    """Return the models in `arguments`: paths of files and folders (searched recursively), patterns, and addresses.
 
-    A shard selects its whole set. Each file is used once. Raises BadSource for an argument without files; `purpose`
-    is the verb of its message.
+    A shard selects its whole set. Each file is used once. Addresses (`ingest.urls`) come last, and are read through
+    `hub`; without it, they are refused. Raises BadSource for an argument without files; `purpose` is the verb of its
+    message.
     """
     paths: dict[Path, None] = {}
+    remote: dict[str, None] = {}
     for argument in arguments:
+        if is_url(argument) and not os.path.lexists(argument):
+            remote[argument] = None
+            continue
         try:
             matches = list(_expand(argument)) if argument else []  # an empty path would be the current folder
         except OSError as error:
@@ -69,7 +84,15 @@ def find_sources(arguments: Iterable[str], purpose: str = "ingest") -> list[Mode
             problem = f"{argument}: nothing to {purpose}: no such file, or a folder without GGUF files or organs"
             raise BadSource(f"{problem}{hint}")
         paths.update(dict.fromkeys(matches))
-    return _group(paths, LOCAL_NAMESPACE)
+    return [*_group(paths, LOCAL_NAMESPACE), *(_remote_source(address, purpose, hub) for address in remote)]
+
+
+def _remote_source(address: str, purpose: str, hub: Hub | None) -> ModelSource:
+    if hub is None:
+        raise BadSource(f"{address[:200]}: an address; to {purpose} the model, download it first")
+    model = find_remote(address, hub)
+    namespace = LOCAL_NAMESPACE if model.namespace is None else namespace_from_text(model.namespace)
+    return ModelSource((), ModelName(namespace, name_from_text(model.stem)), model.files)
 
 
 def skipped_files(arguments: Iterable[str]) -> Skipped:
@@ -164,7 +187,14 @@ def open_files(opened: ExitStack, source: ModelSource) -> list[DissectedFile]:
     return in_order(source.name.name, files)
 
 
-def in_order(name: str, files: Sequence[DissectedFile]) -> list[DissectedFile]:
+def open_headers(opened: ExitStack, source: ModelSource) -> list[OpenGguf]:
+    """Open the files of `source`, on the disk or on a server, and read only their headers; raises as `open_files`."""
+    sources: list[ReadableFile] = [file.open() for file in source.remote]
+    sources += [file for path in source.paths for file in _open(opened, path)]
+    return in_order(source.name.name, [OpenGguf(file, read_header(file)) for file in sources])
+
+
+def in_order(name: str, files: Sequence[G]) -> list[G]:
     """Return the files of the one model `name`, shards in their order.
 
     Raises BadSplit for an incomplete split set, TooManyTensors.

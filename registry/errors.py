@@ -269,6 +269,10 @@ class NothingRegistered(NotFound, code="nothing-registered"):
     """The model is not registered, and no other model is."""
 
 
+class NoSuchFile(NotFound, code="no-such-file"):
+    """A file or a model at an address does not exist."""
+
+
 class NoSuchJob(NotFound, code="no-such-job"):
     """No job has this number, or it was removed."""
 
@@ -343,6 +347,10 @@ class NotAllowed(OrganError, code="not-allowed", status=403, exit_code=4):
 
 class BadToken(NotAllowed, code="bad-token", status=401):
     """A token is missing, mistyped, unknown, revoked or expired. The message never contains the token."""
+
+
+class BadHubToken(BadToken, code="bad-hub-token"):
+    """A server of model files requires a valid token."""
 
 
 class TooMany(OrganError, code="too-many-requests", status=429, exit_code=6):

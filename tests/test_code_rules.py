@@ -46,6 +46,7 @@ LONG_BODIES: dict[str, str] = {}
 FRAGMENTS: dict[str, str] = {
     "ingest/contributions/inspection.py": "The registry's side of the confined inspector, apart from jobs.",
     "ingest/contributions/inspector.py": "A program of its own, started by its name.",
+    "ingest/journal.py": "The journal of an interrupted measurement is a file format, apart from measuring.",
     "ingest/jobs/report.py": "Each kind of job is a module of its own.",
     "ingest/jobs/publish.py": "Each kind of job is a module of its own.",
     "ingest/jobs/validate.py": "Each kind of job is a module of its own.",

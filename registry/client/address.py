@@ -41,12 +41,12 @@ class Address:
     def redirected(self, url: str, location: str) -> str | None:
         """Return the URL of a redirect from `url` to `location`; None if it has another origin."""
         target = urljoin(url, location[:ADDRESS_MAX_LENGTH])
-        return target if _origin(target) == (self.scheme, self.host, self.port) else None
+        return target if url_origin(target) == (self.scheme, self.host, self.port) else None
 
 
 def parse_address(text: str) -> Address:
     """Return the address in `text`, `https://host[:port]`; raises BadSetting for anything else."""
-    origin = _origin(text)
+    origin = url_origin(text)
     parts = _split(text)
     if origin is None or parts is None or parts.query or parts.fragment or "@" in parts.netloc:
         raise BadSetting(f"{text[:80]!r} is not the address of a registry: write for example https://registry.example")
@@ -56,8 +56,8 @@ def parse_address(text: str) -> Address:
     return address
 
 
-def _origin(text: str) -> tuple[str, str, int] | None:
-    """Return the scheme, host and port of a URL; None if it is invalid or not http."""
+def url_origin(text: str) -> tuple[str, str, int] | None:
+    """Return the scheme, host and port of a URL; None if it is invalid, or neither http nor https."""
     parts = _split(text)
     if parts is None or parts.scheme not in _PORTS or not parts.hostname:
         return None

@@ -80,7 +80,7 @@ class Reply:
                 with deadline(seconds, self._response.shutdown):
                     piece = next(pieces, None)
             except (HTTPError, OSError) as error:
-                raise Unreachable(f"the download was cut: {_reason(error)}") from error
+                raise Unreachable(f"the download was cut: {reason_text(error)}") from error
             if piece is None:
                 return
             yield piece
@@ -149,6 +149,19 @@ class _HttpsPool(urllib3.HTTPSConnectionPool):
     ConnectionCls = _HttpsConnection
 
 
+def connection_pool(
+    connections: int, read_seconds: float, headers: Mapping[str, str] | None = None
+) -> urllib3.PoolManager:
+    """Return a pool with up to `connections` open connections to each host, which repeats no request by itself.
+
+    `read_seconds` is the longest wait for the next bytes, and, with a quarter more, for the whole header of an answer.
+    """
+    timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds)
+    pool = urllib3.PoolManager(2, headers, maxsize=connections, timeout=timeout, retries=False, blocksize=BLOCK_BYTES)
+    pool.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
+    return pool
+
+
 class Connection:
     """Connections to a registry, with the token of the user. Safe to use from several threads."""
 
@@ -177,11 +190,7 @@ class Connection:
             headers["Authorization"] = f"Bearer {token}"
         self._tries, self._sleep = tries, sleep
         self._read_seconds, self._answer_seconds = read_seconds, answer_seconds
-        timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds)
-        self._pool = urllib3.PoolManager(
-            2, headers, maxsize=CONNECTIONS_MAX, timeout=timeout, retries=False, blocksize=BLOCK_BYTES
-        )
-        self._pool.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
+        self._pool = connection_pool(CONNECTIONS_MAX, read_seconds, headers)
 
     @property
     def url(self) -> str:
@@ -254,7 +263,7 @@ class Connection:
             wants_bytes = as_data or data is not None
             if response.status >= 300 and not (response.status in _AS_DATA and wants_bytes):
                 body = self._body(response, PROBLEM_MAX_BYTES)
-                raise error_of(response.status, body or b"", str(self.address), _wait_seconds(response) or 0)
+                raise error_of(response.status, body or b"", str(self.address), wait_seconds(response) or 0)
             yield response
         finally:
             response.close()  # a response that was read to its end has already released its connection
@@ -273,9 +282,9 @@ class Connection:
             try:
                 response = self._send_once(method, url, data, headers)
             except (HTTPError, OSError) as error:
-                if attempt >= self._tries or not _may_repeat(method, error):
-                    raise Unreachable(f"{self.address} does not answer: {_reason(error)}") from error
-                self._sleep(_backoff(attempt))
+                if attempt >= self._tries or not may_repeat(method, error):
+                    raise Unreachable(f"{self.address} does not answer: {reason_text(error)}") from error
+                self._sleep(backoff_seconds(attempt))
                 continue
             if response.status in (301, 302, 303, 307, 308):
                 redirects += 1
@@ -283,8 +292,8 @@ class Connection:
                 continue
             if response.status not in (429, 503) or attempt >= self._tries:
                 return response
-            seconds = _wait_seconds(response)
-            seconds = _backoff(attempt) if seconds is None else seconds
+            seconds = wait_seconds(response)
+            seconds = backoff_seconds(attempt) if seconds is None else seconds
             waited += seconds
             if waited > WAIT_MAX_SECONDS:
                 return response
@@ -333,7 +342,7 @@ class Connection:
                     if len(data) > most_bytes:
                         return None
         except (HTTPError, OSError) as error:
-            raise Unreachable(f"{self.address}: its answer was cut: {_reason(error)}") from error
+            raise Unreachable(f"{self.address}: its answer was cut: {reason_text(error)}") from error
         return bytes(data)
 
 
@@ -366,19 +375,20 @@ def _headers(response: BaseHTTPResponse) -> dict[str, str]:
     return {name.lower(): value for name, value in response.headers.items()}
 
 
-def _may_repeat(method: str, error: Exception) -> bool:
+def may_repeat(method: str, error: Exception) -> bool:
     """Return whether a repeated request is safe and may succeed."""
     if isinstance(error, NameResolutionError | SSLError | TooSlow):
         return False
     return method in _REPEATABLE or isinstance(error, NewConnectionError | ConnectTimeoutError)
 
 
-def _backoff(attempt: int) -> float:
+def backoff_seconds(attempt: int) -> float:
+    """Return the seconds to wait after that many failures in a row: exponential, with random spread."""
     jitter = 0.75 + random.random() / 2  # noqa: S311  # so that clients do not repeat at the same time
     return float(BACKOFF_SECONDS * 2 ** (attempt - 1) * jitter)
 
 
-def _wait_seconds(response: BaseHTTPResponse) -> float | None:
+def wait_seconds(response: BaseHTTPResponse) -> float | None:
     """Return the seconds to wait from the header Retry-After; None if it is missing or invalid."""
     text = response.headers.get("Retry-After", "")[:64]
     if text.isascii() and text.isdigit():
@@ -389,7 +399,7 @@ def _wait_seconds(response: BaseHTTPResponse) -> float | None:
         return None
 
 
-def _reason(error: Exception) -> str:
+def reason_text(error: Exception) -> str:
     """Return the text of an error, without the object that urllib3 prepends."""
     text = str(error) or type(error).__name__
     return re.sub(r"^\w*(?:Connection|Pool)\(.*?\): ", "", text)[:300]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import random
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from organs.registry.client.connection import Connection, Reply
+from organs.registry.client.connection import Connection, Reply, backoff_seconds
 from organs.registry.digest import Digest
 from organs.registry.entities.finding import Finding
 from organs.registry.errors import BadGguf, BadInput, BadReply, Busy, StoreUnwritable, TooMany, Unreachable
@@ -175,7 +174,7 @@ def fetch_head(
         except BadReply:
             raise
         except Unreachable:
-            sleep(backoff(attempt))
+            sleep(backoff_seconds(attempt))
     return _fetched(connection, file)
 
 
@@ -202,7 +201,6 @@ TRIES = 5
 """Attempts in a row without a new byte; after these, the download fails."""
 CUTS_MAX = 500
 """Interruptions of one file, also if each attempt has new bytes; after these, the download fails."""
-BACKOFF_SECONDS = 0.4
 FILE_CHUNK_BYTES = 256 * 1024
 TAG_MAX_LENGTH = 200
 
@@ -354,7 +352,7 @@ class _Fetching:
                 if failures >= TRIES or cuts >= CUTS_MAX:
                     raise error
                 if failures:
-                    self.sleep(backoff(failures))
+                    self.sleep(backoff_seconds(failures))
 
     def _request(self) -> None:
         """Send one request for the missing bytes."""
@@ -400,11 +398,6 @@ class _Fetching:
         is_strong = tag.startswith('"') and tag.endswith('"') and 2 < len(tag) <= TAG_MAX_LENGTH
         if self.file.sha256 is None:
             self.tag = tag if is_strong and tag.isascii() and tag.isprintable() else None
-
-
-def backoff(failures: int) -> float:
-    """Return the seconds to wait after `failures` in a row: exponential, with random spread."""
-    return BACKOFF_SECONDS * float(2 ** (failures - 1)) * (0.75 + random.random() / 2)  # noqa: S311  # spread, not secret
 
 
 def _no_progress(_size_bytes: int) -> None:

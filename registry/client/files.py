@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from organs.registry.client.address import API, parse_full_name
-from organs.registry.client.connection import Connection, Reply
+from organs.registry.client.connection import Connection, Reply, backoff_seconds
 from organs.registry.client.fetching import (
     CUTS_MAX,
     FILE_CHUNK_BYTES,
@@ -21,7 +21,6 @@ from organs.registry.client.fetching import (
     OwnFiles,
     PartialFile,
     Progress,
-    backoff,
     check_all_fits,
     fetch,
     fetch_head,
@@ -418,7 +417,7 @@ class _RemoteAssembly:
             if failures >= TRIES or self.cuts >= CUTS_MAX:
                 raise error
             if failures:
-                self.sleep(backoff(failures))
+                self.sleep(backoff_seconds(failures))
 
     def _request(self, tensor: LockedTensor, begin: int, end: int) -> None:
         """Send one request for the bytes of an organ from `begin` to its end."""

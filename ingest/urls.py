@@ -1,0 +1,195 @@
+"""Models at addresses: `https://HOST/FILE.gguf`, and `hf://NAMESPACE/NAME[/FILE][@REVISION]` in a Hugging Face hub.
+
+Any registry of this project has the hub's routes too. Only the person who runs a command names addresses. Shards of a
+split model are found by the name of one of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+import msgspec
+
+from organs.registry.client.address import ADDRESS_MAX_LENGTH, url_origin
+from organs.registry.client.ranges import HttpFile, HubListing, RangeClient
+from organs.registry.errors import BadSource, NoSuchFile
+from organs.registry.gguf.split import ShardName, parse_shard_name
+
+HUB = "https://huggingface.co"
+_SCHEMES = ("http", "https", "hf")
+_HUB_ADDRESS = re.compile(
+    r"hf://(?P<name>[\w.-]{1,96}/[\w.-]{1,96})(?:@(?P<revision>[^/@]{1,200}))?(?:/(?P<file>.+))?",
+    re.ASCII | re.IGNORECASE,
+)
+LISTED_MAX = 8
+"""The names in a message about a model with several files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """A server with the routes of the Hugging Face hub, and the client that reads from it."""
+
+    client: RangeClient
+    endpoint: str = HUB
+    token: str | None = field(default=None, repr=False)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The header with the token, which is sent to the hub only."""
+        return {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A GGUF file at an address; nothing was requested yet."""
+
+    hub: Hub = field(repr=False)
+    url: str
+    label: str
+    """The address as people write it."""
+    name: str
+    """The name of the file."""
+    is_hub_file: bool = False
+
+    def __str__(self) -> str:
+        return self.label
+
+    def open(self) -> HttpFile:
+        """Request the beginning of the file; raises as `HttpFile` does."""
+        headers = self.hub.headers if self.is_hub_file else {}
+        return HttpFile(self.hub.client, self.url, label=self.label, headers=headers)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteModel:
+    """The files of one model: one GGUF file, or all shards of a split model."""
+
+    files: tuple[RemoteFile, ...]
+    namespace: str | None
+    """The namespace in the hub; None for other addresses."""
+    stem: str
+    """The name of the file without its ending and its number."""
+
+
+def is_url(argument: str) -> bool:
+    """Return whether `argument` is an address that this module reads, such as `hf://NAMESPACE/NAME`."""
+    scheme, separator, _ = argument.partition("://")
+    return bool(separator) and scheme.lower() in _SCHEMES
+
+
+def find_remote(argument: str, hub: Hub) -> RemoteModel:
+    """Return the model at the address `argument`, with all its shards.
+
+    The files of a model in a hub are listed with one request, and fixed to the commit of the answer. Raises BadSource
+    for an invalid address and for several models, NoSuchFile, NotAllowed, BadHubToken, Unreachable.
+    """
+    if len(argument) > ADDRESS_MAX_LENGTH or not argument.isprintable():
+        raise BadSource(f"{argument[:200]!r}: not a valid address")
+    if argument.lower().startswith("hf://"):
+        return _hub_model(argument, hub)
+    return _model_at(argument, hub)
+
+
+def _model_at(url: str, hub: Hub) -> RemoteModel:
+    if url_origin(url) is None:
+        raise BadSource(f"{url[:200]}: not a valid address")
+    parts = urlsplit(url)
+    folder, _, quoted_name = parts.path.rpartition("/")
+    name = unquote(quoted_name)
+    shard = parse_shard_name(name)
+    names = [name] if shard is None else _shard_names(shard)
+    if not name.lower().endswith(".gguf"):
+        raise BadSource(f"{url[:200]}: the address does not end with the name of a GGUF file")
+    files = []
+    for other in names:
+        address = urlunsplit(parts._replace(path=f"{folder}/{quote(other)}", fragment=""))
+        files.append(RemoteFile(hub, address, address, other))
+    return RemoteModel(tuple(files), None, _stem(name, shard))
+
+
+def _shard_names(shard: ShardName) -> list[str]:
+    return [str(ShardName(shard.stem, number, shard.count)) for number in range(1, shard.count + 1)]
+
+
+def _stem(name: str, shard: ShardName | None) -> str:
+    return shard.stem if shard is not None else PurePosixPath(name).name[: -len(".gguf")]
+
+
+class _Sibling(msgspec.Struct, frozen=True):
+    rfilename: str
+
+
+class _Listing(msgspec.Struct, frozen=True):
+    sha: str
+    siblings: list[_Sibling]
+
+
+def _hub_model(argument: str, hub: Hub) -> RemoteModel:
+    name, revision, pattern = _parse_hub_address(argument)
+    url = f"{hub.endpoint}/api/models/{name}/revision/{quote(revision, safe='')}"
+    document = HubListing(hub.client, url, f"hf://{name}", hub.headers)
+    try:
+        listing = msgspec.json.decode(document.read(), type=_Listing)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadSource(f"hf://{name}: {hub.endpoint} does not answer as a hub does: {str(error)[:200]}") from error
+    if not re.fullmatch(r"[0-9a-f]{40,64}", listing.sha):
+        raise BadSource(f"hf://{name}: {hub.endpoint} does not name a commit")
+    paths = [sibling.rfilename for sibling in listing.siblings if sibling.rfilename.lower().endswith(".gguf")]
+    chosen = _one_model(f"hf://{name}", paths, pattern)
+    files = tuple(
+        RemoteFile(
+            hub,
+            f"{hub.endpoint}/{name}/resolve/{listing.sha}/{quote(path)}",
+            f"hf://{name}/{path}",
+            PurePosixPath(path).name,
+            is_hub_file=True,
+        )
+        for path in chosen
+    )
+    return RemoteModel(files, name.partition("/")[0], _stem(files[0].name, parse_shard_name(files[0].name)))
+
+
+def _parse_hub_address(argument: str) -> tuple[str, str, str | None]:
+    """Return the name, the revision and the file (or pattern) of `hf://NAMESPACE/NAME[@REVISION][/FILE][@REVISION]`."""
+    match = _HUB_ADDRESS.fullmatch(argument)
+    if match is None:
+        raise BadSource(f"{argument[:200]}: write hf://NAMESPACE/NAME, hf://NAMESPACE/NAME/FILE.gguf, or add @REVISION")
+    revision, file = match["revision"], match["file"]
+    if file is not None and "@" in file:
+        file, _, last = file.rpartition("@")
+        if revision is not None or not last:
+            raise BadSource(f"{argument[:200]}: give one revision")
+        revision = last
+    return match["name"], unquote(revision or "main"), file
+
+
+def _one_model(label: str, paths: Sequence[str], pattern: str | None) -> list[str]:
+    """Return the paths of one model among `paths`, shards in order; raises NoSuchFile, BadSource."""
+    wanted = [path for path in paths if pattern is None or path == pattern or fnmatchcase(path, pattern)]
+    groups: dict[str, list[str]] = {}
+    for path in sorted(wanted):
+        shard = parse_shard_name(PurePosixPath(path).name)
+        key = path if shard is None else str(PurePosixPath(path).with_name(f"{shard.stem} {shard.count}"))
+        groups.setdefault(key, []).append(path)
+    if not groups:
+        if pattern is not None and paths:
+            raise NoSuchFile(f"{label}: it has no GGUF file {pattern[:200]}; it has {_few(paths)}")
+        raise NoSuchFile(f"{label}: it has no GGUF file")
+    if len(groups) > 1:
+        firsts = [files[0] for files in groups.values()]
+        raise BadSource(f"{label}: it has {len(groups)} GGUF models; name one: {_few(firsts)}")
+    (files,) = groups.values()
+    shard = parse_shard_name(PurePosixPath(files[0]).name)
+    if shard is None:
+        return files
+    return [str(PurePosixPath(files[0]).with_name(name)) for name in _shard_names(shard)]
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - LISTED_MAX
+    return ", ".join(name[:120] for name in names[:LISTED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,378 @@
+"""A file at an http(s) address, read by range. The server is not trusted.
+
+Each answer must be exactly the requested bytes of the file that was opened: its range, its size and its ETag are
+checked. A read has a time limit that includes its retries. A redirect may lead to another host, as those of the
+Hugging Face hub do, but the token is sent to the first host only, and no redirect leads from https to http.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import PurePosixPath
+from typing import Self
+from urllib.parse import unquote, urljoin, urlsplit
+
+from urllib3.exceptions import HTTPError
+from urllib3.response import BaseHTTPResponse
+
+from organs.registry.client.address import ADDRESS_MAX_LENGTH, Address, url_origin
+from organs.registry.client.connection import (
+    backoff_seconds,
+    connection_pool,
+    may_repeat,
+    reason_text,
+    user_agent,
+    wait_seconds,
+)
+from organs.registry.errors import BadHubToken, BadSetting, BadSource, NoSuchFile, NotAllowed, OrganError, Unreachable
+
+CONNECTIONS = 32
+"""Requests in parallel, of all files together."""
+GAP_BYTES = 8 * 1024
+"""Bytes that are read and discarded rather than sending another request."""
+FIRST_BYTES = 64 * 1024
+"""The first request also finds out the size of the file. Small headers need no second one."""
+REDIRECTS_MAX = 5
+TAG_MAX_LENGTH = 512
+DOCUMENT_MAX_BYTES = 8 * 1024 * 1024
+"""The longest list of the files of a model."""
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", re.ASCII)
+_REDIRECTS = (301, 302, 303, 307, 308)
+_EXPIRED = (400, 401, 403, 404, 410)
+"""Statuses of an address to which a redirect has led, once its signature has expired."""
+Span = tuple[int, int]
+"""Offset and size in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one read."""
+
+    tries: int = 5
+    silence_seconds: float = 30.0
+    """The longest wait for a connection, and for the next bytes of an answer."""
+    total_seconds: float = 300.0
+    """The time for a read with all its retries; a larger read has more, by `lowest_bytes_a_second`."""
+    lowest_bytes_a_second: int = 16 * 1024
+
+    def seconds(self, size: int) -> float:
+        """Return the time limit for a read of `size` bytes, in seconds."""
+        return self.total_seconds + size / self.lowest_bytes_a_second
+
+
+class RangeClient:
+    """Connections for reads by range, shared by all files of a run, and the counts of what they have read."""
+
+    def __init__(
+        self,
+        *,
+        connections: int = CONNECTIONS,
+        limits: Limits | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.sleep = sleep
+        self.connections = connections
+        self.requests = 0
+        self.received_bytes = 0
+        self._pool = connection_pool(connections, self.limits.silence_seconds)
+        self._threads = ThreadPoolExecutor(connections, thread_name_prefix="ranges")
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop requests that have not begun, and close the connections."""
+        self._threads.shutdown(cancel_futures=True)
+        self._pool.clear()
+
+    def get(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
+        """Return the answer of one request, with an unread body; redirects are not followed."""
+        with self._lock:
+            self.requests += 1
+        all_headers = {"User-Agent": user_agent(), "Accept-Encoding": "identity", **headers}
+        return self._pool.request(
+            "GET", url, headers=all_headers, redirect=False, preload_content=False, decode_content=False
+        )
+
+    def count(self, size_bytes: int) -> None:
+        """Count bytes of a body."""
+        with self._lock:
+            self.received_bytes += size_bytes
+
+    def in_parallel(self, read: Callable[[int, int], bytes], spans: Sequence[Span]) -> list[bytes]:
+        """Return the results of `read(offset, size)` for `spans`, in order; the first error cancels the others."""
+        futures = [self._threads.submit(read, offset, size) for offset, size in spans]
+        try:
+            return [future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """Return the reads for `spans`, in rising order: spans that are at most GAP_BYTES apart become one read."""
+    runs: list[Span] = []
+    for offset, size in sorted(spans):
+        if runs and offset - sum(runs[-1]) <= GAP_BYTES:
+            begin, length = runs[-1]
+            runs[-1] = begin, max(length, offset + size - begin)
+        else:
+            runs.append((offset, size))
+    return runs
+
+
+def _cut(span: Span, begins: Sequence[int], data: Sequence[bytes]) -> bytes:
+    """Return the bytes of `span` from the reads `data`, which begin at `begins`."""
+    index = bisect_right(begins, span[0]) - 1
+    begin = span[0] - begins[index]
+    return data[index][begin : begin + span[1]]
+
+
+class _Retry(Exception):
+    """The request failed in a way that may pass."""
+
+    def __init__(self, reason: str, seconds: float | None = None) -> None:
+        super().__init__(reason)
+        self.seconds = seconds
+        """The wait that the server asks for."""
+
+
+class _Resource:
+    """Something at an http(s) address that is read with bounded retries."""
+
+    _missing = "no such file on the server"
+
+    def __init__(self, client: RangeClient, url: str, label: str | None, headers: Mapping[str, str] | None) -> None:
+        """Prepare requests; `headers`, with the token, are sent to the host of `url` only.
+
+        Raises BadSetting for an invalid address, and for a token that would be sent unencrypted to another machine.
+        """
+        origin = url_origin(url)
+        self.name = (label or url)[:300]
+        """The name in messages."""
+        if origin is None:
+            raise BadSetting(f"{self.name}: not an http or https address")
+        if headers and not Address(*origin).is_private:
+            raise BadSetting(f"{self.name}: a token is not sent over plain http to another machine; use https")
+        self.linked_sha256: str | None = None
+        """The SHA-256 that the Hugging Face hub states for the file; None for other servers. It is not checked."""
+        self._client, self._url, self._headers = client, url, dict(headers or {})
+
+    def _in_tries(self, request: Callable[[float], bytes], seconds: float) -> bytes:
+        """Return the result of `request(end)`, which gets the time of its end; repeat it while it raises _Retry."""
+        limits = self._client.limits
+        end = time.monotonic() + seconds
+        for attempt in range(1, limits.tries + 1):
+            try:
+                return self._translated(request, end)
+            except _Retry as error:
+                wait = backoff_seconds(attempt) if error.seconds is None else error.seconds
+                if attempt == limits.tries or time.monotonic() + wait > end:
+                    raise Unreachable(f"{self.name}: {error}; tried {attempt} times") from error
+                self._client.sleep(wait)
+        raise AssertionError("the last try returns or raises")
+
+    def _translated(self, request: Callable[[float], bytes], end: float) -> bytes:
+        try:
+            return request(end)
+        except (HTTPError, HTTPException, OSError, ValueError) as error:
+            if not may_repeat("GET", error):
+                raise Unreachable(f"{self.name}: {reason_text(error)}") from error
+            raise _Retry(reason_text(error)) from error
+
+    def _follow(self, url: str, headers: Mapping[str, str]) -> tuple[BaseHTTPResponse, str]:
+        """Return the answer after all redirects, with its address."""
+        first = url_origin(self._url)
+        for _ in range(REDIRECTS_MAX + 1):
+            own = self._headers if url_origin(url) == first else {}
+            response = self._client.get(url, {**own, **headers})
+            self._note_link(response)
+            if response.status not in _REDIRECTS:
+                return response, url
+            location = response.headers.get("Location", "")
+            response.close()
+            target = urljoin(url, location[:ADDRESS_MAX_LENGTH])
+            origin = url_origin(target)
+            if origin is None:
+                raise BadSource(f"{self.name}: redirects to {location[:200]!r}, which is not an http address")
+            if url.startswith("https:") and origin[0] != "https":
+                raise BadSource(f"{self.name}: redirects from https to http, to {location[:200]!r}; it is not followed")
+            url = target
+        raise BadSource(f"{self.name}: redirects more than {REDIRECTS_MAX} times")
+
+    def _note_link(self, response: BaseHTTPResponse) -> None:
+        tag = response.headers.get("X-Linked-Etag", "").strip('"')
+        if re.fullmatch(r"[0-9a-f]{64}", tag):
+            if self.linked_sha256 not in (None, tag):
+                raise self._changed()
+            self.linked_sha256 = tag
+
+    def _refuse_status(self, response: BaseHTTPResponse, expected: int) -> None:
+        """Raise unless the status is `expected`."""
+        status = response.status
+        if status == expected:
+            return
+        if status in (408, 429) or status >= 500:
+            raise _Retry(f"the server answers with the status {status}", wait_seconds(response))
+        raise self._refusal(status, response.headers.get("X-Error-Code", ""))
+
+    def _refusal(self, status: int, code: str) -> OrganError:
+        match status:
+            case 200:
+                reason = "the server ignores Range and would send the whole file; download it, and give its path"
+                return BadSource(f"{self.name}: {reason}")
+            case 401:
+                hint = "" if self._headers else ", or the model does not exist"
+                return BadHubToken(f"{self.name}: the server requires a valid token{hint} (401)")
+            case 403:
+                gated = "you must request access on its page first" if code == "GatedRepo" else "access is not allowed"
+                return NotAllowed(f"{self.name}: {gated} (403)")
+            case 404 | 410:
+                missing = {"RepoNotFound": "no such model", "RevisionNotFound": "no such revision"}
+                return NoSuchFile(f"{self.name}: {missing.get(code, self._missing)} ({status})")
+            case 416:
+                return BadSource(f"{self.name}: the file is empty, or shorter than the server said (416)")
+        return BadSource(f"{self.name}: the server answers with the status {status}")
+
+    def _body(self, response: BaseHTTPResponse, most_bytes: int, end: float) -> bytes:
+        """Return the body, or `most_bytes` and one more byte of a longer one."""
+        data = bytearray()
+        while len(data) <= most_bytes:
+            piece = response.read1(most_bytes + 1 - len(data))
+            if not piece:
+                break
+            self._client.count(len(piece))
+            data += piece
+            if time.monotonic() > end:
+                raise Unreachable(f"{self.name}: the server is too slow: only {len(data):,} bytes arrived in time")
+        return bytes(data)
+
+    def _changed(self) -> BadSource:
+        return BadSource(f"{self.name}: the file changed on the server while it was read; start again")
+
+
+class HubListing(_Resource):
+    """The list of the files of a model in a hub."""
+
+    _missing = "no such model or revision"
+
+    def __init__(self, client: RangeClient, url: str, label: str, headers: Mapping[str, str] | None = None) -> None:
+        """Prepare the request; raises as `HttpFile` does."""
+        super().__init__(client, url, label, headers)
+
+    def read(self) -> bytes:
+        """Return the list; raises NoSuchFile, NotAllowed, BadHubToken, Unreachable, BadSource if it is too long."""
+        return self._in_tries(self._request, self._client.limits.total_seconds)
+
+    def _request(self, end: float) -> bytes:
+        response, _ = self._follow(self._url, {})
+        try:
+            self._refuse_status(response, 200)
+            data = self._body(response, DOCUMENT_MAX_BYTES, end)
+        finally:
+            response.close()
+        if len(data) > DOCUMENT_MAX_BYTES:
+            raise BadSource(f"{self.name}: the answer is longer than {DOCUMENT_MAX_BYTES:,} bytes")
+        return data
+
+
+class HttpFile(_Resource):
+    """A file at an http(s) address; several threads may read it. Nothing is written to disk."""
+
+    def __init__(
+        self, client: RangeClient, url: str, *, label: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Request the first bytes and the size of the file; `label` is its name in messages.
+
+        `headers`, with the token, are sent to the host of `url` only. Raises BadSetting for an invalid address, and
+        for a token that would be sent unencrypted to another machine; NoSuchFile, NotAllowed, BadHubToken, Unreachable,
+        and BadSource for a server that does not answer with ranges.
+        """
+        super().__init__(client, url, label, headers)
+        self.path = PurePosixPath(unquote(urlsplit(url).path)[-255:])
+        """The path in the address; its last part is the name of the file."""
+        self._location = url
+        """The address to which the last request was redirected."""
+        self.size_bytes = -1
+        self.version = ""
+        """The ETag, or the time of the last change; empty if the server sends neither."""
+        self._first = self._read(0, FIRST_BYTES)
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return exactly `size` bytes from `offset`.
+
+        Raises BadSource if the file is shorter or has changed, Unreachable after several failed tries.
+        """
+        if offset + size > self.size_bytes:
+            raise BadSource(f"{self.name}: ends at byte {self.size_bytes:,}, but {offset + size:,} are needed")
+        if offset + size <= len(self._first):
+            return self._first[offset : offset + size]
+        return self._read(offset, size) if size else b""
+
+    def read_ranges(self, spans: Sequence[Span]) -> list[bytes]:
+        """Return the bytes of each of `spans`, requested in parallel; raises as `read_at` does.
+
+        Spans that are at most GAP_BYTES apart are read with one request.
+        """
+        runs = merged(spans)
+        data = self._client.in_parallel(self.read_at, runs)
+        begins = [offset for offset, _ in runs]
+        return [_cut(span, begins, data) for span in spans]
+
+    def check_unchanged(self) -> None:
+        """Raise BadSource if the file has changed since it was opened."""
+        self._read(0, 1)
+
+    def _read(self, offset: int, size: int) -> bytes:
+        return self._in_tries(lambda end: self._request(offset, size, end), self._client.limits.seconds(size))
+
+    def _request(self, offset: int, size: int, end: float) -> bytes:
+        location = self._location
+        response, url = self._follow(location, {"Range": f"bytes={offset}-{offset + size - 1}"})
+        try:
+            if response.status in _EXPIRED and location != self._url:
+                self._location = self._url
+                raise _Retry("the address to which the server redirects has expired", 0.0)
+            self._refuse_status(response, 206)
+            expected = self._check_head(response, offset, size)
+            data = self._body(response, expected, end)
+        finally:
+            response.close()  # an answer that was read to its end has already released its connection
+        if len(data) > expected:
+            raise BadSource(f"{self.name}: the server sends more bytes than it announced")
+        if len(data) < expected:
+            raise _Retry(f"the answer was cut after {len(data):,} of {expected:,} bytes")
+        self._location = url
+        return data
+
+    def _check_head(self, response: BaseHTTPResponse, offset: int, size: int) -> int:
+        """Check the header of an answer; return the size of its body in bytes."""
+        headers = response.headers
+        match = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", "")[:80])
+        if match is None or headers.get("Content-Encoding", "identity") != "identity":
+            raise BadSource(f"{self.name}: the server does not answer with one range of bytes")
+        begin, last, total = map(int, match.groups())
+        version = (headers.get("ETag") or headers.get("Last-Modified") or "")[:TAG_MAX_LENGTH]
+        if self.size_bytes < 0:
+            self.size_bytes, self.version = total, version
+        elif (total, version) != (self.size_bytes, self.version):
+            raise self._changed()
+        expected = min(size, total - offset)
+        if (begin, last) != (offset, offset + expected - 1):
+            raise BadSource(f"{self.name}: the server sends other bytes than those that were requested")
+        length = headers.get("Content-Length")
+        if length is not None and length != str(expected):
+            raise BadSource(f"{self.name}: the server announces {length[:20]} bytes for a range of {expected:,}")
+        return expected

@@ -1,0 +1,226 @@
+"""Models at addresses: measured by range, continued after an interruption, and found in a hub."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from organs.ingest.journal import journal_path, open_journal
+from organs.ingest.measuring import measure_model, plan_reads
+from organs.ingest.sources import ModelSource, find_sources
+from organs.ingest.urls import Hub, is_url
+from organs.registry.client.ranges import Limits, RangeClient
+from organs.registry.errors import BadHubToken, BadSource, BadSplit, Busy, NoSuchFile, NotAllowed, Unreachable
+from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
+from tests.cli.in_process import OrganCommand
+from tests.client.scripted_server import CUT, Answer, ReceivedRequest, ScriptedServer, no_sleep, scripted_server
+from tests.client.test_ranges import part
+from tests.gguf_files import file_bytes, text
+
+COMMIT = "c" * 40
+ZOO = Path(__file__).parents[2] / "examples" / "zoo"
+LARGE = ZOO / "Zoo-C-1M-v1.0-Q8_0.gguf"
+
+
+def shard(number: int, count: int) -> bytes:
+    keys = [
+        KeyValue("split.no", ValueType.UINT16, number),
+        KeyValue("split.count", ValueType.UINT16, count),
+        KeyValue("split.tensors.count", ValueType.INT32, count),
+    ]
+    metadata = [text("general.architecture", "llama"), *keys] if number == 0 else keys
+    weight = TensorSpec(f"blk.{number}.ffn_up.weight", (64, 32), dtype_by_name("F32"))
+    return file_bytes(metadata, [(weight, bytes(range(256)) * 32)])
+
+
+@dataclass(slots=True)
+class Stand:
+    """A hub that runs: the answers of the documented routes of the Hugging Face hub."""
+
+    files: dict[str, bytes]
+    server: ScriptedServer
+    refusal: Callable[[ReceivedRequest], Answer | None]
+
+    def source(self, address: str, token: str | None = None) -> ModelSource:
+        (source,) = find_sources([address], "measure", self.hub(token))
+        return source
+
+    def hub(self, token: str | None = None) -> Hub:
+        client = RangeClient(connections=4, limits=Limits(tries=2, total_seconds=20.0), sleep=no_sleep)
+        return Hub(client, self.server.url, token)
+
+
+@pytest.fixture
+def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    files = {"README.md": b"", "zoo.gguf": LARGE.read_bytes()}
+
+    def script(request: ReceivedRequest) -> Answer:
+        if (refused := running.refusal(request)) is not None:
+            return refused
+        if request.path.startswith("/api/models/big/moe/revision/"):
+            siblings = [{"rfilename": name} for name in running.files]
+            return Answer(200, json.dumps({"id": "big/moe", "sha": COMMIT, "siblings": siblings}).encode())
+        name = request.path.removeprefix(f"/big/moe/resolve/{COMMIT}/")
+        if name not in running.files:
+            return Answer(404, b"", {"X-Error-Code": "EntryNotFound"})
+        return part(request, running.files[name])
+
+    with scripted_server(script) as server:
+        running = Stand(files, server, lambda _: None)
+        yield running
+
+
+def test_measures_by_range_equal_those_of_the_file(stand: Stand) -> None:
+    (local,) = find_sources([str(LARGE)])
+    source = stand.source("hf://big/moe")
+    assert (str(source.name), source.locations) == ("big/zoo", ("hf://big/moe/zoo.gguf",))
+    assert measure_model(source) == measure_model(local)
+
+
+def test_a_plan_states_what_the_measurement_reads(stand: Stand) -> None:
+    source = stand.source("hf://big/moe")
+    hub = source.remote[0].hub
+    plan = plan_reads(source)
+    headers, header_bytes = hub.client.requests, hub.client.received_bytes
+    measure_model(source)
+    assert plan.size_bytes == LARGE.stat().st_size
+    assert (plan.tensors, plan.known_tensors) == (39, 0)
+    # The headers are read again; one more request checks that the file has not changed.
+    more = hub.client.requests - 2 * headers + 1
+    assert plan.reads - 10 <= more <= plan.reads + 1, "small tensors may lie in the first 64 KiB"
+    assert hub.client.received_bytes - 2 * header_bytes <= plan.read_bytes + 1
+
+
+def test_an_interrupted_measurement_continues(stand: Stand, tmp_path: Path) -> None:
+    cut_after = 25
+    stand.refusal = lambda _: CUT if len(stand.server.asked) > cut_after else None
+    source = stand.source("hf://big/moe")
+    with pytest.raises(Unreachable):
+        measure_model(source)
+    (journal,) = (tmp_path / "cache").rglob("*.jsonl")
+    with journal.open("ab") as file:
+        file.write(b'{"file": "torn')
+    stand.refusal = lambda _: None
+    before = plan_reads(source)
+    assert 0 < before.known_tensors < before.tensors
+    requests = source.remote[0].hub.client.requests
+    (local,) = find_sources([str(LARGE)])
+    assert measure_model(source) == measure_model(local)
+    assert source.remote[0].hub.client.requests - requests < plan_reads(source).reads
+    assert not journal.exists()
+
+
+def test_a_changed_file_is_measured_from_the_start(stand: Stand, tmp_path: Path) -> None:
+    stand.refusal = lambda _: CUT if len(stand.server.asked) > 25 else None
+    source = stand.source("hf://big/moe")
+    with pytest.raises(Unreachable):
+        measure_model(source)
+    stand.refusal = lambda request: (
+        part(request, stand.files["zoo.gguf"], '"2"') if request.path.endswith(".gguf") else None
+    )
+    assert plan_reads(source).known_tensors == 0
+
+
+def test_two_runs_do_not_share_a_journal(stand: Stand) -> None:
+    source = stand.source("hf://big/moe")
+    with open_journal(journal_path(source.locations)), pytest.raises(Busy, match="another process measures this"):
+        measure_model(source)
+
+
+def test_all_shards_are_found_by_the_name_of_one(stand: Stand) -> None:
+    stand.files |= {f"m-{number:05d}-of-00003.gguf": shard(number - 1, 3) for number in (1, 2, 3)}
+    by_hub = stand.source("hf://big/moe/m-00002-of-00003.gguf@main")
+    assert by_hub.label == "hf://big/moe/m-00001-of-00003.gguf and 2 more shards"
+    by_address = stand.source(f"{stand.server.url}/big/moe/resolve/{COMMIT}/m-00003-of-00003.gguf")
+    assert str(by_address.name) == "local/m"
+    for source in (by_hub, by_address):
+        names = [tensor.name for tensor in measure_model(source).tensors]
+        assert names == ["blk.0.ffn_up.weight", "blk.1.ffn_up.weight", "blk.2.ffn_up.weight"]
+    del stand.files["m-00003-of-00003.gguf"]
+    with pytest.raises(NoSuchFile, match=r"m-00003-of-00003\.gguf: no such file"):
+        measure_model(by_hub)
+    stand.files["m-00003-of-00003.gguf"] = shard(1, 3)
+    with pytest.raises(BadSplit, match="repeats shard 2"):
+        measure_model(by_hub)
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("hf://big/moe", "it has 2 GGUF models; name one: other.gguf, zoo.gguf"),
+        ("hf://big/moe/no.gguf", "it has no GGUF file no.gguf; it has zoo.gguf, other.gguf"),
+        ("hf://big", "write hf://NAMESPACE/NAME"),
+        ("hf://big/moe@v1/zoo.gguf@v2", "give one revision"),
+        ("hf://big/moe/zoo.gguf@", "give one revision"),
+        ("https://host/model.safetensors", "does not end with the name of a GGUF file"),
+        ("http://[bad/m.gguf", "not a valid address"),
+        ("hf://" + "a" * 3000, "not a valid address"),
+    ],
+)
+def test_an_address_without_one_model_is_refused(address: str, sentence: str, stand: Stand) -> None:
+    stand.files["other.gguf"] = b""
+    with pytest.raises((BadSource, NoSuchFile), match=re.escape(sentence)):
+        stand.source(address)
+
+
+@pytest.mark.parametrize("address", ["hf://big/moe/*oo.gguf", "HF://big/moe@refs%2Fpr%2F1/zoo.gguf"])
+def test_patterns_and_revisions_are_accepted(address: str, stand: Stand) -> None:
+    assert stand.source(address).locations == ("hf://big/moe/zoo.gguf",)
+    assert stand.server.asked[-1].path.endswith("revision/refs%2Fpr%2F1" if "@" in address else "revision/main")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "error", "sentence"),
+    [
+        (401, "RepoNotFound", BadHubToken, "or the model does not exist"),
+        (403, "GatedRepo", NotAllowed, "request access"),
+        (404, "RepoNotFound", NoSuchFile, "no such model"),
+        (404, "RevisionNotFound", NoSuchFile, "no such revision"),
+    ],
+)
+def test_refusals_of_a_hub_are_explained(
+    status: int, code: str, error: type[Exception], sentence: str, stand: Stand
+) -> None:
+    stand.refusal = lambda _: Answer(status, b"{}", {"X-Error-Code": code})
+    with pytest.raises(error, match=f"hf://big/moe: .*{sentence}"):
+        stand.source("hf://big/moe")
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"{}", b'{"sha": "../..", "siblings": []}', b"[" * 100_000])
+def test_an_answer_that_is_not_a_hubs_is_refused(body: bytes, stand: Stand) -> None:
+    stand.refusal = lambda _: Answer(200, body)
+    with pytest.raises(BadSource, match=r"does not answer as a hub does|does not name a commit"):
+        stand.source("hf://big/moe")
+
+
+def test_the_command_measures_a_model_of_a_hub(stand: Stand, tmp_path: Path) -> None:
+    organ = OrganCommand(tmp_path / "home")
+    environment = {"HF_ENDPOINT": f"{stand.server.url}/", "HF_TOKEN": "hf_abc"}
+    planned = organ("measure", "hf://big/moe", "--dry-run", environment=environment)
+    assert re.fullmatch(
+        r"hf://big/moe/zoo\.gguf: 39 tensors; would read [\d.]+ MB of 1\.4 MB \([\d.]+%\) in \d+ requests\n",
+        planned.out,
+    )
+    measured = organ("measure", "hf://big/moe", environment=environment)
+    assert (measured.status, measured.lines[0].split(",")[0]) == (0, "hf://big/moe/zoo.gguf: llama")
+    assert re.search(r"hf://big/moe/zoo\.gguf: downloaded [\d.]+ MB in \d+ requests, \d+ s", measured.err)
+    assert all(request.headers["Authorization"] == "Bearer hf_abc" for request in stand.server.asked)
+    refused = organ("measure", "hf://big/none", environment=environment)
+    assert (refused.status, refused.err) == (3, "organ: hf://big/none: no such model or revision (404)\n")
+
+
+def test_a_file_wins_over_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hf:" / "big").mkdir(parents=True)
+    (tmp_path / "hf:" / "big" / "moe.gguf").write_bytes(shard(0, 1))
+    (source,) = find_sources(["hf://big/moe.gguf"])
+    assert source.remote == ()
+    assert is_url("hf://big/moe.gguf")
+    with pytest.raises(BadSource, match="to ingest the model, download it first"):
+        find_sources(["hf://big/other.gguf"])
