@@ -1,6 +1,7 @@
 """Ingest: from a path to rows and blobs.
 
 sources        find and open files, folders, patterns, split sets, organ directories
+urls           find models at https:// and hf:// addresses
 files          files from outside, checked for changes while they are read
 directory      organ directories: a model as a folder with one small file for each tensor
 dissect        plan how a file is split: the spans that become blobs
@@ -8,6 +9,7 @@ hashing        read a file once and compute its SHA-256, its header's, and those
 tasks          the tasks of an ingest's threads
 pipeline       the coordinator of one model's ingest, in the caller's thread
 measuring      measure the tensors of files without a registry
+journal        the journal of an interrupted measurement
 records        convert the results of a run to the record that the catalog registers
 add           `add_model`: add one model to a registry, local or remote, from a script
 service        ingest one model: from its files to its rows, with a report
