@@ -10,11 +10,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from organs.ingest.directory.layout import (
+    FOLDERS,
     FORMAT,
     FORMAT_VERSION,
     GGUF_SUFFIX,
     HEADER_FILE,
     MANIFEST_FILE,
+    ORGAN_SUFFIX,
+    organ_files,
     path_segments,
 )
 from organs.ingest.directory.metadata import Entry, check_key, key_value
@@ -166,6 +169,7 @@ class TensorEntry:
     """A tensor of the tensor map. Its file defines its dtype and shape."""
 
     name: str
+    """Empty if only its file has the name."""
     file: str
     gguf: int
     """The number of its GGUF file, from 0."""
@@ -479,6 +483,8 @@ def _read_single_file(fields: Fields, name: str, notes: list[str]) -> GgufEntry:
     for key, value in (("general.architecture", _architecture(fields)), ("general.name", _model_name(fields))):
         if value is not None and key not in keys:
             added.append(KeyValue(key, ValueType.STRING, value))
+    if fields.lenient and "general.architecture" not in keys | {pair.key for pair in added}:
+        notes.append("the manifest has no general.architecture, which runtimes need; add it to its metadata")
     return GgufEntry(name, pairs=(*added, *pairs))
 
 
@@ -540,19 +546,21 @@ def _read_pair(entry: Fields) -> KeyValue | str:
 
 
 def _read_tensors(fields: Fields, file_count: int) -> Iterator[TensorEntry]:
-    listing = next((fields.values[key] for key in TENSOR_MAPS if isinstance(fields.values.get(key), list | dict)), None)
-    if listing is None:
-        fields.reasons.add(f"{MANIFEST_FILE} has no tensor map")
+    lines = _lines(fields)
+    if len(lines) > TENSORS_MAX:
+        fields.reasons.add(f"{len(lines)} tensors; at most {TENSORS_MAX} are read")
         return
-    if len(listing) > TENSORS_MAX:
-        fields.reasons.add(f"{len(listing)} tensors; at most {TENSORS_MAX} are read")
-        return
-    for number, item in enumerate(_items(listing)):
-        entry = Fields(item, f"tensors[{number}].", fields.reasons, fields.lenient) if isinstance(item, dict) else None
-        if entry is None:
-            fields.reasons.add(f"tensors[{number}] is not an object")
+    for line in lines:
+        if not isinstance(line.values, dict):
+            fields.reasons.add(f"{line.where} is not an object")
             continue
-        name, file = entry.text("name", required=True), entry.text("file", required=True)
+        entry = Fields(line.values, f"{line.where}.", fields.reasons, fields.lenient)
+        is_grouped = bool(line.folder)
+        # In a manifest by category the tensor's file can tell its name, or its name where its file is.
+        name = entry.text("name", required=not is_grouped or "file" not in line.values)
+        file = entry.text("file", required=not is_grouped or name is None)
+        if is_grouped:
+            file = _file_in_folder(line.folder, file, name)
         gguf = entry.whole("gguf") or 0
         if gguf >= file_count:
             fields.reasons.add(f"{entry.where}gguf is {gguf}; there are {file_count} files")
@@ -560,6 +568,75 @@ def _read_tensors(fields: Fields, file_count: int) -> Iterator[TensorEntry]:
         if file is not None:
             _check_path(entry, file)
         yield TensorEntry(name or "", file or "", gguf, entry.digest("sha256"))
+
+
+CATEGORIES: dict[str, str] = {folder: folder for folder in FOLDERS.values()} | {
+    kind.value: folder for kind, folder in FOLDERS.items()
+}
+"""The folder of each category by which other tools group tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """The values of one tensor, and where they are in the manifest."""
+
+    where: str
+    values: Any
+    folder: str = ""
+    """The folder of its category; empty in a manifest that is not grouped."""
+
+
+def _lines(fields: Fields) -> list[_Line]:
+    """Return the tensors of the manifest. Adds a reason if it has none that can be read."""
+    values = fields.values
+    listing = next((values[key] for key in TENSOR_MAPS if isinstance(values.get(key), list | dict)), None)
+    is_grouped = isinstance(listing, dict) and _is_grouped(listing)
+    if not is_grouped and not any(key in values for key in TENSOR_MAPS[:2]):
+        groups = {key: value for key, value in values.items() if key in CATEGORIES and _is_group(value)}
+        if groups.keys() - {"organs"}:
+            listing, is_grouped = groups, True
+    if listing is None:
+        fields.reasons.add(
+            f"{MANIFEST_FILE} has no tensor map: tensors, tensor_map or organs, or lists by category such as skeleton"
+        )
+        return []
+    if is_grouped:
+        return [line for category, group in listing.items() for line in _group_lines(fields, category, group)]
+    return [_Line(f"tensors[{number}]", item) for number, item in enumerate(_items(listing))]
+
+
+def _is_group(value: Any) -> bool:
+    """Return whether a field of the manifest lists tensors of a category; it could be a summary instead."""
+    return isinstance(value, list) or (isinstance(value, dict) and isinstance(value.get("tensors"), list | dict))
+
+
+def _is_grouped(listing: dict[str, Any]) -> bool:
+    """Return whether `listing` is from category to tensors, not from tensor to file."""
+    return bool(listing) and all(
+        key in CATEGORIES and isinstance(value, list | dict) and "file" not in value for key, value in listing.items()
+    )
+
+
+def _group_lines(fields: Fields, category: str, group: list[Any] | dict[str, Any]) -> Iterator[_Line]:
+    """Yield the tensors of a category: a list, an object with the list `tensors`, or an object from name to file."""
+    listing = group.get("tensors", group) if isinstance(group, dict) else group
+    if isinstance(listing, dict) and not all(isinstance(item, str | dict) for item in listing.values()):
+        listing = None  # such as {"count": 12}
+    if not isinstance(listing, list | dict):
+        fields.reasons.add(f"{category} lists no tensors: the name or the file of each is needed")
+        return
+    for number, item in enumerate(_items(listing)):
+        values = item
+        if isinstance(item, str):
+            values = {"file" if item.lower().endswith(ORGAN_SUFFIX) else "name": item}
+        yield _Line(f"{category}[{number}]", values, CATEGORIES[category])
+
+
+def _file_in_folder(folder: str, file: str | None, name: str | None) -> str | None:
+    """Return the path of a file that is in `folder` if its path names none; without a path, by the tensor's name."""
+    if file:
+        return file if "/" in file else f"{folder}/{file}"
+    return f"{folder}/{organ_files([name])[0].rpartition('/')[2]}" if name and name.isascii() else None
 
 
 def _items(listing: list[Any] | dict[str, Any]) -> Iterator[Any]:

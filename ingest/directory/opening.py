@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -208,19 +209,28 @@ def _read_organs(folder: Folder, manifest: Manifest, reasons: Reasons) -> list[O
             size = folder.size_bytes(entry.file)
             spec, begin = parse_head(folder.read_at(entry.file, 0, min(size, HEAD_MAX_BYTES)), size)
         except BadSource as error:
-            reasons.add(f"{entry.name}: {str(error).removeprefix(f'{folder.path}/')}")
+            reasons.add(f"{entry.name or 'a tensor'}: {str(error).removeprefix(f'{folder.path}/')}")
             continue
         except ValueError as error:
             reasons.add(f"{entry.file}: {error}")
             continue
-        if spec.name != entry.name:
+        if spec.name != entry.name and entry.name:
             reasons.add(f"{entry.file} has the name {spec.name!r}, but the manifest has {entry.name!r}")
         organs.append(Organ(entry, spec, begin))
+    _check_names(organs, reasons)
     listed = {entry.file for entry in manifest.tensors}
     for file in folder.organ_files():
         if file not in listed:
             reasons.add(f"{file!r} is not in the manifest")
     return organs
+
+
+def _check_names(organs: Sequence[Organ], reasons: Reasons) -> None:
+    """Check that a tensor whose name only its file has does not have that of another."""
+    names = Counter(organ.spec.name for organ in organs)
+    for organ in organs:
+        if not organ.entry.name and names[organ.spec.name] > 1:
+            reasons.add(f"{organ.entry.file} has the name {organ.spec.name!r}, as another file")
 
 
 def _read_stored_headers(folder: Folder, files: Sequence[GgufEntry], reasons: Reasons) -> list[_StoredHeader | None]:

@@ -12,7 +12,9 @@ import gguf
 import numpy as np
 import pytest
 
+from organs.ingest.directory.layout import FOLDERS
 from organs.ingest.dissect import FREE_TENSORS
+from organs.registry.anatomy import place_of
 from organs.registry.digest import digest_of
 from organs.registry.gguf import TensorSpec, ValueType, dtype_by_name
 from organs.registry.gguf.types import DTYPES
@@ -387,6 +389,70 @@ def test_architecture_and_model_of_other_tools_stand_in_for_missing_metadata(
         organ.done("assemble", tmp_path / name, "-o", tmp_path / f"{name}.gguf")
     expected = file_bytes([text("general.architecture", "llama"), text("general.name", "Theirs")], FOREIGN_TENSORS)
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes() == expected
+
+
+def by_category(form: str) -> dict[str, Any]:
+    """Return the fields of a manifest that groups the tensors by category, in one of the forms of the original."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for spec, _ in FOREIGN_TENSORS:
+        folder, stem = FOLDERS[place_of(spec.name).type], spec.name.removesuffix(".weight").replace(".", "_")
+        groups.setdefault(folder, []).append({"name": spec.name, "file": f"{folder}/{stem}.bin", "z": 33.1})
+    names = {folder: [entry["name"] for entry in entries] for folder, entries in groups.items()}
+    files = {folder: [entry["file"].partition("/")[2] for entry in entries] for folder, entries in groups.items()}
+    maps = {folder: {entry["name"]: entry["file"] for entry in entries} for folder, entries in groups.items()}
+    return {
+        "lists": groups,
+        "names": names,
+        "files": {"organs": files},
+        "maps": {"tensors": maps},
+        "counted": {"tensors": {key: {"count": len(group), "tensors": group} for key, group in groups.items()}},
+    }[form]
+
+
+@pytest.mark.parametrize("form", ["lists", "names", "files", "maps", "counted"])
+def test_a_manifest_grouped_by_category_is_read(form: str, organ: OrganCommand, tmp_path: Path) -> None:
+    (tmp_path / "little.gguf").write_bytes(small_model())
+    folder = tmp_path / "grouped"
+    organ.done("extract", tmp_path / "little.gguf", "-o", folder)
+    (folder / "header.bin").unlink()
+    write_manifest(folder, {"version": 1, "metadata": PLAIN, **by_category(form)})
+    organ.done("assemble", folder, "-o", tmp_path / "made.gguf")
+    made, original = gguf.GGUFReader(tmp_path / "made.gguf"), gguf.GGUFReader(tmp_path / "little.gguf")
+    tensors = [{str(one.name): bytes(one.data) for one in reader.tensors} for reader in (made, original)]
+    assert tensors[0] == tensors[1]
+    assert organ.done("ingest", folder).out.startswith("local/grouped@1: 10 organs")
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"tensors": {"skeleton": {"count": 4}, "norm": {"count": 5}}}, "skeleton lists no tensors: the name or the"),
+        ({"tensors": {"embed": ["../../x.bin"]}}, "embed[0].file is a path with an empty part"),
+        ({"tensors": {"embed": [7]}}, "embed[0] is not an object"),
+        ({"skeleton": [{"dtype": 1}]}, "skeleton[0].file is missing"),
+        ({"embed": ["token_embd.weight", "token_embd.weight"]}, "'token_embd.weight' appears 2 times"),
+        ({"embed": ["token_embd.bin", "copy.bin"]}, "has the name 'token_embd.weight', as another file"),
+        ({"skeleton": {"count": 4}}, "has no tensor map"),
+        ({"embed": ["token_embd.weight"]}, "'norm/output_norm.bin' is not in the manifest"),
+    ],
+)
+def test_a_grouped_manifest_that_lacks_something_is_refused_with_the_reason(
+    fields: dict[str, Any], reason: str, organ: OrganCommand, tmp_path: Path
+) -> None:
+    (tmp_path / "little.gguf").write_bytes(small_model())
+    folder = tmp_path / "grouped"
+    organ.done("extract", tmp_path / "little.gguf", "-o", folder)
+    shutil.copy(folder / "embed" / "token_embd.bin", folder / "embed" / "copy.bin")
+    write_manifest(folder, {"metadata": PLAIN, **fields})
+    ended = organ("assemble", folder, "-o", tmp_path / "made.gguf")
+    assert (ended.status, ended.out) == (1, "")
+    assert reason in ended.err
+    assert not (tmp_path / "made.gguf").exists()
+
+
+def test_a_manifest_of_other_tools_without_an_architecture_is_noted(organ: OrganCommand, tmp_path: Path) -> None:
+    folder = foreign(tmp_path / "foreign", {})
+    assert "has no general.architecture" in organ.done("assemble", folder, "-o", tmp_path / "made.gguf").err
 
 
 def test_the_reference_reads_the_output_of_a_script(organ: OrganCommand, tmp_path: Path) -> None:
