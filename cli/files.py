@@ -311,6 +311,7 @@ def measure(
     again.
     """
     from organs.ingest.sources import find_sources
+    from organs.ingest.urls import is_url
 
     if missing:
         if paths or tensors or patterns or kinds or as_csv or dry_run:
@@ -326,25 +327,26 @@ def measure(
         fits = not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
         return fits and (not kinds or place.type.value in kinds)
 
-    with hub_of_environment() as hub:
+    with ExitStack() as opened:
+        hub = opened.enter_context(hub_of_environment()) if any(map(is_url, paths)) else None
         sources = find_sources(paths, "measure", hub)
         if dry_run:
             return _print_plans(sources, wanted, as_json=as_json)
-        measured, failed = _measure_sources(sources, wanted, form, hub)
+        measured, failed = _measure_sources(sources, wanted, form)
     if not measured and not failed and (patterns or kinds):
         click.echo("organ: no tensor matches --tensor and --type", err=True)
         return 1
     return 1 if failed else 0
 
 
-def _measure_sources(sources: list[ModelSource], wanted: Wanted, form: str, hub: Hub) -> tuple[int, int]:
+def _measure_sources(sources: list[ModelSource], wanted: Wanted, form: str) -> tuple[int, int]:
     """Measure and print `sources`; return how many have measured tensors, and how many failed."""
     if form == "csv":
         click.echo(sheet_lines([_csv_keys()]), nl=False)
     failed = measured = 0
     for number, source in enumerate(sources, 1):
         label = f"measure {number}/{len(sources)}"
-        outcome = _measured(source, wanted, label, hub, quiet=form not in ("tensors", "types"))
+        outcome = _measured(source, wanted, label, quiet=form not in ("tensors", "types"))
         failed += outcome.error is not None
         measured += outcome.model is not None and bool(outcome.model.tensors)
         _print_measured(outcome, form)
@@ -399,27 +401,28 @@ def _measure_missing(*, as_json: bool, quiet: bool) -> int:
     return CorruptBlob.exit_code if report.unreadable else 0
 
 
-def _measured(source: ModelSource, wanted: Wanted, label: str, hub: Hub, *, quiet: bool) -> MeasureOutcome:
+def _measured(source: ModelSource, wanted: Wanted, label: str, *, quiet: bool) -> MeasureOutcome:
     """Measure `source`. Its progress bar ends before anything is printed."""
     from organs.ingest.measuring import measure_all
     from organs.ingest.sources import source_size_bytes
 
     if source.remote:
-        return _measured_remote(source, wanted, label, hub, quiet=quiet)
+        return _measured_remote(source, wanted, label, quiet=quiet)
     with progress_bar(label, source_size_bytes(source), quiet=quiet) as advance:
         (outcome,) = measure_all([source], wanted, advance)
     return outcome
 
 
-def _measured_remote(source: ModelSource, wanted: Wanted, label: str, hub: Hub, *, quiet: bool) -> MeasureOutcome:
+def _measured_remote(source: ModelSource, wanted: Wanted, label: str, *, quiet: bool) -> MeasureOutcome:
     """Measure files on a server; print how much was downloaded."""
     from organs.ingest.measuring import measure_all
 
-    requests, received_bytes, begin = hub.client.requests, hub.client.received_bytes, time.monotonic()
+    client = source.remote[0].hub.client
+    requests, received_bytes, begin = client.requests, client.received_bytes, time.monotonic()
     done_bytes = 0
 
     def downloaded() -> str:
-        return f"{size_text(hub.client.received_bytes - received_bytes)} in {hub.client.requests - requests:,} requests"
+        return f"{size_text(client.received_bytes - received_bytes)} in {client.requests - requests:,} requests"
 
     with status_line(label, quiet=quiet) as say:
 

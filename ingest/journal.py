@@ -49,6 +49,7 @@ class Journal:
 
     known: dict[Key, Measurement]
     """The measurements of earlier runs."""
+    _path: Path
     _descriptor: int
 
     def add(self, key: Key, measurement: Measurement) -> None:
@@ -59,10 +60,15 @@ class Journal:
         except OSError as error:
             raise StoreUnwritable(f"the journal cannot be written: {error.strerror}") from error
 
+    def delete(self) -> None:
+        """Delete the journal: all its measurements were used."""
+        with suppress(OSError):
+            self._path.unlink()
+
 
 @contextmanager
 def open_journal(path: Path) -> Iterator[Journal]:
-    """Open the journal at `path`, or create it. It is deleted if the block ends without an error.
+    """Open the journal at `path`, or create it.
 
     A journal of other methods, and an incomplete last line, are discarded. Raises Busy if another process measures the
     same source, StoreUnwritable.
@@ -81,9 +87,7 @@ def open_journal(path: Path) -> Iterator[Journal]:
         file.truncate(size_bytes)
         if not size_bytes:
             file.write(_FORMAT.encode() + b"\n")
-        yield Journal(known, descriptor)
-        with suppress(OSError):
-            path.unlink()
+        yield Journal(known, path, descriptor)
 
 
 def read_journal(path: Path) -> dict[Key, Measurement]:

@@ -16,7 +16,6 @@ from organs.ingest.journal import Journal, Key, file_version, journal_path, open
 from organs.ingest.sources import ModelSource, open_headers
 from organs.ingest.tasks import Progress
 from organs.registry.anatomy import Place, place_of
-from organs.registry.client.ranges import merged
 from organs.registry.errors import OrganError
 from organs.registry.gguf import TensorInfo
 from organs.registry.measure import Measurement, measure, required_reads
@@ -112,6 +111,8 @@ def measure_model(source: ModelSource, wanted: Wanted | None = None, progress: P
             report_progress(result.size_bytes)
         for file in files:
             file.source.check_unchanged()
+        if journal is not None and journal.known.keys() <= {item.key for item in selected}:
+            journal.delete()  # the journal of a larger selection stays for the run that continues it
     report_progress(max(sum(file.header.file_size_bytes for file in files) - reported_bytes, 0))
     return MeasuredModel(
         architecture=files[0].header.architecture,
@@ -125,6 +126,8 @@ def measure_model(source: ModelSource, wanted: Wanted | None = None, progress: P
 
 def plan_reads(source: ModelSource, wanted: Wanted | None = None) -> ReadPlan:
     """Return what `measure_model` would read of `source`; only the headers are read. Raises as `measure_model`."""
+    from organs.registry.client.ranges import merged  # with urllib3, which local files do not need
+
     with ExitStack() as opened:
         files = open_headers(opened, source)
         known = read_journal(journal_path(source.locations)) if source.remote else {}

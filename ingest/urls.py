@@ -11,14 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import msgspec
 
 from organs.registry.client.address import ADDRESS_MAX_LENGTH, url_origin
-from organs.registry.client.ranges import HttpFile, HubListing, RangeClient
 from organs.registry.errors import BadSource, NoSuchFile
 from organs.registry.gguf.split import ShardName, parse_shard_name
+
+if TYPE_CHECKING:
+    from organs.registry.client.ranges import HttpFile, RangeClient
 
 HUB = "https://huggingface.co"
 _SCHEMES = ("http", "https", "hf")
@@ -61,6 +64,8 @@ class RemoteFile:
 
     def open(self) -> HttpFile:
         """Request the beginning of the file; raises as `HttpFile` does."""
+        from organs.registry.client.ranges import HttpFile  # with urllib3, which local files do not need
+
         headers = self.hub.headers if self.is_hub_file else {}
         return HttpFile(self.hub.client, self.url, label=self.label, headers=headers)
 
@@ -130,6 +135,8 @@ class _Listing(msgspec.Struct, frozen=True):
 
 
 def _hub_model(argument: str, hub: Hub) -> RemoteModel:
+    from organs.registry.client.ranges import HubListing
+
     name, revision, pattern = _parse_hub_address(argument)
     url = f"{hub.endpoint}/api/models/{name}/revision/{quote(revision, safe='')}"
     document = HubListing(hub.client, url, f"hf://{name}", hub.headers)
