@@ -14,6 +14,7 @@ from organs.registry.anatomy import Place, place_of
 from organs.registry.compose.lock import lock_of
 from organs.registry.digest import Digest
 from organs.registry.errors import BadGguf, TooManyTensors
+from organs.registry.experts import expert_count
 from organs.registry.gguf import ByteSource, Header, TensorInfo, ValueType, padded, read_header
 from organs.registry.gguf.header import Span, around, large_values
 from organs.registry.gguf.read import tags_of
@@ -85,6 +86,10 @@ class OpenGguf:
     def tensor_span(self, tensor: TensorInfo) -> Span:
         """Return the byte range of the tensor in the file."""
         return Span(self.header.data_offset + tensor.offset, tensor.size_bytes)
+
+    def experts(self, tensor: TensorInfo) -> int:
+        """Return the number of experts of a stack; 0 for other tensors, and for stacks that are not split."""
+        return expert_count(place_of(tensor.name), tensor.shape, tensor.dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,11 @@ class Piece:
     span: Span
     codec: Codec
     tensor: TensorInfo | None
+    """For an expert, its own shape and offset, with the name of its stack."""
+    is_expert: bool = False
+    """Whether it is one expert of a stack. The piece of the stack follows those of its experts."""
+    experts: int = 0
+    """For a stack, the number of its experts, whose pieces hold its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,8 @@ class HashedPiece:
     buffers: tuple[SharedBuffer, ...] = ()
     nonfinite: int = 0
     """Number of values of a tensor that are NaN or infinite."""
+    parts: tuple[Digest, ...] = ()
+    """For a stack, the digests of its experts."""
 
     def hold(self) -> None:
         """Add a holder of the chunks in memory."""
@@ -115,6 +122,26 @@ class FileDigests:
 
     file: Digest
     header: Digest
+
+
+class _StackHash:
+    """The hash of the current stack, and its experts so far."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self.digest = hashlib.sha256()
+        self.experts: list[tuple[Digest, int]] = []
+        """The digest of each expert, and its number of NaN and infinite values."""
+
+    def finish(self, piece: Piece) -> HashedPiece:
+        """Return the stack `piece`, and begin the next one."""
+        assert len(self.experts) == piece.experts
+        parts, nonfinite = zip(*self.experts, strict=True)
+        hashed = HashedPiece(piece, Digest(self.digest.hexdigest()), (), nonfinite=sum(nonfinite), parts=parts)
+        self._begin()
+        return hashed
 
 
 class FilePass:
@@ -138,9 +165,13 @@ class FilePass:
         self._hasher.start()
         try:
             position = 0
+            stack = _StackHash()
             for piece in pieces:
+                if piece.experts:
+                    emit(stack.finish(piece))
+                    continue
                 self._pass_over(position, piece.span.offset)
-                emit(self._hash_piece(piece))
+                emit(self._hash_piece(piece, stack if piece.is_expert else None))
                 position = piece.span.end
             self._pass_over(position, self._file.header.file_size_bytes)
         finally:
@@ -157,7 +188,7 @@ class FilePass:
             self._read(begin, size).release()
             begin += size
 
-    def _hash_piece(self, piece: Piece) -> HashedPiece:
+    def _hash_piece(self, piece: Piece, stack: _StackHash | None) -> HashedPiece:
         digest = hashlib.sha256()
         checksums, buffers, nonfinite = [], [], 0
         chunk_bytes = piece.codec.chunk_bytes
@@ -166,6 +197,8 @@ class FilePass:
             buffer = self._read(begin, min(chunk_bytes, piece.span.end - begin))
             with self._stages.timed("hash organs", len(buffer.data)):
                 digest.update(buffer.data)
+                if stack is not None:
+                    stack.digest.update(buffer.data)
                 checksums.append(xxhash.xxh3_64_intdigest(buffer.data))
             if piece.tensor is not None:
                 with self._stages.timed("count non-finite", len(buffer.data)):
@@ -174,7 +207,10 @@ class FilePass:
                 buffers.append(buffer)
             else:
                 buffer.release()
-        return HashedPiece(piece, Digest(digest.hexdigest()), tuple(checksums), tuple(buffers), nonfinite)
+        hashed = HashedPiece(piece, Digest(digest.hexdigest()), tuple(checksums), tuple(buffers), nonfinite)
+        if stack is not None:
+            stack.experts.append((hashed.digest, nonfinite))
+        return hashed
 
     def _read(self, offset: int, size: int) -> SharedBuffer:
         """Return the next bytes, and add them to the file's hash."""

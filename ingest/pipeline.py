@@ -39,9 +39,11 @@ from organs.registry.catalog.register.organs import (
     lease_blobs,
     mark_corrupt,
     record_blobs,
+    record_stacks,
     renew_lease,
     shape_text,
 )
+from organs.registry.catalog.vocabulary import STACK_CODEC
 from organs.registry.digest import Digest
 from organs.registry.errors import OrganError
 from organs.registry.local import LocalRegistry
@@ -88,6 +90,10 @@ class Gathered:
     literals: dict[int, Digest] = field(default_factory=dict)
     """By file: the literal bytes."""
     measurements: dict[OrganKey, Measurement] = field(default_factory=dict)
+    stacks: dict[Digest, tuple[Digest, ...]] = field(default_factory=dict)
+    """The digests of the experts in each stack, by the digest of the stack."""
+    experts: set[OrganKey] = field(default_factory=set)
+    """The experts that were measured in this run."""
     nonfinite: dict[OrganKey, int] = field(default_factory=dict)
     """Number of NaN or infinite values by tensor."""
     new_blobs: int = 0
@@ -145,6 +151,7 @@ class Pipeline:
                 while len(self.gathered.files) < len(self._files) or self._pending:
                     self._handle(self._next_event())
             self._commit()
+            self._record_stacks()
         except BaseException as error:
             self._abandon(keep=isinstance(error, KeyboardInterrupt))
             raise
@@ -176,7 +183,10 @@ class Pipeline:
                 self._after_store(event.blob)
             case Measured():
                 self._pending -= 1
-                self.gathered.measurements[_organ_key(event.hashed)] = event.measurement
+                key = _organ_key(event.hashed)
+                self.gathered.measurements[key] = event.measurement
+                if event.hashed.piece.is_expert:
+                    self.gathered.experts.add(key)
 
     def _take_waiting_hashed(self) -> list[Hashed]:
         """Return further waiting pieces, for one query of the catalog."""
@@ -206,7 +216,10 @@ class Pipeline:
             must_measure = hashed.piece.tensor is not None and key not in measured and key not in self._measuring
             if must_measure:
                 hashed.hold()
-            if hashed.digest in self._seen:
+            if hashed.parts:
+                self.gathered.stacks[hashed.digest] = hashed.parts
+                self._tasks.piece_done()
+            elif hashed.digest in self._seen:
                 self._count_known(hashed)
             else:
                 self._seen.add(hashed.digest)
@@ -218,9 +231,11 @@ class Pipeline:
 
     def _record_digest(self, event: Hashed) -> None:
         piece, digest = event.hashed.piece, event.hashed.digest
-        if piece.tensor is not None:
+        if piece.tensor is not None and not piece.is_expert:
             self._tensors.add(_organ_key(event.hashed), piece.span.size_bytes)
-        if piece.source is self._files[event.file_index].source:
+        if piece.is_expert:
+            self.gathered.nonfinite[_organ_key(event.hashed)] = event.hashed.nonfinite
+        elif piece.source is self._files[event.file_index].source:
             self.gathered.digests[event.file_index, piece.span.offset] = digest
             if piece.tensor is not None:
                 self.gathered.nonfinite[_organ_key(event.hashed)] = event.hashed.nonfinite
@@ -239,7 +254,7 @@ class Pipeline:
         return leased
 
     def _check_or_store(self, hashed: HashedPiece, row: BlobRow | None) -> None:
-        if row is None:
+        if row is None or (hashed.piece.is_expert and row.codec == STACK_CODEC):
             self._store(hashed)
         else:
             self._pending += 1
@@ -286,6 +301,14 @@ class Pipeline:
                 mark_corrupt(session, row)
             unused = record_blobs(session, self._ingest_id, batch)
         self._remove(unused)
+
+    def _record_stacks(self) -> None:
+        """Write the rows of the stacks. Their experts have rows by now."""
+        if not self.gathered.stacks:
+            return
+        with self._stages.timed("catalog"), self._registry.catalog.writing() as session:
+            renew_lease(session, self._ingest_id)
+            record_stacks(session, self._ingest_id, self.gathered.stacks)
 
     def _abandon(self, *, keep: bool) -> None:
         """Stop every thread and remove incomplete blobs. With `keep`, durable blobs are recorded for a later run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from organs.ingest.dissect import DissectedFile, places
@@ -51,6 +52,9 @@ def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gath
         flags=tuple(dict.fromkeys([*_flags(files, origin), *nonfinite_flags(nonfinite_tensors(files, gathered))])),
         unassemblable=tuple(reason for file in files for reason in file.unassemblable),
         complete=is_complete(header, [placement.place for placement in placements]),
+        experts={
+            key: replace(gathered.measurements[key], nonfinite=gathered.nonfinite[key]) for key in gathered.experts
+        },
     )
 
 

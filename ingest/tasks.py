@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,9 @@ from organs.ingest.files import (
 from organs.ingest.hashing import FileDigests, FilePass, HashedPiece, Piece, Stages, hash_literal
 from organs.registry.catalog.queries.organs import BlobRow
 from organs.registry.errors import BadSource, StoreError
-from organs.registry.gguf import DType
+from organs.registry.experts import expert_shape
+from organs.registry.gguf import DType, TensorInfo
+from organs.registry.gguf.header import Span
 from organs.registry.measure import Measurement, Read, measure
 from organs.registry.store import BlobStore, BlobWriter, StoredBlob, codec_for_blob
 from organs.registry.store.codec import BYTES_CODEC, Codec, EncodedChunk, codec_for, encode_chunk
@@ -165,8 +167,9 @@ def check_stored(store: BlobStore, row: BlobRow, hashed: HashedPiece, stages: St
             for _ in reader.stream():
                 pass
             # Bytes first stored as another dtype have other chunks: then only the checks of the stream apply.
-            same_chunks = reader.head.codec.chunk_bytes == hashed.piece.codec.chunk_bytes
-            checksums = tuple(chunk.entry.checksum for chunk in reader.chunks)
+            sizes = [chunk.plain_size_bytes for chunk in reader.chunks]
+            same_chunks = sizes == hashed.piece.codec.chunk_sizes_bytes(row.size_bytes)
+            checksums = tuple(chunk.checksum for chunk in reader.chunks)
             return not same_chunks or checksums == hashed.checksums
     except StoreError:
         return False
@@ -351,11 +354,19 @@ class Tasks:
 
 def _pieces(file: DissectedFile) -> list[Piece]:
     arrays = [Piece(file.source, span, BYTES_CODEC, None) for span in file.arrays]
-    tensors = [
-        Piece(file.source, file.tensor_span(tensor), codec_for(tensor.dtype.name), tensor)
-        for tensor in file.header.tensors
-    ]
+    tensors = [piece for tensor in file.header.tensors for piece in _tensor_pieces(file, tensor)]
     return arrays + tensors
+
+
+def _tensor_pieces(file: DissectedFile, tensor: TensorInfo) -> Iterator[Piece]:
+    """Yield the piece of a tensor; for a stack of experts, those of its experts, then the stack."""
+    span, codec = file.tensor_span(tensor), codec_for(tensor.dtype.name)
+    count = file.experts(tensor)
+    size = span.size_bytes // count if count else 0
+    for number in range(count):
+        expert = TensorInfo(tensor.name, expert_shape(tensor.shape), tensor.dtype, tensor.offset + number * size)
+        yield Piece(file.source, Span(span.offset + number * size, size), codec, expert, is_expert=True)
+    yield Piece(file.source, span, codec, tensor, experts=count)
 
 
 def _reader_of(hashed: HashedPiece) -> Callable[[int, int], bytes | memoryview]:

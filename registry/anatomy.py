@@ -114,6 +114,8 @@ _GROUPS: dict[OrganType, tuple[tuple[tuple[str, re.Pattern[str]], ...], str]] = 
     ),
 }
 
+_EXPERT_STACK = re.compile(r"ffn_[a-z_]+_(exps|chexps)")
+
 # The first rule that matches the slot decides. Norms come first: `attn_norm` is a norm.
 _RULES: tuple[tuple[OrganType, re.Pattern[str]], ...] = (
     # Includes the learned scales of whole layers and channels.
@@ -183,6 +185,11 @@ def group_of(place: Place) -> Group | None:
     special, usual = _GROUPS[place.type]
     name = next((name for name, pattern in special if pattern.search(slot)), usual)
     return place.tower.value, place.block, (stack.group() if stack else "") + name
+
+
+def is_expert_stack(place: Place) -> bool:
+    """Return whether the weights at `place` are a stack of routed experts, one matrix for each expert."""
+    return place.type is OrganType.ORGAN and _EXPERT_STACK.fullmatch(place.slot) is not None
 
 
 def _block_and_slot(name: str) -> tuple[int | None, str]:

@@ -35,8 +35,8 @@ from organs.registry.gguf.split import (
     cut,
     whole_metadata,
 )
-from organs.registry.store import BlobReader, BlobStore
-from organs.registry.store.codec import CHUNK_TARGET_BYTES, StoredChunk
+from organs.registry.store import BlobStore, PlainChunk, PlainReader
+from organs.registry.store.codec import CHUNK_TARGET_BYTES
 from organs.registry.store.files import (
     Files,
     NamedFile,
@@ -130,15 +130,33 @@ def resolve(session: Session, segments: Sequence[Segment]) -> tuple[PlannedSlice
     Blobs that were set aside are included: they are checked again when they are read.
     """
     blobs = blobs_by_id(session, [segment.blob_id for segment in segments])
-    slices = []
+    slices: list[PlannedSlice] = []
     for segment in segments:
         blob = blobs.get(segment.blob_id)
         if blob is None:
             raise MissingBlob(f"blob {segment.blob_id} has no row any more")
         if segment.size_bytes:
             offset, begin = segment.offset_bytes, segment.blob_offset_bytes
-            slices.append(PlannedSlice(offset, segment.size_bytes, blob, begin, segment.content))
+            slices += slices_of(blob, offset, segment.content, begin, segment.size_bytes)
     return tuple(slices)
+
+
+def slices_of(
+    blob: BlobRow, offset_bytes: int, label: str, blob_offset_bytes: int = 0, size_bytes: int | None = None
+) -> Iterator[PlannedSlice]:
+    """Yield the slices at `offset_bytes` with bytes of a blob, by default all; those of a stack come from its parts."""
+    size = blob.size_bytes - blob_offset_bytes if size_bytes is None else size_bytes
+    if not blob.parts:
+        yield PlannedSlice(offset_bytes, size, blob, blob_offset_bytes, label)
+        return
+    begin = 0
+    for number, part in enumerate(blob.parts):
+        first = max(begin, blob_offset_bytes)
+        last = min(begin + part.size_bytes, blob_offset_bytes + size)
+        if first < last:
+            place = offset_bytes + first - blob_offset_bytes
+            yield PlannedSlice(place, last - first, part, first - begin, f"{label}, expert {number}")
+        begin += part.size_bytes
 
 
 @contextmanager
@@ -213,10 +231,10 @@ def plan_new_file(
     name: str, header: bytes, tensors: Sequence[TensorSpec], alignment: int, blobs: Sequence[BlobRow]
 ) -> FilePlan:
     """Return the plan of a file: `header` with its padding, then `tensors` with the bytes of `blobs`."""
-    slices = []
+    slices: list[PlannedSlice] = []
     offset = len(header)
     for tensor, blob in zip(tensors, blobs, strict=True):
-        slices.append(PlannedSlice(offset, tensor.size_bytes, blob, 0, tensor.name))
+        slices += slices_of(blob, offset, tensor.name)
         offset += padded(tensor.size_bytes, alignment)
     return FilePlan(name, offset, None, header, tuple(slices))
 
@@ -324,7 +342,8 @@ class NpyStream:
         self._skipped_bytes = begin - first_block * block_values_bytes
         self._values_bytes = end - begin
         size = (end_block - first_block) * plan.dtype.block_bytes
-        slices = (PlannedSlice(0, size, plan.blob, first_block * plan.dtype.block_bytes, plan.name),) if size else ()
+        begin_bytes = first_block * plan.dtype.block_bytes
+        slices = tuple(slices_of(plan.blob, 0, plan.name, begin_bytes, size)) if size else ()
         self._stream = FileStream(store, FilePlan(plan.name, size, None, b"", slices), workers=1, pool=pool)
 
     @property
@@ -386,8 +405,8 @@ class _Task:
 
     offset: int
     piece: PlannedSlice
-    reader: BlobReader
-    chunk: StoredChunk
+    reader: PlainReader
+    chunk: PlainChunk
     begin: int
     end: int
     last_of_reader: bool
@@ -425,7 +444,7 @@ class FileStream:
         self._is_shared = pool is not None
         self._buffers = deque(bytearray(CHUNK_TARGET_BYTES) for _ in range(2 if self._is_shared else 2 * threads + 1))
         self._ahead: deque[tuple[_Task, bytearray, Future[memoryview]]] = deque()
-        self._open: set[BlobReader] = set()
+        self._open: set[PlainReader] = set()
 
     def __enter__(self) -> FileStream:
         for piece in self._plan.slices:
@@ -504,7 +523,7 @@ class FileStream:
             raise
 
 
-def _tasks_of(piece: PlannedSlice, reader: BlobReader) -> Iterator[_Task]:
+def _tasks_of(piece: PlannedSlice, reader: PlainReader) -> Iterator[_Task]:
     first, end = piece.blob_offset_bytes, piece.blob_offset_bytes + piece.size_bytes
     needed = [
         chunk
@@ -557,8 +576,8 @@ class AssembledFiles(OutputFiles):
 def plan_organ(blob: BlobRow) -> FilePlan:
     """Return the plan of a file with the plain bytes of a blob."""
     digest = Digest(blob.digest)
-    piece = PlannedSlice(0, blob.size_bytes, blob, 0, f"organ {digest[:12]}")
-    return FilePlan(f"{digest}.raw", blob.size_bytes, digest, b"", (piece,) if blob.size_bytes else ())
+    slices = tuple(slices_of(blob, 0, f"organ {digest[:12]}")) if blob.size_bytes else ()
+    return FilePlan(f"{digest}.raw", blob.size_bytes, digest, b"", slices)
 
 
 def _write(store: BlobStore, plan: FilePlan, file: UnplacedFile, progress: Progress | None) -> Digest:

@@ -53,7 +53,7 @@ from organs.registry.errors import CorruptBlob, MissingBlob, OrganError, StoreEr
 from organs.registry.gguf.types import dtype_by_name
 from organs.registry.measure import Measurement, count_nonfinite_in, measure
 from organs.registry.settings import GRACE
-from organs.registry.store import BlobAddress, BlobReader, BlobStore, RangeReader
+from organs.registry.store import BlobAddress, BlobStore, RangeReader
 
 CLOCK_SLACK = timedelta(minutes=1)
 """How far the clock of the store's file system may be behind the clocks of processes that ingest."""
@@ -141,7 +141,7 @@ def verify(
             suspects.append(row)
         elif row.is_set_aside:
             recovered.append(row)
-        if progress is not None:
+        if progress is not None and not row.parts:
             progress(row.size_bytes)
     with catalog.reading() as session:
         named = known_files(session)
@@ -293,7 +293,7 @@ def _count_unknown(catalog: Catalog, blobs: BlobStore, share: Share) -> int:
         for organ in page:
             row = rows.get(organ.blob_id)
             if row is not None and share.takes(row.digest):
-                with suppress(StoreError), BlobReader(blobs, row) as reader:
+                with suppress(StoreError), blobs.reader(row) as reader:
                     counts[organ.id] = count_nonfinite_in(reader.stream(), dtype_by_name(organ.dtype))
         with catalog.writing() as session:
             record_nonfinite(session, counts)
@@ -318,12 +318,14 @@ def _check(blobs: BlobStore, row: BlobRow, read_data: Share | None, report: Veri
     The blob is not opened by `BlobStore.open`, which would take it back.
     """
     try:
-        with BlobReader(blobs, row) as reader:
+        with blobs.reader(row) as reader:
             if row.is_set_aside or (read_data is not None and read_data.takes(row.digest)):
                 reader.verify()
                 report.read_bytes += row.size_bytes
     except StoreError as error:
-        return error
+        # A faulty part of a stack is reported as a blob of its own.
+        is_own = not row.parts or (isinstance(error, CorruptBlob) and error.where == row.digest)
+        return error if is_own else None
     return None
 
 

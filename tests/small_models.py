@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +55,29 @@ def block_metadata(name: str = "Little", blocks: int = 2) -> list[KeyValue | Raw
 def small_model(name: str = "Little", blocks: int = 2, seed: int = 0, more: Iterable[KeyValue] = ()) -> bytes:
     """Return a complete file with `block_tensors`; its header states that number of blocks."""
     return file_bytes([*block_metadata(name, blocks), *more], block_tensors(blocks, seed=seed))
+
+
+EXPERTS = 8
+"""The number of experts of `expert_model`."""
+
+
+def expert_model(
+    name: str = "Mixture", blocks: int = 2, seed: int = 0, changed: Mapping[int, int] | None = None
+) -> bytes:
+    """Return a complete mixture of experts; `changed` has the seeds of experts that have other values, by number."""
+    tensors = block_tensors(blocks, seed=seed)
+    for block in range(blocks):
+        tensors.append(weight_tensor(f"blk.{block}.ffn_gate_inp.weight", (64, EXPERTS), seed, "F32"))
+        tensors += [expert_stack(f"blk.{block}.ffn_{part}_exps.weight", seed, changed) for part in ("gate", "up")]
+    more = [unsigned("llama.expert_count", EXPERTS), unsigned("llama.expert_used_count", 2)]
+    return file_bytes([*block_metadata(name, blocks), *more], tensors)
+
+
+def expert_stack(name: str, seed: int = 0, changed: Mapping[int, int] | None = None) -> tuple[TensorSpec, bytes]:
+    """Return a stack of EXPERTS matrices of 64 × 48 values in F16."""
+    seeds = {number: seed for number in range(EXPERTS)} | dict(changed or {})
+    parts = [weight_tensor(f"{name}.{number}", (64, 48), seeds[number])[1] for number in range(EXPERTS)]
+    return TensorSpec(name, (64, 48, EXPERTS), dtype_by_name("F16")), b"".join(parts)
 
 
 def token_array(tokens: list[bytes], kind: str = "tokens") -> KeyValue:

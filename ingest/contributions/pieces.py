@@ -11,6 +11,7 @@ only the last decoded chunk is kept. Bytes of blobs are compared with their chec
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,8 +44,7 @@ from organs.registry.catalog.tables import now
 from organs.registry.digest import Digest
 from organs.registry.errors import BadSource, Conflict, CorruptBlob, MissingBlob, NotFound
 from organs.registry.local import LocalRegistry
-from organs.registry.store import BlobReader
-from organs.registry.store.codec import StoredChunk
+from organs.registry.store import PlainChunk, PlainReader
 
 MISSING_SHOWN_MAX = 19
 OPEN_FILES_MAX = 32
@@ -117,9 +117,9 @@ class Sources:
     def __init__(self, registry: LocalRegistry) -> None:
         self._registry = registry
         self._lock = threading.Lock()
-        self._open: OrderedDict[Path | Digest, FileSource | BlobReader] = OrderedDict()
+        self._open: OrderedDict[Path | Digest, FileSource | PlainReader] = OrderedDict()
         self._buffer = bytearray()
-        self._decoded_chunk: tuple[Digest, StoredChunk] | None = None
+        self._decoded_chunk: tuple[Digest, PlainChunk] | None = None
         """The chunk whose plain bytes the buffer holds."""
 
     def __enter__(self) -> Sources:
@@ -150,7 +150,7 @@ class Sources:
         self._open.move_to_end(path)
         return source
 
-    def _open_blob(self, digest: Digest) -> BlobReader:
+    def _open_blob(self, digest: Digest) -> PlainReader:
         reader = self._open.get(digest)
         if reader is None:
             with self._registry.catalog.reading() as session:
@@ -162,11 +162,11 @@ class Sources:
             except CorruptBlob as error:
                 raise MissingBlob(f"{digest[:12]} is damaged in the store; send it again") from error
             self._keep(digest, reader)
-        assert isinstance(reader, BlobReader)
+        assert isinstance(reader, PlainReader)
         self._open.move_to_end(digest)
         return reader
 
-    def _keep(self, key: Path | Digest, opened: FileSource | BlobReader) -> None:
+    def _keep(self, key: Path | Digest, opened: FileSource | PlainReader) -> None:
         self._open[key] = opened
         if len(self._open) > OPEN_FILES_MAX:
             self._open.popitem(last=False)[1].close()
@@ -183,7 +183,7 @@ class Sources:
             else:
                 target[:] = self._decode(reader, digest, chunk)[begin - chunk_begin : stop - chunk_begin]
 
-    def _decode(self, reader: BlobReader, digest: Digest, chunk: StoredChunk) -> memoryview:
+    def _decode(self, reader: PlainReader, digest: Digest, chunk: PlainChunk) -> memoryview:
         if len(self._buffer) < chunk.plain_size_bytes:
             self._buffer = bytearray(chunk.plain_size_bytes)
         view = memoryview(self._buffer)[: chunk.plain_size_bytes]
@@ -260,9 +260,13 @@ def _locate_pieces(known: _KnownPieces, file: WantedFile, where: str, missing: l
     return LocatedFile(file.name, file.size_bytes, file.sha256, tuple(pieces)) if is_whole else None
 
 
-def _overlapping(chunks: Sequence[StoredChunk], offset: int, end: int) -> Sequence[StoredChunk]:
-    """Return the chunks that hold these bytes; all chunks but the last have the same size."""
+def _overlapping(chunks: Sequence[PlainChunk], offset: int, end: int) -> Sequence[PlainChunk]:
+    """Return the chunks that hold these bytes."""
     if not chunks or offset >= end:
         return ()
-    size = chunks[0].plain_size_bytes
-    return chunks[offset // size : (end - 1) // size + 1]
+    first, last = (bisect_right(chunks, place, key=_begin_of) - 1 for place in (offset, end - 1))
+    return chunks[first : last + 1]
+
+
+def _begin_of(chunk: PlainChunk) -> int:
+    return chunk.plain_offset_bytes

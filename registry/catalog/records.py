@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,10 @@ from organs.registry.names import ModelName
 
 if TYPE_CHECKING:
     from organs.registry.measure import Measurement  # imports numpy, which searches do not need
+
+
+OrganKey = tuple[str, str, str]
+"""Digest, dtype and shape, which identify an organ. Zeros of two shapes are two organs of one blob."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,8 @@ class ModelRecord:
     contributor: str = "local"
     action: Action = Action.INGEST
     """The action in the event log. For a model in quarantine, it is `submit` instead."""
+    experts: Mapping[OrganKey, Measurement] = field(default_factory=dict)
+    """The measurements of single experts that were not measured before. Their places follow from the stored stacks."""
     state: str = "visible"
     """`visible` or `quarantined`. A model in quarantine is neither counted nor linked until it becomes visible."""
     placements: tuple[PlacementRecord, ...] = field(init=False)
@@ -107,10 +114,6 @@ class ModelRecord:
     def __post_init__(self) -> None:
         # The class is frozen, so a normal assignment is not possible.
         object.__setattr__(self, "placements", tuple(placement for file in self.files for placement in file.placements))
-
-
-OrganKey = tuple[str, str, str]
-"""Digest, dtype and shape, which identify an organ. Zeros of two shapes are two organs of one blob."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,10 @@ class Ingest(Base):
 
 
 class Blob(Base):
-    """Stored bytes. `digest` and `size_bytes` describe the plain bytes; `file` is None for an inline blob."""
+    """Stored bytes. `digest` and `size_bytes` describe the plain bytes; `file` is None for an inline blob.
+
+    A blob of the codec `stack` has no stored bytes of its own: see BlobPart.
+    """
 
     __tablename__ = "blobs"
     __table_args__ = (
@@ -178,6 +181,16 @@ class Blob(Base):
     created_at: Mapped[datetime] = mapped_column(Timestamp)
     touched_at: Mapped[datetime] = mapped_column(Timestamp)
     """When a writer last used it. The grace period of the sweep begins at this time."""
+
+
+class BlobPart(Base):
+    """A part of a blob of the codec `stack`, whose plain bytes are those of its parts, one after another."""
+
+    __tablename__ = "blob_parts"
+
+    blob_id: Mapped[int] = mapped_column(ForeignKey("blobs.id", ondelete="CASCADE"), primary_key=True)
+    position: Mapped[int] = mapped_column(Integer, primary_key=True)
+    part_id: Mapped[int] = mapped_column(ForeignKey("blobs.id"), index=True)
 
 
 class InlineBlob(Base):
@@ -417,6 +430,50 @@ class Placement(MeasureColumns, Base):
     visible: Mapped[bool] = mapped_column(Flag)
     """Copied from the state of the model, so that searches test only this column."""
     facet_id: Mapped[int] = mapped_column(ForeignKey("facets.id"), index=True)
+    dtype: Mapped[str] = mapped_column(text(16))
+    size_bytes: Mapped[int] = mapped_column(Big)
+
+
+def _expert_ranking(measure: str) -> Index:
+    """Return the index for a sort of experts by `measure`. It has all columns that filters test."""
+    columns = ("visible", measure, "id", "expert", "facet_id", "block", "model_id", "theta")
+    return Index(f"ix_experts_{measure}", *dict.fromkeys(columns))
+
+
+class Expert(MeasureColumns, Base):
+    """One expert of a stack of experts: an organ at a number in the placement of its stack.
+
+    Columns of the placement and the measures are copied here, so that searches read no other table. Searches find
+    experts only if the query has the field `expert`.
+    """
+
+    __tablename__ = "experts"
+    __table_args__ = (
+        UniqueConstraint("placement_id", "expert"),
+        one_of("type", ORGAN_TYPES),
+        one_of("tower", TOWERS),
+        at_most("slot", 64),
+        at_most("dtype", 16),
+        *(_expert_ranking(measure) for measure in RANKED_COLUMNS),
+        Index("ix_experts_expert", "expert", "visible", "facet_id", "block", "model_id", "theta"),
+        Index("ix_experts_model", "model_id", "placement_id", "expert"),
+        Index("ix_experts_organ", "organ_id", "visible", "model_id"),
+    )
+
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    placement_id: Mapped[int] = mapped_column(ForeignKey("placements.id"))
+    """The placement of the stack."""
+    expert: Mapped[int] = mapped_column(Integer)
+    """The number in the stack, from 0."""
+    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"))
+    type: Mapped[str] = mapped_column(text(16))
+    tower: Mapped[str] = mapped_column(text(16))
+    block: Mapped[int | None] = mapped_column(Big)
+    slot: Mapped[str] = mapped_column(text(64))
+    organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"))
+    visible: Mapped[bool] = mapped_column(Flag)
+    facet_id: Mapped[int] = mapped_column(ForeignKey("facets.id"), index=True)
+    """The facet of the stack."""
     dtype: Mapped[str] = mapped_column(text(16))
     size_bytes: Mapped[int] = mapped_column(Big)
 

@@ -17,6 +17,8 @@ ORGAN_TYPES = tuple(kind.value for kind in OrganType)
 GRAFTED_TYPES = tuple(kind.value for kind in (OrganType.SKELETON, OrganType.ORGAN, OrganType.EMBED, OrganType.NORM))
 """The types that a graft may select."""
 TOWERS = tuple(tower.value for tower in Tower)
+STACK_CODEC = "stack"
+"""The codec of blobs that are only recorded: their plain bytes are those of other blobs, one after another."""
 BLOB_STATES = ("present", "doomed", "corrupt")
 INGEST_STATES = ("running", "finished", "failed", "interrupted")
 MODEL_STATES = ("visible", "quarantined", "yanked", "removed")

@@ -81,7 +81,7 @@ from organs.registry.gguf.read import tags_of
 from organs.registry.measure import Measurement, count_nonfinite_in, measure
 from organs.registry.names import ModelName
 from organs.registry.relatives import record_relatives
-from organs.registry.store import BlobReader, BlobStore, StoredBlob
+from organs.registry.store import BlobStore, PlainReader, StoredBlob
 from organs.registry.store.codec import codec_for
 from organs.registry.store.files import (
     Files,
@@ -148,7 +148,7 @@ def _transformation(store: BlobStore, computation: Computation, rows: Rows, open
     return Transformation(source, computation.dtype, adapters, computation.is_token_embedding, purification)
 
 
-def _buffered(reader: BlobReader, ingredient: Ingredient) -> Callable[[int, int], bytes]:
+def _buffered(reader: PlainReader, ingredient: Ingredient) -> Callable[[int, int], bytes]:
     """Return a function that reads a blob. It caches the chunk that was decoded last, because reads are in order."""
     cached: list[tuple[int, bytes]] = []
 

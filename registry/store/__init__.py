@@ -13,9 +13,21 @@ from organs.registry.store.blobs import (
     BlobReader,
     BlobStore,
     BlobWriter,
+    PlainChunk,
+    PlainReader,
     RangeReader,
     StoredBlob,
     codec_for_blob,
 )
 
-__all__ = ["BlobAddress", "BlobReader", "BlobStore", "BlobWriter", "RangeReader", "StoredBlob", "codec_for_blob"]
+__all__ = [
+    "BlobAddress",
+    "BlobReader",
+    "BlobStore",
+    "BlobWriter",
+    "PlainChunk",
+    "PlainReader",
+    "RangeReader",
+    "StoredBlob",
+    "codec_for_blob",
+]

@@ -1,5 +1,7 @@
 """Writing of blobs chunk by chunk, and reading of complete blobs or parts. Every chunk is checked.
 
+A *stack* is a blob whose plain bytes are those of other blobs, one after another. It has no stored bytes of its own.
+
 `finish` returns small blobs as bytes for the row in the catalog, so that a thousand norms are not a thousand files.
 
 If the bytes of a blob were wrong once, the catalog sets it aside. Opening it reads all bytes again: if they are right,
@@ -11,11 +13,15 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, Self
 
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import CorruptBlob, EncodingFault, MissingBlob, StoreError
@@ -66,6 +72,11 @@ class StoredBlob:
         """False: it was just stored."""
         return False
 
+    @property
+    def parts(self) -> tuple[BlobAddress, ...]:
+        """No parts: stacks are not stored, only recorded."""
+        return ()
+
 
 class BlobAddress(Protocol):
     """The data that are needed to read a blob, for example a row of the catalog."""
@@ -83,6 +94,11 @@ class BlobAddress(Protocol):
     @property
     def is_set_aside(self) -> bool:
         """Whether the bytes were wrong or missing when they were last read."""
+        ...
+
+    @property
+    def parts(self) -> Sequence[BlobAddress]:
+        """The parts of a stack in order; empty for other blobs. A part is never a stack."""
         ...
 
 
@@ -139,13 +155,20 @@ class BlobStore:
                 writer.discard()
             raise
 
-    def open(self, address: BlobAddress) -> BlobReader:
+    def reader(self, address: BlobAddress) -> PlainReader:
+        """Open a blob to read it, also if it is set aside.
+
+        Raises MissingBlob; CorruptBlob if its head does not agree with the row. For a stack, reading its parts raises
+        them.
+        """
+        return StackReader(self, address) if address.parts else BlobReader(self, address)
+
+    def open(self, address: BlobAddress) -> PlainReader:
         """Open a blob to read it. A blob that is set aside is first read completely and compared.
 
-        Raises MissingBlob; CorruptBlob if its head does not agree with the row, or if it is set aside and its bytes are
-        still wrong.
+        Raises the errors of `reader`; CorruptBlob if it is set aside and its bytes are still wrong.
         """
-        reader = BlobReader(self, address)
+        reader = self.reader(address)
         if not address.is_set_aside:
             return reader
         try:
@@ -178,13 +201,13 @@ class SecondLooks:
         self._lock = threading.Lock()
         self._looks: OrderedDict[tuple[str, int, int], _Look] = OrderedDict()
 
-    def check(self, reader: BlobReader) -> bool:
+    def check(self, reader: PlainReader) -> bool:
         """Compare the plain bytes of `reader` with its digest; return whether this call read them.
 
         Raises CorruptBlob if they differ.
         """
         version = reader.version
-        if version is None:  # inline: at most 64 KiB, in memory already
+        if version is None:  # inline: at most 64 KiB, in memory already; or a stack, whose parts have versions
             reader.verify()
             return True
         if not self._lock.acquire(timeout=LOOK_WAIT_SECONDS):
@@ -201,7 +224,7 @@ class SecondLooks:
             raise CorruptBlob(reader.digest, f"it is set aside as faulty: {reason}")
         return is_due
 
-    def _look(self, reader: BlobReader, version: tuple[str, int, int]) -> _Look:
+    def _look(self, reader: PlainReader, version: tuple[str, int, int]) -> _Look:
         error: StoreError | None = None
         try:
             reader.verify()
@@ -254,8 +277,73 @@ class BlobWriter:
             self._pending.discard()
 
 
-class BlobReader:
-    """Reads a blob. A context manager; safe for threads."""
+class PlainChunk(Protocol):
+    """A chunk of plain bytes, which is the smallest part of a blob that can be read."""
+
+    @property
+    def plain_offset_bytes(self) -> int: ...
+    @property
+    def plain_size_bytes(self) -> int: ...
+    @property
+    def checksum(self) -> int:
+        """xxh3_64 of its plain bytes."""
+        ...
+
+
+class PlainReader(ABC):
+    """Reads the plain bytes of a blob. A context manager; safe for threads."""
+
+    digest: Digest
+    size_bytes: int
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    @abstractmethod
+    def chunks(self) -> Sequence[PlainChunk]:
+        """The chunks in order, without gaps."""
+
+    @property
+    @abstractmethod
+    def chunk_bytes(self) -> int:
+        """The size of the largest chunk in plain bytes; 0 without chunks."""
+
+    @property
+    def version(self) -> tuple[str, int, int] | None:
+        """The name of the file and the times of its last change; None for an inline blob, and for a stack."""
+        return None
+
+    @abstractmethod
+    def read_chunk(self, chunk: Any, out: memoryview) -> None:
+        """Fill `out` with the plain bytes of `chunk`, one of `chunks`; raises CorruptBlob."""
+
+    @abstractmethod
+    def stream(self) -> Iterator[memoryview]:
+        """Yield the plain bytes chunk by chunk. A chunk is valid until the next one is requested."""
+
+    @abstractmethod
+    def read(self, offset: int = 0, size: int | None = None) -> bytes:
+        """Return `size` plain bytes from `offset`, by default all bytes. Only chunks with these bytes are decoded."""
+
+    def verify(self) -> None:
+        """Read all bytes and compare their SHA-256 with the digest; raises CorruptBlob."""
+        hashed = hashlib.sha256()
+        for piece in self.stream():
+            hashed.update(piece)
+        if hashed.hexdigest() != self.digest:
+            raise CorruptBlob(self.digest, f"its plain bytes have the digest {hashed.hexdigest()}")
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the file."""
+
+
+class BlobReader(PlainReader):
+    """Reads a blob that has stored bytes."""
 
     def __init__(self, store: BlobStore, address: BlobAddress) -> None:
         self.digest = address.digest
@@ -273,40 +361,34 @@ class BlobReader:
             self.close()
             raise
 
-    def __enter__(self) -> BlobReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     @property
     def chunks(self) -> tuple[StoredChunk, ...]:
         return self.head.chunks
 
     @property
+    def chunk_bytes(self) -> int:
+        return min(self.head.codec.chunk_bytes, self.size_bytes)
+
+    @property
     def version(self) -> tuple[str, int, int] | None:
-        """The name of the file and the times of its last change; None for an inline blob."""
         return self._stored.version if isinstance(self._stored, StoredFile) else None
 
     def read_chunk(self, chunk: StoredChunk, out: memoryview) -> None:
-        """Fill `out` with the plain bytes of `chunk`; raises CorruptBlob."""
         stored = self._stored.read_at(chunk.offset_bytes, chunk.stored_size_bytes)
         decode_chunk(self.head.codec, chunk, stored, out)
 
     def stream(self) -> Iterator[memoryview]:
-        """Yield the plain bytes chunk by chunk. A chunk is valid until the next one is requested."""
-        buffer = memoryview(bytearray(min(self.head.codec.chunk_bytes, self.size_bytes)))
+        buffer = memoryview(bytearray(self.chunk_bytes))
         for chunk in self.chunks:
             out = buffer[: chunk.plain_size_bytes]
             self.read_chunk(chunk, out)
             yield out
 
     def read(self, offset: int = 0, size: int | None = None) -> bytes:
-        """Return `size` plain bytes from `offset`, by default all bytes. Only chunks with these bytes are decoded."""
         end = self.size_bytes if size is None else offset + size
         assert 0 <= offset <= end <= self.size_bytes
         pieces = []
-        buffer = memoryview(bytearray(min(self.head.codec.chunk_bytes, self.size_bytes)))
+        buffer = memoryview(bytearray(self.chunk_bytes))
         for chunk in self.chunks:
             begin = chunk.plain_offset_bytes
             if begin < end and begin + chunk.plain_size_bytes > offset:
@@ -315,16 +397,7 @@ class BlobReader:
                 pieces.append(bytes(out[max(0, offset - begin) : end - begin]))
         return b"".join(pieces)
 
-    def verify(self) -> None:
-        """Read all bytes and compare their SHA-256 with the digest; raises CorruptBlob."""
-        hashed = hashlib.sha256()
-        for piece in self.stream():
-            hashed.update(piece)
-        if hashed.hexdigest() != self.digest:
-            raise CorruptBlob(self.digest, f"its plain bytes have the digest {hashed.hexdigest()}")
-
     def close(self) -> None:
-        """Close the file."""
         self._stored.close()
 
     def _read_head(self, stored_bytes: int) -> StoredHead:
@@ -337,6 +410,82 @@ class BlobReader:
             raise CorruptBlob(self.digest, f"{size} bytes are stored, its head alone has {head_size}")
         head = self._stored.read_at(0, head_size)
         return parse_head(head, digest=self.digest, plain_size_bytes=self.size_bytes, stored_size_bytes=size)
+
+
+@dataclass(frozen=True, slots=True)
+class _StackChunk:
+    """A chunk of a part of a stack."""
+
+    part: int
+    chunk: StoredChunk
+    plain_offset_bytes: int
+    """In the stack."""
+
+    @property
+    def plain_size_bytes(self) -> int:
+        return self.chunk.plain_size_bytes
+
+    @property
+    def checksum(self) -> int:
+        return self.chunk.checksum
+
+
+class StackReader(PlainReader):
+    """Reads a stack. A part is open only while it is read, so that hundreds of parts do not need as many open files."""
+
+    def __init__(self, store: BlobStore, address: BlobAddress) -> None:
+        self.digest = address.digest
+        self.size_bytes = address.size_bytes
+        self._store = store
+        self._parts = address.parts
+        ends = list(accumulate(part.size_bytes for part in self._parts))
+        self._begins = [0, *ends[:-1]]
+        if ends[-1] != self.size_bytes:
+            raise CorruptBlob(self.digest, f"its parts have {ends[-1]} bytes, it should have {self.size_bytes}")
+
+    @cached_property
+    def chunks(self) -> tuple[_StackChunk, ...]:
+        chunks: list[_StackChunk] = []
+        for number, begin in enumerate(self._begins):
+            with self._open(number) as part:
+                chunks += (_StackChunk(number, chunk, begin + chunk.plain_offset_bytes) for chunk in part.chunks)
+        return tuple(chunks)
+
+    @property
+    def chunk_bytes(self) -> int:
+        return max((chunk.plain_size_bytes for chunk in self.chunks), default=0)
+
+    def read_chunk(self, chunk: _StackChunk, out: memoryview) -> None:
+        with self._open(chunk.part) as part:
+            part.read_chunk(chunk.chunk, out)
+
+    def stream(self) -> Iterator[memoryview]:
+        for number in range(len(self._parts)):
+            with self._open(number) as part:
+                yield from part.stream()
+
+    def read(self, offset: int = 0, size: int | None = None) -> bytes:
+        end = self.size_bytes if size is None else offset + size
+        assert 0 <= offset <= end <= self.size_bytes
+        pieces = []
+        number = max(0, bisect_right(self._begins, offset) - 1)
+        while number < len(self._parts) and self._begins[number] < end:
+            begin = self._begins[number]
+            first, last = max(0, offset - begin), min(self._parts[number].size_bytes, end - begin)
+            with self._open(number) as part:
+                pieces.append(part.read(first, last - first))
+            number += 1
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        """Do nothing: no part stays open."""
+
+    def _open(self, number: int) -> BlobReader:
+        part = self._parts[number]
+        try:
+            return BlobReader(self._store, part)
+        except MissingBlob as error:
+            raise MissingBlob(f"part {number} of {self.digest[:12]}, {part.digest[:12]}, is missing") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,10 +515,11 @@ def codec_for_blob(codec: Codec, first: EncodedChunk) -> Codec:
 class RangeReader:
     """Reads ranges of a blob, mostly in forward order: it stores the last decoded chunk."""
 
-    def __init__(self, reader: BlobReader) -> None:
+    def __init__(self, reader: PlainReader) -> None:
         self._reader = reader
-        self._buffer = memoryview(bytearray(min(reader.head.codec.chunk_bytes, reader.size_bytes)))
-        self._decoded: StoredChunk | None = None
+        self._begins = [chunk.plain_offset_bytes for chunk in reader.chunks]
+        self._buffer = memoryview(bytearray(reader.chunk_bytes if self._begins else 0))
+        self._decoded: PlainChunk | None = None
 
     def read(self, offset: int, size: int) -> bytes:
         """Return `size` plain bytes from `offset`; raises CorruptBlob."""
@@ -387,10 +537,9 @@ class RangeReader:
     def _end(self) -> int:
         return 0 if self._decoded is None else self._decoded.plain_size_bytes
 
-    def _overlapping(self, offset: int, size: int) -> Sequence[StoredChunk]:
-        """Return the chunks with these bytes; all chunks but the last have the same size."""
-        chunks = self._reader.chunks
+    def _overlapping(self, offset: int, size: int) -> Sequence[PlainChunk]:
+        """Return the chunks with these bytes."""
         if not size:
             return ()
-        first, last = (place // chunks[0].plain_size_bytes for place in (offset, offset + size - 1))
-        return chunks[first : last + 1]
+        first, last = (bisect_right(self._begins, place) - 1 for place in (offset, offset + size - 1))
+        return self._reader.chunks[first : last + 1]

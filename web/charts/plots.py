@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,8 +18,7 @@ from organs.registry.gguf import DType
 from organs.registry.gguf.quants import can_dequantize
 from organs.registry.measure.sample import Run, read_values, sample_runs, spread
 from organs.registry.measure.zmeasure import QUANTILES, THETA_MIN_VALUES
-from organs.registry.store import BlobReader
-from organs.registry.store.codec import StoredChunk
+from organs.registry.store import PlainChunk, PlainReader
 from organs.web.charts.drawing import Axis, Chart, Dot, Line, drawn
 from organs.web.render import theta_class
 
@@ -26,7 +26,7 @@ CHUNKS_MAX = 32
 """128 MiB of plain bytes, 0.1 s to decode. For larger organs, only a part of the sample is read."""
 
 
-def sampled_values(reader: BlobReader, dtype: DType, elements: int) -> NDArray[np.floating]:
+def sampled_values(reader: PlainReader, dtype: DType, elements: int) -> NDArray[np.floating]:
     """Return the sampled weights of the organ, from at most 32 chunks. Raises CorruptBlob, UnsupportedDType."""
     source = _Chunks(reader)
     runs = [run for run in sample_runs(elements) if _is_in_chosen_chunks(run, dtype, source)]
@@ -42,11 +42,12 @@ def can_be_sampled(dtype: DType) -> bool:
 class _Chunks:
     """Plain bytes by offset. The last decoded chunk is kept, because runs are read in ascending order."""
 
-    def __init__(self, reader: BlobReader) -> None:
+    def __init__(self, reader: PlainReader) -> None:
         self._reader = reader
         self._chunks = reader.chunks
-        self._buffer = memoryview(bytearray(min(reader.head.codec.chunk_bytes, reader.size_bytes)))
-        self._decoded: StoredChunk | None = None
+        self._begins = [chunk.plain_offset_bytes for chunk in self._chunks]
+        self._buffer = memoryview(bytearray(reader.chunk_bytes))
+        self._decoded: PlainChunk | None = None
         self.chosen = {self._chunks[place].plain_offset_bytes for place in spread(len(self._chunks), CHUNKS_MAX)}
 
     def read(self, offset: int, size: int) -> bytes:
@@ -63,11 +64,11 @@ class _Chunks:
             )
         return b"".join(parts)
 
-    def overlapping(self, offset: int, size: int) -> list[StoredChunk]:
-        """Return the chunks that contain these bytes. All chunks except the last have the same size."""
+    def overlapping(self, offset: int, size: int) -> list[PlainChunk]:
+        """Return the chunks that contain these bytes."""
         if not size:
             return []
-        first, last = (place // self._chunks[0].plain_size_bytes for place in (offset, offset + size - 1))
+        first, last = (bisect_right(self._begins, place) - 1 for place in (offset, offset + size - 1))
         return list(self._chunks[first : last + 1])
 
 

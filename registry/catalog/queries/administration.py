@@ -15,6 +15,7 @@ from organs.registry.catalog.queries.accounts import contributor_account
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.queries.organs import (
     OrganCounts,
+    experts_placed_by,
     organ_counts,
     organs_placed_by,
     organs_without_place,
@@ -24,6 +25,7 @@ from organs.registry.catalog.queries.submissions import stored_findings
 from organs.registry.catalog.search import nearest
 from organs.registry.catalog.tables import (
     Blob,
+    BlobPart,
     Chimera,
     Contributor,
     FilePart,
@@ -177,7 +179,8 @@ def model_in_any_state(session: Session, name: ModelName) -> Model:
 def removal_of(session: Session, model: Model) -> Removal:
     """Return what `remove_model` would delete now."""
     places = session.scalar(select(func.count()).select_from(Placement).where(Placement.model_id == model.id)) or 0
-    organs = set(organs_without_place(session, organs_placed_by(session, model.id), but=model.id))
+    placed = {*organs_placed_by(session, model.id), *experts_placed_by(session, model.id)}
+    organs = set(organs_without_place(session, placed, but=model.id))
     blobs = _exclusive_blobs(session, model, organs)
     stored = 0
     for batch in batches(sorted(blobs)):
@@ -208,6 +211,9 @@ def _exclusive_blobs(session: Session, model: Model, organs: Collection[int]) ->
         blobs.difference_update(session.scalars(parts.distinct()))
         depending = select(Blob.depends_on).where(Blob.depends_on.in_(batch))
         blobs -= set(session.scalars(depending.distinct()))
+    for batch in batches(sorted(blobs)):
+        stacks = session.execute(select(BlobPart.part_id, BlobPart.blob_id).where(BlobPart.part_id.in_(batch)))
+        blobs.difference_update({part_id for part_id, stack_id in stacks if stack_id not in blobs})
     return blobs
 
 

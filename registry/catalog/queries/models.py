@@ -25,6 +25,7 @@ from organs.registry.catalog.tables import (
     Blob,
     Chimera,
     Contributor,
+    Expert,
     FilePart,
     Ingest,
     Lineage,
@@ -447,7 +448,11 @@ def is_reachable(session: Session, model_id: int) -> bool:
 def has_public_place() -> ColumnElement[bool]:
     """Return the condition that a visible or yanked model has the Organ of the outer statement."""
     places = select(Placement.id).join(Model, Model.id == Placement.model_id)
-    return places.where(Placement.organ_id == Organ.id, Model.state.in_(REACHABLE_STATES)).exists()
+    experts = select(Expert.id).join(Model, Model.id == Expert.model_id)
+    return or_(
+        places.where(Placement.organ_id == Organ.id, Model.state.in_(REACHABLE_STATES)).exists(),
+        experts.where(Expert.organ_id == Organ.id, Model.state.in_(REACHABLE_STATES)).exists(),
+    )
 
 
 def removed_with_digest(session: Session, digest: Digest) -> Model | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -20,7 +20,9 @@ from organs.registry.catalog.records import OrganKey
 from organs.registry.catalog.tables import (
     Blob,
     BlobLease,
+    BlobPart,
     Chimera,
+    Expert,
     FilePart,
     Fingerprint,
     Ingest,
@@ -32,6 +34,7 @@ from organs.registry.catalog.tables import (
     Organ,
     Placement,
 )
+from organs.registry.catalog.vocabulary import STACK_CODEC
 from organs.registry.digest import Digest, parse_prefix
 from organs.registry.entities import organ as entities
 from organs.registry.entities.organ import KnownOrgan, KnownOrgans, OrganPage, OtherForm, PlacedOrgan
@@ -44,7 +47,10 @@ NAMES_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class BlobRow:
-    """The row of a blob as plain values; `inline` has the stored bytes of a small blob."""
+    """The row of a blob as plain values; `inline` has the stored bytes of a small blob.
+
+    A stack (`registry.store`) has the `parts`, and no stored bytes of its own.
+    """
 
     id: int
     digest: Digest
@@ -55,6 +61,8 @@ class BlobRow:
     file: str | None
     state: str
     inline: bytes | None
+    parts: tuple[BlobRow, ...] = ()
+    """The parts of a stack, in order."""
 
     @property
     def is_set_aside(self) -> bool:
@@ -89,7 +97,8 @@ def blob_sizes(session: Session, digests: Iterable[str]) -> dict[Digest, int]:
 
 def blobs_after(session: Session, digest: str, limit: int = 500) -> list[BlobRow]:
     """Return the next rows after `digest`, in the order of digests."""
-    return list(_blob_rows(session, _blobs().where(Blob.digest > digest).order_by(Blob.digest).limit(limit)))
+    rows = _blob_rows(session, _blobs().where(Blob.digest > digest).order_by(Blob.digest).limit(limit))
+    return sorted(rows, key=lambda row: row.digest)
 
 
 def known_files(session: Session) -> set[str]:
@@ -113,6 +122,7 @@ def unneeded(now: datetime) -> Select[Blob]:
         ~select(Organ.id).where(Organ.blob_id == Blob.id).exists(),
         ~select(FilePart.file_id).where(FilePart.blob_id == Blob.id).exists(),
         ~select(dependent.id).where(dependent.depends_on == Blob.id).exists(),
+        ~select(BlobPart.blob_id).where(BlobPart.part_id == Blob.id).exists(),
         Blob.id.not_in(leased),
     )
 
@@ -157,8 +167,21 @@ def names_of_blob(session: Session, blob_id: int) -> list[str]:
         .order_by(Model.id, ModelFile.position)
         .limit(NAMES_MAX)
     )
+    experts = (
+        select(Model.namespace, Model.name, Model.version, Placement.name, Expert.expert)
+        .join(Placement, Placement.id == Expert.placement_id)
+        .join(Model, Model.id == Expert.model_id)
+        .join(Organ, Organ.id == Expert.organ_id)
+        .where(Organ.blob_id == blob_id)
+        .order_by(Model.id, Placement.position, Expert.expert)
+        .limit(NAMES_MAX)
+    )
     return [
         *(f"{owner}/{name}@{version}: {tensor}" for owner, name, version, tensor in session.execute(tensors)),
+        *(
+            f"{owner}/{name}@{version}: {tensor}, expert {expert}"
+            for owner, name, version, tensor, expert in session.execute(experts)
+        ),
         *(f"{owner}/{name}@{version}: header of {file}" for owner, name, version, file in session.execute(files)),
     ]
 
@@ -171,8 +194,28 @@ def _blobs() -> Select[*tuple[Any, ...]]:
 
 
 def _blob_rows(session: Session, statement: Select[*tuple[Any, ...]]) -> Iterator[BlobRow]:
-    for row in session.execute(statement):
-        yield BlobRow(*row)
+    stacks: list[BlobRow] = []
+    for values in session.execute(statement):
+        row = BlobRow(*values)
+        if row.codec == STACK_CODEC:
+            stacks.append(row)
+        else:
+            yield row
+    parts = _parts_of(session, [stack.id for stack in stacks])
+    yield from (replace(stack, parts=tuple(parts[stack.id])) for stack in stacks)
+
+
+def _parts_of(session: Session, stack_ids: Iterable[int]) -> dict[int, list[BlobRow]]:
+    """Return the parts of stacks, in order."""
+    parts: dict[int, list[BlobRow]] = {}
+    rows: dict[int, BlobRow] = {}  # a part of several stacks is one object
+    for batch in batches(sorted(stack_ids)):
+        statement = _blobs().add_columns(BlobPart.blob_id).join(BlobPart, BlobPart.part_id == Blob.id)
+        statement = statement.where(BlobPart.blob_id.in_(batch)).order_by(BlobPart.blob_id, BlobPart.position)
+        for *values, stack_id in session.execute(statement):
+            part = rows.setdefault(values[0], BlobRow(*values))
+            parts.setdefault(stack_id, []).append(part)
+    return parts
 
 
 KNOWN_MAX = 4000
@@ -450,11 +493,16 @@ def organs_placed_by(session: Session, model_id: int) -> Sequence[int]:
     return sorted(set(session.scalars(statement.where(Placement.model_id == model_id))))
 
 
+def experts_placed_by(session: Session, model_id: int) -> Sequence[int]:
+    """Return the ids of the distinct organs that are experts of a model, in order."""
+    return sorted(set(session.scalars(select(Expert.organ_id).where(Expert.model_id == model_id))))
+
+
 def organs_without_place(session: Session, organ_ids: Iterable[int], but: int | None = None) -> list[int]:
     """Return the `organ_ids` that no model has, in any state. The model `but` is ignored."""
     unused: list[int] = []
     for batch in batches(sorted(set(organ_ids))):
-        unplaced = (~_has_place(True, but), ~_has_place(False, but))
+        unplaced = (~_has_place(True, but), ~_has_place(False, but), ~_is_expert(but))
         unused += session.scalars(select(Organ.id).where(Organ.id.in_(batch), *unplaced).order_by(Organ.id))
     return unused
 
@@ -596,6 +644,12 @@ def _has_place(visible: bool, excluded_id: int | None = None) -> ColumnElement[b
         return places.exists()
     # Two ranges of the index are used, because `<>` would read all places of the excluded model.
     return or_(places.where(place.model_id < excluded_id).exists(), places.where(place.model_id > excluded_id).exists())
+
+
+def _is_expert(excluded_id: int | None) -> ColumnElement[bool]:
+    """Return the condition that the Organ of the outer statement is an expert of a model other than `excluded_id`."""
+    places = select(Expert.id).where(Expert.organ_id == Organ.id)
+    return (places if excluded_id is None else places.where(Expert.model_id != excluded_id)).exists()
 
 
 def _in_public_models(session: Session, organ_ids: Sequence[int], model_id: int) -> set[int]:

@@ -13,6 +13,7 @@ from organs.registry.catalog.queries.models import count_models, is_composed
 from organs.registry.catalog.search import CHIMERA
 from organs.registry.catalog.tables import (
     Blob,
+    Expert,
     FilePart,
     Lineage,
     Measurement,
@@ -22,6 +23,7 @@ from organs.registry.catalog.tables import (
     Placement,
     Total,
 )
+from organs.registry.catalog.vocabulary import STACK_CODEC
 from organs.registry.entities.about import Figures, RegistryTotals
 
 
@@ -186,11 +188,14 @@ class StoredSize:
 def stored_of(session: Session, model_id: int) -> StoredSize:
     """Return the size of a model in the store, with each blob counted once."""
     organs = select(Organ.blob_id).join(Placement, Placement.organ_id == Organ.id).where(Placement.model_id == model_id)
+    experts = select(Organ.blob_id).join(Expert, Expert.organ_id == Organ.id).where(Expert.model_id == model_id)
     parts = select(FilePart.blob_id).join(ModelFile, ModelFile.id == FilePart.file_id)
-    blob_ids = organs.union(parts.where(ModelFile.model_id == model_id)).subquery()
+    blob_ids = organs.union(experts, parts.where(ModelFile.model_id == model_id)).subquery()
     sums = (func.count(), func.coalesce(func.sum(Blob.size_bytes), 0), func.coalesce(func.sum(Blob.stored_bytes), 0))
-    count, size, stored = session.execute(select(*sums).where(Blob.id.in_(select(blob_ids)))).one()
-    return StoredSize(count, int(size), int(stored))
+    # The plain bytes of a stack are those of its parts.
+    stored = select(*sums).where(Blob.id.in_(select(blob_ids)), Blob.codec != STACK_CODEC)
+    count, size, stored_bytes = session.execute(stored).one()
+    return StoredSize(count, int(size), int(stored_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +332,8 @@ def counted_totals(session: Session) -> RegistryTotals:
     """Return the totals by counting all rows, which takes seconds in a large catalog."""
     placements = select(func.count()).select_from(Placement).where(Placement.visible)
     plain, stored = (func.coalesce(func.sum(column), 0) for column in (Blob.size_bytes, Blob.stored_bytes))
-    sums = session.execute(select(func.count(), plain, stored).where(Blob.state != "doomed")).one()
+    counted = select(func.count(), plain, stored).where(Blob.state != "doomed", Blob.codec != STACK_CODEC)
+    sums = session.execute(counted).one()
     return RegistryTotals(
         models=count_models(session),
         placements=session.scalar(placements) or 0,

@@ -20,7 +20,7 @@ from organs.registry.catalog.queries.reports import (
     running_totals,
 )
 from organs.registry.catalog.tables import Facet, FacetCount, Total
-from organs.registry.catalog.vocabulary import theta_bin
+from organs.registry.catalog.vocabulary import STACK_CODEC, theta_bin
 from organs.registry.entities.about import RegistryTotals
 
 FACETS_A_MODEL_MAX = 1000
@@ -101,6 +101,10 @@ class Sized(Protocol):
     def stored_bytes(self) -> int:
         """Stored bytes."""
 
+    @property
+    def codec(self) -> str:
+        """The name of the codec. Stacks are not counted: their plain bytes are those of their parts."""
+
 
 def add_to_totals(session: Session, changes: Mapping[str, int]) -> None:
     """Add `changes`, positive or negative, to the totals with these names."""
@@ -114,6 +118,8 @@ def blob_changes(added: Iterable[Sized], removed: Iterable[Sized] = ()) -> Count
     changes: Counter[str] = Counter()
     for sign, blobs in ((1, added), (-1, removed)):
         for blob in blobs:
+            if blob.codec == STACK_CODEC:
+                continue
             changes["blobs"] += sign
             changes["size_bytes"] += sign * blob.size_bytes
             changes["stored_bytes"] += sign * blob.stored_bytes

@@ -32,6 +32,7 @@ from organs.registry.catalog.queries.organs import (
     BlobRow,
     blobs_by_digest,
     count_unseen,
+    experts_placed_by,
     organs_placed_by,
     organs_without_place,
 )
@@ -45,12 +46,20 @@ from organs.registry.catalog.records import (
 )
 from organs.registry.catalog.register.chimeras import count_grafts
 from organs.registry.catalog.register.events import contributor_id, record_event
+from organs.registry.catalog.register.experts import insert_experts
 from organs.registry.catalog.register.facets import FacetKey, add_to_totals, bounded_keys, count_placements, facet_ids
-from organs.registry.catalog.register.organs import count_nonfinite_tensors, organ_key, record_counts, register_organs
+from organs.registry.catalog.register.organs import (
+    count_nonfinite_tensors,
+    measures_of,
+    organ_key,
+    record_counts,
+    register_organs,
+)
 from organs.registry.catalog.tables import (
     Chimera,
     Computation,
     DailyDownloads,
+    Expert,
     Facet,
     FilePart,
     Fingerprint,
@@ -79,7 +88,6 @@ from organs.registry.entities.published import (
     TITLE_MAX,
 )
 from organs.registry.errors import BadName, BadValue, Conflict, MissingBlob, NotFound
-from organs.registry.measures import MEASURE_NAMES
 from organs.registry.names import parse_model_name
 
 
@@ -102,6 +110,7 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
         if existing.nonfinite_tensors is None:
             record_counts(session, record.placements)
             count_nonfinite_tensors(session, existing.id)
+        insert_experts(session, existing, record.experts)  # none if an older version registered the model
         return Registered(existing, created=False)
     digests = _digests(record)
     blobs = blobs_by_digest(session, digests)
@@ -109,7 +118,7 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
         raise MissingBlob(f"{len(swept)} blobs were swept while the ingest was suspended: run it again")
     organs = register_organs(session, record.placements, blobs)
     new_organs = count_unseen(session, list(organs.values()))
-    measured = _measured(session, organs)
+    measured = measures_of(session, set(organs.values()))
     model = _insert_model(session, record, measured, organs)
     keys = bounded_keys(_facet_key(model, placement) for placement in record.placements)
     ids = facet_ids(session, keys)
@@ -117,6 +126,7 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
     placements: list[Placement] = []
     for position, file in enumerate(record.files):
         placements += _insert_file(session, model, position, file, blobs, organs, measured, facets, len(placements))
+    insert_experts(session, model, record.experts)
     _insert_metadata(session, model, record)
     _insert_parents(session, model, record)
     insert_words(session, model, record.tags)
@@ -146,16 +156,6 @@ def insert_words(session: Session, model: Model, tags: Sequence[str]) -> None:
 def _digests(record: ModelRecord) -> set[Digest]:
     parts = {part.digest for file in record.files for part in file.parts}
     return parts | {placement.digest for placement in record.placements}
-
-
-def _measured(session: Session, organs: Mapping[OrganKey, int]) -> dict[int, dict[str, float | None]]:
-    """Return the measures of each organ, by name, from all of its methods."""
-    numbers: dict[int, dict[str, float | None]] = {organ_id: {} for organ_id in organs.values()}
-    for batch in batches(sorted(numbers)):
-        for row in session.scalars(select(Measurement).where(Measurement.organ_id.in_(batch))):
-            values = ((name, getattr(row, name)) for name in MEASURE_NAMES)
-            numbers[row.organ_id].update((name, value) for name, value in values if value is not None)
-    return numbers
 
 
 def _insert_model(
@@ -469,7 +469,7 @@ def remove_model(session: Session, model: Model, reason: str, by: str, action: A
     reason = _checked_reason(reason)
     if model.state == "visible":
         _add_to_counts(session, model, -1)
-    organ_ids = organs_placed_by(session, model.id)
+    organ_ids = {*organs_placed_by(session, model.id), *experts_placed_by(session, model.id)}
     _detach_children(session, model)
     _delete_rows(session, model)
     _delete_organs(session, organs_without_place(session, organ_ids))
@@ -504,7 +504,8 @@ def _add_to_counts(session: Session, model: Model, sign: int) -> None:
     organ_ids = organs_placed_by(session, model.id)
     places = session.execute(select(Placement.facet_id, Placement.theta).where(Placement.model_id == model.id)).all()
     new_organs = count_unseen(session, organ_ids) if sign > 0 else 0
-    _execute(session, update(Placement).where(Placement.model_id == model.id).values(visible=sign > 0))
+    for table in (Placement, Expert):
+        _execute(session, update(table).where(table.model_id == model.id).values(visible=sign > 0))
     hidden_organs = 0 if sign > 0 else count_unseen(session, organ_ids)
     count_placements(session, places, sign)
     changes = {"models": sign, "placements": sign * len(places), "organs": new_organs - hidden_organs}
@@ -523,6 +524,7 @@ def _delete_rows(session: Session, model: Model) -> None:
     files = select(ModelFile.id).where(ModelFile.model_id == model.id)
     child, parent = Lineage.child_model_id == model.id, Lineage.parent_model_id == model.id
     for statement in (
+        delete(Expert).where(Expert.model_id == model.id),
         delete(Placement).where(Placement.model_id == model.id),
         delete(FilePart).where(FilePart.file_id.in_(files)),
         delete(ModelFile).where(ModelFile.model_id == model.id),
@@ -661,6 +663,8 @@ def _move_facets(session: Session, model: Model, license: str) -> None:
     if moved:
         # Row by row, because one statement for each facet would read all placements of the model each time.
         session.execute(update(Placement), moved)
+        facet = select(Placement.facet_id).where(Placement.id == Expert.placement_id).scalar_subquery()
+        _execute(session, update(Expert).where(Expert.model_id == model.id).values(facet_id=facet))
     if model.state == "visible":
         count_placements(session, session.execute(rows).all())
 

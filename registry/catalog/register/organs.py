@@ -5,7 +5,7 @@ A row is written after its bytes are durable. The row of an existing organ stays
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from math import prod
 from operator import itemgetter
@@ -35,6 +35,8 @@ from organs.registry.catalog.register.facets import (
 from organs.registry.catalog.tables import (
     Blob,
     BlobLease,
+    BlobPart,
+    Expert,
     Fingerprint,
     Ingest,
     InlineBlob,
@@ -44,11 +46,15 @@ from organs.registry.catalog.tables import (
     Placement,
     now,
 )
-from organs.registry.catalog.vocabulary import Action, shown_text
+from organs.registry.catalog.vocabulary import STACK_CODEC, Action, shown_text
 from organs.registry.digest import Digest
 from organs.registry.measure import Measurement as Measured
-from organs.registry.measures import MEASURES, SPECTRAL_METHOD, THETA_METHOD
+from organs.registry.measures import MEASURE_NAMES, MEASURES, SPECTRAL_METHOD, THETA_METHOD
 from organs.registry.store import BlobAddress, StoredBlob
+
+STACK_VERSION = 1
+STACKS_A_STATEMENT = 16
+"""Stacks whose rows are read and written together; each has up to some hundred parts."""
 
 LEASE = timedelta(hours=1)
 """The time for which an ingest protects its blobs from the sweep without renewing its lease."""
@@ -83,8 +89,8 @@ def end_ingest(
 def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) -> list[str]:
     """Write the rows of durable `blobs` and lease them to the ingest; return the names of files to remove.
 
-    A digest that another ingest has recorded meanwhile keeps its row. A row that is corrupt or doomed gets the new
-    stored bytes. No row points at the returned files: remove them after the commit.
+    A digest that another ingest has recorded meanwhile keeps its row. A row that is corrupt or doomed, or that is a
+    stack, gets the new stored bytes. No row points at the returned files: remove them after the commit.
     """
     # All writers lock rows in this order, so that no two wait for each other.
     blobs = sorted(blobs, key=lambda blob: blob.digest)
@@ -92,7 +98,7 @@ def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) 
     moment = now()
     new_rows = [_values(blob, moment) for blob in blobs if blob.digest not in rows_before]
     inserted = insert_missing_returning(session, Blob, "digest", new_rows)
-    replaced = [blob for blob in blobs if blob.digest in rows_before and rows_before[blob.digest].state != "present"]
+    replaced = [blob for blob in blobs if blob.digest in rows_before and _is_replaced(rows_before[blob.digest])]
     for blob in replaced:
         _replace(session, rows_before[blob.digest].id, blob, moment)
     removed = [rows_before[blob.digest] for blob in replaced if is_counted(rows_before[blob.digest].state)]
@@ -113,9 +119,58 @@ def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) 
     return unused
 
 
+def _is_replaced(row: BlobRow) -> bool:
+    # The part of a stack cannot be a stack itself, so its bytes are stored although they are the bytes of a stack.
+    return row.state != "present" or row.codec == STACK_CODEC
+
+
+def record_stacks(session: Session, ingest_id: int, stacks: Mapping[Digest, Sequence[Digest]]) -> None:
+    """Write the rows of stacks, by digest with the digests of their parts in order, and lease them to the ingest.
+
+    The parts must have rows. A row with stored bytes becomes a stack, unless it is a part of another stack. A later
+    sweep removes its file, which running readers may still need.
+    """
+    for batch in batches(sorted(stacks), STACKS_A_STATEMENT):
+        parts = blobs_by_digest(session, {part for digest in batch for part in stacks[digest]})
+        before = blobs_by_digest(session, batch)
+        used_ids = select(BlobPart.part_id).where(BlobPart.part_id.in_([row.id for row in before.values()]))
+        used = set(session.scalars(used_ids)) | {row.id for row in parts.values()}
+        kept = {digest for digest, row in before.items() if row.id in used}
+        _write_stacks(
+            session,
+            {digest: [parts[part] for part in stacks[digest]] for digest in batch if digest not in kept},
+            before,
+        )
+        leased = select(Blob.id).where(Blob.digest.in_(batch))
+        lease_blobs(session, ingest_id, session.scalars(leased).all())
+
+
+def _write_stacks(
+    session: Session, stacks: Mapping[Digest, Sequence[BlobRow]], before: Mapping[Digest, BlobRow]
+) -> None:
+    moment = now()
+    blobs = [
+        StoredBlob(digest, sum(part.size_bytes for part in parts), 0, STACK_CODEC, STACK_VERSION)
+        for digest, parts in stacks.items()
+    ]
+    insert_missing(session, Blob, [_values(blob, moment) for blob in blobs if blob.digest not in before])
+    for blob in blobs:
+        row = before.get(blob.digest)
+        if row is not None and (row.codec != STACK_CODEC or row.state != "present"):
+            add_to_totals(session, blob_changes([], [row] if is_counted(row.state) else []))
+            _replace(session, row.id, blob, moment)
+    ids = dict(session.execute(select(Blob.digest, Blob.id).where(Blob.digest.in_(stacks))).all())
+    rows = [
+        {"blob_id": ids[digest], "position": position, "part_id": part.id}
+        for digest, parts in stacks.items()
+        for position, part in enumerate(parts)
+    ]
+    insert_missing(session, BlobPart, rows)
+
+
 def lease_blobs(session: Session, ingest_id: int, blob_ids: Sequence[int]) -> None:
     """Protect blobs from the sweep until the ingest ends; doomed blobs become present again."""
-    columns = select(Blob.id, Blob.state, Blob.size_bytes, Blob.stored_bytes)
+    columns = select(Blob.id, Blob.state, Blob.size_bytes, Blob.stored_bytes, Blob.codec)
     rows = session.execute(columns.where(Blob.id.in_(blob_ids)).order_by(Blob.id).with_for_update()).all()
     insert_missing(session, BlobLease, [{"ingest_id": ingest_id, "blob_id": blob_id} for blob_id in sorted(blob_ids)])
     moment = now()
@@ -181,6 +236,7 @@ def reclaim_blob(session: Session, blob_id: int) -> str | None:
     file = blob.file or ""
     session.execute(delete(BlobLease).where(BlobLease.blob_id == blob_id))
     session.execute(delete(InlineBlob).where(InlineBlob.blob_id == blob_id))
+    session.execute(delete(BlobPart).where(BlobPart.blob_id == blob_id))
     session.execute(delete(Blob).where(Blob.id == blob_id))
     return file
 
@@ -212,6 +268,7 @@ def _values(blob: StoredBlob, moment: datetime) -> dict[str, object]:
 
 def _replace(session: Session, blob_id: int, blob: StoredBlob, moment: datetime) -> None:
     session.execute(delete(InlineBlob).where(InlineBlob.blob_id == blob_id))
+    session.execute(delete(BlobPart).where(BlobPart.blob_id == blob_id))
     values = _values(blob, moment)
     del values["digest"], values["created_at"]
     session.execute(update(Blob).where(Blob.id == blob_id).values(values))
@@ -266,6 +323,16 @@ def register_organs(
     return ids
 
 
+def measures_of(session: Session, organ_ids: Collection[int]) -> dict[int, dict[str, float | None]]:
+    """Return the measures of each organ, by name, from all of its methods."""
+    numbers: dict[int, dict[str, float | None]] = {organ_id: {} for organ_id in organ_ids}
+    for batch in batches(sorted(numbers)):
+        for row in session.scalars(select(Measurement).where(Measurement.organ_id.in_(batch))):
+            values = ((name, getattr(row, name)) for name in MEASURE_NAMES)
+            numbers[row.organ_id].update((name, value) for name, value in values if value is not None)
+    return numbers
+
+
 def record_counts(session: Session, placements: Iterable[PlacementRecord]) -> None:
     """Write the numbers of NaN and infinite values in `placements` into the rows of their organs, where unknown."""
     counts = {organ_key(placement): placement.nonfinite for placement in placements if placement.nonfinite is not None}
@@ -300,7 +367,7 @@ def record_measures(session: Session, measured: Mapping[int, Measured]) -> None:
                     missing.setdefault(measure.name, []).append({"of_organ": row.organ_id, "value": value})
     connection = session.connection()  # a session accepts a list of parameters only for an update by primary key
     for name, values in missing.items():
-        for table in (Measurement, Placement):
+        for table in (Measurement, Placement, Expert):
             statement = update(table).where(table.organ_id == bindparam("of_organ"), getattr(table, name).is_(None))
             if table is Measurement:
                 statement = statement.where(Measurement.method == MEASURES[name].method)

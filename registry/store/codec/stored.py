@@ -78,6 +78,10 @@ class StoredChunk:
     def stored_size_bytes(self) -> int:
         return self.entry.stored_size_bytes
 
+    @property
+    def checksum(self) -> int:
+        return self.entry.checksum
+
 
 @dataclass(frozen=True, slots=True)
 class StoredHead:

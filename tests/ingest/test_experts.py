@@ -1,0 +1,187 @@
+"""Stacks of experts: each expert is stored, measured and recorded as an organ of its own; the stack stays exact."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select, update
+
+from organs.registry.assembly import place_file, plan_organ
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.organs import blobs_by_digest, organ_detail
+from organs.registry.catalog.register.models import remove_model
+from organs.registry.catalog.tables import Blob, Expert, Model, Organ, Placement
+from organs.registry.digest import Digest
+from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
+from organs.registry.upkeep import Share, sweep, verify
+from tests.gguf_files import file_bytes
+from tests.small_models import (
+    EXPERTS,
+    assemble_model,
+    assert_round_trip,
+    block_metadata,
+    expert_model,
+    expert_stack,
+    ingest_file,
+    row_counts,
+)
+
+STACK = "blk.1.ffn_up_exps.weight"
+EXPERT_BYTES = 64 * 48 * 2
+
+
+def _write(folder: Path, name: str, data: bytes) -> Path:
+    path = folder / f"{name}.gguf"
+    path.write_bytes(data)
+    return path
+
+
+def _experts(registry: LocalRegistry, model: str, stack: str = STACK) -> list[tuple[int, str, Expert]]:
+    """Return number, digest and row of each expert of a stack."""
+    with registry.catalog.reading() as session:
+        row = model_by_name(session, parse_model_name(model))
+        statement = (
+            select(Expert.expert, Blob.digest, Expert)
+            .join(Placement, Placement.id == Expert.placement_id)
+            .join(Organ, Organ.id == Expert.organ_id)
+            .join(Blob, Blob.id == Organ.blob_id)
+            .where(Placement.model_id == row.id, Placement.name == stack)
+            .order_by(Expert.expert)
+        )
+        return [(number, digest, expert) for number, digest, expert in session.execute(statement)]
+
+
+def test_each_expert_is_an_organ_with_its_own_digest_and_measures(registry: LocalRegistry, tmp_path: Path) -> None:
+    ingest_file(registry, _write(tmp_path, "Mixture", expert_model()))
+    _, stack = expert_stack(STACK)
+    experts = _experts(registry, "local/Mixture")
+    assert [number for number, _, _ in experts] == list(range(EXPERTS))
+    for number, digest, row in experts:
+        data = stack[number * EXPERT_BYTES : (number + 1) * EXPERT_BYTES]
+        assert digest == hashlib.sha256(data).hexdigest()
+        assert row.size_bytes == EXPERT_BYTES
+        assert row.theta is not None
+        assert row.spectral_signal is not None
+        assert (row.type, row.slot, row.block, row.visible) == ("organ", "ffn_up_exps", 1, True)
+        with registry.catalog.reading() as session:
+            organ = organ_detail(session, digest, visible=True)
+        assert organ.shape == (64, 48)
+        assert organ.nonfinite == 0
+
+
+def test_a_model_with_stacks_is_rebuilt_to_the_last_byte(registry: LocalRegistry, tmp_path: Path) -> None:
+    report = assert_round_trip(registry, _write(tmp_path, "Mixture", expert_model()), tmp_path / "out")
+    assert report.known_bytes == 0
+
+
+def test_the_stack_keeps_its_digest_and_has_no_bytes_of_its_own(registry: LocalRegistry, tmp_path: Path) -> None:
+    ingest_file(registry, _write(tmp_path, "Mixture", expert_model()))
+    _, data = expert_stack(STACK)
+    digest = Digest(hashlib.sha256(data).hexdigest())
+    with registry.catalog.reading() as session:
+        row = blobs_by_digest(session, [digest])[digest]
+    assert (row.stored_bytes, row.file, row.inline) == (0, None, None)
+    assert [part.size_bytes for part in row.parts] == [EXPERT_BYTES] * EXPERTS
+    assert place_file(registry.blobs, plan_organ(row), tmp_path / "stack.raw") == digest
+    with registry.blobs.open(row) as reader:
+        assert reader.read(EXPERT_BYTES - 10, 20) == data[EXPERT_BYTES - 10 : EXPERT_BYTES + 10]
+        assert b"".join(map(bytes, reader.stream())) == data
+        reader.verify()
+
+
+def test_a_model_with_two_other_experts_stores_only_these(registry: LocalRegistry, tmp_path: Path) -> None:
+    ingest_file(registry, _write(tmp_path, "Mixture", expert_model()))
+    report = ingest_file(registry, _write(tmp_path, "Edited", expert_model("Edited", changed={2: 50, 5: 51})))
+    stacks = 4
+    assert report.new_bytes < stacks * 2 * EXPERT_BYTES + 4096
+    pairs = zip(_experts(registry, "local/Mixture"), _experts(registry, "local/Edited"), strict=True)
+    assert [number for (number, digest, _), (_, other, _) in pairs if digest != other] == [2, 5]
+    (back,) = assemble_model(registry, "local/Edited", tmp_path / "out")
+    assert back.read_bytes() == (tmp_path / "Edited.gguf").read_bytes()
+
+
+def test_ingesting_it_again_adds_no_row(registry: LocalRegistry, tmp_path: Path) -> None:
+    path = _write(tmp_path, "Mixture", expert_model())
+    ingest_file(registry, path)
+    before = row_counts(registry)
+    assert not ingest_file(registry, path).created
+    assert row_counts(registry) == before | {"ingests": before["ingests"] + 1}
+
+
+def test_verify_reads_stacks_and_names_the_expert_of_a_damaged_blob(registry: LocalRegistry, tmp_path: Path) -> None:
+    ingest_file(registry, _write(tmp_path, "Mixture", expert_model()))
+    assert not verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults
+    digest = _experts(registry, "local/Mixture")[3][1]
+    with registry.catalog.writing() as session:
+        session.execute(update(Blob).where(Blob.digest == digest).values(stored_bytes=7))
+    faults = verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults
+    assert [fault.digest for fault in faults] == [digest]
+    assert faults[0].needed_by == (f"local/Mixture@1: {STACK}, expert 3",)
+
+
+def test_the_experts_of_a_model_that_was_registered_before_they_were_recorded_are_added(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    path = _write(tmp_path, "Mixture", expert_model())
+    ingest_file(registry, path)
+    experts = [(number, digest) for number, digest, _ in _experts(registry, "local/Mixture")]
+    with registry.catalog.writing() as session:
+        session.execute(Expert.__table__.delete())
+    assert not ingest_file(registry, path).created
+    assert [(number, digest) for number, digest, _ in _experts(registry, "local/Mixture")] == experts
+
+
+def test_removing_a_model_frees_the_experts_that_no_other_model_has(registry: LocalRegistry, tmp_path: Path) -> None:
+    ingest_file(registry, _write(tmp_path, "Mixture", expert_model()))
+    kept = row_counts(registry)
+    ingest_file(registry, _write(tmp_path, "Edited", expert_model("Edited", changed={2: 50})))
+    with registry.catalog.writing() as session:
+        remove_model(session, session.scalars(select(Model).where(Model.name == "Edited")).one(), "test", "local")
+    for _ in range(4):  # the stacks first, then their experts
+        sweep(registry.catalog, registry.blobs, grace=timedelta(0), dry_run=False)
+    counts = row_counts(registry)
+    for table in ("blobs", "blob_parts", "experts", "organs", "measurements", "fingerprints"):
+        assert counts[table] == kept[table], table
+    assemble_model(registry, "local/Mixture", tmp_path / "out")
+    assert not verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults
+
+
+def test_hiding_a_model_hides_its_experts(registry: LocalRegistry, tmp_path: Path) -> None:
+    from organs.registry.catalog.register.models import hide_model
+
+    ingest_file(registry, _write(tmp_path, "Mixture", expert_model()))
+    with registry.catalog.writing() as session:
+        hide_model(session, session.scalars(select(Model)).one(), "yanked", "test", "local")
+    assert not any(row.visible for _, _, row in _experts(registry, "local/Mixture"))
+
+
+@pytest.mark.parametrize(("shape", "count"), [((64, 48, 2), 2), ((64, 4, 8), 0), ((64, 48, 1), 0), ((64, 48), 0)])
+def test_a_stack_is_split_only_if_its_experts_are_large_enough(
+    registry: LocalRegistry, tmp_path: Path, shape: tuple[int, ...], count: int
+) -> None:
+    spec = TensorSpec(STACK, shape, dtype_by_name("F16"))
+    data = bytes(range(256)) * (spec.size_bytes // 256)
+    path = _write(tmp_path, "Odd", file_bytes(block_metadata(), [(spec, data)]))
+    assert_round_trip(registry, path, tmp_path / "out")
+    assert len(_experts(registry, "local/Odd")) == count
+
+
+def test_experts_of_zeros_that_equal_a_stack_of_zeros_are_stored(registry: LocalRegistry, tmp_path: Path) -> None:
+    small, large = (TensorSpec(STACK, (64, rows, 2), dtype_by_name("F16")) for rows in (48, 96))
+    for name, spec in (
+        ("Small", small),
+        ("Large", large),
+        ("Again", small),
+    ):  # an expert of Large is the stack of Small
+        data = bytes(spec.size_bytes)
+        path = _write(tmp_path, name, file_bytes(block_metadata(name), [(spec, data)]))
+        assert_round_trip(registry, path, tmp_path / f"out-{name}")
+    for name in ("Small", "Large", "Again"):
+        (back,) = assemble_model(registry, f"local/{name}", tmp_path / f"again-{name}")
+        assert back.read_bytes() == (tmp_path / f"{name}.gguf").read_bytes()
+    assert not verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults
