@@ -75,7 +75,7 @@ def expert_model(
 
 def expert_stack(name: str, seed: int = 0, changed: Mapping[int, int] | None = None) -> tuple[TensorSpec, bytes]:
     """Return a stack of EXPERTS matrices of 64 × 48 values in F16."""
-    seeds = {number: seed for number in range(EXPERTS)} | dict(changed or {})
+    seeds = dict.fromkeys(range(EXPERTS), seed) | dict(changed or {})
     parts = [weight_tensor(f"{name}.{number}", (64, 48), seeds[number])[1] for number in range(EXPERTS)]
     return TensorSpec(name, (64, 48, EXPERTS), dtype_by_name("F16")), b"".join(parts)
 

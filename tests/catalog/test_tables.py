@@ -56,6 +56,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "created_at": NOON,
         "touched_at": NOON,
     },
+    "blob_parts": {"blob_id": 1, "position": 0, "part_id": 1},
     "inline_blobs": {"blob_id": 1, "stored": b"stored"},
     "blob_leases": {"ingest_id": 1, "blob_id": 1},
     "organs": {"id": 1, "blob_id": 1, "dtype": "F32", "shape": "4", "elements": 4},
@@ -115,6 +116,20 @@ ROWS: dict[str, dict[str, Any]] = {
         "organ_id": 1,
         "facet_id": 1,
         "visible": True,
+        "dtype": "F32",
+        "size_bytes": 16,
+    },
+    "experts": {
+        "id": 1,
+        "placement_id": 1,
+        "expert": 0,
+        "model_id": 1,
+        "type": "organ",
+        "tower": "text",
+        "slot": "ffn_up_exps",
+        "organ_id": 1,
+        "visible": True,
+        "facet_id": 1,
         "dtype": "F32",
         "size_bytes": 16,
     },
@@ -314,7 +329,14 @@ def test_text_that_is_too_long_is_refused_though_sqlite_would_take_it(
 
 def test_integers_have_64_bits_except_those_that_stay_small() -> None:
     small = {str(column) for column in COLUMNS if type(column.type) is Integer}
-    assert small == {"blobs.codec_version", "model_files.position", "model_metadata.position", "models.version"}
+    assert small == {
+        "blob_parts.position",
+        "blobs.codec_version",
+        "experts.expert",
+        "model_files.position",
+        "model_metadata.position",
+        "models.version",
+    }
 
 
 WRONG: dict[str, tuple[object, ...]] = {

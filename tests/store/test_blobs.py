@@ -34,6 +34,7 @@ class Address:
     file: str | None
     inline: bytes | None
     is_set_aside: bool = False
+    parts: tuple[Address, ...] = ()
 
 
 def address(blob: StoredBlob) -> Address:

@@ -46,10 +46,10 @@ from organs.registry.catalog.records import (
 )
 from organs.registry.catalog.register.chimeras import count_grafts
 from organs.registry.catalog.register.events import contributor_id, record_event
-from organs.registry.catalog.register.experts import insert_experts
 from organs.registry.catalog.register.facets import FacetKey, add_to_totals, bounded_keys, count_placements, facet_ids
 from organs.registry.catalog.register.organs import (
     count_nonfinite_tensors,
+    insert_experts,
     measures_of,
     organ_key,
     record_counts,
