@@ -132,6 +132,11 @@ class Query:
         return [term for term in self.terms if isinstance(term, Choice) and term.field == field]
 
     @property
+    def finds_experts(self) -> bool:
+        """Whether the results are single experts of stacks instead of whole tensors."""
+        return bool(self.numbers(EXPERT))
+
+    @property
     def mentions_gains(self) -> bool:
         """Whether it filters or sorts by measured gains."""
         return bool(self.numbers(GAIN) or self.choices(ON)) or self.sort.field == GAIN
@@ -213,6 +218,8 @@ MOST_ALIKE = f"-{LIKENESS}"
 """The default order of results that are compared with a base."""
 GAIN, ON = "gain", "on"
 """The fields that select by what validated chimeras gained, and on which texts."""
+EXPERT = "expert"
+"""The field by which searches find single experts. Without it, they find whole tensors."""
 BASE_FIELDS = ("fits", "kin")
 """The fields that name a base."""
 RECIPE_BASE = "base"
@@ -295,6 +302,12 @@ ORGANS = Vocabulary(
         ),
         Field(
             "block", Kind.WHOLE, "the number of the block (layer), from 0; block:none for tensors outside the blocks"
+        ),
+        Field(
+            EXPERT,
+            Kind.WHOLE,
+            "the number of one expert in a stack of experts, from 0; expert>=0 for all; without this field, only whole "
+            "tensors are found",
         ),
         Field("tower", Kind.CHOICE, "the stack of blocks that the organ belongs to", TOWERS),
         *(Field(measure.field, Kind.NUMBER, measure.summary, example=measure.example) for measure in MEASURES.values()),
@@ -524,9 +537,23 @@ def parse_query(
     )
     if parser.sort is None:
         query = replace(query, sort=_parse_sort(vocabulary, default_sort or vocabulary.default_sort_of(query)))
+    _check_expert_terms(query)
     if query.base is None and (term := _likeness_term(query.terms, query.sort)):
         raise BadQuery(term, _no_base_reason(query, vocabulary))
     return query
+
+
+def _check_expert_terms(query: Query) -> None:
+    """Raise BadQuery for terms that do not apply to single experts."""
+    if not query.finds_experts:
+        return
+    for term in query.terms:
+        if isinstance(term, Numbers) and term.field == EXPERT and term.absent:
+            raise BadQuery(str(term), f"leave {EXPERT}: out to find whole tensors")
+        if term.field == "fits":
+            raise BadQuery(str(term), f"{EXPERT}: finds single experts; name the base with kin: instead of fits:")
+    if query.mentions_gains:
+        raise BadQuery(f"{EXPERT}:", "gains are measured for whole tensors, not for single experts")
 
 
 def _base_of(terms: Iterable[Term]) -> str | None:

@@ -68,6 +68,9 @@ class PlacedOrgan(Measures, frozen=True, kw_only=True):
     size_bytes: Bytes
     architecture: Text | None
     license: Text | None
+    expert: (
+        Annotated[Count, Meta(description="The number of an expert in its stack; null for a whole tensor.")] | None
+    ) = None
     nonfinite: Annotated[Count, Meta(description="Values that are NaN or infinite; null if not counted.")] | None
     likeness: Likeness | None = None
     """In a search with `like:`, the correlation of the fingerprints; with a base, the likeness to its organ there."""
@@ -76,7 +79,8 @@ class PlacedOrgan(Measures, frozen=True, kw_only=True):
     model_state: Word = "visible"
 
     def __repr__(self) -> str:
-        return f"<{self.name} of {self.model}: {self.shape_text} {self.dtype}, θ {theta_text(self.theta)}>"
+        expert = "" if self.expert is None else f", expert {self.expert},"
+        return f"<{self.name}{expert} of {self.model}: {self.shape_text} {self.dtype}, θ {theta_text(self.theta)}>"
 
     @property
     def shape_text(self) -> str:

@@ -22,7 +22,6 @@ from sqlalchemy import (
     false,
     func,
     literal,
-    not_,
     or_,
     select,
     true,
@@ -38,6 +37,7 @@ from organs.registry.catalog.cursor import (
     parse_cursor,
 )
 from organs.registry.catalog.engine import batches, limited
+from organs.registry.catalog.queries.experts import load_experts, ranked_experts
 from organs.registry.catalog.queries.fitting import among
 from organs.registry.catalog.queries.gains import GainFilter, gains_of_models, gains_of_organs
 from organs.registry.catalog.queries.models import composed_among, is_composed, model_summary
@@ -63,12 +63,13 @@ from organs.registry.catalog.queries.search_plan import (
     by_index,
     degrees,
     gains_of,
-    index_conditions,
     known_values,
+    matches,
     model_conditions,
     narrow,
     nonfinite_condition,
     number_condition,
+    parts_after,
     placement_condition,
     plan_of,
     ranges,
@@ -79,6 +80,7 @@ from organs.registry.catalog.queries.search_plan import (
 )
 from organs.registry.catalog.search import (
     CHIMERA,
+    EXPERT,
     GAIN,
     LIKENESS,
     PARTIAL,
@@ -155,35 +157,6 @@ def _bin_of(theta: Any) -> Any:
     return case((theta.is_(None), UNMEASURED), *whens, else_=THETA_MAX_DEGREES - BIN_DEGREES)
 
 
-def matches(narrowed: Narrowed, entity: Any) -> list[ColumnElement[bool]]:
-    """Return the conditions of the query on the placements `entity`."""
-    conditions = index_conditions(narrowed.numbers, entity)
-    conditions += [placement_condition(term, entity) for term in narrowed.numbers]
-    types = [choice for choice in narrowed.facet_filters if choice.field == "type"]
-    conditions += [entity.type.not_in(term.values) if term.negated else entity.type.in_(term.values) for term in types]
-    if len(types) < len(narrowed.facet_filters):
-        conditions.append(entity.facet_id.in_(select(Facet.id).where(*narrowed.facet_conditions)))
-    if narrowed.models is not None:
-        conditions.append(entity.model_id.in_(narrowed.models))
-    for choice in narrowed.nonfinite:
-        organ = aliased(Organ)
-        counted = select(organ.id).where(organ.id == entity.organ_id, nonfinite_condition(choice, organ.nonfinite))
-        conditions.append(counted.exists())
-    conditions += _gain_conditions(narrowed.gains, entity)
-    return conditions + [fitting.condition(entity) for fitting in narrowed.fitting]
-
-
-def _gain_conditions(gains: GainFilter | None, entity: Any) -> list[ColumnElement[bool]]:
-    if gains is None:
-        return []
-    organs = gains.organs()
-    conditions = [entity.organ_id.in_(select(organs.c.id))] if gains.needs_gain else []
-    for term in gains.terms:
-        outside = select(organs.c.id).where(not_(number_condition(term, organs.c.percent)))
-        conditions.append(entity.organ_id.not_in(outside))
-    return conditions
-
-
 def _sort_column(narrowed: Narrowed, sort: Sort) -> Any:
     """Return the column of placements, or the expression, that results are sorted by."""
     if sort.field == GAIN:
@@ -238,7 +211,7 @@ def _in_order(
     if (after is None or after.value is not None) and not wants_missing_only(narrowed.numbers, measure):
         low, high = stretch(narrowed.numbers, measure)
         bounds = [*([column >= low] if low is not None else []), *([column <= high] if high is not None else [])]
-        for part in _parts_after(column, sort, after):
+        for part in parts_after(column, Placement.id, sort, after):
             if len(results) < limit:
                 results += _merged(session, plan, [*part, *bounds, *conditions], sort, limit - len(results))
     if len(results) < limit and not ranges(narrowed.numbers, measure):
@@ -247,17 +220,6 @@ def _in_order(
             missing.append(Placement.id < after.id if sort.descending else Placement.id > after.id)
         results += _merged(session, plan, [*missing, *conditions], sort, limit - len(results))
     return results
-
-
-def _parts_after(column: Any, sort: Sort, after: Cursor | None) -> list[list[ColumnElement[bool]]]:
-    """Return conditions for the rows after `after`: those with the same value, then those beyond it.
-
-    A single comparison of (value, id) is equivalent, but SQLite would read all rows with the same value.
-    """
-    if after is None:
-        return [[column.is_not(None)]]
-    step = Placement.id < after.id if sort.descending else Placement.id > after.id
-    return [[column == after.value, step], [column < after.value if sort.descending else column > after.value]]
 
 
 def _merged(
@@ -571,7 +533,8 @@ def facet_counts(session: Session, narrowed: Narrowed, seconds: float | None = N
     `seconds`; in the second case the result is `hurried` and must not be cached.
     """
     theta = [term for term in narrowed.numbers if term.field in ("theta", "signal")]
-    other_numbers = [term for term in narrowed.numbers if term not in theta]
+    experts = [term for term in narrowed.numbers if term.field == EXPERT]
+    other_numbers = [term for term in narrowed.numbers if term not in (*theta, *experts)]
     remaining = replace(narrowed, facets=[], numbers=other_numbers)
     hurried = False
     try:
@@ -584,6 +547,7 @@ def facet_counts(session: Session, narrowed: Narrowed, seconds: float | None = N
         uncounted += ("the filter by model",) if narrowed.models is not None else ()
         uncounted += tuple(map(str, narrowed.likeness))
         uncounted += () if narrowed.gains is None else ("the filter by gain",)
+    uncounted += tuple(map(str, experts))  # the counts are of whole tensors
     facets = roll_up(session)
     bounded = _bounded(facets, counted, theta)
     matching = facets.mask(narrowed.facets)
@@ -761,7 +725,10 @@ def _parse_page(query: Query, limit: int, after: str | None) -> Cursor | None:
 def _page(session: Session, query: Query, narrowed: Narrowed, limit: int, cursor: Cursor | None) -> OrganPage:
     rows: Sequence[tuple[float | None, int]]
     notes = list(narrowed.notes)
-    if query.like is not None:
+    if query.finds_experts:
+        rows, expert_notes = ranked_experts(session, narrowed, query, cursor, limit + 1)
+        notes += expert_notes
+    elif query.like is not None:
         rows, like_notes = alike_placements(session, narrowed, query, cursor, limit + 1)
         notes += like_notes
     elif query.sort.field == LIKENESS or narrowed.likeness:
@@ -780,9 +747,12 @@ def _load_ranked(
     """Return the placements of `rows` with their likeness, to the organ of `like:` or to the base."""
     ids = [row_id for _, row_id in rows]
     likeness: dict[int, float | None] = {}
-    if query.like is not None or query.sort.field == LIKENESS:
+    is_ranked = query.like is not None or query.sort.field == LIKENESS
+    if is_ranked:
         likeness = {row_id: value for value, row_id in rows}
-    elif narrowed.base_id is not None:
+    if query.finds_experts:
+        return load_experts(session, ids, likeness)
+    if not is_ranked and narrowed.base_id is not None:
         likeness = _likeness_by_id(session, narrowed.base_id, ids)
     return _load(session, ids, likeness, narrowed.gains)
 
@@ -795,7 +765,8 @@ def organs_in_order(
     `on_compared` is called with the number of organs that are compared with the base before the first is yielded.
     """
     narrowed = narrow(session, query)
-    if query.like is None and (query.sort.field == LIKENESS or narrowed.likeness):
+    is_compared = query.like is None and (query.sort.field == LIKENESS or narrowed.likeness)
+    if is_compared and not query.finds_experts:
         rows, _ = compared_placements(session, narrowed, query, on_compared=on_compared)  # once, not for each page
         for batch in batches(rows, size):
             yield _load_ranked(session, query, narrowed, batch)

@@ -13,14 +13,16 @@ from operator import and_ as bitwise_and
 from typing import Any, Protocol
 
 from sqlalchemy import ColumnElement, Select, and_, false, func, not_, or_, select, true
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from organs.registry.catalog.cache import cached
+from organs.registry.catalog.cursor import Cursor
 from organs.registry.catalog.queries.fitting import Base, Fitting, among, base_of, fitting, same_models
 from organs.registry.catalog.queries.gains import GainFilter, names_of_texts
 from organs.registry.catalog.queries.relatives import kin_of
 from organs.registry.catalog.search import (
     BASES_MAX,
+    EXPERT,
     GAIN,
     LIKENESS,
     NO,
@@ -34,7 +36,16 @@ from organs.registry.catalog.search import (
     Sort,
     nearest,
 )
-from organs.registry.catalog.tables import RANKED_COLUMNS, Contributor, Facet, FacetCount, Model, ModelWord, Placement
+from organs.registry.catalog.tables import (
+    RANKED_COLUMNS,
+    Contributor,
+    Facet,
+    FacetCount,
+    Model,
+    ModelWord,
+    Organ,
+    Placement,
+)
 from organs.registry.catalog.vocabulary import (
     BIN_DEGREES,
     ORGAN_TYPES,
@@ -565,8 +576,12 @@ def _nearest_hint(name: str, value: str, existing: Iterable[str]) -> str:
     return f"; the nearest is {name}:{close}" if close else ""
 
 
-COLUMNS = {measure.field: measure.name for measure in MEASURES.values()} | {"size": "size_bytes", "block": "block"}
-"""The column of placements for each field."""
+COLUMNS = {measure.field: measure.name for measure in MEASURES.values()} | {
+    "size": "size_bytes",
+    "block": "block",
+    EXPERT: EXPERT,
+}
+"""The column of placements, or of experts, for each field."""
 RANKINGS = {measure.field: measure.ranked_as or measure.name for measure in MEASURES.values()} | {"size": "size_bytes"}
 """The column of the index that sorts by each field. The signal is the sine of θ, so it has the same order."""
 SIGNAL_SLACK_DEGREES = 1e-6
@@ -669,6 +684,46 @@ def _count_in_database(session: Session, narrowed: Narrowed) -> dict[str, int]:
             statement = statement.where(FacetCount.theta_bin <= high)
     counted = session.execute(statement.group_by(Facet.type).order_by(Facet.type))
     return {kind: int(number) for kind, number in counted if number}
+
+
+def matches(narrowed: Narrowed, entity: Any) -> list[ColumnElement[bool]]:
+    """Return the conditions of the query on the placements `entity`."""
+    conditions = index_conditions(narrowed.numbers, entity)
+    conditions += [placement_condition(term, entity) for term in narrowed.numbers]
+    types = [choice for choice in narrowed.facet_filters if choice.field == "type"]
+    conditions += [entity.type.not_in(term.values) if term.negated else entity.type.in_(term.values) for term in types]
+    if len(types) < len(narrowed.facet_filters):
+        conditions.append(entity.facet_id.in_(select(Facet.id).where(*narrowed.facet_conditions)))
+    if narrowed.models is not None:
+        conditions.append(entity.model_id.in_(narrowed.models))
+    for choice in narrowed.nonfinite:
+        organ = aliased(Organ)
+        counted = select(organ.id).where(organ.id == entity.organ_id, nonfinite_condition(choice, organ.nonfinite))
+        conditions.append(counted.exists())
+    conditions += _gain_conditions(narrowed.gains, entity)
+    return conditions + [fitting.condition(entity) for fitting in narrowed.fitting]
+
+
+def _gain_conditions(gains: GainFilter | None, entity: Any) -> list[ColumnElement[bool]]:
+    if gains is None:
+        return []
+    organs = gains.organs()
+    conditions = [entity.organ_id.in_(select(organs.c.id))] if gains.needs_gain else []
+    for term in gains.terms:
+        outside = select(organs.c.id).where(not_(number_condition(term, organs.c.percent)))
+        conditions.append(entity.organ_id.not_in(outside))
+    return conditions
+
+
+def parts_after(column: Any, row_id: Any, sort: Sort, after: Cursor | None) -> list[list[ColumnElement[bool]]]:
+    """Return conditions for the rows after `after`: those with the same value, then those beyond it.
+
+    A single comparison of (value, id) is equivalent, but SQLite would read all rows with the same value.
+    """
+    if after is None:
+        return [[column.is_not(None)]]
+    step = row_id < after.id if sort.descending else row_id > after.id
+    return [[column == after.value, step], [column < after.value if sort.descending else column > after.value]]
 
 
 GATHER_MAX = 20_000

@@ -1,0 +1,335 @@
+"""Searches for single experts of stacks, and the experts of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+
+from organs.registry.anatomy import Slot
+from organs.registry.catalog.cursor import Cursor
+from organs.registry.catalog.queries.fitting import among
+from organs.registry.catalog.queries.organs import organs_by_prefix, shape_of
+from organs.registry.catalog.queries.search_plan import (
+    GATHER_MAX,
+    RANKINGS,
+    Narrowed,
+    matches,
+    parts_after,
+    placement_condition,
+    ranges,
+    stretch,
+    wants_missing_only,
+)
+from organs.registry.catalog.search import EXPERT, LIKENESS, Query, Sort
+from organs.registry.catalog.tables import Blob, Expert, Fingerprint, Model, Organ, Placement
+from organs.registry.digest import Digest
+from organs.registry.entities.organ import PlacedOrgan
+from organs.registry.errors import BadQuery
+from organs.registry.measures import MEASURE_NAMES
+
+COMPARED_MAX = 20_000
+"""The most experts that one search compares."""
+
+Ranked = tuple[float | None, int]
+"""The sort value and the id of an expert."""
+
+
+def ranked_experts(
+    session: Session, narrowed: Narrowed, query: Query, after: Cursor | None, limit: int
+) -> tuple[list[Ranked], list[str]]:
+    """Return the next `limit` experts of a query after `after`, as sort value and id, and notes for people.
+
+    The order is total: experts without a value come last, and equal values are ordered by id.
+    """
+    if query.like is not None or query.sort.field == LIKENESS or narrowed.likeness:
+        compared, notes = _compared(session, narrowed, query)
+        return _page(compared, query.sort, after, limit), notes
+    driver = _driver(session, narrowed)
+    if driver is not None or query.unique:
+        return _all_sorted(session, narrowed, query, driver, after, limit), []
+    return _in_order(session, narrowed, query.sort, after, limit), []
+
+
+def _driver(session: Session, narrowed: Narrowed) -> str | None:
+    """Return the index that narrows the experts most, if it leaves few enough to sort; None for the ranking's index."""
+    filters: dict[str, list[ColumnElement[bool]]] = {}
+    if narrowed.models is not None:
+        filters["model"] = [Expert.model_id.in_(narrowed.models)]
+    numbers = [term for term in narrowed.numbers if term.field == EXPERT and not term.negated]
+    if numbers:
+        filters["expert"] = [placement_condition(term, Expert) for term in numbers]
+    counts = {}
+    for name, conditions in filters.items():
+        rows = _by_index(select(Expert.id).where(Expert.visible, *conditions), name).limit(GATHER_MAX + 1).subquery()
+        counts[name] = session.scalar(select(func.count()).select_from(rows)) or 0
+    best = min(counts, key=lambda name: counts[name], default=None)
+    return best if best is not None and counts[best] <= GATHER_MAX else None
+
+
+def _by_index(rows: Any, name: str) -> Any:
+    # SQLite has no statistics on a new catalog and would guess.
+    return rows.with_hint(Expert, f"INDEXED BY ix_experts_{name}", "sqlite")
+
+
+def _all_sorted(
+    session: Session, narrowed: Narrowed, query: Query, driver: str | None, after: Cursor | None, limit: int
+) -> list[Ranked]:
+    """Return the page of all matches, read through the index `driver` and then sorted."""
+    column = getattr(Expert, RANKINGS[query.sort.field])
+    # An organ has the same measures at all places, so its first place represents it.
+    first = func.min(Expert.id) if query.unique else Expert.id
+    matching = select(column.label("value"), first.label("id")).where(Expert.visible, *matches(narrowed, Expert))
+    matching = matching if driver is None else _by_index(matching, driver)
+    matched = (matching.group_by(Expert.organ_id, column) if query.unique else matching).subquery()
+    value, row_id = matched.c.value, matched.c.id
+    order = (value.desc(), row_id.desc()) if query.sort.descending else (value, row_id)
+    results: list[Ranked] = []
+    rows = select(value, row_id).order_by(*order)
+    if after is None or after.value is not None:
+        for part in parts_after(value, row_id, query.sort, after):
+            results += _read(session, rows.where(*part), limit - len(results))
+    missing = _missing(value, row_id, query.sort, after)
+    return results + _read(session, rows.where(*missing), limit - len(results))
+
+
+def _in_order(session: Session, narrowed: Narrowed, sort: Sort, after: Cursor | None, limit: int) -> list[Ranked]:
+    """Return the page by reading the index of the ranking in its order."""
+    measure = RANKINGS[sort.field]
+    column = getattr(Expert, measure)
+    order = (column.desc(), Expert.id.desc()) if sort.descending else (column, Expert.id)
+    rows = _by_index(select(column, Expert.id).where(Expert.visible, *matches(narrowed, Expert)), measure)
+    rows = rows.order_by(*order)
+    results: list[Ranked] = []
+    if (after is None or after.value is not None) and not wants_missing_only(narrowed.numbers, measure):
+        low, high = stretch(narrowed.numbers, measure)
+        bounds = [*([column >= low] if low is not None else []), *([column <= high] if high is not None else [])]
+        for part in parts_after(column, Expert.id, sort, after):
+            results += _read(session, rows.where(*part, *bounds), limit - len(results))
+    if not ranges(narrowed.numbers, measure):
+        missing = _missing(column, Expert.id, sort, after)
+        results += _read(session, rows.where(*missing), limit - len(results))
+    return results
+
+
+def _missing(value: Any, row_id: Any, sort: Sort, after: Cursor | None) -> list[ColumnElement[bool]]:
+    """Return the conditions of the rows without a value after `after`."""
+    conditions = [value.is_(None)]
+    if after is not None and after.value is None:
+        conditions.append(row_id < after.id if sort.descending else row_id > after.id)
+    return conditions
+
+
+def _read(session: Session, rows: Any, limit: int) -> list[Ranked]:
+    return [(value, row_id) for value, row_id in session.execute(rows.limit(limit))] if limit > 0 else []
+
+
+def _page(rows: Sequence[Ranked], sort: Sort, after: Cursor | None, limit: int) -> list[Ranked]:
+    direction = -1 if sort.descending else 1
+
+    def position(value: float | None, row_id: int) -> tuple[bool, float, int]:
+        return value is None, direction * (value or 0.0), direction * row_id
+
+    ordered = sorted(rows, key=lambda row: position(*row))
+    if after is not None:
+        ordered = [row for row in ordered if position(*row) > position(after.value, after.id)]
+    return ordered[:limit]
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """An expert to compare, with its sort value."""
+
+    id: int
+    organ_id: int
+    place: tuple[Slot, int]
+    shape: str
+    fingerprint: bytes
+    value: float | None
+
+
+def _compared(session: Session, narrowed: Narrowed, query: Query) -> tuple[list[Ranked], list[str]]:
+    """Return the matches with their likeness, or with the value that they are sorted by, and notes.
+
+    Only experts with a fingerprint are compared: with one organ (`like:`), or with the base's expert of the same number
+    at the same place.
+    """
+    is_sort = query.like is not None or query.sort.field == LIKENESS
+    column = None if is_sort else getattr(Expert, RANKINGS[query.sort.field])
+    if query.like is not None:
+        candidates, alike = _like(session, narrowed, query.like)
+    else:
+        candidates = _candidates(session, narrowed, column, ())
+        alike = _likeness_to_base(session, narrowed.base_id, candidates)
+    notes = [f"only the first {COMPARED_MAX} experts were compared: narrow the query"]
+    notes = notes if len(candidates) > COMPARED_MAX else []
+    rows: list[Ranked] = []
+    seen: set[int] = set()
+    for candidate in sorted(candidates[:COMPARED_MAX], key=lambda candidate: candidate.id):
+        likeness = alike.get(candidate.id)
+        is_repeated = query.unique and candidate.organ_id in seen
+        if is_repeated or (query.like is not None and likeness is None):
+            continue
+        if all(term.holds(likeness) for term in narrowed.likeness):
+            seen.add(candidate.organ_id)
+            rows.append((likeness if is_sort else candidate.value, candidate.id))
+    return rows, notes
+
+
+def _candidates(
+    session: Session, narrowed: Narrowed, column: Any, where: Sequence[ColumnElement[bool]]
+) -> list[_Candidate]:
+    place = (Expert.tower, Expert.block, Expert.slot, Expert.expert)
+    value = Expert.theta if column is None else column
+    statement = (
+        select(Expert.id, Expert.organ_id, *place, Organ.shape, Fingerprint.values, value)
+        .join(Organ, Organ.id == Expert.organ_id)
+        .join(Fingerprint, Fingerprint.organ_id == Expert.organ_id)
+        .where(Expert.visible, *matches(narrowed, Expert), *where)
+        .limit(COMPARED_MAX + 1)
+    )
+    driver = _driver(session, narrowed)
+    return [
+        _Candidate(row_id, organ_id, ((tower, block, slot), expert), shape, fingerprint, number)
+        for row_id, organ_id, tower, block, slot, expert, shape, fingerprint, number in session.execute(
+            statement if driver is None else _by_index(statement, driver)
+        )
+    ]
+
+
+def _like(session: Session, narrowed: Narrowed, prefix: str) -> tuple[list[_Candidate], dict[int, float | None]]:
+    """Return the experts with the shape of the organ `prefix`, and the likeness of each to it."""
+    from organs.registry.lineage import correlations  # imports numpy, which most searches do not need
+
+    organ, _ = organs_by_prefix(session, prefix, visible=True)[0]
+    own = session.get(Fingerprint, organ.id)
+    if own is None:
+        reason = "this organ has no fingerprint: it has fewer than 256 values, or a dtype that cannot be read"
+        raise BadQuery(f"like:{prefix}", reason)
+    candidates = _candidates(session, narrowed, None, [Organ.shape == organ.shape])
+    values = correlations(own.values, [candidate.fingerprint for candidate in candidates])
+    return candidates, dict(zip((candidate.id for candidate in candidates), values, strict=True))
+
+
+def _likeness_to_base(
+    session: Session, base_id: int | None, candidates: Sequence[_Candidate]
+) -> dict[int, float | None]:
+    """Return the likeness of each expert to the base's expert at the same place, where both can be compared."""
+    from organs.registry.lineage import paired_correlations  # imports numpy, which most searches do not need
+
+    if base_id is None:
+        return {}
+    own = {(expert.place, expert.number): expert for expert in model_experts(session, base_id)}
+    pairs: dict[int, tuple[bytes, bytes]] = {}
+    alike: dict[int, float | None] = {}
+    for candidate in candidates:
+        expert = own.get(candidate.place)
+        if expert is None or expert.shape != candidate.shape or expert.fingerprint is None:
+            continue
+        if expert.organ_id == candidate.organ_id:
+            alike[candidate.id] = 1.0
+        else:
+            pairs[candidate.id] = (expert.fingerprint, candidate.fingerprint)
+    return alike | dict(zip(pairs, paired_correlations(list(pairs.values())), strict=True))
+
+
+def load_experts(session: Session, ids: Sequence[int], likeness: Mapping[int, float | None]) -> tuple[PlacedOrgan, ...]:
+    """Return the experts `ids`, in that order."""
+    statement = _placed().where(among(Expert.id, ids))
+    organs = {
+        expert.id: _placed_expert(expert, *row, likeness=likeness.get(expert.id))
+        for expert, *row in session.execute(statement)
+    }
+    return tuple(organs[row_id] for row_id in ids)
+
+
+def experts_with_organ(session: Session, organ_id: int, limit: int = 100) -> list[PlacedOrgan]:
+    """Return the places of an organ as an expert in visible models, oldest first; in yanked models if there are none."""
+    statement = _placed().where(Expert.organ_id == organ_id).order_by(Expert.id).limit(limit)
+    visible = session.execute(statement.where(Expert.visible)).all()
+    rows = visible or session.execute(statement.where(Model.state == "yanked")).all()
+    return [_placed_expert(expert, *row) for expert, *row in rows]
+
+
+def _placed() -> Any:
+    return (
+        select(Expert, Placement.name, Model, Organ.shape, Blob.digest, Organ.nonfinite)
+        .join(Placement, Placement.id == Expert.placement_id)
+        .join(Model, Model.id == Expert.model_id)
+        .join(Organ, Organ.id == Expert.organ_id)
+        .join(Blob, Blob.id == Organ.blob_id)
+    )
+
+
+def _placed_expert(
+    expert: Expert,
+    name: str,
+    model: Model,
+    shape: str,
+    digest: str,
+    nonfinite: int | None,
+    *,
+    likeness: float | None = None,
+) -> PlacedOrgan:
+    return PlacedOrgan(
+        digest=Digest(digest),
+        model=model.full_name,
+        name=name,
+        type=expert.type,
+        tower=expert.tower,
+        block=expert.block,
+        slot=expert.slot,
+        expert=expert.expert,
+        dtype=expert.dtype,
+        shape=shape_of(shape),
+        size_bytes=expert.size_bytes,
+        architecture=model.architecture,
+        license=model.license,
+        nonfinite=nonfinite,
+        likeness=likeness,
+        model_state=model.state,
+        **{name: getattr(expert, name) for name in MEASURE_NAMES},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelExpert:
+    """An expert of a model, with the values that comparisons need."""
+
+    place: Slot
+    number: int
+    organ_id: int
+    digest: Digest
+    dtype: str
+    shape: str
+    theta: float | None
+    spectral_signal: float | None
+    fingerprint: bytes | None
+
+
+def model_experts(session: Session, model_id: int, places: Sequence[Slot] | None = None) -> list[ModelExpert]:
+    """Return the experts of a model by place and number: of all stacks, or of those at `places`."""
+    statement = (
+        select(
+            *(Expert.tower, Expert.block, Expert.slot, Expert.expert, Expert.organ_id),
+            *(Blob.digest, Expert.dtype, Organ.shape, Expert.theta, Expert.spectral_signal, Fingerprint.values),
+        )
+        .join(Organ, Organ.id == Expert.organ_id)
+        .join(Blob, Blob.id == Organ.blob_id)
+        .outerjoin(Fingerprint, Fingerprint.organ_id == Organ.id)
+        .where(Expert.model_id == model_id)
+        .order_by(Expert.placement_id, Expert.expert)
+    )
+    if places is not None:
+        blocks = sorted({place[1] for place in places if place[1] is not None})
+        statement = statement.where(Expert.slot.in_(sorted({place[2] for place in places})), Expert.block.in_(blocks))
+    rows = _by_index(statement, "model")
+    wanted = None if places is None else set(places)
+    experts = (
+        ModelExpert((tower, block, slot), number, organ_id, Digest(digest), *more)
+        for tower, block, slot, number, organ_id, digest, *more in session.execute(rows)
+    )
+    return [expert for expert in experts if wanted is None or expert.place in wanted]
