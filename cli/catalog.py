@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 from collections.abc import Collection, Sequence
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
@@ -44,7 +45,7 @@ from organs.registry.measures import BY_FIELD, MEASURES
 if TYPE_CHECKING:
     from organs.registry.entities.about import Figures
     from organs.registry.entities.chimera import Chimera
-    from organs.registry.entities.comparison import Comparison
+    from organs.registry.entities.comparison import ComparedStack, Comparison
     from organs.registry.entities.report import Report, ReportSection
     from organs.registry.interface import Registry
     from organs.registry.models import ModelDetails
@@ -139,7 +140,7 @@ def _first_columns(parsed: Query) -> dict[str, str]:
 
 def _row(organ: PlacedOrgan) -> list[object]:
     numbers = [theta_text(organ.theta), share_text(organ.spectral_signal), size_text(organ.size_bytes)]
-    name = f"{organ.name} {NONFINITE_MARK}" if organ.nonfinite else organ.name
+    name = f"{organ.label} {NONFINITE_MARK}" if organ.nonfinite else organ.label
     return [organ.digest[:12], organ.model, name, organ.type, organ.dtype, *numbers]
 
 
@@ -308,6 +309,11 @@ def print_organ(organ: Organ) -> None:
     if organ.nonfinite != 0:
         counted = "not counted yet" if organ.nonfinite is None else f"{organ.nonfinite:,}"
         click.echo(f"values that are NaN or infinite: {counted}")
+    if organ.experts:
+        click.echo(f"a stack of {organ.experts} experts, each stored and measured as an organ of its own")
+        for place in organ.places[:1]:
+            terms = f"expert>=0 model:{place.model} block:{place.block} slot:{place.slot}"
+            click.echo(f"to list them: organ search {shlex.quote(plain(terms))}")
     for other in organ.also:
         click.echo(f"the same bytes are also registered as {plain(other.dtype)} {'x'.join(map(str, other.shape))}")
     for reading in organ.measurements:
@@ -316,7 +322,7 @@ def print_organ(organ: Organ) -> None:
         click.echo()
         print_sentence("docs/numbers.md explains these numbers and their limits.")
     click.echo()
-    print_table(("model", "tensor", "type"), [(place.model, place.name, place.type) for place in organ.places])
+    print_table(("model", "tensor", "type"), [(place.model, place.label, place.type) for place in organ.places])
     print_made(organ.made)
 
 
@@ -662,6 +668,7 @@ def _place(path: Path, data: bytes) -> None:
 
 
 CHANGED_SHOWN = 10
+EXPERTS_SHOWN = 8
 NAMES_SHOWN = 10
 BLOCKS_SHOWN = 100
 _COMPARE_NUMBERS = ("θ first", "θ second", "difference", "likeness", "compared", "block")
@@ -692,6 +699,7 @@ def compare(first: str, second: str, as_json: bool) -> None:
         _print_blocks(result)
         if result.kinship != Kinship.UNRELATED:  # otherwise neither was made from the other
             _print_changed(result)
+            _print_experts(result)
         _print_left_out(result)
         _print_differences(result)
 
@@ -764,6 +772,26 @@ def _print_changed(result: Comparison) -> None:
         for organ in result.unequal[:CHANGED_SHOWN]
     ]
     print_table(("tensor", "type", "likeness", "θ first", "θ second"), rows, _COMPARE_NUMBERS)
+
+
+def _print_experts(result: Comparison) -> None:
+    if not result.stacks:
+        return
+    click.echo()
+    print_sentence(f"Experts: {result.experts_sentence} With the likeness of each in brackets:")
+    rows = [
+        (stack.name, f"{stack.differ} of {stack.experts}", _expert_texts(stack))
+        for stack in result.stacks[:CHANGED_SHOWN]
+    ]
+    print_table(("stack", "differ", "experts"), rows)
+    if len(result.stacks) > CHANGED_SHOWN:
+        click.echo(f"… and {len(result.stacks) - CHANGED_SHOWN} more stacks, all of them with --json")
+
+
+def _expert_texts(stack: ComparedStack) -> str:
+    shown = [f"{expert.expert} ({share_text(expert.likeness)})" for expert in stack.changed[:EXPERTS_SHOWN]]
+    more = [f"and {stack.differ - len(shown)} more"] if stack.differ > len(shown) else []
+    return ", ".join([*shown, *more])
 
 
 def _print_left_out(result: Comparison) -> None:

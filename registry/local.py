@@ -178,11 +178,10 @@ class LocalRegistry:
     def compare(self, first: str, second: str) -> Comparison:
         """Return two models side by side: how similar their weights are, and what else differs."""
         from organs.registry.catalog.queries.models import model_by_text
-        from organs.registry.relatives.comparison import compare_models, registered_model
+        from organs.registry.relatives.comparison import compare_registered
 
         with self.catalog.reading() as session:
-            sides = [registered_model(session, model_by_text(session, name)) for name in (first, second)]
-        return compare_models(*sides)
+            return compare_registered(session, model_by_text(session, first), model_by_text(session, second))[0]
 
     def report(self, model: str | None = None, *, limit: int | None = None) -> Report:
         """Return the report on the registry, or on a model; a list has at most `limit` rows."""

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from organs.registry.amounts import names_text
 from organs.registry.entities.base import (
     ITEMS_MAX,
     Count,
@@ -78,6 +79,31 @@ class ComparedOrgan(Entity, frozen=True, kw_only=True):
     second_digest: Digest | None
 
 
+class ComparedExpert(Entity, frozen=True, kw_only=True):
+    """One expert that differs between two stacks."""
+
+    expert: Annotated[Count, Meta(description="The number in the stack, from 0.")]
+    likeness: Annotated[Likeness | None, Meta(description="Null if the two cannot be compared.")]
+    first_theta: Theta | None
+    second_theta: Theta | None
+    first_digest: Digest
+    second_digest: Digest
+
+
+class ComparedStack(Entity, frozen=True, kw_only=True):
+    """Two stacks of experts at the same place, of which some experts differ."""
+
+    name: Text
+    tower: Word
+    block: Block
+    slot: Text
+    experts: Annotated[Count, Meta(description="Experts in each of the two stacks.")]
+    differ: Annotated[Count, Meta(description="Experts whose bytes are not the same.")]
+    changed: Annotated[
+        tuple[ComparedExpert, ...], Meta(max_length=ITEMS_MAX, description="By number; at most 1,000 in all stacks.")
+    ]
+
+
 class ShapeDifference(Entity, frozen=True, kw_only=True):
     """A place where two models have organs of different shapes."""
 
@@ -107,6 +133,8 @@ class Comparison(Entity, frozen=True, kw_only=True):
     types: Annotated[tuple[ComparedType, ...], Meta(max_length=ITEMS_MAX)]
     blocks: Annotated[tuple[ComparedBlock, ...], Meta(max_length=ITEMS_MAX)]
     changed: Annotated[tuple[ComparedOrgan, ...], Meta(max_length=ITEMS_MAX, description="The least similar first.")]
+    stacks: Annotated[tuple[ComparedStack, ...], Meta(max_length=ITEMS_MAX)] = ()
+    """Stacks of experts that are not the same, in registered models whose experts are recorded."""
     only_first: Annotated[Texts, Meta(description="Organs that only the first model has.")]
     only_second: Annotated[Texts, Meta(description="Organs that only the second model has.")]
     shapes_differ: Annotated[tuple[ShapeDifference, ...], Meta(max_length=ITEMS_MAX)]
@@ -122,6 +150,21 @@ class Comparison(Entity, frozen=True, kw_only=True):
         """Whether more than half of the organs, but not all, have the same bytes."""
         most = max(self.organs.first, self.organs.second)
         return most < 2 * self.organs.identical < 2 * most
+
+    @property
+    def experts_sentence(self) -> str:
+        """The experts that differ, in one sentence; empty if there are none."""
+        if not self.stacks:
+            return ""
+        first = self.stacks[0]
+        places = f"in {first.name}" if len(self.stacks) == 1 else f"in each of {len(self.stacks)} stacks"
+        numbers = {tuple(expert.expert for expert in stack.changed) for stack in self.stacks}
+        counts = {(stack.differ, stack.experts) for stack in self.stacks}
+        if len(numbers) == len(counts) == 1 and first.differ == len(first.changed) < first.experts:
+            listed = [str(expert.expert) for expert in first.changed]
+            return f"{first.differ} of {first.experts} experts differ {places}: {names_text(listed)}."
+        differ, total = (sum(count) for count in zip(*((s.differ, s.experts) for s in self.stacks), strict=True))
+        return f"{differ:,} of {total:,} experts differ in {len(self.stacks)} stacks."
 
     @property
     def unequal(self) -> tuple[ComparedOrgan, ...]:

@@ -79,8 +79,12 @@ class PlacedOrgan(Measures, frozen=True, kw_only=True):
     model_state: Word = "visible"
 
     def __repr__(self) -> str:
-        expert = "" if self.expert is None else f", expert {self.expert},"
-        return f"<{self.name}{expert} of {self.model}: {self.shape_text} {self.dtype}, θ {theta_text(self.theta)}>"
+        return f"<{self.label} of {self.model}: {self.shape_text} {self.dtype}, θ {theta_text(self.theta)}>"
+
+    @property
+    def label(self) -> str:
+        """The tensor as text for people; an expert with its number: `blk.0.ffn_up_exps.weight[17]`."""
+        return self.name if self.expert is None else f"{self.name}[{self.expert}]"
 
     @property
     def shape_text(self) -> str:
@@ -243,6 +247,7 @@ class Organ(Entity, frozen=True, kw_only=True):
     size_bytes: Bytes
     stored_bytes: Annotated[Count, Meta(description="Bytes in the store, after compression.")]
     codec: Annotated[str, Meta(max_length=64, description="The compression and its version.")]
+    experts: Annotated[Count, Meta(description="Experts in a stack that is stored as its experts, else 0.")] = 0
     state: Annotated[str, Meta(max_length=64, description="`corrupt` if the stored bytes failed a check.")]
     measurements: Annotated[tuple[Measurement, ...], Meta(max_length=64)]
     also: Annotated[tuple[OtherForm, ...], Meta(max_length=PLACES_MAX)]
@@ -276,7 +281,7 @@ def organs_html(organs: Sequence[PlacedOrgan]) -> str:
 
 def _row(organ: PlacedOrgan) -> tuple[str, ...]:
     return (
-        *(organ.digest[:12], organ.model, organ.name, organ.type, organ.dtype, organ.shape_text),
+        *(organ.digest[:12], organ.model, organ.label, organ.type, organ.dtype, organ.shape_text),
         *(theta_text(organ.theta), share_text(organ.signal), share_text(organ.spectral_signal)),
         size_text(organ.size_bytes),
     )

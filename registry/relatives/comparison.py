@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
+from msgspec import structs
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import Slot
+from organs.registry.catalog.queries.experts import ModelExpert, model_experts
 from organs.registry.catalog.queries.models import facts_of, metadata_of
 from organs.registry.catalog.queries.relatives import ComparablePlacement, comparable_organs, organ_digests
 from organs.registry.catalog.tables import Model
@@ -17,7 +19,9 @@ from organs.registry.digest import Digest
 from organs.registry.entities.comparison import (
     ComparedBlock,
     ComparedCounts,
+    ComparedExpert,
     ComparedOrgan,
+    ComparedStack,
     ComparedType,
     Comparison,
     FactDifference,
@@ -25,8 +29,18 @@ from organs.registry.entities.comparison import (
     ShapeDifference,
 )
 from organs.registry.errors import BadQuery
-from organs.registry.lineage import ComparableOrgan, Kinship, Similarity, is_another_encoding, similarity
+from organs.registry.lineage import (
+    ComparableOrgan,
+    Kinship,
+    Similarity,
+    is_another_encoding,
+    paired_correlations,
+    similarity,
+)
 
+EXPERTS_LISTED_MAX = 1000
+"""The most experts that a comparison lists; it counts all that differ."""
+STACK_DIMENSIONS = 3
 PAGE_TENSORS_MAX = 10_000
 """Tensors of a model that a page or an answer lists or compares. Usual models have a few thousand."""
 
@@ -55,6 +69,76 @@ def registered_model(session: Session, model: Model, tensors_max: int | None = N
     facts = facts_of(model, metadata_of(session, model.id), (placed.organ.dtype for placed in organs))
     digests = {identity: Digest(digest) for identity, digest in organ_digests(session, model.id).items()}
     return ComparedModel(model.full_name, model.digest, organs, model.kind, facts, digests)
+
+
+def compare_registered(
+    session: Session, first: Model, second: Model, tensors_max: int | None = None
+) -> tuple[Comparison, ComparedModel, ComparedModel]:
+    """Compare two registered models, also the single experts of their stacks; return the two sides as well.
+
+    Raises BadQuery for a model with more than `tensors_max` tensors.
+    """
+    own, other = (registered_model(session, model, tensors_max) for model in (first, second))
+    stacks = _compare_stacks(session, (first.id, own), (second.id, other))
+    return structs.replace(compare_models(own, other), stacks=tuple(stacks)), own, other
+
+
+def _compare_stacks(
+    session: Session, first: tuple[int, ComparedModel], second: tuple[int, ComparedModel]
+) -> Iterator[ComparedStack]:
+    """Yield the stacks of experts that differ, in the order of their places."""
+    firsts, seconds = _by_slot(first[1]), _by_slot(second[1])
+    places = [
+        slot
+        for slot, placed in firsts.items()
+        if len(placed.organ.shape) == STACK_DIMENSIONS
+        and slot in seconds
+        and seconds[slot].organ.identity != placed.organ.identity
+    ]
+    if not places:
+        return
+    own, other = (_experts_by_place(session, model_id, places) for model_id in (first[0], second[0]))
+    listed = 0
+    for place in places:
+        if place in own and place in other and len(own[place]) == len(other[place]):
+            pairs = [pair for pair in zip(own[place], other[place], strict=True) if pair[0].digest != pair[1].digest]
+            changed = tuple(_compare_experts(pairs[: EXPERTS_LISTED_MAX - listed]))
+            listed += len(changed)
+            tower, block, slot = place
+            yield ComparedStack(
+                name=firsts[place].name,
+                tower=tower,
+                block=block,
+                slot=slot,
+                experts=len(own[place]),
+                differ=len(pairs),
+                changed=changed,
+            )
+
+
+def _experts_by_place(session: Session, model_id: int, places: Sequence[Slot]) -> dict[Slot, list[ModelExpert]]:
+    experts: dict[Slot, list[ModelExpert]] = {}
+    for expert in model_experts(session, model_id, places):
+        experts.setdefault(expert.place, []).append(expert)
+    return experts
+
+
+def _compare_experts(pairs: Sequence[tuple[ModelExpert, ModelExpert]]) -> Iterator[ComparedExpert]:
+    comparable = {
+        own.number: (own.fingerprint, other.fingerprint)
+        for own, other in pairs
+        if own.fingerprint is not None and other.fingerprint is not None and own.shape == other.shape
+    }
+    likeness = dict(zip(comparable, paired_correlations(list(comparable.values())), strict=True))
+    for own, other in pairs:
+        yield ComparedExpert(
+            expert=own.number,
+            likeness=likeness.get(own.number),
+            first_theta=own.theta,
+            second_theta=other.theta,
+            first_digest=own.digest,
+            second_digest=other.digest,
+        )
 
 
 def compare_models(first: ComparedModel, second: ComparedModel) -> Comparison:

@@ -44,7 +44,7 @@ from organs.registry.errors import BadDigest, BadName, BadRequest, NotFound
 from organs.registry.models import model_page
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.relatives import resolve_declared
-from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, compare_models, registered_model
+from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, compare_registered
 from organs.registry.relatives.families import FAMILIES_DEFAULT, FAMILIES_MAX, families, family_of
 from organs.registry.relatives.lineage import lineage_of
 from organs.web.api.operation import (
@@ -275,8 +275,8 @@ def compare() -> Comparison:
     """
     first, second = _requested_model("first"), _requested_model("second")
     with reading(settings().search_seconds) as session:
-        sides = [registered_model(session, model_by_name(session, name), PAGE_TENSORS_MAX) for name in (first, second)]
-    return compare_models(*sides)
+        own, other = (model_by_name(session, name) for name in (first, second))
+        return compare_registered(session, own, other, PAGE_TENSORS_MAX)[0]
 
 
 def _model(session: Session, namespace: str, name: str) -> tables.Model:

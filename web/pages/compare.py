@@ -15,7 +15,7 @@ from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.report import Cell
 from organs.registry.errors import BadName, BadQuery, NotFound
 from organs.registry.names import parse_model_name
-from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, compare_models, organ_changes, registered_model
+from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, compare_registered, organ_changes
 from organs.web.error_pages import status_of
 from organs.web.pages.anatomy import anatomy
 from organs.web.pages.lineage import offered_names
@@ -29,6 +29,9 @@ COLUMNS = (
 )
 """Columns of the compared organs in a CSV file."""
 CHANGED_SHOWN = 20
+STACKS_SHOWN = 20
+EXPERTS_SHOWN = 12
+"""Experts of one stack that the page lists."""
 NAMES_SHOWN = 100
 BLOCKS_SHOWN = 200
 
@@ -58,9 +61,9 @@ def compare() -> Page:
 
 def _compare(session: Session, names: list[str]) -> tuple[Comparison, tuple[PlacedOrgan, ...], dict[Slot, OrganChange]]:
     """Return the comparison, the organs of the second model, and the change of each organ."""
-    rows = [model_by_name(session, parse_model_name(name)) for name in names]
-    first, second = (registered_model(session, row, PAGE_TENSORS_MAX) for row in rows)
-    return compare_models(first, second), organs_of_model(session, rows[1]), organ_changes(first, second)
+    own, other = (model_by_name(session, parse_model_name(name)) for name in names)
+    result, first, second = compare_registered(session, own, other, PAGE_TENSORS_MAX)
+    return result, organs_of_model(session, other), organ_changes(first, second)
 
 
 def _cell(organ: ComparedOrgan, column: str) -> Cell:
@@ -80,6 +83,8 @@ def _details(result: Comparison, organs: Sequence[PlacedOrgan], changes: dict[Sl
         "grid": anatomy(organs, "alike", changes) if result.is_comparable and organs else None,
         "changed_shown": result.unequal[:CHANGED_SHOWN],
         "changed_count": len(result.unequal),
+        "stacks_shown": result.stacks[:STACKS_SHOWN],
+        "experts_shown": EXPERTS_SHOWN,
         "blocks_shown": result.blocks[:BLOCKS_SHOWN],
         "cut": {name: getattr(result, name)[:NAMES_SHOWN] for name in lists},
         "csv": with_parameters(url_for("pages.compare_csv"), {"first": result.first, "second": result.second}),

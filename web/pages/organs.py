@@ -103,7 +103,20 @@ TYPE = Column("type", "type, tensor type, shape", classes="hide-small")
 SIZE = Column("size", "size", "Size of the organ in a GGUF file.", sort="size")
 GAIN_COLUMNS = ("gain", "gain_margin", "gain_on")
 _CSV_MEMBERS = (
-    *("digest", "model", "name", "type", "tower", "block", "slot", "dtype", "shape", "size_bytes", *MEASURE_NAMES),
+    *(
+        "digest",
+        "model",
+        "name",
+        "type",
+        "tower",
+        "block",
+        "slot",
+        "expert",
+        "dtype",
+        "shape",
+        "size_bytes",
+        *MEASURE_NAMES,
+    ),
     *("architecture", "license", "nonfinite", "likeness", "model_state"),
 )
 CSV_COLUMNS = (*_CSV_MEMBERS, *GAIN_COLUMNS)

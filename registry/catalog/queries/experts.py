@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.cursor import Cursor
 from organs.registry.catalog.queries.fitting import among
-from organs.registry.catalog.queries.organs import organs_by_prefix, shape_of
+from organs.registry.catalog.queries.organs import expert_rows, organs_by_prefix, placed_expert
 from organs.registry.catalog.queries.search_plan import (
     GATHER_MAX,
     RANKINGS,
@@ -25,11 +25,10 @@ from organs.registry.catalog.queries.search_plan import (
     wants_missing_only,
 )
 from organs.registry.catalog.search import EXPERT, LIKENESS, Query, Sort
-from organs.registry.catalog.tables import Blob, Expert, Fingerprint, Model, Organ, Placement
+from organs.registry.catalog.tables import Blob, Expert, Fingerprint, Organ
 from organs.registry.digest import Digest
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import BadQuery
-from organs.registry.measures import MEASURE_NAMES
 
 COMPARED_MAX = 20_000
 """The most experts that one search compares."""
@@ -238,61 +237,12 @@ def _likeness_to_base(
 
 def load_experts(session: Session, ids: Sequence[int], likeness: Mapping[int, float | None]) -> tuple[PlacedOrgan, ...]:
     """Return the experts `ids`, in that order."""
-    statement = _placed().where(among(Expert.id, ids))
+    statement = expert_rows().where(among(Expert.id, ids))
     organs = {
-        expert.id: _placed_expert(expert, *row, likeness=likeness.get(expert.id))
+        expert.id: placed_expert(expert, *row, likeness=likeness.get(expert.id))
         for expert, *row in session.execute(statement)
     }
     return tuple(organs[row_id] for row_id in ids)
-
-
-def experts_with_organ(session: Session, organ_id: int, limit: int = 100) -> list[PlacedOrgan]:
-    """Return the places of an organ as an expert in visible models, oldest first; in yanked models if there are none."""
-    statement = _placed().where(Expert.organ_id == organ_id).order_by(Expert.id).limit(limit)
-    visible = session.execute(statement.where(Expert.visible)).all()
-    rows = visible or session.execute(statement.where(Model.state == "yanked")).all()
-    return [_placed_expert(expert, *row) for expert, *row in rows]
-
-
-def _placed() -> Any:
-    return (
-        select(Expert, Placement.name, Model, Organ.shape, Blob.digest, Organ.nonfinite)
-        .join(Placement, Placement.id == Expert.placement_id)
-        .join(Model, Model.id == Expert.model_id)
-        .join(Organ, Organ.id == Expert.organ_id)
-        .join(Blob, Blob.id == Organ.blob_id)
-    )
-
-
-def _placed_expert(
-    expert: Expert,
-    name: str,
-    model: Model,
-    shape: str,
-    digest: str,
-    nonfinite: int | None,
-    *,
-    likeness: float | None = None,
-) -> PlacedOrgan:
-    return PlacedOrgan(
-        digest=Digest(digest),
-        model=model.full_name,
-        name=name,
-        type=expert.type,
-        tower=expert.tower,
-        block=expert.block,
-        slot=expert.slot,
-        expert=expert.expert,
-        dtype=expert.dtype,
-        shape=shape_of(shape),
-        size_bytes=expert.size_bytes,
-        architecture=model.architecture,
-        license=model.license,
-        nonfinite=nonfinite,
-        likeness=likeness,
-        model_state=model.state,
-        **{name: getattr(expert, name) for name in MEASURE_NAMES},
-    )
 
 
 @dataclass(frozen=True, slots=True)

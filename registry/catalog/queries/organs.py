@@ -354,6 +354,7 @@ def organ_detail(session: Session, prefix: str, *, visible: bool = False) -> ent
     """
     rows = organs_by_prefix(session, prefix, visible=visible)
     organ, blob = rows[0]
+    parts = _parts_of(session, [blob.id]).get(blob.id, [])
     return entities.Organ(
         digest=Digest(blob.digest),
         dtype=organ.dtype,
@@ -361,7 +362,8 @@ def organ_detail(session: Session, prefix: str, *, visible: bool = False) -> ent
         elements=organ.elements,
         nonfinite=organ.nonfinite,
         size_bytes=blob.size_bytes,
-        stored_bytes=blob.stored_bytes,
+        stored_bytes=sum(part.stored_bytes for part in parts) or blob.stored_bytes,
+        experts=len(parts),
         codec=f"{blob.codec}/{blob.codec_version}",
         state=blob.state,
         measurements=_measurements(session, organ),
@@ -373,7 +375,8 @@ def organ_detail(session: Session, prefix: str, *, visible: bool = False) -> ent
             placed_organ(placement, model, row.shape, blob.digest, row.nonfinite)
             for row, _ in rows
             for placement, model in places_of_organ(session, row.id)
-        ),
+        )
+        + tuple(place for row, _ in rows for place in experts_with_organ(session, row.id)),
         made=made_organs(session, blob.digest),
         made_into=derived_organs(session, blob.digest),
     )
@@ -404,6 +407,57 @@ def placed_organ(placement: Placement, model: Model, shape: str, digest: str, no
         nonfinite=nonfinite,
         model_state=model.state,
         **{name: getattr(placement, name) for name in MEASURE_NAMES},
+    )
+
+
+def experts_with_organ(session: Session, organ_id: int, limit: int = 100) -> list[PlacedOrgan]:
+    """Return the places of an organ as an expert, chosen as by `places_of_organ`."""
+    statement = expert_rows().where(Expert.organ_id == organ_id).order_by(Expert.id).limit(limit)
+    visible = session.execute(statement.where(Expert.visible)).all()
+    rows = visible or session.execute(statement.where(Model.state == "yanked")).all()
+    return [placed_expert(expert, *row) for expert, *row in rows]
+
+
+def expert_rows() -> Any:
+    """Return a SELECT of the arguments of `placed_expert`."""
+    return (
+        select(Expert, Placement.name, Model, Organ.shape, Blob.digest, Organ.nonfinite)
+        .join(Placement, Placement.id == Expert.placement_id)
+        .join(Model, Model.id == Expert.model_id)
+        .join(Organ, Organ.id == Expert.organ_id)
+        .join(Blob, Blob.id == Organ.blob_id)
+    )
+
+
+def placed_expert(
+    expert: Expert,
+    name: str,
+    model: Model,
+    shape: str,
+    digest: str,
+    nonfinite: int | None,
+    *,
+    likeness: float | None = None,
+) -> PlacedOrgan:
+    """Return an expert of a stack called `name` in `model`."""
+    return PlacedOrgan(
+        digest=Digest(digest),
+        model=model.full_name,
+        name=name,
+        type=expert.type,
+        tower=expert.tower,
+        block=expert.block,
+        slot=expert.slot,
+        expert=expert.expert,
+        dtype=expert.dtype,
+        shape=shape_of(shape),
+        size_bytes=expert.size_bytes,
+        architecture=model.architecture,
+        license=model.license,
+        nonfinite=nonfinite,
+        likeness=likeness,
+        model_state=model.state,
+        **{name: getattr(expert, name) for name in MEASURE_NAMES},
     )
 
 
