@@ -62,22 +62,29 @@ EXPERTS = 8
 
 
 def expert_model(
-    name: str = "Mixture", blocks: int = 2, seed: int = 0, changed: Mapping[int, int] | None = None
+    name: str = "Mixture",
+    blocks: int = 2,
+    seed: int = 0,
+    changed: Mapping[int, int] | None = None,
+    dtype: str = "F16",
 ) -> bytes:
     """Return a complete mixture of experts; `changed` has the seeds of experts that have other values, by number."""
     tensors = block_tensors(blocks, seed=seed)
     for block in range(blocks):
         tensors.append(weight_tensor(f"blk.{block}.ffn_gate_inp.weight", (64, EXPERTS), seed, "F32"))
-        tensors += [expert_stack(f"blk.{block}.ffn_{part}_exps.weight", seed, changed) for part in ("gate", "up")]
+        names = [f"blk.{block}.ffn_{part}_exps.weight" for part in ("gate", "up")]
+        tensors += [expert_stack(name, seed, changed, dtype) for name in names]
     more = [unsigned("llama.expert_count", EXPERTS), unsigned("llama.expert_used_count", 2)]
     return file_bytes([*block_metadata(name, blocks), *more], tensors)
 
 
-def expert_stack(name: str, seed: int = 0, changed: Mapping[int, int] | None = None) -> tuple[TensorSpec, bytes]:
-    """Return a stack of EXPERTS matrices of 64 × 48 values in F16."""
+def expert_stack(
+    name: str, seed: int = 0, changed: Mapping[int, int] | None = None, dtype: str = "F16"
+) -> tuple[TensorSpec, bytes]:
+    """Return a stack of EXPERTS matrices of 64 × 48 values."""
     seeds = dict.fromkeys(range(EXPERTS), seed) | dict(changed or {})
-    parts = [weight_tensor(f"{name}.{number}", (64, 48), seeds[number])[1] for number in range(EXPERTS)]
-    return TensorSpec(name, (64, 48, EXPERTS), dtype_by_name("F16")), b"".join(parts)
+    parts = [weight_tensor(f"{name}.{number}", (64, 48), seeds[number], dtype)[1] for number in range(EXPERTS)]
+    return TensorSpec(name, (64, 48, EXPERTS), dtype_by_name(dtype)), b"".join(parts)
 
 
 def token_array(tokens: list[bytes], kind: str = "tokens") -> KeyValue:

@@ -54,6 +54,7 @@ class RecipeBuilder(ABC):
         type: Words = None,  # noqa: A002  # the recipe's word
         slot: Words = None,
         blocks: Blocks = None,
+        experts: Blocks = None,
         sort: str = "",
         strangers: bool = False,
     ) -> Self:
@@ -61,11 +62,12 @@ class RecipeBuilder(ABC):
 
         The results of a query are in the order `sort`, by default `-likeness`: the most similar organs first. They are
         organs of kin of the base, unless the query names models (`model:acme/tiny`) or `strangers` is true. `type`,
-        `slot` and `blocks` select the places; by default all places that fit. Like every step, it raises BadRecipe for
-        invalid values, for example a graft with both a donor and a query.
+        `slot` and `blocks` select the places; by default all places that fit. With `experts`, only these experts of the
+        selected stacks are taken. Like every step, it raises BadRecipe for invalid values, for example a graft with
+        both a donor and a query.
         """
         query = {"where": where, "sort": sort or None, "strangers": strangers or None}
-        graft = {"from": donor, **query, **_selection(type, slot, blocks)}
+        graft = {"from": donor, **query, **_selection(type, slot, blocks, experts)}
         return self._with(grafts=(*self.recipe.grafts, *self._read(grafts=[graft]).grafts))
 
     def adapter(self, name: str, scale: float = 1.0) -> Self:
@@ -81,10 +83,11 @@ class RecipeBuilder(ABC):
         type: Words = None,  # noqa: A002  # the recipe's word
         slot: Words = None,
         blocks: Blocks = None,
+        experts: Blocks = None,
         keep: float | None = None,
     ) -> Self:
         """Purify organs of the result. `method` is `spectral` or `fractal`; `spectral` keeps `keep` of the energy."""
-        step = {"method": method, "where": where or None, "keep": keep, **_selection(type, slot, blocks)}
+        step = {"method": method, "where": where or None, "keep": keep, **_selection(type, slot, blocks, experts)}
         return self._with(purify=(*self.recipe.purify, *self._read(purify=[step]).purify))
 
     def encode(self, dtype: str) -> Self:
@@ -134,11 +137,12 @@ class RecipeBuilder(ABC):
         return replace(self, recipe=replace(self.recipe, **changes))  # type: ignore[arg-type]
 
 
-def _selection(types: Words, slots: Words, blocks: Blocks) -> dict[str, object]:
+def _selection(types: Words, slots: Words, blocks: Blocks, experts: Blocks) -> dict[str, object]:
     return {
         "type": _words(types),
         "slot": _words(slots),
         "blocks": blocks if isinstance(blocks, int) else _words(blocks),
+        "experts": experts if isinstance(experts, int) else _words(experts),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import IO, Any
 from sqlalchemy.orm import Session
 from threadpoolctl import threadpool_limits
 
+from organs.registry.anatomy import place_of
 from organs.registry.assembly import (
     FilePlan,
     FileStream,
@@ -47,6 +48,7 @@ from organs.registry.catalog.register.organs import (
     end_ingest,
     lease_blobs,
     record_blobs,
+    record_stacks,
     renew_lease,
     shape_text,
 )
@@ -75,7 +77,8 @@ from organs.registry.errors import (
     OrganError,
     StoreUnwritable,
 )
-from organs.registry.gguf import Header, HeaderSource, read_header
+from organs.registry.experts import expert_count, expert_shape
+from organs.registry.gguf import DType, Header, HeaderSource, read_header
 from organs.registry.gguf.header import around, field_type_text, field_value_text, large_values
 from organs.registry.gguf.read import tags_of
 from organs.registry.measure import Measurement, count_nonfinite_in, measure
@@ -90,6 +93,7 @@ from organs.registry.store.files import (
 )
 from organs.registry.transform import Adapter, Plain, Purification, PurifyMethod, computed
 from organs.registry.transform import Computation as Transformation
+from organs.registry.transform.values import Read
 
 SPOOLED_MAX_BYTES = 64 * 1024 * 1024
 """A result up to this size waits for its digest in memory, a larger one in a temporary file."""
@@ -102,29 +106,142 @@ Rows = Mapping[Digest, BlobRow]
 
 @dataclass(frozen=True, slots=True)
 class ComputedOrgan:
-    """A computed organ; its bytes are durable, its row is not written yet."""
+    """A computed organ; its bytes are durable, its rows are not written yet."""
 
     digest: Digest
     size_bytes: int
-    blob: StoredBlob
+    blobs: tuple[StoredBlob, ...]
+    """The organ; of a stack, the experts that were not stored before."""
     measurement: Measurement
+    parts: tuple[Digest, ...] = ()
+    """The experts of a stack."""
+    experts: Mapping[OrganKey, Measurement] = field(default_factory=dict)
+    """The measurements of the experts that were not stored before."""
 
 
-def compute_organ(store: BlobStore, computation: Computation, rows: Rows) -> ComputedOrgan:
-    """Compute an organ from the blobs `rows` of its ingredients, and store it.
+def compute_organ(
+    store: BlobStore, computation: Computation, rows: Rows, stored: Callable[[Collection[Digest]], Collection[Digest]]
+) -> ComputedOrgan:
+    """Compute an organ from the blobs `rows` of its ingredients, and store it; a stack is stored as its experts.
 
-    Raises BadOrgan with the tensor's name, StoreError; then nothing is stored.
+    `stored` returns which of some digests need not be stored. Raises BadOrgan with the tensor's name, StoreError; then
+    nothing is stored.
     """
     with ExitStack() as opened, threadpool_limits(1, "blas"):
-        transformation = _transformation(store, computation, rows, opened)
+        pieces = _computed_pieces(store, computation, rows, opened)
         spool = opened.enter_context(tempfile.SpooledTemporaryFile(SPOOLED_MAX_BYTES))
-        digest, size_bytes = _write_spool(spool, computed(transformation), computation.source.name)
-        read = _reader_of(spool)
-        nonfinite = count_nonfinite_in(_pieces(spool), computation.dtype)
-        measurement = replace(measure(read, computation.source.shape, computation.dtype), nonfinite=nonfinite)
+        digest, size_bytes = _write_spool(spool, pieces, computation.source.name)
+        measurement = _measure(_Slice(spool, 0, size_bytes), computation.source.shape, computation.dtype)
+        source = computation.source
+        count = expert_count(place_of(source.name), source.shape, computation.dtype)
+        if count:
+            experts = [_Slice(spool, number * size_bytes // count, size_bytes // count) for number in range(count)]
+            return _store_stack(store, computation, experts, digest, measurement, stored)
         spool.seek(0)
         blob = store.put_organ(digest, size_bytes, codec_for(computation.dtype.name), spool.read)
-    return ComputedOrgan(digest, size_bytes, blob, measurement)
+    return ComputedOrgan(digest, size_bytes, (blob,), measurement)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """A range of the bytes of a computed organ."""
+
+    spool: IO[bytes]
+    begin: int
+    size_bytes: int
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the slice."""
+        self.spool.seek(self.begin + offset)
+        return self.spool.read(size)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield all bytes in order."""
+        for offset in range(0, self.size_bytes, PIECE_BYTES):
+            yield self.read(offset, min(PIECE_BYTES, self.size_bytes - offset))
+
+
+def _measure(organ: _Slice, shape: tuple[int, ...], dtype: DType) -> Measurement:
+    nonfinite = count_nonfinite_in(organ.pieces(), dtype)
+    return replace(measure(organ.read, shape, dtype), nonfinite=nonfinite)
+
+
+def _store_stack(
+    store: BlobStore,
+    computation: Computation,
+    experts: Sequence[_Slice],
+    digest: Digest,
+    measurement: Measurement,
+    stored: Callable[[Collection[Digest]], Collection[Digest]],
+) -> ComputedOrgan:
+    """Store the experts of a stack that are not stored yet."""
+    dtype, shape = computation.dtype, expert_shape(computation.source.shape)
+    parts = tuple(_digest_of(expert) for expert in experts)
+    known = set(stored(set(parts)))
+    blobs: list[StoredBlob] = []
+    measured: dict[OrganKey, Measurement] = {}
+    for part, expert in zip(parts, experts, strict=True):
+        if part not in known:
+            known.add(part)
+            expert.spool.seek(expert.begin)
+            blobs.append(store.put_organ(part, expert.size_bytes, codec_for(dtype.name), expert.spool.read))
+            measured[part, dtype.name, shape_text(shape)] = _measure(expert, shape, dtype)
+    size_bytes = sum(expert.size_bytes for expert in experts)
+    return ComputedOrgan(digest, size_bytes, tuple(blobs), measurement, parts, measured)
+
+
+def _digest_of(organ: _Slice) -> Digest:
+    digest = hashlib.sha256()
+    for piece in organ.pieces():
+        digest.update(piece)
+    return Digest(digest.hexdigest())
+
+
+def _computed_pieces(store: BlobStore, computation: Computation, rows: Rows, opened: ExitStack) -> Iterator[bytes]:
+    transformation = _transformation(store, computation, rows, opened)
+    if not computation.changes_single_experts or not (computation.grafted or computation.purified_experts):
+        return computed(transformation)
+    return _expert_pieces(transformation, computation.purified_experts)
+
+
+def _expert_pieces(transformation: Transformation, purified: Collection[int]) -> Iterator[bytes]:
+    """Yield the experts of the source in order: those of `purified` purified, the bytes of the others as they are."""
+    source = transformation.source
+    size_bytes = source.size_bytes // source.shape[-1]
+    for number in range(source.shape[-1]):
+        begin = number * size_bytes
+        if number in purified:
+            expert = Plain(_shifted(source.read, begin), source.dtype, expert_shape(source.shape))
+            yield from computed(replace(transformation, source=expert))
+        else:
+            for offset in range(begin, begin + size_bytes, PIECE_BYTES):
+                yield bytes(source.read(offset, min(PIECE_BYTES, begin + size_bytes - offset)))
+
+
+def _shifted(read: Read, begin: int) -> Read:
+    return lambda offset, size: read(begin + offset, size)
+
+
+def _with_experts(stack: Plain, grafts: Sequence[tuple[Plain, Collection[int]]]) -> Plain:
+    """Return `stack` with experts of other stacks of the same shape and dtype, at the same numbers."""
+    if not grafts:
+        return stack
+    size_bytes = stack.size_bytes // stack.shape[-1]
+    readers = [stack.read] * stack.shape[-1]
+    for other, numbers in grafts:
+        for number in numbers:
+            readers[number] = other.read
+
+    def read(offset: int, size: int) -> bytes:
+        pieces = []
+        while size:
+            number, within = divmod(offset, size_bytes)
+            step = min(size, size_bytes - within)
+            pieces.append(bytes(readers[number](offset, step)))
+            offset, size = offset + step, size - step
+        return b"".join(pieces)
+
+    return Plain(read, stack.dtype, stack.shape)
 
 
 def _transformation(store: BlobStore, computation: Computation, rows: Rows, opened: ExitStack) -> Transformation:
@@ -144,7 +261,8 @@ def _transformation(store: BlobStore, computation: Computation, rows: Rows, open
     if computation.method is not None:
         method = PurifyMethod(computation.method)
         purification = Purification(method) if computation.keep is None else Purification(method, computation.keep)
-    source = plain(computation.source)
+    grafts = [(plain(graft.stack), graft.experts) for graft in computation.grafted]
+    source = _with_experts(plain(computation.source), grafts)
     return Transformation(source, computation.dtype, adapters, computation.is_token_embedding, purification)
 
 
@@ -182,19 +300,6 @@ def _write_spool(spool: IO[bytes], pieces: Iterator[bytes], name: str) -> tuple[
     return Digest(digest.hexdigest()), size_bytes
 
 
-def _pieces(spool: IO[bytes]) -> Iterator[bytes]:
-    spool.seek(0)
-    return iter(lambda: spool.read(PIECE_BYTES), b"")
-
-
-def _reader_of(spool: IO[bytes]) -> Callable[[int, int], bytes]:
-    def read(offset: int, size: int) -> bytes:
-        spool.seek(offset)
-        return spool.read(size)
-
-    return read
-
-
 @dataclass(frozen=True, slots=True)
 class LockedFile:
     """The file of a chimera, from its lock."""
@@ -229,14 +334,15 @@ def record_chimera(
     file: LockedFile,
     name: ModelName,
     sha256: Digest,
-    measured: Mapping[str, Measurement],
+    computed: Mapping[str, ComputedOrgan],
     contributor: str,
 ) -> Registered:
     """Register the chimera of `contributor` whose file has the digest `sha256`; all its blobs must have rows.
 
-    `measured` has the measurements of the organs that were computed in this run, by the names of their tensors.
+    `computed` has the organs that were computed in this run, by the names of their tensors.
     """
     header, plan = file.header, file.plan
+    measured = {tensor: item.measurement for tensor, item in computed.items()}
     record = ModelRecord(
         name=name,
         digest=sha256,
@@ -252,6 +358,7 @@ def record_chimera(
         complete=plan.base.complete,
         action=Action.COMPOSE,
         contributor=contributor,
+        experts={key: reading for item in computed.values() for key, reading in item.experts.items()},
     )
     registered = register_model(session, record, keep_name=True)
     if chimera_of(session, registered.model.id) is None:
@@ -336,7 +443,7 @@ def _origins(plan: Plan) -> dict[str, Any]:
     return {
         "parents": [parent.label for parent in plan.parents],
         "parts": {
-            part.before.name: [labels[part.donor.label] if part.donor else 0, *part.acts]
+            part.before.name: [labels[part.origin.label] if part.origin else 0, *part.acts]
             for part in plan.parts
             if part.acts
         },
@@ -350,8 +457,9 @@ def _acts(plan: Plan) -> Iterator[tuple[int, str]]:
     assert plan.base.model_id is not None
     yield plan.base.model_id, first
     for part in plan.parts:
-        if part.donor is not None and part.donor.model_id is not None:
-            yield part.donor.model_id, "grafted"
+        for donor in (part.donor, *part.expert_donors):
+            if donor is not None and donor.model_id is not None:
+                yield donor.model_id, "grafted"
         for adapter in part.adapters:
             if adapter.model_id is not None:
                 yield adapter.model_id, "adapter"
@@ -367,6 +475,8 @@ def _computations(file: LockedFile) -> Iterator[ComputationRecord]:
 
 def _sources(computation: Computation) -> Iterator[tuple[OrganKey, str]]:
     yield _key(computation.source), computation.acts[-1]
+    for graft in computation.grafted:
+        yield _key(graft.stack), "grafted"
     for addition in computation.additions:
         yield _key(addition.a), "adapter"
         yield _key(addition.b), "adapter"
@@ -462,7 +572,7 @@ class _Build:
         sha256 = self._write(planned, path)
         measured = {tensor: item.measurement for tensor, item in self.computed.items()}
         with self.catalog.writing() as session:
-            registered = record_chimera(session, file, name, sha256, measured, self.contributor)
+            registered = record_chimera(session, file, name, sha256, self.computed, self.contributor)
             report = json.dumps({"lock": file.lock.id, "size_bytes": planned.size_bytes})
             end_ingest(session, self.ingest_id, "finished", report, registered.model.id)
         model = registered.model.full_name
@@ -489,10 +599,19 @@ class _Build:
             if computation.key in known:
                 self.known[tensor] = known[computation.key]
                 continue
-            organ = compute_organ(self.store, computation, rows)
+            organ = compute_organ(self.store, computation, rows, self._stored)
             self.computed[tensor] = organ
-            self._record([organ.blob])
+            self._record(organ.blobs, {organ.digest: organ.parts} if organ.parts else {})
             self.progress("compute", organ.size_bytes)
+
+    def _stored(self, digests: Collection[Digest]) -> set[Digest]:
+        """Return the digests whose bytes are stored, leased from now on."""
+        with self.catalog.writing() as session:
+            renew_lease(session, self.ingest_id)
+            rows = blobs_by_digest(session, digests).values()
+            stored = [row for row in rows if row.state != "corrupt" and not row.parts]
+            lease_blobs(session, self.ingest_id, [row.id for row in stored])
+        return {row.digest for row in stored}
 
     def _store_header(self, pieces: Sequence[bytes], lock: Lock) -> dict[Digest, BlobRow]:
         """Store the header's pieces; return the rows of all tensors, leased."""
@@ -525,10 +644,11 @@ class _Build:
             with self.catalog.writing() as session:
                 lease_blobs(session, self.ingest_id, blob_ids)
 
-    def _record(self, blobs: Sequence[StoredBlob]) -> None:
+    def _record(self, blobs: Sequence[StoredBlob], stacks: Mapping[Digest, Sequence[Digest]] | None = None) -> None:
         with self.catalog.writing() as session:
             renew_lease(session, self.ingest_id)
             unused = record_blobs(session, self.ingest_id, blobs)
+            record_stacks(session, self.ingest_id, stacks or {})
         for file in unused:
             self.store.folder.remove(self.store.folder.path(file))
 

@@ -307,7 +307,7 @@ def _computed(session: Session, model: Model, parts: Sequence[PlanPart]) -> tupl
             **msgspec.structs.asdict(computations[part.name].made_organ(thetas)),
         )
         for part in parts
-        if part.name in computations and set(part.acts) - {GRAFTED}
+        if part.name in computations and (set(part.acts) - {GRAFTED} or computations[part.name].experts)
     )
 
 

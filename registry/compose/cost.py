@@ -109,4 +109,4 @@ def _donors(recipe: Recipe) -> set[str]:
 
 def _visits(selection: Selection) -> int:
     """Return the number of comparisons of a step with each tensor."""
-    return 1 + len(selection.slots) + len(selection.blocks)
+    return 1 + len(selection.slots) + len(selection.blocks) + len(selection.experts)

@@ -52,7 +52,8 @@ def misplaced(base: Parent, replacements: Sequence[Replacement]) -> Iterator[Fin
     if foreign:
         sentence = f"{base.label} has no {names_text(foreign)}: there is nothing to replace."
         yield _refusal("no-such-place", sentence, base, None, foreign)
-    counts = Counter(replacement.before.name for replacement in replacements)
+    # The plan has refused grafts of the same experts of a stack.
+    counts = Counter(replacement.before.name for replacement in replacements if not replacement.experts)
     twice = [name for name, count in counts.items() if count > 1]
     if twice:
         yield _refusal(
@@ -71,6 +72,14 @@ def misfits(base: Parent, donor: Parent, replacements: Sequence[Replacement]) ->
             f"{donor.label} stores {names_text(names)} as {dtypes}; llama.cpp crashes with this type at these places."
         )
         yield _refusal("dtype-refused", sentence, base, donor, names)
+    other = [item for item in replacements if item.experts and item.fits and item.before.dtype != item.after.dtype]
+    if other:
+        names, first = [item.before.name for item in other], other[0]
+        sentence = (
+            f"{donor.label} stores {names_text(names)} as {first.after.dtype.name}, {base.label} as "
+            f"{first.before.dtype.name}: single experts need the same tensor type. Graft the whole stack instead."
+        )
+        yield _refusal("experts-refused", sentence, base, donor, names)
     yield from _of_groups(base, donor, replacements)
     surplus = _surplus(base, donor, replacements)
     if surplus:

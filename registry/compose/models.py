@@ -391,7 +391,9 @@ class Replacement:
     """The donor's tensor."""
     donor: Parent
     by_slot: bool = False
-    """Whether the recipe names the slot; then a part of a group may be replaced."""
+    """Whether the recipe names the slot or experts; then a part of a group may be replaced."""
+    experts: tuple[int, ...] = ()
+    """The experts of the stack that are replaced; empty for the whole tensor."""
 
     @property
     def changes(self) -> bool:

@@ -20,6 +20,7 @@ from organs.registry.entities.finding import Finding, Severity, in_order
 from organs.registry.entities.plan import (
     ACTS,
     ADAPTER,
+    GRAFTED,
     ParentModel,
     PlanChange,
     PlannedChimera,
@@ -56,8 +57,19 @@ class Addition:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertGraft:
+    """Experts of another stack of the same shape and dtype, which replace those with the same numbers."""
+
+    stack: Ingredient
+    experts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Computation:
-    """A computation on `source`: products are added, then it is purified; the result is written as `dtype`."""
+    """A computation on `source`: experts are replaced, then products added, then it is purified.
+
+    The result is written as `dtype`. Experts that no step changes keep their bytes.
+    """
 
     source: Ingredient
     dtype: DType
@@ -67,11 +79,20 @@ class Computation:
     method: str | None = None
     """The method of purification; None without purification."""
     keep: float | None = None
+    grafted: tuple[ExpertGraft, ...] = ()
+    purified_experts: tuple[int, ...] = ()
+    """The experts that are purified; empty for the whole tensor."""
 
     @property
     def acts(self) -> tuple[str, ...]:
         """The acts, by their names in lineage, in their order."""
-        return (*(("adapter",) if self.additions else ()), *(("purified",) if self.method else ()))
+        done = {"grafted": self.grafted, "adapter": self.additions, "purified": self.method}
+        return tuple(act for act, steps in done.items() if steps)
+
+    @property
+    def changes_single_experts(self) -> bool:
+        """Whether it only replaces or purifies single experts of a stack."""
+        return not self.additions and (self.method is None or bool(self.purified_experts))
 
     def document(self) -> str:
         """Return canonical JSON of everything that determines the result."""
@@ -81,6 +102,9 @@ class Computation:
         values: dict[str, Any] = {"dtype": self.dtype.name, "method": METHOD, "source": _values(self.source)}
         values |= {"add": added, "is_token_embedding": self.is_token_embedding} if added else {}
         values |= {"purify": self.method, "keep": self.keep} if self.method else {}
+        values |= {"purify_experts": self.purified_experts} if self.purified_experts else {}
+        experts = [[_values(graft.stack), graft.experts] for graft in self.grafted]
+        values |= {"experts": experts} if experts else {}
         return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @property
@@ -91,7 +115,8 @@ class Computation:
     @property
     def ingredients(self) -> tuple[Ingredient, ...]:
         """All inputs, the source first."""
-        return (self.source, *(half for addition in self.additions for half in (addition.a, addition.b)))
+        halves = (half for addition in self.additions for half in (addition.a, addition.b))
+        return (self.source, *(graft.stack for graft in self.grafted), *halves)
 
 
 def _values(ingredient: Ingredient) -> list[Any]:
@@ -115,6 +140,13 @@ class PlannedPart:
     computation: Computation | None = None
     adapters: tuple[Parent, ...] = ()
     """The adapters whose products are added."""
+    expert_donors: tuple[Parent, ...] = ()
+    """The models of single experts, in the order of `computation.grafted`."""
+
+    @property
+    def origin(self) -> Parent | None:
+        """The model that gave the organ, or experts of it; None for the base."""
+        return self.donor or next(iter(self.expert_donors), None)
 
     @property
     def spec(self) -> TensorSpec:
@@ -125,10 +157,10 @@ class PlannedPart:
     def acts(self) -> tuple[str, ...]:
         """The acts at this place, by their names in lineage; empty if the base's own tensor stays."""
         grafted = ("grafted",) if self.donor is not None else ()
-        return (*grafted, *(self.computation.acts if self.computation else ()))
+        return tuple(dict.fromkeys((*grafted, *(self.computation.acts if self.computation else ()))))
 
     def __repr__(self) -> str:
-        origin = f" from {self.donor.label}" if self.donor is not None else ""
+        origin = f" from {self.origin.label}" if self.origin is not None else ""
         return f"<{self.before.name}: {', '.join(self.acts) or 'kept'}{origin}>"
 
 
@@ -247,7 +279,7 @@ def plan_part(part: PlannedPart, base: Parent) -> PlanPart:
         tower=before.place.tower.value,
         block=before.place.block,
         slot=before.place.slot,
-        model=(part.donor or base).label,
+        model=(part.origin or base).label,
         acts=part.acts,
         dtype_before=before.dtype.name,
         dtype=spec.dtype.name,
@@ -280,7 +312,9 @@ def _base_size_bytes(base: Parent) -> int:
 def _parents(plan: Plan) -> tuple[ParentModel, ...]:
     acts: dict[str, set[str]] = {parent.label: set() for parent in plan.parents}
     for part in plan.parts:
-        acts[(part.donor or plan.base).label].update(part.acts)
+        acts[(part.origin or plan.base).label].update(part.acts)
+        for donor in part.expert_donors:
+            acts[donor.label].add(GRAFTED)
         for adapter in part.adapters:
             acts[adapter.label].add(ADAPTER)
     return tuple(

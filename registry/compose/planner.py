@@ -35,11 +35,12 @@ from organs.registry.compose.models import (
 from organs.registry.compose.plan import (
     Addition,
     Computation,
+    ExpertGraft,
     Ingredient,
     Plan,
     PlannedPart,
 )
-from organs.registry.compose.prediction import BaseShape, Change, predict
+from organs.registry.compose.prediction import BaseShape, Change, part_correlation, predict
 from organs.registry.compose.recipe import Graft, Purification, PurifyMethod, Recipe, Selection, matches_slot
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.organ import PlacedOrgan
@@ -84,7 +85,7 @@ def choose(base: Parent, recipe: Recipe, library: Library) -> Chosen:
     Raises StoreError for stored bytes that cannot be read. Mistakes in the recipe are findings.
     """
     chosen = Chosen()
-    taken: dict[Slot, str] = {}
+    taken: dict[tuple[Slot, int | None], str] = {}
     for number, graft in enumerate(recipe.grafts):
         at = f"grafts[{number}]"
         if refused_blocks(base, graft.selection, at, chosen):
@@ -92,6 +93,8 @@ def choose(base: Parent, recipe: Recipe, library: Library) -> Chosen:
         places = [part for part in base.parts if graft.selection.holds(part.place)]
         if not places:
             chosen.refuse("nothing-selected", nothing_selected(base, graft.selection), at)
+            continue
+        if refused_experts(graft.selection, places, at, chosen):
             continue
         replacements = _of_donor(base, graft, places, at, library, chosen) if graft.donor is not None else ()
         replacements = replacements or (
@@ -101,17 +104,30 @@ def choose(base: Parent, recipe: Recipe, library: Library) -> Chosen:
     return chosen
 
 
-def _add_replacements(replacements: Sequence[Replacement], taken: dict[Slot, str], at: str, chosen: Chosen) -> None:
-    repeated = [replacement for replacement in replacements if replacement.before.slot in taken]
+def _add_replacements(
+    replacements: Sequence[Replacement], taken: dict[tuple[Slot, int | None], str], at: str, chosen: Chosen
+) -> None:
+    earlier = {replacement.before.slot: _overlaps(replacement, taken) for replacement in replacements}
+    repeated = [replacement for replacement in replacements if earlier[replacement.before.slot]]
     if repeated:
-        others = ", ".join(sorted({taken[replacement.before.slot] for replacement in repeated}))
+        others = ", ".join(sorted({step for replacement in repeated for step in earlier[replacement.before.slot]}))
         names = [replacement.before.name for replacement in repeated]
         sentence = f"Both {at} and {others} replace {names_text(names)}: remove one of them."
         chosen.refuse("overlapping-grafts", sentence, at, organs=names)
     for replacement in replacements:
-        if replacement.before.slot not in taken:
-            taken[replacement.before.slot] = at
+        if not earlier[replacement.before.slot]:
+            slot = replacement.before.slot
+            taken.update(((slot, expert), at) for expert in replacement.experts or (None,))
             chosen.replacements.append(replacement)
+
+
+def _overlaps(replacement: Replacement, taken: Mapping[tuple[Slot, int | None], str]) -> set[str]:
+    """Return the earlier grafts that replace the same tensor, or one of the same experts of it."""
+    slot = replacement.before.slot
+    if replacement.experts:
+        keys: Iterable[tuple[Slot, int | None]] = ((slot, expert) for expert in (None, *replacement.experts))
+        return {taken[key] for key in keys if key in taken}
+    return {at for (other, _), at in taken.items() if other == slot}
 
 
 def _of_donor(
@@ -124,17 +140,20 @@ def _of_donor(
     if donor.header_digest == base.header_digest and donor.parts == base.parts:
         chosen.refuse("own-donor", f"{donor.label} is the base itself: choose another donor.", at, donor.label)
         return []
-    replacements = [
-        Replacement(part, donor.by_slot[part.slot], donor, by_slot=bool(graft.selection.slots))
-        for part in places
-        if part.slot in donor.by_slot
-    ]
+    replacements = [_replacement(part, donor, graft.selection) for part in places if part.slot in donor.by_slot]
     if not replacements:
         sentence = f"{donor.label} has none of the {len(places)} organs that are selected in {base.label}."
         chosen.refuse("nothing-to-graft", sentence, at, donor.label)
         return []
     _note_missing(base, donor, graft.selection, places, at, chosen)
     return replacements
+
+
+def _replacement(part: Part, donor: Parent, selection: Selection) -> Replacement:
+    """Return the replacement of the base's `part` by the organ of `donor` at its place, or by experts of it."""
+    experts = selection.expert_numbers(part.shape[-1]) if selection.experts else ()
+    by_slot = bool(selection.slots or selection.experts)
+    return Replacement(part, donor.by_slot[part.slot], donor, by_slot=by_slot, experts=experts)
 
 
 def _note_missing(
@@ -271,8 +290,8 @@ def _replacements(
     for key, group in groups.items():
         if key in winners:
             donor = library.parent(winners[key])
-            for slot, part in group.items():
-                yield Replacement(part, donor.by_slot[slot], donor, by_slot=bool(graft.selection.slots))
+            for part in group.values():
+                yield _replacement(part, donor, graft.selection)
 
 
 def _note_unfilled(
@@ -305,6 +324,19 @@ def refused_blocks(base: Parent, selection: Selection, at: str, chosen: Chosen) 
         sentence = f"{base.label} does not have these blocks: {names_text(absent)}; {known}."
         chosen.refuse("no-such-block", sentence, f"{at}.blocks")
     return bool(absent)
+
+
+def refused_experts(selection: Selection, places: Sequence[Part], at: str, chosen: Chosen) -> bool:
+    """Return whether `selection` names experts that a selected stack does not have; if so, add a refusal."""
+    last = max((last for _, last in selection.experts), default=-1)
+    short = [part for part in places if len(part.shape) < 3 or part.shape[2] <= last]
+    if not selection.experts or not short:
+        return False
+    first = short[0]
+    count = first.shape[2] if len(first.shape) == 3 else 1
+    sentence = f"{first.name} has {count} experts, numbered from 0: there is no expert {last}."
+    chosen.refuse("no-such-expert", sentence, f"{at}.experts", organs=[part.name for part in short])
+    return True
 
 
 def nothing_selected(base: Parent, selection: Selection) -> str:
@@ -396,8 +428,25 @@ def _estimated_energy(part: PlannedPart) -> float | None:
             return None
         energy += (product / size) * (product / size)
     if computation.method is not None:
-        energy += _purified_energy(computation.method, computation.keep) * (spread / size) * (spread / size)
-    return energy
+        share = len(computation.purified_experts) / source.shape[-1] if computation.purified_experts else 1.0
+        energy += share * _purified_energy(computation.method, computation.keep) * (spread / size) * (spread / size)
+    return energy + sum(_grafted_energy(source, graft, donor) for graft, donor in _expert_grafts(part))
+
+
+def _expert_grafts(part: PlannedPart) -> Iterator[tuple[ExpertGraft, Parent]]:
+    assert part.computation is not None
+    yield from zip(part.computation.grafted, part.expert_donors, strict=True)
+
+
+def _grafted_energy(source: Part, graft: ExpertGraft, donor: Parent) -> float:
+    """Return the most energy that the grafted experts move, over the energy of the stack, which is 1 for all experts.
+
+    With the correlation r of the two stacks, all experts together move 2 - 2 r, and each at most twice its share.
+    """
+    share = len(graft.experts) / source.shape[-1]
+    other = donor.by_name.get(graft.stack.name)
+    r = None if other is None else part_correlation(source, other)
+    return 2.0 * share if r is None else min(2.0 * share, 2.0 - 2.0 * r)
 
 
 def _product_size(addition: Addition, adapter: Parent) -> float | None:
@@ -450,11 +499,30 @@ def plan_recipe(recipe: Recipe, library: Library, budget: Budget | None = None) 
     chosen = choose(base, recipe, library)
     parts = {part.name: PlannedPart(part, part, None) for part in base.parts}
     for replacement in chosen.replacements:
-        parts[replacement.before.name] = PlannedPart(replacement.before, replacement.after, replacement.donor)
+        name = replacement.before.name
+        if replacement.experts:
+            parts[name] = _with_experts(parts[name], replacement)
+        else:
+            parts[name] = PlannedPart(replacement.before, replacement.after, replacement.donor)
     draft = _Draft(base, recipe, library, chosen, parts)
     draft.adapt()
     draft.purify()
     return _finish_plan(draft)
+
+
+def _with_experts(part: PlannedPart, replacement: Replacement) -> PlannedPart:
+    """Return `part` with experts of a donor's stack."""
+    computation = part.computation or Computation(_ingredient(part.source), part.source.dtype)
+    graft = ExpertGraft(_ingredient(replacement.after), replacement.experts)
+    return replace(
+        part,
+        computation=replace(computation, grafted=(*computation.grafted, graft)),
+        expert_donors=(*part.expert_donors, replacement.donor),
+    )
+
+
+def _ingredient(part: Part) -> Ingredient:
+    return Ingredient(part.digest, part.dtype, part.shape, part.name)
 
 
 def _base(recipe: Recipe, library: Library) -> Parent:
@@ -531,10 +599,27 @@ class _Draft:
             done = set(twice)
             for name in (name for name in names if name not in done):
                 computation = self._computation(name, at)
-                if computation is not None:
-                    keep = KEEP_DEFAULT if step.keep is None and step.method == "spectral" else step.keep
-                    purified = replace(computation, method=step.method.value, keep=keep)
-                    self.parts[name] = replace(self.parts[name], computation=purified)
+                if computation is None or self._refuses_experts(step, computation, at):
+                    continue
+                keep = KEEP_DEFAULT if step.keep is None and step.method == "spectral" else step.keep
+                experts = step.selection.expert_numbers(computation.source.shape[-1])
+                purified = replace(computation, method=step.method.value, keep=keep, purified_experts=experts)
+                self.parts[name] = replace(self.parts[name], computation=purified)
+
+    def _refuses_experts(self, step: Purification, computation: Computation, at: str) -> bool:
+        """Return whether single experts of a stack cannot be purified; if so, add a refusal."""
+        if not step.selection.experts:
+            return False
+        source = computation.source
+        if computation.dtype != source.dtype:
+            reason = f"{source.dtype.name} cannot be written, and all experts of a stack have one tensor type"
+        elif computation.additions:
+            reason = "an adapter changes the whole stack"
+        else:
+            return False
+        sentence = f"Single experts of {source.name} cannot be purified: {reason}. Purify the whole stack."
+        self.chosen.refuse("experts-refused", sentence, f"{at}.experts", organs=[source.name])
+        return True
 
     def _selected(self, step: Purification, at: str) -> list[str]:
         if refused_blocks(self.base, step.selection, at, self.chosen):
@@ -549,12 +634,13 @@ class _Draft:
             return []
         if not names:
             self.chosen.refuse("nothing-selected", nothing_selected(self.base, selection_of(step)), at)
-        return names
+        selected = [self.parts[name].source for name in names]
+        return [] if refused_experts(step.selection, selected, at, self.chosen) else names
 
     def _computation(self, name: str, at: str) -> Computation | None:
         """Return the unfinished computation at a place; None, with a finding, if its dtype cannot be written."""
         part = self.parts[name]
-        if part.computation is not None:
+        if part.computation is not None and (part.computation.additions or part.computation.method):
             return part.computation
         source = part.source
         try:
@@ -562,7 +648,9 @@ class _Draft:
         except UnsupportedDType as error:
             self.chosen.refuse("dtype-refused", f"{source.name}: {error}", at, organs=[name])
             return None
-        return Computation(Ingredient(source.digest, source.dtype, source.shape, source.name), dtype)
+        if part.computation is not None:  # grafted experts keep their type, but adapted and purified ones are written
+            return replace(part.computation, dtype=dtype)
+        return Computation(_ingredient(source), dtype)
 
 
 def _finish_plan(draft: _Draft) -> Plan:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from organs.registry.anatomy import Place
+from organs.registry.anatomy import Place, is_expert_stack
 from organs.registry.errors import BadName
 from organs.registry.names import parse_model_name
 from organs.registry.transform import PurifyMethod as PurifyMethod
@@ -45,20 +45,28 @@ WARNINGS = {
 class Selection:
     """A selection of places in a model by types, slots and blocks. An empty member selects all.
 
-    A slot may contain `*`. Blocks are ranges. Places outside of blocks are selected only if `blocks` is empty.
+    A slot may contain `*`. Blocks are ranges. Places outside of blocks are selected only if `blocks` is empty. With
+    `experts` (ranges), only these experts of the selected stacks are meant, and no other tensors.
     """
 
     types: tuple[str, ...] = ()
     slots: tuple[str, ...] = ()
     blocks: tuple[BlockRange, ...] = ()
+    experts: tuple[BlockRange, ...] = ()
 
     def holds(self, place: Place) -> bool:
-        """Return whether `place` is selected."""
+        """Return whether `place` is selected, or some experts of it."""
+        if self.experts and not is_expert_stack(place):
+            return False
         if self.types and place.type.value not in self.types:
             return False
         if self.slots and not any(matches_slot(place.slot, slot) for slot in self.slots):
             return False
         return not self.blocks or (place.block is not None and _within(place.block, self.blocks))
+
+    def expert_numbers(self, count: int) -> tuple[int, ...]:
+        """Return the selected experts of a stack with `count` experts."""
+        return tuple(number for number in range(count) if _within(number, self.experts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +206,8 @@ def recipe_from_json(text: str) -> Recipe:
 def _selection(step: dict[str, Any]) -> Selection:
     stored = step["selection"]
     blocks = tuple((first, last) for first, last in stored["blocks"])
-    return Selection(tuple(stored["types"]), tuple(stored["slots"]), blocks)
+    experts = tuple((first, last) for first, last in stored.get("experts", ()))
+    return Selection(tuple(stored["types"]), tuple(stored["slots"]), blocks, experts)
 
 
 def _value(stored: Any) -> Any:

@@ -221,7 +221,7 @@ def _kind(node: Node) -> str:
 CHOICES_MAX = 1000
 """Items in one list of types, slots or blocks."""
 WORD_MAX_LENGTH = 200
-SELECTION_KEYS = ("type", "slot", "blocks")
+SELECTION_KEYS = ("type", "slot", "blocks", "experts")
 """The keys of a selection."""
 MEASURED_FIELDS = ("type", "slot", "block", "tower", "dtype", "size", "theta", "signal", "z", "spectral", "rank")
 """Fields of queries that depend only on the organ, not on its model."""
@@ -229,17 +229,20 @@ MEASURED_FIELDS = ("type", "slot", "block", "tower", "dtype", "size", "theta", "
 _BLOCKS = re.compile(rf"([0-9]{{1,{BLOCK_DIGITS_MAX}}})(?:\s*-\s*([0-9]{{1,{BLOCK_DIGITS_MAX}}}))?")
 _SLOT = re.compile(r"[^\s\"?\[\],\x80-\U0010ffff]+")
 _BLOCKS_DUE = "a block such as 3, a range such as 2-5, or a list of these"
+_EXPERTS_DUE = "an expert such as 3, a range such as 2-5, or a list of these"
 
 
 def read_selection(members: Mapping[str, Entry]) -> Selection:
-    """Return the selection by `type`, `slot` and `blocks` of a step."""
+    """Return the selection by `type`, `slot`, `blocks` and `experts` of a step."""
     types = [_type(entry) for entry in _choices(members, "type", f"one of {', '.join(GRAFTED_TYPES)}")]
     slots = [_slot(entry) for entry in _choices(members, "slot", "a slot, or a list of slots")]
-    blocks = [_block_range(entry) for entry in _choices(members, "blocks", _BLOCKS_DUE)]
+    blocks = [_range(entry, _BLOCKS_DUE) for entry in _choices(members, "blocks", _BLOCKS_DUE)]
+    experts = [_range(entry, _EXPERTS_DUE) for entry in _choices(members, "experts", _EXPERTS_DUE)]
     return Selection(
         types=tuple(dict.fromkeys(word for word in types if word is not None)),
         slots=tuple(dict.fromkeys(word for word in slots if word is not None)),
         blocks=tuple(dict.fromkeys(block for block in blocks if block is not None)),
+        experts=tuple(dict.fromkeys(expert for expert in experts if expert is not None)),
     )
 
 
@@ -327,20 +330,20 @@ def _slot(entry: Entry) -> str | None:
     return None
 
 
-def _block_range(entry: Entry) -> BlockRange | None:
+def _range(entry: Entry, due: str) -> BlockRange | None:
     value = entry.whole()
     if value is not None and 0 <= value < 10**BLOCK_DIGITS_MAX:
         return (value, value)
-    word = str(value) if value is not None else entry.text(_BLOCKS_DUE, WORD_MAX_LENGTH)
+    word = str(value) if value is not None else entry.text(due, WORD_MAX_LENGTH)
     if word is None or _is_comma_list(entry, word):
         return None
     match = _BLOCKS.fullmatch(word.replace("–", "-"))
     if match is None:
-        entry.refuse(f"{quoted(word)} is not a block: write {_BLOCKS_DUE}")
+        entry.refuse(f"{quoted(word)} is not {' '.join(due.split()[:2])}: write {due}")
         return None
     first, last = int(match[1]), int(match[2] or match[1])
     if first > last:
-        entry.refuse(f"a range goes from the first block to the last: {last}-{first}")
+        entry.refuse(f"a range goes from the first {due.split()[1]} to the last: {last}-{first}")
         return None
     return (first, last)
 
@@ -436,6 +439,7 @@ _SYNONYMS = {
     **dict.fromkeys(("donor", "model"), "from"),
     **dict.fromkeys(("query", "search"), "where"),
     **dict.fromkeys(("layer", "layers"), "blocks"),
+    "expert": "experts",
     **dict.fromkeys(("weight", "strength", "alpha"), "scale"),
 }
 """Other words for keys. Misspelt keys are recognised without this table."""
@@ -736,6 +740,8 @@ def _selection(selection: Selection) -> dict[str, Value]:
         values["slot"] = _one_or_list(selection.slots)
     if selection.blocks:
         values["blocks"] = _one_or_list([_blocks(block) for block in selection.blocks])
+    if selection.experts:
+        values["experts"] = _one_or_list([_blocks(expert) for expert in selection.experts])
     return values
 
 
@@ -794,8 +800,11 @@ def _purify_call(step: Purification) -> dict[str, object]:
 
 
 def _selection_call(selection: Selection) -> dict[str, object]:
-    blocks = [str(first) if first == last else f"{first}-{last}" for first, last in selection.blocks]
-    return {"type": ",".join(selection.types), "slot": ",".join(selection.slots), "blocks": ",".join(blocks)}
+    blocks, experts = (
+        ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+        for ranges in (selection.blocks, selection.experts)
+    )
+    return {"type": ",".join(selection.types), "slot": ",".join(selection.slots), "blocks": blocks, "experts": experts}
 
 
 def _plain_value(value: object) -> object:

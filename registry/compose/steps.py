@@ -33,7 +33,7 @@ Step = tuple[str, str]
 """A parameter (one of `PARAMETERS`) and its text."""
 
 _WORD = re.compile(r'(?P<key>[^\s:"]+):(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[^\s"]*))(?:\s+|\Z)')
-_SPLIT = ("type", "slot", "blocks")
+_SPLIT = ("type", "slot", "blocks", "experts")
 _NUMBERS = ("scale", "keep")
 _SWITCHES = ("strangers",)
 _BARE_KEY = re.compile(r"[A-Za-z0-9_.-]+")

@@ -225,6 +225,12 @@ class MadeOrgan(Entity, frozen=True, kw_only=True):
     dtype: Word
     source: OrganSource
     theta_before: Theta | None
+    experts: Annotated[
+        tuple[Count, ...], Meta(max_length=ITEMS_MAX, description="Experts of the stack that came from other stacks.")
+    ] = ()
+    purified_experts: Annotated[
+        tuple[Count, ...], Meta(max_length=ITEMS_MAX, description="Experts that were purified; empty for all.")
+    ] = ()
 
 
 class DerivedOrgan(Entity, frozen=True, kw_only=True):

@@ -35,6 +35,7 @@ class _Selection(Entity, frozen=True, kw_only=True, omit_defaults=True, forbid_u
     type: Annotated[Words, Meta(description="One type of organ, or a list.")] | None = None
     slot: Annotated[Words, Meta(description="One slot, or a list; `*` matches any text.")] | None = None
     blocks: Annotated[Blocks, Meta(description="A block, a range such as `2-5`, or a list of both.")] | None = None
+    experts: Annotated[Blocks, Meta(description="Only these experts of stacks: numbers and ranges.")] | None = None
 
 
 class GraftStep(_Selection, frozen=True, kw_only=True, omit_defaults=True, rename={"donor": "from"}):

@@ -206,6 +206,9 @@ class StoredComputation(Entity, frozen=True, kw_only=True):
     purify: Text | None = None
     keep: float | None = None
     """The share of the energy that was kept, 0 to 1."""
+    experts: tuple[tuple[_StoredOrgan, tuple[int, ...]], ...] = ()
+    """The stacks that gave single experts, with the numbers of these."""
+    purify_experts: tuple[int, ...] = ()
 
     @property
     def key(self) -> OrganKey:
@@ -217,7 +220,13 @@ class StoredComputation(Entity, frozen=True, kw_only=True):
         """Return the computation as an entity; `thetas` has the θ of source organs."""
         digest, dtype, shape = self.source
         return MadeOrgan(
-            acts=(*(("adapter",) if self.add else ()), *(("purified",) if self.purify else ())),
+            acts=(
+                *(("grafted",) if self.experts else ()),
+                *(("adapter",) if self.add else ()),
+                *(("purified",) if self.purify else ()),
+            ),
+            experts=tuple(sorted({number for _, numbers in self.experts for number in numbers})),
+            purified_experts=self.purify_experts,
             method=self.purify,
             keep=self.keep,
             adapters=tuple(AddedAdapter(a=a[0], b=b[0], alpha=alpha, scale=scale) for a, b, alpha, scale in self.add),

@@ -1,0 +1,195 @@
+"""Recipes that graft or purify single experts of a stack."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from organs.ingest.files import FileSource
+from organs.registry.catalog.tables import Blob, Chimera, Expert, Model, Organ
+from organs.registry.compose.recipe import recipe_from_json, recipe_to_json
+from organs.registry.compose.recipe_io import read_recipe, recipe_python, recipe_yaml
+from organs.registry.compose.steps import read_steps, step_texts
+from organs.registry.errors import BadRecipe
+from organs.registry.gguf import read_header
+from organs.registry.local import LocalRegistry
+from organs.registry.upkeep import Share, verify
+from tests.small_models import EXPERTS, expert_model, expert_stack, ingest_file, row_counts
+
+SLOTS = ("ffn_gate_exps", "ffn_up_exps")
+STACKS = [f"blk.{block}.{slot}.weight" for block in (0, 1) for slot in SLOTS]
+
+
+@pytest.fixture
+def mixtures(registry: LocalRegistry, tmp_path: Path) -> LocalRegistry:
+    """Return a registry with a mixture of experts, and one in which experts 2 and 5 differ."""
+    for name, changed in (("Mixture", {}), ("Edited", {2: 50, 5: 51})):
+        (tmp_path / f"{name}.gguf").write_bytes(expert_model(name, changed=changed))
+        ingest_file(registry, tmp_path / f"{name}.gguf")
+    return registry
+
+
+def compose(registry: LocalRegistry, recipe: str, path: Path) -> dict[str, bytes]:
+    """Make the chimera of a recipe, with all of its warnings accepted; return the tensors of its file."""
+    builder = registry.compose(read_recipe(f"base: local/Mixture\n{recipe}"))
+    warned = {finding.code for finding in builder.plan().findings if finding.severity == "warn"}
+    plan = builder.accept(*warned).plan() if warned else builder.plan()
+    made = plan.assemble(path)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == made.sha256
+    return tensors_of(path)
+
+
+def tensors_of(path: Path) -> dict[str, bytes]:
+    with FileSource(path) as source:
+        header = read_header(source)
+        return {
+            tensor.name: bytes(source.read_at(header.data_offset + tensor.offset, tensor.size_bytes))
+            for tensor in header.tensors
+        }
+
+
+def expected(tmp_path: Path, changed: Mapping[str, Mapping[int, int]]) -> dict[str, bytes]:
+    """Return the tensors of the base with stacks whose experts have other seeds."""
+    return tensors_of(tmp_path / "Mixture.gguf") | {
+        name: expert_stack(name, changed=experts)[1] for name, experts in changed.items()
+    }
+
+
+def test_one_expert_is_grafted_and_all_other_bytes_stay(mixtures: LocalRegistry, tmp_path: Path) -> None:
+    before = row_counts(mixtures)
+    made = compose(mixtures, "grafts: [{from: local/Edited, experts: 5}]", tmp_path / "out.gguf")
+    assert made == expected(tmp_path, {name: {5: 51} for name in STACKS})
+    added = row_counts(mixtures)["organs"] - before["organs"]
+    assert added == len(STACKS), "only the stacks are new: their experts were stored before"
+
+
+@pytest.mark.parametrize(
+    ("step", "changed"),
+    [
+        ("{from: local/Edited, experts: [2, 5]}", {name: {2: 50, 5: 51} for name in STACKS}),
+        ("{from: local/Edited, experts: 0-2, blocks: 1}", {name: {2: 50} for name in STACKS[2:]}),
+        ("{from: local/Edited, experts: 5, slot: ffn_up_exps}", {name: {5: 51} for name in STACKS[1::2]}),
+    ],
+)
+def test_experts_are_selected_by_number_block_and_slot(
+    mixtures: LocalRegistry, tmp_path: Path, step: str, changed: dict[str, dict[int, int]]
+) -> None:
+    assert compose(mixtures, f"grafts: [{step}]", tmp_path / "out.gguf") == expected(tmp_path, changed)
+
+
+def test_two_grafts_give_different_experts_of_one_stack(mixtures: LocalRegistry, tmp_path: Path) -> None:
+    recipe = "grafts: [{from: local/Edited, experts: 2}, {from: local/Edited, experts: 5}]"
+    made = compose(mixtures, recipe, tmp_path / "out.gguf")
+    assert made == expected(tmp_path, {name: {2: 50, 5: 51} for name in STACKS})
+
+
+def test_the_experts_of_the_chimera_are_recorded_and_its_bytes_verify(mixtures: LocalRegistry, tmp_path: Path) -> None:
+    compose(mixtures, "name: local/mixed\ngrafts: [{from: local/Edited, experts: 5}]", tmp_path / "out.gguf")
+    with mixtures.catalog.reading() as session:
+        statement = (
+            select(Model.name, Expert.slot, Expert.block, Expert.expert, Blob.digest)
+            .join(Expert, Expert.model_id == Model.id)
+            .join(Organ, Organ.id == Expert.organ_id)
+            .join(Blob, Blob.id == Organ.blob_id)
+        )
+        experts = {tuple(row[:4]): row.digest for row in session.execute(statement)}
+    for (name, slot, block, number), digest in experts.items():
+        if name == "mixed":
+            donor = "Edited" if number == 5 else "Mixture"
+            assert digest == experts[donor, slot, block, number]
+    assert sum(key[0] == "mixed" for key in experts) == len(STACKS) * EXPERTS
+    assert not verify(mixtures.catalog, mixtures.blobs, read_data=Share(1, 1)).faults
+
+
+def test_the_chimera_says_which_experts_came_from_where(mixtures: LocalRegistry, tmp_path: Path) -> None:
+    compose(mixtures, "name: local/mixed\ngrafts: [{from: local/Edited, experts: 5}]", tmp_path / "out.gguf")
+    with mixtures.catalog.reading() as session:
+        model = session.scalars(select(Model).where(Model.name == "mixed")).one()
+        lock = session.scalars(select(Chimera.lock_id).where(Chimera.model_id == model.id)).one()
+    chimera = mixtures.chimera(lock)
+    assert [(parent.model, parent.acts) for parent in chimera.parents] == [
+        ("local/Mixture@1", ()),
+        ("local/Edited@1", ("grafted",)),
+    ]
+    assert {organ.name: organ.experts for organ in chimera.computed} == dict.fromkeys(STACKS, (5,))
+    assert "experts: 5" in chimera.recipe_yaml
+
+
+def test_one_expert_is_purified_and_the_others_keep_their_bytes(mixtures: LocalRegistry, tmp_path: Path) -> None:
+    made = compose(mixtures, "purify: {method: fractal, experts: 3, blocks: 0}", tmp_path / "out.gguf")
+    before = tensors_of(tmp_path / "Mixture.gguf")
+    for name, data in made.items():
+        size = len(data) // EXPERTS
+        differ = [
+            n for n in range(EXPERTS) if data[n * size : (n + 1) * size] != before[name][n * size : (n + 1) * size]
+        ]
+        assert differ == ([3] if name in STACKS[:2] else []), name
+
+
+def test_an_expert_is_grafted_and_then_purified(mixtures: LocalRegistry, tmp_path: Path) -> None:
+    recipe = "grafts: [{from: local/Edited, experts: 5}]\npurify: {method: fractal, experts: 3}"
+    made = compose(mixtures, recipe, tmp_path / "out.gguf")
+    grafted = expected(tmp_path, {name: {5: 51} for name in STACKS})
+    for name in STACKS:
+        size = len(made[name]) // EXPERTS
+        assert made[name][: 3 * size] == grafted[name][: 3 * size]
+        assert made[name][4 * size :] == grafted[name][4 * size :]
+        assert made[name] != grafted[name]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "code", "field"),
+    [
+        ("grafts: [{from: local/Edited, experts: 8}]", "no-such-expert", "grafts[0].experts"),
+        ("purify: {method: fractal, experts: 5-99}", "no-such-expert", "purify.experts"),
+        ("grafts: [{from: local/Edited, experts: 5, type: skeleton}]", "nothing-selected", "grafts[0]"),
+        (
+            "grafts: [{from: local/Edited, experts: 5}, {from: local/Edited, type: organ}]",
+            "overlapping-grafts",
+            "grafts[1]",
+        ),
+        (
+            "grafts: [{from: local/Edited, experts: 5}, {from: local/Edited, experts: 4-6}]",
+            "overlapping-grafts",
+            "grafts[1]",
+        ),
+        ("grafts: [{from: local/Other, experts: 5}]", "experts-refused", ""),
+    ],
+)
+def test_mistakes_are_findings(mixtures: LocalRegistry, tmp_path: Path, recipe: str, code: str, field: str) -> None:
+    (tmp_path / "Other.gguf").write_bytes(expert_model("Other", dtype="F32"))
+    ingest_file(mixtures, tmp_path / "Other.gguf")
+    plan = mixtures.compose(read_recipe(f"base: local/Mixture\n{recipe}")).plan()
+    refusals = [(finding.code, finding.field) for finding in plan.findings if finding.severity == "refuse"]
+    assert (code, field) in refusals
+
+
+def test_the_same_recipe_is_computed_once_and_gives_the_same_lock(mixtures: LocalRegistry, tmp_path: Path) -> None:
+    first = compose(mixtures, "grafts: [{from: local/Edited, experts: 5}]", tmp_path / "first.gguf")
+    rows = row_counts(mixtures)["computations"]
+    second = compose(mixtures, "grafts: [{from: local/Edited, experts: 5}]", tmp_path / "second.gguf")
+    assert first == second
+    assert row_counts(mixtures)["computations"] == rows == len(STACKS)
+
+
+@pytest.mark.parametrize("experts", ["5", "[5, 17]", "0-3", "[0-3, 7]"])
+def test_the_key_survives_every_form_of_a_recipe(experts: str) -> None:
+    recipe = read_recipe(
+        f"base: a/b\ngrafts: [{{from: c/d, experts: {experts}}}]\npurify: {{method: fractal, experts: {experts}}}"
+    )
+    assert recipe.grafts[0].selection.experts
+    assert read_recipe(recipe_yaml(recipe)) == recipe
+    assert recipe_from_json(recipe_to_json(recipe)) == recipe
+    assert read_steps(step_texts(recipe)) == recipe
+    assert "experts=" in recipe_python(recipe, "out.gguf")
+
+
+def test_a_wrong_value_gets_one_sentence() -> None:
+    with pytest.raises(BadRecipe, match="'x' is not an expert: write an expert such as 3"):
+        read_recipe("base: a/b\ngrafts: [{from: c/d, experts: x}]")
+    with pytest.raises(BadRecipe, match="did you mean experts"):
+        read_recipe("base: a/b\ngrafts: [{from: c/d, expert: 3}]")
