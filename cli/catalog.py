@@ -28,7 +28,7 @@ from organs.cli.console import (
     print_sentence,
     print_table,
 )
-from organs.registry.amounts import count_text, share_text, size_text, theta_text
+from organs.registry.amounts import count_text, ranges_text, share_text, size_text, theta_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.catalog.search import GAIN, LIKENESS, MODELS, ORGANS, PARTIAL, Query, parse_query
@@ -224,8 +224,15 @@ def _how_made(organ: MadeOrgan) -> str:
     scales = ", ".join(f"{adapter.scale:g}" for adapter in organ.adapters)
     merged = [f"{count} adapter{'s' if count > 1 else ''} merged at {scales}"] if count else []
     keep = f", keeping {organ.keep:.0%} of the energy" if organ.keep is not None else ""
-    steps = [*merged, *([f"purified ({organ.method}{keep})"] if organ.method else [])] or ["encoded again"]
+    grafted = [f"{_experts_text(organ.experts)} grafted"] if organ.experts else []
+    which = f"{_experts_text(organ.purified_experts)} " if organ.purified_experts else ""
+    purified = [f"{which}purified ({organ.method}{keep})"] if organ.method else []
+    steps = [*grafted, *merged, *purified] or ["encoded again"]
     return f"{' and '.join(steps)}, from {organ.source.digest[:12]} ({organ.source.dtype})"
+
+
+def _experts_text(experts: Sequence[int]) -> str:
+    return f"{'expert' if len(experts) == 1 else 'experts'} {ranges_text(experts)}"
 
 
 FILES_SHOWN = 4

@@ -444,6 +444,7 @@ _METHODS = ("spectral", "fractal")
     metavar="SLOT",
     help=f"Only organs in this slot, such as {EXAMPLE_SLOTS[0]}; * stands for any text. Repeatable.",
 )
+@click.option("--experts", metavar="EXPERTS", help="Only these experts of stacks of experts, such as 5,17 or 0-3.")
 @click.option("--where", metavar="QUERY", help="Only organs that match QUERY, such as 'theta<38'.")
 @click.option("--name", metavar="NAME", help="Register the result as NAMESPACE/NAME; for a registered MODEL only.")
 @click.option(
@@ -466,6 +467,7 @@ def purify(
     kinds: tuple[str, ...],
     blocks: str | None,
     slots: tuple[str, ...],
+    experts: str | None,
     where: str | None,
     name: str | None,
     output: Path | None,
@@ -492,10 +494,15 @@ def purify(
 
     def composition(compose: Callable[[str], Builder], base: str) -> Builder:
         try:
-            step = (
-                compose(base)
-                .accept(*accept)
-                .purify(method, where=where or "", type=kinds or None, slot=slots or None, blocks=blocks, keep=keep)
+            accepting = compose(base).accept(*accept)
+            step = accepting.purify(
+                method,
+                where=where or "",
+                type=kinds or None,
+                slot=slots or None,
+                blocks=blocks,
+                experts=experts,
+                keep=keep,
             )
             return step if name is None else step.named(name)
         except BadRecipe as error:
@@ -829,6 +836,7 @@ class _TransplantOptions:
     layers: tuple[str, ...]
     kinds: tuple[str, ...]
     slots: tuple[str, ...]
+    experts: str | None
     accept: tuple[str, ...]
     yes: bool
     lock: Path | None
@@ -856,6 +864,10 @@ def _transplant_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--slot", "slots", multiple=True, metavar="SLOT",
             help=f"Copy only organs in this slot, such as {EXAMPLE_SLOTS[0]}; * stands for any text. Repeatable.",
+        ),
+        click.option(
+            "--experts", metavar="EXPERTS",
+            help="Copy only these experts of stacks of experts, such as 5,17 or 0-3. [default: whole stacks]",
         ),
         click.option("--accept", multiple=True, metavar="CODE", help="Accept a warning by its code."),
         click.option("-y", "--yes", is_flag=True, help="Accept every warning."),
@@ -998,6 +1010,7 @@ def _transplant_recipe(options: _TransplantOptions) -> Recipe:
             "from": "donor",
             **({"type": [*kinds]} if kinds else {}),
             **({"slot": [*options.slots]} if options.slots else {}),
+            **({"experts": [word.strip() for word in options.experts.split(",")]} if options.experts else {}),
         }
         for _ in donors
     ]

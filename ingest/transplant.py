@@ -29,11 +29,12 @@ from organs.registry.compose.models import (
     Parent,
     Part,
 )
-from organs.registry.compose.plan import Plan
+from organs.registry.compose.plan import Plan, PlannedPart
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.organ import PlacedOrgan
+from organs.registry.entities.plan import GRAFTED
 from organs.registry.errors import BadQuery, NotFound
 from organs.registry.gguf import HeaderSource, TensorInfo, read_header
 from organs.registry.measure import count_nonfinite_in, measure
@@ -125,8 +126,10 @@ def transplant(recipe: Recipe, library: FileLibrary, path: Path) -> Transplant:
     """
     plan = plan_recipe(recipe, library)
     plan.check()
-    assert not plan.computations, "files are grafted; adapters and purification are the registry's"
-    lock = plan.lock()
+    only_grafts = all(item.acts == (GRAFTED,) for item in plan.computations.values())
+    assert only_grafts, "files are grafted; adapters and purification are the registry's"
+    stacks = [part for part in plan.parts if part.computation is not None]
+    lock = plan.lock({part.before.name: _stack_digest(part, plan.base, library) for part in stacks})
     return Transplant(plan, lock, _compose_file(plan, lock, library, path))
 
 
@@ -200,5 +203,31 @@ def _compose_file(plan: Plan, lock: Lock, library: FileLibrary, path: Path) -> C
 
 def _sections(plan: Plan, data_offset: int, tensors: Iterable[TensorInfo], library: FileLibrary) -> Iterator[Section]:
     for part, tensor in zip(plan.parts, tensors, strict=True):
-        file, source = library.place_of(part.donor or plan.base, part.source.name)
-        yield Section(data_offset + tensor.offset, tensor.size_bytes, file.source, file.tensor_span(source).offset)
+        offset = data_offset + tensor.offset
+        if part.computation is None:
+            file, source = library.place_of(part.donor or plan.base, part.source.name)
+            yield Section(offset, tensor.size_bytes, file.source, file.tensor_span(source).offset)
+        else:
+            yield from _expert_sections(part, plan.base, offset, library)
+
+
+def _expert_sections(part: PlannedPart, base: Parent, offset: int, library: FileLibrary) -> Iterator[Section]:
+    """Yield a section for each expert of a stack to which other models give experts."""
+    assert part.computation is not None
+    count = part.source.shape[-1]
+    size = part.source.size_bytes // count
+    origins = [library.place_of(part.donor or base, part.source.name)] * count
+    for graft, donor in zip(part.computation.grafted, part.expert_donors, strict=True):
+        for expert in graft.experts:
+            origins[expert] = library.place_of(donor, graft.stack.name)
+    for expert, (file, source) in enumerate(origins):
+        yield Section(offset + expert * size, size, file.source, file.tensor_span(source).offset + expert * size)
+
+
+def _stack_digest(part: PlannedPart, base: Parent, library: FileLibrary) -> Digest:
+    size = part.source.size_bytes
+    stack = ComposedFile(Path(part.before.name), size, list(_expert_sections(part, base, 0, library)))
+    digest = hashlib.sha256()
+    for begin in range(0, size, BUFFER_BYTES):
+        digest.update(stack.read_at(begin, min(BUFFER_BYTES, size - begin)))
+    return Digest(digest.hexdigest())
