@@ -123,7 +123,7 @@ def _add_model(session: Session, number: int, slots: list[_Slot], organs: _Organ
     owner = contributor_id(session, f"contributor-{int(random.integers(CONTRIBUTORS))}")
     name = f"{architecture}-{subject}-{number}"
     model = Model(
-        namespace=f"lab-{number % 97}", name=name, version=1, digest=_digest("model", number), state="visible",
+        namespace=f"lab-{number % 97}", name=name, version=1, digest=digest_of("model", number), state="visible",
         kind="model", complete=True, contributor_id=owner, architecture=architecture, title=f"{subject} {number}",
         description=f"A {subject}'s model, tuned on letters and reports", license=license_ or None, tags="[]",
         parameters=sum(slot.elements for slot in slots), tensors=len(slots), size_bytes=4_000_000_000, mean_theta=45.0,
@@ -169,7 +169,7 @@ def _add_placements(
             session.execute(insert(Base.metadata.tables[table.__tablename__]), new)
     for new in (organs.blobs, organs.rows, organs.prints):
         new.clear()
-    _count(session, Counter((row["facet_id"], theta_bin(row["theta"])) for row in rows))
+    count_facets(session, Counter((row["facet_id"], theta_bin(row["theta"])) for row in rows))
 
 
 def _facet_key(model: Model, slot: _Slot, dtype: str) -> FacetKey:
@@ -186,8 +186,8 @@ def _draw_organ(organs: _Organs, random: np.random.Generator, position: int, slo
     organs.count += 1
     number = organs.count
     known.append(number)
-    organs.measures[number] = _measures(random, key.type)
-    organs.blobs.append(_blob(number))
+    organs.measures[number] = drawn_measures(random, key.type)
+    organs.blobs.append(blob_row(number))
     organs.rows.append(
         {"id": number, "blob_id": number, "dtype": key.dtype, "shape": slot.shape, "elements": slot.elements}
     )
@@ -195,12 +195,12 @@ def _draw_organ(organs: _Organs, random: np.random.Generator, position: int, slo
     return number
 
 
-def _count(session: Session, counts: Counter[tuple[int, int]]) -> None:
+def count_facets(session: Session, counts: Counter[tuple[int, int]]) -> None:
     rows = [{"facet_id": facet, "theta_bin": lower, "placements": number} for (facet, lower), number in counts.items()]
     insert_or_add(session, FacetCount, ["facet_id", "theta_bin"], "placements", rows)
 
 
-def _measures(random: np.random.Generator, kind: str) -> dict[str, float | None]:
+def drawn_measures(random: np.random.Generator, kind: str) -> dict[str, float | None]:
     mean, deviation = THETA[kind]
     theta = float(np.clip(random.normal(mean, deviation), 0.0, 90.0))
     matrix = kind != "norm"
@@ -213,14 +213,14 @@ def _measures(random: np.random.Generator, kind: str) -> dict[str, float | None]
     }
 
 
-def _blob(number: int) -> dict[str, Any]:
+def blob_row(number: int) -> dict[str, Any]:
     return {
-        "id": number, "digest": _digest("organ", number), "size_bytes": 1, "stored_bytes": 1, "codec": "bytes",
+        "id": number, "digest": digest_of("organ", number), "size_bytes": 1, "stored_bytes": 1, "codec": "bytes",
         "codec_version": 1, "file": None, "state": "present", "created_at": NOW, "touched_at": NOW,
     }  # fmt: skip
 
 
-def _digest(kind: str, number: int) -> str:
+def digest_of(kind: str, number: int) -> str:
     return hashlib.sha256(f"{kind} {number}".encode()).hexdigest()
 
 

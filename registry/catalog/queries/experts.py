@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -221,7 +221,9 @@ def _likeness_to_base(
 
     if base_id is None:
         return {}
-    own = {(expert.place, expert.number): expert for expert in model_experts(session, base_id)}
+    places = {candidate.place[0] for candidate in candidates}
+    numbers = {candidate.place[1] for candidate in candidates}
+    own = {(expert.place, expert.number): expert for expert in model_experts(session, base_id, places, numbers)}
     pairs: dict[int, tuple[bytes, bytes]] = {}
     alike: dict[int, float | None] = {}
     for candidate in candidates:
@@ -260,8 +262,10 @@ class ModelExpert:
     fingerprint: bytes | None
 
 
-def model_experts(session: Session, model_id: int, places: Sequence[Slot] | None = None) -> list[ModelExpert]:
-    """Return the experts of a model by place and number: of all stacks, or of those at `places`."""
+def model_experts(
+    session: Session, model_id: int, places: Collection[Slot], numbers: Collection[int] | None = None
+) -> list[ModelExpert]:
+    """Return the experts of a model at `places`, by place and number: all, or those with one of `numbers`."""
     statement = (
         select(
             *(Expert.tower, Expert.block, Expert.slot, Expert.expert, Expert.organ_id),
@@ -273,13 +277,13 @@ def model_experts(session: Session, model_id: int, places: Sequence[Slot] | None
         .where(Expert.model_id == model_id)
         .order_by(Expert.placement_id, Expert.expert)
     )
-    if places is not None:
-        blocks = sorted({place[1] for place in places if place[1] is not None})
-        statement = statement.where(Expert.slot.in_(sorted({place[2] for place in places})), Expert.block.in_(blocks))
-    rows = _by_index(statement, "model")
-    wanted = None if places is None else set(places)
+    blocks = sorted({block for _, block, _ in places if block is not None})
+    statement = statement.where(Expert.slot.in_(sorted({slot for _, _, slot in places})), Expert.block.in_(blocks))
+    if numbers is not None:
+        statement = statement.where(among(Expert.expert, sorted(numbers)))
     experts = (
         ModelExpert((tower, block, slot), number, organ_id, Digest(digest), *more)
-        for tower, block, slot, number, organ_id, digest, *more in session.execute(rows)
+        for tower, block, slot, number, organ_id, digest, *more in session.execute(_by_index(statement, "model"))
     )
-    return [expert for expert in experts if wanted is None or expert.place in wanted]
+    wanted = set(places)
+    return [expert for expert in experts if expert.place in wanted]
