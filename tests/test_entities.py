@@ -96,7 +96,7 @@ def test_every_integer_of_an_entity_has_both_bounds() -> None:
     assert unbounded == set(), "use Count or Bytes: integers in Python have no limit"
 
 
-OF_RECIPES = {"blocks", "metadata"}
+OF_RECIPES = {"blocks", "experts", "metadata"}
 """Members of recipes, which the reader of recipes checks."""
 
 

@@ -23,6 +23,7 @@ ITEM = {
     "tower",
     "block",
     "slot",
+    "expert",
     "dtype",
     "shape",
     "size_bytes",

@@ -181,7 +181,7 @@ def test_an_invalid_cursor_is_refused(family_client: FlaskClient, after: str) ->
 
 def test_the_results_of_an_organ_search_are_available_as_csv(family_client: FlaskClient) -> None:
     lines = family_client.get("/organs.csv?q=type:embed").text.splitlines()
-    assert lines[0].startswith("digest,model,name,type,tower,block,slot,dtype,shape")
+    assert lines[0].startswith("digest,model,name,type,tower,block,slot,expert,dtype,shape")
     assert len(lines) == 1 + 3
     assert all(",token_embd.weight,embed," in line for line in lines[1:])
 

@@ -263,7 +263,7 @@ def test_an_order_and_a_likeness_to_an_organ_keep_their_place_beside_a_base() ->
         ("srot:theta", "'srot:theta': there is no field 'srot'; did you mean sort:?"),
         (
             "qqq:1",
-            "there is no field 'qqq'; the fields are type, slot, block, tower, theta, signal, z, spectral",
+            "there is no field 'qqq'; the fields are type, slot, block, expert, tower, theta, signal, z, spectral",
         ),
         (
             "type:orgn",
