@@ -87,9 +87,11 @@ class OpenGguf:
         """Return the byte range of the tensor in the file."""
         return Span(self.header.data_offset + tensor.offset, tensor.size_bytes)
 
-    def experts(self, tensor: TensorInfo) -> int:
-        """Return the number of experts of a stack; 0 for other tensors, and for stacks that are not split."""
-        return expert_count(place_of(tensor.name), tensor.shape, tensor.dtype)
+    def expert_spans(self, tensor: TensorInfo) -> tuple[Span, ...]:
+        """Return the byte range of each expert of a stack that is split; none for other tensors."""
+        span, count = self.tensor_span(tensor), expert_count(place_of(tensor.name), tensor.shape, tensor.dtype)
+        size = span.size_bytes // count if count else 0
+        return tuple(Span(span.offset + number * size, size) for number in range(count))
 
 
 @dataclass(frozen=True, slots=True)

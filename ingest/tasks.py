@@ -24,7 +24,6 @@ from organs.registry.catalog.queries.organs import BlobRow
 from organs.registry.errors import BadSource, StoreError
 from organs.registry.experts import expert_shape
 from organs.registry.gguf import DType, TensorInfo
-from organs.registry.gguf.header import Span
 from organs.registry.measure import Measurement, Read, measure
 from organs.registry.store import BlobStore, BlobWriter, StoredBlob, codec_for_blob
 from organs.registry.store.codec import BYTES_CODEC, Codec, EncodedChunk, codec_for, encode_chunk
@@ -360,13 +359,12 @@ def _pieces(file: DissectedFile) -> list[Piece]:
 
 def _tensor_pieces(file: DissectedFile, tensor: TensorInfo) -> Iterator[Piece]:
     """Yield the piece of a tensor; for a stack of experts, those of its experts, then the stack."""
-    span, codec = file.tensor_span(tensor), codec_for(tensor.dtype.name)
-    count = file.experts(tensor)
-    size = span.size_bytes // count if count else 0
-    for number in range(count):
-        expert = TensorInfo(tensor.name, expert_shape(tensor.shape), tensor.dtype, tensor.offset + number * size)
-        yield Piece(file.source, Span(span.offset + number * size, size), codec, expert, is_expert=True)
-    yield Piece(file.source, span, codec, tensor, experts=count)
+    codec, experts = codec_for(tensor.dtype.name), file.expert_spans(tensor)
+    for span in experts:
+        offset = span.offset - file.header.data_offset
+        expert = TensorInfo(tensor.name, expert_shape(tensor.shape), tensor.dtype, offset)
+        yield Piece(file.source, span, codec, expert, is_expert=True)
+    yield Piece(file.source, file.tensor_span(tensor), codec, tensor, experts=len(experts))
 
 
 def _reader_of(hashed: HashedPiece) -> Callable[[int, int], bytes | memoryview]:

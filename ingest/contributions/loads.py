@@ -69,7 +69,8 @@ def _spans(file: DissectedFile) -> Iterator[Span]:
     yield from file.literals()
     yield from file.arrays
     yield from (Span(offset, len(data)) for offset, data in file.paddings)
-    yield from (file.tensor_span(tensor) for tensor in file.header.tensors)
+    for tensor in file.header.tensors:
+        yield from file.expert_spans(tensor) or (file.tensor_span(tensor),)
 
 
 def _cut_file(file: DissectedFile, memory: Memory, advance: Advance) -> CutFile:

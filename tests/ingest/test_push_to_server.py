@@ -30,7 +30,15 @@ from organs.registry.local import LocalRegistry
 from tests.client.served_registry import ServedRegistry, serve_registry
 from tests.gguf_files import file_bytes
 from tests.ingest.push_cases import CHUNK_BYTES, RecordedProgress, large_model, write_model_file
-from tests.small_models import assemble_model, block_metadata, block_tensors, row_counts
+from tests.small_models import (
+    EXPERTS,
+    assemble_model,
+    block_metadata,
+    block_tensors,
+    expert_model,
+    expert_stack,
+    row_counts,
+)
 from tests.web.accounts import new_token
 
 
@@ -83,6 +91,21 @@ def test_a_push_is_refused_beforehand_exactly_when_the_registry_would_refuse_it(
             assert row_counts(there.registry)["uploads"] == 0
         else:
             assert pushed(there, path, token).state == "published"
+
+
+def test_of_a_stack_only_the_experts_that_the_server_lacks_are_sent(there: ServedRegistry, tmp_path: Path) -> None:
+    token = new_token(there.registry, "me", "upload", "read")
+    pushed(there, write_model_file(tmp_path, expert_model(), "Mixture.gguf"), token)
+    path = write_model_file(tmp_path, expert_model("Edited", changed={2: 50, 5: 51}), "Edited.gguf")
+    second = pushed(there, path, token)
+    (stack,) = {len(expert_stack(f"blk.0.ffn_{part}_exps.weight")[1]) for part in ("gate", "up")}
+    changed = 4 * 2 * stack // EXPERTS
+    assert changed <= second.bytes_sent < changed + 4096
+    (back,) = assemble_model(there.registry, "me/Edited", tmp_path / "back")
+    assert back.read_bytes() == path.read_bytes()
+    found = there.registry.search("expert:5 model:me/Edited")
+    assert len(found) == 4
+    assert all(organ.theta is not None for organ in found)
 
 
 @pytest.mark.slow

@@ -711,13 +711,17 @@ def file_names_of(session: Session, model_ids: Collection[int]) -> dict[int, lis
 def name_of_organ(session: Session, organ_id: int, name: str | None) -> str | None:
     """Return the tensor name of the oldest public place of the organ, or None without a public place.
 
-    With `name`, only places with this tensor name count.
+    An expert has the name of its stack. With `name`, only places with this tensor name count.
     """
     statement = select(Placement.name).join(Model, Model.id == Placement.model_id)
-    statement = statement.where(Placement.organ_id == organ_id, Model.state.in_(REACHABLE_STATES))
+    statement = statement.where(Model.state.in_(REACHABLE_STATES)).order_by(Placement.id).limit(1)
     if name is not None:
         statement = statement.where(Placement.name == name)
-    return session.scalars(statement.order_by(Placement.id).limit(1)).one_or_none()
+    whole = session.scalars(statement.where(Placement.organ_id == organ_id)).one_or_none()
+    if whole is not None:
+        return whole
+    experts = statement.join(Expert, Expert.placement_id == Placement.id).where(Expert.organ_id == organ_id)
+    return session.scalars(experts).one_or_none()
 
 
 def model_by_digest(session: Session, prefix: str) -> Model:

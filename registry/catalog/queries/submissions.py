@@ -18,6 +18,7 @@ from organs.registry.catalog.tables import (
     Blob,
     Chimera,
     Contributor,
+    Expert,
     FilePart,
     Job,
     Model,
@@ -191,6 +192,13 @@ def _needed_by(is_included: ColumnElement[bool]) -> ColumnElement[bool]:
         .where(Organ.blob_id == Blob.id, is_included)
         .exists()
     )
+    experts = (
+        select(Organ.id)
+        .join(Expert, Expert.organ_id == Organ.id)
+        .join(Model, Model.id == Expert.model_id)
+        .where(Organ.blob_id == Blob.id, is_included)
+        .exists()
+    )
     parts = (
         select(FilePart.file_id)
         .join(ModelFile, ModelFile.id == FilePart.file_id)
@@ -198,7 +206,7 @@ def _needed_by(is_included: ColumnElement[bool]) -> ColumnElement[bool]:
         .where(FilePart.blob_id == Blob.id, is_included)
         .exists()
     )
-    return or_(organs, parts)
+    return or_(organs, experts, parts)
 
 
 UNDER_WAY = ("checking", "ready", "publishing")

@@ -45,7 +45,9 @@ WORDS = ("zoo", "coder", "farm", "arzte", "Ä", "fine", "istan", "σισυφοσ
 
 def query_texts(vocabulary: Vocabulary = ORGANS, *, unique: bool = True) -> st.SearchStrategy[str]:
     """Generate a text that `parse_query` accepts, for whole tensors: experts have tests of their own."""
-    terms = st.sampled_from(sorted(vocabulary.fields.keys() - {"expert"})).flatmap(lambda name: _terms(vocabulary.fields[name]))
+    terms = st.sampled_from(sorted(vocabulary.fields.keys() - {"expert"})).flatmap(
+        lambda name: _terms(vocabulary.fields[name])
+    )
     words = st.builds("{}{}".format, st.sampled_from(("", "", "-")), st.sampled_from(WORDS))
     sorts = st.builds("sort:{}{}".format, st.sampled_from(("", "-")), st.sampled_from(sorted(vocabulary.sorts)))
     parts = st.tuples(
