@@ -57,13 +57,16 @@ from tests.faults.failing import (
     write_model,
 )
 from tests.gguf_files import file_bytes
-from tests.small_models import assemble_model, block_metadata, weight_tensor
+from tests.small_models import EXPERTS, assemble_model, block_metadata, weight_tensor
 from tests.store.codec_cases import forge
 
 ROOT = Path(__file__).resolve().parents[2]
 MEBI, TEBI = 1 << 20, 1 << 40
 WRITERS = (4, 4)
 """Number of processes, and of threads in each: sixteen writers."""
+
+STACK = "blk.0.ffn_up_exps.weight"
+"""The stack of experts in the models of these tests."""
 
 
 @pytest.fixture
@@ -325,7 +328,8 @@ def test_missing_bytes_are_reported_by_organ_and_restored(
     }
     with registry.catalog.reading() as session:
         tensors = set(session.scalars(select(Placement.name)))
-    assert names == tensors | {"header of little.gguf"}
+    experts = {f"{STACK}, expert {number}" for number in range(EXPERTS)}
+    assert names == tensors - {STACK} | experts | {"header of little.gguf"}
     assert len([line for line in result.out.splitlines() if line[:64].isalnum()]) == len(blob_rows(registry))
     refused = organ("assemble", "local/little", "-o", tmp_path / "back.gguf")
     assert refused.status == 7
@@ -494,9 +498,13 @@ def test_a_disk_that_stays_broken_leaves_only_what_the_sweep_removes(
 
 def test_hidden_organs_are_answered_as_absent(model: Path, registry: LocalRegistry) -> None:
     with FileSource(model) as source:
-        spans = [dissect(source).tensor_span(tensor) for tensor in dissect(source).header.tensors]
+        file = dissect(source)
+        spans = [
+            span for tensor in file.header.tensors for span in (file.tensor_span(tensor), *file.expert_spans(tensor))
+        ]
         organs = {digest_of(source.read_at(span.offset, span.size_bytes)) for span in spans}
-    every = {row.digest for row in blob_rows(registry)}
+    with registry.catalog.reading() as session:
+        every = set(session.scalars(select(Blob.digest)))
     assert organs < every, "headers and vocabularies are nobody's to ask for"
     requested = every | {digest_of(b"never seen")}
     with registry.catalog.reading() as session:

@@ -52,6 +52,7 @@ from organs.registry.catalog.tables import (
 )
 from organs.registry.catalog.vocabulary import STACK_CODEC, Action, shown_text
 from organs.registry.digest import Digest
+from organs.registry.errors import MissingBlob
 from organs.registry.experts import expert_shape
 from organs.registry.measure import Measurement as Measured
 from organs.registry.measures import MEASURE_NAMES, MEASURES, SPECTRAL_METHOD, THETA_METHOD
@@ -132,11 +133,13 @@ def _is_replaced(row: BlobRow) -> bool:
 def record_stacks(session: Session, ingest_id: int, stacks: Mapping[Digest, Sequence[Digest]]) -> None:
     """Write the rows of stacks, by digest with the digests of their parts in order, and lease them to the ingest.
 
-    The parts must have rows. A row with stored bytes becomes a stack, unless it is a part of another stack. A later
-    sweep removes its file, which running readers may still need.
+    A row with stored bytes becomes a stack, unless it is a part of another stack. A later sweep removes its file, which
+    running readers may still need. Raises MissingBlob if parts were swept meanwhile.
     """
     for batch in batches(sorted(stacks), STACKS_A_STATEMENT):
         parts = blobs_by_digest(session, {part for digest in batch for part in stacks[digest]})
+        if any(part not in parts for digest in batch for part in stacks[digest]):
+            raise MissingBlob("experts were swept while the ingest was suspended: run it again")
         before = blobs_by_digest(session, batch)
         used_ids = select(BlobPart.part_id).where(BlobPart.part_id.in_([row.id for row in before.values()]))
         used = set(session.scalars(used_ids)) | {row.id for row in parts.values()}

@@ -43,6 +43,7 @@ class Row:
     file: str | None
     inline: bytes | None
     is_set_aside: bool = False
+    parts: tuple[Row, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
