@@ -264,8 +264,8 @@ def model_kind(model: Model, *, composed: bool) -> str:
 
 
 def ranked_models(session: Session, limit: int = 1000) -> Sequence[Model]:
-    """Return visible, complete models by falling mean θ, then by id; models without θ come last."""
-    statement = select(Model).where(Model.state == "visible", Model.complete, Model.kind == "model", ~is_composed())
+    """Return visible, complete models and chimeras by falling mean θ, then by id; models without θ come last."""
+    statement = select(Model).where(Model.state == "visible", Model.complete, Model.kind == "model")
     order = (Model.mean_theta.is_(None), Model.mean_theta.desc(), Model.id)
     return session.scalars(statement.order_by(*order).limit(limit)).all()
 
