@@ -19,23 +19,27 @@ from organs.registry.entities.report import (
     ReportFigure,
     ReportFigures,
 )
+from organs.registry.reports.ingests import ingest_sections
 from organs.registry.reports.sections import ranking_table, registry_tables, scale_tables, wells_table
 from organs.registry.reports.words import CLOSING, OPENING
 
 
-def current_report(session: Session) -> Report:
+def current_report(session: Session, *, complete: bool = False) -> Report:
     """Return the report with the default number of rows, computed once for each state of the catalog."""
-    return cached(session, "registry report", lambda: registry_report(session))
+    return cached(session, ("registry report", complete), lambda: registry_report(session, complete=complete))
 
 
-def registry_report(session: Session, limit: int = ROWS_DEFAULT) -> Report:
-    """Return the report on all visible models; tables of models have at most `limit` rows, and say so."""
+def registry_report(session: Session, limit: int = ROWS_DEFAULT, *, complete: bool = False) -> Report:
+    """Return the report on all visible models; tables of models have at most `limit` rows, and say so.
+
+    If `complete`, it has all data of all ingests, which only the owner of the registry may see.
+    """
     types, components = registry_tables(session)
     tensors = sum(int(row["tensors_count"] or 0) for row in types.items)
     counts = {(kind, complete): count for kind, complete, count in kinds_of_models(session)}
-    complete = sum(counts.get((kind, True), 0) for kind in ("model", CHIMERA))
+    models = sum(counts.get((kind, True), 0) for kind in ("model", CHIMERA))
     matrices = matrix_figures(session)
-    ranking = ranking_table(session, matrices, complete, limit)
+    ranking = ranking_table(session, matrices, models, limit)
     scale, families = scale_tables(session, matrices, limit)
     return Report(
         title="Report on the registry",
@@ -49,6 +53,7 @@ def registry_report(session: Session, limit: int = ROWS_DEFAULT) -> Report:
             "scale": scale,
             "families": families,
             "wells": wells_table(session, limit),
+            **ingest_sections(session, limit, complete=complete),
         },
         closing=CLOSING,
     )

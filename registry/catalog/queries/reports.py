@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, case, func, or_, select
@@ -17,6 +18,7 @@ from organs.registry.catalog.tables import (
     Chimera,
     Facet,
     FilePart,
+    Ingest,
     Lineage,
     Measurement,
     Model,
@@ -305,6 +307,49 @@ def _is_unusual(model_id: int) -> ColumnElement[bool]:
     is_empty = and_(Measurement.theta.is_(None), Measurement.spectral_signal.is_(None))
     unusual = or_(Measurement.nan_count > 0, Measurement.infinite_count > 0, Measurement.constant, is_empty)
     return and_(Placement.model_id == model_id, unusual)
+
+
+@dataclass(frozen=True, slots=True)
+class IngestRow:
+    """An ingest, or a composition, with the full name of its model and its JSON report."""
+
+    source: str
+    state: str
+    started_at: datetime
+    model: str | None
+    report: str | None
+
+
+def newest_ingests(session: Session, limit: int) -> list[IngestRow]:
+    """Return the newest ingests of any state, the newest first."""
+    statement = select(Ingest, Model).outerjoin(Model, Model.id == Ingest.model_id)
+    return _ingest_rows(session, statement.order_by(Ingest.id.desc()).limit(limit))
+
+
+def first_ingests(session: Session, limit: int) -> list[IngestRow]:
+    """Return the first finished ingest of each visible model, the newest first; without composed models."""
+    first = select(func.min(Ingest.id)).where(Ingest.state == "finished").group_by(Ingest.model_id)
+    statement = select(Ingest, Model).join(Model, Model.id == Ingest.model_id)
+    visible = statement.where(Ingest.id.in_(first), Model.state == "visible", ~is_composed())
+    return _ingest_rows(session, visible.order_by(Ingest.id.desc()).limit(limit))
+
+
+def _ingest_rows(session: Session, statement: Any) -> list[IngestRow]:
+    return [
+        IngestRow(row.source, row.state, row.started_at, None if model is None else model.full_name, row.report)
+        for row, model in session.execute(statement)
+    ]
+
+
+def ingest_reports(session: Session) -> Iterator[tuple[str, str | None]]:
+    """Yield the state and the JSON report of every ingest, and of every composition."""
+    statement = select(Ingest.state, Ingest.report).execution_options(yield_per=ROWS_AT_ONCE)
+    for row in session.execute(statement):
+        yield row.state, row.report
+
+
+ROWS_AT_ONCE = 1000
+"""Rows of a long result that are in memory at the same time."""
 
 
 def running_totals(session: Session) -> RegistryTotals:
