@@ -180,9 +180,7 @@ def _figures(totals: _Totals) -> dict[str, ReportFigure]:
             "new", totals.new_bytes, size, "The bytes that were not stored before, before compression."
         ),
         "stored_bytes": ReportFigure("stored", totals.stored_bytes, size, "The same bytes, compressed."),
-        "seconds": ReportFigure(
-            "time", totals.seconds, seconds, "The time of all finished ingests; their stages run in several threads."
-        ),
+        "seconds": ReportFigure("time", totals.seconds, seconds, "The sum over all finished ingests."),
     }
     stages = {
         f"{stage}_seconds": ReportFigure(f"{stage} time", spent, seconds, _STAGE_WORDS[stage])
@@ -213,8 +211,8 @@ _STAGE_WORDS = {
 _EMPTY = "There are no ingests yet."
 _MEANING = (
     "Every ingest of a file, and every chimera that was composed. New is the size of the parts that were not stored "
-    "before, stored is their size after compression. The result of an ingest is known if the model was registered before. "
-    "JSON and CSV also have the speed, and the time of each stage."
+    "before, stored is their size after compression. The result of an ingest is known if the model was registered "
+    "before. JSON and CSV also have the speed, and the time of each stage."
 )
 _THREADS = (
     "The stages of an ingest run in several threads at the same time, so their times can add up to more than its time."
