@@ -137,33 +137,6 @@ _GROUPS: dict[OrganType, tuple[tuple[tuple[str, re.Pattern[str]], ...], str]] = 
     ),
 }
 
-# For each type: the special components that a slot can have, and the usual component. The first match decides.
-_COMPONENTS: dict[OrganType, tuple[tuple[tuple[Component, re.Pattern[str]], ...], Component]] = {
-    OrganType.SKELETON: (
-        (
-            (Component.LATENT_ATTENTION, re.compile(r"^attn_(q_a|q_b|kv_a_mqa|kv_b|k_b|v_b)(\.|$)")),
-            (Component.CROSS_ATTENTION, re.compile(r"(^|\.)cross_attn")),
-            (Component.INDEXER, re.compile(r"^indexer\.")),
-            (Component.STATE_SPACE, re.compile(r"^ssm_")),
-            (Component.TIME_MIXING, re.compile(r"^time_mix_")),
-            (Component.CONVOLUTION, re.compile(r"conv")),
-        ),
-        Component.ATTENTION,
-    ),
-    OrganType.ORGAN: (
-        (
-            (Component.SHARED_EXPERTS, re.compile(r"_shexp")),
-            (Component.ROUTER, re.compile(r"^ffn_gate_inp|^exp_probs_b")),
-            (Component.ROUTED_EXPERTS, re.compile(r"_(ch)?exps|^ffn_(gate|up|down)\.\d+|^ffn_latent_")),
-        ),
-        Component.DENSE,
-    ),
-    OrganType.EMBED: ((), Component.EMBEDDINGS),
-    OrganType.NORM: ((), Component.NORMS),
-    OrganType.ADAPTER: ((), Component.ADAPTERS),
-    OrganType.OTHER: ((), Component.OTHER),
-}
-
 # The first rule that matches the slot decides. Norms come first: `attn_norm` is a norm.
 _RULES: tuple[tuple[OrganType, re.Pattern[str]], ...] = (
     # Includes the learned scales of whole layers and channels.
@@ -201,6 +174,33 @@ _RULES: tuple[tuple[OrganType, re.Pattern[str]], ...] = (
     ),
 )
 
+# For each type: the special components that a slot can have, and the usual component. The first match decides.
+_COMPONENTS: dict[OrganType, tuple[tuple[tuple[Component, re.Pattern[str]], ...], Component]] = {
+    OrganType.SKELETON: (
+        (
+            (Component.LATENT_ATTENTION, re.compile(r"^attn_(q_a|q_b|kv_a_mqa|kv_b|k_b|v_b)(\.|$)")),
+            (Component.CROSS_ATTENTION, re.compile(r"(^|\.)cross_attn")),
+            (Component.INDEXER, re.compile(r"^indexer\.")),
+            (Component.STATE_SPACE, re.compile(r"^ssm_")),
+            (Component.TIME_MIXING, re.compile(r"^time_mix_")),
+            (Component.CONVOLUTION, re.compile(r"conv")),
+        ),
+        Component.ATTENTION,
+    ),
+    OrganType.ORGAN: (
+        (
+            (Component.SHARED_EXPERTS, re.compile(r"_shexp")),
+            (Component.ROUTER, re.compile(r"^ffn_gate_inp|^exp_probs_b")),
+            (Component.ROUTED_EXPERTS, re.compile(r"_(ch)?exps|^ffn_(gate|up|down)\.\d+|^ffn_latent_")),
+        ),
+        Component.DENSE,
+    ),
+    OrganType.EMBED: ((), Component.EMBEDDINGS),
+    OrganType.NORM: ((), Component.NORMS),
+    OrganType.ADAPTER: ((), Component.ADAPTERS),
+    OrganType.OTHER: ((), Component.OTHER),
+}
+
 
 def place_of(name: str) -> Place:
     """Return the place of the tensor `name`. No text is an error."""
@@ -220,6 +220,12 @@ def adapted_tensor(name: str) -> str | None:
     return None
 
 
+def component_of(kind: OrganType, slot: str) -> Component:
+    """Return the component of an organ of type `kind` in `slot`. A bias is in the component of its weight."""
+    special, usual = _COMPONENTS[kind]
+    return next((component for component, pattern in special if pattern.search(slot)), usual)
+
+
 def group_of(place: Place) -> Group | None:
     """Return the group of `place`: gate, up and down; a router and its experts; the matrices of one attention.
 
@@ -233,12 +239,6 @@ def group_of(place: Place) -> Group | None:
     special, usual = _GROUPS[place.type]
     name = next((name for name, pattern in special if pattern.search(slot)), usual)
     return place.tower.value, place.block, (stack.group() if stack else "") + name
-
-
-def component_of(kind: OrganType, slot: str) -> Component:
-    """Return the component of an organ of type `kind` in `slot`. A bias is in the component of its weight."""
-    special, usual = _COMPONENTS[kind]
-    return next((component for component, pattern in special if pattern.search(slot)), usual)
 
 
 def _block_and_slot(name: str) -> tuple[int | None, str]:
