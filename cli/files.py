@@ -42,7 +42,17 @@ from organs.registry.amounts import count_text, share_text, size_text, theta_tex
 from organs.registry.anatomy import Component, Place
 from organs.registry.catalog.vocabulary import ORGAN_TYPES
 from organs.registry.digest import Digest
-from organs.registry.errors import BadName, BadSource, CorruptBlob, NameTaken, NotAssemblable, NotFound, OrganError
+from organs.registry.errors import (
+    BadName,
+    BadSource,
+    CorruptBlob,
+    DiskFull,
+    NameTaken,
+    NotAssemblable,
+    NotFound,
+    OrganError,
+    StoreUnwritable,
+)
 from organs.registry.names import parse_model_name
 from organs.registry.reports.formats import sheet_lines
 from organs.registry.settings import DEBUG_VARIABLE
@@ -318,9 +328,11 @@ def measure(
     """Measure GGUF files without registering them. For files, the command opens no registry.
 
     FILE is a GGUF file, a folder of GGUF files, a quoted pattern, or any shard of a split model. The measures are the
-    same as those of `organ ingest`. FILE can also be the name of a registered model: then its stored measures are
-    printed, after those of the files. An existing file or folder of this name comes first. If a file is refused, the command continues with the next, and the exit status is
+    same as those of `organ ingest`. If a file is refused, the command continues with the next, and the exit status is
     1. The exit status is also 1 if --tensor and --type match no tensor.
+
+    FILE can also be the name of a registered model. The command then prints its stored measures, after those of the
+    files. An existing file or folder with this name comes first.
 
     FILE can also be an address: https://HOST/FILE.gguf, or hf://NAMESPACE/NAME[/FILE][@REVISION] for a model in the
     Hugging Face hub. Then only the headers and a sample of each tensor are downloaded, less than 1% of a large model.
@@ -682,18 +694,21 @@ def _csv_keys() -> list[str]:
 
 
 @click.command()
-@click.argument("model", metavar="FILE|MODEL")
+@click.argument("model", metavar="FILE|FOLDER|MODEL")
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The folder to create."
 )
 @click.option("--force", is_flag=True, help="Replace an existing organ directory and all files in it.")
 @click.option("--json", "as_json", is_flag=True, help="Print a report as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the folder's path only.")
-def extract(model: str, output: Path, force: bool, as_json: bool, quiet: bool) -> None:
+def extract(model: str, output: Path, force: bool, as_json: bool, quiet: bool) -> int:
     """Split a model into the organ directory DIR: a manifest.json, and one file for each tensor.
 
     FILE is a GGUF file or any shard of a split model. It does not have to be registered. MODEL is a registered model;
     its bytes are checked while they are read. If the command fails, it leaves no incomplete DIR.
+
+    Each model in FOLDER becomes an organ directory of its own in DIR, named after its file. If a model is refused, the
+    command continues with the next, and the exit status is 1.
 
     You can edit the organs in DIR. `organ assemble DIR` writes the GGUF file again; without edits it is identical to
     the original. `organ ingest DIR` registers it.
@@ -701,15 +716,91 @@ def extract(model: str, output: Path, force: bool, as_json: bool, quiet: bool) -
     A model of a remote registry is first downloaded to the folder that contains DIR. The downloaded files are deleted
     at the end.
     """
+    sources = _models_in(model)
+    if sources:
+        return _extract_folder(sources, output, force=force, as_json=as_json, quiet=quiet)
+    with ExitStack() as opened:
+        contents = _contents(opened, model, output, force=force, quiet=quiet or as_json)
+        report = _extracted(contents, output, "extract", force=force, quiet=quiet or as_json)
+    _print_extracted([(output, report)], as_json=as_json, quiet=quiet)
+    return 0
+
+
+def _models_in(folder: str) -> list[ModelSource]:
+    """Return the models in a folder, without organ directories; none if `folder` is something else."""
+    from organs.ingest.directory.folder import is_organ_directory
+    from organs.ingest.sources import find_sources, is_gguf_name
+
+    path = Path(folder)
+    if not path.is_dir() or is_organ_directory(path):
+        return []
+    with suppress(BadSource):  # a folder without models can have the name of a registered model
+        return [source for source in find_sources([folder], "extract") if is_gguf_name(source.paths[0].name)]
+    return []
+
+
+def _extract_folder(sources: Sequence[ModelSource], output: Path, *, force: bool, as_json: bool, quiet: bool) -> int:
+    """Extract each of `sources` into its own folder in `output`."""
+    from organs.ingest.directory.extract import file_contents
+    from organs.ingest.directory.folder import is_organ_directory
+    from organs.ingest.sources import open_files
+
+    if is_organ_directory(output):
+        raise BadSource(f"{output}: this is an organ directory; choose another folder for {len(sources)} of them")
+    _make_folder(output)
+    failures: list[OrganError] = []
+    extracted: list[tuple[Path, ExtractReport]] = []
+    for number, (name, source) in enumerate(_folder_names(sources).items(), 1):
+        target, label = output / name, f"extract {number}/{len(sources)}"
+        try:
+            with ExitStack() as opened:
+                contents = file_contents(open_files(opened, source))
+                report = _extracted(contents, target, label, force=force, quiet=quiet or as_json)
+        except (DiskFull, StoreUnwritable):
+            raise
+        except OrganError as error:
+            failures.append(error)
+            click.echo(f"organ: {plain(error)}", err=True)
+            continue
+        extracted.append((target, report))
+        if not as_json:
+            _print_extracted([(target, report)], as_json=False, quiet=quiet)
+    if as_json:
+        _print_extracted(extracted, as_json=True, quiet=quiet)
+    return exit_status(failures, len(sources))
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(exist_ok=True)
+    except FileNotFoundError:
+        raise BadSource(f"{path.parent}: no such folder") from None
+    except FileExistsError:
+        raise BadSource(f"{path}: exists, and is not a folder") from None
+    except OSError as error:
+        raise StoreUnwritable(f"{path}: {error.strerror}") from error
+
+
+def _folder_names(sources: Sequence[ModelSource]) -> dict[str, ModelSource]:
+    """Return `sources` by different names of folders: that of the model, with a number if another one has it."""
+    named: dict[str, ModelSource] = {}
+    taken: set[str] = set()
+    for source in sources:
+        name, number = source.name.name, 1
+        while name.lower() in taken:  # some file systems ignore the case
+            number += 1
+            name = f"{source.name.name}-{number}"
+        taken.add(name.lower())
+        named[name] = source
+    return named
+
+
+def _extracted(contents: Sequence[Content], target: Path, label: str, *, force: bool, quiet: bool) -> ExtractReport:
     from organs.ingest.directory.extract import extract as write_directory
 
-    quiet_bars = quiet or as_json
-    with ExitStack() as opened:
-        contents = _contents(opened, model, output, force=force, quiet=quiet_bars)
-        total = sum(content.header.file_size_bytes for content in contents)
-        with progress_bar("extract", total, quiet=quiet_bars) as advance:
-            report = write_directory(contents, output, force=force, progress=advance)
-    _print_extracted(report, output, as_json=as_json, quiet=quiet)
+    total = sum(content.header.file_size_bytes for content in contents)
+    with progress_bar(label, total, quiet=quiet) as advance:
+        return write_directory(contents, target, force=force, progress=advance)
 
 
 def _contents(opened: ExitStack, model: str, output: Path, *, force: bool, quiet: bool) -> list[Content]:
@@ -742,21 +833,27 @@ def _registered_contents(opened: ExitStack, model: str, output: Path, *, force: 
                 f"this is an organ directory: organ assemble {model} writes its GGUF, organ ingest {model} registers it"
             )
         else:
-            hint = "this is a folder, and no registered model has this name: give one GGUF file of the folder"
+            hint = "this is a folder without GGUF files, and no registered model has this name"
         raise BadSource(f"{model}: {hint}") from error
 
 
-def _print_extracted(report: ExtractReport, output: Path, *, as_json: bool, quiet: bool) -> None:
+def _print_extracted(extracted: Sequence[tuple[Path, ExtractReport]], *, as_json: bool, quiet: bool) -> None:
+    """Print the folders with their reports."""
     if as_json:
-        files = [{"name": name, "size_bytes": size, "sha256": sha256} for name, size, sha256 in report.files]
-        values = {"directory": str(output), "tensors": report.tensors, "size_bytes": report.size_bytes, "files": files}
-        print_json({"items": [values], "next": None})
-    elif quiet:
-        print_path(output)
-    else:
+        print_json({"items": [_extracted_values(output, report) for output, report in extracted], "next": None})
+        return
+    for output, report in extracted:
+        if quiet:
+            print_path(output)
+            continue
         click.echo(f"{plain(output)}: {report.tensors} tensors, {size_text(report.size_bytes)}")
         for name, size, sha256 in report.files:
             click.echo(f"  {plain(name)}: {size_text(size)}, sha256:{sha256}")
+
+
+def _extracted_values(output: Path, report: ExtractReport) -> dict[str, object]:
+    files = [{"name": name, "size_bytes": size, "sha256": sha256} for name, size, sha256 in report.files]
+    return {"directory": str(output), "tensors": report.tensors, "size_bytes": report.size_bytes, "files": files}
 
 
 RECIPE_SUFFIXES = (".yaml", ".yml", ".json")

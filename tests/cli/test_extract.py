@@ -104,7 +104,7 @@ def test_the_error_for_a_folder_is_not_that_of_an_unknown_model(
     (tmp_path / "other").mkdir()
     for name, said in (
         ("taken", f"this is an organ directory: organ assemble {tmp_path}/taken writes its GGUF, "),
-        ("other", "this is a folder, and no registered model has this name: give one GGUF file of the folder\n"),
+        ("other", "this is a folder without GGUF files, and no registered model has this name\n"),
     ):
         ended = filled("extract", tmp_path / name, "-o", tmp_path / "out")
         assert (ended.status, ended.out) == (1, "")
