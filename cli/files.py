@@ -470,7 +470,8 @@ def _stored(source: ModelSource, wanted: Wanted) -> MeasureOutcome:
 
     with local_registry() as registry:
         try:
-            return MeasureOutcome(source, stored_model(registry, source.name, wanted), None)
+            name, model = stored_model(registry, source.name, wanted)
+            return MeasureOutcome(replace(source, name=name), model, None)
         except NotFound as error:
             return MeasureOutcome(source, None, NotFound(f"no such file, and {error}"))
         except OrganError as error:

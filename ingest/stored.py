@@ -20,10 +20,13 @@ from organs.registry.measures import MEASURES, SPECTRAL_METHOD
 from organs.registry.names import ModelName
 
 
-def stored_model(registry: LocalRegistry, name: ModelName, wanted: Wanted | None = None) -> MeasuredModel:
-    """Return a registered model with its stored measurements: the values that `measure_model` returns for its files.
+def stored_model(
+    registry: LocalRegistry, name: ModelName, wanted: Wanted | None = None
+) -> tuple[ModelName, MeasuredModel]:
+    """Return the full name of a registered model, and the values that `measure_model` returns for its files.
 
-    In addition, the number of NaN and infinite values in all the data of a tensor is known. Raises NotFound, Gone.
+    They are the stored measurements. In addition, the number of NaN and infinite values in all the data of a tensor is
+    known. Raises NotFound, Gone.
     """
     with registry.catalog.reading() as session:
         model = model_by_name(session, name)
@@ -35,7 +38,7 @@ def stored_model(registry: LocalRegistry, name: ModelName, wanted: Wanted | None
             if wanted is None or wanted(placement.name, place):
                 results = [row for row in (first, *(other[2] for other in others)) if row is not None]
                 tensors.append(_measured(placement, place, organ, _measurement(results, organ, fingerprint)))
-        return MeasuredModel(
+        return ModelName(model.namespace, model.name, model.version), MeasuredModel(
             architecture=model.architecture,
             title=model.title,
             size_bytes=model.size_bytes,
