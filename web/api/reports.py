@@ -29,7 +29,7 @@ from organs.web.responses import reading
 
 GROUP = "Reports"
 REPORT_SECONDS = 10.0
-"""Time limit. A report reads every placement: 1.5 s for a million. It is cached until the catalog changes."""
+"""Time limit. A report reads every placement: about 2.5 s for a million. It is cached until the catalog changes."""
 SECTIONS = ("figures", "ranking", "types", "components", "scale", "families", "wells", "ingests", "ingest_totals")
 """The sections of the report. Only the owner's report has the totals of ingests."""
 SECTION = Parameter(

@@ -135,7 +135,7 @@ def _is_version(name: str) -> bool:
 
 
 REPORT_SECONDS = 10.0
-"""Time limit. A report takes 1.5 s at a million placements; it is made once for each state of the catalog."""
+"""Time limit. A report takes about 2.5 s at a million placements; it is made once for each state of the catalog."""
 FAMILIES_MAX = 2000
 """Dots of the scale chart, and rows of its table."""
 PAGES = {
