@@ -22,6 +22,7 @@ from organs.web.api import reports as api_reports
 from organs.web.app import create_app
 from organs.web.pages import reports
 from organs.web.pages.reports import PAGES
+from organs.web.settings import WebSettings
 from tests.small_models import ingest_file, small_model
 from tests.web.conftest import HOSTILE
 from tests.web.page_parser import parse_page
@@ -75,6 +76,29 @@ def test_the_whole_report_is_available_as_markdown(registry: LocalRegistry, fami
     assert "attachment" in answer.headers["Content-Disposition"]
     with registry.catalog.reading() as session:
         assert answer.text == markdown(registry_report(session))
+
+
+def test_only_the_owner_sees_the_times_and_the_stored_sizes_of_ingests(
+    registry: LocalRegistry, family_client: FlaskClient
+) -> None:
+    with registry.catalog.reading() as session:
+        public, complete = registry_report(session), registry_report(session, complete=True)
+    assert report_of(family_client, "/api/v1/reports") == public
+    assert "ingest_totals" not in public.sections
+    assert family_client.get("/api/v1/reports/ingest_totals").status_code == 404
+    assert "stored" not in parse_page(family_client.get("/reports/ingests").text).text.partition("The owner")[0]
+    assert family_client.get("/reports/ingests.csv?table=ingest_totals").status_code == 400
+    with create_app(registry, WebSettings(personal=True)).test_client() as owner:
+        for address in ("/api/v1/reports", "/api/v1/reports?limit=49"):
+            assert report_of(owner, address).sections["ingest_totals"] == complete.sections["ingest_totals"]
+        assert owner.get("/reports.md").text == markdown(complete)
+        page = parse_page(owner.get("/reports/ingests").text)
+        for figure in complete.sections["ingest_totals"].figures.values():
+            assert figure.meaning in page.text
+        assert "/models/local/base@1" in page.links()
+        rows = list(csv.DictReader(io.StringIO(owner.get("/reports/ingests.csv").text)))
+    assert [row["result"] for row in rows] == ["new"] * 3
+    assert all(float(row["seconds"]) > 0 for row in rows)
 
 
 def test_names_of_models_and_tensors_are_links_to_them(family_client: FlaskClient) -> None:
