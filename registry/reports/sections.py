@@ -149,7 +149,7 @@ def ranking_table(session: Session, matrices: Mapping[int, MatrixFigures], compl
 
     Chimeras are marked, and have no place of their own.
     """
-    models = ranked_models(session, limit)
+    models = ranked_models(session, limit, chimeras=True)
     chimeras = composed_among(session, [model.id for model in models])
     originals = [model for model in models if model.id not in chimeras]
     ranks = {model.id: rank for rank, model in enumerate(originals, 1)}
