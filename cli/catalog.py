@@ -574,8 +574,9 @@ def report(
 ) -> None:
     """Print a report on the registry or on one MODEL: tables of measures, with explanations.
 
-    The report on the registry has the tables figures, ranking, types, scale, families and wells. The report on a model
-    has model, notes, relatives, findings, dtypes, types, blocks, highest, wells, anomalies and methods.
+    The report on the registry has the tables figures, ranking, types, components, scale, families, wells, ingests and
+    ingest_totals. The report on a model has model, notes, relatives, findings, dtypes, types, components, blocks,
+    highest, wells, anomalies and methods.
     """
     if as_json and form not in (None, "json"):
         raise click.UsageError(f"--json and --format {form} exclude each other")

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -39,10 +39,20 @@ from organs.cli.outputs import (
     write_files,
 )
 from organs.registry.amounts import count_text, share_text, size_text, theta_text
-from organs.registry.anatomy import Place
+from organs.registry.anatomy import Component, Place
 from organs.registry.catalog.vocabulary import ORGAN_TYPES
 from organs.registry.digest import Digest
-from organs.registry.errors import BadName, BadSource, CorruptBlob, NameTaken, NotAssemblable, NotFound, OrganError
+from organs.registry.errors import (
+    BadName,
+    BadSource,
+    CorruptBlob,
+    DiskFull,
+    NameTaken,
+    NotAssemblable,
+    NotFound,
+    OrganError,
+    StoreUnwritable,
+)
 from organs.registry.names import parse_model_name
 from organs.registry.reports.formats import sheet_lines
 from organs.registry.settings import DEBUG_VARIABLE
@@ -55,8 +65,19 @@ if TYPE_CHECKING:
     from organs.ingest.service import Outcome
     from organs.ingest.sources import ModelSource, Skipped
     from organs.ingest.urls import Hub
+    from organs.registry.entities.report import ReportTable
+    from organs.registry.reports.groups import TensorReading
 
 TOKEN_MAX_BYTES = 4096
+MEASURED_TABLES = ("types", "components", "blocks", "wells")
+"""The tables of `organ report` that `organ measure` also has."""
+PLAIN_COMPONENTS = frozenset(
+    {
+        *(Component.EMBEDDINGS, Component.ATTENTION, Component.DENSE),
+        *(Component.NORMS, Component.ADAPTERS, Component.OTHER),
+    }
+)
+"""Components that are the same as types of tensors."""
 
 
 @click.command()
@@ -270,7 +291,14 @@ _EXPLAINED = (
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[FILE]...")
 @click.option("--missing", is_flag=True, help="Measure the organs in the registry that lack a measure; give no FILE.")
-@click.option("--tensors", is_flag=True, help="Print one row for each tensor instead of one row for each type.")
+@click.option(
+    "--table",
+    "tables",
+    multiple=True,
+    type=click.Choice(MEASURED_TABLES),
+    help="Print this table. Repeatable. [default: types; also components, if there are experts or latent attention]",
+)
+@click.option("--tensors", is_flag=True, help="Print one row for each tensor instead of these tables.")
 @click.option(
     "--tensor",
     "patterns",
@@ -288,6 +316,7 @@ _EXPLAINED = (
 def measure(
     paths: tuple[str, ...],
     missing: bool,
+    tables: tuple[str, ...],
     tensors: bool,
     patterns: tuple[str, ...],
     kinds: tuple[str, ...],
@@ -296,11 +325,14 @@ def measure(
     as_csv: bool,
     quiet: bool,
 ) -> int:
-    """Measure GGUF files without registering them. The command opens no registry.
+    """Measure GGUF files without registering them. For files, the command opens no registry.
 
     FILE is a GGUF file, a folder of GGUF files, a quoted pattern, or any shard of a split model. The measures are the
     same as those of `organ ingest`. If a file is refused, the command continues with the next, and the exit status is
     1. The exit status is also 1 if --tensor and --type match no tensor.
+
+    FILE can also be the name of a registered model. The command then prints its stored measures, after those of the
+    files. An existing file or folder with this name comes first.
 
     FILE can also be an address: https://HOST/FILE.gguf, or hf://NAMESPACE/NAME[/FILE][@REVISION] for a model in the
     Hugging Face hub. Then only the headers and a sample of each tensor are downloaded, less than 1% of a large model.
@@ -310,18 +342,18 @@ def measure(
     the measures that older versions did not have, and changes no existing measure. You can interrupt it and run it
     again.
     """
-    from organs.ingest.sources import find_sources
+    from organs.ingest.sources import ModelSource, find_sources
     from organs.ingest.urls import is_url
 
     if missing:
-        if paths or tensors or patterns or kinds or as_csv or dry_run:
+        if paths or tables or tensors or patterns or kinds or as_csv or dry_run:
             raise click.UsageError("--missing takes no FILE; only --json and -q can be used with it")
         return _measure_missing(as_json=as_json, quiet=quiet)
     if not paths:
         raise click.UsageError("Missing argument 'FILE...'")
-    if as_json + as_csv + quiet + tensors > 1:
-        raise click.UsageError("--tensors, --json, --csv and -q exclude each other")
-    form = "json" if as_json else "csv" if as_csv else "quiet" if quiet else "tensors" if tensors else "types"
+    if as_json + as_csv + quiet + tensors + bool(tables) > 1:
+        raise click.UsageError("--table, --tensors, --json, --csv and -q exclude each other")
+    form = "json" if as_json else "csv" if as_csv else "quiet" if quiet else "tensors" if tensors else "tables"
 
     def wanted(name: str, place: Place) -> bool:
         fits = not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
@@ -329,28 +361,44 @@ def measure(
 
     with ExitStack() as opened:
         hub = opened.enter_context(hub_of_environment()) if any(map(is_url, paths)) else None
-        sources = find_sources(paths, "measure", hub)
+        names = [path for path in paths if _may_be_registered(path)]
+        sources = find_sources([path for path in paths if path not in names], "measure", hub)
         if dry_run:
+            if names:
+                raise click.UsageError(f"--dry-run is for files, and {names[0]} is not one")
             return _print_plans(sources, wanted, as_json=as_json)
-        measured, failed = _measure_sources(sources, wanted, form)
+        sources += [ModelSource((), parse_model_name(name)) for name in names]
+        measured, failed = _measure_sources(sources, wanted, form, tables)
     if not measured and not failed and (patterns or kinds):
         click.echo("organ: no tensor matches --tensor and --type", err=True)
         return 1
     return 1 if failed else 0
 
 
-def _measure_sources(sources: list[ModelSource], wanted: Wanted, form: str) -> tuple[int, int]:
+def _may_be_registered(path: str) -> bool:
+    """Return whether `path` is no file, folder, pattern or address, and can be the name of a model."""
+    from organs.ingest.sources import is_gguf_name
+
+    if is_gguf_name(path) or os.path.lexists(path):
+        return False
+    with suppress(BadName):
+        parse_model_name(path)
+        return True
+    return False
+
+
+def _measure_sources(sources: list[ModelSource], wanted: Wanted, form: str, tables: Sequence[str]) -> tuple[int, int]:
     """Measure and print `sources`; return how many have measured tensors, and how many failed."""
     if form == "csv":
         click.echo(sheet_lines([_csv_keys()]), nl=False)
     failed = measured = 0
     for number, source in enumerate(sources, 1):
         label = f"measure {number}/{len(sources)}"
-        outcome = _measured(source, wanted, label, quiet=form not in ("tensors", "types"))
+        outcome = _measured(source, wanted, label, quiet=form not in ("tensors", "tables"))
         failed += outcome.error is not None
         measured += outcome.model is not None and bool(outcome.model.tensors)
-        _print_measured(outcome, form)
-    if form in ("tensors", "types") and measured:
+        _print_measured(outcome, form, tables)
+    if form in ("tensors", "tables") and measured:
         click.echo(in_lines(_EXPLAINED), err=True)
     return measured, failed
 
@@ -406,11 +454,28 @@ def _measured(source: ModelSource, wanted: Wanted, label: str, *, quiet: bool) -
     from organs.ingest.measuring import measure_all
     from organs.ingest.sources import source_size_bytes
 
+    if source.is_registered:
+        return _stored(source, wanted)
     if source.remote:
         return _measured_remote(source, wanted, label, quiet=quiet)
     with progress_bar(label, source_size_bytes(source), quiet=quiet) as advance:
         (outcome,) = measure_all([source], wanted, advance)
     return outcome
+
+
+def _stored(source: ModelSource, wanted: Wanted) -> MeasureOutcome:
+    """Return the stored measures of a registered model."""
+    from organs.ingest.measuring import MeasureOutcome
+    from organs.ingest.stored import stored_model
+
+    with local_registry() as registry:
+        try:
+            name, model = stored_model(registry, source.name, wanted)
+            return MeasureOutcome(replace(source, name=name), model, None)
+        except NotFound as error:
+            return MeasureOutcome(source, None, NotFound(f"no such file, and {error}"))
+        except OrganError as error:
+            return MeasureOutcome(source, None, error)
 
 
 def _measured_remote(source: ModelSource, wanted: Wanted, label: str, *, quiet: bool) -> MeasureOutcome:
@@ -437,7 +502,7 @@ def _measured_remote(source: ModelSource, wanted: Wanted, label: str, *, quiet: 
     return outcome
 
 
-def _print_measured(outcome: MeasureOutcome, form: str) -> None:
+def _print_measured(outcome: MeasureOutcome, form: str, tables: Sequence[str]) -> None:
     from organs.registry.reports.statistics import mean_of
 
     if form == "json":
@@ -452,17 +517,17 @@ def _print_measured(outcome: MeasureOutcome, form: str) -> None:
         theta = mean_of(tensor.measurement.theta for tensor in outcome.model.tensors)
         click.echo(f"{'-' if theta is None else f'{theta:.2f}'}\t{plain(_file(outcome))}")
     else:
-        _print_tables(outcome, outcome.model, every=form == "tensors")
+        _print_tables(outcome, outcome.model, ("tensors",) if form == "tensors" else tables)
 
 
 def _file(outcome: MeasureOutcome) -> str:
     return outcome.source.locations[0]
 
 
-def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, *, every: bool) -> None:
+def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, tables: Sequence[str]) -> None:
+    from organs.registry.reports.groups import matrix_theta
     from organs.registry.reports.statistics import mean_of
 
-    theta = mean_of(tensor.measurement.theta for tensor in model.tensors)
     content = (
         f"{count_text(model.parameters)} parameters in {model.tensor_count} tensors, {size_text(model.size_bytes)}"
     )
@@ -470,52 +535,70 @@ def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, *, every: bool)
     if not model.tensors:
         click.echo("no tensor matches --tensor and --type\n" if model.tensor_count else "nothing to measure\n")
         return
-    chosen = "" if len(model.tensors) == model.tensor_count else f" of the {len(model.tensors)} selected tensors"
-    matrices = [tensor.measurement.theta for tensor in model.tensors if tensor.measurement.spectral_signal is not None]
-    part = f"; of the {len(matrices)} matrices alone: {theta_text(mean_of(matrices))}" if matrices else ""
+    readings = _readings(model)
+    theta = mean_of(reading.theta for reading in readings)
+    chosen = "" if len(readings) == model.tensor_count else f" of the {len(readings)} selected tensors"
+    matrices = sum(reading.is_matrix for reading in readings)
+    part = f"; of the {matrices} matrices alone: {theta_text(matrix_theta(readings))}" if matrices else ""
     click.echo(f"mean θ{chosen}: {theta_text(theta)}{part}\n")
-    if every:
-        print_table(_TENSOR_COLUMNS, [_tensor_row(tensor) for tensor in model.tensors], _NUMBERS)
-    else:
-        print_table(_TYPE_COLUMNS, [_type_row(kind) for kind in _types(model)], _NUMBERS)
-    click.echo()
+    for name in tables or _default_tables(readings):
+        if name == "tensors":
+            print_table(_TENSOR_COLUMNS, [_tensor_row(tensor) for tensor in model.tensors], _NUMBERS)
+        else:
+            _print_table(_table_of(name, readings))
+        click.echo()
 
 
-def _types(model: MeasuredModel) -> list[dict[str, Any]]:
-    """Return one row for each type, in the order of their names."""
-    from organs.registry.reports.statistics import distribution_of, mean_of
+def _readings(model: MeasuredModel) -> list[TensorReading]:
+    from organs.registry.reports.groups import TensorReading
 
-    groups: dict[str, list[MeasuredTensor]] = {}
-    for tensor in model.tensors:
-        groups.setdefault(tensor.place.type.value, []).append(tensor)
-    rows: list[dict[str, Any]] = []
-    for kind, group in sorted(groups.items()):
-        spread = distribution_of(tensor.measurement.theta for tensor in group if tensor.measurement.theta is not None)
-        rows.append(
-            {
-                "type": kind,
-                "tensors_count": len(group),
-                "size_bytes": sum(tensor.size_bytes for tensor in group),
-                "measured_count": spread.count,
-                "mean_theta_degrees": spread.mean,
-                "minimum_theta_degrees": spread.minimum,
-                "maximum_theta_degrees": spread.maximum,
-                "mean_spectral_signal": mean_of(tensor.measurement.spectral_signal for tensor in group),
-            }
+    return [
+        TensorReading(
+            name=tensor.name,
+            place=tensor.place,
+            dtype=tensor.dtype,
+            shape=_shape(tensor),
+            elements=tensor.elements,
+            size_bytes=tensor.size_bytes,
+            theta=tensor.measurement.theta,
+            spectral_signal=tensor.measurement.spectral_signal,
         )
-    return rows
+        for tensor in model.tensors
+    ]
 
 
-def _type_row(kind: dict[str, Any]) -> tuple[object, ...]:
-    return (
-        kind["type"],
-        kind["tensors_count"],
-        size_text(kind["size_bytes"]),
-        theta_text(kind["mean_theta_degrees"]),
-        theta_text(kind["minimum_theta_degrees"]),
-        theta_text(kind["maximum_theta_degrees"]),
-        share_text(kind["mean_spectral_signal"]),
-    )
+def _default_tables(readings: Iterable[TensorReading]) -> tuple[str, ...]:
+    """Return the tables to print: that of components only if it has more than that of types."""
+    has_more = any(reading.component not in PLAIN_COMPONENTS for reading in readings)
+    return ("types", "components") if has_more else ("types",)
+
+
+def _table_of(name: str, readings: Sequence[TensorReading]) -> ReportTable:
+    """Return the table `name` of MEASURED_TABLES."""
+    from organs.registry.entities.report import ORGANS_DEFAULT
+    from organs.registry.reports.groups import blocks_of, components_of, types_of, wells_of
+
+    match name:
+        case "components":
+            return components_of(readings, before="", empty=_NO_TENSORS)
+        case "blocks":
+            return blocks_of(readings, empty="no block has attention, feed-forward tensors or norms with a θ")
+        case "wells":
+            return wells_of(readings, ORGANS_DEFAULT)
+        case _:
+            return types_of(readings, before="", empty=_NO_TENSORS)
+
+
+def _print_table(table: ReportTable) -> None:
+    """Print the rows of a table, without its explanations."""
+    from organs.registry.reports.formats import grid
+
+    texts = grid(table)
+    if not texts.rows:
+        click.echo(table.before[0])
+        return
+    headings = [plain(heading) for heading in texts.headings]
+    print_table(headings, texts.rows, [heading for heading, right in zip(headings, texts.right, strict=True) if right])
 
 
 def _tensor_row(tensor: MeasuredTensor) -> tuple[object, ...]:
@@ -542,6 +625,7 @@ def _shape(tensor: MeasuredTensor) -> str:
 
 
 def _measured_values(outcome: MeasureOutcome) -> dict[str, Any]:
+    from organs.registry.reports.groups import matrix_theta
     from organs.registry.reports.statistics import mean_of
 
     model = outcome.model
@@ -552,19 +636,18 @@ def _measured_values(outcome: MeasureOutcome) -> dict[str, Any]:
     }
     if model is None:
         return about
+    readings = _readings(model)
     return about | {
         "architecture": model.architecture,
         "title": model.title,
         "size_bytes": model.size_bytes,
         "tensors_count": model.tensor_count,
         "parameters_count": model.parameters,
-        "mean_theta_degrees": mean_of(tensor.measurement.theta for tensor in model.tensors),
-        "matrix_mean_theta_degrees": mean_of(
-            tensor.measurement.theta for tensor in model.tensors if tensor.measurement.spectral_signal is not None
-        ),
+        "mean_theta_degrees": mean_of(reading.theta for reading in readings),
+        "matrix_mean_theta_degrees": matrix_theta(readings),
         "mean_signal": mean_of(tensor.measurement.signal for tensor in model.tensors),
-        "mean_spectral_signal": mean_of(tensor.measurement.spectral_signal for tensor in model.tensors),
-        "types": _types(model),
+        "mean_spectral_signal": mean_of(reading.spectral_signal for reading in readings),
+        **{name: list(_table_of(name, readings).items) for name in MEASURED_TABLES},
         "tensors": [_tensor_values(tensor) for tensor in model.tensors],
     }
 
@@ -593,8 +676,8 @@ def _print_rows(outcome: MeasureOutcome, model: MeasuredModel) -> None:
     click.echo(sheet_lines(cells), nl=False)
 
 
-_NUMBERS = ("tensors", "size", "mean θ", "lowest θ", "highest θ", "θ", "|Z|", "spectral")
-_TYPE_COLUMNS = ("type", "tensors", "size", "mean θ", "lowest θ", "highest θ", "spectral")
+_NO_TENSORS = "there are no tensors"
+_NUMBERS = ("θ", "|Z|", "spectral")
 _TENSOR_COLUMNS = ("tensor", "type", "dtype", "shape", "θ", "|Z|", "spectral", "note")
 _RENAMED = {"theta": "theta_degrees", "sample_size": "sample_count"}
 
@@ -612,18 +695,21 @@ def _csv_keys() -> list[str]:
 
 
 @click.command()
-@click.argument("model", metavar="FILE|MODEL")
+@click.argument("model", metavar="FILE|FOLDER|MODEL")
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The folder to create."
 )
 @click.option("--force", is_flag=True, help="Replace an existing organ directory and all files in it.")
 @click.option("--json", "as_json", is_flag=True, help="Print a report as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the folder's path only.")
-def extract(model: str, output: Path, force: bool, as_json: bool, quiet: bool) -> None:
+def extract(model: str, output: Path, force: bool, as_json: bool, quiet: bool) -> int:
     """Split a model into the organ directory DIR: a manifest.json, and one file for each tensor.
 
     FILE is a GGUF file or any shard of a split model. It does not have to be registered. MODEL is a registered model;
     its bytes are checked while they are read. If the command fails, it leaves no incomplete DIR.
+
+    Each model in FOLDER becomes an organ directory of its own in DIR, named after its file. If a model is refused, the
+    command continues with the next, and the exit status is 1.
 
     You can edit the organs in DIR. `organ assemble DIR` writes the GGUF file again; without edits it is identical to
     the original. `organ ingest DIR` registers it.
@@ -631,15 +717,91 @@ def extract(model: str, output: Path, force: bool, as_json: bool, quiet: bool) -
     A model of a remote registry is first downloaded to the folder that contains DIR. The downloaded files are deleted
     at the end.
     """
+    sources = _models_in(model)
+    if sources:
+        return _extract_folder(sources, output, force=force, as_json=as_json, quiet=quiet)
+    with ExitStack() as opened:
+        contents = _contents(opened, model, output, force=force, quiet=quiet or as_json)
+        report = _extracted(contents, output, "extract", force=force, quiet=quiet or as_json)
+    _print_extracted([(output, report)], as_json=as_json, quiet=quiet)
+    return 0
+
+
+def _models_in(folder: str) -> list[ModelSource]:
+    """Return the models in a folder, without organ directories; none if `folder` is something else."""
+    from organs.ingest.directory.folder import is_organ_directory
+    from organs.ingest.sources import find_sources, is_gguf_name
+
+    path = Path(folder)
+    if not path.is_dir() or is_organ_directory(path):
+        return []
+    with suppress(BadSource):  # a folder without models can have the name of a registered model
+        return [source for source in find_sources([folder], "extract") if is_gguf_name(source.paths[0].name)]
+    return []
+
+
+def _extract_folder(sources: Sequence[ModelSource], output: Path, *, force: bool, as_json: bool, quiet: bool) -> int:
+    """Extract each of `sources` into its own folder in `output`."""
+    from organs.ingest.directory.extract import file_contents
+    from organs.ingest.directory.folder import is_organ_directory
+    from organs.ingest.sources import open_files
+
+    if is_organ_directory(output):
+        raise BadSource(f"{output}: this is an organ directory; choose another folder for {len(sources)} of them")
+    _make_folder(output)
+    failures: list[OrganError] = []
+    extracted: list[tuple[Path, ExtractReport]] = []
+    for number, (name, source) in enumerate(_folder_names(sources).items(), 1):
+        target, label = output / name, f"extract {number}/{len(sources)}"
+        try:
+            with ExitStack() as opened:
+                contents = file_contents(open_files(opened, source))
+                report = _extracted(contents, target, label, force=force, quiet=quiet or as_json)
+        except (DiskFull, StoreUnwritable):
+            raise
+        except OrganError as error:
+            failures.append(error)
+            click.echo(f"organ: {plain(error)}", err=True)
+            continue
+        extracted.append((target, report))
+        if not as_json:
+            _print_extracted([(target, report)], as_json=False, quiet=quiet)
+    if as_json:
+        _print_extracted(extracted, as_json=True, quiet=quiet)
+    return exit_status(failures, len(sources))
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(exist_ok=True)
+    except FileNotFoundError:
+        raise BadSource(f"{path.parent}: no such folder") from None
+    except FileExistsError:
+        raise BadSource(f"{path}: exists, and is not a folder") from None
+    except OSError as error:
+        raise StoreUnwritable(f"{path}: {error.strerror}") from error
+
+
+def _folder_names(sources: Sequence[ModelSource]) -> dict[str, ModelSource]:
+    """Return `sources` by different names of folders: that of the model, with a number if another one has it."""
+    named: dict[str, ModelSource] = {}
+    taken: set[str] = set()
+    for source in sources:
+        name, number = source.name.name, 1
+        while name.lower() in taken:  # some file systems ignore the case
+            number += 1
+            name = f"{source.name.name}-{number}"
+        taken.add(name.lower())
+        named[name] = source
+    return named
+
+
+def _extracted(contents: Sequence[Content], target: Path, label: str, *, force: bool, quiet: bool) -> ExtractReport:
     from organs.ingest.directory.extract import extract as write_directory
 
-    quiet_bars = quiet or as_json
-    with ExitStack() as opened:
-        contents = _contents(opened, model, output, force=force, quiet=quiet_bars)
-        total = sum(content.header.file_size_bytes for content in contents)
-        with progress_bar("extract", total, quiet=quiet_bars) as advance:
-            report = write_directory(contents, output, force=force, progress=advance)
-    _print_extracted(report, output, as_json=as_json, quiet=quiet)
+    total = sum(content.header.file_size_bytes for content in contents)
+    with progress_bar(label, total, quiet=quiet) as advance:
+        return write_directory(contents, target, force=force, progress=advance)
 
 
 def _contents(opened: ExitStack, model: str, output: Path, *, force: bool, quiet: bool) -> list[Content]:
@@ -672,21 +834,27 @@ def _registered_contents(opened: ExitStack, model: str, output: Path, *, force: 
                 f"this is an organ directory: organ assemble {model} writes its GGUF, organ ingest {model} registers it"
             )
         else:
-            hint = "this is a folder, and no registered model has this name: give one GGUF file of the folder"
+            hint = "this is a folder without GGUF files, and no registered model has this name"
         raise BadSource(f"{model}: {hint}") from error
 
 
-def _print_extracted(report: ExtractReport, output: Path, *, as_json: bool, quiet: bool) -> None:
+def _print_extracted(extracted: Sequence[tuple[Path, ExtractReport]], *, as_json: bool, quiet: bool) -> None:
+    """Print the folders with their reports."""
     if as_json:
-        files = [{"name": name, "size_bytes": size, "sha256": sha256} for name, size, sha256 in report.files]
-        values = {"directory": str(output), "tensors": report.tensors, "size_bytes": report.size_bytes, "files": files}
-        print_json({"items": [values], "next": None})
-    elif quiet:
-        print_path(output)
-    else:
+        print_json({"items": [_extracted_values(output, report) for output, report in extracted], "next": None})
+        return
+    for output, report in extracted:
+        if quiet:
+            print_path(output)
+            continue
         click.echo(f"{plain(output)}: {report.tensors} tensors, {size_text(report.size_bytes)}")
         for name, size, sha256 in report.files:
             click.echo(f"  {plain(name)}: {size_text(size)}, sha256:{sha256}")
+
+
+def _extracted_values(output: Path, report: ExtractReport) -> dict[str, object]:
+    files = [{"name": name, "size_bytes": size, "sha256": sha256} for name, size, sha256 in report.files]
+    return {"directory": str(output), "tensors": report.tensors, "size_bytes": report.size_bytes, "files": files}
 
 
 RECIPE_SUFFIXES = (".yaml", ".yml", ".json")

@@ -9,6 +9,7 @@ hashing        read a file once and compute its SHA-256, its header's, and those
 tasks          the tasks of an ingest's threads
 pipeline       the coordinator of one model's ingest, in the caller's thread
 measuring      measure the tensors of files without a registry
+stored         the stored measurements of registered models, in the same form
 journal        the journal of an interrupted measurement
 records        convert the results of a run to the record that the catalog registers
 add           `add_model`: add one model to a registry, local or remote, from a script

@@ -40,12 +40,17 @@ class ModelSource:
     paths: tuple[Path, ...]
     name: ModelName
     remote: tuple[RemoteFile, ...] = ()
-    """The files on a server; then there are no `paths`."""
+    """The files on a server; then there are no `paths`. A model in a registry has neither."""
 
     @property
     def locations(self) -> tuple[str, ...]:
-        """The paths or the addresses of the files."""
-        return tuple(map(str, self.remote or self.paths))
+        """The paths or the addresses of the files, or the name of a model in a registry."""
+        return tuple(map(str, self.remote or self.paths or (self.name,)))
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether it is a model in a registry, without files."""
+        return not self.remote and not self.paths
 
     @property
     def label(self) -> str:

@@ -27,6 +27,29 @@ class OrganType(StrEnum):
     OTHER = "other"
 
 
+class Component(StrEnum):
+    """A finer division than `OrganType`, for mixtures of experts and other architectures. In the order of reading."""
+
+    EMBEDDINGS = "embeddings"
+    ATTENTION = "attention"
+    """Attention without the other components below; also the output matrix of latent attention."""
+    LATENT_ATTENTION = "latent attention"
+    """The projections of multi-head latent attention (MLA)."""
+    CROSS_ATTENTION = "cross attention"
+    INDEXER = "indexer"
+    """The small attention that chooses tokens for sparse attention."""
+    STATE_SPACE = "state space"
+    TIME_MIXING = "time mixing"
+    CONVOLUTION = "convolution"
+    DENSE = "dense feed-forward"
+    ROUTED_EXPERTS = "routed experts"
+    SHARED_EXPERTS = "shared experts"
+    ROUTER = "router"
+    NORMS = "norms"
+    ADAPTERS = "adapters"
+    OTHER = "other"
+
+
 class Tower(StrEnum):
     """A stack of blocks. Models with several stacks number the blocks of each from 0."""
 
@@ -153,6 +176,33 @@ _RULES: tuple[tuple[OrganType, re.Pattern[str]], ...] = (
     ),
 )
 
+# For each type: the special components that a slot can have, and the usual component. The first match decides.
+_COMPONENTS: dict[OrganType, tuple[tuple[tuple[Component, re.Pattern[str]], ...], Component]] = {
+    OrganType.SKELETON: (
+        (
+            (Component.LATENT_ATTENTION, re.compile(r"^attn_(q_a|q_b|kv_a_mqa|kv_b|k_b|v_b)(\.|$)")),
+            (Component.CROSS_ATTENTION, re.compile(r"(^|\.)cross_attn")),
+            (Component.INDEXER, re.compile(r"^indexer\.")),
+            (Component.STATE_SPACE, re.compile(r"^ssm_")),
+            (Component.TIME_MIXING, re.compile(r"^time_mix_")),
+            (Component.CONVOLUTION, re.compile(r"conv")),
+        ),
+        Component.ATTENTION,
+    ),
+    OrganType.ORGAN: (
+        (
+            (Component.SHARED_EXPERTS, re.compile(r"_shexp")),
+            (Component.ROUTER, re.compile(r"^ffn_gate_inp|^exp_probs_b")),
+            (Component.ROUTED_EXPERTS, re.compile(r"_(ch)?exps|^ffn_(gate|up|down)\.\d+|^ffn_latent_")),
+        ),
+        Component.DENSE,
+    ),
+    OrganType.EMBED: ((), Component.EMBEDDINGS),
+    OrganType.NORM: ((), Component.NORMS),
+    OrganType.ADAPTER: ((), Component.ADAPTERS),
+    OrganType.OTHER: ((), Component.OTHER),
+}
+
 
 def place_of(name: str) -> Place:
     """Return the place of the tensor `name`. No text is an error."""
@@ -170,6 +220,12 @@ def adapted_tensor(name: str) -> str | None:
         if name.endswith(suffix):
             return name.removesuffix(suffix)
     return None
+
+
+def component_of(kind: OrganType, slot: str) -> Component:
+    """Return the component of an organ of type `kind` in `slot`. A bias is in the component of its weight."""
+    special, usual = _COMPONENTS[kind]
+    return next((component for component, pattern in special if pattern.search(slot)), usual)
 
 
 def group_of(place: Place) -> Group | None:

@@ -192,7 +192,7 @@ class LocalRegistry:
 
         with self.catalog.reading() as session:
             if model is None:
-                return registry_report(session, limit or ROWS_DEFAULT)
+                return registry_report(session, limit or ROWS_DEFAULT, complete=True)
             return model_report(session, model_by_text(session, model), limit or ORGANS_DEFAULT)
 
     def figures(self) -> Figures:

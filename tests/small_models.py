@@ -42,6 +42,35 @@ def block_tensors(blocks: int = 2, width: int = 64, seed: int = 0, dtype: str = 
     return [*tensors, weight_tensor("output_norm.weight", (width,), seed, "F32")]
 
 
+def expert_tensors(blocks: int = 3, experts: int = 4, width: int = 64) -> Tensors:
+    """Return the tensors of a small mixture of experts with latent attention; its first block is dense."""
+    half = width // 2
+    tensors = [weight_tensor("token_embd.weight", (width, 96))]
+    for block in range(blocks):
+        shapes: dict[str, tuple[int, ...]] = {
+            "attn_norm.weight": (width,),
+            "attn_q_a.weight": (width, half),
+            "attn_q_a_norm.weight": (half,),
+            "attn_q_b.weight": (half, width),
+            "attn_kv_a_mqa.weight": (width, half),
+            "attn_k_b.weight": (half, half, 2),
+            "attn_v_b.weight": (half, half, 2),
+            "attn_output.weight": (width, width),
+        }
+        routed: dict[str, tuple[int, ...]] = {
+            "ffn_gate_inp.weight": (width, experts),
+            "exp_probs_b.bias": (experts,),
+            "ffn_up_exps.weight": (width, half, experts),
+            "ffn_down_exps.weight": (half, width, experts),
+            "ffn_up_shexp.weight": (width, half),
+            "ffn_down_shexp.weight": (half, width),
+        }
+        dense: dict[str, tuple[int, ...]] = {"ffn_up.weight": (width, width), "ffn_down.weight": (width, width)}
+        for name, shape in (shapes | (routed if block else dense)).items():
+            tensors.append(weight_tensor(f"blk.{block}.{name}", shape, dtype="F32" if len(shape) == 1 else "F16"))
+    return [*tensors, weight_tensor("output_norm.weight", (width,), dtype="F32")]
+
+
 def block_metadata(name: str = "Little", blocks: int = 2) -> list[KeyValue | RawKeyValue]:
     """Return metadata for `block_tensors`."""
     return [

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from organs.registry.anatomy import LORA_SUFFIXES, OrganType, Place, Tower, adapted_tensor, place_of
+from organs.registry.anatomy import (
+    LORA_SUFFIXES,
+    Component,
+    OrganType,
+    Place,
+    Tower,
+    adapted_tensor,
+    component_of,
+    place_of,
+)
 from tests.random_files import PATIENT
 
 # Written by hand, one line for each kind; N is the block, or the number of a layer outside the blocks.
@@ -159,6 +168,52 @@ def test_no_two_names_share_a_place(suffix: str) -> None:
 )
 def test_a_name_determines_the_place_of_its_tensor(name: str, place: Place) -> None:
     assert place_of(name) == place
+
+
+COMPONENTS: dict[Component, str] = {
+    Component.EMBEDDINGS: "token_embd output v.patch_embd",
+    Component.ATTENTION: """
+        blk.N.attn_qkv blk.N.attn_q blk.N.attn_k blk.N.attn_v blk.N.attn_output blk.N.attn_sinks v.blk.N.attn_q
+        rope_freqs blk.N.vis_attn_qkv a.proj_blk.N.self_attn_q posnet.N.attn_q
+    """,
+    Component.LATENT_ATTENTION: """
+        blk.N.attn_q_a blk.N.attn_q_b blk.N.attn_kv_a_mqa blk.N.attn_kv_b blk.N.attn_k_b blk.N.attn_v_b
+    """,
+    Component.CROSS_ATTENTION: "dec.blk.N.cross_attn_q dec.blk.N.cross_attn_rel_b a.proj_blk.N.cross_attn_k",
+    Component.INDEXER: "blk.N.indexer.proj blk.N.indexer.attn_q_b",
+    Component.STATE_SPACE: "blk.N.ssm_in blk.N.ssm_conv1d",
+    Component.TIME_MIXING: "blk.N.time_mix_key",
+    Component.CONVOLUTION: "blk.N.shortconv.in_proj convnext.N.dw posnet.N.conv1 a.blk.N.conv_pw1",
+    Component.DENSE: """
+        blk.N.ffn_gate blk.N.ffn_up blk.N.ffn_down enc.blk.N.ffn_up a.blk.N.ffn_up_1 blk.N.channel_mix_key blk.N.vis_up
+        mm.N convnext.N.pw1 blk.N.inp_gate
+    """,
+    Component.ROUTED_EXPERTS: """
+        blk.N.ffn_gate_exps blk.N.ffn_up_exps blk.N.ffn_down_exps blk.N.ffn_gate_up_exps blk.N.ffn_up_chexps
+        blk.N.ffn_gate.3 blk.N.ffn_latent_down
+    """,
+    Component.SHARED_EXPERTS: "blk.N.ffn_gate_shexp blk.N.ffn_up_shexp blk.N.ffn_down_shexp blk.N.ffn_gate_inp_shexp",
+    Component.ROUTER: "blk.N.ffn_gate_inp blk.N.exp_probs_b",
+    Component.NORMS: "output_norm blk.N.attn_norm blk.N.attn_q_a_norm blk.N.attn_kv_a_norm blk.N.ffn_norm_exps",
+    Component.OTHER: "cls blk.N.nextn.eh_proj",
+}
+
+
+@pytest.mark.parametrize(("component", "patterns"), COMPONENTS.items())
+def test_a_component_has_the_organs_of_the_table(component: Component, patterns: str) -> None:
+    for pattern in patterns.split():
+        for suffix in (".weight", ".bias", ""):
+            place = place_of(numbered(pattern) + suffix)
+            assert component_of(place.type, place.slot) is component, pattern
+
+
+def test_every_organ_has_a_component_and_only_skeletons_and_organs_are_divided() -> None:
+    divided = {OrganType.SKELETON, OrganType.ORGAN}
+    for kind in OrganType:
+        components = {component_of(kind, place_of(numbered(pattern)).slot) for pattern in DECIDED}
+        assert (len(components) > 1) == (kind in divided)
+    place = place_of("blk.3.attn_kv_b.weight.lora_a")
+    assert component_of(place.type, place.slot) is Component.ADAPTERS
 
 
 @pytest.mark.parametrize("expert", [0, 3, 127])

@@ -51,6 +51,7 @@ FRAGMENTS: dict[str, str] = {
     "ingest/jobs/publish.py": "Each kind of job is a module of its own.",
     "ingest/jobs/validate.py": "Each kind of job is a module of its own.",
     "registry/client/composition.py": "It loads the code of recipes, which reading a remote registry does not need.",
+    "registry/reports/ingests.py": "What ingests stored, and which of it is public, is a subject of its own.",
     "registry/store/codec/entropy.py": "The checks of a Zstandard frame are a subject of their own.",
     "registry/validation/decoder.py": "The C interface of llama.cpp is a subject of its own.",
     "registry/validation/verdict.py": "The rules of verdicts, which are pure, apart from the runs that they judge.",

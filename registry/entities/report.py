@@ -35,6 +35,7 @@ class CellKind(StrEnum):
     """Shown with at most three digits."""
     SIZE = "size"
     """Bytes."""
+    SECONDS = "seconds"
     DEGREES = "degrees"
     SHARE = "share"
     """0 to 1, shown with three digits."""

@@ -4,8 +4,11 @@
     overview    the report on a whole registry
     dissection  the report on one model: its contents, what it shares, and its measurements
     formats     reports as text, Markdown and CSV
-    sections    the sections of reports: types, ranking, scale law, relatives, single tensors
+    groups      tables of tensors by type, component and depth, and the tensors with extreme θ
+    sections    the sections that read the catalog: types, ranking, scale law, relatives, wells, anomalies
+    ingests     the times and sizes of every ingest
     statistics  quartiles, least squares, families of models
 
-`statistics` and `formats` are pure. The numbers come from `registry.catalog.queries.reports`.
+`statistics`, `groups` and `formats` are pure: `groups` also serves files that are not registered. The other numbers
+come from `registry.catalog.queries.reports`.
 """

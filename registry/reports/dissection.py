@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
 from organs.registry.amounts import size_text
 from organs.registry.catalog.queries.organs import shared_of
 from organs.registry.catalog.queries.reports import (
-    BlockMeans,
     StoredSize,
-    blocks_of,
-    count_blocks,
     dtypes_of,
     matrix_figures,
     methods_of,
@@ -32,51 +30,52 @@ from organs.registry.entities.report import (
     table,
 )
 from organs.registry.gguf import dtype_by_name
-from organs.registry.reports.sections import (
-    anomalies_table,
-    organ_table,
-    relatives_tables,
-    types_table,
+from organs.registry.reports.groups import (
+    TensorReading,
+    blocks_of,
+    components_of,
+    count_blocks,
+    highest_of,
+    types_of,
+    wells_of,
 )
+from organs.registry.reports.sections import anomalies_table, readings_of, relatives_tables
 from organs.registry.reports.words import (
-    BLOCKS,
     CLOSING,
     FORMATS,
-    HIGHEST,
     METHODS,
     NO_CONCLUSION,
     NO_TENSORS,
     OPENING,
-    WELLS,
 )
-
-BLOCKS_MAX = 1000
-"""Blocks in the table; the largest models of today have some hundreds."""
 
 
 def model_report(session: Session, model: Model, limit: int = ORGANS_DEFAULT) -> Report:
     """Return the dissection report on `model`; tables of single tensors have at most `limit` rows, and say so."""
     title = f"Dissection of {model.full_name}"
-    about: dict[str, ReportSection] = {"model": _identity(session, model), "notes": _notes(model)}
+    readings = readings_of(session, model.id)
+    about: dict[str, ReportSection] = {"model": _identity(session, model, readings), "notes": _notes(model)}
     if not model.tensors:
         return Report(title=title, main="model", opening=(NO_TENSORS,), sections=about, closing=(NO_CONCLUSION,))
     relatives, findings = relatives_tables(session, model)
-    blocks = {} if model.kind == "adapter" else {"blocks": _blocks(session, model)}
+    every = f"All tensors of this {model.kind}."
+    blocks = {} if model.kind == "adapter" else {"blocks": blocks_of(readings, empty=_NO_BLOCKS)}
     sections: dict[str, ReportSection] = {
         "relatives": relatives,
         "findings": findings,
         "dtypes": _dtypes(session, model),
-        "types": types_table(session, model.id, before=f"All tensors of this {model.kind}.", empty=NO_TENSORS),
+        "types": types_of(readings, before=every, empty=NO_TENSORS),
+        "components": components_of(readings, before=every, empty=NO_TENSORS),
         **blocks,
-        "highest": organ_table(session, model, limit, title="Highest θ", after=HIGHEST),
-        "wells": organ_table(session, model, limit, title="Gravitational wells: lowest θ", after=WELLS, lowest=True),
+        "highest": highest_of(readings, limit),
+        "wells": wells_of(readings, limit),
         "anomalies": anomalies_table(session, model, limit),
         "methods": _methods(session, model),
     }
     return Report(title=title, main="types", opening=OPENING, sections=about | sections, closing=CLOSING)
 
 
-def _identity(session: Session, model: Model) -> ReportFigures:
+def _identity(session: Session, model: Model, readings: Sequence[TensorReading]) -> ReportFigures:
     figures = {
         "title": ReportFigure("title", model.title, CellKind.TEXT, "The title in its file."),
         "kind": ReportFigure("kind", _kind(model), CellKind.TEXT, _KIND_WORDS[model.kind]),
@@ -86,7 +85,7 @@ def _identity(session: Session, model: Model) -> ReportFigures:
         **_sizes(model, stored_of(session, model.id)),
     }
     if model.tensors:
-        figures |= {**_contents(session, model), **_sharing(session, model), **_readings(session, model)}
+        figures |= {**_contents(model, count_blocks(readings)), **_sharing(session, model), **_readings(session, model)}
     return ReportFigures(title="The model", before=(), figures=figures, after=())
 
 
@@ -102,8 +101,7 @@ def _sizes(model: Model, stored: StoredSize) -> dict[str, ReportFigure]:
     }
 
 
-def _contents(session: Session, model: Model) -> dict[str, ReportFigure]:
-    blocks = count_blocks(session, model.id)
+def _contents(model: Model, blocks: int) -> dict[str, ReportFigure]:
     layers = "Layers of the base model that it changes." if model.kind == "adapter" else _LAYERS
     return {
         "blocks_count": ReportFigure("blocks", blocks, CellKind.COUNT, layers),
@@ -193,27 +191,6 @@ def _dtypes(session: Session, model: Model) -> ReportTable:
     )
 
 
-def _blocks(session: Session, model: Model) -> ReportTable:
-    rows = blocks_of(session, model.id, BLOCKS_MAX)
-    has_values = any(value is not None for row in rows for value in _means(row))
-    return table(
-        title="Block by block",
-        columns=_BLOCK_COLUMNS,
-        rows=tuple((row.tower, row.block, row.tensors, *_means(row)) for row in rows) if has_values else (),
-        before=(
-            "Means over the attention tensors (att., the type skeleton) and the feed-forward tensors (ff., the type "
-            "organ) of each block, from the first block to the last."
-            + (f" The first {BLOCKS_MAX} are listed." if len(rows) == BLOCKS_MAX else ""),
-        ),
-        after=(BLOCKS,),
-        empty="No block has attention or feed-forward tensors that were measured.",
-    )
-
-
-def _means(row: BlockMeans) -> tuple[float | None, ...]:
-    return row.skeleton_theta, row.organ_theta, row.skeleton_spectral_signal, row.organ_spectral_signal
-
-
 def _methods(session: Session, model: Model) -> ReportTable:
     rows: list[tuple[Cell, ...]] = []
     for method, tensors, least, most, sampled, values in methods_of(session, model.id):
@@ -229,6 +206,7 @@ def _methods(session: Session, model: Model) -> ReportTable:
     )
 
 
+_NO_BLOCKS = "No block has attention or feed-forward tensors or norms that were measured."
 _LAYERS = "Layers of the same structure, one after another."
 _MEAN_THETA = "The average over its tensors."
 _MOVED_BY_LISTS = " Short lists of numbers, such as norms, change it most."
@@ -253,15 +231,6 @@ _DTYPE_COLUMNS = (
     ReportColumn("size_share", "share", CellKind.PERCENT),
     ReportColumn("mean_theta_degrees", "mean θ", CellKind.DEGREES),
     ReportColumn("matrix_mean_theta_degrees", "matrix θ", CellKind.DEGREES),
-)
-_BLOCK_COLUMNS = (
-    ReportColumn("tower", "tower", CellKind.TEXT),
-    ReportColumn("block", "block", CellKind.COUNT),
-    ReportColumn("tensors_count", "tensors", CellKind.COUNT),
-    ReportColumn("skeleton_mean_theta_degrees", "attention θ", CellKind.DEGREES),
-    ReportColumn("organ_mean_theta_degrees", "feed-forward θ", CellKind.DEGREES),
-    ReportColumn("skeleton_mean_spectral_signal", "att. spectral", CellKind.SHARE),
-    ReportColumn("organ_mean_spectral_signal", "ff. spectral", CellKind.SHARE),
 )
 _METHOD_COLUMNS = (
     ReportColumn("method", "method", CellKind.TEXT),

@@ -63,6 +63,8 @@ def cell_text(value: Cell, kind: str) -> str:
             return share_text(value)
         case CellKind.PERCENT:
             return f"{100 * value:.1f}%"
+        case CellKind.SECONDS:
+            return f"{value:,.1f} s"
         case CellKind.SIZE:
             return size_text(value)
         case CellKind.LARGE:

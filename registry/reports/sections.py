@@ -1,4 +1,4 @@
-"""The sections of reports: types, ranking, scale law, relatives, single tensors."""
+"""The sections of reports that read the catalog: types, ranking, scale law, relatives, wells, anomalies."""
 
 from __future__ import annotations
 
@@ -9,29 +9,42 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from organs.registry.amounts import count_text
-from organs.registry.anatomy import OrganType
-from organs.registry.catalog.queries.models import ranked_models
+from organs.registry.anatomy import OrganType, Place, Tower, component_of
+from organs.registry.catalog.queries.models import composed_among, ranked_models
 from organs.registry.catalog.queries.reports import (
+    FacetFigures,
     MatrixFigures,
-    TypeFigures,
+    TensorRow,
     count_unusual_organs,
     declared_parents,
-    extreme_organs,
+    facet_figures,
+    lowest_matrices,
     model_edges,
     sized_models,
+    tensor_rows,
     thetas_at_ranks,
-    type_figures,
     unusual_organs,
 )
+from organs.registry.catalog.search import CHIMERA
 from organs.registry.catalog.tables import Model
 from organs.registry.entities.report import Cell, CellKind, ReportColumn, ReportTable, table
+from organs.registry.gguf import dtype_by_name
 from organs.registry.names import ModelName
 from organs.registry.relatives.lineage import lineage_of
+from organs.registry.reports.groups import (
+    TENSOR_COLUMNS,
+    GroupFigures,
+    Quartiles,
+    TensorReading,
+    components_table,
+    grouped,
+    tensor_row,
+    types_table,
+)
 from organs.registry.reports.statistics import (
     QUARTILES,
     Line,
     Member,
-    deviation_of_means,
     families_of,
     fit_line,
     mean_of,
@@ -46,93 +59,117 @@ from organs.registry.reports.words import (
     LINE,
     LINE_OF_READINGS,
     LISTED,
-    LISTS,
     NO_ANOMALIES,
     NO_MERIT,
     RANKED_BY,
     RANKED_WITH,
-    SPECTRAL_OF_TYPES,
-    SPREAD,
-    TYPE_WORDS,
-    TYPES_DIFFER,
-    caution,
-)
-
-_TYPE_COLUMNS = (
-    ReportColumn("type", "type", CellKind.TEXT),
-    ReportColumn("tensors_count", "tensors", CellKind.COUNT),
-    ReportColumn("size_bytes", "size", CellKind.SIZE),
-    ReportColumn("measured_count", "with θ", CellKind.COUNT, data_only=True),
-    ReportColumn("mean_theta_degrees", "mean θ", CellKind.DEGREES),
-    ReportColumn("theta_standard_deviation_degrees", "deviation", CellKind.DEGREES),
-    ReportColumn("theta_lower_quartile_degrees", "25%", CellKind.DEGREES),
-    ReportColumn("theta_median_degrees", "median", CellKind.DEGREES),
-    ReportColumn("theta_upper_quartile_degrees", "75%", CellKind.DEGREES),
-    ReportColumn("mean_spectral_signal", "spectral", CellKind.SHARE),
+    WELLS,
 )
 
 
-def types_table(session: Session, model_id: int | None, *, before: str, empty: str) -> ReportTable:
-    """Return θ and spectral signal by type, of a model, or of all visible models if `model_id` is None."""
-    types = type_figures(session, model_id)
-    roles = "; ".join(f"{figures.type} is {TYPE_WORDS[OrganType(figures.type)]}" for figures in types)
-    return table(
-        title="By type of tensor",
-        columns=_TYPE_COLUMNS,
-        rows=tuple(_type_row(session, figures, model_id) for figures in types),
-        before=(f"{before} {roles[:1].upper()}{roles[1:]}.",),
-        after=_notes(types),
-        empty=empty,
+def readings_of(session: Session, model_id: int) -> list[TensorReading]:
+    """Return the tensors of a model with their measures, in order."""
+    return [_reading(row) for row in tensor_rows(session, model_id)]
+
+
+def _reading(row: TensorRow) -> TensorReading:
+    return TensorReading(
+        name=row.name,
+        place=Place(OrganType(row.type), Tower(row.tower), row.block, row.slot),
+        dtype=row.dtype,
+        shape=row.shape,
+        elements=row.elements,
+        size_bytes=row.size_bytes,
+        theta=row.theta,
+        spectral_signal=row.spectral_signal,
     )
 
 
-def _notes(types: Sequence[TypeFigures]) -> tuple[str, ...]:
-    words = [SPREAD, SPECTRAL_OF_TYPES]
-    if any(not figures.spectral_count for figures in types):
-        words.append(LISTS)
-    if left_out := sum(figures.tensors - figures.measured for figures in types):
-        words.append(f"{left_out:,} tensors without a θ are left out of these figures.")
-    return " ".join(words), *((TYPES_DIFFER,) if len(types) > 1 else ())
-
-
-def _type_row(session: Session, figures: TypeFigures, model_id: int | None) -> tuple[Cell, ...]:
-    quartiles: tuple[float | None, ...] = (None, None, None)
-    deviation = None
-    if figures.mean_theta is not None and figures.mean_square_theta is not None:
-        deviation = deviation_of_means(figures.mean_theta, figures.mean_square_theta)
-        ranks = {rank for share in QUARTILES for rank in quantile_ranks(figures.measured, share)}
-        thetas = thetas_at_ranks(session, figures.type, ranks, model_id)
-        quartiles = tuple(quantile(figures.measured, share, thetas) for share in QUARTILES)
+def registry_tables(session: Session) -> tuple[ReportTable, ReportTable]:
+    """Return θ and spectral signal by type, and by component, over all visible models without chimeras."""
+    facets = [(row, _facet_sums(row)) for row in facet_figures(session)]
+    types = grouped((OrganType(row.type), sums) for row, sums in facets)
+    quartiles = {kind: _quartiles(session, kind, sums.measured) for kind, sums in types.items()}
+    components = grouped((component_of(OrganType(row.type), row.slot), sums) for row, sums in facets)
+    empty = "There are no tensors."
     return (
-        figures.type,
-        figures.tensors,
-        figures.size_bytes,
-        figures.measured,
-        figures.mean_theta,
-        deviation,
-        *quartiles,
-        figures.mean_spectral_signal,
+        types_table(types, quartiles, before=_EVERY_TENSOR, empty=empty),
+        components_table(components, before=_EVERY_TENSOR, empty=empty),
     )
+
+
+def _facet_sums(row: FacetFigures) -> GroupFigures:
+    dtype = dtype_by_name(row.dtype)
+    return GroupFigures(
+        tensors=row.tensors,
+        elements=row.size_bytes // dtype.block_bytes * dtype.block_elements,  # rows of tensors are whole blocks
+        size_bytes=row.size_bytes,
+        measured=row.measured,
+        theta_sum=row.theta_sum,
+        theta_square_sum=row.theta_square_sum,
+        theta_minimum=row.theta_minimum,
+        theta_maximum=row.theta_maximum,
+        spectral_count=row.spectral_count,
+        spectral_sum=row.spectral_sum,
+    )
+
+
+def _quartiles(session: Session, kind: OrganType, measured: int) -> Quartiles:
+    if not measured:
+        return (None,) * len(QUARTILES)
+    ranks = {rank for share in QUARTILES for rank in quantile_ranks(measured, share)}
+    thetas = thetas_at_ranks(session, kind.value, ranks)
+    return tuple(quantile(measured, share, thetas) for share in QUARTILES)
+
+
+def wells_table(session: Session, limit: int) -> ReportTable:
+    """Return the matrix with the lowest θ of each visible model, at most `limit`; without chimeras."""
+    return table(
+        title="Gravitational wells: matrices with the lowest θ",
+        columns=(ReportColumn("model", "model", CellKind.NAME), *TENSOR_COLUMNS),
+        rows=[(model.full_name, *tensor_row(_reading(row))) for model, row in lowest_matrices(session, limit)],
+        before=(f"{_OF_EACH}, the lowest first; at most {limit:,} models. {_NO_WELLS} {LISTED}",),
+        after=(WELLS, CAUTION),
+        empty="There is no matrix with a θ.",
+    )
+
+
+_OF_EACH = "The matrix with the lowest θ of each model"
+_NO_WELLS = (
+    "Norms and lists of numbers are left out, and so are chimeras, because their matrices come from these models."
+)
+_EVERY_TENSOR = (
+    "All tensors of all models: a tensor that three models share counts three times. Chimeras are left out, because "
+    "their tensors come from these models."
+)
 
 
 def ranking_table(session: Session, matrices: Mapping[int, MatrixFigures], complete: int, limit: int) -> ReportTable:
-    """Return at most `limit` of the `complete` models, with the figures of their `matrices` by model id."""
-    models = ranked_models(session, limit)
+    """Return at most `limit` of the `complete` models and chimeras, with the figures of their `matrices` by model id.
+
+    Chimeras are marked, and have no place of their own.
+    """
+    models = ranked_models(session, limit, chimeras=True)
+    chimeras = composed_among(session, [model.id for model in models])
+    originals = [model for model in models if model.id not in chimeras]
+    ranks = {model.id: rank for rank, model in enumerate(originals, 1)}
     selection = f"The first {len(models)} of {complete} complete models" if len(models) < complete else _ALL
+    marked = f" {_CHIMERAS_MARKED}" if chimeras else ""
     return table(
         title="Ranking of models",
         columns=_RANKING_COLUMNS,
-        rows=tuple(_ranking_row(rank, model, matrices.get(model.id)) for rank, model in enumerate(models, 1)),
-        before=(f"{selection}, by falling mean θ; equal ones by age, the oldest first. {_LEFT_OUT}",),
-        after=(RANKED_BY + _share(models, matrices), *_orders(models, matrices), RANKED_WITH, NO_MERIT),
+        rows=tuple(_ranking_row(ranks.get(model.id), model, matrices.get(model.id)) for model in models),
+        before=(f"{selection}, by falling mean θ; equal ones by age, the oldest first. {_LEFT_OUT}{marked}",),
+        after=(RANKED_BY + _share(originals, matrices), *_orders(originals, matrices), RANKED_WITH, NO_MERIT),
         empty="There is no complete model to rank.",
     )
 
 
-def _ranking_row(rank: int, model: Model, matrices: MatrixFigures | None) -> tuple[Cell, ...]:
+def _ranking_row(rank: int | None, model: Model, matrices: MatrixFigures | None) -> tuple[Cell, ...]:
     return (
         rank,
         model.full_name,
+        CHIMERA if rank is None else model.kind,
         model.mean_theta,
         None if matrices is None else matrices.mean_theta,
         model.mean_signal,
@@ -178,15 +215,20 @@ def _matrix_theta(model: Model, matrices: Mapping[int, MatrixFigures]) -> float:
 
 _ALL = "All complete models"
 _LEFT_OUT = "Adapters, vocabularies and incomplete models are left out."
+_CHIMERAS_MARKED = (
+    "Chimeras, which were composed here from other models, are marked and have no place. The sentences below do not "
+    "count them, because their tensors come from these models."
+)
 _RANKING_COLUMNS = (
     ReportColumn("rank", "place", CellKind.COUNT),
     ReportColumn("model", "model", CellKind.NAME),
+    ReportColumn("kind", "kind", CellKind.TEXT),
     ReportColumn("mean_theta_degrees", "mean θ", CellKind.DEGREES),
     ReportColumn("matrix_mean_theta_degrees", "matrix θ", CellKind.DEGREES),
     ReportColumn("mean_signal", "signal", CellKind.SHARE),
     ReportColumn("mean_spectral_signal", "spectral", CellKind.SHARE),
     ReportColumn("tensors_count", "tensors", CellKind.COUNT),
-    ReportColumn("matrices_count", "matrices", CellKind.COUNT),
+    ReportColumn("matrices_count", "matrices", CellKind.COUNT, data_only=True),
     ReportColumn("parameters_count", "parameters", CellKind.LARGE),
 )
 
@@ -428,28 +470,6 @@ _FINDING_COLUMNS = (
 )
 
 
-def organ_table(
-    session: Session, model: Model, limit: int, *, title: str, after: str, lowest: bool = False
-) -> ReportTable:
-    """Return the tensors of a model with the highest θ, or with the lowest."""
-    rows = (
-        (
-            *(organ.name, organ.type, organ.dtype, shape, elements),
-            *(organ.theta, organ.spectral_signal, caution(organ.dtype, elements)),
-        )
-        for organ, shape, elements, _ in extreme_organs(session, model.id, limit, lowest=lowest)
-    )
-    order = "lowest" if lowest else "highest"
-    return table(
-        title=title,
-        columns=_ORGAN_COLUMNS,
-        rows=rows,
-        before=(f"The {order} first, at most {limit} of {model.tensors:,} tensors. {LISTED}",),
-        after=(after, CAUTION),
-        empty="No tensor of this model has a θ.",
-    )
-
-
 def anomalies_table(session: Session, model: Model, limit: int) -> ReportTable:
     """Return the tensors with NaN or infinite values, with one value only, or without a θ."""
     total = count_unusual_organs(session, model.id)
@@ -468,16 +488,6 @@ def anomalies_table(session: Session, model: Model, limit: int) -> ReportTable:
 
 
 _WHICH = "They have NaN or infinite values, have only a single value, or could not be measured."
-_ORGAN_COLUMNS = (
-    ReportColumn("tensor", "tensor", CellKind.NAME),
-    ReportColumn("type", "type", CellKind.TEXT),
-    ReportColumn("dtype", "tensor type", CellKind.TEXT),
-    ReportColumn("shape", "shape", CellKind.TEXT),
-    ReportColumn("elements_count", "numbers", CellKind.LARGE, data_only=True),
-    ReportColumn("theta_degrees", "θ", CellKind.DEGREES),
-    ReportColumn("spectral_signal", "spectral", CellKind.SHARE),
-    ReportColumn("caution", "caution", CellKind.TEXT),
-)
 _ANOMALY_COLUMNS = (
     ReportColumn("tensor", "tensor", CellKind.NAME),
     ReportColumn("dtype", "tensor type", CellKind.TEXT),

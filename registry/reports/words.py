@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from organs.registry.anatomy import OrganType
+from organs.registry.anatomy import Component, OrganType
 from organs.registry.gguf import dtype_by_name
 from organs.registry.lineage import CLOSE, RELATED
 
@@ -120,7 +120,7 @@ ALIKE = (
     "they have no matrices of equal shape at the same place."
 )
 WELLS = (
-    "A gravitational well is our name for the place with the lowest θ: where the numbers of a tensor fill their range "
+    "A gravitational well is our name for a matrix with the lowest θ: where the numbers of a tensor fill their range "
     "most evenly. There are simple reasons: a tensor of a few hundred numbers has a rough θ; a tensor with a single "
     "value has 0° by definition; and numbers that were drawn evenly from a range, as some programs do before training, "
     "also have 0°. A well does not mean that the tensor is unused, damaged or badly trained."
@@ -133,6 +133,11 @@ FORMATS = (
     "and 50.2° in Q3_K; those of another 35.2° in F16, 37.8° in Q5_0, 42.2° in Q4_0 and 60.0° in MXFP4. Other "
     "types, such as Q2_K and Q4_K, changed little. Therefore compare models of the same tensor type. The rows of this "
     "table have different tensors, which is another reason for differences."
+)
+COMPONENTS = (
+    "Parameters is the count of numbers, share its share of all numbers in this table. The deviation is the typical "
+    "distance of a tensor from the mean (the standard deviation). Spectral is the mean spectral signal of the "
+    "matrices. A stack of experts is one tensor here. The components come from the names of the tensors."
 )
 BLOCKS = (
     "A tower is a stack of blocks; most models have one, for text. The numbers of a block with an unusual value have "
@@ -161,3 +166,14 @@ TYPE_WORDS = {
     OrganType.OTHER: "all tensors of no other type",
 }
 """The meaning of each type, for people."""
+
+COMPONENT_WORDS = {
+    Component.LATENT_ATTENTION: "the projections of attention that goes through a compressed form (MLA); their output "
+    "matrix has the name of all attention, and counts there",
+    Component.INDEXER: "a small attention that chooses the tokens for the large one",
+    Component.DENSE: "feed-forward tensors that process every word",
+    Component.ROUTED_EXPERTS: "feed-forward tensors of which the router chooses a few for each word",
+    Component.SHARED_EXPERTS: "feed-forward tensors beside the routed experts that process every word",
+    Component.ROUTER: "the tensors that choose the experts",
+}
+"""The meaning of the components that are not types, for people."""

@@ -104,7 +104,7 @@ def test_the_error_for_a_folder_is_not_that_of_an_unknown_model(
     (tmp_path / "other").mkdir()
     for name, said in (
         ("taken", f"this is an organ directory: organ assemble {tmp_path}/taken writes its GGUF, "),
-        ("other", "this is a folder, and no registered model has this name: give one GGUF file of the folder\n"),
+        ("other", "this is a folder without GGUF files, and no registered model has this name\n"),
     ):
         ended = filled("extract", tmp_path / name, "-o", tmp_path / "out")
         assert (ended.status, ended.out) == (1, "")
@@ -126,6 +126,70 @@ def test_a_pattern_of_several_models_is_wrong_usage(organ: OrganCommand, model: 
     ended = organ("extract", str(tmp_path / "*.gguf"), "-o", tmp_path / "out")
     assert ended.status == 2
     assert "give one model" in ended.err
+
+
+def test_each_model_of_a_folder_is_extracted_into_its_own_folder(
+    organ: OrganCommand, model: Path, tmp_path: Path
+) -> None:
+    models = tmp_path / "models"
+    (models / "more").mkdir(parents=True)
+    (models / "little.gguf").write_bytes(small_model())
+    (models / "more" / "other.gguf").write_bytes(small_model("Other", blocks=3))
+    (models / "more" / "little.gguf").write_bytes(small_model("Second", seed=2))
+    (models / "notes.txt").write_text("no model")
+    nowhere = OrganCommand(tmp_path / "nowhere")
+    ended = nowhere.done("extract", models, "-o", tmp_path / "out", "-q")
+    assert ended.lines == [str(tmp_path / "out" / name) for name in ("little", "little-2", "other")]
+    for name, file in (("little", "little.gguf"), ("little-2", "more/little.gguf"), ("other", "more/other.gguf")):
+        nowhere.done("assemble", tmp_path / "out" / name, "-o", tmp_path / "back.gguf", "--force")
+        assert (tmp_path / "back.gguf").read_bytes() == (models / file).read_bytes()
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_folder_with_a_bad_file_gives_the_other_models_and_status_1(
+    organ: OrganCommand, model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.gguf").write_bytes(b"rubbish")
+    ended = organ("extract", tmp_path, "-o", tmp_path / "out")
+    assert ended.status == 1
+    assert "bad.gguf: magic at byte 0" in ended.err
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["little"]
+    again = organ("extract", tmp_path, "-o", tmp_path / "out")
+    assert f"{tmp_path}/out/little: already exists; --force replaces it" in again.err
+    values = organ("extract", tmp_path, "-o", tmp_path / "out", "--force", "--json").values
+    assert [item["directory"] for item in values["items"]] == [str(tmp_path / "out" / "little")]
+
+
+def test_a_split_set_in_a_folder_is_one_model(organ: OrganCommand, tmp_path: Path) -> None:
+    (tmp_path / "many.gguf").write_bytes(small_model(blocks=8))
+    organ.done("ingest", tmp_path / "many.gguf")
+    (tmp_path / "shards").mkdir()
+    organ.done("assemble", "many", "-o", tmp_path / "shards", "--shards", "100k")
+    organ.done("extract", tmp_path / "shards", "-o", tmp_path / "out")
+    (folder,) = (tmp_path / "out").iterdir()
+    (tmp_path / "back").mkdir()
+    organ.done("assemble", folder, "-o", tmp_path / "back")
+    shards = sorted((tmp_path / "shards").iterdir())
+    assert len(shards) > 1
+    assert [path.read_bytes() for path in sorted((tmp_path / "back").iterdir())] == [p.read_bytes() for p in shards]
+
+
+@pytest.mark.parametrize("kind", ["file", "organs", "missing"])
+def test_a_place_that_cannot_take_folders_is_refused_and_stays_unchanged(
+    kind: str, organ: OrganCommand, model: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "out" if kind != "missing" else tmp_path / "nowhere" / "out"
+    if kind == "file":
+        target.write_text("mine")
+    elif kind == "organs":
+        organ.done("extract", model, "-o", target)
+    (tmp_path / "models").mkdir()
+    model.rename(tmp_path / "models" / "little.gguf")
+    before = sorted(tmp_path.rglob("*"))
+    ended = organ("extract", tmp_path / "models", "-o", target)
+    assert (ended.status, ended.out) == (1, "")
+    assert len(ended.err.splitlines()) == 1
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_shards_and_merge_are_for_registered_models(organ: OrganCommand, model: Path, tmp_path: Path) -> None:

@@ -13,10 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from sqlalchemy import delete
 
+from organs.registry.catalog.tables import Measurement
+from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
 from tests.gguf_files import file_bytes, text
-from tests.small_models import small_model, weight_tensor
+from tests.small_models import block_metadata, expert_tensors, small_model, weight_tensor
 
 
 @pytest.fixture
@@ -157,7 +160,103 @@ def test_a_split_set_is_one_model(organ: OrganCommand, tmp_path: Path) -> None:
     assert len(split["files"]) > 1
 
 
+@pytest.fixture
+def mixture(tmp_path: Path) -> Path:
+    """The file of a small mixture of experts, not ingested."""
+    path = tmp_path / "mixture.gguf"
+    path.write_bytes(file_bytes(block_metadata("Mixture", blocks=3), expert_tensors()))
+    return path
+
+
+def test_a_mixture_of_experts_is_measured_by_component_without_a_registry(nowhere: OrganCommand, mixture: Path) -> None:
+    lines = nowhere.done("measure", mixture).lines
+    heading = next(number for number, line in enumerate(lines) if line.startswith("component"))
+    first_cells = [line.split("  ")[0] for line in lines[heading + 1 : heading + 9]]
+    assert first_cells == [
+        *("embeddings", "attention", "latent attention", "dense feed-forward"),
+        *("routed experts", "shared experts", "router", "norms"),
+    ]
+    assert any(line.startswith("type ") for line in lines[:heading]), "the table by type comes first"
+
+
+def test_a_dense_model_is_measured_by_type_only_unless_another_table_is_asked_for(
+    nowhere: OrganCommand, model: Path
+) -> None:
+    assert "component" not in nowhere.done("measure", model).out
+    out = nowhere.done("measure", model, "--table", "components", "--table", "blocks", "--table", "wells").out
+    headings = [line.split()[0] for line in out.splitlines() if line.startswith(("component", "tower", "tensor "))]
+    assert headings == ["component", "tower", "tensor"]
+    assert "norm.weight" not in out
+    assert not any(line.startswith("type ") for line in out.splitlines())
+
+
+def test_the_tables_of_a_file_equal_those_of_the_report_on_the_registered_model(
+    organ: OrganCommand, mixture: Path
+) -> None:
+    organ.done("ingest", mixture)
+    report = organ.done("report", "mixture", "--json").values["sections"]
+    measured = json.loads(organ.done("measure", mixture, "--json").out)
+    for name in ("types", "components", "blocks", "wells"):
+        assert measured[name] == report[name]["items"]
+        assert len(measured[name]) > 2
+
+
+def test_the_stored_measures_of_a_model_are_printed_like_those_of_its_file(organ: OrganCommand, mixture: Path) -> None:
+    organ.done("ingest", mixture)
+    measured, stored = (json.loads(organ.done("measure", name, "--json").out) for name in (mixture, "local/mixture"))
+    for tensor in stored["tensors"]:
+        assert tensor.pop("nonfinite") == 0, "known for all values, not only for the sample"
+    for tensor in measured["tensors"]:
+        assert tensor.pop("nonfinite") is None
+    assert (stored.pop("file"), stored.pop("files")) == ("local/mixture@1", ["local/mixture@1"])
+    assert (measured.pop("file"), measured.pop("files")) == (str(mixture), [str(mixture)])
+    assert stored == measured
+    of_file, of_model = (organ.done("measure", name, "--tensors").lines for name in (mixture, "mixture"))
+    assert of_model[1:] == of_file[1:]
+    assert of_model[0] == of_file[0].replace(str(mixture), "local/mixture@1")
+
+
+def test_the_stored_measures_of_selected_tensors_are_printed(organ: OrganCommand, mixture: Path) -> None:
+    organ.done("ingest", mixture)
+    values = json.loads(organ.done("measure", "mixture", "--json", "--tensor", "*_exps.weight").out)
+    assert [tensor["slot"] for tensor in values["tensors"]] == ["ffn_up_exps", "ffn_down_exps"] * 2
+    ended = organ("measure", "mixture", "--type", "adapter")
+    assert (ended.status, ended.err) == (1, "organ: no tensor matches --tensor and --type\n")
+
+
+def test_a_tensor_that_was_not_measured_is_listed_with_the_reason(organ: OrganCommand, mixture: Path) -> None:
+    organ.done("ingest", mixture)
+    with LocalRegistry.open(organ.home) as registry, registry.catalog.writing() as session:
+        session.execute(delete(Measurement))
+    out = organ.done("measure", "mixture", "--tensors").out
+    assert out.count("it was not measured") == len(expert_tensors())
+
+
+def test_an_existing_file_wins_over_a_model_of_the_same_name(
+    filled: OrganCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "little").write_bytes(small_model("Other", blocks=3))
+    assert filled.done("measure", "little").lines[0].startswith("little: llama, ")
+    assert "in 14 tensors" in filled.done("measure", "little").lines[0]
+    (tmp_path / "little").unlink()
+    assert filled.done("measure", "little").lines[0].startswith("local/little@1: llama, ")
+
+
+def test_files_and_registered_models_are_measured_together(
+    filled: OrganCommand, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = filled("measure", "-q", "local/little", "nobody", model)
+    assert ended.status == 1
+    assert [line.split("\t")[1] for line in ended.lines] == [str(model), "local/little@1"]
+    assert ended.err == "organ: no such file, and no model is registered as local/nobody\n"
+    assert filled("measure", "--dry-run", "little").status == 2
+
+
 def test_options_that_exclude_each_other_are_wrong_usage(nowhere: OrganCommand, model: Path) -> None:
     assert nowhere("measure").status == 2
     assert nowhere("measure", model, "--json", "--csv").status == 2
+    assert nowhere("measure", model, "--json", "--table", "blocks").status == 2
+    assert nowhere("measure", model, "--table", "ranking").status == 2
     assert nowhere("measure", model, "--type", "liver").status == 2

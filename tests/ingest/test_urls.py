@@ -21,6 +21,7 @@ from tests.cli.in_process import OrganCommand
 from tests.client.scripted_server import CUT, Answer, ReceivedRequest, ScriptedServer, no_sleep, scripted_server
 from tests.client.test_ranges import part
 from tests.gguf_files import file_bytes, text
+from tests.small_models import block_metadata, expert_tensors
 
 COMMIT = "c" * 40
 ZOO = Path(__file__).parents[2] / "examples" / "zoo"
@@ -199,6 +200,20 @@ def test_an_answer_that_is_not_a_hubs_is_refused(body: bytes, stand: Stand) -> N
     stand.refusal = lambda _: Answer(200, body)
     with pytest.raises(BadSource, match=r"does not answer as a hub does|does not name a commit"):
         stand.source("hf://big/moe")
+
+
+def test_the_command_measures_a_mixture_of_experts_by_component(stand: Stand, tmp_path: Path) -> None:
+    data = file_bytes(block_metadata("Mixture", blocks=3), expert_tensors())
+    stand.files.clear()
+    stand.files["mixture.gguf"] = data
+    (tmp_path / "mixture.gguf").write_bytes(data)
+    organ = OrganCommand(tmp_path / "home")
+    environment = {"HF_ENDPOINT": stand.server.url, "HF_TOKEN": ""}
+    remote = json.loads(organ("measure", "hf://big/moe", "--json", environment=environment).out)
+    local = json.loads(organ.done("measure", tmp_path / "mixture.gguf", "--json").out)
+    for name in ("components", "blocks", "wells"):
+        assert remote[name] == local[name]
+    assert {"routed experts", "shared experts", "router"} < {item["component"] for item in remote["components"]}
 
 
 def test_the_command_measures_a_model_of_a_hub(stand: Stand, tmp_path: Path) -> None:

@@ -13,19 +13,20 @@ from sqlalchemy import select
 
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.tables import Placement
-from organs.registry.entities.report import Report, ReportFigures
+from organs.registry.entities.report import Report, ReportFigures, ReportTable
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.lineage import lineage_of
 from organs.registry.reports.dissection import model_report
 from organs.registry.reports.formats import section_sheet
+from organs.registry.reports.overview import registry_report
 from tests.gguf_files import F32, file_bytes
-from tests.small_models import block_metadata, ingest_file, weight_tensor
+from tests.small_models import block_metadata, expert_tensors, ingest_file, weight_tensor
 
 TABLES = (
     *("model", "notes", "relatives", "findings"),
-    *("dtypes", "types", "blocks", "highest", "wells", "anomalies", "methods"),
+    *("dtypes", "types", "components", "blocks", "highest", "wells", "anomalies", "methods"),
 )
 
 
@@ -117,14 +118,15 @@ def test_relatives_and_findings_are_those_of_the_models_page(filled: LocalRegist
 
 def test_the_blocks_are_means_of_their_organs(filled: LocalRegistry) -> None:
     items = sections(filled, "tall")["blocks"].items
-    assert [(item["tower"], item["block"], item["tensors_count"]) for item in items] == [
-        ("text", block, 4) for block in range(5)
+    assert [(item["tower"], item["blocks"], item["tensors_count"]) for item in items] == [
+        ("text", str(block), 4) for block in range(5)
     ]
     with filled.catalog.reading() as session:
         rows = session.scalars(select(Placement).where(Placement.model_id == 2, Placement.block == 3)).all()
     organs = [row for row in rows if row.type == "organ"]
     assert items[3]["organ_mean_theta_degrees"] == pytest.approx(np.mean([row.theta for row in organs]))
     assert items[3]["organ_mean_spectral_signal"] == pytest.approx(np.mean([row.spectral_signal for row in organs]))
+    assert [item["norm_mean_theta_degrees"] for item in items[3:4]] == [row.theta for row in rows if row.type == "norm"]
 
 
 def test_highest_and_lowest_are_in_order_and_cut(filled: LocalRegistry) -> None:
@@ -135,7 +137,47 @@ def test_highest_and_lowest_are_in_order_and_cut(filled: LocalRegistry) -> None:
     assert highest == sorted(highest, reverse=True)
     assert lowest == sorted(lowest)
     assert lowest[-1] <= highest[-1]
-    assert "at most 4 of 22 tensors" in values["wells"].before[0]
+    assert "at most 4 of 22 tensors" in values["highest"].before[0]
+    assert "at most 4 of 16 matrices" in values["wells"].before[0]
+
+
+def test_the_wells_are_all_matrices_without_norms(filled: LocalRegistry) -> None:
+    wells = report_on(filled, "tall", limit=100).sections["wells"]
+    with filled.catalog.reading() as session:
+        rows = session.scalars(select(Placement).where(Placement.model_id == 2).order_by(Placement.theta)).all()
+    assert [item["tensor"] for item in wells.items] == [row.name for row in rows if row.type != "norm"]
+    assert min(row.theta for row in rows if row.theta is not None) < wells.items[0]["theta_degrees"], "that of a norm"
+
+
+def test_a_mixture_of_experts_has_the_figures_of_its_components(registry: LocalRegistry, tmp_path: Path) -> None:
+    values = ingested(registry, tmp_path, file_bytes(block_metadata("Mixture", blocks=3), expert_tensors()))
+    items = {item["component"]: item for item in values["components"].items}
+    counts = {name: (item["tensors_count"], item["parameters_count"]) for name, item in items.items()}
+    assert counts == {
+        "embeddings": (1, 64 * 96),
+        "attention": (3, 3 * 64 * 64),
+        "latent attention": (15, 3 * (3 * 64 * 32 + 2 * 32 * 32 * 2)),
+        "dense feed-forward": (2, 2 * 64 * 64),
+        "routed experts": (4, 2 * 2 * 64 * 32 * 4),
+        "shared experts": (4, 2 * 2 * 64 * 32),
+        "router": (4, 2 * (64 * 4 + 4)),
+        "norms": (7, 3 * (64 + 32) + 64),
+    }
+    with registry.catalog.reading() as session:
+        rows = session.scalars(select(Placement).where(Placement.slot.in_(("ffn_up_exps", "ffn_down_exps")))).all()
+    routed, thetas = items["routed experts"], [row.theta for row in rows]
+    assert routed["mean_theta_degrees"] == pytest.approx(np.mean(thetas))
+    assert routed["theta_standard_deviation_degrees"] == pytest.approx(np.std(thetas), abs=1e-6)
+    assert routed["mean_spectral_signal"] == pytest.approx(np.mean([row.spectral_signal for row in rows]))
+    assert (routed["minimum_theta_degrees"], routed["maximum_theta_degrees"]) == (min(thetas), max(thetas))
+    assert items["router"]["measured_count"] == 2, "the biases of a router are too short to be measured"
+    assert sum(item["parameters_share"] for item in items.values()) == pytest.approx(1.0)
+    assert "5 tensors without a θ" in values["components"].after[0]
+    with registry.catalog.reading() as session:
+        of_registry = registry_report(session).sections["components"]
+    assert isinstance(of_registry, ReportTable)
+    for item, same in zip(of_registry.items, values["components"].items, strict=True):
+        assert item == pytest.approx(same)
 
 
 def test_a_clean_model_has_no_anomalies_and_says_so(filled: LocalRegistry) -> None:

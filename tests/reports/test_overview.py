@@ -16,9 +16,10 @@ from organs.registry.entities.report import Report
 from organs.registry.local import LocalRegistry
 from organs.registry.reports.overview import registry_report
 from tests.gguf_files import file_bytes
+from tests.registry_templates import RegistryTemplates, add_three_models
 from tests.small_models import block_metadata, block_tensors, ingest_file, weight_tensor
 
-TABLES = ("figures", "ranking", "types", "scale", "families", "wells")
+TABLES = ("figures", "ranking", "types", "components", "scale", "families", "wells", "ingests")
 
 
 def report_on(registry: LocalRegistry, limit: int = 50) -> Report:
@@ -29,6 +30,12 @@ def report_on(registry: LocalRegistry, limit: int = 50) -> Report:
 def placements(registry: LocalRegistry) -> list[Placement]:
     with registry.catalog.reading() as session:
         return list(session.scalars(select(Placement).where(Placement.visible)))
+
+
+@pytest.fixture
+def family(registry: LocalRegistry, templates: RegistryTemplates) -> LocalRegistry:
+    templates.fill(registry, add_three_models)
+    return registry
 
 
 def test_the_report_of_an_empty_registry_suggests_a_command(registry: LocalRegistry) -> None:
@@ -157,13 +164,36 @@ def test_the_distribution_of_types_agrees_with_numpy(filled: LocalRegistry) -> N
         assert item["mean_spectral_signal"] == expected
 
 
-def test_the_lowest_organs_are_the_lowest_of_each_model(filled: LocalRegistry) -> None:
+def test_the_wells_are_the_lowest_matrix_of_each_model(filled: LocalRegistry) -> None:
     items = report_on(filled).sections["wells"].items
     assert len(items) == 5, "words have no organs"
-    rows = placements(filled)
-    measured = [(row.model_id, row.theta) for row in rows if row.theta is not None]
-    lowest = sorted(min(theta for owner, theta in measured if owner == model_id) for model_id in (1, 2, 3, 4, 6))
+    matrices = [
+        row for row in placements(filled) if row.theta is not None and row.type != "norm" and row.slot != "output_norm"
+    ]
+    lowest = sorted(min(row.theta or 0 for row in matrices if row.model_id == model_id) for model_id in (1, 2, 3, 4, 6))
     assert [item["theta_degrees"] for item in items] == pytest.approx(lowest)
+    assert "norm" not in {item["type"] for item in items}
+
+
+def test_a_chimera_is_marked_in_the_ranking_and_its_organs_count_once(family: LocalRegistry) -> None:
+    before = report_on(family).sections
+    composition = family.compose("base").graft("tuned", type="organ").purify("fractal", slot="attn_q")
+    chimera = composition.named("local/mixed").plan().register().model
+    after = report_on(family).sections
+    (mixed,) = (item for item in after["ranking"].items if item["model"] == chimera)
+    assert (mixed["kind"], mixed["rank"]) == ("chimera", None)
+    others = [item for item in after["ranking"].items if item["model"] != chimera]
+    assert others == list(before["ranking"].items)
+    assert [(item["kind"], item["rank"]) for item in others] == [("model", 1), ("model", 2), ("model", 3)]
+    assert "Chimeras" in after["ranking"].before[0]
+    assert "Chimeras" not in before["ranking"].before[0]
+    for name in ("types", "components", "scale", "families", "wells"):
+        assert after[name] == before[name]
+    figures = [{key: figure.value for key, figure in report["figures"].figures.items()} for report in (before, after)]
+    assert figures[1]["models_count"] == figures[0]["models_count"] + 1
+    for key in ("tensors_count", "size_bytes"):
+        assert figures[1][key] == figures[0][key]
+    assert figures[1]["organs_count"] == figures[0]["organs_count"] + 2, "the purified organs"
 
 
 def test_a_mean_of_few_values_is_marked_and_types_are_explained_once(filled: LocalRegistry) -> None:

@@ -22,6 +22,7 @@ from organs.web.api import reports as api_reports
 from organs.web.app import create_app
 from organs.web.pages import reports
 from organs.web.pages.reports import PAGES
+from organs.web.settings import WebSettings
 from tests.small_models import ingest_file, small_model
 from tests.web.conftest import HOSTILE
 from tests.web.page_parser import parse_page
@@ -59,7 +60,7 @@ def test_the_first_page_has_the_figures_and_links_to_every_report(family_client:
 def test_every_report_has_its_text_its_rows_and_its_other_formats(families: FlaskClient, key: str) -> None:
     page = parse_page(families.get(f"/reports/{key}").text)
     assert list(report_of(families, f"/reports/{key}.json").sections) == [key]
-    for name in PAGES[key][2]:
+    for name in set(PAGES[key][2]) - {"ingest_totals"}:  # which only the owner sees
         section = report_of(families, f"/api/v1/reports/{name}").sections[name]
         for words in (*section.before, *section.after):
             assert words in page.text
@@ -75,6 +76,29 @@ def test_the_whole_report_is_available_as_markdown(registry: LocalRegistry, fami
     assert "attachment" in answer.headers["Content-Disposition"]
     with registry.catalog.reading() as session:
         assert answer.text == markdown(registry_report(session))
+
+
+def test_only_the_owner_sees_the_times_and_the_stored_sizes_of_ingests(
+    registry: LocalRegistry, family_client: FlaskClient
+) -> None:
+    with registry.catalog.reading() as session:
+        public, complete = registry_report(session), registry_report(session, complete=True)
+    assert report_of(family_client, "/api/v1/reports") == public
+    assert "ingest_totals" not in public.sections
+    assert family_client.get("/api/v1/reports/ingest_totals").status_code == 404
+    assert "stored" not in parse_page(family_client.get("/reports/ingests").text).text.partition("The owner")[0]
+    assert family_client.get("/reports/ingests.csv?table=ingest_totals").status_code == 400
+    with create_app(registry, WebSettings(personal=True)).test_client() as owner:
+        for address in ("/api/v1/reports", "/api/v1/reports?limit=49"):
+            assert report_of(owner, address).sections["ingest_totals"] == complete.sections["ingest_totals"]
+        assert owner.get("/reports.md").text == markdown(complete)
+        page = parse_page(owner.get("/reports/ingests").text)
+        for figure in complete.sections["ingest_totals"].figures.values():
+            assert figure.meaning in page.text
+        assert "/models/local/base@1" in page.links()
+        rows = list(csv.DictReader(io.StringIO(owner.get("/reports/ingests.csv").text)))
+    assert [row["result"] for row in rows] == ["new"] * 3
+    assert all(float(row["seconds"]) > 0 for row in rows)
 
 
 def test_names_of_models_and_tensors_are_links_to_them(family_client: FlaskClient) -> None:
@@ -130,7 +154,9 @@ def test_a_report_is_made_once_until_the_catalog_changes(
     registry: LocalRegistry, family_client: FlaskClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
-    monkeypatch.setattr(overview, "registry_report", lambda session: (made.append(1), registry_report(session))[1])
+    monkeypatch.setattr(
+        overview, "registry_report", lambda session, **more: (made.append(1), registry_report(session, **more))[1]
+    )
     for address in ("/reports", "/reports/ranking", "/reports/types", "/reports/wells.csv", "/reports.md"):
         assert family_client.get(address).status_code == 200
     assert len(made) == 1

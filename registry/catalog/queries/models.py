@@ -264,9 +264,14 @@ def model_kind(model: Model, *, composed: bool) -> str:
     return CHIMERA if composed else model.kind
 
 
-def ranked_models(session: Session, limit: int = 1000) -> Sequence[Model]:
-    """Return visible, complete models by falling mean θ, then by id; models without θ come last."""
-    statement = select(Model).where(Model.state == "visible", Model.complete, Model.kind == "model", ~is_composed())
+def ranked_models(session: Session, limit: int = 1000, *, chimeras: bool = False) -> Sequence[Model]:
+    """Return visible, complete models by falling mean θ, then by id; models without θ come last.
+
+    Models that were composed here are left out, unless `chimeras` is true.
+    """
+    statement = select(Model).where(Model.state == "visible", Model.complete, Model.kind == "model")
+    if not chimeras:
+        statement = statement.where(~is_composed())
     order = (Model.mean_theta.is_(None), Model.mean_theta.desc(), Model.id)
     return session.scalars(statement.order_by(*order).limit(limit)).all()
 

@@ -289,6 +289,24 @@ def measurements_of(session: Session, organ_id: int) -> Sequence[Measurement]:
     return session.scalars(statement).all()
 
 
+def measurements_in(
+    session: Session, model_id: int
+) -> Sequence[Row[Placement, Organ, Measurement | None, bytes | None]]:
+    """Return the tensors of a model in order, with a row for each method: also with organ, result and fingerprint.
+
+    A tensor that was not measured has one row, without a result.
+    """
+    statement = (
+        select(Placement, Organ, Measurement, Fingerprint.values)
+        .join(Organ, Organ.id == Placement.organ_id)
+        .outerjoin(Measurement, Measurement.organ_id == Organ.id)
+        .outerjoin(Fingerprint, Fingerprint.organ_id == Organ.id)
+        .where(Placement.model_id == model_id)
+        .order_by(Placement.position, Measurement.method)
+    )
+    return session.execute(statement).all()
+
+
 def places_of_organ(session: Session, organ_id: int, limit: int = 100) -> Sequence[Row[Placement, Model]]:
     """Return the places of the organ in visible models, oldest first; in yanked models if no visible model has it."""
     statement = select(Placement, Model).join(Model, Model.id == Placement.model_id)

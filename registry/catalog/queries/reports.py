@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, case, func, or_, select
 from sqlalchemy.orm import Session, aliased
@@ -13,8 +15,11 @@ from organs.registry.catalog.queries.models import count_models, is_composed
 from organs.registry.catalog.search import CHIMERA
 from organs.registry.catalog.tables import (
     Blob,
+    Chimera,
     Expert,
+    Facet,
     FilePart,
+    Ingest,
     Lineage,
     Measurement,
     Model,
@@ -28,17 +33,21 @@ from organs.registry.entities.about import Figures, RegistryTotals
 
 
 @dataclass(frozen=True, slots=True)
-class TypeFigures:
-    """The figures of one type: the number of all tensors, the number of those with a θ, and the means over these."""
+class FacetFigures:
+    """The sums over the tensors of a facet: their number and bytes, and those of the measured ones."""
 
     type: str
+    slot: str
+    dtype: str
     tensors: int
     size_bytes: int
     measured: int
-    mean_theta: float | None
-    mean_square_theta: float | None
+    theta_sum: float
+    theta_square_sum: float
+    theta_minimum: float | None
+    theta_maximum: float | None
     spectral_count: int
-    mean_spectral_signal: float | None
+    spectral_sum: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,45 +59,87 @@ class MatrixFigures:
     mean_spectral_signal: float
 
 
-def type_figures(session: Session, model_id: int | None = None) -> list[TypeFigures]:
-    """Return a row for each type, by name."""
+def facet_figures(session: Session) -> list[FacetFigures]:
+    """Return a row for each facet of visible models that were not composed here.
+
+    The tensors of chimeras are left out: they belong to other models, or were computed from theirs.
+    """
     theta, spectral = Placement.theta, Placement.spectral_signal
-    condition = _in_model(model_id)
     # Each measure has its own query, which reads only its own index.
-    thetas = session.execute(
-        select(Placement.type, func.count(), func.count(theta), func.avg(theta), func.avg(theta * theta))
-        .where(condition)
-        .group_by(Placement.type)
-        .order_by(Placement.type)
-    ).all()
-    spectra = {
-        kind: (count, mean)
-        for kind, count, mean in session.execute(
-            select(Placement.type, func.count(spectral), func.avg(spectral)).where(condition).group_by(Placement.type)
-        )
-    }
-    sizes = {
-        kind: int(size)
-        for kind, size in session.execute(
-            select(Placement.type, func.sum(Placement.size_bytes)).where(condition).group_by(Placement.type)
-        )
-    }
-    return [
-        TypeFigures(kind, tensors, sizes[kind], measured, mean, square, *spectra[kind])
-        for kind, tensors, measured, mean, square in thetas
-    ]
+    thetas = _by_facet(
+        session,
+        (func.count(), func.count(theta), _sum(theta), _sum(theta * theta), func.min(theta), func.max(theta)),
+    )
+    spectra = _by_facet(session, (func.count(spectral), _sum(spectral)))
+    sizes = _by_facet(session, (func.sum(Placement.size_bytes),))
+    statement = select(Facet.id, Facet.type, Facet.slot, Facet.dtype).order_by(Facet.id)
+    rows: list[FacetFigures] = []
+    for facet, kind, slot, dtype in session.execute(statement):
+        if facet in thetas:
+            tensors, *measured = thetas[facet]
+            (size,) = sizes[facet]
+            rows.append(FacetFigures(kind, slot, dtype, tensors, int(size), *measured, *spectra[facet]))
+    return rows
 
 
-def thetas_at_ranks(session: Session, kind: str, ranks: Iterable[int], model_id: int | None = None) -> dict[int, float]:
-    """Return the measured θ of type `kind` at each of `ranks`, which count from 0 in rising order."""
+def _by_facet(session: Session, sums: tuple[Any, ...]) -> dict[int, tuple[Any, ...]]:
+    """Return the sums of each facet that has tensors, by its id."""
+    statement = select(Placement.facet_id, *sums).where(*_original()).group_by(Placement.facet_id)
+    return {facet: tuple(values) for facet, *values in session.execute(statement)}
+
+
+def _sum(column: Any) -> Any:
+    return func.coalesce(func.sum(column), 0.0)
+
+
+def _original() -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions that a Placement is visible and its model was not composed here."""
+    return Placement.visible, Placement.model_id.not_in(select(Chimera.model_id))  # type: ignore[return-value]
+
+
+def thetas_at_ranks(session: Session, kind: str, ranks: Iterable[int]) -> dict[int, float]:
+    """Return the measured θ of type `kind` at each of `ranks`, which count from 0 in rising order.
+
+    The tensors are those of `facet_figures`.
+    """
     statement = (
         select(Placement.theta)
-        .where(_in_model(model_id), Placement.type == kind, Placement.theta.is_not(None))
+        .where(*_original(), Placement.type == kind, Placement.theta.is_not(None))
         .order_by(Placement.theta)
         .limit(1)
     )
     thetas = {rank: session.scalars(statement.offset(rank)).one() for rank in sorted(set(ranks))}
     return {rank: theta for rank, theta in thetas.items() if theta is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRow:
+    """A tensor of a model with the measures that reports use. θ is in degrees."""
+
+    name: str
+    type: str
+    tower: str
+    block: int | None
+    slot: str
+    dtype: str
+    shape: str
+    elements: int
+    size_bytes: int
+    theta: float | None
+    spectral_signal: float | None
+
+
+def tensor_rows(session: Session, model_id: int) -> list[TensorRow]:
+    """Return the tensors of a model in order."""
+    rows = session.execute(_tensors().where(Placement.model_id == model_id).order_by(Placement.position))
+    return [TensorRow(*row) for row in rows]
+
+
+def _tensors() -> Any:
+    """Return the statement that selects the columns of TensorRow."""
+    place = (Placement.name, Placement.type, Placement.tower, Placement.block, Placement.slot, Placement.dtype)
+    measures = (Organ.shape, Organ.elements, Placement.size_bytes, Placement.theta, Placement.spectral_signal)
+    return select(*place, *measures).join(Organ, Organ.id == Placement.organ_id)
 
 
 def kinds_of_models(session: Session) -> Sequence[Row[str, bool, int]]:
@@ -144,32 +195,24 @@ def declared_parents(session: Session) -> dict[int, list[str]]:
     return parents
 
 
-def lowest_thetas_of_models(session: Session, limit: int) -> list[tuple[int, float]]:
-    """Return the visible models with the lowest θ of an organ: id and θ, by rising θ, then by id."""
+def lowest_matrices(session: Session, limit: int) -> list[tuple[Model, TensorRow]]:
+    """Return the matrix with the lowest θ of each visible model, by rising θ, then by the age of the model.
+
+    Norms are left out, and so are models that were composed here: their matrices belong to other models.
+    """
     lowest = func.min(Placement.theta)
-    statement = (
-        select(Placement.model_id, lowest)
-        .where(Placement.visible, Placement.theta.is_not(None))
-        .group_by(Placement.model_id)
-        .order_by(lowest, Placement.model_id)
-        .limit(limit)
-    )
-    return [(model_id, theta) for model_id, theta in session.execute(statement) if theta is not None]
+    statement = select(Placement.model_id, lowest).where(*_original(), *_is_well()).group_by(Placement.model_id)
+    wells: list[tuple[Model, TensorRow]] = []
+    for model_id, _ in session.execute(statement.order_by(lowest, Placement.model_id).limit(limit)).all():
+        own = _tensors().where(Placement.model_id == model_id, *_is_well())
+        row = session.execute(own.order_by(Placement.theta, Placement.position).limit(1)).one()
+        wells.append((session.get_one(Model, model_id), TensorRow(*row)))
+    return wells
 
 
-def extreme_organs(
-    session: Session, model_id: int, limit: int, *, lowest: bool
-) -> Sequence[Row[Placement, str, int, Model]]:
-    """Return the measured organs of a model by rising or falling θ, then by place, with shape, elements and model."""
-    order = Placement.theta.asc() if lowest else Placement.theta.desc()
-    statement = (
-        select(Placement, Organ.shape, Organ.elements, Model)
-        .join(Organ, Organ.id == Placement.organ_id)
-        .join(Model, Model.id == Placement.model_id)
-        .where(Placement.model_id == model_id, Placement.theta.is_not(None))
-        .order_by(order, Placement.position)
-    )
-    return session.execute(statement.limit(limit)).all()
+def _is_well() -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions that a Placement is a matrix with a θ, and not a norm."""
+    return Placement.theta.is_not(None), Placement.spectral_signal.is_not(None), Placement.type != OrganType.NORM.value
 
 
 def _in_model(model_id: int | None) -> ColumnElement[bool]:
@@ -217,41 +260,6 @@ def dtypes_of(session: Session, model_id: int) -> list[DtypeFigures]:
     ordered = statement.where(Placement.model_id == model_id).group_by(Placement.dtype)
     rows = session.execute(ordered.order_by(size.desc(), Placement.dtype))
     return [DtypeFigures(dtype, count, int(size_bytes), *means) for dtype, count, size_bytes, *means in rows]
-
-
-def count_blocks(session: Session, model_id: int) -> int:
-    """Return the number of blocks in all towers of a model."""
-    blocks = select(Placement.tower, Placement.block).where(
-        Placement.model_id == model_id, Placement.block.is_not(None)
-    )
-    return session.scalar(select(func.count()).select_from(blocks.distinct().subquery())) or 0
-
-
-@dataclass(frozen=True, slots=True)
-class BlockMeans:
-    """The number of tensors in one block, and the means over attention (skeleton) and feed-forward (organ)."""
-
-    tower: str
-    block: int
-    tensors: int
-    skeleton_theta: float | None
-    organ_theta: float | None
-    skeleton_spectral_signal: float | None
-    organ_spectral_signal: float | None
-
-
-def blocks_of(session: Session, model_id: int, limit: int) -> list[BlockMeans]:
-    """Return the blocks of a model by tower and number."""
-    skeleton, organ = (Placement.type == kind.value for kind in (OrganType.SKELETON, OrganType.ORGAN))
-    theta, spectral = Placement.theta, Placement.spectral_signal
-    measures = ((skeleton, theta), (organ, theta), (skeleton, spectral), (organ, spectral))
-    statement = (
-        select(Placement.tower, Placement.block, func.count(), *(func.avg(case(measure)) for measure in measures))
-        .where(Placement.model_id == model_id, Placement.block.is_not(None))
-        .group_by(Placement.tower, Placement.block)
-        .order_by(Placement.tower, Placement.block)
-    )
-    return [BlockMeans(*row) for row in session.execute(statement.limit(limit))]
 
 
 def unusual_organs(
@@ -306,15 +314,59 @@ def _is_unusual(model_id: int) -> ColumnElement[bool]:
     return and_(Placement.model_id == model_id, unusual)
 
 
+@dataclass(frozen=True, slots=True)
+class IngestRow:
+    """An ingest, or a composition, with the full name of its model and its JSON report."""
+
+    source: str
+    state: str
+    started_at: datetime
+    model: str | None
+    report: str | None
+
+
+def newest_ingests(session: Session, limit: int) -> list[IngestRow]:
+    """Return the newest ingests of any state, the newest first."""
+    statement = select(Ingest, Model).outerjoin(Model, Model.id == Ingest.model_id)
+    return _ingest_rows(session, statement.order_by(Ingest.id.desc()).limit(limit))
+
+
+def first_ingests(session: Session, limit: int) -> list[IngestRow]:
+    """Return the first finished ingest of each visible model, the newest first; without composed models."""
+    first = select(func.min(Ingest.id)).where(Ingest.state == "finished").group_by(Ingest.model_id)
+    statement = select(Ingest, Model).join(Model, Model.id == Ingest.model_id)
+    visible = statement.where(Ingest.id.in_(first), Model.state == "visible", ~is_composed())
+    return _ingest_rows(session, visible.order_by(Ingest.id.desc()).limit(limit))
+
+
+def _ingest_rows(session: Session, statement: Any) -> list[IngestRow]:
+    return [
+        IngestRow(row.source, row.state, row.started_at, None if model is None else model.full_name, row.report)
+        for row, model in session.execute(statement)
+    ]
+
+
+def ingest_reports(session: Session) -> Iterator[tuple[str, str | None]]:
+    """Yield the state and the JSON report of every ingest, and of every composition."""
+    statement = select(Ingest.state, Ingest.report).execution_options(yield_per=ROWS_AT_ONCE)
+    for row in session.execute(statement):
+        yield row.state, row.report
+
+
+ROWS_AT_ONCE = 1000
+"""Rows of a long result that are in memory at the same time."""
+
+
 def running_totals(session: Session) -> RegistryTotals:
     """Return the totals that the writers maintain, from a few rows."""
     stored = dict(session.execute(select(Total.name, Total.value)).all())
     return RegistryTotals(**{name: stored.get(name, 0) for name in RegistryTotals.__struct_fields__})
 
 
-def visible_bytes(session: Session) -> int:
-    """Return the total size of the files of all visible models."""
-    return int(session.scalar(select(func.sum(Model.size_bytes)).where(Model.state == "visible")) or 0)
+def visible_bytes(session: Session, *, chimeras: bool = True) -> int:
+    """Return the total size of the files of all visible models, with or without those that were composed here."""
+    statement = select(func.sum(Model.size_bytes)).where(Model.state == "visible")
+    return int(session.scalar(statement if chimeras else statement.where(~is_composed())) or 0)
 
 
 def public_figures(session: Session) -> Figures:

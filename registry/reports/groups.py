@@ -1,0 +1,397 @@
+"""Tables of tensors in groups: by type, by component and by depth; and the tensors with extreme θ. Pure.
+
+The readings come from a catalog, or from files that are not registered: both give the same tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from organs.registry.anatomy import Component, OrganType, Place, component_of
+from organs.registry.entities.report import Cell, CellKind, ReportColumn, ReportTable, table
+from organs.registry.reports.statistics import QUARTILES, deviation_of_means, distribution_of, mean_of
+from organs.registry.reports.words import (
+    BLOCKS,
+    CAUTION,
+    COMPONENT_WORDS,
+    COMPONENTS,
+    HIGHEST,
+    LISTED,
+    LISTS,
+    SPECTRAL_OF_TYPES,
+    SPREAD,
+    TYPE_WORDS,
+    TYPES_DIFFER,
+    WELLS,
+    caution,
+)
+
+DEPTH_ROWS_MAX = 32
+"""Rows of the table by depth. Neighbouring blocks of a deeper tower share a row."""
+G = TypeVar("G", bound=Hashable)
+Quartiles = tuple[float | None, ...]
+"""The quartiles of θ in degrees; None without a θ."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorReading:
+    """A tensor at its place, with its measures."""
+
+    name: str
+    place: Place
+    dtype: str
+    shape: str
+    elements: int
+    size_bytes: int
+    theta: float | None
+    """Degrees."""
+    spectral_signal: float | None
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it has a spectral reading: it has at least two rows and two columns, and a readable dtype."""
+        return self.spectral_signal is not None
+
+    @property
+    def component(self) -> Component:
+        """The part of a model that it belongs to."""
+        return component_of(self.place.type, self.place.slot)
+
+
+@dataclass(slots=True)
+class GroupFigures:
+    """The figures of a group of tensors, as sums that can be added."""
+
+    tensors: int = 0
+    elements: int = 0
+    size_bytes: int = 0
+    measured: int = 0
+    """Tensors with a θ."""
+    theta_sum: float = 0.0
+    theta_square_sum: float = 0.0
+    theta_minimum: float | None = None
+    theta_maximum: float | None = None
+    spectral_count: int = 0
+    """Tensors with a spectral reading."""
+    spectral_sum: float = 0.0
+
+    @property
+    def mean_theta(self) -> float | None:
+        """The mean θ in degrees."""
+        return self.theta_sum / self.measured if self.measured else None
+
+    @property
+    def theta_deviation(self) -> float | None:
+        """The standard deviation of θ in degrees (divided by the count)."""
+        if not self.measured:
+            return None
+        return deviation_of_means(self.theta_sum / self.measured, self.theta_square_sum / self.measured)
+
+    @property
+    def mean_spectral_signal(self) -> float | None:
+        """The mean spectral signal of the matrices."""
+        return self.spectral_sum / self.spectral_count if self.spectral_count else None
+
+    def add(self, other: GroupFigures) -> None:
+        """Add the figures of another group."""
+        self.tensors += other.tensors
+        self.elements += other.elements
+        self.size_bytes += other.size_bytes
+        self.measured += other.measured
+        self.theta_sum += other.theta_sum
+        self.theta_square_sum += other.theta_square_sum
+        self.theta_minimum = _bound(min, self.theta_minimum, other.theta_minimum)
+        self.theta_maximum = _bound(max, self.theta_maximum, other.theta_maximum)
+        self.spectral_count += other.spectral_count
+        self.spectral_sum += other.spectral_sum
+
+
+def _bound(choose: Callable[..., float], *values: float | None) -> float | None:
+    known = [value for value in values if value is not None]
+    return choose(known) if known else None
+
+
+def figures_of(reading: TensorReading) -> GroupFigures:
+    """Return the figures of a single tensor."""
+    theta, spectral = reading.theta, reading.spectral_signal
+    return GroupFigures(
+        tensors=1,
+        elements=reading.elements,
+        size_bytes=reading.size_bytes,
+        measured=int(theta is not None),
+        theta_sum=theta or 0.0,
+        theta_square_sum=(theta or 0.0) ** 2,
+        theta_minimum=theta,
+        theta_maximum=theta,
+        spectral_count=int(spectral is not None),
+        spectral_sum=spectral or 0.0,
+    )
+
+
+def grouped(items: Iterable[tuple[G, GroupFigures]]) -> dict[G, GroupFigures]:
+    """Return the sums of the figures with equal keys."""
+    groups: dict[G, GroupFigures] = {}
+    for key, figures in items:
+        groups.setdefault(key, GroupFigures()).add(figures)
+    return groups
+
+
+def types_of(readings: Sequence[TensorReading], *, before: str, empty: str) -> ReportTable:
+    """Return the table of `types_table` for `readings`."""
+    groups = grouped((reading.place.type, figures_of(reading)) for reading in readings)
+    thetas: dict[OrganType, list[float]] = {}
+    for reading in readings:
+        if reading.theta is not None:
+            thetas.setdefault(reading.place.type, []).append(reading.theta)
+    quartiles = {kind: _quartiles(thetas.get(kind, [])) for kind in groups}
+    return types_table(groups, quartiles, before=before, empty=empty)
+
+
+def _quartiles(thetas: Sequence[float]) -> Quartiles:
+    spread = distribution_of(thetas)
+    return spread.lower, spread.median, spread.upper
+
+
+def types_table(
+    groups: Mapping[OrganType, GroupFigures], quartiles: Mapping[OrganType, Quartiles], *, before: str, empty: str
+) -> ReportTable:
+    """Return θ and spectral signal by type; `quartiles` are those of θ."""
+    types = sorted(groups)
+    roles = "; ".join(f"{kind.value} is {TYPE_WORDS[kind]}" for kind in types)
+    return table(
+        title="By type of tensor",
+        columns=_TYPE_COLUMNS,
+        rows=tuple(_type_row(kind, groups[kind], quartiles[kind]) for kind in types),
+        before=(f"{before} {roles[:1].upper()}{roles[1:]}.",),
+        after=_notes(list(groups.values())),
+        empty=empty,
+    )
+
+
+def _type_row(kind: OrganType, figures: GroupFigures, quartiles: Quartiles) -> tuple[Cell, ...]:
+    assert len(quartiles) == len(QUARTILES)
+    return (
+        kind.value,
+        figures.tensors,
+        figures.size_bytes,
+        figures.measured,
+        figures.mean_theta,
+        figures.theta_deviation,
+        figures.theta_minimum,
+        *quartiles,
+        figures.theta_maximum,
+        figures.mean_spectral_signal,
+    )
+
+
+def _notes(groups: Sequence[GroupFigures]) -> tuple[str, ...]:
+    words = [SPREAD, SPECTRAL_OF_TYPES]
+    if any(not figures.spectral_count for figures in groups):
+        words.append(LISTS)
+    words += _left_out(groups)
+    return " ".join(words), *((TYPES_DIFFER,) if len(groups) > 1 else ())
+
+
+def _left_out(groups: Iterable[GroupFigures]) -> list[str]:
+    left_out = sum(figures.tensors - figures.measured for figures in groups)
+    return [f"{left_out:,} tensors without a θ are left out of these figures."] if left_out else []
+
+
+def components_of(readings: Iterable[TensorReading], *, before: str, empty: str) -> ReportTable:
+    """Return the table of `components_table` for `readings`."""
+    groups = grouped((reading.component, figures_of(reading)) for reading in readings)
+    return components_table(groups, before=before, empty=empty)
+
+
+def components_table(groups: Mapping[Component, GroupFigures], *, before: str, empty: str) -> ReportTable:
+    """Return the figures of each component, in the order of `Component`."""
+    components = [component for component in Component if component in groups]
+    total = sum(figures.elements for figures in groups.values())
+    roles = "; ".join(
+        f"{component.value}: {COMPONENT_WORDS[component]}" for component in components if component in COMPONENT_WORDS
+    )
+    words = (f"{before} {roles[:1].upper()}{roles[1:]}.",) if roles else (before,)
+    return table(
+        title="By component",
+        columns=_COMPONENT_COLUMNS,
+        rows=tuple(_component_row(component, groups[component], total) for component in components),
+        before=words,
+        after=(" ".join([COMPONENTS, *_left_out(groups.values())]),),
+        empty=empty,
+    )
+
+
+def _component_row(component: Component, figures: GroupFigures, total: int) -> tuple[Cell, ...]:
+    return (
+        component.value,
+        figures.tensors,
+        figures.elements,
+        figures.elements / total if total else None,
+        figures.size_bytes,
+        figures.measured,
+        figures.mean_theta,
+        figures.theta_deviation,
+        figures.theta_minimum,
+        figures.theta_maximum,
+        figures.spectral_count,
+        figures.mean_spectral_signal,
+    )
+
+
+def blocks_of(readings: Iterable[TensorReading], *, empty: str) -> ReportTable:
+    """Return θ and spectral signal by type and depth, from the first block of each tower to the last.
+
+    A row is a block, or several neighbours if a tower has more than DEPTH_ROWS_MAX blocks.
+    """
+    towers: dict[str, dict[int, list[TensorReading]]] = {}
+    for reading in readings:
+        if reading.place.block is not None:
+            towers.setdefault(reading.place.tower.value, {}).setdefault(reading.place.block, []).append(reading)
+    rows: list[tuple[Cell, ...]] = []
+    shared = 1
+    for tower, blocks in sorted(towers.items()):
+        width = -(-len(blocks) // DEPTH_ROWS_MAX)
+        shared = max(shared, width)
+        numbers = sorted(blocks)
+        for begin in range(0, len(numbers), width):
+            part = numbers[begin : begin + width]
+            rows.append(_depth_row(tower, part, [reading for number in part for reading in blocks[number]]))
+    has_values = any(cell is not None for row in rows for cell in row[_DEPTH_PLACE:])
+    neighbours = f" Up to {shared} neighbouring blocks share a row." if shared > 1 else ""
+    return table(
+        title="By depth",
+        columns=_DEPTH_COLUMNS,
+        rows=tuple(rows) if has_values else (),
+        before=(_DEPTH + neighbours,),
+        after=(BLOCKS,),
+        empty=empty,
+    )
+
+
+def _depth_row(tower: str, blocks: Sequence[int], readings: Iterable[TensorReading]) -> tuple[Cell, ...]:
+    groups = grouped((reading.place.type, figures_of(reading)) for reading in readings)
+    attention, feed_forward, norm = (groups.get(kind, GroupFigures()) for kind in _DEPTH_TYPES)
+    first, last = blocks[0], blocks[-1]
+    return (
+        *(tower, str(first) if first == last else f"{first}-{last}", first, last),
+        sum(figures.tensors for figures in groups.values()),
+        *(figures.mean_theta for figures in (attention, feed_forward, norm)),
+        *(figures.mean_spectral_signal for figures in (attention, feed_forward)),
+    )
+
+
+def wells_of(readings: Iterable[TensorReading], limit: int) -> ReportTable:
+    """Return at most `limit` matrices with the lowest θ. Norms and lists of numbers are not wells."""
+    matrices = [reading for reading in readings if reading.is_matrix and reading.place.type is not OrganType.NORM]
+    return table(
+        title="Gravitational wells: matrices with the lowest θ",
+        columns=TENSOR_COLUMNS,
+        rows=_extreme(matrices, limit, sign=1),
+        before=(f"The lowest first, at most {limit:,} of {len(matrices):,} matrices. {_NO_NORMS} {LISTED}",),
+        after=(WELLS, CAUTION),
+        empty="There is no matrix with a θ.",
+    )
+
+
+def highest_of(readings: Sequence[TensorReading], limit: int) -> ReportTable:
+    """Return at most `limit` tensors with the highest θ."""
+    return table(
+        title="Highest θ",
+        columns=TENSOR_COLUMNS,
+        rows=_extreme(readings, limit, sign=-1),
+        before=(f"The highest first, at most {limit:,} of {len(readings):,} tensors. {LISTED}",),
+        after=(HIGHEST, CAUTION),
+        empty="No tensor of this model has a θ.",
+    )
+
+
+def _extreme(readings: Iterable[TensorReading], limit: int, *, sign: int) -> list[tuple[Cell, ...]]:
+    """Return the rows of the readings with a θ, by rising `sign` times θ; equal ones in their order."""
+    measured = [(sign * reading.theta, reading) for reading in readings if reading.theta is not None]
+    return [tensor_row(reading) for _, reading in sorted(measured, key=lambda pair: pair[0])[:limit]]
+
+
+def tensor_row(reading: TensorReading) -> tuple[Cell, ...]:
+    """Return the row of a tensor, for TENSOR_COLUMNS."""
+    return (
+        reading.name,
+        reading.place.type.value,
+        reading.dtype,
+        reading.shape,
+        reading.elements,
+        reading.theta,
+        reading.spectral_signal,
+        caution(reading.dtype, reading.elements),
+    )
+
+
+def count_blocks(readings: Iterable[TensorReading]) -> int:
+    """Return the number of blocks in all towers."""
+    return len({(reading.place.tower, reading.place.block) for reading in readings if reading.place.block is not None})
+
+
+def matrix_theta(readings: Iterable[TensorReading]) -> float | None:
+    """Return the mean θ of the matrices, in degrees."""
+    return mean_of(reading.theta for reading in readings if reading.is_matrix)
+
+
+_DEPTH = (
+    "Means over the attention tensors (att., the type skeleton), the feed-forward tensors (ff., the type organ) and "
+    "the norms of each block, from the first block to the last."
+)
+_NO_NORMS = "Norms and lists of numbers are left out."
+_DEPTH_TYPES = (OrganType.SKELETON, OrganType.ORGAN, OrganType.NORM)
+_TYPE_COLUMNS = (
+    ReportColumn("type", "type", CellKind.TEXT),
+    ReportColumn("tensors_count", "tensors", CellKind.COUNT),
+    ReportColumn("size_bytes", "size", CellKind.SIZE),
+    ReportColumn("measured_count", "with θ", CellKind.COUNT, data_only=True),
+    ReportColumn("mean_theta_degrees", "mean θ", CellKind.DEGREES),
+    ReportColumn("theta_standard_deviation_degrees", "deviation", CellKind.DEGREES),
+    ReportColumn("minimum_theta_degrees", "lowest", CellKind.DEGREES, data_only=True),
+    ReportColumn("theta_lower_quartile_degrees", "25%", CellKind.DEGREES),
+    ReportColumn("theta_median_degrees", "median", CellKind.DEGREES),
+    ReportColumn("theta_upper_quartile_degrees", "75%", CellKind.DEGREES),
+    ReportColumn("maximum_theta_degrees", "highest", CellKind.DEGREES, data_only=True),
+    ReportColumn("mean_spectral_signal", "spectral", CellKind.SHARE),
+)
+_COMPONENT_COLUMNS = (
+    ReportColumn("component", "component", CellKind.TEXT),
+    ReportColumn("tensors_count", "tensors", CellKind.COUNT),
+    ReportColumn("parameters_count", "parameters", CellKind.LARGE),
+    ReportColumn("parameters_share", "share", CellKind.PERCENT),
+    ReportColumn("size_bytes", "size", CellKind.SIZE),
+    ReportColumn("measured_count", "with θ", CellKind.COUNT, data_only=True),
+    ReportColumn("mean_theta_degrees", "mean θ", CellKind.DEGREES),
+    ReportColumn("theta_standard_deviation_degrees", "deviation", CellKind.DEGREES),
+    ReportColumn("minimum_theta_degrees", "lowest", CellKind.DEGREES, data_only=True),
+    ReportColumn("maximum_theta_degrees", "highest", CellKind.DEGREES, data_only=True),
+    ReportColumn("matrices_count", "matrices", CellKind.COUNT, data_only=True),
+    ReportColumn("mean_spectral_signal", "spectral", CellKind.SHARE),
+)
+_DEPTH_COLUMNS = (
+    ReportColumn("tower", "tower", CellKind.TEXT),
+    ReportColumn("blocks", "blocks", CellKind.TEXT),
+    ReportColumn("first_block", "first block", CellKind.COUNT, data_only=True),
+    ReportColumn("last_block", "last block", CellKind.COUNT, data_only=True),
+    ReportColumn("tensors_count", "tensors", CellKind.COUNT),
+    ReportColumn("skeleton_mean_theta_degrees", "att. θ", CellKind.DEGREES),
+    ReportColumn("organ_mean_theta_degrees", "ff. θ", CellKind.DEGREES),
+    ReportColumn("norm_mean_theta_degrees", "norm θ", CellKind.DEGREES),
+    ReportColumn("skeleton_mean_spectral_signal", "att. spectral", CellKind.SHARE),
+    ReportColumn("organ_mean_spectral_signal", "ff. spectral", CellKind.SHARE),
+)
+_DEPTH_PLACE = 5
+"""The columns of _DEPTH_COLUMNS before the means."""
+TENSOR_COLUMNS = (
+    ReportColumn("tensor", "tensor", CellKind.NAME),
+    ReportColumn("type", "type", CellKind.TEXT),
+    ReportColumn("dtype", "tensor type", CellKind.TEXT),
+    ReportColumn("shape", "shape", CellKind.TEXT),
+    ReportColumn("elements_count", "numbers", CellKind.LARGE, data_only=True),
+    ReportColumn("theta_degrees", "θ", CellKind.DEGREES),
+    ReportColumn("spectral_signal", "spectral", CellKind.SHARE),
+    ReportColumn("caution", "caution", CellKind.TEXT),
+)

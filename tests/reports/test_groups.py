@@ -1,0 +1,100 @@
+"""Tests of the tables of tensors in groups, from readings without a registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from organs.registry.anatomy import place_of
+from organs.registry.reports.groups import DEPTH_ROWS_MAX, TensorReading, blocks_of, components_of, types_of, wells_of
+
+
+def reading(name: str, theta: float | None, spectral: float | None = 0.5) -> TensorReading:
+    return TensorReading(name, place_of(name), "F16", "64x64", 4096, 8192, theta, spectral)
+
+
+def deep(blocks: Iterable[int]) -> list[TensorReading]:
+    """Two tensors for each block; θ grows with the block."""
+    return [
+        reading(f"blk.{block}.{slot}.weight", 10.0 + block / 10) for block in blocks for slot in ("attn_q", "ffn_up")
+    ]
+
+
+def test_a_shallow_model_has_one_row_for_each_block() -> None:
+    items = blocks_of(deep(range(DEPTH_ROWS_MAX)), empty="").items
+    assert [item["blocks"] for item in items] == [str(block) for block in range(DEPTH_ROWS_MAX)]
+    assert [item["organ_mean_theta_degrees"] for item in items[:2]] == pytest.approx([10.0, 10.1])
+
+
+@pytest.mark.parametrize("blocks", [33, 61, 80, 126, 1000])
+def test_neighbouring_blocks_of_a_deep_model_share_a_row(blocks: int) -> None:
+    table = blocks_of(deep(range(blocks)), empty="")
+    width = -(-blocks // DEPTH_ROWS_MAX)
+    assert DEPTH_ROWS_MAX / 2 < len(table.items) <= DEPTH_ROWS_MAX
+    assert f"Up to {width} neighbouring blocks share a row." in table.before[0]
+    first, *_, last = table.items
+    assert (first["blocks"], first["tensors_count"]) == (f"0-{width - 1}", 2 * width)
+    assert first["skeleton_mean_theta_degrees"] == pytest.approx(np.mean([10.0 + block / 10 for block in range(width)]))
+    assert last["last_block"] == blocks - 1
+    assert sum(item["tensors_count"] for item in table.items) == 2 * blocks
+
+
+def test_block_numbers_far_apart_take_no_rows_for_the_missing_blocks() -> None:
+    items = blocks_of(deep((0, 5, 999_999_999)), empty="").items
+    assert [item["blocks"] for item in items] == ["0", "5", "999999999"]
+
+
+def test_every_tower_has_its_own_blocks() -> None:
+    towers = [reading("v.blk.0.attn_q.weight", 20.0), reading("blk.0.attn_q.weight", 30.0)]
+    items = blocks_of(towers, empty="").items
+    assert [(item["tower"], item["skeleton_mean_theta_degrees"]) for item in items] == [
+        ("text", 30.0),
+        ("vision", 20.0),
+    ]
+
+
+def test_tensors_without_measures_give_a_table_without_rows_by_depth() -> None:
+    table = blocks_of([reading("blk.0.attn_q.weight", None, None), reading("output.weight", 30.0)], empty="Nothing.")
+    assert (table.items, table.before) == ((), ("Nothing.",))
+
+
+def test_the_figures_of_a_component_are_those_of_its_measured_tensors() -> None:
+    thetas = [30.0, 34.0, 41.0]
+    readings = [reading(f"blk.{block}.attn_kv_b.weight", theta, theta / 100) for block, theta in enumerate(thetas)]
+    readings.append(reading("blk.9.attn_kv_b.weight", None, None))
+    (item,) = components_of(readings, before="All.", empty="").items
+    assert (item["component"], item["tensors_count"], item["measured_count"]) == ("latent attention", 4, 3)
+    assert (item["parameters_count"], item["size_bytes"], item["matrices_count"]) == (4 * 4096, 4 * 8192, 3)
+    assert item["mean_theta_degrees"] == pytest.approx(np.mean(thetas))
+    assert item["theta_standard_deviation_degrees"] == pytest.approx(np.std(thetas))
+    assert (item["minimum_theta_degrees"], item["maximum_theta_degrees"]) == (30.0, 41.0)
+    assert item["mean_spectral_signal"] == pytest.approx(0.35)
+
+
+def test_components_are_listed_in_the_order_of_reading_and_explained() -> None:
+    names = ("blk.1.ffn_gate_inp.weight", "blk.1.ffn_up_exps.weight", "output_norm.weight", "token_embd.weight")
+    table = components_of([reading(name, 30.0) for name in names], before="All.", empty="")
+    assert [item["component"] for item in table.items] == ["embeddings", "routed experts", "router", "norms"]
+    assert "Routed experts: feed-forward tensors of which the router chooses a few" in table.before[0]
+    assert "shared experts" not in table.before[0].lower().replace("beside", "")
+
+
+def test_the_quartiles_of_a_type_are_those_of_numpy() -> None:
+    thetas = [31.0, 30.0, 38.0, 33.5, 35.0]
+    (item,) = types_of([reading("blk.0.ffn_up.weight", theta) for theta in thetas], before="All.", empty="").items
+    names = ("theta_lower_quartile_degrees", "theta_median_degrees", "theta_upper_quartile_degrees")
+    assert [item[name] for name in names] == pytest.approx(np.quantile(thetas, [0.25, 0.5, 0.75]))
+
+
+def test_norms_and_lists_are_no_wells() -> None:
+    readings = [
+        reading("blk.0.attn_q.weight", 30.0),
+        reading("blk.0.attn_q.bias", 3.0, None),
+        reading("blk.0.ssm_norm.weight", 2.0),
+        reading("blk.0.ffn_up.weight", 20.0),
+        reading("output.weight", None, None),
+    ]
+    assert [item["tensor"] for item in wells_of(readings, 10).items] == ["blk.0.ffn_up.weight", "blk.0.attn_q.weight"]
+    assert [item["tensor"] for item in wells_of(readings, 1).items] == ["blk.0.ffn_up.weight"]
