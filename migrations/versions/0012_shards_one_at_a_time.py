@@ -33,7 +33,9 @@ def _replace_check_of_sqlite() -> None:
     The new column makes other connections read the schema again.
     """
     op.execute("PRAGMA writable_schema = ON")
-    schema = sa.table("sqlite_master", sa.column("name", sa.Text), sa.column("type", sa.Text), sa.column("sql", sa.Text))
+    schema = sa.table(
+        "sqlite_master", sa.column("name", sa.Text), sa.column("type", sa.Text), sa.column("sql", sa.Text)
+    )
     is_models = (schema.c.name == "models", schema.c.type == "table")
     op.execute(schema.update().where(*is_models).values(sql=sa.func.replace(schema.c.sql, OLD, NEW)))
     op.execute("PRAGMA writable_schema = RESET")
