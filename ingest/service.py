@@ -294,6 +294,46 @@ def _recorded(registry: LocalRegistry, label: str) -> Iterator[int]:
         raise
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A file that an ingest would store."""
+
+    name: str
+    size_bytes: int
+    tensors: int
+    shards: int
+    """The number of files of the complete model."""
+    is_stored: bool = False
+    """Whether a model of that name has it already; only for a file on a server, which is then not fetched."""
+
+
+def plan_files(source: ModelSource) -> list[PlannedFile]:
+    """Return the files of `source`, which are checked as for an ingest; raises BadInput."""
+    with ExitStack() as opened:
+        files: Sequence[OpenGguf] = open_unordered(opened, source)
+        if any(is_shard(file.header) for file in files) and not any(path.is_dir() for path in source.paths):
+            check_shards(source.name.name, [(file.source.path.name, file.header) for file in files])
+        else:
+            files = in_order(source.name.name, files)
+        return [_planned(file) for file in files]
+
+
+def plan_remote_files(registry: LocalRegistry, source: ModelSource) -> list[PlannedFile]:
+    """Return the files of `source` on a server; only their headers are read. Raises BadInput, Unreachable."""
+    shards = _ShardIngest(registry, Intake(source.label, source.name), _no_progress)
+    planned = []
+    for remote in source.remote:
+        file = OpenGguf(served := remote.open(), read_header(served))
+        is_stored = shards.stored_model(file, stated_digest(file.source)) is not None
+        planned.append(replace(_planned(file), name=remote.name, is_stored=is_stored))
+    return planned
+
+
+def _planned(file: OpenGguf) -> PlannedFile:
+    header = file.header
+    return PlannedFile(file.source.path.name, header.file_size_bytes, len(header.tensors), _count(file))
+
+
 def total_bytes(sources: Sequence[ModelSource]) -> int:
     """Return the bytes to read, for progress; unreadable files count as 0."""
     return sum(source_size_bytes(source) for source in sources)
