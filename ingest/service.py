@@ -28,7 +28,7 @@ from organs.ingest.sources import (
 )
 from organs.ingest.spool import spooled, stated_digest
 from organs.ingest.tasks import BUFFERS, Measurer, Progress
-from organs.registry.assembly import stored_header
+from organs.registry.assembly import FileStream, plan_file, stored_header
 from organs.registry.catalog.queries.models import (
     check_model_name,
     files_of,
@@ -412,6 +412,10 @@ def _comes_by_shards(
     return is_begun or len(order.shards) < order.count or intake.stored is not keep_file
 
 
+SAMPLES, SAMPLE_BYTES = 16, 4096
+"""The ranges by which a file on a server is compared with a stored one if the server does not state its SHA-256."""
+
+
 class _ShardIngest:
     """Ingests shards of one model one after another, each with a transaction of its own.
 
@@ -423,10 +427,10 @@ class _ShardIngest:
         self._names = _NameCheck(registry, intake)
         self._reports: list[IngestReport] = []
 
-    def check(self, file: OpenGguf) -> None:
+    def check(self, file: OpenGguf, *, is_new: bool = False) -> None:
         """Check the header of a shard before its bytes are read: its name, and the shards that are stored.
 
-        Raises NameTaken, BadSplit, TooManyTensors.
+        With `is_new`, no model has the shard yet. Raises NameTaken, BadSplit, TooManyTensors.
         """
         matches = same_header(file)
         with self._registry.catalog.reading() as session:
@@ -434,21 +438,36 @@ class _ShardIngest:
             if model is not None:
                 self._check_fits(session, model, file, matches)
                 return
-            is_known = self._visible(session, file, *matches) is not None
+            is_known = not is_new and self._visible(session, file, *matches) is not None
         check_shards(self._intake.name.name, [(file.source.path.name, file.header)])
         if not is_known:
             self._names.check()
 
     def stored_model(self, file: OpenGguf, sha256: Digest | None) -> IngestReport | None:
-        """Return a report without new bytes if the shard is stored, by its SHA-256, or by its size and its header."""
+        """Return a report without new bytes if the shard is stored, else None.
+
+        It is recognized by its SHA-256, or if that is None, by its size, its header and samples of its bytes.
+        """
         matches = same_header(file) if sha256 is None else (ModelFile.sha256 == sha256,)
         with self._registry.catalog.reading() as session:
-            model = incomplete_model(session, self._intake.name)
-            if model is None:
-                model = self._visible(session, file, *matches)
-            elif not has_file(session, model.id, _number(file), *matches):
+            model = incomplete_model(session, self._intake.name) or self._visible(session, file, *matches)
+            if model is None or not has_file(session, model.id, _number(file), *matches):
                 return None
-            return None if model is None else _known_report(session, model, file)
+            if sha256 is None and not self._has_same_samples(session, model, file):
+                return None
+            return _known_report(session, model, file)
+
+    def _has_same_samples(self, session: Session, model: Model, file: OpenGguf) -> bool:
+        """Return whether SAMPLES ranges of bytes, spread over `file`, are equal to the stored ones."""
+        row = next(row for row in files_of(session, model.id) if row.position == _number(file))
+        end = max(0, row.size_bytes - SAMPLE_BYTES)
+        offsets = sorted({end * index // (SAMPLES - 1) for index in range(SAMPLES)})
+        spans = [(offset, min(SAMPLE_BYTES, row.size_bytes - offset)) for offset in offsets]
+        for (offset, size), found in zip(spans, file.source.read_ranges(spans), strict=True):
+            with FileStream(self._registry.blobs, plan_file(session, row, offset, offset + size), workers=1) as stream:
+                if b"".join(map(bytes, stream)) != found:
+                    return False
+        return True
 
     def skip(self, report: IngestReport) -> None:
         """Count a shard that is stored already."""
@@ -482,9 +501,13 @@ class _ShardIngest:
         intake.stored(file, model_id, gathered.files[0].file)
 
     def report(self) -> IngestReport:
-        """Return the report on the model after the last shard: on all of its shards if it is complete now."""
+        """Return the report on the model after the last shard: on all of its shards if this run completed it."""
         last = self._reports[-1]
-        return last if last.created and not last.incomplete else merged_report(self._reports)
+        added = [report for report in self._reports if report.created]
+        completed = [report for report in added if not report.incomplete]
+        if completed:
+            return completed[-1]
+        return replace(merged_report(added or self._reports), incomplete=last.incomplete, missing=last.missing)
 
     def _register(self, session: Session, file: DissectedFile, record: ModelRecord, stages: Stages) -> Registered:
         """Add the shard to its model, and complete the model with its last shard."""
@@ -643,9 +666,9 @@ def _ingest_remote(registry: LocalRegistry, source: ModelSource, intake: Intake,
             continue
         is_whole = len(source.remote) == 1 and not is_shard(served.header)
         if is_whole:
-            names.check_size(file.size_bytes)
+            names.check()
         else:
-            shards.check(served)
+            shards.check(served, is_new=True)
         with spooled(registry.settings.spool, remote, file, stated_sha256, progress) as copy:
             dissected = dissect(copy)
             if is_whole:
@@ -680,7 +703,7 @@ class _NameCheck:
             self.refuse_taken(session)
 
     def check(self) -> None:
-        """Ask before the first shard of a model is stored."""
+        """Ask before the first shard of a model, or a file on a server, is stored."""
         with self._registry.catalog.reading() as session:
             taken = self._find_taken(session)
         self._ask(taken)

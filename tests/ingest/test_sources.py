@@ -14,7 +14,6 @@ from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from tests.gguf_files import file_bytes, tensor, text
-from tests.small_models import row_counts
 
 HOSTILE_NAMES = [
     b"\xff\xfe.gguf",

@@ -175,7 +175,8 @@ def test_a_model_without_its_first_shard_is_incomplete_until_it_arrives(
     assert organ.done("show", "cut").out == f"{sentence}\n"
     assert sentence in organ.done("models").err
     ended = organ("assemble", "cut", "--merge", "-o", tmp_path / "no.gguf")
-    assert (ended.status, ended.err) == (3, f"organ: {sentence}\n")
+    assert ended.status == 3
+    assert ended.err.startswith(f"organ: {sentence}\n")
     organ.done("ingest", first)
     organ.done("assemble", "cut", "--merge", "-o", tmp_path / "merged.gguf")
     assert digest_of((tmp_path / "merged.gguf").read_bytes()) == digest_of(source.read_bytes())
