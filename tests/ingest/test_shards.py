@@ -147,13 +147,15 @@ def test_an_incomplete_model_is_named_with_its_missing_shards_and_offered_nowher
         lambda: registry.model("m"),
         lambda: registry.files("m"),
         lambda: registry.compare("elder", "m@1"),
-        lambda: registry.compose("elder").graft("m", type="organ").plan(),
+        lambda: registry.compose("m").graft("elder", type="organ").plan(),
         lambda: registry.compatibility("m", "elder"),
     ]
     for action in actions:
         with pytest.raises(Incomplete, match="1 of 4 shards") as caught:
             action()
         assert (caught.value.shards, caught.value.missing) == (4, (1, 2, 4))
+    (refusal,) = registry.compose("elder").graft("m", type="organ").plan().findings
+    assert (refusal.severity, refusal.sentence) == ("refuse", sentence)
     with registry.catalog.writing() as session:
         model = model_in_any_state(session, NAME)
         changes: list[Callable[[], object]] = [
