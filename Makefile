@@ -19,7 +19,7 @@ LONG  := long and not slow and not npm
 PARALLEL := -n 2 --dist worksteal
 
 .DEFAULT_GOAL := check
-.PHONY: check help demo test test-long test-slow test-postgres test-browser screenshots fuzz fuzz-api crash kill cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
+.PHONY: check help demo test test-long test-slow test-postgres test-browser screenshots fuzz fuzz-api crash kill room-for-one cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
 
 check: lint types layers test test-long  ## every check (the default)
 
@@ -75,6 +75,10 @@ crash: $(BIN)/pytest  ## power cuts in every legal state, sweeps beside others: 
 
 kill: $(BIN)/pytest  ## a thousand kills at random moments: a quarter of an hour
 	$(BIN)/python -m tests.faults.random_kills --kills 1000
+
+room-for-one: $(BIN)/pytest  ## 8 shards of 300 MB on a disk with room for one, ingested with ten kills: some minutes
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[validate]'
+	$(BIN)/python -m tests.faults.room_for_one
 
 cut-push: $(BIN)/pytest  ## a push of 1.2 GB through a line that is cut, to a server that is killed: some minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
