@@ -290,11 +290,11 @@ def main() -> None:
         largest = max(shard.size_bytes for shard in shards)
         run.ingest(shards)
         ingested = time.monotonic()
+        memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
         run.check(shards)
         loaded = run.load_merged()
         stored = sum(path.stat().st_size for path in (run.home / "blobs").rglob("*") if path.is_file())
     total = sum(shard.size_bytes for shard in shards)
-    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     assert run.most_files == 1, "two shards were on disk"
     assert run.most_bytes <= largest
     print(
@@ -303,7 +303,7 @@ def main() -> None:
     )
     print(
         f"at most {run.most_files} shard on disk ({run.most_bytes / 1e6:,.0f} MB); stored in {stored / 1e6:,.0f} MB; "
-        f"peak memory of a process {memory / 1e6:,.0f} MB"
+        f"peak memory of an ingest {memory / 1e6:,.0f} MB"
     )
     print(f"{len(shards)} assembled shards are identical; {loaded}; {time.monotonic() - begun:.0f} s in all")
 
