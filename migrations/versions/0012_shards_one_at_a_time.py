@@ -20,7 +20,7 @@ def upgrade() -> None:
     if op.get_bind().dialect.name == "sqlite":
         _replace_check_of_sqlite()
     else:
-        op.drop_constraint("ck_models_state_known", "models", type_="check")
+        op.drop_constraint(op.f("ck_models_state_known"), "models", type_="check")
         op.create_check_constraint(op.f("ck_models_state_known"), "models", NEW)
     op.add_column("models", sa.Column("shards", COUNT, nullable=True))
 

@@ -108,7 +108,7 @@ def facet_columns() -> list[Any]:
 # Shards of one model.
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_model_that_came_shard_by_shard_is_the_model_that_came_at_once(
     seed: int, registry: LocalRegistry, other_registry: LocalRegistry, tmp_path: Path
 ) -> None:
@@ -478,7 +478,7 @@ def big_last_shard() -> bytes:
         KeyValue("split.count", ValueType.UINT16, 4),
         KeyValue("split.tensors.count", ValueType.INT32, 19),
     ]
-    return file_bytes(keys, [tensor(f"large.{index}.weight", (65536,)) for index in range(4)])
+    return file_bytes(keys, [tensor(f"large.{index}.weight", (32768,)) for index in range(4)])
 
 
 def test_bytes_that_are_not_those_the_hub_states_are_refused(registry: LocalRegistry, stand: Stand) -> None:
@@ -542,20 +542,16 @@ def test_a_full_disk_is_reported_and_the_next_run_continues(
 
 
 def test_a_file_that_another_process_fetches_is_not_fetched_twice(registry: LocalRegistry, stand: Stand) -> None:
-    failures = []
-
-    def second(request: ReceivedRequest) -> Answer | None:
-        if not failures and spooled_files(registry):
-            failures.append("")
+    stand.files = {"only.gguf": small_model("Only")}
+    with stand.hub() as hub:
+        (source,) = find_sources([f"{stand.server.url}/only.gguf"], hub=hub)
+        (remote,) = source.remote
+        with spool.spooled(registry.settings.spool, remote, remote.open(), None, lambda _size: None) as copy:
+            assert (copy.path.name, copy.name) == ("only.gguf", f"{stand.server.url}/only.gguf")
             with pytest.raises(Busy, match="another process fetches this file"):
                 stand.ingest(registry)
-            failures.append("refused")
-        return None
-
-    stand.files = {"only.gguf": small_model("Only", blocks=8)}
-    stand.refuse = second
-    stand.ingest(registry)
-    assert failures == ["", "refused"]
+    assert spooled_files(registry) == []
+    assert stand.ingest(registry).created
 
 
 def test_a_single_file_on_a_server_is_stored_once(registry: LocalRegistry, stand: Stand, tmp_path: Path) -> None:
