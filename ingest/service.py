@@ -276,7 +276,10 @@ def _ingest_whole(
 ) -> IngestReport:
     names.check_size(sum(file.header.file_size_bytes for file in files))
     with _recorded(registry, intake.label) as ingest_id:
-        return _ingest(registry, files, ingest_id, intake, stages, progress, names)
+        report, model_id, gathered = _ingest(registry, files, ingest_id, intake, stages, progress, names)
+    for index, file in enumerate(files):
+        intake.stored(file, model_id, gathered.files[index].file)
+    return report
 
 
 @contextmanager
@@ -347,7 +350,8 @@ def _ingest(
     stages: Stages,
     progress: Progress,
     names: _NameCheck,
-) -> IngestReport:
+) -> tuple[IngestReport, int, Gathered]:
+    """Return the report, the id of the model, and the digests of its files."""
     pipeline = Pipeline(registry, ingest_id, files, stages, progress, intake.measurer, intake.buffers)
     gathered = pipeline.run()
     for file in files:
@@ -366,9 +370,7 @@ def _ingest(
         report = _report(registered, len(record.placements), files, gathered, stages)
         model_id = registered.model.id
         end_ingest(session, ingest_id, "finished", json.dumps(asdict(report)), model_id)
-    for index, file in enumerate(files):
-        intake.stored(file, model_id, gathered.files[index].file)
-    return report
+    return report, model_id, gathered
 
 
 def _report(

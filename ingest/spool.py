@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -26,6 +27,8 @@ PIECE_BYTES = 4 * 1024 * 1024
 """Bytes of one request."""
 REQUESTS = 8
 """Requests in parallel, and pieces of a window."""
+KEPT_SECONDS = 7 * 24 * 3600
+"""How long the copy of an interrupted fetch stays. A later fetch of any file removes it."""
 WINDOW_BYTES = REQUESTS * PIECE_BYTES
 
 
@@ -76,10 +79,12 @@ def _lock(descriptor: int, remote: RemoteFile) -> None:
 
 
 def _remove_older(folder: Path, address: Digest, path: Path) -> None:
-    """Remove copies of earlier versions of the file at the same address."""
-    for other in folder.glob(f"{address[:32]}.*"):
-        if other != path:
-            _remove(other)
+    """Remove copies of earlier versions of the file at the same address, and copies that nothing has continued."""
+    oldest = time.time() - KEPT_SECONDS
+    for other in folder.iterdir():
+        with suppress(OSError):  # another process removes it
+            if other != path and (other.name.startswith(address[:32]) or other.stat().st_mtime < oldest):
+                other.unlink()
 
 
 def _fetch(descriptor: int, path: Path, file: ReadableFile, progress: Progress) -> None:

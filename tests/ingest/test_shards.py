@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -479,6 +480,18 @@ def big_last_shard() -> bytes:
         KeyValue("split.tensors.count", ValueType.INT32, 19),
     ]
     return file_bytes(keys, [tensor(f"large.{index}.weight", (32768,)) for index in range(4)])
+
+
+def test_an_old_copy_is_removed_by_the_next_fetch(registry: LocalRegistry, stand: Stand) -> None:
+    folder = registry.settings.spool
+    folder.mkdir(parents=True)
+    for name, age in (("old", spool.KEPT_SECONDS + 60), ("young", 60)):
+        (folder / name).touch()
+        moment = time.time() - age
+        os.utime(folder / name, (moment, moment))
+    stand.files = {"one.gguf": small_model("One")}
+    stand.ingest(registry)
+    assert [path.name for path in spooled_files(registry)] == ["young"]
 
 
 def test_bytes_that_are_not_those_the_hub_states_are_refused(registry: LocalRegistry, stand: Stand) -> None:
