@@ -23,7 +23,8 @@ class AddedModel:
     created: bool
     """False if the registry had the model already."""
     state: str
-    """`published`, or `incomplete` if shards are missing; of a remote registry also `quarantined`, `ready`, `refused`."""
+    """`published`, or `incomplete` if shards are missing; of a remote registry also `quarantined`, `ready` and
+    `refused`."""
     reasons: tuple[str, ...] = ()
     """Why it is not published, in sentences."""
 
