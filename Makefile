@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 DEMO   ?= .demo
 BROWSE ?= tests/browser
 ON_POSTGRES ?= tests/journeys tests/relatives tests/reports \
-	tests/ingest/test_service.py tests/ingest/test_submissions.py tests/ingest/test_submission_races.py \
+	tests/ingest/test_service.py tests/ingest/test_shards.py tests/ingest/test_submissions.py tests/ingest/test_submission_races.py \
 	tests/ingest/test_jobs.py tests/ingest/test_uploads.py \
 	tests/catalog/test_search_organs.py tests/catalog/test_search_models.py tests/catalog/test_gains.py tests/catalog/test_states.py \
 	tests/catalog/test_editing.py tests/catalog/test_fitting.py \
@@ -19,7 +19,7 @@ LONG  := long and not slow and not npm
 PARALLEL := -n 2 --dist worksteal
 
 .DEFAULT_GOAL := check
-.PHONY: check help demo test test-long test-slow test-postgres test-browser screenshots fuzz fuzz-api crash kill cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
+.PHONY: check help demo test test-long test-slow test-postgres test-browser screenshots fuzz fuzz-api crash kill room-for-one cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
 
 check: lint types layers test test-long  ## every check (the default)
 
@@ -75,6 +75,10 @@ crash: $(BIN)/pytest  ## power cuts in every legal state, sweeps beside others: 
 
 kill: $(BIN)/pytest  ## a thousand kills at random moments: a quarter of an hour
 	$(BIN)/python -m tests.faults.random_kills --kills 1000
+
+room-for-one: $(BIN)/pytest  ## 8 shards of 300 MB on a disk with room for one, ingested with ten kills: some minutes
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[validate]'
+	$(BIN)/python -m tests.faults.room_for_one
 
 cut-push: $(BIN)/pytest  ## a push of 1.2 GB through a line that is cut, to a server that is killed: some minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'

@@ -39,7 +39,7 @@ from organs.registry.entities.lineage import LineageEdge
 from organs.registry.entities.model import Model, ModelSummary
 from organs.registry.entities.organ import FacetCounts, MadeOrgan, Measurement, Organ, PlacedOrgan
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
-from organs.registry.errors import BadName, BadSource, NotFound, OrganError
+from organs.registry.errors import BadName, BadSource, Incomplete, NotFound, OrganError
 from organs.registry.measures import BY_FIELD, MEASURES
 
 if TYPE_CHECKING:
@@ -463,7 +463,11 @@ def show(name: str, as_json: bool) -> None:
     organ, it prints how the organ was computed.
     """
     with selected_registry() as registry:
-        result = _model_or_organ(registry, name)
+        try:
+            result = _model_or_organ(registry, name)
+        except Incomplete as error:
+            _print_incomplete(error, as_json=as_json)
+            return
     if as_json:
         print_json(result)
     elif isinstance(result, Organ):
@@ -472,6 +476,14 @@ def show(name: str, as_json: bool) -> None:
         print_model(result)
         if result.chimera is not None:
             print_chimera(result.chimera)
+
+
+def _print_incomplete(error: Incomplete, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"name": error.name, "state": "incomplete", "shards": error.shards, "missing": error.missing})
+    else:
+        click.echo(plain(error))
+        click.echo("organ ingest adds the missing shards, in any order", err=True)
 
 
 def _model_or_organ(registry: Registry, name: str) -> ModelDetails | Organ:
@@ -486,6 +498,8 @@ def _model_or_organ(registry: Registry, name: str) -> ModelDetails | Organ:
                 raise NotFound(f"{no_organ}, nor that of a model, of its file or of its lock") from None
     try:
         return _model_details(registry, name)
+    except Incomplete:
+        raise
     except (BadName, NotFound):
         if not looks_like_prefix(name):
             raise

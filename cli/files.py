@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from fnmatch import fnmatchcase
@@ -53,7 +53,7 @@ from organs.registry.errors import (
     OrganError,
     StoreUnwritable,
 )
-from organs.registry.names import parse_model_name
+from organs.registry.names import ModelName, parse_model_name
 from organs.registry.reports.formats import sheet_lines
 from organs.registry.settings import DEBUG_VARIABLE
 
@@ -62,10 +62,11 @@ if TYPE_CHECKING:
     from organs.ingest.directory.extract import Content, ExtractReport
     from organs.ingest.directory.opening import VirtualFile
     from organs.ingest.measuring import MeasuredModel, MeasuredTensor, MeasureOutcome, Wanted
-    from organs.ingest.service import Outcome
+    from organs.ingest.service import IngestReport, Outcome, PlannedFile
     from organs.ingest.sources import ModelSource, Skipped
     from organs.ingest.urls import Hub
     from organs.registry.entities.report import ReportTable
+    from organs.registry.local import LocalRegistry
     from organs.registry.reports.groups import TensorReading
 
 TOKEN_MAX_BYTES = 4096
@@ -87,6 +88,9 @@ PLAIN_COMPONENTS = frozenset(
 )
 @click.option("--hf-cache", is_flag=True, help="Ingest every GGUF file in the Hugging Face cache of this machine.")
 @click.option("--new-version", is_flag=True, help="If the name is taken, register the file as its next version.")
+@click.option(
+    "--delete-after", is_flag=True, help="Remove each GGUF file when its stored bytes were read back and are the same."
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be ingested; store nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each model.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the names of the models.")
@@ -95,6 +99,7 @@ def ingest(
     name: str | None,
     hf_cache: bool,
     new_version: bool,
+    delete_after: bool,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
@@ -102,37 +107,95 @@ def ingest(
     """Split GGUF files into organs, store each organ once, measure it, and register the model.
 
     FILE is a GGUF file, a folder of GGUF files, a quoted pattern, any shard of a split model, or an organ directory
-    from `organ extract`. Organs in an organ directory may be edited.
+    from `organ extract`. Organs in an organ directory may be edited. FILE can also be an address: https://HOST/FILE.gguf
+    or hf://NAMESPACE/NAME[/FILE][@REVISION]. Its files are fetched one at a time into the folder of the registry, and
+    each is removed before the next one is fetched. HF_TOKEN and HF_ENDPOINT are used as by `hf`.
+
+    Shards of a split model may be missing. The model is incomplete, and cannot be used, until its last shard is
+    ingested; the order does not matter. --delete-after removes each file as soon as it is stored and its stored bytes
+    were read back, so room for one shard is enough. It refuses symbolic links and organ directories.
 
     If another file already has the name of a model, the command asks whether to register this file as the next
-    version. Without a terminal it refuses the file; give --new-version to register it.
+    version. Without a terminal, and for an address, it refuses the file; give --new-version to register it.
 
     If a file is refused, the command continues with the next. The exit status is then 1; for a single FILE it is the
     status of the error. A second ingest of the same file adds nothing. To continue an interrupted ingest, run the same
     command again.
     """
-    from organs.ingest.service import always, ingest_all, never, total_bytes
     from organs.ingest.sources import skipped_files
+    from organs.ingest.urls import is_url
 
-    sources = _sources(paths, hf_cache)
-    chosen = None if name is None else parse_model_name(name)
-    if chosen is not None and chosen.version is not None:
-        raise click.UsageError("--name takes no @version: the registry chooses the next free version")
-    if chosen is not None and len(sources) > 1:
-        raise click.UsageError(f"--name is for one model; {len(sources)} were found")
-    if dry_run:
-        named = [replace(source, name=chosen or source.name) for source in sources]
-        return _preview(named, as_json=as_json, quiet=quiet)
-    failures: list[OrganError] = []
-    with local_registry() as registry, progress_bar("ingest", total_bytes(sources), quiet=quiet or as_json) as advance:
-        asks = not (as_json or quiet) and sys.stdin.isatty() and sys.stderr.isatty()
-        decide = always if new_version else partial(_ask, advance) if asks else never
-        for outcome in ingest_all(registry, sources, chosen, advance, decide):
+    with ExitStack() as opened:
+        hub = opened.enter_context(hub_of_environment()) if any(map(is_url, paths)) else None
+        sources = _sources(paths, hf_cache, hub)
+        chosen = None if name is None else parse_model_name(name)
+        if chosen is not None and chosen.version is not None:
+            raise click.UsageError("--name takes no @version: the registry chooses the next free version")
+        if chosen is not None and len(sources) > 1:
+            raise click.UsageError(f"--name is for one model; {len(sources)} were found")
+        options = _IngestOptions(chosen, new_version, delete_after, as_json, quiet)
+        if dry_run:
+            named = [replace(source, name=chosen or source.name) for source in sources]
+            return _preview(named, as_json=as_json, quiet=quiet)
+        failures: list[OrganError] = []
+        is_kept = False
+        for outcome in _ingested(sources, options):
             failures += [outcome.error] if outcome.error is not None else []
+            is_kept |= bool(outcome.kept)
             _print_ingested(outcome, as_json=as_json, quiet=quiet)
     if not quiet:
         _print_skipped(skipped_files(paths))
-    return exit_status(failures, len(sources))
+    return exit_status(failures, len(sources)) or int(is_kept)
+
+
+@dataclass(frozen=True, slots=True)
+class _IngestOptions:
+    name: ModelName | None
+    new_version: bool
+    delete_after: bool
+    as_json: bool
+    quiet: bool
+
+
+def _ingested(sources: Sequence[ModelSource], options: _IngestOptions) -> Iterator[Outcome]:
+    """Ingest files on this machine, with a progress bar, then those on servers; yield the outcomes."""
+    from organs.ingest.service import always, ingest_all, never, total_bytes
+
+    quiet = options.quiet or options.as_json
+    local = [source for source in sources if not source.remote]
+    with local_registry() as registry:
+        with progress_bar("ingest", total_bytes(local), quiet=quiet or not local) as advance:
+            asks = not quiet and sys.stdin.isatty() and sys.stderr.isatty()
+            decide = always if options.new_version else partial(_ask, advance) if asks else never
+            yield from ingest_all(registry, local, options.name, advance, decide, delete_after=options.delete_after)
+        decide = always if options.new_version else never
+        for source in sources:
+            if source.remote:
+                with _download_line(source, "ingest", "stored", quiet=quiet) as advance_line:
+                    outcomes = list(ingest_all(registry, [source], options.name, advance_line, decide))
+                yield from outcomes
+
+
+@contextmanager
+def _download_line(source: ModelSource, label: str, done: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """Show on stderr how much of `source` was downloaded and `done`; print how much was downloaded at the end."""
+    client = source.remote[0].hub.client
+    requests, received_bytes, begin = client.requests, client.received_bytes, time.monotonic()
+    done_bytes = 0
+
+    def downloaded() -> str:
+        return f"{size_text(client.received_bytes - received_bytes)} in {client.requests - requests:,} requests"
+
+    with status_line(label, quiet=quiet) as say:
+
+        def advance(size_bytes: int) -> None:
+            nonlocal done_bytes
+            done_bytes += size_bytes
+            say(f"{size_text(done_bytes)} {done}, downloaded {downloaded()}")
+
+        yield advance
+    if not quiet:
+        click.echo(f"{plain(source.label)}: downloaded {downloaded()}, {time.monotonic() - begin:.0f} s", err=True)
 
 
 def _print_skipped(skipped: Skipped) -> None:
@@ -151,12 +214,12 @@ def _ask(bar: ProgressBar, taken: NameTaken) -> bool:
         return click.confirm(plain(f"{question} {taken.version}?"), default=False, err=True)
 
 
-def _sources(paths: tuple[str, ...], hf_cache: bool) -> list[ModelSource]:
+def _sources(paths: tuple[str, ...], hf_cache: bool, hub: Hub | None) -> list[ModelSource]:
     from organs.ingest.sources import find_hub_sources, find_sources
 
     if not paths and not hf_cache:
         raise click.UsageError("give a FILE or --hf-cache")
-    sources = find_sources(paths)
+    sources = find_sources(paths, hub=hub)
     if hf_cache:
         cache = hub_cache()
         cached = find_hub_sources(cache)
@@ -206,30 +269,45 @@ def _preview(sources: list[ModelSource], *, as_json: bool, quiet: bool) -> int:
     from organs.ingest.service import Outcome
 
     failures: list[OrganError] = []
-    for source in sources:
-        try:
-            tensors, size = _count_contents(source)
-        except OrganError as error:
-            failures.append(error)
-            _print_ingested(Outcome(source, None, error), as_json=as_json, quiet=quiet)
-            continue
-        if as_json:
-            about = {"file": source.locations[0], "model": str(source.name), "organs": tensors, "size_bytes": size}
-            print_json_line(about | {"new": None, "error": None})
-        elif quiet:
-            click.echo(str(source.name))
-        else:
-            click.echo(f"{plain(source.label)}: would be {source.name}, {tensors} tensors, {size_text(size)}")
+    with ExitStack() as opened:
+        registry = opened.enter_context(local_registry()) if any(source.remote for source in sources) else None
+        for source in sources:
+            try:
+                files = _planned_files(registry, source)
+            except OrganError as error:
+                failures.append(error)
+                _print_ingested(Outcome(source, None, error), as_json=as_json, quiet=quiet)
+            else:
+                _print_planned(source, files, as_json=as_json, quiet=quiet)
     return exit_status(failures, len(sources))
 
 
-def _count_contents(source: ModelSource) -> tuple[int, int]:
-    """Return the tensors and bytes of all files of `source`, which is checked as for an ingest; raises BadInput."""
-    from organs.ingest.sources import open_files
+def _planned_files(registry: LocalRegistry | None, source: ModelSource) -> Sequence[PlannedFile]:
+    """Return the files of `source`, which are checked as for an ingest; raises BadInput."""
+    from organs.ingest.service import plan_files, plan_remote_files
 
-    with ExitStack() as opened:
-        headers = [file.header for file in open_files(opened, source)]
-    return sum(len(header.tensors) for header in headers), sum(header.file_size_bytes for header in headers)
+    return plan_files(source) if registry is None or not source.remote else plan_remote_files(registry, source)
+
+
+def _print_planned(source: ModelSource, files: Sequence[PlannedFile], *, as_json: bool, quiet: bool) -> None:
+    tensors, size = sum(file.tensors for file in files), sum(file.size_bytes for file in files)
+    is_incomplete = len(files) < files[0].shards
+    if as_json:
+        about: dict[str, Any] = {"file": source.locations[0], "model": str(source.name)}
+        about |= {"organs": tensors, "size_bytes": size, "new": None, "error": None}
+        print_json_line(about | {"shards": files[0].shards, "files": [asdict(file) for file in files]})
+        return
+    if quiet:
+        click.echo(str(source.name))
+        return
+    part = f", {len(files)} of {files[0].shards} shards" if is_incomplete else ""
+    click.echo(f"{plain(source.label)}: would be {source.name}{part}, {tensors} tensors, {size_text(size)}")
+    if source.remote:
+        for file in files:
+            known = ", stored already" if file.is_stored else ""
+            click.echo(f"  {plain(file.name)}: {size_text(file.size_bytes)}{known}")
+        missing = [file.size_bytes for file in files if not file.is_stored]
+        click.echo(f"  would fetch {len(missing)} of {len(files)} files, {size_text(sum(missing))}")
 
 
 def _print_ingested(outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
@@ -241,21 +319,32 @@ def _print_ingested(outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
         raise outcome.error
     if report is None:
         click.echo(f"organ: {plain(_sentence(outcome))}", err=True)
-    elif quiet:
-        click.echo(report.model)
-    elif not report.created:
-        healed = f"{report.healed_blobs} damaged parts healed" if report.healed_blobs else "nothing added"
-        click.echo(f"{report.model}: already registered, {healed}")
     else:
-        sizes = f"{size_text(report.new_bytes)} new, stored in {size_text(report.stored_bytes)}"
-        click.echo(f"{report.model}: {report.organs} organs, {sizes}, {report.seconds:.1f} s")
-        for flag in report.flags:
-            click.echo(f"  note: {plain(flag)}", err=True)
-    if report is not None:
-        for warning in report.warnings:
-            click.echo(f"  warning: {plain(warning)}", err=True)
-        for note in report.notes:
-            click.echo(f"  note: {plain(note)}", err=True)
+        click.echo(report.model if quiet else _summary(report))
+        flags = report.flags if report.created and not quiet else ()
+        _print_marked("note", flags)
+        _print_marked("warning", report.warnings)
+        _print_marked("note", report.notes)
+    _print_marked("removed", () if quiet else outcome.removed)
+    for sentence in outcome.kept:
+        click.echo(f"organ: {plain(sentence)}", err=True)
+
+
+def _print_marked(mark: str, items: Iterable[object]) -> None:
+    for item in items:
+        click.echo(f"  {mark}: {plain(item)}", err=True)
+
+
+def _summary(report: IngestReport) -> str:
+    """Return the line about an ingested model."""
+    if not report.created:
+        healed = f"{report.healed_blobs} damaged parts healed" if report.healed_blobs else "nothing added"
+        return (
+            f"{report.incomplete}; {healed}" if report.incomplete else f"{report.model}: already registered, {healed}"
+        )
+    sizes = f"{size_text(report.new_bytes)} new, stored in {size_text(report.stored_bytes)}"
+    subject = f"{report.incomplete}; added" if report.incomplete else f"{report.model}:"
+    return f"{subject} {report.organs} organs, {sizes}, {report.seconds:.1f} s"
 
 
 def _sentence(outcome: Outcome) -> str:
@@ -278,6 +367,8 @@ def _ingested_values(outcome: Outcome) -> dict[str, Any]:
         "organs": None if report is None else report.organs,
         "new": None if report is None else report.new_blobs,
         "error": None if outcome.error is None else _sentence(outcome),
+        "removed": [str(path) for path in outcome.removed],
+        "kept": list(outcome.kept),
     } | values
 
 
@@ -482,23 +573,8 @@ def _measured_remote(source: ModelSource, wanted: Wanted, label: str, *, quiet: 
     """Measure files on a server; print how much was downloaded."""
     from organs.ingest.measuring import measure_all
 
-    client = source.remote[0].hub.client
-    requests, received_bytes, begin = client.requests, client.received_bytes, time.monotonic()
-    done_bytes = 0
-
-    def downloaded() -> str:
-        return f"{size_text(client.received_bytes - received_bytes)} in {client.requests - requests:,} requests"
-
-    with status_line(label, quiet=quiet) as say:
-
-        def advance(size_bytes: int) -> None:
-            nonlocal done_bytes
-            done_bytes += size_bytes
-            say(f"{size_text(done_bytes)} measured, downloaded {downloaded()}")
-
+    with _download_line(source, label, "measured", quiet=quiet) as advance:
         (outcome,) = measure_all([source], wanted, advance)
-    if not quiet:
-        click.echo(f"{plain(source.label)}: downloaded {downloaded()}, {time.monotonic() - begin:.0f} s", err=True)
     return outcome
 
 

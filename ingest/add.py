@@ -23,9 +23,10 @@ class AddedModel:
     created: bool
     """False if the registry had the model already."""
     state: str
-    """`published`, or of a remote registry `quarantined`, `ready` or `refused`."""
+    """`published`, or `incomplete` if shards are missing; of a remote registry also `quarantined`, `ready` and
+    `refused`."""
     reasons: tuple[str, ...] = ()
-    """Why a remote registry did not publish it, in sentences."""
+    """Why it is not published, in sentences."""
 
 
 def add_model(
@@ -43,6 +44,8 @@ def add_model(
     if isinstance(registry, LocalRegistry):
         model_name = None if name is None else parse_model_name(name)
         report = ingest_model(registry, source, model_name, new_version=always if new_version else never)
+        if report.incomplete:
+            return AddedModel(report.model, report.created, "incomplete", (report.incomplete,))
         return AddedModel(report.model, report.created, "published")
     return _push(registry, source, name)
 

@@ -158,9 +158,14 @@ def dissect(source: OpenFile, front: Front | None = None) -> DissectedFile:
         arrays=large_values(header),
         paddings=paddings,
         tags=front.tags,
-        flags=(*_flags(header, bool(paddings)), *_lock_flags(front)),
+        flags=front_flags(front, odd_padding=bool(paddings)),
         unassemblable=front.unassemblable,
     )
+
+
+def front_flags(front: Front, *, odd_padding: bool) -> tuple[str, ...]:
+    """Return sentences on unusual properties of a file; `odd_padding` says whether some of its padding is not zero."""
+    return (*_flags(front.header, odd_padding), *_lock_flags(front))
 
 
 def places(header: Header) -> list[Place]:

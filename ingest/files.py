@@ -175,10 +175,14 @@ class FileIdentity:
 class FileSource:
     """A regular file, open for reads at an offset from several threads. A context manager."""
 
-    def __init__(self, path: Path) -> None:
-        """Open `path`; raises BadSource for anything but a regular file (links are followed)."""
-        self.path = path
-        self.name = str(path)
+    def __init__(self, path: Path, copy_of: tuple[Path, str] | None = None) -> None:
+        """Open `path`; raises BadSource for anything but a regular file (links are followed).
+
+        `copy_of` has the path and the name of the file on a server of which it is a copy.
+        """
+        self.location = path
+        """Where the file is."""
+        self.path, self.name = copy_of or (path, str(path))
         try:
             _refuse_irregular(path, os.stat(path))  # before opening: opening a FIFO blocks, opening a device may act
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -202,7 +206,7 @@ class FileSource:
         try:
             data = os.pread(self._descriptor, size, offset)
         except OSError as error:
-            raise BadSource(f"{self.path}: {error.strerror} at byte {offset}") from error
+            raise BadSource(f"{self.name}: {error.strerror} at byte {offset}") from error
         if len(data) != size:
             # One read returns at most 2 GiB, and less if a signal interrupts it.
             data += self.read_at(offset + len(data), size - len(data)) if data else self._refuse_shrunk(offset)
@@ -219,7 +223,7 @@ class FileSource:
             try:
                 read = os.preadv(self._descriptor, [buffer[done:]], offset + done)
             except OSError as error:
-                raise BadSource(f"{self.path}: {error.strerror} at byte {offset + done}") from error
+                raise BadSource(f"{self.name}: {error.strerror} at byte {offset + done}") from error
             if not read:
                 self._refuse_shrunk(offset + done)
             done += read
@@ -227,11 +231,11 @@ class FileSource:
     def check_unchanged(self) -> None:
         """Raise BadSource if the file was written or replaced since it was opened."""
         try:
-            now, on_disk = FileIdentity.of(os.fstat(self._descriptor)), FileIdentity.of(os.stat(self.path))
+            now, on_disk = FileIdentity.of(os.fstat(self._descriptor)), FileIdentity.of(os.stat(self.location))
         except OSError as error:
-            raise BadSource(f"{self.path}: it disappeared while it was read: {error.strerror}") from error
+            raise BadSource(f"{self.name}: it disappeared while it was read: {error.strerror}") from error
         if now != self.identity or on_disk != self.identity:
-            raise BadSource(f"{self.path}: changed while it was read; nothing was registered")
+            raise BadSource(f"{self.name}: changed while it was read; nothing was registered")
 
     def notes(self, sha256: Digest, organs: Mapping[int, Digest]) -> Iterable[str]:
         """Return no notes."""
@@ -248,7 +252,7 @@ class FileSource:
             os.close(descriptor)
 
     def _refuse_shrunk(self, offset: int) -> bytes:
-        raise BadSource(f"{self.path}: ends at byte {offset}, shorter than when it was opened")
+        raise BadSource(f"{self.name}: ends at byte {offset}, shorter than when it was opened")
 
 
 def _refuse_irregular(path: Path, status: os.stat_result) -> None:

@@ -49,11 +49,14 @@ class Stages:
         try:
             yield
         finally:
-            spent = time.perf_counter() - begun
-            with self._lock:
-                total = self._totals.setdefault(stage, StageTotal())
-                total.seconds += spent
-                total.size_bytes += size_bytes
+            self.add(stage, time.perf_counter() - begun, size_bytes)
+
+    def add(self, stage: str, seconds: float, size_bytes: int) -> None:
+        """Add `seconds` and `size_bytes` to `stage`."""
+        with self._lock:
+            total = self._totals.setdefault(stage, StageTotal())
+            total.seconds += seconds
+            total.size_bytes += size_bytes
 
     @property
     def wall_seconds(self) -> float:
@@ -68,6 +71,15 @@ class Stages:
             if total.size_bytes and total.seconds:
                 rows[stage]["mb_per_second"] = round(total.size_bytes / total.seconds / 1e6, 1)
         return rows
+
+
+def merged_stages(summaries: Sequence[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """Return the sums of several summaries of `Stages`, in the same form."""
+    total = Stages()
+    for summary in summaries:
+        for stage, values in summary.items():
+            total.add(stage, values["seconds"], int(values["bytes"]))
+    return total.summary()
 
 
 HELD_CHUNKS_MAX = 8

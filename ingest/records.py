@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
+from typing import TypedDict
 
-from organs.ingest.dissect import DissectedFile, places
+from organs.ingest.dissect import DissectedFile, Front, front_flags, places
 from organs.ingest.files import Origin
 from organs.ingest.pipeline import Gathered
 from organs.ingest.sources import by_file
@@ -14,7 +15,7 @@ from organs.registry.amounts import names_text
 from organs.registry.anatomy import OrganType, Place
 from organs.registry.catalog.records import FileRecord, ModelRecord, ParentRecord, PartRecord, PlacementRecord
 from organs.registry.catalog.register.organs import shape_text
-from organs.registry.digest import Digest, digest_of
+from organs.registry.digest import Digest, model_digest
 from organs.registry.gguf import Header
 from organs.registry.gguf.header import field_type_text, field_value_text
 from organs.registry.gguf.types import UNQUANTISED
@@ -39,13 +40,8 @@ def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gath
     return ModelRecord(
         name=name,
         digest=model_digest([record.sha256 for record in records]),
+        **_header_values(header),
         kind=kind,
-        architecture=header.architecture,
-        title=header.text("general.name"),
-        description=header.text("general.description"),
-        license=header.text("general.license"),
-        size_label=header.text("general.size_label"),
-        metadata=tuple((field.key, field_type_text(field), field_value_text(field)) for field in header.fields),
         files=records,
         tags=files[0].tags,
         parents=tuple(_parents(header, kind, origin)),
@@ -56,6 +52,59 @@ def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gath
             key: replace(gathered.measurements[key], nonfinite=gathered.nonfinite[key]) for key in gathered.experts
         },
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFront:
+    """The header of a stored shard, with the metadata that an ingest uses."""
+
+    front: Front
+    odd_padding: bool
+    """Whether some padding of the file is not zero."""
+    sha256: Digest
+
+
+def split_record(name: ModelName, shards: Sequence[StoredFront], nonfinite: Mapping[str, int]) -> ModelRecord:
+    """Return the record of the model with these stored `shards`, in order, without its files.
+
+    It has the values that `model_record` gives for the files together. `nonfinite` counts values by tensor.
+    """
+    first = shards[0].front
+    tensor_places = [place for shard in shards for place in places(shard.front.header)]
+    kind = kind_of(first.header, bool(tensor_places))
+    flags = [flag for shard in shards for flag in front_flags(shard.front, odd_padding=shard.odd_padding)]
+    return ModelRecord(
+        name=name,
+        digest=model_digest([shard.sha256 for shard in shards]),
+        **_header_values(first.header),
+        kind=kind,
+        files=(),
+        tags=first.tags,
+        parents=tuple(_parents(first.header, kind, None)),
+        flags=tuple(dict.fromkeys([*flags, *nonfinite_flags(nonfinite)])),
+        unassemblable=tuple(reason for shard in shards for reason in shard.front.unassemblable),
+        complete=is_complete(first.header, tensor_places),
+    )
+
+
+class _HeaderValues(TypedDict):
+    architecture: str | None
+    title: str | None
+    description: str | None
+    license: str | None
+    size_label: str | None
+    metadata: tuple[tuple[str, str, str], ...]
+
+
+def _header_values(header: Header) -> _HeaderValues:
+    return {
+        "architecture": header.architecture,
+        "title": header.text("general.name"),
+        "description": header.text("general.description"),
+        "license": header.text("general.license"),
+        "size_label": header.text("general.size_label"),
+        "metadata": tuple((field.key, field_type_text(field), field_value_text(field)) for field in header.fields),
+    }
 
 
 def nonfinite_tensors(files: Sequence[DissectedFile], gathered: Gathered) -> dict[str, int]:
@@ -75,11 +124,6 @@ def nonfinite_flags(tensors: Mapping[str, int]) -> Iterator[str]:
         names = [f"{name} ({count:,})" for name, count in islice(tensors.items(), NONFINITE_SHOWN)]
         more = f" and {len(tensors) - len(names)} more tensors" if len(tensors) > len(names) else ""
         yield f"weights that are NaN or infinite in {', '.join(names)}{more}"
-
-
-def model_digest(files: Sequence[Digest]) -> Digest:
-    """Return the digest of a model from the SHA-256 digests of its files in order: for one file, that digest."""
-    return files[0] if len(files) == 1 else digest_of("".join(f"{file}\n" for file in files).encode())
 
 
 def kind_of(header: Header, has_tensors: bool) -> str:

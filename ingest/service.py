@@ -4,37 +4,68 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
+import msgspec
+from sqlalchemy import ColumnElement
 from sqlalchemy.orm import Session
 
-from organs.ingest.dissect import DissectedFile
-from organs.ingest.hashing import Stages
+from organs.ingest.dissect import DissectedFile, OpenGguf, TensorCount, check_tensor_sizes, dissect, read_front
+from organs.ingest.files import FileSource
+from organs.ingest.hashing import Stages, merged_stages
 from organs.ingest.pipeline import Gathered, Pipeline
-from organs.ingest.records import model_record, nonfinite_flags, nonfinite_tensors
+from organs.ingest.records import StoredFront, model_record, nonfinite_flags, nonfinite_tensors, split_record
+from organs.ingest.removal import Removal, check_removable
 from organs.ingest.sources import (
     ModelSource,
+    in_order,
     notes_of,
-    open_files,
+    open_unordered,
     source_size_bytes,
 )
+from organs.ingest.spool import spooled, stated_digest
 from organs.ingest.tasks import BUFFERS, Measurer, Progress
+from organs.registry.assembly import FileStream, plan_file, stored_header
 from organs.registry.catalog.queries.models import (
     check_model_name,
+    files_of,
+    has_file,
     has_visible_model_of_size,
+    incomplete_model,
+    incompleteness,
+    ingest_reports,
     newest_reachable,
     next_version,
+    nonfinite_organs,
+    organ_sizes_of,
+    parts_of,
+    visible_model_with_file,
 )
 from organs.registry.catalog.records import ModelRecord
-from organs.registry.catalog.register.models import Registered, existing_model, register_model, show_model
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.register.models import (
+    Registered,
+    add_shard,
+    complete_model,
+    existing_model,
+    lock_shards,
+    register_model,
+    remove_model,
+    show_model,
+)
 from organs.registry.catalog.register.organs import (
     begin_ingest,
+    detach_ingests,
     end_ingest,
 )
-from organs.registry.catalog.tables import Model
-from organs.registry.digest import Digest
+from organs.registry.catalog.tables import Model, ModelFile
+from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import DiskFull, NameTaken, OrganError, StoreUnwritable
+from organs.registry.gguf import read_header
+from organs.registry.gguf.split import SPLIT_COUNT_KEY, SPLIT_NUMBER_KEY, check_shards, is_shard
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
 from organs.registry.relatives import record_relatives, resolve_declared
@@ -74,6 +105,10 @@ class IngestReport:
     """Notes on the source, not the model: an organ directory whose organs were edited."""
     nonfinite: dict[str, int] = field(default_factory=dict)
     """Number of NaN or infinite values by tensor."""
+    incomplete: str = ""
+    """The sentence about the missing shards of an incomplete model; empty for a complete one."""
+    missing: tuple[int, ...] = ()
+    """The numbers of the missing shards, from 1; the first ones of a long list."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -103,6 +138,14 @@ def _ignore_model(_model: Model) -> None:
     """Do nothing with the model."""
 
 
+Stored = Callable[[DissectedFile, int, Digest], None]
+"""Called with a file, the id of its model and its SHA-256, after the transaction that registers it."""
+
+
+def keep_file(_file: DissectedFile, _model_id: int, _sha256: Digest) -> None:
+    """Do nothing with the file."""
+
+
 @dataclass(frozen=True, slots=True)
 class Intake:
     """The settings of one ingest."""
@@ -122,6 +165,8 @@ class Intake:
     """Measures the tensors; None: this process."""
     buffers: int = BUFFERS
     """Number of buffers of 4 MiB that the ingest can use."""
+    stored: Stored = keep_file
+    """Called for each file when it is stored. Shards are stored one at a time, unless it is `keep_file`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +176,10 @@ class Outcome:
     source: ModelSource
     report: IngestReport | None
     error: OrganError | None
+    removed: tuple[Path, ...] = ()
+    """Files that were removed because their bytes are stored and proved."""
+    kept: tuple[str, ...] = ()
+    """Sentences on files that were to be removed and are still there."""
 
 
 def ingest_all(
@@ -139,19 +188,28 @@ def ingest_all(
     name: ModelName | None = None,
     progress: Progress | None = None,
     new_version: NewVersion = never,
+    *,
+    delete_after: bool = False,
 ) -> Iterator[Outcome]:
     """Ingest `sources` one after another; an error does not stop the next one. `name` is for a single source.
 
-    `new_version` decides about a model whose name is taken by another file: see `ingest_model`.
+    `new_version` decides about a model whose name is taken by another file: see `ingest_model`. With `delete_after`,
+    each file is removed when its stored bytes have been read back (`ingest.removal`).
     Raises DiskFull and StoreUnwritable, which would stop the other sources as well.
     """
     for source in sources:
+        removal = Removal(registry)
+        report, failure = None, None
         try:
-            yield Outcome(source, ingest_model(registry, source, name, progress, new_version), None)
+            if delete_after:
+                check_removable(source)
+            stored = removal.remove if delete_after else keep_file
+            report = ingest_model(registry, source, name, progress, new_version, stored=stored)
         except (DiskFull, StoreUnwritable):
             raise
         except OrganError as error:
-            yield Outcome(source, None, error)
+            failure = error
+        yield Outcome(source, report, failure, tuple(removal.removed), tuple(removal.kept))
 
 
 def ingest_model(
@@ -160,6 +218,8 @@ def ingest_model(
     name: ModelName | None = None,
     progress: Progress | None = None,
     new_version: NewVersion = never,
+    *,
+    stored: Stored = keep_file,
 ) -> IngestReport:
     """Split one model into organs, store and measure them, and register the model.
 
@@ -167,17 +227,31 @@ def ingest_model(
     existing name become its next version if `new_version` returns True (`always`, or a function that asks a person).
     It is called before anything is stored if the sizes differ, else before the model is registered.
 
-    Raises BadInput for invalid files, NameTaken, StoreError if the store cannot be written; then nothing is registered.
-    After an interruption, the next run continues.
+    A split model may lack shards: those that are there are stored, and the model is incomplete until the last one is
+    ingested. Files on a server are fetched one at a time (`ingest.spool`).
+
+    Raises BadInput for invalid files, NameTaken, StoreError if the store cannot be written; then nothing is registered,
+    except shards that were stored before. After an interruption, the next run continues.
     """
-    stages = Stages()
+    progress = progress or _no_progress
+    intake = Intake(
+        source.label, name or source.name, keep_name=name is not None, new_version=new_version, stored=stored
+    )
     with registry.catalog.reading() as session:
-        check_model_name(session, name or source.name)
+        check_model_name(session, intake.name)
+    if source.remote:
+        return _ingest_remote(registry, source, intake, progress)
+    stages = Stages()
     with ExitStack() as opened:
         with stages.timed("open"):
-            files = open_files(opened, source)
-        intake = Intake(source.label, name or source.name, keep_name=name is not None, new_version=new_version)
-        return ingest_files(registry, files, intake, progress, stages)
+            files = open_unordered(opened, source)
+        if not _comes_by_shards(registry, source, files, intake):
+            return ingest_files(registry, in_order(source.name.name, files), intake, progress, stages)
+    shards = _ShardIngest(registry, intake, progress)
+    for path in source.paths:
+        with FileSource(path) as file:  # one at a time, so that a file that is removed frees its disk
+            shards.add(dissect(file))
+    return shards.report()
 
 
 def ingest_files(
@@ -188,19 +262,79 @@ def ingest_files(
     stages: Stages | None = None,
 ) -> IngestReport:
     """Ingest the open files of one model, in order; raises the errors of `ingest_model` and of `settle`."""
-    stages = stages or Stages()
     names = _NameCheck(registry, intake)
+    return _ingest_whole(registry, files, intake, progress or _no_progress, stages or Stages(), names)
+
+
+def _ingest_whole(
+    registry: LocalRegistry,
+    files: Sequence[DissectedFile],
+    intake: Intake,
+    progress: Progress,
+    stages: Stages,
+    names: _NameCheck,
+) -> IngestReport:
     names.check_size(sum(file.header.file_size_bytes for file in files))
+    with _recorded(registry, intake.label) as ingest_id:
+        report, model_id, gathered = _ingest(registry, files, ingest_id, intake, stages, progress, names)
+    for index, file in enumerate(files):
+        intake.stored(file, model_id, gathered.files[index].file)
+    return report
+
+
+@contextmanager
+def _recorded(registry: LocalRegistry, label: str) -> Iterator[int]:
+    """Add an ingest and return its id; record the failure if the block raises."""
     with registry.catalog.writing() as session:
-        ingest_id = begin_ingest(session, intake.label)
+        ingest_id = begin_ingest(session, label)
     try:
-        return _ingest(registry, files, ingest_id, intake, stages, progress or _no_progress, names)
+        yield ingest_id
     except BaseException as error:
         state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         # The caller must get the first error, also if the catalog cannot record the failure.
         with suppress(OrganError), registry.catalog.writing() as session:
             end_ingest(session, ingest_id, state, json.dumps({"error": str(error)[:1000]}))
         raise
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A file that an ingest would store."""
+
+    name: str
+    size_bytes: int
+    tensors: int
+    shards: int
+    """The number of files of the complete model."""
+    is_stored: bool = False
+    """Whether a model of that name has it already; only for a file on a server, which is then not fetched."""
+
+
+def plan_files(source: ModelSource) -> list[PlannedFile]:
+    """Return the files of `source`, which are checked as for an ingest; raises BadInput."""
+    with ExitStack() as opened:
+        files: Sequence[OpenGguf] = open_unordered(opened, source)
+        if any(is_shard(file.header) for file in files) and not any(path.is_dir() for path in source.paths):
+            check_shards(source.name.name, [(file.source.path.name, file.header) for file in files])
+        else:
+            files = in_order(source.name.name, files)
+        return [_planned(file) for file in files]
+
+
+def plan_remote_files(registry: LocalRegistry, source: ModelSource) -> list[PlannedFile]:
+    """Return the files of `source` on a server; only their headers are read. Raises BadInput, Unreachable."""
+    shards = _ShardIngest(registry, Intake(source.label, source.name), _no_progress)
+    planned = []
+    for remote in source.remote:
+        file = OpenGguf(served := remote.open(), read_header(served))
+        is_stored = shards.stored_model(file, stated_digest(file.source)) is not None
+        planned.append(replace(_planned(file), name=remote.name, is_stored=is_stored))
+    return planned
+
+
+def _planned(file: OpenGguf) -> PlannedFile:
+    header = file.header
+    return PlannedFile(file.source.path.name, header.file_size_bytes, len(header.tensors), _count(file))
 
 
 def total_bytes(sources: Sequence[ModelSource]) -> int:
@@ -216,7 +350,8 @@ def _ingest(
     stages: Stages,
     progress: Progress,
     names: _NameCheck,
-) -> IngestReport:
+) -> tuple[IngestReport, int, Gathered]:
+    """Return the report, the id of the model, and the digests of its files."""
     pipeline = Pipeline(registry, ingest_id, files, stages, progress, intake.measurer, intake.buffers)
     gathered = pipeline.run()
     for file in files:
@@ -233,8 +368,9 @@ def _ingest(
                 resolve_declared(session, registered.model)
         intake.registered(registered.model)
         report = _report(registered, len(record.placements), files, gathered, stages)
-        end_ingest(session, ingest_id, "finished", json.dumps(asdict(report)), registered.model.id)
-    return report
+        model_id = registered.model.id
+        end_ingest(session, ingest_id, "finished", json.dumps(asdict(report)), model_id)
+    return report, model_id, gathered
 
 
 def _report(
@@ -266,6 +402,283 @@ def _no_progress(_size_bytes: int) -> None:
     """Ignore progress."""
 
 
+def _comes_by_shards(
+    registry: LocalRegistry, source: ModelSource, files: Sequence[DissectedFile], intake: Intake
+) -> bool:
+    """Return whether `files` are shards that are stored one at a time. Raises BadSplit if they do not fit together."""
+    if not any(is_shard(file.header) for file in files) or any(path.is_dir() for path in source.paths):
+        return False
+    order = check_shards(source.name.name, [(file.source.path.name, file.header) for file in files])
+    with registry.catalog.reading() as session:
+        is_begun = incomplete_model(session, intake.name) is not None
+    return is_begun or len(order.shards) < order.count or intake.stored is not keep_file
+
+
+SAMPLES, SAMPLE_BYTES = 16, 4096
+"""The ranges by which a file on a server is compared with a stored one if the server does not state its SHA-256."""
+
+
+class _ShardIngest:
+    """Ingests shards of one model one after another, each with a transaction of its own.
+
+    A shard joins the incomplete model of its name, or begins it. The last shard makes the model visible.
+    """
+
+    def __init__(self, registry: LocalRegistry, intake: Intake, progress: Progress) -> None:
+        self._registry, self._intake, self._progress = registry, intake, progress
+        self._names = _NameCheck(registry, intake)
+        self._reports: list[IngestReport] = []
+
+    def check(self, file: OpenGguf, *, is_new: bool = False) -> None:
+        """Check the header of a shard before its bytes are read: its name, and the shards that are stored.
+
+        With `is_new`, no model has the shard yet. Raises NameTaken, BadSplit, TooManyTensors.
+        """
+        matches = same_header(file)
+        with self._registry.catalog.reading() as session:
+            model = incomplete_model(session, self._intake.name)
+            if model is not None:
+                self._check_fits(session, model, file, matches)
+                return
+            is_known = not is_new and self._visible(session, file, *matches) is not None
+        check_shards(self._intake.name.name, [(file.source.path.name, file.header)])
+        if not is_known:
+            self._names.check()
+
+    def stored_model(self, file: OpenGguf, sha256: Digest | None) -> IngestReport | None:
+        """Return a report without new bytes if the shard is stored, else None.
+
+        It is recognized by its SHA-256, or if that is None, by its size, its header and samples of its bytes.
+        """
+        matches = same_header(file) if sha256 is None else (ModelFile.sha256 == sha256,)
+        with self._registry.catalog.reading() as session:
+            model = incomplete_model(session, self._intake.name) or self._visible(session, file, *matches)
+            if model is None or not has_file(session, model.id, _number(file), *matches):
+                return None
+            if sha256 is None and not self._has_same_samples(session, model, file):
+                return None
+            return _known_report(session, model, file)
+
+    def _has_same_samples(self, session: Session, model: Model, file: OpenGguf) -> bool:
+        """Return whether SAMPLES ranges of bytes, spread over `file`, are equal to the stored ones."""
+        row = next(row for row in files_of(session, model.id) if row.position == _number(file))
+        end = max(0, row.size_bytes - SAMPLE_BYTES)
+        offsets = sorted({end * index // (SAMPLES - 1) for index in range(SAMPLES)})
+        spans = [(offset, min(SAMPLE_BYTES, row.size_bytes - offset)) for offset in offsets]
+        for (offset, size), found in zip(spans, file.source.read_ranges(spans), strict=True):
+            with FileStream(self._registry.blobs, plan_file(session, row, offset, offset + size), workers=1) as stream:
+                if b"".join(map(bytes, stream)) != found:
+                    return False
+        return True
+
+    def skip(self, report: IngestReport) -> None:
+        """Count a shard that is stored already."""
+        self._reports.append(report)
+        self._progress(report.size_bytes)
+
+    def add(self, file: DissectedFile) -> None:
+        """Store, measure and register a shard; raises BadInput, NameTaken, StoreError."""
+        stages = Stages()
+        self.check(file)
+        with _recorded(self._registry, file.source.name) as ingest_id:
+            intake = self._intake
+            pipeline = Pipeline(
+                self._registry, ingest_id, [file], stages, self._progress, intake.measurer, intake.buffers
+            )
+            gathered = pipeline.run()
+            file.source.check_unchanged()
+            record = model_record(intake.name, [file], gathered)
+            with self._registry.catalog.writing() as session:
+                lock_shards(session, record.contributor)
+                registered = self._register(session, file, record, stages)
+                report = _report(registered, len(record.placements), [file], gathered, stages)
+                if registered.model.state == "incomplete":
+                    report = _with_missing(session, registered.model, report)
+                elif registered.created:
+                    report = _whole_report(session, registered.model, report)
+                    detach_ingests(session, registered.model.id)
+                model_id = registered.model.id
+                end_ingest(session, ingest_id, "finished", json.dumps(asdict(report)), model_id)
+        self._reports.append(report)
+        intake.stored(file, model_id, gathered.files[0].file)
+
+    def report(self) -> IngestReport:
+        """Return the report on the model after the last shard: on all of its shards if this run completed it."""
+        last = self._reports[-1]
+        added = [report for report in self._reports if report.created]
+        completed = [report for report in added if not report.incomplete]
+        if completed:
+            return completed[-1]
+        return replace(merged_report(added or self._reports), incomplete=last.incomplete, missing=last.missing)
+
+    def _register(self, session: Session, file: DissectedFile, record: ModelRecord, stages: Stages) -> Registered:
+        """Add the shard to its model, and complete the model with its last shard."""
+        (shard,) = record.files
+        number, count = _number(file), _count(file)
+        model = incomplete_model(session, record.name)
+        if model is None:
+            known = self._visible(session, file, ModelFile.sha256 == shard.sha256)
+            if known is not None:
+                return Registered(known, created=False)
+            self._names.refuse_taken(session)
+        else:
+            same = (ModelFile.sha256 == shard.sha256,)
+            if has_file(session, model.id, number, *same):
+                return Registered(model, created=False)
+            self._check_fits(session, model, file, same)
+        with stages.timed("register"):
+            model = add_shard(session, record, number, count)
+        _check_organs(session, model)
+        rows = files_of(session, model.id)
+        if len(rows) < count:
+            return Registered(model, created=True)
+        with stages.timed("register"):
+            whole = split_record(record.name, self._stored_fronts(session, rows), nonfinite_organs(session, model.id))
+            existing = existing_model(session, whole, self._intake.keep_name)
+            if existing is not None:  # it was ingested as a whole meanwhile
+                reason = f"all shards arrived, and they are the same files as {existing.full_name}"
+                remove_model(session, model, reason, LOCAL)
+                return Registered(existing, created=False)
+            complete_model(session, model, whole)
+        with stages.timed("relatives"):
+            record_relatives(session, model)
+            resolve_declared(session, model)
+        return Registered(model, created=True)
+
+    def _visible(self, session: Session, file: OpenGguf, *matches: ColumnElement[bool]) -> Model | None:
+        name = self._intake.name if self._intake.keep_name else None
+        return visible_model_with_file(session, name, _number(file), _count(file), *matches)
+
+    def _check_fits(self, session: Session, model: Model, file: OpenGguf, same: Sequence[ColumnElement[bool]]) -> None:
+        """Check a shard with the stored shards of `model`, except the one with its number that has the `same` values.
+
+        Raises BadSplit, TooManyTensors.
+        """
+        is_same = has_file(session, model.id, _number(file), *same)
+        rows = [row for row in files_of(session, model.id) if not (is_same and row.position == _number(file))]
+        stored = [(row.name, stored_header(session, self._registry.blobs, row).header) for row in rows]
+        shards = [*stored, (file.source.path.name, file.header)]
+        check_shards(model.full_name, shards)
+        check_tensor_sizes(model.full_name, (tensor.size_bytes for _, header in shards for tensor in header.tensors))
+
+    def _stored_fronts(self, session: Session, rows: Sequence[ModelFile]) -> list[StoredFront]:
+        fronts = []
+        for row in rows:
+            front = read_front(stored_header(session, self._registry.blobs, row).source)
+            odd_padding = any(part.offset_bytes >= row.header_bytes for part in parts_of(session, row.id))
+            fronts.append(StoredFront(front, odd_padding, Digest(row.sha256)))
+        return fronts
+
+
+def _number(file: OpenGguf) -> int:
+    """Return the number of a file in its model, from 0."""
+    return (file.header.integer(SPLIT_NUMBER_KEY) or 0) if is_shard(file.header) else 0
+
+
+def _count(file: OpenGguf) -> int:
+    """Return the number of files of the complete model."""
+    return (file.header.integer(SPLIT_COUNT_KEY) or 1) if is_shard(file.header) else 1
+
+
+def same_header(file: OpenGguf) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions that a ModelFile has the size and the header of `file`."""
+    digest = digest_of(file.source.read_at(0, file.header.end))
+    return ModelFile.header_sha256 == digest, ModelFile.size_bytes == file.header.file_size_bytes
+
+
+def _check_organs(session: Session, model: Model) -> None:
+    """Check the number of repeated organs in all shards of a model; raises TooManyTensors."""
+    count = TensorCount(model.full_name)
+    for organ_id, size_bytes in organ_sizes_of(session, model.id):
+        count.add(organ_id, size_bytes)
+
+
+def _with_missing(session: Session, model: Model, report: IngestReport) -> IngestReport:
+    error = incompleteness(session, model)
+    return replace(report, incomplete=str(error), missing=error.missing)
+
+
+def _known_report(session: Session, model: Model, file: OpenGguf) -> IngestReport:
+    """Return the report on a file that is stored already and was not read."""
+    size_bytes = file.header.file_size_bytes
+    report = IngestReport(
+        model=model.full_name,
+        digest=Digest(model.digest),
+        created=False,
+        organs=len(file.header.tensors),
+        new_blobs=0,
+        size_bytes=size_bytes,
+        new_bytes=0,
+        known_bytes=size_bytes,
+        stored_bytes=0,
+        healed_blobs=0,
+        seconds=0.0,
+        stages={},
+        flags=(),
+    )
+    return _with_missing(session, model, report) if model.state == "incomplete" else report
+
+
+def _whole_report(session: Session, model: Model, last: IngestReport) -> IngestReport:
+    """Return the report on a model whose `last` shard was added, with the sums of the ingests of all its shards."""
+    earlier = []
+    for text in ingest_reports(session, model.id):
+        with suppress(msgspec.DecodeError):  # another version of this program wrote it
+            earlier.append(msgspec.json.decode(text, type=IngestReport))
+    report = merged_report([*(report for report in earlier if report.created), last])
+    flags = [*json.loads(model.flags), *json.loads(model.unassemblable)]
+    counts = nonfinite_organs(session, model.id)
+    warnings = set(nonfinite_flags(counts))
+    return replace(
+        report,
+        flags=tuple(dict.fromkeys(flag for flag in flags if flag not in warnings)),
+        nonfinite=counts,
+        incomplete="",
+        missing=(),
+    )
+
+
+_SUMS = ("organs", "new_blobs", "size_bytes", "new_bytes", "known_bytes", "stored_bytes", "healed_blobs")
+
+
+def merged_report(reports: Sequence[IngestReport]) -> IngestReport:
+    """Return the report on several shards of one model: the last one, with the sums of all."""
+    sums: dict[str, Any] = {name: sum(getattr(report, name) for report in reports) for name in _SUMS}
+    return replace(
+        reports[-1],
+        created=any(report.created for report in reports),
+        seconds=round(sum(report.seconds for report in reports), 4),
+        stages=merged_stages([report.stages for report in reports]),
+        flags=tuple(dict.fromkeys(flag for report in reports for flag in report.flags)),
+        notes=tuple(dict.fromkeys(note for report in reports for note in report.notes)),
+        nonfinite={name: count for report in reports for name, count in report.nonfinite.items()},
+        **sums,
+    )
+
+
+def _ingest_remote(registry: LocalRegistry, source: ModelSource, intake: Intake, progress: Progress) -> IngestReport:
+    """Fetch the files of `source` one at a time, ingest each, and remove it before the next one is fetched."""
+    names, shards = _NameCheck(registry, intake), _ShardIngest(registry, intake, progress)
+    for remote in source.remote:
+        served = OpenGguf(file := remote.open(), read_header(file))
+        stated_sha256 = stated_digest(file)
+        stored = shards.stored_model(served, stated_sha256)
+        if stored is not None:
+            shards.skip(stored)
+            continue
+        is_whole = len(source.remote) == 1 and not is_shard(served.header)
+        if is_whole:
+            names.check()
+        else:
+            shards.check(served, is_new=True)
+        with spooled(registry.settings.spool, remote, file, stated_sha256, progress) as copy:
+            dissected = dissect(copy)
+            if is_whole:
+                return _ingest_whole(registry, [dissected], intake, progress, Stages(), names)
+            shards.add(dissected)
+    return shards.report()
+
+
 class _NameCheck:
     """Asks once whether a model can become the next version of an existing name. Raises NameTaken."""
 
@@ -288,7 +701,18 @@ class _NameCheck:
 
     def check_again(self, session: Session, record: ModelRecord) -> None:
         """Refuse a model whose name was taken meanwhile: the transaction that registers it cannot ask."""
-        if existing_model(session, record, self._intake.keep_name) is None and (taken := self._find_taken(session)):
+        if existing_model(session, record, self._intake.keep_name) is None:
+            self.refuse_taken(session)
+
+    def check(self) -> None:
+        """Ask before the first shard of a model, or a file on a server, is stored."""
+        with self._registry.catalog.reading() as session:
+            taken = self._find_taken(session)
+        self._ask(taken)
+
+    def refuse_taken(self, session: Session) -> None:
+        """Refuse a name that was taken after the question."""
+        if taken := self._find_taken(session):
             newest, error = taken
             if newest != self._allowed_over and self._intake.new_version is not always:
                 raise error

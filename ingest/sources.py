@@ -188,8 +188,12 @@ def _find_siblings(path: Path, shard: ShardName) -> tuple[Path, ...]:
 
 def open_files(opened: ExitStack, source: ModelSource) -> list[DissectedFile]:
     """Open the files of `source`; `opened` closes them. Raises BadInput for invalid files."""
-    files = [dissect(file) for path in source.paths for file in _open(opened, path)]
-    return in_order(source.name.name, files)
+    return in_order(source.name.name, open_unordered(opened, source))
+
+
+def open_unordered(opened: ExitStack, source: ModelSource) -> list[DissectedFile]:
+    """Open the files of `source` as `open_files` does, in the order of their names; shards may be missing."""
+    return [dissect(file) for path in source.paths for file in _open(opened, path)]
 
 
 def open_headers(opened: ExitStack, source: ModelSource) -> list[OpenGguf]:

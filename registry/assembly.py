@@ -223,8 +223,27 @@ def plan_shards(session: Session, store: BlobStore, model: Model, stem: str, sha
 
 def first_header(session: Session, store: BlobStore, model: Model) -> ReadHeader:
     """Return the header of a model's first file, which has all metadata. Raises CorruptBlob, MissingBlob."""
-    file = files_of(session, model.id)[0]
+    return stored_header(session, store, files_of(session, model.id)[0])
+
+
+def stored_header(session: Session, store: BlobStore, file: ModelFile) -> ReadHeader:
+    """Return the header of a stored file, rebuilt from its parts. Raises CorruptBlob, MissingBlob."""
     return _read_header(store, plan_file(session, file, 0, file.header_bytes), file)
+
+
+def prove_file(store: BlobStore, plan: FilePlan, progress: Progress | None = None) -> None:
+    """Read all stored bytes of a file, and compare their SHA-256 with that of the file; nothing is written.
+
+    Raises CorruptBlob, MissingBlob.
+    """
+    digest = hashlib.sha256()
+    with FileStream(store, plan) as stream:
+        for view in stream:
+            digest.update(view)
+            if progress is not None:
+                progress(len(view))
+    if digest.hexdigest() != plan.sha256:
+        raise CorruptBlob(plan.name, f"its stored bytes have the SHA-256 {digest.hexdigest()}, not {plan.sha256}")
 
 
 def plan_new_file(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from typing import NewType
 
 from organs.registry.errors import BadDigest
@@ -23,6 +24,11 @@ _PREFIX = re.compile(rf"[0-9a-f]{{{PREFIX_MIN_LENGTH},64}}", re.ASCII)
 def digest_of(data: bytes | bytearray | memoryview) -> Digest:
     """Return the digest of `data`."""
     return Digest(hashlib.sha256(data).hexdigest())
+
+
+def model_digest(files: Sequence[Digest]) -> Digest:
+    """Return the digest of a model from the SHA-256 digests of its files in order: for one file, that digest."""
+    return files[0] if len(files) == 1 else digest_of("".join(f"{file}\n" for file in files).encode())
 
 
 def parse_digest(text: str) -> Digest:

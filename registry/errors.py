@@ -13,7 +13,8 @@ The annotated attributes of a class (`seconds: Seconds`) are its data. A problem
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import islice
 from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
@@ -23,6 +24,8 @@ FIELD_MAX_LENGTH = 200
 DETAIL_MAX_LENGTH = 2000
 """The most characters of a sentence in an answer. Longer ones are cut by the sender, and refused by the reader."""
 WAIT_MAX_SECONDS = 366 * 24 * 3600
+MISSING_MAX = 20
+"""The most numbers of missing shards in an error."""
 
 Code = Annotated[
     str,
@@ -116,9 +119,9 @@ class BadGguf(BadInput, code="bad-gguf"):
 class BadSplit(BadInput, code="bad-split"):
     """A split set has faults. It is refused as a whole, with a list of all faults."""
 
-    def __init__(self, name: str, reasons: Sequence[str]) -> None:
+    def __init__(self, name: str, reasons: Sequence[str], fault: str = "not a complete split set") -> None:
         super().__init__(
-            f"{name}: not a complete split set: {'; '.join(reasons)}",
+            f"{name}: {fault}: {'; '.join(reasons)}",
             errors=field_errors(self.code, [("", reason) for reason in reasons]),
         )
 
@@ -263,6 +266,26 @@ class Removed(NotFound, code="removed", status=410):
         super().__init__(f"{name} was removed{day}: {reason}")
         self.reason = reason
         self.removed_on = removed_on
+
+
+class Incomplete(NotFound, code="incomplete-model"):
+    """Only some shards of a split model are stored. It can be used when the last shard has been ingested."""
+
+    name: Text
+    shards: Count
+    """The number of shards of the complete model."""
+    missing: Annotated[tuple[Count, ...], Meta(max_length=MISSING_MAX)]
+    """The numbers of missing shards, from 1; the first ones of a long list."""
+
+    def __init__(self, name: str, shards: int, stored: Collection[int]) -> None:
+        """Make the error for the model `name`, with the numbers of its `stored` shards, from 1."""
+        absent = (number for number in range(1, shards + 1) if number not in stored)
+        self.missing = tuple(islice(absent, MISSING_MAX))
+        left_out = shards - len(stored) - len(self.missing)
+        numbers = ", ".join(map(str, self.missing)) + (f" and {left_out} more" if left_out > 0 else "")
+        super().__init__(f"{name} is incomplete: {len(stored)} of {shards} shards; missing {numbers}")
+        self.name = name
+        self.shards = shards
 
 
 class NothingRegistered(NotFound, code="nothing-registered"):

@@ -64,6 +64,11 @@ class Settings:
         """The folder of uploads that are not checked yet."""
         return self.home / "uploads"
 
+    @property
+    def spool(self) -> Path:
+        """The folder of files on servers that an ingest is fetching."""
+        return self.home / "spool"
+
     @classmethod
     def in_folder(cls, home: Path) -> Settings:
         """Return the default settings of a registry in the folder `home`: SQLite and local blobs."""

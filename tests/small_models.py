@@ -116,6 +116,28 @@ def expert_stack(
     return TensorSpec(name, (64, 48, EXPERTS), dtype_by_name(dtype)), b"".join(parts)
 
 
+def small_shards(stem: str = "m", count: int = 4, seed: int = 0, name: str = "Little") -> dict[str, bytes]:
+    """Return the shards of a model by file name: all metadata in the first, and a tensor with NaN in the last."""
+    tensors = block_tensors(count, seed=seed)
+    broken, _ = weight_tensor("blk.0.ffn_gate.weight", (64, 64), seed)
+    tensors.append((broken, b"\xff\x7f" * broken.elements))
+    base = [unsigned("general.base_model.count", 1), text("general.base_model.0.name", "Elder")]
+    tags = array("general.tags", ValueType.STRING, [b"split", b"small"])
+    metadata = [*block_metadata(name, count), *base, tags, token_array([b"token %d" % token for token in range(2000)])]
+    share = -(-len(tensors) // count)
+    shards = {}
+    for number in range(count):
+        keys = [
+            KeyValue("split.no", ValueType.UINT16, number),
+            KeyValue("split.count", ValueType.UINT16, count),
+            KeyValue("split.tensors.count", ValueType.INT32, len(tensors)),
+        ]
+        own = tensors[number * share : (number + 1) * share]
+        data = file_bytes([*(metadata if number == 0 else []), *keys], own)
+        shards[f"{stem}-{number + 1:05d}-of-{count:05d}.gguf"] = data
+    return shards
+
+
 def token_array(tokens: list[bytes], kind: str = "tokens") -> KeyValue:
     """Return an array of strings of the tokenizer."""
     return array(f"tokenizer.ggml.{kind}", ValueType.STRING, tokens)

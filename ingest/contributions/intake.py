@@ -69,7 +69,6 @@ from organs.ingest.contributions.submissions import (
 )
 from organs.ingest.dissect import DissectedFile, dissect
 from organs.ingest.files import ComposedFile
-from organs.ingest.records import model_digest
 from organs.ingest.service import Intake, always, ingest_files, publish_model
 from organs.ingest.sources import in_order
 from organs.registry.catalog.queries.submissions import (
@@ -83,7 +82,7 @@ from organs.registry.catalog.register.models import withdraw_model
 from organs.registry.catalog.register.submissions import change_submission, locked_submission, submissions_waiting_for
 from organs.registry.catalog.tables import Contributor, Model, Submission
 from organs.registry.catalog.vocabulary import Action
-from organs.registry.digest import Digest
+from organs.registry.digest import Digest, model_digest
 from organs.registry.entities.job import SubmissionJobResult
 from organs.registry.entities.submission import SubmissionFinding
 from organs.registry.errors import BadInput, OrganError, UnsupportedDType

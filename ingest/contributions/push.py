@@ -31,7 +31,7 @@ from organs.ingest.contributions.manifest import (
     parse_stated_metadata,
 )
 from organs.ingest.dissect import DissectedFile, places
-from organs.ingest.records import is_complete, model_digest
+from organs.ingest.records import is_complete
 from organs.ingest.sources import (
     ModelSource,
     notes_of,
@@ -44,6 +44,7 @@ from organs.registry.catalog.queries.accounts import (
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.client.address import API
 from organs.registry.client.connection import Connection
+from organs.registry.digest import model_digest
 from organs.registry.entities.account import Account, Quota
 from organs.registry.entities.base import Digest, Entity, ModelText
 from organs.registry.entities.submission import (

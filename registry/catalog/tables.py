@@ -333,6 +333,8 @@ class Model(Base):
     """The number of visible chimeras that have its organs, including those of its own contributor."""
     nonfinite_tensors: Mapped[int | None] = mapped_column(Big)
     """The number of tensors with NaN or infinite values; null until all tensors were counted."""
+    shards: Mapped[int | None] = mapped_column(Big)
+    """The number of shards of an incomplete split model; null for all other models."""
 
     @property
     def full_name(self) -> str:

@@ -21,7 +21,8 @@ STACK_CODEC = "stack"
 """The codec of blobs that are only recorded: their plain bytes are those of other blobs, one after another."""
 BLOB_STATES = ("present", "doomed", "corrupt")
 INGEST_STATES = ("running", "finished", "failed", "interrupted")
-MODEL_STATES = ("visible", "quarantined", "yanked", "removed")
+MODEL_STATES = ("visible", "quarantined", "yanked", "removed", "incomplete")
+"""`incomplete`: a split model of which some shards are stored. It becomes visible when the last shard arrives."""
 REACHABLE_STATES = ("visible", "yanked")
 """States of models that are shown and served by exact name. Searches find only visible models."""
 MODEL_KINDS = ("model", "adapter", "vocabulary")

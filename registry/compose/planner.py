@@ -45,7 +45,7 @@ from organs.registry.compose.recipe import Graft, Purification, PurifyMethod, Re
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import Prediction
-from organs.registry.errors import NotFound, OrganError, StoreError, TooCostly, UnsupportedDType
+from organs.registry.errors import NotFound, NothingRegistered, OrganError, StoreError, TooCostly, UnsupportedDType
 from organs.registry.transform import encoded_dtype
 from organs.registry.transform.purify import KEEP_DEFAULT
 
@@ -529,7 +529,11 @@ def _base(recipe: Recipe, library: Library) -> Parent:
     try:
         return library.parent(recipe.base)
     except NotFound as error:
-        raise type(error)("; ".join(_missing(recipe, library, str(error)))) from error
+        messages = _missing(recipe, library, str(error))
+        if len(messages) == 1:
+            raise  # with its data
+        kind = NothingRegistered if isinstance(error, NothingRegistered) else NotFound
+        raise kind("; ".join(messages)) from error
 
 
 def _missing(recipe: Recipe, library: Library, first: str) -> list[str]:

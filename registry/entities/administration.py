@@ -60,7 +60,7 @@ class Removal(Entity, frozen=True, kw_only=True):
     """What the removal of a model deletes."""
 
     model: ModelText
-    state: Annotated[Word, Meta(description="`visible`, `quarantined`, `yanked` or `removed`.")]
+    state: Annotated[Word, Meta(description="`visible`, `quarantined`, `yanked`, `incomplete` or `removed`.")]
     reason: Text | None
     size_bytes: Annotated[Bytes, Meta(description="Bytes of its files.")]
     places: Annotated[Count, Meta(description="Places of organs in the model.")]

@@ -52,22 +52,59 @@ def check_split(name: str, shards: Sequence[tuple[str, Header]]) -> tuple[int, .
     """
     if not shards:
         raise BadSplit(name, ["there are no shards"])
-    reasons: list[str] = []
-    counts = Counter(header.integer(SPLIT_COUNT_KEY) for _, header in shards)
-    count = counts.most_common(1)[0][0] or 0
-    places: dict[int, int] = {}
-    for index, (file, header) in enumerate(shards):
-        reason = _place(index, file, header, count, places)
-        if reason:
-            reasons.append(reason)
+    count, places, reasons = _places(shards)
     missing = count - len([number for number in places if number < count])
     if missing > 0:
         reasons.append(f"{missing} of {count} shards missing: {_numbers(places, count)}")
-    reasons.extend(_check_tensors([header for _, header in shards], announced=_announced(shards, places)))
+    reasons.extend(_check_tensors([header for _, header in shards]))
+    announced = _announced(shards, places)
+    total = sum(len(header.tensors) for _, header in shards)
+    if announced is not None and announced != total:
+        reasons.append(f"the header announces {announced} tensors, but there are {total}")
     if reasons:
-        left_out = len(reasons) - REASONS_MAX
-        raise BadSplit(name, [*reasons[:REASONS_MAX], f"and {left_out} more"] if left_out > 0 else reasons)
+        raise BadSplit(name, _bounded(reasons))
     return tuple(places[number] for number in range(count))
+
+
+def check_shards(name: str, shards: Sequence[tuple[str, Header]]) -> SplitOrder:
+    """Return the order of `shards` (file name and header), which may be some of the shards of one model.
+
+    Raises BadSplit with all faults, as `check_split` does, except that shards may be missing.
+    """
+    count, places, reasons = _places(shards)
+    reasons.extend(_check_tensors([header for _, header in shards]))
+    announced = next((header.integer(SPLIT_TENSORS_KEY) for _, header in shards), None)
+    total = sum(len(header.tensors) for _, header in shards)
+    is_complete = len(places) == count
+    if announced is not None and (total != announced if is_complete else total > announced):
+        reasons.append(f"the header announces {announced} tensors, but there are {total}")
+    if reasons:
+        raise BadSplit(name, _bounded(reasons), "not shards of one model")
+    return SplitOrder(count, tuple((number, places[number]) for number in sorted(places)))
+
+
+@dataclass(frozen=True, slots=True)
+class SplitOrder:
+    """Some or all shards of a model."""
+
+    count: int
+    """The number of shards of the complete model."""
+    shards: tuple[tuple[int, int], ...]
+    """The number of each shard, from 0, and its index in the list that was checked; by number."""
+
+
+def _places(shards: Sequence[tuple[str, Header]]) -> tuple[int, dict[int, int], list[str]]:
+    """Return the number of shards of the complete model, the index of each shard by number, and the faults."""
+    counts = Counter(header.integer(SPLIT_COUNT_KEY) for _, header in shards)
+    count = counts.most_common(1)[0][0] or 0
+    places: dict[int, int] = {}
+    reasons = [_place(index, file, header, count, places) for index, (file, header) in enumerate(shards)]
+    return count, places, [reason for reason in reasons if reason is not None]
+
+
+def _bounded(reasons: list[str]) -> list[str]:
+    left_out = len(reasons) - REASONS_MAX
+    return [*reasons[:REASONS_MAX], f"and {left_out} more"] if left_out > 0 else reasons
 
 
 def _place(index: int, file: str, header: Header, count: int, places: dict[int, int]) -> str | None:
@@ -97,7 +134,7 @@ def _announced(shards: Sequence[tuple[str, Header]], places: dict[int, int]) -> 
     return None if first is None else shards[first][1].integer(SPLIT_TENSORS_KEY)
 
 
-def _check_tensors(headers: Sequence[Header], announced: int | None) -> list[str]:
+def _check_tensors(headers: Sequence[Header]) -> list[str]:
     reasons = []
     tensor_counts = {header.integer(SPLIT_TENSORS_KEY) for header in headers}
     if len(tensor_counts) > 1:
@@ -106,8 +143,6 @@ def _check_tensors(headers: Sequence[Header], announced: int | None) -> list[str
     repeated = [name for name, count in names.items() if count > 1]
     if repeated:
         reasons.append(f"{len(repeated)} tensors are in more than one shard, for example {repeated[0]}")
-    if announced is not None and announced != names.total():
-        reasons.append(f"the header announces {announced} tensors, but there are {names.total()}")
     architectures = {header.architecture for header in headers if header.architecture is not None}
     if len(architectures) > 1:
         reasons.append("the shards are of different architectures: " + ", ".join(sorted(architectures)))

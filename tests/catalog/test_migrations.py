@@ -125,7 +125,7 @@ def go_back(session: Session, revision: int) -> None:
     tables = ("page_tokens", "web_sessions", "tokens", "upload_pieces", "uploads", "submissions", "daily_downloads")
     tables += ("gain_organs", "gains", "experts", "blob_parts")
     columns = {"contributors": ("state", "quota_bytes")}
-    columns["models"] = ("state_reason", "changed_at", "downloads", "grafts", "nonfinite_tensors")
+    columns["models"] = ("state_reason", "changed_at", "downloads", "grafts", "nonfinite_tensors", "shards")
     columns["organs"], columns["jobs"] = ("nonfinite",), ("problem",)
     columns["verdicts"] = ("strength",)
     columns |= dict.fromkeys(("measurements", "placements"), ("effective_rank",))

@@ -14,8 +14,10 @@ import pytest
 
 from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
+from tests.client.scripted_server import Answer, ReceivedRequest, scripted_server
+from tests.client.test_ranges import part
 from tests.gguf_files import file_bytes, tensor, text
-from tests.small_models import row_counts, small_model
+from tests.small_models import row_counts, small_model, small_shards
 
 FIELDS = {"file", "model", "organs", "new", "error"}
 
@@ -115,17 +117,14 @@ def test_a_dry_run_has_json_and_names_too(organ: OrganCommand, model: Path, tmp_
     assert organ.done("ingest", "--dry-run", "-q", "--name", "mine/first", model).out == "mine/first\n"
 
 
-def test_a_dry_run_refuses_an_incomplete_set_as_an_ingest_would(
-    organ: OrganCommand, model: Path, tmp_path: Path
-) -> None:
+def test_a_dry_run_counts_the_shards_of_an_incomplete_set(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     organ.done("ingest", model)
     organ.done("assemble", "little", "--shards", "30k", "-o", tmp_path / "cut.gguf")
     first, *_, last = sorted(tmp_path.glob("cut-*.gguf"))
     assert "10 tensors" in organ.done("ingest", "--dry-run", first).out
     last.unlink()
-    ended = organ("ingest", "--dry-run", first)
-    assert (ended.status, ended.out) == (1, "")
-    assert "shards missing" in ended.err
+    count = len(list(tmp_path.glob("cut-*.gguf")))
+    assert f"would be local/cut, {count} of {count + 1} shards, " in organ.done("ingest", "--dry-run", first).out
 
 
 def test_the_hub_cache_is_found_by_its_own_variables(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
@@ -231,3 +230,62 @@ def test_on_a_terminal_the_command_asks_whether_this_is_a_new_version(
     os.close(controller)
     assert b"The name local/little is taken by another file, local/little@1." in said
     assert (running.returncode, "local/little@2: " in out) == (0 if added else 5, added)
+
+
+def test_stored_files_are_removed_and_named(organ: OrganCommand, tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in small_shards()]
+    for path, data in zip(paths, small_shards().values(), strict=True):
+        path.write_bytes(data)
+    ended = organ.done("ingest", "--delete-after", paths[0])
+    assert ended.out.startswith("local/m@1: 19 organs, ")
+    assert [line for line in ended.err.splitlines() if "removed" in line] == [f"  removed: {path}" for path in paths]
+    assert not any(path.exists() for path in paths)
+    link = tmp_path / "link.gguf"
+    link.symlink_to(paths[0])
+    paths[0].write_bytes(small_shards()[paths[0].name])
+    refused = organ("ingest", "--delete-after", "--json", link)
+    assert refused.status == 1
+    assert "a symbolic link" in refused.values["error"]
+    again = organ.done("ingest", "--delete-after", "--json", paths[0])
+    assert (again.values["created"], again.values["removed"]) == (False, [str(paths[0])])
+
+
+def test_a_file_that_cannot_be_removed_gives_the_exit_status_1(
+    organ: OrganCommand, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("organs.ingest.removal.os.unlink", refuse)
+    ended = organ("ingest", "--delete-after", model)
+    assert ended.status == 1
+    assert ended.out.startswith("local/little@1: 10 organs, ")
+    assert f"organ: {model}: it is stored, but cannot be removed: Permission denied\n" in ended.err
+    assert model.exists()
+
+
+def test_a_model_in_a_hub_is_ingested_shard_by_shard(organ: OrganCommand, tmp_path: Path) -> None:
+    shards = small_shards()
+
+    def script(request: ReceivedRequest) -> Answer:
+        name = request.path.rpartition("/")[2]
+        if "/api/models/big/moe/revision/" in request.path:
+            siblings = [{"rfilename": file} for file in shards]
+            return Answer(200, json.dumps({"id": "big/moe", "sha": "c" * 40, "siblings": siblings}).encode())
+        return part(request, shards[name])
+
+    with scripted_server(script) as server:
+        environment = {"HF_ENDPOINT": server.url}
+        second = tmp_path / list(shards)[1]
+        second.write_bytes(shards[second.name])
+        organ.done("ingest", second, "--name", "big/m")
+        preview = organ("ingest", "--dry-run", "hf://big/moe", environment=environment)
+        assert ": would be big/m, 19 tensors, " in preview.lines[0]
+        assert preview.lines[2].startswith(f"  {second.name}: ")
+        assert preview.lines[2].endswith(", stored already")
+        assert preview.lines[5].startswith("  would fetch 3 of 4 files, ")
+        ended = organ("ingest", "hf://big/moe", environment=environment)
+        assert ended.out.startswith("big/m@1: 19 organs, ")
+        assert "downloaded" in ended.err
+        again = organ("ingest", "hf://big/moe", environment=environment)
+        assert again.out == "big/m@1: already registered, nothing added\n"

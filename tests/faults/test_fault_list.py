@@ -442,6 +442,26 @@ FAULTS = {
         "faults/test_random_kills.py",
         "test_kills_at_random_moments_lose_nothing",
     ),
+    "a kill while stored files are removed": (
+        "faults/test_room_for_one.py",
+        "test_kills_lose_no_shard_of_a_set_that_never_is_on_disk_together",
+    ),
+    "a shard of another set": (
+        "ingest/test_shards.py",
+        "test_shards_of_another_set_are_refused_with_all_faults_and_the_set_stays_as_it_was",
+    ),
+    "shards that are ingested at the same time": (
+        "ingest/test_shards.py",
+        "test_threads_that_ingest_different_shards_complete_one_model",
+    ),
+    "a file that is replaced before it is removed": (
+        "ingest/test_shards.py",
+        "test_a_file_that_was_replaced_after_it_was_stored_is_kept",
+    ),
+    "a full disk while a file is fetched": (
+        "ingest/test_shards.py",
+        "test_a_full_disk_is_reported_and_the_next_run_continues",
+    ),
     "a power cut at any moment": (
         "faults/test_powerloss.py",
         "test_every_state_after_a_power_cut_is_sound",

@@ -47,7 +47,7 @@ from organs.registry.entities.job import Job
 from organs.registry.entities.model import Model, ModelPage
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.published import PublishedModel
-from organs.registry.errors import BadQuery, Conflict
+from organs.registry.errors import BadQuery, Conflict, Incomplete
 from organs.registry.models import model_page
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.relatives import resolve_declared
@@ -101,6 +101,16 @@ class _Shown:
 @paged(pages, "/models/<namespace>/<name>", csv=True, api="model")
 def model(namespace: str, name: str) -> Page:
     """Show the model of that name. `by` is the reading that colours cells; `against` is the model to compare with."""
+    try:
+        return _shown_model(namespace, name)
+    except Incomplete as error:
+        if not plain_page():
+            raise
+        context = {"name": error.name, "shards": error.shards, "missing": error.missing, "sentence": str(error)}
+        return Page("incomplete.html", context, status=Incomplete.status)
+
+
+def _shown_model(namespace: str, name: str) -> Page:
     by = requested_choice("by", tuple(READINGS))
     with reading(settings().search_seconds) as session:
         row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))

@@ -48,7 +48,7 @@ from organs.registry.entities.published import (
     PublishedModel,
     VersionChanges,
 )
-from organs.registry.errors import Ambiguous, BadDigest, BadName, NotFound, NothingRegistered, Removed
+from organs.registry.errors import Ambiguous, BadDigest, BadName, Incomplete, NotFound, NothingRegistered, Removed
 from organs.registry.names import ModelName, check_new_name, parse_model_name
 
 REMOVALS_MAX = 1000
@@ -118,9 +118,15 @@ class Segment:
 
 
 def model_by_name(session: Session, name: ModelName) -> Model:
-    """Return the model of `find_model`; raises NotFound with a similar name, and Removed for a removed model."""
+    """Return the model of `find_model`; raises NotFound with a similar name.
+
+    Raises Incomplete for a split model of which some shards are missing, and Removed for a removed model.
+    """
     model = find_model(session, name)
     if model is None:
+        partial = incomplete_model(session, name)
+        if partial is not None:
+            raise incompleteness(session, partial)
         removed = removed_versions(session, name)
         if removed:
             raise removal(removed[0])
@@ -131,6 +137,50 @@ def model_by_name(session: Session, name: ModelName) -> Model:
         hint = f"; did you mean {close}?" if close else ""
         raise NotFound(f"no model is registered as {name}{hint}")
     return model
+
+
+def incomplete_model(session: Session, name: ModelName) -> Model | None:
+    """Return the newest incomplete model of that name, or None."""
+    statement = select(Model).where(
+        Model.namespace == name.namespace, Model.name == name.name, Model.state == "incomplete"
+    )
+    if name.version is not None:
+        statement = statement.where(Model.version == name.version)
+    return session.scalars(statement.order_by(Model.version.desc()).limit(1)).one_or_none()
+
+
+def incompleteness(session: Session, model: Model) -> Incomplete:
+    """Return the error for requests for an incomplete model, with the shards that are missing."""
+    assert model.shards is not None, "an incomplete model has a number of shards"
+    positions = session.scalars(select(ModelFile.position).where(ModelFile.model_id == model.id))
+    return Incomplete(model.full_name, model.shards, {position + 1 for position in positions})
+
+
+def incomplete_models(session: Session, limit: int) -> list[Incomplete]:
+    """Return the newest `limit` incomplete models, each as the error for requests for it."""
+    statement = select(Model).where(Model.state == "incomplete").order_by(Model.created_at.desc(), Model.id.desc())
+    return [incompleteness(session, model) for model in session.scalars(statement.limit(limit))]
+
+
+def visible_model_with_file(
+    session: Session, name: ModelName | None, number: int, files: int, *matches: ColumnElement[bool]
+) -> Model | None:
+    """Return the oldest visible model, of that name if it is not None, whose file `number` of `files` files matches.
+
+    `number` counts from 0; `matches` are conditions on the ModelFile.
+    """
+    count = select(func.count()).select_from(ModelFile).where(ModelFile.model_id == Model.id).scalar_subquery()
+    candidates = select(ModelFile.model_id).where(ModelFile.position == number, *matches)
+    statement = select(Model).where(Model.id.in_(candidates), Model.state == "visible")
+    if name is not None:
+        statement = statement.where(Model.namespace == name.namespace, Model.name == name.name)
+    return session.scalars(statement.where(count == files).order_by(Model.id).limit(1)).one_or_none()
+
+
+def has_file(session: Session, model_id: int, number: int, *matches: ColumnElement[bool]) -> bool:
+    """Return whether the file `number`, from 0, of a model matches the conditions `matches` on the ModelFile."""
+    statement = select(ModelFile.id).where(ModelFile.model_id == model_id, ModelFile.position == number, *matches)
+    return session.scalar(statement) is not None
 
 
 def check_model_name(session: Session, name: ModelName) -> None:
@@ -370,6 +420,24 @@ def type_summaries(session: Session, model_id: int) -> tuple[TypeSummary, ...]:
         )
         for kind, count, size, theta, spectral in session.execute(statement)
     )
+
+
+def ingest_reports(session: Session, model_id: int) -> Sequence[str]:
+    """Return the reports of the finished ingests of a model, as JSON, in order."""
+    statement = select(Ingest.report).where(Ingest.model_id == model_id, Ingest.state == "finished")
+    return [report for report in session.scalars(statement.order_by(Ingest.id)) if report is not None]
+
+
+def organ_sizes_of(session: Session, model_id: int) -> Sequence[Row[int, int]]:
+    """Return the id and the size in bytes of the organ of each tensor of a model."""
+    return session.execute(select(Placement.organ_id, Placement.size_bytes).where(Placement.model_id == model_id)).all()
+
+
+def nonfinite_organs(session: Session, model_id: int) -> dict[str, int]:
+    """Return the number of NaN and infinite values of the tensors that have any, by name, in the order of the model."""
+    statement = select(Placement.name, Organ.nonfinite).join(Organ, Organ.id == Placement.organ_id)
+    statement = statement.where(Placement.model_id == model_id, Organ.nonfinite > 0).order_by(Placement.position)
+    return {name: count or 0 for name, count in session.execute(statement)}
 
 
 def ingest_of(session: Session, model_id: int) -> Ingest | None:

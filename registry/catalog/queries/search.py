@@ -40,7 +40,7 @@ from organs.registry.catalog.engine import batches, limited
 from organs.registry.catalog.queries.experts import load_experts, ranked_experts
 from organs.registry.catalog.queries.fitting import among
 from organs.registry.catalog.queries.gains import GainFilter, gains_of_models, gains_of_organs
-from organs.registry.catalog.queries.models import composed_among, is_composed, model_summary
+from organs.registry.catalog.queries.models import composed_among, incomplete_models, is_composed, model_summary
 from organs.registry.catalog.queries.organs import organs_by_prefix, places_of_organ, shape_of
 from organs.registry.catalog.queries.relatives import (
     ComparedPlacement,
@@ -844,12 +844,17 @@ _COLUMNS: dict[str, Any] = {
 }
 
 
+INCOMPLETE_MAX = 10
+"""The most incomplete models in the notes of a list of all models."""
+
+
 def search_models(
     session: Session, query: Query, limit: int, after: str | None = None, *, ranked: bool = False
 ) -> ModelPage:
     """Return the next `limit` visible models of `query` after the cursor `after`. Those without a sort value come last.
 
-    With `ranked`, only complete models are returned, without adapters, vocabularies and chimeras. Raises BadQuery.
+    With `ranked`, only complete models are returned, without adapters, vocabularies and chimeras. The first page of all
+    models has a note for each of the newest INCOMPLETE_MAX incomplete models. Raises BadQuery.
     """
     check_limit(limit)
     text = f"{'ranked ' if ranked else ''}{query}"
@@ -874,6 +879,8 @@ def search_models(
     order = (column.desc(), Model.id.desc()) if query.sort.descending else (column, Model.id)
     rows = session.execute(statement.order_by(column.is_(None), *order).limit(limit + 1)).all()
     page = rows[:limit]
+    if not (after or ranked or conditions):
+        notes += [str(error) for error in incomplete_models(session, INCOMPLETE_MAX)]
     last = Cursor(page[-1][1], page[-1][0].id) if len(rows) > limit else None
     ids = [model.id for model, _, _ in page]
     composed = composed_among(session, ids)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from statistics import fmean
 from typing import Any
@@ -24,6 +24,8 @@ from organs.registry.catalog.engine import (
 from organs.registry.catalog.queries.events import was_done
 from organs.registry.catalog.queries.models import (
     check_model_name,
+    incomplete_model,
+    incompleteness,
     model_by_name,
     quarantined_model,
     visible_model_with_digest,
@@ -58,6 +60,7 @@ from organs.registry.catalog.register.organs import (
 from organs.registry.catalog.tables import (
     Chimera,
     Computation,
+    Contributor,
     DailyDownloads,
     Expert,
     Facet,
@@ -77,7 +80,7 @@ from organs.registry.catalog.tables import (
     now,
 )
 from organs.registry.catalog.vocabulary import Action, checked_text, shown_text, unique_words
-from organs.registry.digest import Digest
+from organs.registry.digest import Digest, model_digest
 from organs.registry.entities.published import (
     BASE_MAX,
     DESCRIPTION_MAX,
@@ -112,17 +115,12 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
             count_nonfinite_tensors(session, existing.id)
         insert_experts(session, existing, record.experts)  # none if an older version registered the model
         return Registered(existing, created=False)
-    digests = _digests(record)
-    blobs = blobs_by_digest(session, digests)
-    if swept := digests - blobs.keys():
-        raise MissingBlob(f"{len(swept)} blobs were swept while the ingest was suspended: run it again")
+    blobs = _blobs_of(session, record)
     organs = register_organs(session, record.placements, blobs)
     new_organs = count_unseen(session, list(organs.values()))
     measured = measures_of(session, set(organs.values()))
     model = _insert_model(session, record, measured, organs)
-    keys = bounded_keys(_facet_key(model, placement) for placement in record.placements)
-    ids = facet_ids(session, keys)
-    facets = [ids[key] for key in keys]
+    facets = _facets_of(session, model, record.placements)
     placements: list[Placement] = []
     for position, file in enumerate(record.files):
         placements += _insert_file(session, model, position, file, blobs, organs, measured, facets, len(placements))
@@ -137,6 +135,115 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
     record_event(session, record.contributor, action, model.full_name, model_id=model.id)
     session.flush()
     return Registered(model, created=True)
+
+
+SHARD_POSITIONS = 1 << 17
+"""The step between the positions of the first placements of two shards of an incomplete model. It is twice the limit of
+tensors of a model, so that positions of different files are different before, during and after `complete_model`."""
+
+
+def lock_shards(session: Session, contributor: str) -> None:
+    """Wait until no other transaction adds a shard of a model of `contributor`."""
+    owner = select(Contributor.id).where(Contributor.id == contributor_id(session, contributor))
+    session.execute(owner.with_for_update())
+
+
+def add_shard(session: Session, record: ModelRecord, number: int, shards: int) -> Model:
+    """Write the single file of `record`, with its organs and placements, as shard `number`, from 0, of `shards`.
+
+    Return the incomplete model of that name, which the first shard creates. Its blobs must have rows. The model is
+    hidden until `complete_model`. Raises MissingBlob as `register_model` does.
+    """
+    blobs = _blobs_of(session, record)
+    organs = register_organs(session, record.placements, blobs)
+    measured = measures_of(session, set(organs.values()))
+    model = incomplete_model(session, record.name)
+    if model is None:
+        model = _insert_model(session, replace(record, state="incomplete"), measured, organs)
+        model.shards = shards
+    first = number * SHARD_POSITIONS
+    facets = dict(enumerate(_facets_of(session, model, record.placements), first))
+    _insert_file(session, model, number, record.files[0], blobs, organs, measured, facets, first)
+    insert_experts(session, model, record.experts)
+    _sum_up(session, model)
+    session.flush()
+    return model
+
+
+def complete_model(session: Session, model: Model, record: ModelRecord) -> None:
+    """Make an incomplete model visible, all shards of which are stored; `record` has its metadata, and no files.
+
+    Afterwards its rows are those of a model whose files were registered together.
+    """
+    model.kind, model.complete = record.kind, record.complete
+    model.architecture = _storable(record.architecture, 96)
+    model.license = _storable(record.license, 96)
+    model.title, model.description = _storable(record.title), _storable(record.description)
+    model.size_label = _storable(record.size_label, 96)
+    model.tags = json.dumps([shown_text(tag, 96) for tag in record.tags])
+    model.flags = json.dumps([shown_text(flag) for flag in record.flags])
+    model.unassemblable = json.dumps([shown_text(reason) for reason in record.unassemblable])
+    model.created_at, model.shards, model.nonfinite_tensors = now(), None, None
+    _number_placements(session, model)
+    _move_facets(session, model, architecture=model.architecture or "", license=model.license or "")
+    _sum_up(session, model)
+    session.flush()
+    count_nonfinite_tensors(session, model.id)
+    session.refresh(model)
+    _insert_metadata(session, model, record)
+    _insert_parents(session, model, record)
+    insert_words(session, model, record.tags)
+    session.flush()
+    _add_to_counts(session, model, 1)
+    model.state = "visible"
+    record_event(session, record.contributor, record.action, model.full_name, model_id=model.id)
+    session.flush()
+
+
+def _number_placements(session: Session, model: Model) -> None:
+    """Number the placements of all files of a model without gaps."""
+    counted = select(Placement.file_id, func.count()).where(Placement.model_id == model.id).group_by(Placement.file_id)
+    counts = dict(session.execute(counted).all())
+    first = 0
+    for file in session.scalars(select(ModelFile).where(ModelFile.model_id == model.id).order_by(ModelFile.position)):
+        moved = Placement.position - (file.position * SHARD_POSITIONS - first)
+        _execute(session, update(Placement).where(Placement.file_id == file.id).values(position=moved))
+        first += counts.get(file.id, 0)
+
+
+def _sum_up(session: Session, model: Model) -> None:
+    """Write the sums and means over the files and placements that a model has now, and the digest of its files."""
+    files = select(ModelFile.sha256, ModelFile.size_bytes).where(ModelFile.model_id == model.id)
+    rows = session.execute(files.order_by(ModelFile.position)).all()
+    model.digest = model_digest([Digest(row.sha256) for row in rows])
+    model.size_bytes = sum(row.size_bytes for row in rows)
+    places = (
+        select(Placement.theta, Placement.signal, Organ.elements)
+        .join(Organ, Organ.id == Placement.organ_id)
+        .where(Placement.model_id == model.id)
+        .order_by(Placement.position)
+    )
+    placed = session.execute(places).all()
+    model.tensors, model.parameters = len(placed), sum(row.elements for row in placed)
+    thetas = [row.theta for row in placed if row.theta is not None]
+    signals = [row.signal for row in placed if row.signal is not None]
+    model.mean_theta = fmean(thetas) if thetas else None
+    model.mean_signal = fmean(signals) if signals else None
+
+
+def _blobs_of(session: Session, record: ModelRecord) -> dict[Digest, BlobRow]:
+    digests = _digests(record)
+    blobs = blobs_by_digest(session, digests)
+    if swept := digests - blobs.keys():
+        raise MissingBlob(f"{len(swept)} blobs were swept while the ingest was suspended: run it again")
+    return blobs
+
+
+def _facets_of(session: Session, model: Model, placements: Iterable[PlacementRecord]) -> list[int]:
+    """Return the id of the facet of each of `placements`."""
+    keys = bounded_keys(_facet_key(model, placement) for placement in placements)
+    ids = facet_ids(session, keys)
+    return [ids[key] for key in keys]
 
 
 def existing_model(session: Session, record: ModelRecord, keep_name: bool) -> Model | None:
@@ -229,7 +336,7 @@ def _insert_file(
     blobs: Mapping[Digest, BlobRow],
     organs: Mapping[OrganKey, int],
     measured: Mapping[int, Mapping[str, float | None]],
-    facets: Sequence[int],
+    facets: Sequence[int] | Mapping[int, int],
     first_position: int,
 ) -> list[Placement]:
     row = ModelFile(
@@ -415,10 +522,10 @@ def show_model(session: Session, model: Model, by: str) -> None:
     """Make a quarantined or yanked model visible; a visible model stays unchanged. `by` is a contributor's name.
 
     To publish a model, use `ingest.service`, which also searches for its relatives. Raises Conflict for a removed
-    model.
+    model, Incomplete.
     """
     session.refresh(model, with_for_update=True)
-    _check_not_removed(model)
+    _check_changeable(session, model)
     if model.state == "visible":
         return
     action = Action.RESTORE if model.state == "yanked" else Action.PUBLISH
@@ -435,7 +542,7 @@ def hide_model(session: Session, model: Model, state: str, reason: str, by: str)
     """
     assert state in _ACTIONS
     session.refresh(model, with_for_update=True)
-    _check_not_removed(model)
+    _check_changeable(session, model)
     reason = _checked_reason(reason)
     if model.state == "quarantined" and state == "yanked":
         raise Conflict(f"{model.full_name} is not published yet, so there is nothing to yank")
@@ -485,6 +592,13 @@ def _check_not_removed(model: Model) -> None:
     """Raise Conflict for a model that was removed."""
     if model.state == "removed":
         raise Conflict(f"{model.full_name} was removed: it cannot be changed")
+
+
+def _check_changeable(session: Session, model: Model) -> None:
+    """Raise Conflict for a model that was removed, Incomplete for an incomplete one."""
+    _check_not_removed(model)
+    if model.state == "incomplete":
+        raise incompleteness(session, model)
 
 
 def _checked_reason(reason: str) -> str:
@@ -578,13 +692,13 @@ def edit_model(session: Session, model: Model, edits: Edits, by: str) -> list[st
     and BadValue for values that are too long or not text.
     """
     session.refresh(model, with_for_update=True)
-    _check_not_removed(model)
+    _check_changeable(session, model)
     _check(edits)
     changed = list(_changed(session, model, edits))
     if not changed:
         return []
     if edits.license is not None and (edits.license or None) != model.license:
-        _move_facets(session, model, edits.license)
+        _move_facets(session, model, license=edits.license)
         model.license = edits.license or None
     if edits.title is not None:
         model.title = edits.title or None
@@ -643,8 +757,8 @@ def _short(text: str | None) -> str:
     return repr(text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…")
 
 
-def _move_facets(session: Session, model: Model, license: str) -> None:
-    """Give the placements of `model` the facets that have `license`, and move the counts."""
+def _move_facets(session: Session, model: Model, **values: str) -> None:
+    """Give the placements of `model` the facets that have `values` (architecture, license), and move the counts."""
     rows = select(Placement.facet_id, Placement.theta).where(Placement.model_id == model.id)
     if model.state == "visible":
         count_placements(session, session.execute(rows).all(), -1)
@@ -654,12 +768,11 @@ def _move_facets(session: Session, model: Model, license: str) -> None:
         facet_id: FacetKey(*key)
         for facet_id, *key in session.execute(select(Facet.id, *columns).where(Facet.id.in_(used_ids)))
     }
-    ids = facet_ids(session, [key._replace(license=license) for key in keys.values()])
+    # An incomplete model, whose shards came one by one, may have more than a model may have.
+    new_keys = dict(zip(keys, bounded_keys(key._replace(**values) for key in keys.values()), strict=True))
+    ids = facet_ids(session, new_keys.values())
     places = select(Placement.id, Placement.facet_id).where(Placement.model_id == model.id)
-    moved = [
-        {"id": row_id, "facet_id": ids[keys[facet_id]._replace(license=license)]}
-        for row_id, facet_id in session.execute(places)
-    ]
+    moved = [{"id": row_id, "facet_id": ids[new_keys[facet_id]]} for row_id, facet_id in session.execute(places)]
     if moved:
         # Row by row, because one statement for each facet would read all placements of the model each time.
         session.execute(update(Placement), moved)

@@ -92,6 +92,11 @@ def end_ingest(
     session.execute(delete(BlobLease).where(BlobLease.ingest_id == ingest_id))
 
 
+def detach_ingests(session: Session, model_id: int) -> None:
+    """Make the ingests of the shards of a model independent of it: another ingest has the report of the whole model."""
+    session.execute(update(Ingest).where(Ingest.model_id == model_id).values(model_id=None))
+
+
 def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) -> list[str]:
     """Write the rows of durable `blobs` and lease them to the ingest; return the names of files to remove.
 

@@ -1,0 +1,72 @@
+"""Removal of local files whose bytes are stored: each file is proved first, by reading its stored bytes back."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from organs.ingest.dissect import DissectedFile
+from organs.ingest.files import FileIdentity, FileSource
+from organs.ingest.sources import ModelSource
+from organs.registry.assembly import plan_file, prove_file
+from organs.registry.catalog.queries.models import files_of
+from organs.registry.digest import Digest
+from organs.registry.errors import BadSource, MissingBlob, StoreError
+from organs.registry.local import LocalRegistry
+
+
+def check_removable(source: ModelSource) -> None:
+    """Raise BadSource if `source` has a path that is never removed: a folder or a symbolic link.
+
+    Other files are left to the ingest, which opens them. Files on a server are not removed.
+    """
+    for path in source.paths:
+        if path.is_symlink():
+            raise BadSource(
+                f"{path}: a symbolic link; --delete-after removes only files themselves: name the file that it leads "
+                "to, or leave out the option"
+            )
+        if path.is_dir():
+            raise BadSource(f"{path}: an organ directory; --delete-after removes only GGUF files")
+
+
+class Removal:
+    """Removes files whose stored bytes rebuild them."""
+
+    def __init__(self, registry: LocalRegistry) -> None:
+        self.removed: list[Path] = []
+        self.kept: list[str] = []
+        """Why files are still there, in sentences."""
+        self._registry = registry
+
+    def remove(self, file: DissectedFile, model_id: int, sha256: Digest) -> None:
+        """Read the stored bytes of `file` back, compare their SHA-256, and remove the file.
+
+        The file is kept, with a sentence in `kept`, if its stored bytes are damaged, if it was changed or replaced
+        after it was read, and if the system does not allow to remove it. A copy of a file on a server is left to its
+        owner.
+        """
+        source = file.source
+        if not isinstance(source, FileSource) or source.path != source.location:
+            return
+        try:
+            self._prove(model_id, sha256)
+            if FileIdentity.of(os.lstat(source.location)) != source.identity:
+                self.kept.append(f"{source.name}: kept, because it was changed after it was stored")
+                return
+            os.unlink(source.location)
+        except StoreError as error:
+            self.kept.append(f"{source.name}: kept, because its stored bytes are damaged: {error}")
+        except OSError as error:
+            self.kept.append(f"{source.name}: it is stored, but cannot be removed: {error.strerror}")
+        else:
+            self.removed.append(source.location)
+
+    def _prove(self, model_id: int, sha256: Digest) -> None:
+        """Raise StoreError unless the stored bytes of the file with that digest have it."""
+        with self._registry.catalog.reading() as session:
+            row = next((row for row in files_of(session, model_id) if row.sha256 == sha256), None)
+            if row is None:
+                raise MissingBlob(f"the model has no file with the SHA-256 {sha256}")
+            plan = plan_file(session, row)
+        prove_file(self._registry.blobs, plan)

@@ -1,0 +1,126 @@
+"""Copies of files on servers, fetched one at a time into the folder of the registry, and removed after their ingest.
+
+An interrupted fetch continues: the name of a copy contains the address, the size and the version of the file, and a
+copy grows from its beginning in windows. Each window is on disk before the next is written, so after a power cut only
+the last window can be wrong; it is fetched again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from organs.ingest.files import FileSource, ReadableFile
+from organs.ingest.tasks import Progress
+from organs.ingest.urls import RemoteFile
+from organs.registry.digest import Digest, digest_of
+from organs.registry.errors import BadInput, BadSource, Busy
+from organs.registry.store.files import PRIVATE_FILE, PRIVATE_FOLDER, Files, check_room, translated
+
+PIECE_BYTES = 4 * 1024 * 1024
+"""Bytes of one request."""
+REQUESTS = 8
+"""Requests in parallel, and pieces of a window."""
+KEPT_SECONDS = 7 * 24 * 3600
+"""How long the copy of an interrupted fetch stays. A later fetch of any file removes it."""
+WINDOW_BYTES = REQUESTS * PIECE_BYTES
+
+
+def stated_digest(file: ReadableFile) -> Digest | None:
+    """Return the SHA-256 that the server states for the file, as the Hugging Face hub does; None if it states none."""
+    stated = getattr(file, "linked_sha256", None)
+    return None if stated is None else Digest(stated)
+
+
+@contextmanager
+def spooled(
+    folder: Path, remote: RemoteFile, file: ReadableFile, sha256: Digest | None, progress: Progress
+) -> Iterator[FileSource]:
+    """Fetch `file`, which is `remote` opened, into `folder`; return a context manager for the open copy.
+
+    The copy is removed at the end of the block, and if it is refused (BadInput); after other errors it stays for the
+    next run. `progress` is called with 0 after each window. Raises BadSource if the file changes on the server or does
+    not have the SHA-256 `sha256`, Unreachable, DiskFull, StoreUnwritable, Busy if another process fetches the file.
+    """
+    address, version = digest_of(remote.url.encode()), f"{file.size_bytes}\n{file.version}\n{sha256}"
+    path = folder / f"{address[:32]}.{digest_of(version.encode())[:16]}"
+    try:
+        Files().make_folder(folder, PRIVATE_FOLDER)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
+    except OSError as error:
+        raise translated(error, path) from error
+    try:
+        _lock(descriptor, remote)
+        _remove_older(folder, address, path)
+        _fetch(descriptor, path, file, progress)
+        if sha256 is not None:
+            _check_digest(path, remote, sha256)
+        with FileSource(path, (Path(remote.name), str(remote))) as copy:
+            yield copy
+        _remove(path)
+    except BadInput:
+        _remove(path)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, remote: RemoteFile) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise Busy(f"{remote}: another process fetches this file: wait until it is done") from error
+
+
+def _remove_older(folder: Path, address: Digest, path: Path) -> None:
+    """Remove copies of earlier versions of the file at the same address, and copies that nothing has continued."""
+    oldest = time.time() - KEPT_SECONDS
+    for other in folder.iterdir():
+        with suppress(OSError):  # another process removes it
+            if other != path and (other.name.startswith(address[:32]) or other.stat().st_mtime < oldest):
+                other.unlink()
+
+
+def _fetch(descriptor: int, path: Path, file: ReadableFile, progress: Progress) -> None:
+    """Fetch the bytes that are missing in the copy."""
+    begin = _trusted_bytes(os.fstat(descriptor).st_size, file.size_bytes)
+    try:
+        os.ftruncate(descriptor, begin)
+        check_room(path.parent, file.size_bytes - begin, Files())
+    except OSError as error:
+        raise translated(error, path) from error
+    with ThreadPoolExecutor(REQUESTS, thread_name_prefix="fetch") as threads:
+        for window in range(begin, file.size_bytes, WINDOW_BYTES):
+            end = min(window + WINDOW_BYTES, file.size_bytes)
+            offsets = range(window, end, PIECE_BYTES)
+            pieces = [threads.submit(file.read_at, at, min(PIECE_BYTES, end - at)) for at in offsets]
+            data = [piece.result() for piece in pieces]
+            try:
+                Files().write_at(descriptor, data, window)
+                os.fsync(descriptor)
+            except OSError as error:
+                raise translated(error, path) from error
+            progress(0)
+
+
+def _trusted_bytes(copied_bytes: int, size_bytes: int) -> int:
+    """Return how many bytes of a copy are certainly right: all windows before the last one."""
+    return max(0, (min(copied_bytes, size_bytes) - 1) // WINDOW_BYTES * WINDOW_BYTES)
+
+
+def _check_digest(path: Path, remote: RemoteFile, sha256: Digest) -> None:
+    with path.open("rb") as copy:
+        found = hashlib.file_digest(copy, "sha256").hexdigest()
+    if found != sha256:
+        raise BadSource(f"{remote}: the fetched bytes have the SHA-256 {found}, but the server states {sha256}")
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()

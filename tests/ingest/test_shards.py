@@ -1,0 +1,592 @@
+"""Split models that arrive one shard at a time: in any order, in several runs, from files and from servers."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from organs.ingest import spool
+from organs.ingest.directory.extract import extract, file_contents
+from organs.ingest.service import IngestReport, Outcome, ingest_all, ingest_model, never, plan_remote_files
+from organs.ingest.sources import find_sources, open_files
+from organs.ingest.urls import Hub
+from organs.registry.catalog.queries.administration import model_in_any_state
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.reports import counted_totals, running_totals
+from organs.registry.catalog.records import Edits
+from organs.registry.catalog.register.models import edit_model, hide_model, remove_model, show_model
+from organs.registry.catalog.tables import Base, Facet, FacetCount, Model, ModelFile, Placement
+from organs.registry.client.ranges import Limits, RangeClient
+from organs.registry.digest import digest_of
+from organs.registry.errors import BadSource, BadSplit, Busy, DiskFull, Incomplete, NameTaken, Unreachable
+from organs.registry.gguf import KeyValue, ValueType
+from organs.registry.local import LocalRegistry
+from organs.registry.names import ModelName
+from organs.registry.upkeep import Share, sweep, verify
+from tests.client.scripted_server import CUT, Answer, ReceivedRequest, ScriptedServer, no_sleep, scripted_server
+from tests.client.test_ranges import part
+from tests.gguf_files import file_bytes, tensor
+from tests.small_models import assemble_model, block_tensors, ingest_file, row_counts, small_model, small_shards
+
+NAME = ModelName("local", "m")
+OpenRegistry = Callable[[], LocalRegistry]
+
+
+@pytest.fixture
+def other_registry(tmp_path: Path, migrated_database: Path) -> Iterator[LocalRegistry]:
+    home = tmp_path / "other"
+    home.mkdir()
+    (home / migrated_database.name).write_bytes(migrated_database.read_bytes())
+    with LocalRegistry.open(home) as opened:
+        yield opened
+
+
+def write_shards(folder: Path, shards: dict[str, bytes]) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in shards.items():
+        (folder / name).write_bytes(data)
+    return [folder / name for name in shards]
+
+
+def ingest_alone(registry: LocalRegistry, path: Path, name: ModelName | None = None) -> IngestReport:
+    """Ingest a shard from a folder in which it is alone."""
+    folder = path.parent / f"only {path.name}"
+    folder.mkdir(exist_ok=True)
+    copy = folder / path.name
+    copy.write_bytes(path.read_bytes())
+    (source,) = find_sources([str(copy)])
+    return ingest_model(registry, source, name, new_version=never)
+
+
+def ingest_shards(registry: LocalRegistry, paths: Sequence[Path], seed: int = 0) -> list[IngestReport]:
+    order = list(paths)
+    random.Random(seed).shuffle(order)
+    return [ingest_alone(registry, path) for path in order]
+
+
+def rows_of(registry: LocalRegistry) -> dict[str, list[tuple[Any, ...]]]:
+    """Return the content of all tables about models, without ids and times."""
+    ids = {"id", "model_id", "file_id", "organ_id", "blob_id", "facet_id", "contributor_id"}
+    left_out = ids | {"created_at", "started_at", "touched_at", "finished_at", "lease_expires_at", "report", "source"}
+    left_out |= {"child_organ_id", "parent_model_id", "child_model_id", "stored", "file", "stored_bytes", "at"}
+    content = {}
+    with registry.catalog.reading() as session:
+        for name, table in Base.metadata.tables.items():
+            if name in ("ingests", "events", "facets", "facet_counts", "contributors", "alembic_version", "totals"):
+                continue
+            columns = [column for column in table.columns if column.name not in left_out]
+            rows = session.execute(select(*columns)).all() if columns else []
+            content[name] = sorted(map(tuple, rows), key=repr)
+        facets = select(Placement.name, Placement.position, ModelFile.name, *facet_columns())
+        facets = facets.join(Facet, Facet.id == Placement.facet_id).join(ModelFile, ModelFile.id == Placement.file_id)
+        content["placed facets"] = sorted(map(tuple, session.execute(facets).all()))
+        counts = select(*facet_columns(), FacetCount.theta_bin, FacetCount.placements)
+        counts = counts.join(Facet, Facet.id == FacetCount.facet_id).where(FacetCount.placements > 0)
+        content["facet counts"] = sorted(map(tuple, session.execute(counts).all()))
+        content["totals"] = [
+            tuple(running_totals(session).__class__.__struct_fields__),
+            (repr(running_totals(session)),),
+        ]
+        assert running_totals(session) == counted_totals(session)
+    return content
+
+
+def facet_columns() -> list[Any]:
+    return [Facet.type, Facet.tower, Facet.slot, Facet.dtype, Facet.architecture, Facet.license]
+
+
+# Shards of one model.
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_model_that_came_shard_by_shard_is_the_model_that_came_at_once(
+    seed: int, registry: LocalRegistry, other_registry: LocalRegistry, tmp_path: Path
+) -> None:
+    paths = write_shards(tmp_path / "set", small_shards())
+    at_once = ingest_file(other_registry, paths[0])
+    reports = ingest_shards(registry, paths, seed)
+    assert [bool(report.incomplete) for report in reports] == [True, True, True, False]
+    last = reports[-1]
+    for field in ("model", "digest", "created", "organs", "size_bytes", "flags", "nonfinite", "notes", "missing"):
+        assert getattr(last, field) == getattr(at_once, field), field
+    assert last.stages.keys() >= at_once.stages.keys() - {"open", "check known"}
+    assert last.new_bytes + last.known_bytes == at_once.new_bytes + at_once.known_bytes
+    expected, found = rows_of(other_registry), rows_of(registry)
+    for table, rows in expected.items():
+        assert found[table] == rows, table
+    for path, back in zip(paths, assemble_model(registry, "m", tmp_path / "back"), strict=True):
+        assert (back.name, back.read_bytes()) == (path.name, path.read_bytes())
+    assert registry.model("m").ingest == other_registry.model("m").ingest
+
+
+def test_an_incomplete_model_is_named_with_its_missing_shards_and_offered_nowhere(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    ingest_file(registry, write_shards(tmp_path, {"elder.gguf": small_model("Elder")})[0])
+    paths = write_shards(tmp_path / "set", small_shards(seed=7))
+    before = (registry.search("theta>=0").items, registry.count(), registry.figures())
+    report = ingest_alone(registry, paths[2])
+    sentence = "local/m@1 is incomplete: 1 of 4 shards; missing 1, 2, 4"
+    assert (report.incomplete, report.missing) == (sentence, (1, 2, 4))
+    assert (registry.search("theta>=0").items, registry.count(), registry.figures()) == before
+    page = registry.models()
+    assert ([model.name for model in page], page.notes) == (["local/elder@1"], (sentence,))
+    assert sentence not in registry.models("Little").notes
+    assert registry.fitting("elder").items == ()
+    actions: list[Callable[[], object]] = [
+        lambda: registry.model("m"),
+        lambda: registry.files("m"),
+        lambda: registry.compare("elder", "m@1"),
+        lambda: registry.compose("m").graft("elder", type="organ").plan(),
+        lambda: registry.compatibility("m", "elder"),
+    ]
+    for action in actions:
+        with pytest.raises(Incomplete, match="1 of 4 shards") as caught:
+            action()
+        assert (caught.value.shards, caught.value.missing) == (4, (1, 2, 4))
+    (refusal,) = registry.compose("elder").graft("m", type="organ").plan().findings
+    assert (refusal.severity, refusal.sentence) == ("refuse", sentence)
+    with registry.catalog.writing() as session:
+        model = model_in_any_state(session, NAME)
+        changes: list[Callable[[], object]] = [
+            lambda: show_model(session, model, "local"),
+            lambda: hide_model(session, model, "yanked", "because", "local"),
+            lambda: edit_model(session, model, Edits(title="T"), "local"),
+        ]
+        for change in changes:
+            with pytest.raises(Incomplete):
+                change()
+
+
+def test_a_repeated_shard_adds_nothing(registry: LocalRegistry, tmp_path: Path) -> None:
+    paths = write_shards(tmp_path / "set", small_shards())
+    ingest_shards(registry, paths[:2])
+    before = row_counts(registry)
+    again = ingest_alone(registry, paths[1])
+    after = row_counts(registry)
+    assert (again.created, again.new_blobs, again.missing) == (False, 0, (3, 4))
+    assert after.pop("ingests") == before.pop("ingests") + 1
+    assert after == before
+    ingest_shards(registry, paths[2:])
+    before = row_counts(registry)
+    again = ingest_alone(registry, paths[0])
+    assert (again.created, again.model, again.incomplete) == (False, "local/m@1", "")
+    assert row_counts(registry) == before | {"ingests": before["ingests"] + 1}
+
+
+def test_shards_of_another_set_are_refused_with_all_faults_and_the_set_stays_as_it_was(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    shards = small_shards()
+    paths = write_shards(tmp_path / "set", shards)
+    ingest_alone(registry, paths[1])
+    names = list(shards)
+    changed = bytearray(shards[names[1]])
+    changed[-3] ^= 1
+    smaller = small_shards(count=3)
+    others = {
+        "other bytes": (names[1], bytes(changed), "repeats shard 2"),
+        "other count": (names[0], smaller["m-00001-of-00003.gguf"], "is of a set of 3, the others of 4"),
+        "other tensors": (names[3], shards[names[1]].replace(b"split.no", b"split.nO"), "is not a shard"),
+    }
+    before = row_counts(registry)
+    for case, (name, data, reason) in others.items():
+        path = write_shards(tmp_path / case, {name: data})[0]
+        with pytest.raises(BadSplit, match=reason):
+            ingest_alone(registry, path)
+        after = row_counts(registry)
+        assert [after[table] for table in ("models", "model_files", "placements", "organs")] == [
+            before[table] for table in ("models", "model_files", "placements", "organs")
+        ]
+    ingest_shards(registry, [paths[0], *paths[2:]])
+    assert registry.model("m").organs
+
+
+def test_a_taken_name_is_asked_about_before_the_first_shard_only(registry: LocalRegistry, tmp_path: Path) -> None:
+    ingest_file(registry, write_shards(tmp_path, {"m.gguf": small_model()})[0])
+    paths = write_shards(tmp_path / "set", small_shards())
+    before = row_counts(registry)
+    with pytest.raises(NameTaken):
+        ingest_alone(registry, paths[1])
+    assert row_counts(registry)["ingests"] == before["ingests"], "it is asked before anything is stored"
+    folder = tmp_path / "one"
+    (source,) = find_sources([str(write_shards(folder, {paths[1].name: paths[1].read_bytes()})[0])])
+    assert ingest_model(registry, source, new_version=lambda taken: taken.version == 2).model == "local/m@2"
+    assert ingest_shards(registry, [paths[0], *paths[2:]])[-1].model == "local/m@2"
+    assert registry.model("m").name == "local/m@2"
+
+
+def test_shards_that_are_stored_under_another_name_join_no_new_model(registry: LocalRegistry, tmp_path: Path) -> None:
+    paths = write_shards(tmp_path / "set", small_shards())
+    (source,) = find_sources([str(paths[0])])
+    ingest_model(registry, source, ModelName("acme", "big"))
+    assert ingest_alone(registry, paths[2]).model == "acme/big@1"
+    named = ingest_alone(registry, paths[2], ModelName("mine", "copy"))
+    assert named.incomplete.startswith("mine/copy@1 is incomplete: 1 of 4")
+
+
+def test_a_set_that_arrives_as_a_whole_completes_the_incomplete_model(registry: LocalRegistry, tmp_path: Path) -> None:
+    paths = write_shards(tmp_path / "set", small_shards())
+    ingest_alone(registry, paths[3])
+    report = ingest_file(registry, paths[0])
+    assert (report.model, report.incomplete, report.organs) == ("local/m@1", "", 19)
+    assert row_counts(registry)["models"] == 1
+
+
+def test_threads_that_ingest_different_shards_complete_one_model(registry: LocalRegistry, tmp_path: Path) -> None:
+    paths = write_shards(tmp_path / "set", small_shards())
+    failures: list[BaseException] = []
+
+    def ingest(path: Path) -> None:
+        try:
+            with LocalRegistry.open(registry.settings.home) as own:
+                ingest_alone(own, path)
+        except BaseException as error:  # noqa: BLE001  # the test shows it
+            failures.append(error)
+
+    threads = [threading.Thread(target=ingest, args=(path,)) for path in paths]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert registry.model("m").name == "local/m@1"
+    assert row_counts(registry)["models"] == 1
+
+
+def test_a_sweep_keeps_the_bytes_of_an_incomplete_model_until_it_is_removed(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    paths = write_shards(tmp_path / "set", small_shards())
+    ingest_alone(registry, paths[1])
+    for _ in range(2):
+        report = sweep(registry.catalog, registry.blobs, grace=timedelta(0), dry_run=False)
+        assert (report.doomed, report.removed) == (0, 0)
+    with registry.catalog.writing() as session:
+        remove_model(session, model_in_any_state(session, NAME), "not needed", "local")
+    for _ in range(2):
+        report = sweep(registry.catalog, registry.blobs, grace=timedelta(0), dry_run=False)
+    counts = row_counts(registry)
+    assert (counts["blobs"], counts["organs"], counts["model_files"]) == (0, 0, 0)
+    assert ingest_shards(registry, paths)[-1].model == "local/m@2"
+
+
+# Removal of stored files.
+
+
+def ingest_and_remove(registry: LocalRegistry, *arguments: Path) -> list[Outcome]:
+    return list(ingest_all(registry, find_sources(map(str, arguments)), delete_after=True))
+
+
+def test_files_are_removed_when_they_are_stored(registry: LocalRegistry, tmp_path: Path) -> None:
+    shards = small_shards()
+    folder = tmp_path / "set"
+    paths = write_shards(folder, shards)
+    (single,) = write_shards(tmp_path / "set", {"single.gguf": small_model("Single", seed=3)})
+    (folder / "notes.txt").write_text("not a model")
+    outcomes = ingest_and_remove(registry, folder)
+    assert [outcome.error for outcome in outcomes] == [None, None]
+    assert sorted(path for outcome in outcomes for path in outcome.removed) == sorted([*paths, single])
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+    for back in assemble_model(registry, "m", tmp_path / "back"):
+        assert back.read_bytes() == shards[back.name]
+    again = ingest_and_remove(registry, *write_shards(folder, {"again.gguf": small_model("Single", seed=3)}))
+    assert [(outcome.report is not None, len(outcome.removed)) for outcome in again] == [(True, 1)]
+
+
+def test_a_file_whose_stored_bytes_are_damaged_is_kept(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path,) = write_shards(tmp_path, {"a.gguf": file_bytes([], block_tensors(2, width=512))})
+    add_report = ingest_model
+
+    def damage(*arguments: Any, stored: Any, **options: Any) -> IngestReport:
+        def damaged(*about: Any) -> None:
+            blob = next(file for file in registry.settings.blobs.rglob("*") if file.is_file() and "." in file.name)
+            blob.chmod(0o600)
+            data = bytearray(blob.read_bytes())
+            data[-1] ^= 1
+            blob.write_bytes(data)
+            stored(*about)
+
+        return add_report(*arguments, stored=damaged, **options)
+
+    monkeypatch.setattr("organs.ingest.service.ingest_model", damage)
+    (outcome,) = ingest_and_remove(registry, path)
+    assert path.exists()
+    assert outcome.removed == ()
+    assert "its stored bytes are damaged" in outcome.kept[0]
+
+
+def test_a_file_that_was_replaced_after_it_was_stored_is_kept(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path,) = write_shards(tmp_path, {"a.gguf": small_model()})
+    prove = "organs.ingest.removal.prove_file"
+
+    def replace(*_: object) -> None:
+        path.with_suffix(".new").write_bytes(b"precious")
+        path.with_suffix(".new").rename(path)
+
+    monkeypatch.setattr(prove, replace)
+    (outcome,) = ingest_and_remove(registry, path)
+    assert path.read_bytes() == b"precious"
+    assert outcome.kept == (f"{path}: kept, because it was changed after it was stored",)
+
+
+def test_links_and_organ_directories_are_refused_and_nothing_is_removed(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    (path,) = write_shards(tmp_path / "files", {"a.gguf": small_model()})
+    link = tmp_path / "link.gguf"
+    link.symlink_to(path)
+    taken = tmp_path / "taken"
+    (source,) = find_sources([str(path)])
+    with ExitStack() as opened:
+        extract(file_contents(open_files(opened, source)), taken)
+    outcomes = ingest_and_remove(registry, link, taken)
+    assert ["symbolic link" in str(outcomes[0].error), "organ directory" in str(outcomes[1].error)] == [True, True]
+    assert path.exists()
+    assert link.is_symlink()
+    assert row_counts(registry)["models"] == 0
+
+
+# Models on a server.
+
+
+class Stand:
+    """A server that runs, with files that a test changes."""
+
+    def __init__(self, server: ScriptedServer, files: dict[str, bytes]) -> None:
+        self.server, self.files = server, files
+        self.refuse: Callable[[ReceivedRequest], Answer | None] = lambda _request: None
+        self.stated: dict[str, str] = {}
+
+    @property
+    def fetched(self) -> list[str]:
+        return [request.path.rpartition("/")[2] for request in self.server.asked]
+
+    def ingest(self, registry: LocalRegistry, name: str | None = None) -> IngestReport:
+        with self.hub() as hub:
+            (source,) = find_sources([f"{self.server.url}/{name or next(iter(self.files))}"], hub=hub)
+            return ingest_model(registry, source)
+
+    @contextmanager
+    def hub(self) -> Iterator[Hub]:
+        limits = Limits(tries=2, silence_seconds=2.0, total_seconds=20.0)
+        with RangeClient(connections=8, limits=limits, sleep=no_sleep) as client:
+            yield Hub(client, self.server.url)
+
+
+@pytest.fixture
+def stand(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
+    monkeypatch.setattr(spool, "PIECE_BYTES", 8192)
+    monkeypatch.setattr(spool, "WINDOW_BYTES", 8192 * spool.REQUESTS)
+
+    def script(request: ReceivedRequest) -> Answer:
+        if (refused := running.refuse(request)) is not None:
+            return refused
+        name = request.path.rpartition("/")[2]
+        if name not in running.files:
+            return Answer(404, b"")
+        answer = part(request, running.files[name], f'"{digest_of(running.files[name])[:8]}"')
+        if name in running.stated:
+            answer.headers["X-Linked-Etag"] = f'"{running.stated[name]}"'
+        return answer
+
+    with scripted_server(script) as server:
+        running = Stand(server, small_shards())
+        yield running
+
+
+def spooled_files(registry: LocalRegistry) -> list[Path]:
+    return list(registry.settings.spool.glob("*")) if registry.settings.spool.is_dir() else []
+
+
+def test_a_model_on_a_server_is_ingested_shard_by_shard(registry: LocalRegistry, stand: Stand, tmp_path: Path) -> None:
+    most = 0
+    read_at = spool.Files.write_at
+
+    def counted(files: Any, descriptor: int, pieces: Any, offset: int) -> int:
+        nonlocal most
+        most = max(most, len(spooled_files(registry)))
+        return read_at(files, descriptor, pieces, offset)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spool.Files, "write_at", counted)
+        report = stand.ingest(registry)
+    assert (report.model, report.organs, report.incomplete) == ("local/m@1", 19, "")
+    assert (most, spooled_files(registry)) == (1, [])
+    for back in assemble_model(registry, "m", tmp_path / "back"):
+        assert back.read_bytes() == stand.files[back.name]
+    stand.server.asked.clear()
+    again = stand.ingest(registry)
+    assert (again.created, again.model) == (False, "local/m@1")
+    assert len(stand.server.asked) <= 2 * len(stand.files), "headers only"
+
+
+def test_shards_that_are_stored_are_not_fetched(registry: LocalRegistry, stand: Stand, tmp_path: Path) -> None:
+    paths = write_shards(tmp_path, stand.files)
+    ingest_alone(registry, paths[1])
+    stand.stated[paths[1].name] = digest_of(stand.files[paths[1].name])
+    ingest_alone(registry, paths[3])
+    with stand.hub() as hub:
+        (source,) = find_sources([f"{stand.server.url}/{paths[0].name}"], hub=hub)
+        planned = plan_remote_files(registry, source)
+    assert [file.is_stored for file in planned] == [False, True, False, True]
+    assert [file.size_bytes for file in planned] == [len(data) for data in stand.files.values()]
+    stand.server.asked.clear()
+    assert stand.ingest(registry).incomplete == ""
+    assert stand.fetched.count(paths[1].name) == stand.fetched.count(paths[3].name) == 1
+
+
+def test_an_interrupted_fetch_continues_where_it_was_cut(registry: LocalRegistry, stand: Stand) -> None:
+    last = list(stand.files)[-1]
+    stand.files[last] = larger = big_last_shard()
+    cut_from = 5 * spool.WINDOW_BYTES
+
+    def cut(request: ReceivedRequest) -> Answer | None:
+        begin = int(request.headers["Range"].removeprefix("bytes=").partition("-")[0])
+        return CUT if request.path.endswith(last) and begin >= cut_from else None
+
+    stand.refuse = cut
+    with pytest.raises(Unreachable):
+        stand.ingest(registry)
+    (partial,) = spooled_files(registry)
+    assert partial.stat().st_size == cut_from
+    stand.refuse = lambda _request: None
+    stand.server.asked.clear()
+    report = stand.ingest(registry)
+    assert (report.incomplete, spooled_files(registry)) == ("", [])
+    assert stand.fetched.count(last) < len(larger) / spool.PIECE_BYTES - 4 * spool.REQUESTS + 4
+
+
+def big_last_shard() -> bytes:
+    """Return the last of four shards, with as many tensors as that of `small_shards`, but large ones."""
+    keys = [
+        KeyValue("split.no", ValueType.UINT16, 3),
+        KeyValue("split.count", ValueType.UINT16, 4),
+        KeyValue("split.tensors.count", ValueType.INT32, 19),
+    ]
+    return file_bytes(keys, [tensor(f"large.{index}.weight", (32768,)) for index in range(4)])
+
+
+def test_an_old_copy_is_removed_by_the_next_fetch(registry: LocalRegistry, stand: Stand) -> None:
+    folder = registry.settings.spool
+    folder.mkdir(parents=True)
+    for name, age in (("old", spool.KEPT_SECONDS + 60), ("young", 60)):
+        (folder / name).touch()
+        moment = time.time() - age
+        os.utime(folder / name, (moment, moment))
+    stand.files = {"one.gguf": small_model("One")}
+    stand.ingest(registry)
+    assert [path.name for path in spooled_files(registry)] == ["young"]
+
+
+def test_bytes_that_are_not_those_the_hub_states_are_refused(registry: LocalRegistry, stand: Stand) -> None:
+    first, second, *_ = stand.files
+    stand.stated[second] = "a" * 64
+    with pytest.raises(BadSource, match=r"but the server states a{64}"):
+        stand.ingest(registry)
+    assert spooled_files(registry) == []
+    with pytest.raises(Incomplete, match="1 of 4 shards; missing 2, 3, 4"):
+        registry.model("m")
+    assert first in stand.fetched
+
+
+def test_a_file_that_changes_on_the_server_is_fetched_again_from_its_beginning(
+    registry: LocalRegistry, stand: Stand
+) -> None:
+    last = list(stand.files)[-1]
+    old, stand.files[last] = stand.files[last], big_last_shard()
+    changed = stand.files[last][:-1] + b"\1"
+
+    def change(request: ReceivedRequest) -> Answer | None:
+        begin = int(request.headers["Range"].removeprefix("bytes=").partition("-")[0])
+        if request.path.endswith(last) and begin >= 3 * spool.WINDOW_BYTES:
+            stand.files[last] = changed
+        return None
+
+    stand.refuse = change
+    with pytest.raises(BadSource, match="changed on the server"):
+        stand.ingest(registry)
+    assert spooled_files(registry) == []
+    assert stand.ingest(registry).incomplete == ""
+    with registry.catalog.reading() as session:
+        digest = session.scalar(select(ModelFile.sha256).where(ModelFile.name == last))
+    assert digest == digest_of(changed)
+    assert len(old) < len(changed)
+
+
+def test_a_full_disk_is_reported_and_the_next_run_continues(
+    registry: LocalRegistry, stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_at = spool.Files.write_at
+
+    def full(files: Any, descriptor: int, pieces: Any, offset: int) -> int:
+        if offset >= 3 * spool.WINDOW_BYTES and "spool" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_at(files, descriptor, pieces, offset)
+
+    stand.files[list(stand.files)[-1]] = big_last_shard()
+    with monkeypatch.context() as patch:
+        patch.setattr(spool.Files, "write_at", full)
+        with pytest.raises(DiskFull, match="spool is full"):
+            stand.ingest(registry)
+    with pytest.raises(Incomplete, match="3 of 4"):
+        registry.model("m")
+    assert stand.ingest(registry).incomplete == ""
+    with monkeypatch.context() as patch:
+        patch.setattr(spool.Files, "free_bytes", lambda _files, _path: 10)
+        stand.files = {"other.gguf": small_model("Other")}
+        with pytest.raises(DiskFull, match="10 are free"):
+            stand.ingest(registry)
+
+
+def test_a_file_that_another_process_fetches_is_not_fetched_twice(registry: LocalRegistry, stand: Stand) -> None:
+    stand.files = {"only.gguf": small_model("Only")}
+    with stand.hub() as hub:
+        (source,) = find_sources([f"{stand.server.url}/only.gguf"], hub=hub)
+        (remote,) = source.remote
+        with spool.spooled(registry.settings.spool, remote, remote.open(), None, lambda _size: None) as copy:
+            assert (copy.path.name, copy.name) == ("only.gguf", f"{stand.server.url}/only.gguf")
+            with pytest.raises(Busy, match="another process fetches this file"):
+                stand.ingest(registry)
+    assert spooled_files(registry) == []
+    assert stand.ingest(registry).created
+
+
+def test_a_single_file_on_a_server_is_stored_once(registry: LocalRegistry, stand: Stand, tmp_path: Path) -> None:
+    stand.files = {"one.gguf": small_model("One")}
+    assert stand.ingest(registry).created
+    assert not stand.ingest(registry).created
+    (back,) = assemble_model(registry, "one", tmp_path / "back")
+    assert back.read_bytes() == stand.files["one.gguf"]
+    stand.files = {"one.gguf": small_model("One", seed=2)}
+    stand.server.asked.clear()
+    with pytest.raises(NameTaken):
+        stand.ingest(registry)
+    assert spooled_files(registry) == []
+
+
+def test_everything_is_sound_after_shards_from_two_sides(registry: LocalRegistry, stand: Stand, tmp_path: Path) -> None:
+    paths = write_shards(tmp_path, stand.files)
+    ingest_alone(registry, paths[0])
+    stand.ingest(registry, paths[2].name)
+    report = verify(registry.catalog, registry.blobs, read_data=Share(1, 1))
+    assert (report.faults, report.orphans, report.miscounted) == ([], 0, {})
+    with registry.catalog.reading() as session:
+        model = model_by_name(session, NAME)
+        assert (model.state, model.shards) == ("visible", None)
+        assert session.scalars(select(Model.state)).all() == ["visible"]
