@@ -233,12 +233,14 @@ class _Resource:
             case 200:
                 reason = "the server ignores Range and would send the whole file; download it, and give its path"
                 return BadSource(f"{self.name}: {reason}")
+            case 401 | 403 if code == "GatedRepo":
+                hint = "" if self._headers else ", and give the token of your account"
+                return NotAllowed(f"{self.name}: you must request access on its page first{hint} ({status})")
             case 401:
                 hint = "" if self._headers else ", or the model does not exist"
                 return BadHubToken(f"{self.name}: the server requires a valid token{hint} (401)")
             case 403:
-                gated = "you must request access on its page first" if code == "GatedRepo" else "access is not allowed"
-                return NotAllowed(f"{self.name}: {gated} (403)")
+                return NotAllowed(f"{self.name}: access is not allowed (403)")
             case 404 | 410:
                 missing = {"RepoNotFound": "no such model", "RevisionNotFound": "no such revision"}
                 return NoSuchFile(f"{self.name}: {missing.get(code, self._missing)} ({status})")

@@ -17,10 +17,13 @@ from organs.ingest.urls import Hub, is_url
 from organs.registry.client.ranges import Limits, RangeClient
 from organs.registry.errors import BadHubToken, BadSource, BadSplit, Busy, NoSuchFile, NotAllowed, Unreachable
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
+from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
 from tests.client.scripted_server import CUT, Answer, ReceivedRequest, ScriptedServer, no_sleep, scripted_server
+from tests.client.served_registry import serve_registry
 from tests.client.test_ranges import part
 from tests.gguf_files import file_bytes, text
+from tests.small_models import ingest_file, small_model
 
 COMMIT = "c" * 40
 ZOO = Path(__file__).parents[2] / "examples" / "zoo"
@@ -181,7 +184,10 @@ def test_patterns_and_revisions_are_accepted(address: str, stand: Stand) -> None
     ("status", "code", "error", "sentence"),
     [
         (401, "RepoNotFound", BadHubToken, "or the model does not exist"),
+        (401, "", BadHubToken, "or the model does not exist"),
+        (401, "GatedRepo", NotAllowed, "request access"),
         (403, "GatedRepo", NotAllowed, "request access"),
+        (403, "", NotAllowed, "access is not allowed"),
         (404, "RepoNotFound", NoSuchFile, "no such model"),
         (404, "RevisionNotFound", NoSuchFile, "no such revision"),
     ],
@@ -192,6 +198,24 @@ def test_refusals_of_a_hub_are_explained(
     stand.refusal = lambda _: Answer(status, b"{}", {"X-Error-Code": code})
     with pytest.raises(error, match=f"hf://big/moe: .*{sentence}"):
         stand.source("hf://big/moe")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "error", "sentence"),
+    [
+        (401, "GatedRepo", NotAllowed, "request access"),
+        (403, "GatedRepo", NotAllowed, "request access"),
+        (404, "EntryNotFound", NoSuchFile, "no such file"),
+        (404, "RepoNotFound", NoSuchFile, "no such model"),
+    ],
+)
+def test_a_file_that_a_hub_lists_can_be_refused(
+    status: int, code: str, error: type[Exception], sentence: str, stand: Stand
+) -> None:
+    source = stand.source("hf://big/moe")
+    stand.refusal = lambda _: Answer(status, b"{}", {"X-Error-Code": code})
+    with pytest.raises(error, match=rf"hf://big/moe/zoo\.gguf: .*{sentence}"):
+        measure_model(source)
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b'{"sha": "../..", "siblings": []}', b"[" * 100_000])
@@ -215,6 +239,44 @@ def test_the_command_measures_a_model_of_a_hub(stand: Stand, tmp_path: Path) -> 
     assert all(request.headers["Authorization"] == "Bearer hf_abc" for request in stand.server.asked)
     refused = organ("measure", "hf://big/none", environment=environment)
     assert (refused.status, refused.err) == (3, "organ: hf://big/none: no such model or revision (404)\n")
+
+
+@pytest.fixture
+def served(registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """The environment for the hub routes of a registry that runs, with one model in two versions."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for seed in (1, 2):
+        (tmp_path / "little.gguf").write_bytes(small_model(seed=seed))
+        ingest_file(registry, tmp_path / "little.gguf")
+    with serve_registry(registry) as server:
+        yield {"HF_ENDPOINT": server.url}
+
+
+def test_a_registry_of_ours_is_measured_as_a_hub(served: dict[str, str], tmp_path: Path) -> None:
+    organ = OrganCommand(tmp_path / "home")
+    newest = organ.done("measure", tmp_path / "little.gguf", "--json").values
+    for address in ("hf://local/little", "hf://local/little@v2/little.gguf", "hf://local/little/*.gguf@main"):
+        ended = organ("measure", address, "--json", environment=served)
+        assert ended.status == 0, ended.err
+        assert ended.values["tensors"] == newest["tensors"]
+        assert ended.values["files"] == ["hf://local/little/little.gguf"]
+    first = organ("measure", "hf://local/little@v1", "--json", environment=served).values
+    assert first["tensors"] != newest["tensors"]
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("hf://local/none", "hf://local/none: no such model (404)"),
+        ("hf://local/little@v7", "hf://local/little: no such revision (404)"),
+        ("hf://local/little/q.gguf", "hf://local/little: it has no GGUF file q.gguf; it has little.gguf"),
+    ],
+)
+def test_what_a_registry_of_ours_lacks_is_one_sentence(
+    address: str, sentence: str, served: dict[str, str], tmp_path: Path
+) -> None:
+    ended = OrganCommand(tmp_path / "home")("measure", address, environment=served)
+    assert (ended.status, ended.err) == (3, f"organ: {sentence}\n")
 
 
 def test_a_file_wins_over_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
