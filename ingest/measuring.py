@@ -480,10 +480,10 @@ def _measure_set(
         _check_set(name, journal, new)
         measured: dict[int, list[Entry]] = {}
         for number, file in present.items():
-            if earlier.get(number) != new[number]:
-                journal.add_shard(new[number])
             measured[number] = _measure_shard(file, selection, journal, report_progress)
             _check_repeated(name, measured[number], earlier.get(number), journal)
+            if earlier.get(number) != new[number]:
+                journal.add_shard(new[number])
             if options.delete_after and _is_measured(file, selection, journal):
                 journal.sync()
                 _delete(file)
