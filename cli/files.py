@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
@@ -336,21 +336,12 @@ def measure(
     """
     from organs.ingest.urls import is_url
 
+    _check_usage(click.get_current_context().params)
     if missing:
-        if paths or tensors or patterns or kinds or as_csv or dry_run or experts or delete_after or merge:
-            raise click.UsageError("--missing takes no FILE; only --json and -q can be used with it")
         return _measure_missing(as_json=as_json, quiet=quiet)
-    if not paths:
-        raise click.UsageError("Missing argument 'FILE...'")
-    if as_json + as_csv + quiet + tensors > 1:
-        raise click.UsageError("--tensors, --json, --csv and -q exclude each other")
     form = "json" if as_json else "csv" if as_csv else "quiet" if quiet else "tensors" if tensors else "types"
     if merge:
-        if patterns or kinds or dry_run or experts or delete_after:
-            raise click.UsageError("--merge can be used with --tensors, --json, --csv and -q only")
         return _print_merged(paths, form)
-    if delete_after and (patterns or kinds or any(map(is_url, paths))):
-        raise click.UsageError("--delete-after is for all tensors of files on this machine")
 
     def wanted(name: str, place: Place) -> bool:
         fits = not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
@@ -367,6 +358,25 @@ def measure(
         click.echo("organ: no tensor matches --tensor and --type", err=True)
         return 1
     return 1 if failed else 0
+
+
+def _check_usage(given: Mapping[str, Any]) -> None:
+    """Raise UsageError for options of `organ measure` that exclude each other, by the names of its parameters."""
+    from organs.ingest.urls import is_url
+
+    selecting, acting = ("patterns", "kinds"), ("experts", "delete_after", "dry_run")
+    if given["missing"]:
+        if any(given[name] for name in ("paths", "tensors", "as_csv", "merge", *selecting, *acting)):
+            raise click.UsageError("--missing takes no FILE; only --json and -q can be used with it")
+        return
+    if not given["paths"]:
+        raise click.UsageError("Missing argument 'FILE...'")
+    if sum(bool(given[name]) for name in ("tensors", "as_json", "as_csv", "quiet")) > 1:
+        raise click.UsageError("--tensors, --json, --csv and -q exclude each other")
+    if given["merge"] and any(given[name] for name in (*selecting, *acting)):
+        raise click.UsageError("only --tensors, --json, --csv or -q can be used with --merge")
+    if given["delete_after"] and (any(given[name] for name in selecting) or any(map(is_url, given["paths"]))):
+        raise click.UsageError("--delete-after is for all tensors of files on this machine")
 
 
 @dataclass(frozen=True, slots=True)

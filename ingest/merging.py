@@ -49,9 +49,9 @@ class _Report(msgspec.Struct, frozen=True):
     title: str | None = None
     shards_count: _Shard = 1
     set_tensors_count: _Count | None = None
-    shards: list[_File] = []  # noqa: RUF012  # msgspec copies it
-    tensors: list[msgspec.Raw] = []  # noqa: RUF012
-    experts: list[msgspec.Raw] = []  # noqa: RUF012
+    shards: list[_File] = []  # msgspec copies it
+    tensors: list[msgspec.Raw] = []
+    experts: list[msgspec.Raw] = []
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -177,8 +177,7 @@ def merge_models(reports: Sequence[tuple[str, MeasuredModel]]) -> MeasuredModel:
                 raise BadSource(f"{name}: shard {file.shard} is not the same file as in another report")
             _add_rows(name, file.shard, rows, tensors.setdefault(file.shard, {}), shard_of)
     numbers = sorted(files)
-    rows = {number: list(tensors[number].values()) for number in numbers}
-    whole = {number: [row for row in rows[number] if row.expert is None] for number in numbers}
+    whole = {number: [row for row in tensors[number].values() if row.expert is None] for number in numbers}
     total = sum(files[number].tensor_count for number in numbers)
     if len(numbers) == first.shard_count and first.set_tensor_count not in (None, total):
         raise BadSource(f"{first_name}: it announces {first.set_tensor_count} tensors, but the shards have {total}")
@@ -190,7 +189,7 @@ def merge_models(reports: Sequence[tuple[str, MeasuredModel]]) -> MeasuredModel:
         tensor_count=total,
         parameters=sum(files[number].parameters for number in numbers),
         tensors=tuple(row for number in numbers for row in whole[number]),
-        experts=tuple(expert for number in numbers for expert in _experts(rows[number])),
+        experts=tuple(expert for number in numbers for expert in _experts(list(tensors[number].values()))),
         files=tuple(replace(files[number], selected_count=len(whole[number])) for number in numbers),
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from organs.ingest.journal import journal_path, open_journal
-from organs.ingest.measuring import measure_model, plan_reads
+from organs.ingest.measuring import MeasureOptions, measure_model, plan_reads
 from organs.ingest.sources import ModelSource, find_sources
 from organs.ingest.urls import Hub, is_url
 from organs.registry.client.ranges import Limits, RangeClient
@@ -23,7 +23,7 @@ from tests.client.scripted_server import CUT, Answer, ReceivedRequest, ScriptedS
 from tests.client.served_registry import serve_registry
 from tests.client.test_ranges import part
 from tests.gguf_files import file_bytes, text
-from tests.small_models import ingest_file, small_model
+from tests.small_models import ingest_file, small_model, weight_tensor
 
 COMMIT = "c" * 40
 ZOO = Path(__file__).parents[2] / "examples" / "zoo"
@@ -239,6 +239,47 @@ def test_the_command_measures_a_model_of_a_hub(stand: Stand, tmp_path: Path) -> 
     assert all(request.headers["Authorization"] == "Bearer hf_abc" for request in stand.server.asked)
     refused = organ("measure", "hf://big/none", environment=environment)
     assert (refused.status, refused.err) == (3, "organ: hf://big/none: no such model or revision (404)\n")
+
+
+def test_the_cost_of_all_experts_is_printed_and_confirmed(
+    stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack = weight_tensor("blk.0.ffn_up_exps.weight", (64, 64, 6))
+    stand.files = {"moe.gguf": file_bytes([text("general.architecture", "llama")], [stack])}
+    organ = OrganCommand(tmp_path / "home")
+    environment = {"HF_ENDPOINT": stand.server.url}
+    cost = (
+        r"hf://big/moe/moe\.gguf: 1 tensors and 6 experts; would read [\d.]+ kB of [\d.]+ kB \([\d.]+%\) in 7 requests"
+    )
+    assert re.fullmatch(
+        cost + "\n", organ("measure", "--experts", "--dry-run", "hf://big/moe", environment=environment).out
+    )
+    measured = organ("measure", "--experts", "--json", "hf://big/moe", environment=environment)
+    assert re.match(cost, measured.err), "it is less than the limit, so there is no question"
+    (tmp_path / "moe.gguf").write_bytes(stand.files["moe.gguf"])
+    local = organ("measure", "--experts", "--json", tmp_path / "moe.gguf").values
+    assert measured.values["experts"] == local["experts"]
+    assert len(local["experts"]) == 6
+    monkeypatch.setattr("organs.cli.files.ASK_FROM_REQUESTS", 6)
+    refused = organ("measure", "--experts", "hf://big/moe", environment=environment)
+    assert (refused.status, refused.out) == (2, "")
+    assert "add -y to download this" in refused.err
+    agreed = organ("measure", "--experts", "-y", "--json", "hf://big/moe", environment=environment)
+    assert agreed.values["experts"] == local["experts"]
+
+
+def test_measured_experts_are_not_measured_again_after_an_interruption(stand: Stand) -> None:
+    stack = weight_tensor("blk.0.ffn_up_exps.weight", (512, 128, 6))
+    stand.files["zoo.gguf"] = file_bytes([text("general.architecture", "llama")], [stack])
+    stand.refusal = lambda _: CUT if len(stand.server.asked) > 5 else None
+    source = stand.source("hf://big/moe")
+    options = MeasureOptions(experts=True)
+    with pytest.raises(Unreachable):
+        measure_model(source, options=options)
+    stand.refusal = lambda _: None
+    plan = plan_reads(source, options=options)
+    assert 0 < plan.known_experts < 6
+    assert len(measure_model(source, options=options).experts) == 6
 
 
 @pytest.fixture
