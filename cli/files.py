@@ -186,7 +186,7 @@ def hub_of_environment() -> Iterator[Hub]:
 
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
     with RangeClient() as client:
-        yield Hub(client, endpoint, _hub_token())
+        yield Hub(client, endpoint, _hub_token(), os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true"))
 
 
 def _preview(sources: list[ModelSource], *, as_json: bool, quiet: bool) -> int:
@@ -360,22 +360,22 @@ def measure(
     return 1 if failed else 0
 
 
-def _check_usage(given: Mapping[str, Any]) -> None:
+def _check_usage(options: Mapping[str, Any]) -> None:
     """Raise UsageError for options of `organ measure` that exclude each other, by the names of its parameters."""
     from organs.ingest.urls import is_url
 
     selecting, acting = ("patterns", "kinds"), ("experts", "delete_after", "dry_run")
-    if given["missing"]:
-        if any(given[name] for name in ("paths", "tensors", "as_csv", "merge", *selecting, *acting)):
+    if options["missing"]:
+        if any(options[name] for name in ("paths", "tensors", "as_csv", "merge", *selecting, *acting)):
             raise click.UsageError("--missing takes no FILE; only --json and -q can be used with it")
         return
-    if not given["paths"]:
+    if not options["paths"]:
         raise click.UsageError("Missing argument 'FILE...'")
-    if sum(bool(given[name]) for name in ("tensors", "as_json", "as_csv", "quiet")) > 1:
+    if sum(bool(options[name]) for name in ("tensors", "as_json", "as_csv", "quiet")) > 1:
         raise click.UsageError("--tensors, --json, --csv and -q exclude each other")
-    if given["merge"] and any(given[name] for name in (*selecting, *acting)):
+    if options["merge"] and any(options[name] for name in (*selecting, *acting)):
         raise click.UsageError("only --tensors, --json, --csv or -q can be used with --merge")
-    if given["delete_after"] and (any(given[name] for name in selecting) or any(map(is_url, given["paths"]))):
+    if options["delete_after"] and (any(options[name] for name in selecting) or any(map(is_url, options["paths"]))):
         raise click.UsageError("--delete-after is for all tensors of files on this machine")
 
 
