@@ -19,7 +19,7 @@ LONG  := long and not slow and not npm
 PARALLEL := -n 2 --dist worksteal
 
 .DEFAULT_GOAL := check
-.PHONY: check help demo test test-long test-slow test-postgres test-browser screenshots fuzz fuzz-api crash kill cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
+.PHONY: check help demo test test-long test-slow test-postgres test-object-store test-browser screenshots fuzz fuzz-api crash kill cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
 
 check: lint types layers test test-long  ## every check (the default)
 
@@ -49,6 +49,10 @@ test-long: $(BIN)/pytest  ## the tests that take a second or more: faults, docum
 test-postgres: $(BIN)/pytest  ## the main journeys on a PostgreSQL server of their own (needs PostgreSQL's programs)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[postgres]'
 	PYTHONPATH=. $(BIN)/pytest $(PARALLEL) -p tests.postgres $(ON_POSTGRES) $(addprefix --deselect=,$(QUERY_PLANS_OF_SQLITE))
+
+test-object-store: $(BIN)/pytest  ## models in an S3 server on this machine
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[s3]' --group object-store
+	$(BIN)/pytest -m "not slow" tests/client/test_object_store.py
 
 test-slow: $(BIN)/pytest  ## the long runs: 16 GiB sparse file, kill -9 loop
 	$(BIN)/pytest -m slow --hypothesis-profile=default

@@ -131,7 +131,9 @@ def _new_store(bucket: str, limits: Limits, *, allows_http: bool) -> ObjectStore
         from obstore.exceptions import BaseError
         from obstore.store import from_url
     except ImportError as error:
-        raise MissingExtra(f"{bucket}: reading it needs this program's extra {EXTRA!r}", EXTRA) from error
+        raise MissingExtra(
+            f"{bucket}: to read object stores, install this program with the extra {EXTRA!r}", EXTRA
+        ) from error
     try:
         return from_url(
             bucket,
@@ -162,6 +164,8 @@ def _translated(name: str, request: Callable[[], T]) -> T:
     except PreconditionError as error:
         raise _changed(name) from error
     except (BaseError, ValueError, OSError) as error:
+        if "non-partial response" in str(error):
+            raise BadSource(f"{name}: the server ignores Range and would send the whole object") from error
         match = _STATUS.search(str(error))
         if match is None:
             raise Unreachable(f"{name}: {_reason(error)}") from error

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
@@ -280,6 +282,93 @@ def test_measured_experts_are_not_measured_again_after_an_interruption(stand: St
     plan = plan_reads(source, options=options)
     assert 0 < plan.known_experts < 6
     assert len(measure_model(source, options=options).experts) == 6
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
+    """The objects of the bucket `models` of a server with the protocol of S3, which the environment names."""
+    pytest.importorskip("obstore")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    objects = {"small/zoo.gguf": LARGE.read_bytes(), "small/README.md": b"", "small/deep/a b.gguf": small_model()}
+    objects |= {f"big/m-{number:05d}-of-00003.gguf": shard(number - 1, 3) for number in (1, 2, 3)}
+
+    def script(request: ReceivedRequest) -> Answer:
+        address = urlsplit(request.path)
+        if address.path == "/models":
+            prefix = parse_qs(address.query).get("prefix", [""])[0]
+            entry = "<Contents><Key>{}</Key><LastModified>2026-11-24T09:00:00Z</LastModified><Size>1</Size></Contents>"
+            entries = "".join(entry.format(key) for key in sorted(objects) if key.startswith(prefix))
+            body = f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>"
+            return Answer(200, body.encode())
+        data = objects.get(unquote(address.path).removeprefix("/models/"))
+        if data is None:
+            return Answer(404, b"")
+        answer = part(request, data)
+        return Answer(206, answer.body, answer.headers | {"Last-Modified": "Tue, 24 Nov 2026 09:00:00 GMT"})
+
+    with scripted_server(script) as server:
+        for name, value in {
+            "AWS_ENDPOINT_URL": server.url,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": "reader",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "us-east-1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        yield objects
+
+
+@pytest.mark.parametrize(
+    "address", ["s3://models/small/zoo.gguf", "S3://models/small/*oo.gguf", "s3://models/small/z*"]
+)
+def test_objects_of_a_store_are_measured_as_the_file(address: str, bucket: dict[str, bytes], tmp_path: Path) -> None:
+    organ = OrganCommand(tmp_path / "home")
+    ended = organ.done("measure", address, "--json")
+    assert ended.values["files"] == ["s3://models/small/zoo.gguf"]
+    assert ended.values["tensors"] == organ.done("measure", LARGE, "--json").values["tensors"]
+
+
+@pytest.mark.parametrize(
+    "address", ["s3://models/big/m-00002-of-00003.gguf", "s3://models/big", "s3://models/big/", "s3://models/*-of-*"]
+)
+def test_a_shard_a_folder_or_a_pattern_selects_all_shards_in_a_store(
+    address: str, bucket: dict[str, bytes], tmp_path: Path
+) -> None:
+    values = OrganCommand(tmp_path / "home").done("measure", address, "--json").values
+    assert values["files"] == [f"s3://models/big/m-{number:05d}-of-00003.gguf" for number in (1, 2, 3)]
+    assert values["missing_shards"] == []
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "sentence"),
+    [
+        (
+            "s3://models",
+            1,
+            "s3://models: it has 3 GGUF models; name one: big/m-00001-of-00003.gguf, small/deep/a b.gguf",
+        ),
+        ("s3://models/none/", 3, "s3://models/none/: it has no GGUF file"),
+        ("s3://models/small/*Q4*", 3, "s3://models/small/*Q4*: it has no GGUF file small/*Q4*; it has small/"),
+        ("s3://models/none.gguf", 3, "s3://models/none.gguf: no such object, or no such bucket"),
+        ("s3://models/a//b.gguf", 6, 's3://models/a//b.gguf: Could not parse path: Path "a//b.gguf" contained empty'),
+        ("gs:///a.gguf", 1, "gs:///a.gguf: write gs://BUCKET/KEY.gguf, or the address of a folder"),
+    ],
+)
+def test_an_object_address_without_one_model_is_refused(
+    address: str, status: int, sentence: str, bucket: dict[str, bytes], tmp_path: Path
+) -> None:
+    ended = OrganCommand(tmp_path / "home")("measure", address)
+    assert (ended.status, ended.err.count("\n")) == (status, 1)
+    assert ended.err.startswith(f"organ: {sentence}")
+
+
+def test_without_the_extra_the_command_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore.exceptions", None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for address in ("s3://models/a.gguf", "gs://models/a/"):
+        ended = OrganCommand(tmp_path / "home")("measure", address)
+        assert ended.status == 1
+        assert "to read object stores, install this program with the extra 's3'" in ended.err
 
 
 @pytest.fixture
