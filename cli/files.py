@@ -322,9 +322,10 @@ def measure(
     same as those of `organ ingest`. If a file is refused, the command continues with the next, and the exit status is
     1. The exit status is also 1 if --tensor and --type match no tensor.
 
-    FILE can also be an address: https://HOST/FILE.gguf, or hf://NAMESPACE/NAME[/FILE][@REVISION] for a model in the
-    Hugging Face hub. Then only the headers and a sample of each tensor are downloaded, less than 1% of a large model.
-    An interrupted measurement continues when you run the command again. HF_TOKEN and HF_ENDPOINT are used as by `hf`.
+    FILE can also be an address: https://HOST/FILE.gguf, hf://NAMESPACE/NAME[/FILE][@REVISION] for a model in the
+    Hugging Face hub, or s3://BUCKET/KEY, gs://BUCKET/KEY or az://CONTAINER/KEY in an object store (with the extra
+    `s3`). Then only the headers and a sample of each tensor are downloaded, less than 1% of a large model. An
+    interrupted measurement continues when you run the command again. HF_TOKEN and HF_ENDPOINT are used as by `hf`.
 
     If shards of a split model are missing, the others are measured, and their measurements are kept in the user's cache
     folder. When you measure the next shard, also after you deleted the first, the report has both. So a model can be
@@ -615,7 +616,8 @@ def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, *, every: bool)
     content = (
         f"{count_text(model.parameters)} parameters in {model.tensor_count} tensors, {size_text(model.size_bytes)}"
     )
-    click.echo(f"{plain(_label(outcome))}: {plain(model.architecture or 'no architecture')}, {content}")
+    unknown = "architecture not known without shard 1" if 1 in model.missing_shards else "no architecture"
+    click.echo(f"{plain(_label(outcome))}: {plain(model.architecture or unknown)}, {content}")
     if not model.tensors:
         click.echo("no tensor matches --tensor and --type\n" if model.tensor_count else "nothing to measure\n")
         return
