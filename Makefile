@@ -13,8 +13,8 @@ ON_POSTGRES ?= tests/journeys tests/relatives tests/reports \
 QUERY_PLANS_OF_SQLITE := tests/relatives/test_query_plans.py \
 	tests/reports/test_overview.py::test_no_statement_about_all_placements_reads_their_rows
 
-SHORT := not long and not slow and not npm
-LONG  := long and not slow and not npm
+SHORT := not long and not slow and not npm and not object_store
+LONG  := long and not slow and not npm and not object_store
 # Neighbours stay on one worker, so most fixtures of a module are set up once.
 PARALLEL := -n 2 --dist worksteal
 
@@ -52,7 +52,7 @@ test-postgres: $(BIN)/pytest  ## the main journeys on a PostgreSQL server of the
 
 test-object-store: $(BIN)/pytest  ## models in an S3 server on this machine
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[s3]' --group object-store
-	$(BIN)/pytest -m "not slow" tests/client/test_object_store.py
+	$(BIN)/pytest -m object_store tests/client/test_object_store.py
 
 test-slow: $(BIN)/pytest  ## the long runs: 16 GiB sparse file, kill -9 loop
 	$(BIN)/pytest -m slow --hypothesis-profile=default

@@ -185,8 +185,10 @@ def hub_of_environment() -> Iterator[Hub]:
     from organs.registry.client.ranges import RangeClient
 
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
+    allows_http = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true")
+    object_endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
     with RangeClient() as client:
-        yield Hub(client, endpoint, _hub_token(), os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true"))
+        yield Hub(client, endpoint, _hub_token(), allows_http, object_endpoint)
 
 
 def _preview(sources: list[ModelSource], *, as_json: bool, quiet: bool) -> int:

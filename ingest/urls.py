@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 import msgspec
 
 from organs.registry.client.address import ADDRESS_MAX_LENGTH, url_origin
-from organs.registry.errors import BadSource, NoSuchFile
+from organs.registry.errors import BadSetting, BadSource, NoSuchFile
 from organs.registry.gguf.split import ShardName, parse_shard_name
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ class Hub:
     token: str | None = field(default=None, repr=False)
     allows_http: bool = False
     """Whether requests to object stores may be without encryption."""
+    object_endpoint: str = ""
+    """The address of another store with the protocol of S3, if the environment names one."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -105,7 +107,7 @@ def find_remote(argument: str, hub: Hub) -> RemoteModel:
     """Return the model at the address `argument`, with all its shards.
 
     The files of a model in a hub are listed with one request, and fixed to the commit of the answer. Raises BadSource
-    for an invalid address and for several models, NoSuchFile, NotAllowed, BadHubToken, Unreachable.
+    for an invalid address and for several models, BadSetting, NoSuchFile, NotAllowed, BadHubToken, Unreachable.
     """
     if len(argument) > ADDRESS_MAX_LENGTH or not argument.isprintable():
         raise BadSource(f"{argument[:200]!r}: not a valid address")
@@ -148,6 +150,9 @@ def _object_model(argument: str, hub: Hub) -> RemoteModel:
     parsed = parse_object_address(argument if "/" in argument.partition("://")[2] else f"{argument}/")
     if parsed is None:
         raise BadSource(f"{argument[:200]}: write {_scheme(argument)}://BUCKET/KEY.gguf, or the address of a folder")
+    if _scheme(argument) == "s3" and _scheme(hub.object_endpoint) == "http" and not hub.allows_http:
+        problem = f"{hub.object_endpoint[:200]} is an http address"
+        raise BadSetting(f"{problem}; to allow requests without encryption, set AWS_ALLOW_HTTP=true")
     bucket, key = parsed
     if has_magic(key) or not key.lower().endswith(".gguf"):
         fixed = key[: min(key.find(letter) for letter in "*?[" if letter in key)] if has_magic(key) else f"{key}/"

@@ -23,7 +23,6 @@ EXTRA = "s3"
 LISTED_MAX = 10_000
 """The most objects of one listing."""
 _ADDRESS = re.compile(r"(?P<bucket>(s3|gs|az)://[a-z0-9][a-z0-9._-]{1,254})/(?P<key>.*)", re.IGNORECASE | re.ASCII)
-_STATUS = re.compile(r"status code: (\d{3})", re.ASCII)
 _TEXT_MAX = 200
 T = TypeVar("T")
 
@@ -148,7 +147,7 @@ def _new_store(bucket: str, limits: Limits, *, allows_http: bool) -> ObjectStore
             },
         )
     except (BaseError, ValueError) as error:
-        raise BadSource(f"{bucket}: {_reason(error)}") from error
+        raise BadSource(f"{bucket}: {_shortened(str(error))}") from error
 
 
 def _translated(name: str, request: Callable[[], T]) -> T:
@@ -163,25 +162,16 @@ def _translated(name: str, request: Callable[[], T]) -> T:
         raise NotAllowed(f"{name}: access is not allowed; set the credentials of the store") from error
     except PreconditionError as error:
         raise _changed(name) from error
-    except (BaseError, ValueError, OSError) as error:
-        if "non-partial response" in str(error):
-            raise BadSource(f"{name}: the server ignores Range and would send the whole object") from error
-        match = _STATUS.search(str(error))
-        if match is None:
-            raise Unreachable(f"{name}: {_reason(error)}") from error
-        sentence = f"{name}: the server answers with the status {match[1]}"
-        if match[1] == "416":
-            raise BadSource(f"{name}: the object is empty, or shorter than the server said (416)") from error
-        is_busy = match[1] in ("408", "429") or match[1] >= "500"
-        raise (Unreachable if is_busy else BadSource)(sentence) from error
+    except ValueError as error:
+        raise BadSource(f"{name}: {_shortened(str(error))}") from error
+    except (BaseError, OSError) as error:
+        raise Unreachable(f"{name}: {_shortened(str(error))}") from error
 
 
-def _reason(error: Exception) -> str:
-    """Return the reason in an error of obstore, without the address, which can have a signature."""
-    if "BadScheme" in str(error):
-        return "the address of the store is http; to allow requests without encryption, set AWS_ALLOW_HTTP=true"
-    first = str(error).partition("\n")[0]
-    return first.rpartition(" - ")[2].removeprefix("HTTP error: ")[:_TEXT_MAX]
+def _shortened(text: str) -> str:
+    """Return the reason in a message of obstore: its first line without the address, which can have a signature."""
+    first = text.partition("\n")[0].rpartition(" - ")[2]
+    return first.partition(": <")[0][:_TEXT_MAX]
 
 
 def _changed(name: str) -> BadSource:

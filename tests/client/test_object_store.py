@@ -12,13 +12,10 @@ from organs.registry.client.ranges import RangeClient
 from organs.registry.errors import BadSource, NoSuchFile
 from tests.cli.in_process import OrganCommand
 
-pytest.importorskip("moto", reason="make test-object-store installs it")
-pytest.importorskip("obstore")
-
 ZOO = Path(__file__).parents[2] / "examples" / "zoo" / "Zoo-C-1M-v1.0-Q8_0.gguf"
 BUCKET = "models"
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.object_store
 
 
 @pytest.fixture(scope="module")

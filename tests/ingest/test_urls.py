@@ -287,7 +287,6 @@ def test_measured_experts_are_not_measured_again_after_an_interruption(stand: St
 @pytest.fixture
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
     """The objects of the bucket `models` of a server with the protocol of S3, which the environment names."""
-    pytest.importorskip("obstore")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     objects = {"small/zoo.gguf": LARGE.read_bytes(), "small/README.md": b"", "small/deep/a b.gguf": small_model()}
     objects |= {f"big/m-{number:05d}-of-00003.gguf": shard(number - 1, 3) for number in (1, 2, 3)}
@@ -360,6 +359,15 @@ def test_an_object_address_without_one_model_is_refused(
     ended = OrganCommand(tmp_path / "home")("measure", address)
     assert ended.status == status
     assert ended.err.splitlines()[-1].startswith(f"organ: {sentence}")
+
+
+def test_a_store_without_encryption_must_be_allowed(
+    bucket: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    ended = OrganCommand(tmp_path / "home")("measure", "s3://models/small/zoo.gguf")
+    assert ended.status == 1
+    assert re.fullmatch(r"organ: http://\S+ is an http address; to allow [\w ]+, set AWS_ALLOW_HTTP=true\n", ended.err)
 
 
 def test_without_the_extra_the_command_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
