@@ -13,13 +13,13 @@ ON_POSTGRES ?= tests/journeys tests/relatives tests/reports \
 QUERY_PLANS_OF_SQLITE := tests/relatives/test_query_plans.py \
 	tests/reports/test_overview.py::test_no_statement_about_all_placements_reads_their_rows
 
-SHORT := not long and not slow and not npm
-LONG  := long and not slow and not npm
+SHORT := not long and not slow and not npm and not object_store
+LONG  := long and not slow and not npm and not object_store
 # Neighbours stay on one worker, so most fixtures of a module are set up once.
 PARALLEL := -n 2 --dist worksteal
 
 .DEFAULT_GOAL := check
-.PHONY: check help demo test test-long test-slow test-postgres test-browser screenshots fuzz fuzz-api crash kill room-for-one cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
+.PHONY: check help demo test test-long test-slow test-postgres test-object-store test-browser screenshots fuzz fuzz-api crash kill room-for-one cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
 
 check: lint types layers test test-long  ## every check (the default)
 
@@ -49,6 +49,10 @@ test-long: $(BIN)/pytest  ## the tests that take a second or more: faults, docum
 test-postgres: $(BIN)/pytest  ## the main journeys on a PostgreSQL server of their own (needs PostgreSQL's programs)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[postgres]'
 	PYTHONPATH=. $(BIN)/pytest $(PARALLEL) -p tests.postgres $(ON_POSTGRES) $(addprefix --deselect=,$(QUERY_PLANS_OF_SQLITE))
+
+test-object-store: $(BIN)/pytest  ## models in an S3 server on this machine
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[s3]' --group object-store
+	$(BIN)/pytest -m object_store tests/client/test_object_store.py
 
 test-slow: $(BIN)/pytest  ## the long runs: 16 GiB sparse file, kill -9 loop
 	$(BIN)/pytest -m slow --hypothesis-profile=default

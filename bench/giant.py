@@ -3,8 +3,9 @@
     python -m bench.giant                           61 blocks, 384 experts, 61 shards of about 10 GB; three kills
     python -m bench.giant --blocks 6 --kills 1      a smaller one
 
-The files exist only in the answers of a server in another process: headers, and generated weights that repeat.
-Prints bytes, requests, time and the peak memory of `organ measure`.
+The files exist only in the answers of a server in another process: headers, and generated weights that repeat. The
+server counts the bytes and the requests of each run, also of those that are killed. Prints them, the time and the peak
+memory of `organ measure`, and fails if all runs together read more than 0.5% or need more than 500 MB of memory.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.sharedctypes import SynchronizedArray
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -36,6 +39,8 @@ WIDTH, EXPERTS, EXPERT_WIDTH, DENSE_WIDTH, VOCABULARY = 7168, 384, 2048, 18_432,
 HEADS, QUERY_RANK, KEY_RANK, ROPE, HEAD = 64, 1536, 512, 64, 128
 ALIGNMENT = 32
 PATTERN_BLOCKS = 1 << 14
+READ_SHARE_MAX = 0.005
+MEMORY_MAX_BYTES = 500_000_000
 REQUEST = re.compile(rb"GET /([\w.-]+) HTTP/1\.1\r\n(?:.*\r\n)*?[Rr]ange: bytes=(\d+)-(\d+)\r\n")
 
 
@@ -130,7 +135,11 @@ def read(shard: Shard, pattern: dict[str, bytes], begin: int, end: int) -> bytes
     return bytes(data)
 
 
-def serve(blocks: int, ready: Connection) -> None:
+Counts: TypeAlias = "SynchronizedArray[int]"
+"""The requests that the server has answered, and the bytes of these answers."""
+
+
+def serve(blocks: int, ready: Connection, counts: Counts) -> None:
     """Serve the files on a free port, and send the port through `ready`."""
     files, pattern = shards(blocks), patterns()
 
@@ -147,7 +156,11 @@ def serve(blocks: int, ready: Connection) -> None:
                 buffer += chunk
                 while b"\r\n\r\n" in buffer:
                     head, _, buffer = buffer.partition(b"\r\n\r\n")
-                    self.request.sendall(self.answer(head + b"\r\n"))
+                    answer = self.answer(head + b"\r\n")
+                    with counts.get_lock():  # before it is sent: an answer that a killed client misses counts too
+                        counts[0] += 1
+                        counts[1] += len(answer)
+                    self.request.sendall(answer)
 
         def answer(self, head: bytes) -> bytes:
             match = REQUEST.match(head)
@@ -174,21 +187,48 @@ def serve(blocks: int, ready: Connection) -> None:
 
 
 @contextmanager
-def served(blocks: int) -> Iterator[str]:
-    """Serve the files in another process; yield the address of the first one."""
-    receiver, sender = get_context("spawn").Pipe(duplex=False)
-    process = get_context("spawn").Process(target=serve, args=(blocks, sender), daemon=True)
+def served(blocks: int) -> Iterator[tuple[str, Counts]]:
+    """Serve the files in another process; yield the address of the first one, and the counts of the server."""
+    context = get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    counts = context.Array("q", 2)
+    process = context.Process(target=serve, args=(blocks, sender, counts), daemon=True)
     process.start()
     try:
-        yield f"http://127.0.0.1:{receiver.recv()}/Giant-00001-of-{blocks:05d}.gguf"
+        yield f"http://127.0.0.1:{receiver.recv()}/Giant-00001-of-{blocks:05d}.gguf", counts
     finally:
         process.kill()
         process.join()
 
 
-def measure(url: str, cache: str, kill_after_seconds: float | None) -> tuple[int, str, str, int]:
-    """Run `organ measure`; return its status, its output, its messages and its peak memory in bytes."""
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of `organ measure`."""
+
+    status: int
+    out: str
+    messages: str
+    requests: int
+    sent_bytes: int
+    """The bytes of the server's answers."""
+    seconds: float
+    peak_memory_bytes: int
+
+    def figures(self, tensors: int) -> dict[str, float]:
+        """Return what is printed of the run, after which `tensors` tensors are measured."""
+        return {
+            "seconds": round(self.seconds, 1),
+            "requests": self.requests,
+            "sent_bytes": self.sent_bytes,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "tensors_measured": tensors,
+        }
+
+
+def measure(url: str, counts: Counts, cache: str, kill_after_seconds: float | None) -> Run:
+    """Run `organ measure`."""
     command = [sys.executable, "-m", "organs.cli", "measure", url]
+    requests, sent_bytes, begun = counts[0], counts[1], time.monotonic()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as messages:
         process = subprocess.Popen(command, stdout=out, stderr=messages, env=os.environ | {"XDG_CACHE_HOME": cache})
         if kill_after_seconds is not None:
@@ -198,7 +238,15 @@ def measure(url: str, cache: str, kill_after_seconds: float | None) -> tuple[int
         out.seek(0)
         messages.seek(0)
         text, notes = out.read().decode(), messages.read().decode()
-    return os.waitstatus_to_exitcode(status), text, notes, usage.ru_maxrss * 1024
+    return Run(
+        status=os.waitstatus_to_exitcode(status),
+        out=text,
+        messages=notes,
+        requests=counts[0] - requests,
+        sent_bytes=counts[1] - sent_bytes,
+        seconds=time.monotonic() - begun,
+        peak_memory_bytes=usage.ru_maxrss * 1024,
+    )
 
 
 def main() -> None:
@@ -210,27 +258,34 @@ def main() -> None:
     options = parser.parse_args()
     files = shards(options.blocks)
     size_bytes = sum(shard.size_bytes for shard in files.values())
-    with served(options.blocks) as url, tempfile.TemporaryDirectory() as cache:
-        begun = time.monotonic()
-        peaks, before = [], []
+    with served(options.blocks) as (url, counts), tempfile.TemporaryDirectory() as cache:
+        runs, tensors = [], []
         for _ in range(options.kills):
-            status, _, _, peak = measure(url, cache, options.kill_after)
-            assert status == -signal.SIGKILL, "it was done before it was killed"
+            run = measure(url, counts, cache, options.kill_after)
+            assert run.status == -signal.SIGKILL, "it was done before it was killed"
             journals = list(Path(cache).rglob("*.jsonl"))
-            before.append(sum(journal.read_bytes().count(b"\n") - 1 for journal in journals))
-            peaks.append(peak)
-        status, out, notes, peak = measure(url, cache, None)
-        assert status == 0, notes
-        seconds = time.monotonic() - begun
-    print(out)
-    print(notes)
+            tensors.append(sum(journal.read_bytes().count(b"\n") - 1 for journal in journals))
+            runs.append(run)
+        last = measure(url, counts, cache, None)
+        assert last.status == 0, last.messages
+        runs.append(last)
+        tensors.append(sum(len(shard.dtypes) for shard in files.values()))
+    print(last.out)
+    print(last.messages)
+    sent_bytes = sum(run.sent_bytes for run in runs)
+    peak = max(run.peak_memory_bytes for run in runs)
     figures = {
         "size_bytes": size_bytes,
-        "tensors_measured_before_each_kill": before,
-        "peak_memory_bytes": max(*peaks, peak),
-        "seconds": round(seconds, 1),
+        "runs": [run.figures(count) for run, count in zip(runs, tensors, strict=True)],
+        "seconds": round(sum(run.seconds for run in runs), 1),
+        "requests": sum(run.requests for run in runs),
+        "sent_bytes": sent_bytes,
+        "sent_share": round(sent_bytes / size_bytes, 6),
+        "peak_memory_bytes": peak,
     }
     print(json.dumps(figures, indent=2))
+    assert sent_bytes < READ_SHARE_MAX * size_bytes, "more than 0.5% was read"
+    assert peak < MEMORY_MAX_BYTES, "more than 500 MB of memory was needed"
 
 
 if __name__ == "__main__":

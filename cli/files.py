@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from functools import partial as bind
@@ -61,7 +61,15 @@ if TYPE_CHECKING:
     from organs.cli.composing import ComposeOptions
     from organs.ingest.directory.extract import Content, ExtractReport
     from organs.ingest.directory.opening import VirtualFile
-    from organs.ingest.measuring import MeasuredModel, MeasuredTensor, MeasureOutcome, Wanted
+    from organs.ingest.measuring import (
+        MeasuredFile,
+        MeasuredModel,
+        MeasuredTensor,
+        MeasureOptions,
+        MeasureOutcome,
+        ReadPlan,
+        Wanted,
+    )
     from organs.ingest.service import IngestReport, Outcome, PlannedFile
     from organs.ingest.sources import ModelSource, Skipped
     from organs.ingest.urls import Hub
@@ -261,8 +269,10 @@ def hub_of_environment() -> Iterator[Hub]:
     from organs.registry.client.ranges import RangeClient
 
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
+    allows_http = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true")
+    object_endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
     with RangeClient() as client:
-        yield Hub(client, endpoint, _hub_token())
+        yield Hub(client, endpoint, _hub_token(), allows_http, object_endpoint)
 
 
 def _preview(sources: list[ModelSource], *, as_json: bool, quiet: bool) -> int:
@@ -400,6 +410,14 @@ _EXPLAINED = (
 @click.option(
     "--type", "kinds", multiple=True, type=click.Choice(ORGAN_TYPES), help="Only tensors of this type. Repeatable."
 )
+@click.option("--experts", is_flag=True, help="Also measure each expert of each stack of experts, as a matrix.")
+@click.option("-y", "--yes", is_flag=True, help="Download without a question what --experts needs.")
+@click.option(
+    "--delete-after",
+    is_flag=True,
+    help="Delete each shard on this machine when all its measurements are durable in the user's cache folder.",
+)
+@click.option("--merge", is_flag=True, help="FILE is the output of --json: print one report of all these reports.")
 @click.option("--dry-run", is_flag=True, help="Print how many bytes would be read; read only the headers.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each model, with every measure.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV: one row for each tensor, with every measure.")
@@ -411,6 +429,10 @@ def measure(
     tensors: bool,
     patterns: tuple[str, ...],
     kinds: tuple[str, ...],
+    experts: bool,
+    yes: bool,
+    delete_after: bool,
+    merge: bool,
     dry_run: bool,
     as_json: bool,
     as_csv: bool,
@@ -425,26 +447,28 @@ def measure(
     FILE can also be the name of a registered model. The command then prints its stored measures, after those of the
     files. An existing file or folder with this name comes first.
 
-    FILE can also be an address: https://HOST/FILE.gguf, or hf://NAMESPACE/NAME[/FILE][@REVISION] for a model in the
-    Hugging Face hub. Then only the headers and a sample of each tensor are downloaded, less than 1% of a large model.
-    An interrupted measurement continues when you run the command again. HF_TOKEN and HF_ENDPOINT are used as by `hf`.
+    FILE can also be an address: https://HOST/FILE.gguf, hf://NAMESPACE/NAME[/FILE][@REVISION] for a model in the
+    Hugging Face hub, or s3://BUCKET/KEY, gs://BUCKET/KEY or az://CONTAINER/KEY in an object store (with the extra
+    `s3`). Then only the headers and a sample of each tensor are downloaded, less than 1% of a large model. An
+    interrupted measurement continues when you run the command again. HF_TOKEN and HF_ENDPOINT are used as by `hf`.
+
+    If shards of a split model are missing, the others are measured, and their measurements are kept in the user's cache
+    folder. When you measure the next shard, also after you deleted the first, the report has both. So a model can be
+    measured with room for one shard.
 
     With --missing, the command works on the registry instead of files. Use it after an update of the program: it adds
     the measures that older versions did not have, and changes no existing measure. You can interrupt it and run it
     again.
     """
-    from organs.ingest.sources import ModelSource, find_sources
+    from organs.ingest.sources import ModelSource
     from organs.ingest.urls import is_url
 
+    _check_usage(click.get_current_context().params)
     if missing:
-        if paths or tables or tensors or patterns or kinds or as_csv or dry_run:
-            raise click.UsageError("--missing takes no FILE; only --json and -q can be used with it")
         return _measure_missing(as_json=as_json, quiet=quiet)
-    if not paths:
-        raise click.UsageError("Missing argument 'FILE...'")
-    if as_json + as_csv + quiet + tensors + bool(tables) > 1:
-        raise click.UsageError("--table, --tensors, --json, --csv and -q exclude each other")
     form = "json" if as_json else "csv" if as_csv else "quiet" if quiet else "tensors" if tensors else "tables"
+    if merge:
+        return _print_merged(paths, form, tables)
 
     def wanted(name: str, place: Place) -> bool:
         fits = not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
@@ -453,13 +477,15 @@ def measure(
     with ExitStack() as opened:
         hub = opened.enter_context(hub_of_environment()) if any(map(is_url, paths)) else None
         names = [path for path in paths if _may_be_registered(path)]
-        sources = find_sources([path for path in paths if path not in names], "measure", hub)
+        sources = _measured_sources([path for path in paths if path not in names], hub)
+        settings = _MeasureSettings(wanted, form, tables, experts=experts, delete_after=delete_after, yes=yes)
+        if names and (dry_run or experts or delete_after):
+            option = "--dry-run" if dry_run else "--experts" if experts else "--delete-after"
+            raise click.UsageError(f"{option} is for files, and {names[0]} is not one")
         if dry_run:
-            if names:
-                raise click.UsageError(f"--dry-run is for files, and {names[0]} is not one")
-            return _print_plans(sources, wanted, as_json=as_json)
+            return _print_plans(sources, settings, as_json=as_json)
         sources += [ModelSource((), parse_model_name(name)) for name in names]
-        measured, failed = _measure_sources(sources, wanted, form, tables)
+        measured, failed = _measure_sources(sources, settings)
     if not measured and not failed and (patterns or kinds):
         click.echo("organ: no tensor matches --tensor and --type", err=True)
         return 1
@@ -478,30 +504,142 @@ def _may_be_registered(path: str) -> bool:
     return False
 
 
-def _measure_sources(sources: list[ModelSource], wanted: Wanted, form: str, tables: Sequence[str]) -> tuple[int, int]:
+def _check_usage(options: Mapping[str, Any]) -> None:
+    """Raise UsageError for options of `organ measure` that exclude each other, by the names of its parameters."""
+    from organs.ingest.urls import is_url
+
+    selecting, acting = ("patterns", "kinds"), ("experts", "delete_after", "dry_run")
+    if options["missing"]:
+        if any(options[name] for name in ("paths", "tables", "tensors", "as_csv", "merge", *selecting, *acting)):
+            raise click.UsageError("--missing takes no FILE; only --json and -q can be used with it")
+        return
+    if not options["paths"]:
+        raise click.UsageError("Missing argument 'FILE...'")
+    if sum(bool(options[name]) for name in ("tables", "tensors", "as_json", "as_csv", "quiet")) > 1:
+        raise click.UsageError("--table, --tensors, --json, --csv and -q exclude each other")
+    if options["merge"] and any(options[name] for name in (*selecting, *acting)):
+        raise click.UsageError("only --table, --tensors, --json, --csv or -q can be used with --merge")
+    if options["delete_after"] and (any(options[name] for name in selecting) or any(map(is_url, options["paths"]))):
+        raise click.UsageError("--delete-after is for all tensors of files on this machine")
+
+
+@dataclass(frozen=True, slots=True)
+class _MeasureSettings:
+    """What `organ measure` measures, and what it does besides."""
+
+    wanted: Wanted
+    form: str
+    tables: tuple[str, ...]
+    experts: bool
+    delete_after: bool
+    yes: bool
+    deleted: list[Path] = field(default_factory=list)
+    """The files that were deleted."""
+
+    @property
+    def options(self) -> MeasureOptions:
+        from organs.ingest.measuring import MeasureOptions
+
+        return MeasureOptions(self.experts, self.delete_after, self.deleted.append)
+
+
+def _measured_sources(paths: Sequence[str], hub: Hub | None) -> list[ModelSource]:
+    """Return the models in `paths`, also split sets of which the named shard was measured and deleted."""
+    from organs.ingest.measuring import find_measured_set
+    from organs.ingest.sources import find_sources
+
+    sets = {path: found for path in paths if (found := find_measured_set(path)) is not None}
+    others = find_sources([path for path in paths if path not in sets], "measure", hub)
+    return [*dict.fromkeys(source for source in sets.values() if source not in others), *others]
+
+
+def _measure_sources(sources: list[ModelSource], settings: _MeasureSettings) -> tuple[int, int]:
     """Measure and print `sources`; return how many have measured tensors, and how many failed."""
+    form = settings.form
     if form == "csv":
         click.echo(sheet_lines([_csv_keys()]), nl=False)
     failed = measured = 0
     for number, source in enumerate(sources, 1):
         label = f"measure {number}/{len(sources)}"
-        outcome = _measured(source, wanted, label, quiet=form not in ("tensors", "tables"))
+        if source.remote and settings.experts and not _accepts_cost(source, settings):
+            failed += 1
+            continue
+        outcome = _measured(source, settings, label, quiet=form not in ("tensors", "tables"))
         failed += outcome.error is not None
         measured += outcome.model is not None and bool(outcome.model.tensors)
-        _print_measured(outcome, form, tables)
+        _print_measured(outcome, form, settings.tables)
+        _print_set_notes(source, outcome, settings)
     if form in ("tensors", "tables") and measured:
         click.echo(in_lines(_EXPLAINED), err=True)
     return measured, failed
 
 
-def _print_plans(sources: list[ModelSource], wanted: Wanted, *, as_json: bool) -> int:
+def _accepts_cost(source: ModelSource, settings: _MeasureSettings) -> bool:
+    """Print what the measurement of all experts of a model on a server costs; ask if it is much."""
+    from organs.ingest.measuring import plan_reads
+
+    plan = plan_reads(source, settings.wanted, settings.options)
+    click.echo(_plan_text(source, plan), err=True)
+    if settings.yes or (plan.read_bytes <= ASK_FROM_BYTES and plan.reads <= ASK_FROM_REQUESTS):
+        return True
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise click.UsageError("add -y to download this")
+    return click.confirm("Download this?", default=False, err=True)
+
+
+def _print_set_notes(source: ModelSource, outcome: MeasureOutcome, settings: _MeasureSettings) -> None:
+    """Print on stderr which shards are missing, which files were deleted, and where the measurements are kept."""
+    from organs.ingest.measuring import set_journal_path
+
+    if settings.form != "quiet":
+        for path in settings.deleted:
+            click.echo(f"deleted {plain(path)}", err=True)
+    settings.deleted.clear()
+    model = outcome.model
+    journal = set_journal_path(source)
+    if model is None or journal is None or not journal.is_file():
+        return
+    if missing := model.missing_shards:
+        numbers = _some([f"{number:05d}" for number in missing])
+        measured = f"{len(model.files)} of {model.shard_count} shards were measured; missing: {numbers}"
+        click.echo(f"{plain(_label(outcome))}: incomplete: {measured}", err=True)
+    if settings.form != "quiet" and (missing or settings.delete_after):
+        click.echo(f"the measurements are kept in {plain(journal)}", err=True)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN_SHARDS
+    return ", ".join(names[:SHOWN_SHARDS]) + (f" and {more} more" if more > 0 else "")
+
+
+def _print_merged(paths: Sequence[str], form: str, tables: Sequence[str]) -> int:
+    """Print one report of all reports in `paths`, which are outputs of --json."""
+    from organs.ingest.measuring import MeasureOutcome
+    from organs.ingest.merging import merge_models, read_reports
+    from organs.ingest.sources import ModelSource
+    from organs.registry.names import ModelName
+
+    reports = [(plain(path), model) for path in paths for model in read_reports(Path(path))]
+    source = ModelSource(tuple(map(Path, paths)), ModelName("local", "merged"))
+    outcome = MeasureOutcome(source, merge_models(reports), None)
+    if form == "csv":
+        click.echo(sheet_lines([_csv_keys()]), nl=False)
+    _print_measured(outcome, form, tables)
+    assert outcome.model is not None
+    if missing := outcome.model.missing_shards:
+        numbers = _some([f"{number:05d}" for number in missing])
+        click.echo(f"incomplete: {len(missing)} of {outcome.model.shard_count} shards missing: {numbers}", err=True)
+    return 0
+
+
+def _print_plans(sources: list[ModelSource], settings: _MeasureSettings, *, as_json: bool) -> int:
     """Print what a measurement of each source would read."""
     from organs.ingest.measuring import plan_reads
 
     failures: list[OrganError] = []
     for source in sources:
         try:
-            plan = plan_reads(source, wanted)
+            plan = plan_reads(source, settings.wanted, settings.options)
         except OrganError as error:
             failures.append(error)
             click.echo(f"organ: {plain(error)}", err=True)
@@ -509,14 +647,20 @@ def _print_plans(sources: list[ModelSource], wanted: Wanted, *, as_json: bool) -
         if as_json:
             print_json_line({"file": source.locations[0], "files": list(source.locations)} | asdict(plan))
             continue
-        share = f" ({plan.read_bytes / plan.size_bytes:.2%})" if plan.size_bytes else ""
-        known = f", {plan.known_tensors:,} of them measured before" if plan.known_tensors else ""
-        reads = "requests" if source.remote else "reads"
-        click.echo(
-            f"{plain(source.label)}: {plan.tensors:,} tensors{known}; would read {size_text(plan.read_bytes)} of "
-            f"{size_text(plan.size_bytes)}{share} in {plan.reads:,} {reads}"
-        )
+        click.echo(_plan_text(source, plan))
     return exit_status(failures, len(sources))
+
+
+def _plan_text(source: ModelSource, plan: ReadPlan) -> str:
+    share = f" ({plan.read_bytes / plan.size_bytes:.2%})" if plan.size_bytes else ""
+    experts = f" and {plan.experts:,} experts" if plan.experts else ""
+    before = plan.known_tensors + plan.known_experts
+    known = f", {before:,} of them measured before" if before else ""
+    reads = "requests" if source.remote else "reads"
+    return (
+        f"{plain(source.label)}: {plan.tensors:,} tensors{experts}{known}; would read {size_text(plan.read_bytes)} of "
+        f"{size_text(plan.size_bytes)}{share} in {plan.reads:,} {reads}"
+    )
 
 
 def _measure_missing(*, as_json: bool, quiet: bool) -> int:
@@ -540,17 +684,17 @@ def _measure_missing(*, as_json: bool, quiet: bool) -> int:
     return CorruptBlob.exit_code if report.unreadable else 0
 
 
-def _measured(source: ModelSource, wanted: Wanted, label: str, *, quiet: bool) -> MeasureOutcome:
+def _measured(source: ModelSource, settings: _MeasureSettings, label: str, *, quiet: bool) -> MeasureOutcome:
     """Measure `source`. Its progress bar ends before anything is printed."""
     from organs.ingest.measuring import measure_all
     from organs.ingest.sources import source_size_bytes
 
     if source.is_registered:
-        return _stored(source, wanted)
+        return _stored(source, settings.wanted)
     if source.remote:
-        return _measured_remote(source, wanted, label, quiet=quiet)
+        return _measured_remote(source, settings, label, quiet=quiet)
     with progress_bar(label, source_size_bytes(source), quiet=quiet) as advance:
-        (outcome,) = measure_all([source], wanted, advance)
+        (outcome,) = measure_all([source], settings.wanted, advance, settings.options)
     return outcome
 
 
@@ -569,12 +713,12 @@ def _stored(source: ModelSource, wanted: Wanted) -> MeasureOutcome:
             return MeasureOutcome(source, None, error)
 
 
-def _measured_remote(source: ModelSource, wanted: Wanted, label: str, *, quiet: bool) -> MeasureOutcome:
+def _measured_remote(source: ModelSource, settings: _MeasureSettings, label: str, *, quiet: bool) -> MeasureOutcome:
     """Measure files on a server; print how much was downloaded."""
     from organs.ingest.measuring import measure_all
 
     with _download_line(source, label, "measured", quiet=quiet) as advance:
-        (outcome,) = measure_all([source], wanted, advance)
+        (outcome,) = measure_all([source], settings.wanted, advance, settings.options)
     return outcome
 
 
@@ -596,8 +740,19 @@ def _print_measured(outcome: MeasureOutcome, form: str, tables: Sequence[str]) -
         _print_tables(outcome, outcome.model, ("tensors",) if form == "tensors" else tables)
 
 
+def _locations(outcome: MeasureOutcome) -> list[str]:
+    """Return the paths or addresses of the measured files, also of deleted ones; of the source if there are none."""
+    files = () if outcome.model is None else outcome.model.files
+    return [file.location for file in files] or list(outcome.source.locations)
+
+
 def _file(outcome: MeasureOutcome) -> str:
-    return outcome.source.locations[0]
+    return _locations(outcome)[0]
+
+
+def _label(outcome: MeasureOutcome) -> str:
+    first, *others = _locations(outcome)
+    return first + (f" and {len(others)} more shards" if others else "")
 
 
 def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, tables: Sequence[str]) -> None:
@@ -607,7 +762,8 @@ def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, tables: Sequenc
     content = (
         f"{count_text(model.parameters)} parameters in {model.tensor_count} tensors, {size_text(model.size_bytes)}"
     )
-    click.echo(f"{plain(outcome.source.label)}: {plain(model.architecture or 'no architecture')}, {content}")
+    unknown = "architecture not known without shard 1" if 1 in model.missing_shards else "no architecture"
+    click.echo(f"{plain(_label(outcome))}: {plain(model.architecture or unknown)}, {content}")
     if not model.tensors:
         click.echo("no tensor matches --tensor and --type\n" if model.tensor_count else "nothing to measure\n")
         return
@@ -619,10 +775,74 @@ def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, tables: Sequenc
     click.echo(f"mean θ{chosen}: {theta_text(theta)}{part}\n")
     for name in tables or _default_tables(readings):
         if name == "tensors":
-            print_table(_TENSOR_COLUMNS, [_tensor_row(tensor) for tensor in model.tensors], _NUMBERS)
+            print_table(_TENSOR_COLUMNS, [_tensor_row(tensor) for tensor in _rows(model)], _NUMBERS)
         else:
             _print_table(_table_of(name, readings))
         click.echo()
+    if model.experts and "tensors" not in tables:
+        print_table(_STACK_COLUMNS, [_stack_row(stack) for stack in _stacks(model)], _STACK_COLUMNS[1:])
+        click.echo()
+
+
+def _rows(model: MeasuredModel) -> Iterator[MeasuredTensor]:
+    """Yield the tensors of a model; after each stack, its experts."""
+    experts = _by_stack(model)
+    for tensor in model.tensors:
+        yield tensor
+        yield from experts.get(tensor.name, ())
+
+
+def _by_stack(model: MeasuredModel) -> dict[str, list[MeasuredTensor]]:
+    """Return the measured experts by the name of their stack."""
+    experts: dict[str, list[MeasuredTensor]] = {}
+    for expert in model.experts:
+        experts.setdefault(expert.name, []).append(expert)
+    return experts
+
+
+def _stacks(model: MeasuredModel) -> list[dict[str, Any]]:
+    """Return one row for each stack of experts: the distribution of θ over its experts."""
+    from organs.registry.reports.statistics import distribution_of, mean_of
+
+    rows: list[dict[str, Any]] = []
+    for name, experts in _by_stack(model).items():
+        thetas = sorted(
+            (expert.measurement.theta, expert.expert) for expert in experts if expert.measurement.theta is not None
+        )
+        spread = distribution_of(theta for theta, _ in thetas)
+        rows.append(
+            {
+                "tensor": name,
+                "experts_count": len(experts),
+                "measured_count": spread.count,
+                "mean_theta_degrees": spread.mean,
+                "theta_standard_deviation": spread.deviation,
+                "minimum_theta_degrees": spread.minimum,
+                "minimum_expert": thetas[0][1] if thetas else None,
+                "maximum_theta_degrees": spread.maximum,
+                "maximum_expert": thetas[-1][1] if thetas else None,
+                "mean_spectral_signal": mean_of(expert.measurement.spectral_signal for expert in experts),
+            }
+        )
+    return rows
+
+
+def _stack_row(stack: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        stack["tensor"],
+        stack["experts_count"],
+        theta_text(stack["mean_theta_degrees"]),
+        theta_text(stack["theta_standard_deviation"]),
+        theta_text(stack["minimum_theta_degrees"]),
+        _text_or_dash(stack["minimum_expert"]),
+        theta_text(stack["maximum_theta_degrees"]),
+        _text_or_dash(stack["maximum_expert"]),
+        share_text(stack["mean_spectral_signal"]),
+    )
+
+
+def _text_or_dash(value: object) -> str:
+    return "-" if value is None else str(value)
 
 
 def _readings(model: MeasuredModel) -> list[TensorReading]:
@@ -685,7 +905,7 @@ def _tensor_row(tensor: MeasuredTensor) -> tuple[object, ...]:
     if reading.reason and (reading.constant or reading.theta is None):
         notes.append(reading.reason)
     return (
-        tensor.name,
+        tensor.name if tensor.expert is None else f"  expert {tensor.expert}",
         tensor.place.type.value,
         tensor.dtype,
         _shape(tensor),
@@ -707,7 +927,7 @@ def _measured_values(outcome: MeasureOutcome) -> dict[str, Any]:
     model = outcome.model
     about: dict[str, Any] = {
         "file": _file(outcome),
-        "files": list(outcome.source.locations),
+        "files": _locations(outcome),
         "error": None if outcome.error is None else str(outcome.error),
     }
     if model is None:
@@ -725,6 +945,23 @@ def _measured_values(outcome: MeasureOutcome) -> dict[str, Any]:
         "mean_spectral_signal": mean_of(reading.spectral_signal for reading in readings),
         **{name: list(_table_of(name, readings).items) for name in MEASURED_TABLES},
         "tensors": [_tensor_values(tensor) for tensor in model.tensors],
+        "stacks": _stacks(model),
+        "experts": [_tensor_values(expert) for expert in model.experts],
+        "shards_count": model.shard_count,
+        "missing_shards": list(model.missing_shards),
+        "set_tensors_count": model.set_tensor_count,
+        "shards": [_file_values(file) for file in model.files],
+    }
+
+
+def _file_values(file: MeasuredFile) -> dict[str, Any]:
+    return {
+        "file": file.location,
+        "shard": file.shard,
+        "size_bytes": file.size_bytes,
+        "tensors_count": file.tensor_count,
+        "selected_count": file.selected_count,
+        "parameters_count": file.parameters,
     }
 
 
@@ -732,6 +969,7 @@ def _tensor_values(tensor: MeasuredTensor) -> dict[str, Any]:
     place, reading = tensor.place, tensor.measurement
     values: dict[str, Any] = {
         "tensor": tensor.name,
+        "expert": tensor.expert,
         "type": place.type.value,
         "tower": place.tower.value,
         "block": place.block,
@@ -741,13 +979,13 @@ def _tensor_values(tensor: MeasuredTensor) -> dict[str, Any]:
         "elements_count": tensor.elements,
         "size_bytes": tensor.size_bytes,
     }
-    values |= {_RENAMED.get(name, name): getattr(reading, name) for name in _measures()}
+    values |= {name: getattr(reading, member) for member, name in _measures().items()}
     return values | {"fingerprint": None if reading.fingerprint is None else reading.fingerprint.hex()}
 
 
 def _print_rows(outcome: MeasureOutcome, model: MeasuredModel) -> None:
     keys = _csv_keys()
-    rows = ({"file": _file(outcome)} | _tensor_values(tensor) for tensor in model.tensors)
+    rows = ({"file": _file(outcome)} | _tensor_values(tensor) for tensor in _rows(model))
     cells = ([plain(row[key]) if isinstance(row[key], str) else row[key] for key in keys] for row in rows)
     click.echo(sheet_lines(cells), nl=False)
 
@@ -755,19 +993,28 @@ def _print_rows(outcome: MeasureOutcome, model: MeasuredModel) -> None:
 _NO_TENSORS = "there are no tensors"
 _NUMBERS = ("θ", "|Z|", "spectral")
 _TENSOR_COLUMNS = ("tensor", "type", "dtype", "shape", "θ", "|Z|", "spectral", "note")
-_RENAMED = {"theta": "theta_degrees", "sample_size": "sample_count"}
+_STACK_COLUMNS = (
+    *("stack of experts", "experts", "mean θ", "spread", "lowest θ", "of expert", "highest θ", "of expert"),
+    "spectral",
+)
+ASK_FROM_BYTES, ASK_FROM_REQUESTS = 1_000_000_000, 100_000
+"""A download of more bytes or requests for --experts needs a confirmation."""
+SHOWN_SHARDS = 10
+"""The most numbers of missing shards in a message."""
 
 
-def _measures() -> list[str]:
-    """Return the members of a measurement that are printed."""
+def _measures() -> dict[str, str]:
+    """Return the members of a measurement that are printed, with their names in JSON and CSV."""
+    from organs.ingest.merging import JSON_NAMES
     from organs.registry.measure import Measurement
 
-    return [field.name for field in fields(Measurement) if field.name != "fingerprint"]
+    names = [member.name for member in fields(Measurement) if member.name != "fingerprint"]
+    return {name: JSON_NAMES.get(name, name) for name in names}
 
 
 def _csv_keys() -> list[str]:
-    place = ("file", "tensor", "type", "tower", "block", "slot", "dtype", "shape", "elements_count", "size_bytes")
-    return [*place, *(_RENAMED.get(name, name) for name in _measures())]
+    place = ("file", "tensor", "expert", "type", "tower", "block", "slot", "dtype", "shape")
+    return [*place, "elements_count", "size_bytes", *_measures().values()]
 
 
 @click.command()

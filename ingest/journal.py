@@ -1,35 +1,80 @@
-"""The journal of an interrupted measurement: the next run with the same source continues after it."""
+"""The journal of a measurement that is not complete: the next run with the same source continues after it.
+
+A run can be incomplete because it was interrupted, or because shards of a split set are missing.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple
 
 import msgspec
 import platformdirs
 
-from organs.registry.errors import Busy, StoreUnwritable
+from organs.registry.errors import BadSource, Busy, StoreUnwritable
 from organs.registry.measure import Measurement
 from organs.registry.measure.spectral import METHOD as SPECTRAL_METHOD
 from organs.registry.measure.zmeasure import METHOD as Z_METHOD
 
-LINE_MAX_BYTES = 64 * 1024
-_FORMAT = f"organ measure 1 {Z_METHOD} {SPECTRAL_METHOD}"
-
-Key: TypeAlias = tuple[str, str]
-"""The version of a file (see `file_version`), and the name of a tensor."""
+LINE_MAX_BYTES = 1024 * 1024
+_FORMAT = f"organ measure 2 {Z_METHOD} {SPECTRAL_METHOD}"
 
 
-class _Line(msgspec.Struct, frozen=True):
+class Key(NamedTuple):
+    """The key of a measurement."""
+
+    file: str
+    """The version of a file (see `file_version`)."""
+    tensor: str
+    expert: int | None = None
+    """The number of an expert in the tensor, from 0; None for the whole tensor."""
+
+
+class Entry(msgspec.Struct, frozen=True, tag="tensor"):
+    """A measured tensor, or a measured expert of it."""
+
     file: str
     tensor: str
+    expert: int | None
+    position: int
+    """The place of the tensor in its file, from 0."""
+    dtype: str
+    shape: tuple[int, ...]
+    """Row length first; that of the expert if it is one."""
     measurement: Measurement
+
+    @property
+    def key(self) -> Key:
+        return Key(self.file, self.tensor, self.expert)
+
+
+class ShardEntry(msgspec.Struct, frozen=True, kw_only=True, tag="shard"):
+    """A shard of which measurements are in the journal; the shard itself may be deleted."""
+
+    file: str
+    """The version of the file."""
+    location: str
+    number: int
+    """From 1."""
+    shard_count: int
+    """The number of shards of the complete set."""
+    set_tensor_count: int | None
+    """The number of tensors in the complete set, as the header states it."""
+    tensors_sha256: str
+    """A digest of the names, types and shapes of its tensors."""
+    tensor_count: int
+    expert_count: int
+    """The number of experts in its stacks of experts."""
+    parameters: int
+    size_bytes: int
+    architecture: str | None
+    title: str | None
 
 
 def journal_path(sources: Sequence[str]) -> Path:
@@ -47,31 +92,57 @@ def file_version(address: str, size_bytes: int, version: str) -> str:
 class Journal:
     """The measurements of a run so far. Each is written at once, so a run that is killed loses at most one."""
 
-    known: dict[Key, Measurement]
-    """The measurements of earlier runs."""
-    _path: Path
+    known: dict[Key, Entry]
+    """The measurements of earlier runs and of this run."""
+    shards: dict[int, ShardEntry]
+    """The shards by number; of several versions of one shard, the last."""
+    path: Path
     _descriptor: int
 
-    def add(self, key: Key, measurement: Measurement) -> None:
-        """Write a measurement; raises StoreUnwritable."""
-        line = msgspec.json.encode(_Line(*key, measurement)) + b"\n"
+    def add(self, entry: Entry) -> None:
+        """Write a measurement; raises StoreUnwritable. Several threads may call it."""
+        self._write(entry)
+        self.known[entry.key] = entry
+
+    def add_shard(self, entry: ShardEntry) -> None:
+        """Write a shard; raises StoreUnwritable."""
+        self._write(entry)
+        self.shards[entry.number] = entry
+
+    def sync(self) -> None:
+        """Make all that was written durable; raises StoreUnwritable."""
         try:
-            os.write(self._descriptor, line)
+            os.fsync(self._descriptor)
+            folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
         except OSError as error:
-            raise StoreUnwritable(f"the journal cannot be written: {error.strerror}") from error
+            raise StoreUnwritable(f"{self.path}: {error.strerror}") from error
 
     def delete(self) -> None:
         """Delete the journal: all its measurements were used."""
         with suppress(OSError):
-            self._path.unlink()
+            self.path.unlink()
+
+    def _write(self, entry: Entry | ShardEntry) -> None:
+        line = msgspec.json.encode(entry) + b"\n"
+        try:
+            written = os.write(self._descriptor, line)
+        except OSError as error:
+            raise StoreUnwritable(f"the journal cannot be written: {error.strerror}") from error
+        if written < len(line):
+            raise StoreUnwritable("the journal cannot be written: the disk is full")
 
 
 @contextmanager
-def open_journal(path: Path) -> Iterator[Journal]:
+def open_journal(path: Path, *, is_kept: bool = False) -> Iterator[Journal]:
     """Open the journal at `path`, or create it.
 
-    A journal of other methods, and an incomplete last line, are discarded. Raises Busy if another process measures the
-    same source, StoreUnwritable.
+    An incomplete last line is discarded, and a journal of other methods too; if `is_kept`, such a journal raises
+    BadSource, because the measured files may be deleted. Raises Busy if another process measures the same source,
+    StoreUnwritable.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -83,35 +154,48 @@ def open_journal(path: Path) -> Iterator[Journal]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise Busy("another process measures this source: wait until it is done") from error
-        known, size_bytes = _read_lines(path)
-        file.truncate(size_bytes)
-        if not size_bytes:
+        lines = _read_lines(path)
+        if is_kept and not lines.size_bytes and os.fstat(descriptor).st_size > len(_FORMAT) + 1:
+            raise BadSource(f"{path}: this journal is of another version of the program; move it away to start again")
+        file.truncate(lines.size_bytes)
+        if not lines.size_bytes:
             file.write(_FORMAT.encode() + b"\n")
-        yield Journal(known, path, descriptor)
+        yield Journal(lines.known, lines.shards, path, descriptor)
 
 
-def read_journal(path: Path) -> dict[Key, Measurement]:
+def read_journal(path: Path) -> Mapping[Key, Entry]:
     """Return the measurements in the journal at `path`; none if there is no journal."""
     try:
-        return _read_lines(path)[0]
+        return _read_lines(path).known
     except OSError:
         return {}
 
 
-def _read_lines(path: Path) -> tuple[dict[Key, Measurement], int]:
-    """Return the measurements in the valid lines at the beginning, and the size of these lines in bytes."""
-    known: dict[Key, Measurement] = {}
-    decoder = msgspec.json.Decoder(_Line)
+class _Lines(NamedTuple):
+    known: dict[Key, Entry]
+    shards: dict[int, ShardEntry]
+    size_bytes: int
+    """The size of the valid lines at the beginning."""
+
+
+def _read_lines(path: Path) -> _Lines:
+    """Return the valid lines at the beginning of a journal."""
+    known: dict[Key, Entry] = {}
+    shards: dict[int, ShardEntry] = {}
+    decoder = msgspec.json.Decoder(Entry | ShardEntry)
     with path.open("rb") as file:
         first = file.readline(LINE_MAX_BYTES)
         if first != _FORMAT.encode() + b"\n":
-            return {}, 0
+            return _Lines({}, {}, 0)
         size_bytes = len(first)
         while (line := file.readline(LINE_MAX_BYTES)).endswith(b"\n"):
             try:
                 entry = decoder.decode(line)
             except msgspec.DecodeError:
                 break
-            known[entry.file, entry.tensor] = entry.measurement
+            if isinstance(entry, ShardEntry):
+                shards[entry.number] = entry
+            else:
+                known[entry.key] = entry
             size_bytes += len(line)
-    return known, size_bytes
+    return _Lines(known, shards, size_bytes)

@@ -1,34 +1,67 @@
-"""Measurement of the tensors of files without a registry. Nothing is stored."""
+"""Measurement of the tensors of files without a registry. Nothing is stored, except in a journal.
+
+A split set of which shards are missing is measured too. Its measurements stay in a journal in the user's cache folder,
+until the last shard was measured in any later run. So a large model can be measured with room for one shard.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache, partial
+from itertools import islice
+from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from organs.ingest.dissect import OpenGguf
-from organs.ingest.journal import Journal, Key, file_version, journal_path, open_journal, read_journal
-from organs.ingest.sources import ModelSource, open_headers
+from organs.ingest.dissect import OpenGguf, check_tensor_sizes
+from organs.ingest.files import FileIdentity, FileSource
+from organs.ingest.journal import (
+    Entry,
+    Journal,
+    Key,
+    ShardEntry,
+    file_version,
+    journal_path,
+    open_journal,
+    read_journal,
+)
+from organs.ingest.sources import ModelSource, in_order, open_headers
 from organs.ingest.tasks import Progress
 from organs.registry.anatomy import Place, place_of
-from organs.registry.errors import OrganError
-from organs.registry.gguf import TensorInfo
+from organs.registry.errors import BadSource, BadSplit, OrganError, StoreUnwritable
+from organs.registry.experts import expert_count
+from organs.registry.gguf import DType, TensorInfo, dtype_by_name
+from organs.registry.gguf.split import (
+    REASONS_MAX,
+    SHARDS_MAX,
+    SPLIT_COUNT_KEY,
+    SPLIT_NUMBER_KEY,
+    SPLIT_TENSORS_KEY,
+    ShardName,
+    is_shard,
+    parse_shard_name,
+)
 from organs.registry.measure import Measurement, measure, required_reads
+from organs.registry.names import ModelName, name_from_text
 
 WAITING_THREADS = 2
 """Additional threads that wait for a server."""
+RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE = 1e-4, 1e-4
+"""Measurements of the same bytes on two machines differ by less."""
 Wanted = Callable[[str, Place], bool]
 """Returns whether to measure the tensor of that name and place."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTensor:
-    """A tensor with its place and its measurement. `shape` has the row length first."""
+    """A tensor, or an expert of a stack, with its place and its measurement. `shape` has the row length first."""
 
     name: str
     place: Place
@@ -37,6 +70,23 @@ class MeasuredTensor:
     elements: int
     size_bytes: int
     measurement: Measurement
+    expert: int | None = None
+    """The number of the expert in the tensor, from 0; None for the whole tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredFile:
+    """One file of a measured model."""
+
+    location: str = field(compare=False)
+    size_bytes: int
+    tensor_count: int
+    """Number of all its tensors, selected or not."""
+    selected_count: int
+    """Number of its tensors among those of the model."""
+    parameters: int
+    shard: int = 1
+    """The number of the shard, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +102,20 @@ class MeasuredModel:
     parameters: int
     """Number of values of all its tensors, selected or not."""
     tensors: tuple[MeasuredTensor, ...]
+    experts: tuple[MeasuredTensor, ...] = ()
+    """The experts of the stacks among `tensors`, if they were measured one by one."""
+    files: tuple[MeasuredFile, ...] = ()
+    """The measured files, in their order."""
+    shard_count: int = 1
+    """Number of the shards of the complete model."""
+    set_tensor_count: int | None = None
+    """Number of the tensors of the complete model, as the header of a shard states it."""
+
+    @property
+    def missing_shards(self) -> tuple[int, ...]:
+        """The numbers of the shards that were not measured, from 1."""
+        present = {file.shard for file in self.files}
+        return tuple(number for number in range(1, self.shard_count + 1) if number not in present)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +125,21 @@ class MeasureOutcome:
     source: ModelSource
     model: MeasuredModel | None
     error: OrganError | None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureOptions:
+    """What a measurement does besides measuring tensors."""
+
+    experts: bool = False
+    """Also measure each expert of each stack of experts, as a matrix of its own."""
+    delete_after: bool = False
+    """Delete each local shard when all its measurements are durable in the journal."""
+    on_delete: Callable[[Path], None] = lambda _path: None
+    """Called for each deleted file."""
+
+
+NO_OPTIONS = MeasureOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,137 +155,464 @@ class ReadPlan:
     reads: int
     """Number of reads, which are requests if the files are on a server."""
     read_bytes: int
+    experts: int = 0
+    """Number of the experts that are measured one by one."""
+    known_experts: int = 0
 
 
 def measure_all(
-    sources: Iterable[ModelSource], wanted: Wanted | None = None, progress: Progress | None = None
+    sources: Iterable[ModelSource],
+    wanted: Wanted | None = None,
+    progress: Progress | None = None,
+    options: MeasureOptions = NO_OPTIONS,
 ) -> Iterator[MeasureOutcome]:
     """Measure `sources` one after another; an error does not stop the next one."""
     for source in sources:
         try:
-            yield MeasureOutcome(source, measure_model(source, wanted, progress), None)
+            yield MeasureOutcome(source, measure_model(source, wanted, progress, options), None)
         except OrganError as error:
             yield MeasureOutcome(source, None, error)
 
 
-def measure_model(source: ModelSource, wanted: Wanted | None = None, progress: Progress | None = None) -> MeasuredModel:
+def measure_model(
+    source: ModelSource,
+    wanted: Wanted | None = None,
+    progress: Progress | None = None,
+    options: MeasureOptions = NO_OPTIONS,
+) -> MeasuredModel:
     """Measure the tensors of one model, in threads; raises BadInput for invalid files.
 
     Memory does not depend on the size of tensors: a limited sample of each is read. `progress` is called with the
     number of newly processed bytes; their sum is the size of the source. Measurements of files on a server are kept in
     a journal until all are done: after an interruption, the next call continues. Raises Unreachable, NotFound,
     NotAllowed for these.
+
+    If shards are missing on the disk, those that are there are measured, and their measurements are kept. The result
+    has all shards that were measured in this and in earlier calls. Raises BadSplit for shards of different models.
     """
+    selection = _Selection(wanted, options.experts)
     report_progress = progress or _no_progress
+    if options.delete_after:
+        _check_deletable(source)
     with ExitStack() as opened:
-        files = open_headers(opened, source)
-        journal = opened.enter_context(open_journal(journal_path(source.locations))) if source.remote else None
-        tensors = [_Selected(file, tensor) for file in files for tensor in file.header.tensors]
-        selected = [item for item in tensors if item.is_wanted(wanted)]
-        reported_bytes = 0
-        measured: list[MeasuredTensor] = []
-        for result in _measure_in_threads(selected, journal):
-            measured.append(result)
-            reported_bytes += result.size_bytes
-            report_progress(result.size_bytes)
-        for file in files:
-            file.source.check_unchanged()
-        if journal is not None and journal.known.keys() <= {item.key for item in selected}:
-            journal.delete()  # the journal of a larger selection stays for the run that continues it
-    report_progress(max(sum(file.header.file_size_bytes for file in files) - reported_bytes, 0))
-    return MeasuredModel(
-        architecture=files[0].header.architecture,
-        title=files[0].header.text("general.name"),
-        size_bytes=sum(file.header.file_size_bytes for file in files),
-        tensor_count=len(tensors),
-        parameters=sum(item.tensor.elements for item in tensors),
-        tensors=tuple(measured),
-    )
+        files = open_headers(opened, _present(source))
+        path = set_journal_path(source)
+        if path is not None and (options.delete_after or _lacks_shards(files)):
+            return _measure_set(source, files, path, selection, options, report_progress)
+        return _measure_files(opened, source, in_order(source.name.name, files), selection, report_progress)
 
 
-def plan_reads(source: ModelSource, wanted: Wanted | None = None) -> ReadPlan:
+def plan_reads(source: ModelSource, wanted: Wanted | None = None, options: MeasureOptions = NO_OPTIONS) -> ReadPlan:
     """Return what `measure_model` would read of `source`; only the headers are read. Raises as `measure_model`."""
-    from organs.registry.client.ranges import merged  # with urllib3, which local files do not need
-
+    selection = _Selection(wanted, options.experts)
     with ExitStack() as opened:
-        files = open_headers(opened, source)
-        known = read_journal(journal_path(source.locations)) if source.remote else {}
-        items = [_Selected(file, tensor) for file in files for tensor in file.header.tensors]
-        selected = [item for item in items if item.is_wanted(wanted)]
-        missing = [item for item in selected if item.key not in known]
-        reads = [span for item in missing for span in (merged(item.spans) if source.remote else item.spans)]
+        files = open_headers(opened, _present(source))
+        path = set_journal_path(source)
+        if path is None or not _lacks_shards(files):
+            files = in_order(source.name.name, files)
+            path = journal_path(source.locations) if source.remote else path if options.delete_after else None
+        known = {} if path is None else read_journal(path)
+        items = [item for file in files for item in selection.items(file)]
+        missing = [item for item in items if item.key not in known]
+        costs = [_read_cost(item.shape, item.tensor.dtype, bool(source.remote)) for item in missing]
+        experts = sum(item.expert is not None for item in items)
+        missing_experts = sum(item.expert is not None for item in missing)
         return ReadPlan(
             size_bytes=sum(file.header.file_size_bytes for file in files),
-            tensors=len(selected),
-            known_tensors=len(selected) - len(missing),
-            reads=len(reads),
-            read_bytes=sum(size for _, size in reads),
+            tensors=len(items) - experts,
+            known_tensors=len(items) - experts - len(missing) + missing_experts,
+            reads=sum(reads for reads, _ in costs),
+            read_bytes=sum(size for _, size in costs),
+            experts=experts,
+            known_experts=experts - missing_experts,
         )
+
+
+@lru_cache(maxsize=4096)
+def _read_cost(shape: tuple[int, ...], dtype: DType, is_remote: bool) -> tuple[int, int]:
+    """Return the number of the reads of a measurement, and their size in bytes."""
+    spans: Sequence[tuple[int, int]] = required_reads(shape, dtype)
+    if is_remote:
+        from organs.registry.client.ranges import merged  # with urllib3, which local files do not need
+
+        spans = merged(spans)
+    return len(spans), sum(size for _, size in spans)
+
+
+def _experts_in(tensor: TensorInfo) -> int:
+    """Return the number of experts of a stack; 0 for other tensors."""
+    return expert_count(place_of(tensor.name), tensor.shape, tensor.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class _Selected:
-    """A tensor to measure, with its file."""
+    """A tensor or an expert to measure, with its file."""
 
     file: OpenGguf
     tensor: TensorInfo
-
-    def is_wanted(self, wanted: Wanted | None) -> bool:
-        return wanted is None or wanted(self.tensor.name, place_of(self.tensor.name))
+    position: int
+    """The place of the tensor in its file."""
+    expert: int | None
+    progress_bytes: int
+    """The bytes that are processed when it is measured."""
 
     @property
     def key(self) -> Key:
         """The key of its measurement in the journal."""
-        source = self.file.source
-        return file_version(source.name, source.size_bytes, source.version), self.tensor.name
+        return Key(version_of(self.file), self.tensor.name, self.expert)
 
     @property
-    def spans(self) -> tuple[tuple[int, int], ...]:
-        """The reads of its measurement, relative to its start."""
-        return required_reads(self.tensor.shape, self.tensor.dtype)
+    def shape(self) -> tuple[int, ...]:
+        return self.tensor.shape if self.expert is None else self.tensor.shape[:2]
 
     def measure(self) -> Measurement:
         """Read its sample, with all reads at once, and measure it."""
         begin = self.file.tensor_span(self.tensor).offset
-        spans = list(dict.fromkeys(self.spans))
+        begin += (self.expert or 0) * self.tensor.dtype.size_bytes(math.prod(self.shape))
+        spans = list(dict.fromkeys(required_reads(self.shape, self.tensor.dtype)))
         data = self.file.source.read_ranges([(begin + offset, size) for offset, size in spans])
         sample = dict(zip(spans, data, strict=True))
-        return measure(lambda offset, size: sample[offset, size], self.tensor.shape, self.tensor.dtype)
+        return measure(lambda offset, size: sample[offset, size], self.shape, self.tensor.dtype)
 
-    def result(self, measurement: Measurement) -> MeasuredTensor:
-        tensor = self.tensor
-        return MeasuredTensor(
-            name=tensor.name,
-            place=place_of(tensor.name),
-            dtype=tensor.dtype.name,
-            shape=tensor.shape,
-            elements=tensor.elements,
-            size_bytes=tensor.size_bytes,
-            measurement=measurement,
+    def entry(self, measurement: Measurement) -> Entry:
+        return Entry(*self.key, self.position, self.tensor.dtype.name, self.shape, measurement)
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """The tensors to measure."""
+
+    wanted: Wanted | None
+    experts: bool
+
+    def has(self, name: str) -> bool:
+        """Return whether the tensor `name` is to be measured."""
+        return self.wanted is None or self.wanted(name, place_of(name))
+
+    def items(self, file: OpenGguf) -> list[_Selected]:
+        """Return the selected tensors of a file in order; after each stack, its experts if they are measured."""
+        items = []
+        for position, tensor in enumerate(file.header.tensors):
+            if not self.has(tensor.name):
+                continue
+            experts = _experts_in(tensor) if self.experts else 0
+            items.append(_Selected(file, tensor, position, None, 0 if experts else tensor.size_bytes))
+            each = tensor.size_bytes // experts if experts else 0
+            items += [_Selected(file, tensor, position, number, each) for number in range(experts)]
+        return items
+
+
+def version_of(file: OpenGguf) -> str:
+    """Return a digest that changes when the file is written."""
+    source = file.source
+    return file_version(source.name, source.size_bytes, source.version)
+
+
+def _measure_files(
+    opened: ExitStack,
+    source: ModelSource,
+    files: Sequence[OpenGguf],
+    selection: _Selection,
+    report_progress: Progress,
+) -> MeasuredModel:
+    """Measure all files of a model."""
+    journal = opened.enter_context(open_journal(journal_path(source.locations))) if source.remote else None
+    selected = [selection.items(file) for file in files]
+    before = set() if journal is None else set(journal.known)
+    entries = iter(list(_measure_in_threads([item for items in selected for item in items], journal, report_progress)))
+    measured = [list(islice(entries, len(items))) for items in selected]
+    for file in files:
+        file.source.check_unchanged()
+    if journal is not None and before <= {item.key for items in selected for item in items}:
+        journal.delete()  # the journal of a larger selection stays for the run that continues it
+    shards = [_shard_entry(file, number) for number, file in enumerate(files, 1)]
+    total = sum(file.header.file_size_bytes for file in files)
+    report_progress(max(total - sum(item.progress_bytes for items in selected for item in items), 0))
+    return _model(list(zip(shards, measured, strict=True)))
+
+
+def _model(shards: Sequence[tuple[ShardEntry, Sequence[Entry]]]) -> MeasuredModel:
+    """Return a model from its files in order, each with its measured tensors and experts in order."""
+    measured = [(shard, [_tensor(entry) for entry in entries]) for shard, entries in shards]
+    files = tuple(
+        MeasuredFile(
+            location=shard.location,
+            size_bytes=shard.size_bytes,
+            tensor_count=shard.tensor_count,
+            selected_count=sum(tensor.expert is None for tensor in tensors),
+            parameters=shard.parameters,
+            shard=shard.number,
         )
+        for shard, tensors in measured
+    )
+    return MeasuredModel(
+        architecture=next((shard.architecture for shard, _ in shards if shard.architecture is not None), None),
+        title=next((shard.title for shard, _ in shards if shard.title is not None), None),
+        size_bytes=sum(file.size_bytes for file in files),
+        tensor_count=sum(file.tensor_count for file in files),
+        parameters=sum(file.parameters for file in files),
+        tensors=tuple(tensor for _, tensors in measured for tensor in tensors if tensor.expert is None),
+        experts=tuple(tensor for _, tensors in measured for tensor in tensors if tensor.expert is not None),
+        files=files,
+        shard_count=shards[0][0].shard_count if shards else 1,
+        set_tensor_count=shards[0][0].set_tensor_count if shards else None,
+    )
 
 
-def _measure_in_threads(selected: list[_Selected], journal: Journal | None) -> Iterator[MeasuredTensor]:
+def _tensor(entry: Entry) -> MeasuredTensor:
+    elements = math.prod(entry.shape)
+    return MeasuredTensor(
+        name=entry.tensor,
+        place=place_of(entry.tensor),
+        dtype=entry.dtype,
+        shape=entry.shape,
+        elements=elements,
+        size_bytes=dtype_by_name(entry.dtype).size_bytes(elements),
+        measurement=entry.measurement,
+        expert=entry.expert,
+    )
+
+
+def _measure_in_threads(
+    selected: Sequence[_Selected], journal: Journal | None, report_progress: Progress
+) -> Iterator[Entry]:
     """Yield the measured tensors in order. There is one thread for each processor, and more to wait for a server."""
     threads = max(2, os.cpu_count() or 2) + (0 if journal is None else WAITING_THREADS)
     workers = ThreadPoolExecutor(threads, thread_name_prefix="measure")
     try:
         with threadpool_limits(1, "blas"):  # the threads of `workers` already use all processors
-            yield from workers.map(partial(_measure_tensor, journal), selected)
+            for item, entry in zip(selected, workers.map(partial(_measure_one, journal), selected), strict=True):
+                report_progress(item.progress_bytes)
+                yield entry
     finally:
         workers.shutdown(cancel_futures=True)  # after Ctrl-C, tasks that have not begun are dropped
 
 
-def _measure_tensor(journal: Journal | None, item: _Selected) -> MeasuredTensor:
+def _measure_one(journal: Journal | None, item: _Selected) -> Entry:
     if journal is None:
-        return item.result(item.measure())
-    measurement = journal.known.get(item.key)
-    if measurement is None:
-        measurement = item.measure()
-        if item.file.source.version:  # without it, a later run cannot know whether the file is the same
-            journal.add(item.key, measurement)
-    return item.result(measurement)
+        return item.entry(item.measure())
+    known = journal.known.get(item.key)
+    if known is not None:
+        return known
+    entry = item.entry(item.measure())
+    if item.file.source.version:  # without it, a later run cannot know whether the file is the same
+        journal.add(entry)
+    return entry
 
 
 def _no_progress(_size_bytes: int) -> None:
     """Ignore progress."""
+
+
+def set_journal_path(source: ModelSource) -> Path | None:
+    """Return the path of the journal for a split set on the disk, complete or not; None for other sources."""
+    if source.remote or not source.paths:
+        return None
+    path = source.paths[0]
+    shard = parse_shard_name(path.name)
+    if shard is None:
+        return None
+    return journal_path(["set", str(path.parent.resolve() / shard.stem), str(shard.count)])
+
+
+def find_measured_set(argument: str) -> ModelSource | None:
+    """Return the split set to which the deleted shard `argument` belongs, if it has a journal; else None."""
+    path = Path(argument)
+    shard = parse_shard_name(path.name)
+    if shard is None or os.path.lexists(path):
+        return None
+    names = [str(ShardName(shard.stem, number, shard.count)) for number in range(1, min(shard.count, SHARDS_MAX) + 1)]
+    paths = tuple(path.with_name(name) for name in names if path.with_name(name).is_file()) or (path,)
+    source = ModelSource(paths, ModelName("local", name_from_text(shard.stem)))
+    journal = set_journal_path(source)
+    return source if journal is not None and journal.is_file() else None
+
+
+def _present(source: ModelSource) -> ModelSource:
+    """Return a source without the shards that are not on the disk, if measurements of its set are in a journal."""
+    journal = set_journal_path(source)
+    if journal is None or not journal.is_file():
+        return source
+    return replace(source, paths=tuple(path for path in source.paths if os.path.lexists(path)))
+
+
+def _lacks_shards(files: Sequence[OpenGguf]) -> bool:
+    """Return whether the files are some of the shards of a model."""
+    return not files or (is_shard(files[0].header) and len(files) < (files[0].header.integer(SPLIT_COUNT_KEY) or 0))
+
+
+def _shard_entry(file: OpenGguf, number: int) -> ShardEntry:
+    """Return what is known of a file from its header; `number` is that of the shard, from 1."""
+    header = file.header
+    table = "\n".join(f"{tensor.name} {tensor.dtype.name} {tensor.shape}" for tensor in header.tensors)
+    return ShardEntry(
+        file=version_of(file),
+        location=file.source.name,
+        number=number,
+        shard_count=(header.integer(SPLIT_COUNT_KEY) or 1) if is_shard(header) else 1,
+        set_tensor_count=header.integer(SPLIT_TENSORS_KEY) if is_shard(header) else None,
+        tensors_sha256=hashlib.sha256(table.encode("utf-8", "surrogateescape")).hexdigest(),
+        tensor_count=len(header.tensors),
+        expert_count=sum(map(_experts_in, header.tensors)),
+        parameters=sum(tensor.elements for tensor in header.tensors),
+        size_bytes=header.file_size_bytes,
+        architecture=header.architecture,
+        title=header.text("general.name"),
+    )
+
+
+def _measure_set(
+    source: ModelSource,
+    files: Sequence[OpenGguf],
+    path: Path,
+    selection: _Selection,
+    options: MeasureOptions,
+    report_progress: Progress,
+) -> MeasuredModel:
+    """Measure the shards that are on the disk, one after another; return all that were measured in any run."""
+    name = source.name.name
+    check_tensor_sizes(name, (tensor.size_bytes for file in files for tensor in file.header.tensors))
+    present = _by_number(name, files)
+    with open_journal(path, is_kept=True) as journal:
+        earlier = dict(journal.shards)
+        new = {number: _shard_entry(file, number) for number, file in present.items()}
+        _check_set(name, journal, new)
+        measured: dict[int, list[Entry]] = {}
+        for number, file in present.items():
+            measured[number] = _measure_shard(file, selection, journal, report_progress)
+            _check_repeated(name, measured[number], earlier.get(number), journal)
+            if earlier.get(number) != new[number]:
+                journal.add_shard(new[number])
+            if options.delete_after and _is_measured(file, selection, journal):
+                journal.sync()
+                _delete(file)
+                options.on_delete(Path(file.source.path))
+        for number, shard in earlier.items():
+            if number not in present and (entries := _kept_entries(shard, selection, journal)) is not None:
+                measured[number] = entries
+        if not measured:
+            raise BadSource(f"{source.label}: no shard is on the disk, and none was measured completely before")
+        model = _model([(journal.shards[number], measured[number]) for number in sorted(measured)])
+    if not model.missing_shards and model.set_tensor_count not in (None, model.tensor_count):
+        raise _mixed(name, path, f"{model.set_tensor_count} tensors announced, but there are {model.tensor_count}")
+    return model
+
+
+def _by_number(name: str, files: Sequence[OpenGguf]) -> dict[int, OpenGguf]:
+    """Return the shards by number, from 1, in their order; raises BadSplit."""
+    shards: dict[int, OpenGguf] = {}
+    reasons = []
+    for file in files:
+        count, index = file.header.integer(SPLIT_COUNT_KEY), file.header.integer(SPLIT_NUMBER_KEY)
+        label = file.source.path.name
+        if count is None or index is None or not 0 <= index < count <= SHARDS_MAX:
+            reasons.append(f"{label} is not a shard by its header")
+        elif index + 1 in shards:
+            reasons.append(f"{label} repeats shard {index + 1}")
+        else:
+            shards[index + 1] = file
+    if reasons:
+        raise BadSplit(name, reasons[:REASONS_MAX])
+    return dict(sorted(shards.items()))
+
+
+def _check_set(name: str, journal: Journal, new: Mapping[int, ShardEntry]) -> None:
+    """Raise BadSplit if the shards, with those of earlier runs, cannot be of one model."""
+    shards = [*(shard for number, shard in journal.shards.items() if number not in new), *new.values()]
+    reasons = []
+    for what, values in (
+        ("numbers of shards", {shard.shard_count for shard in shards}),
+        ("numbers of tensors", {shard.set_tensor_count for shard in shards}),
+        ("architectures", {shard.architecture for shard in shards if shard.architecture is not None}),
+    ):
+        if len(values) > 1:
+            reasons.append(f"its shards state different {what}")
+    for number, shard in new.items():
+        before = journal.shards.get(number)
+        if before is not None and before.tensors_sha256 != shard.tensors_sha256:
+            reasons.append(f"shard {number} has other tensors than when it was measured before")
+    if reasons:
+        raise _mixed(name, journal.path, *reasons)
+
+
+def _mixed(name: str, journal: Path, *reasons: str) -> BadSplit:
+    return BadSplit(name, [*reasons, f"to discard the earlier measurements, delete {journal}"])
+
+
+def _measure_shard(file: OpenGguf, selection: _Selection, journal: Journal, report_progress: Progress) -> list[Entry]:
+    items = selection.items(file)
+    entries = list(_measure_in_threads(items, journal, report_progress))
+    file.source.check_unchanged()
+    report_progress(max(file.header.file_size_bytes - sum(item.progress_bytes for item in items), 0))
+    return entries
+
+
+def _check_repeated(name: str, entries: Sequence[Entry], earlier: ShardEntry | None, journal: Journal) -> None:
+    """Raise BadSplit if another version of a shard was measured before, and its measurements were others."""
+    if earlier is None:
+        return
+    for entry in entries:
+        before = journal.known.get(Key(earlier.file, entry.tensor, entry.expert))
+        if before is not None and not is_equal(before.measurement, entry.measurement):
+            raise _mixed(
+                name, journal.path, f"shard {earlier.number} has other weights than when it was measured before"
+            )
+
+
+def is_equal(one: Measurement, other: Measurement) -> bool:
+    """Return whether two measurements can be of the same bytes: equal up to the differences between machines."""
+    for member in fields(Measurement):
+        first, second = getattr(one, member.name), getattr(other, member.name)
+        if member.name == "nonfinite" and None in (first, second):
+            continue  # only the measurement of all data has it
+        if isinstance(first, float) and isinstance(second, float):
+            if not math.isclose(first, second, rel_tol=RELATIVE_TOLERANCE, abs_tol=ABSOLUTE_TOLERANCE):
+                return False
+        elif first != second:
+            return False
+    return True
+
+
+def _is_measured(file: OpenGguf, selection: _Selection, journal: Journal) -> bool:
+    """Return whether the journal has all tensors of a file, and all its experts if they are measured."""
+    return all(item.key in journal.known for item in _Selection(None, selection.experts).items(file))
+
+
+def _kept_entries(shard: ShardEntry, selection: _Selection, journal: Journal) -> list[Entry] | None:
+    """Return the selected measurements of a shard that is not on the disk; None if it was not measured completely."""
+    entries = [entry for entry in journal.known.values() if entry.file == shard.file]
+    experts = sum(entry.expert is not None for entry in entries)
+    if len(entries) - experts != shard.tensor_count or (selection.experts and experts != shard.expert_count):
+        return None
+    entries.sort(key=lambda entry: (entry.position, -1 if entry.expert is None else entry.expert))
+    return [entry for entry in entries if selection.has(entry.tensor) and (entry.expert is None or selection.experts)]
+
+
+def _check_deletable(source: ModelSource) -> None:
+    """Raise BadSource unless all files of `source` are regular files and shards by name."""
+    if source.remote:
+        raise BadSource(f"{source.label}: only files on this machine can be deleted after their measurement")
+    for path in source.paths:
+        try:
+            is_regular = stat.S_ISREG(os.lstat(path).st_mode)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise BadSource(f"{path}: {error.strerror}") from error
+        if parse_shard_name(path.name) is None:
+            raise BadSource(f"{path}: not a shard of a split model; only shards are deleted after their measurement")
+        if not is_regular:
+            raise BadSource(f"{path}: not a regular file, so it would not be deleted; nothing was measured")
+
+
+def _delete(file: OpenGguf) -> None:
+    """Delete a shard, if its path still is the file that was measured, and release its space."""
+    source = file.source
+    assert isinstance(source, FileSource), "_check_deletable accepts regular files only"
+    try:
+        if FileIdentity.of(os.lstat(source.path)) != source.identity:
+            raise BadSource(f"{source.path}: changed while it was measured; it was not deleted")
+        os.unlink(source.path)
+    except OSError as error:
+        raise StoreUnwritable(f"{source.path}: cannot be deleted: {error.strerror}") from error
+    source.close()  # the space is free when no process has the file open

@@ -197,10 +197,13 @@ def open_unordered(opened: ExitStack, source: ModelSource) -> list[DissectedFile
 
 
 def open_headers(opened: ExitStack, source: ModelSource) -> list[OpenGguf]:
-    """Open the files of `source`, on the disk or on a server, and read only their headers; raises as `open_files`."""
+    """Open the files of `source`, on the disk or on a server, and read only their headers; raises as `open_files`.
+
+    The files are in the order of their names, and shards may be missing: see `in_order`.
+    """
     sources: list[ReadableFile] = [file.open() for file in source.remote]
     sources += [file for path in source.paths for file in _open(opened, path)]
-    return in_order(source.name.name, [OpenGguf(file, read_header(file)) for file in sources])
+    return [OpenGguf(file, read_header(file)) for file in sources]
 
 
 def in_order(name: str, files: Sequence[G]) -> list[G]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from organs.ingest.measuring import MeasuredModel, MeasuredTensor, Wanted
+from organs.ingest.measuring import MeasuredFile, MeasuredModel, MeasuredTensor, Wanted
 from organs.registry.anatomy import OrganType, Place, Tower
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import measurements_in, shape_of
@@ -25,8 +25,8 @@ def stored_model(
 ) -> tuple[ModelName, MeasuredModel]:
     """Return the full name of a registered model, and the values that `measure_model` returns for its files.
 
-    They are the stored measurements. In addition, the number of NaN and infinite values in all the data of a tensor is
-    known. Raises NotFound, Gone.
+    They are the stored measurements, as if the model were one file. In addition, the number of NaN and infinite values
+    in all the data of a tensor is known. Raises NotFound, Gone.
     """
     with registry.catalog.reading() as session:
         model = model_by_name(session, name)
@@ -38,6 +38,7 @@ def stored_model(
             if wanted is None or wanted(placement.name, place):
                 results = [row for row in (first, *(other[2] for other in others)) if row is not None]
                 tensors.append(_measured(placement, place, organ, _measurement(results, organ, fingerprint)))
+        whole = MeasuredFile(model.full_name, model.size_bytes, model.tensors, len(tensors), model.parameters)
         return ModelName(model.namespace, model.name, model.version), MeasuredModel(
             architecture=model.architecture,
             title=model.title,
@@ -45,6 +46,7 @@ def stored_model(
             tensor_count=model.tensors,
             parameters=model.parameters,
             tensors=tuple(tensors),
+            files=(whole,),
         )
 
 

@@ -1,7 +1,8 @@
-"""Models at addresses: `https://HOST/FILE.gguf`, and `hf://NAMESPACE/NAME[/FILE][@REVISION]` in a Hugging Face hub.
+"""Models at addresses: on a web server, in a Hugging Face hub, or in an object store.
 
-Any registry of this project has the hub's routes too. Only the person who runs a command names addresses. Shards of a
-split model are found by the name of one of them.
+They are `https://HOST/FILE.gguf`, `hf://NAMESPACE/NAME[/FILE][@REVISION]`, `s3://BUCKET/KEY`, `gs://BUCKET/KEY` and
+`az://CONTAINER/KEY`. Any registry of this project has the hub's routes too. Only the person who runs a command names
+addresses. Shards of a split model are found by the name of one of them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from glob import has_magic
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -17,14 +19,15 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 import msgspec
 
 from organs.registry.client.address import ADDRESS_MAX_LENGTH, url_origin
-from organs.registry.errors import BadSource, NoSuchFile
+from organs.registry.errors import BadSetting, BadSource, NoSuchFile
 from organs.registry.gguf.split import ShardName, parse_shard_name
 
 if TYPE_CHECKING:
-    from organs.registry.client.ranges import HttpFile, RangeClient
+    from organs.registry.client.ranges import RangeClient, RangedFile
 
 HUB = "https://huggingface.co"
-_SCHEMES = ("http", "https", "hf")
+_OBJECT_SCHEMES = ("s3", "gs", "az")
+_SCHEMES = ("http", "https", "hf", *_OBJECT_SCHEMES)
 _HUB_ADDRESS = re.compile(
     r"hf://(?P<name>[\w.-]{1,96}/[\w.-]{1,96})(?:@(?P<revision>[^/@]{1,200}))?(?:/(?P<file>.+))?",
     re.ASCII | re.IGNORECASE,
@@ -40,6 +43,10 @@ class Hub:
     client: RangeClient
     endpoint: str = HUB
     token: str | None = field(default=None, repr=False)
+    allows_http: bool = False
+    """Whether requests to object stores may be without encryption."""
+    object_endpoint: str = ""
+    """The address of another store with the protocol of S3, if the environment names one."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -62,8 +69,12 @@ class RemoteFile:
     def __str__(self) -> str:
         return self.label
 
-    def open(self) -> HttpFile:
-        """Request the beginning of the file; raises as `HttpFile` does."""
+    def open(self) -> RangedFile:
+        """Request the beginning of the file; raises as `HttpFile` and `ObjectFile` do."""
+        if _scheme(self.url) in _OBJECT_SCHEMES:
+            from organs.registry.client.objects import ObjectFile
+
+            return ObjectFile(self.hub.client, self.url, allows_http=self.hub.allows_http)
         from organs.registry.client.ranges import HttpFile  # with urllib3, which local files do not need
 
         headers = self.hub.headers if self.is_hub_file else {}
@@ -83,20 +94,27 @@ class RemoteModel:
 
 def is_url(argument: str) -> bool:
     """Return whether `argument` is an address that this module reads, such as `hf://NAMESPACE/NAME`."""
-    scheme, separator, _ = argument.partition("://")
-    return bool(separator) and scheme.lower() in _SCHEMES
+    return _scheme(argument) in _SCHEMES
+
+
+def _scheme(address: str) -> str:
+    """Return the scheme of an address in lower case; an empty text if it has none."""
+    scheme, separator, _ = address.partition("://")
+    return scheme.lower() if separator else ""
 
 
 def find_remote(argument: str, hub: Hub) -> RemoteModel:
     """Return the model at the address `argument`, with all its shards.
 
     The files of a model in a hub are listed with one request, and fixed to the commit of the answer. Raises BadSource
-    for an invalid address and for several models, NoSuchFile, NotAllowed, BadHubToken, Unreachable.
+    for an invalid address and for several models, BadSetting, NoSuchFile, NotAllowed, BadHubToken, Unreachable.
     """
     if len(argument) > ADDRESS_MAX_LENGTH or not argument.isprintable():
         raise BadSource(f"{argument[:200]!r}: not a valid address")
-    if argument.lower().startswith("hf://"):
+    if _scheme(argument) == "hf":
         return _hub_model(argument, hub)
+    if _scheme(argument) in _OBJECT_SCHEMES:
+        return _object_model(argument, hub)
     return _model_at(argument, hub)
 
 
@@ -123,6 +141,32 @@ def _shard_names(shard: ShardName) -> list[str]:
 
 def _stem(name: str, shard: ShardName | None) -> str:
     return shard.stem if shard is not None else PurePosixPath(name).name[: -len(".gguf")]
+
+
+def _object_model(argument: str, hub: Hub) -> RemoteModel:
+    """Return the model in an object store: by the key of a file, by a pattern, or the only one in a folder."""
+    from organs.registry.client.objects import list_objects, parse_object_address
+
+    parsed = parse_object_address(argument if "/" in argument.partition("://")[2] else f"{argument}/")
+    if parsed is None:
+        raise BadSource(f"{argument[:200]}: write {_scheme(argument)}://BUCKET/KEY.gguf, or the address of a folder")
+    if _scheme(argument) == "s3" and _scheme(hub.object_endpoint) == "http" and not hub.allows_http:
+        problem = f"{hub.object_endpoint[:200]} is an http address"
+        raise BadSetting(f"{problem}; to allow requests without encryption, set AWS_ALLOW_HTTP=true")
+    bucket, key = parsed
+    if has_magic(key) or not key.lower().endswith(".gguf"):
+        fixed = key[: min(key.find(letter) for letter in "*?[" if letter in key)] if has_magic(key) else f"{key}/"
+        folder = fixed.rpartition("/")[0].strip("/")
+        keys = list_objects(hub.client, bucket, folder, allows_http=hub.allows_http)
+        files = [path for path in keys if path.lower().endswith(".gguf")]
+        chosen = _one_model(argument[:200], files, key if has_magic(key) else None)
+    else:
+        path = PurePosixPath(key)
+        shard = parse_shard_name(path.name)
+        chosen = [key] if shard is None else [str(path.with_name(name)) for name in _shard_names(shard)]
+    addresses = [f"{bucket}/{path}" for path in chosen]
+    remote = tuple(RemoteFile(hub, address, address, PurePosixPath(address).name) for address in addresses)
+    return RemoteModel(remote, None, _stem(remote[0].name, parse_shard_name(remote[0].name)))
 
 
 class _Sibling(msgspec.Struct, frozen=True):

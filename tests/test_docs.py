@@ -110,6 +110,7 @@ def place(tmp_path: Path, program: Path) -> dict[str, str]:
     (scripts / "python").chmod(0o755)
     path = os.pathsep.join([str(scripts), os.environ["PATH"]])
     home = {"ORGAN_HOME": str(tmp_path / ".registry"), "HF_HOME": str(tmp_path / ".hf")}
+    home["XDG_CACHE_HOME"] = str(tmp_path / ".cache")
     return {**os.environ, **home, "PATH": path, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "160"}
 
 

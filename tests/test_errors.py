@@ -25,6 +25,7 @@ from organs.ingest.contributions.manifest import BadManifest
 from organs.ingest.contributions.uploads import BytesLost, WrongOffset
 from organs.registry.catalog.tables import Upload
 from organs.registry.client.connection import PROBLEM_MAX_BYTES, Connection
+from organs.registry.client.objects import MissingExtra
 from organs.registry.entities.problem import ERRORS_MAX, INTERNAL, data_of, encoded, error_of, plain_problem, problem_of
 from organs.registry.errors import (
     DETAIL_MAX_LENGTH,
@@ -96,6 +97,7 @@ SAMPLES: tuple[OrganError, ...] = (
     NoSandbox(["no namespaces"]),
     CorruptBlob("/home/registry/blobs/ab", "a bit is wrong"),
     NoRuntime("llama.cpp is missing", "validate"),
+    MissingExtra("obstore is missing", "s3"),
     Stopped("it took too long", is_limit=True),
     Refused("bad-gguf", "it is none"),
 )

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import PurePosixPath
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import unquote, urljoin, urlsplit
 
 from urllib3.exceptions import HTTPError
@@ -32,6 +32,9 @@ from organs.registry.client.connection import (
     wait_seconds,
 )
 from organs.registry.errors import BadHubToken, BadSetting, BadSource, NoSuchFile, NotAllowed, OrganError, Unreachable
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
 
 CONNECTIONS = 32
 """Requests in parallel, of all files together."""
@@ -82,6 +85,8 @@ class RangeClient:
         self.connections = connections
         self.requests = 0
         self.received_bytes = 0
+        self.stores: dict[str, ObjectStore] = {}
+        """Connections to object stores by the address of the bucket."""
         self._pool = connection_pool(connections, self.limits.silence_seconds)
         self._threads = ThreadPoolExecutor(connections, thread_name_prefix="ranges")
         self._lock = threading.Lock()
@@ -99,12 +104,16 @@ class RangeClient:
 
     def get(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
         """Return the answer of one request, with an unread body; redirects are not followed."""
-        with self._lock:
-            self.requests += 1
+        self.count_request()
         all_headers = {"User-Agent": user_agent(), "Accept-Encoding": "identity", **headers}
         return self._pool.request(
             "GET", url, headers=all_headers, redirect=False, preload_content=False, decode_content=False
         )
+
+    def count_request(self) -> None:
+        """Count a request."""
+        with self._lock:
+            self.requests += 1
 
     def count(self, size_bytes: int) -> None:
         """Count bytes of a body."""
@@ -233,12 +242,14 @@ class _Resource:
             case 200:
                 reason = "the server ignores Range and would send the whole file; download it, and give its path"
                 return BadSource(f"{self.name}: {reason}")
+            case 401 | 403 if code == "GatedRepo":
+                hint = "" if self._headers else ", and give the token of your account"
+                return NotAllowed(f"{self.name}: you must request access on its page first{hint} ({status})")
             case 401:
                 hint = "" if self._headers else ", or the model does not exist"
                 return BadHubToken(f"{self.name}: the server requires a valid token{hint} (401)")
             case 403:
-                gated = "you must request access on its page first" if code == "GatedRepo" else "access is not allowed"
-                return NotAllowed(f"{self.name}: {gated} (403)")
+                return NotAllowed(f"{self.name}: access is not allowed (403)")
             case 404 | 410:
                 missing = {"RepoNotFound": "no such model", "RevisionNotFound": "no such revision"}
                 return NoSuchFile(f"{self.name}: {missing.get(code, self._missing)} ({status})")
@@ -288,27 +299,19 @@ class HubListing(_Resource):
         return data
 
 
-class HttpFile(_Resource):
-    """A file at an http(s) address; several threads may read it. Nothing is written to disk."""
+class RangedFile:
+    """A file that is read with requests for ranges. A subclass sends them: `_read`."""
 
-    def __init__(
-        self, client: RangeClient, url: str, *, label: str | None = None, headers: Mapping[str, str] | None = None
-    ) -> None:
-        """Request the first bytes and the size of the file; `label` is its name in messages.
-
-        `headers`, with the token, are sent to the host of `url` only. Raises BadSetting for an invalid address, and
-        for a token that would be sent unencrypted to another machine; NoSuchFile, NotAllowed, BadHubToken, Unreachable,
-        and BadSource for a server that does not answer with ranges.
-        """
-        super().__init__(client, url, label, headers)
-        self.path = PurePosixPath(unquote(urlsplit(url).path)[-255:])
-        """The path in the address; its last part is the name of the file."""
-        self._location = url
-        """The address to which the last request was redirected."""
-        self.size_bytes = -1
-        self.version = ""
-        """The ETag, or the time of the last change; empty if the server sends neither."""
-        self._first = self._read(0, FIRST_BYTES)
+    path: PurePosixPath
+    """The path in the address; its last part is the name of the file."""
+    name: str
+    """The name in messages."""
+    size_bytes: int
+    version: str
+    """The ETag, or the time of the last change; empty if the server sends neither."""
+    _client: RangeClient
+    _first: bytes
+    """The first bytes of the file, which are not requested again."""
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes from `offset`.
@@ -334,6 +337,33 @@ class HttpFile(_Resource):
     def check_unchanged(self) -> None:
         """Raise BadSource if the file has changed since it was opened."""
         self._read(0, 1)
+
+    def _read(self, offset: int, size: int) -> bytes:
+        """Return `size` bytes, or those up to the end of the file; raises as `read_at` does."""
+        raise NotImplementedError
+
+
+class HttpFile(RangedFile, _Resource):
+    """A file at an http(s) address; several threads may read it. Nothing is written to disk."""
+
+    def __init__(
+        self, client: RangeClient, url: str, *, label: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Request the first bytes and the size of the file; `label` is its name in messages.
+
+        `headers`, with the token, are sent to the host of `url` only. Raises BadSetting for an invalid address, and
+        for a token that would be sent unencrypted to another machine; NoSuchFile, NotAllowed, BadHubToken, Unreachable,
+        and BadSource for a server that does not answer with ranges.
+        """
+        _Resource.__init__(self, client, url, label, headers)
+        self.path = PurePosixPath(unquote(urlsplit(url).path)[-255:])
+        """The path in the address; its last part is the name of the file."""
+        self._location = url
+        """The address to which the last request was redirected."""
+        self.size_bytes = -1
+        self.version = ""
+        """The ETag, or the time of the last change; empty if the server sends neither."""
+        self._first = self._read(0, FIRST_BYTES)
 
     def _read(self, offset: int, size: int) -> bytes:
         return self._in_tries(lambda end: self._request(offset, size, end), self._client.limits.seconds(size))

@@ -7,10 +7,13 @@ import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import delete
@@ -19,6 +22,7 @@ from organs.registry.catalog.tables import Measurement
 from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
 from tests.gguf_files import file_bytes, text
+from tests.ingest.test_measuring_sets import COUNT, shard_bytes, write_shard
 from tests.small_models import block_metadata, expert_tensors, small_model, weight_tensor
 
 
@@ -210,6 +214,8 @@ def test_the_stored_measures_of_a_model_are_printed_like_those_of_its_file(organ
         assert tensor.pop("nonfinite") is None
     assert (stored.pop("file"), stored.pop("files")) == ("local/mixture@1", ["local/mixture@1"])
     assert (measured.pop("file"), measured.pop("files")) == (str(mixture), [str(mixture)])
+    assert stored["shards"][0].pop("file") == "local/mixture@1"
+    assert measured["shards"][0].pop("file") == str(mixture)
     assert stored == measured
     of_file, of_model = (organ.done("measure", name, "--tensors").lines for name in (mixture, "mixture"))
     assert of_model[1:] == of_file[1:]
@@ -260,3 +266,172 @@ def test_options_that_exclude_each_other_are_wrong_usage(nowhere: OrganCommand, 
     assert nowhere("measure", model, "--json", "--table", "blocks").status == 2
     assert nowhere("measure", model, "--table", "ranking").status == 2
     assert nowhere("measure", model, "--type", "liver").status == 2
+
+
+@pytest.fixture
+def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nowhere: OrganCommand) -> OrganCommand:
+    """The command with an empty cache folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return nowhere
+
+
+def test_shards_are_measured_and_deleted_one_at_a_time(cached: OrganCommand, tmp_path: Path) -> None:
+    whole, *_ = (write_shard(tmp_path / "whole", number) for number in range(1, COUNT + 1))
+    expected = json.loads(cached.done("measure", whole, "--json", "--experts").out)
+    for number in (3, 1, 4, 2):
+        path = write_shard(tmp_path / "one", number)
+        ended = cached.done("measure", path, "--experts", "--delete-after")
+        assert f"deleted {path}" in ended.err
+        assert ("incomplete" in ended.err) == (number != 2)
+        assert not path.exists()
+    assert re.search(r"the measurements are kept in \S+/measure/\w+\.jsonl", ended.err)
+    again = json.loads(cached.done("measure", path, "--json", "--experts").out)
+    assert [again[key] for key in ("types", "tensors", "experts", "stacks", "title", "missing_shards")] == [
+        expected[key] for key in ("types", "tensors", "experts", "stacks", "title", "missing_shards")
+    ]
+    assert again["files"] == [str(path.with_name(f"m-{number:05d}-of-00004.gguf")) for number in (1, 2, 3, 4)]
+    assert cached.done("measure", whole).lines[1:] == cached.done("measure", path).lines[1:]
+
+
+def test_missing_shards_are_named(cached: OrganCommand, tmp_path: Path) -> None:
+    path = write_shard(tmp_path / "set", 3)
+    ended = cached.done("measure", path)
+    assert f"{path}: incomplete: 1 of 4 shards were measured; missing: 00001, 00002, 00004\n" in ended.err
+    assert json.loads(cached.done("measure", path, "--json").out)["missing_shards"] == [1, 2, 4]
+    assert path.exists()
+    planned = cached.done("measure", path, "--dry-run").out
+    assert "3 tensors, 3 of them measured before; would read 0 bytes of" in planned
+
+
+def test_experts_are_listed_with_their_numbers_and_summarised_by_stack(cached: OrganCommand, tmp_path: Path) -> None:
+    path = tmp_path / "experts.gguf"
+    path.write_bytes(shard_bytes(2))
+    path = path.rename(path.with_name("m-00002-of-00004.gguf"))
+    values = json.loads(cached.done("measure", path, "--experts", "--json").out)
+    assert [row["expert"] for row in values["experts"]] == [0, 1, 2]
+    (stack,) = values["stacks"]
+    thetas = [row["theta_degrees"] for row in values["experts"]]
+    assert stack["mean_theta_degrees"] == pytest.approx(sum(thetas) / 3)
+    assert thetas[stack["minimum_expert"]] == min(thetas)
+    assert thetas[stack["maximum_expert"]] == max(thetas)
+    rows = list(csv.DictReader(io.StringIO(cached.done("measure", path, "--experts", "--csv").out)))
+    stacked = [(row["tensor"], row["expert"]) for row in rows if "exps" in row["tensor"]]
+    assert stacked == [("blk.0.ffn_up_exps.weight", number) for number in ("", "0", "1", "2")]
+    assert [float(row["theta_degrees"]) for row in rows if row["expert"]] == thetas
+    assert "expert 2" in cached.done("measure", path, "--experts", "--tensors").out
+    table = cached.done("measure", path, "--experts").out
+    assert "stack of experts" in table
+    assert f"{min(thetas):.1f}°" in table
+    assert "stack of experts" not in cached.done("measure", path).out
+
+
+def reports_of(cached: OrganCommand, tmp_path: Path, numbers: Sequence[int], name: str, *options: str) -> Path:
+    """Measure shards in a folder of their own; return the file with the report."""
+    paths = [write_shard(tmp_path / name, number) for number in numbers]
+    report = tmp_path / f"{name}.json"
+    report.write_text(cached.done("measure", paths[0], "--json", *options).out)
+    return report
+
+
+def test_merged_reports_equal_the_report_of_the_whole_set(cached: OrganCommand, tmp_path: Path) -> None:
+    parts = [
+        reports_of(cached, tmp_path, numbers, f"part{index}", "--experts")
+        for index, numbers in enumerate([(4, 2), (1, 2), (3,)])
+    ]
+    whole = json.loads(reports_of(cached, tmp_path, (1, 2, 3, 4), "whole", "--experts").read_text())
+    merged = json.loads(cached.done("measure", "--merge", *parts, "--json").out)
+    assert merged.keys() == whole.keys()
+    for key in whole.keys() - {"file", "files", "shards"}:
+        assert merged[key] == whole[key], key
+    for one, other in zip(merged["shards"], whole["shards"], strict=True):
+        assert one | {"file": ""} == other | {"file": ""}
+    partly = cached.done("measure", "--merge", parts[0], parts[2])
+    assert partly.err.startswith("incomplete: 1 of 4 shards missing: 00001\n")
+    again = tmp_path / "again.json"
+    again.write_text(cached.done("measure", "--merge", *parts[:2], "--json").out)
+    assert json.loads(cached.done("measure", "--merge", again, parts[2], "--json").out) == merged
+
+
+def test_reports_of_selections_of_one_file_are_merged(cached: OrganCommand, model: Path, tmp_path: Path) -> None:
+    for kind in ("norm", "organ", "embed", "skeleton"):
+        (tmp_path / f"{kind}.json").write_text(cached.done("measure", model, "--json", "--type", kind).out)
+    merged = json.loads(cached.done("measure", "--merge", *tmp_path.glob("*.json"), "--json").out)
+    whole = json.loads(cached.done("measure", model, "--json").out)
+    assert merged["types"] == whole["types"]
+    assert (merged["tensors_count"], merged["size_bytes"]) == (whole["tensors_count"], whole["size_bytes"])
+
+
+def edited(report: Path, edit: Callable[[Any], object]) -> Path:
+    values = json.loads(report.read_text())
+    edit(values)
+    path = report.with_name("edited.json")
+    path.write_text(json.dumps(values))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("edit", "sentence"),
+    [
+        (lambda values: values.update(shards_count=3), "it is of another model than {0}: 3 shards instead of 4"),
+        (lambda values: values.update(title="Other"), "it is of another model than {0}: Other instead of Set"),
+        (lambda values: values.update(set_tensors_count=7), "it is of another model than {0}: 7 tensors instead of 11"),
+        (lambda values: values["tensors"][0].update(theta_degrees=1.0), "token_embd.weight has other measures than"),
+        (lambda values: values["tensors"][0].update(shape="64x32"), "token_embd.weight has another type or shape"),
+        (lambda values: values["shards"][0].update(size_bytes=1), "shard 1 is not the same file as in another report"),
+        (lambda values: values["shards"][0].update(shard=2), "token_embd.weight is in shard 2, but in another report"),
+        (lambda values: values["tensors"].pop(), "line 1 is not a report of organ measure --json: the number of its"),
+        (lambda values: values["tensors"][0].update(shape="9" * 30), "is not a shape"),
+        (lambda values: values["tensors"][0].update(shape="9999999999x9999999999x99999"), "is not a shape of F16"),
+        (lambda values: values["tensors"][0].update(dtype="Q9_9"), "tensor type 'Q9_9' is unknown"),
+        (lambda values: values["tensors"][0].update(theta_degrees="1"), "Expected `float | null`, got `str`"),
+        (lambda values: values["tensors"][0].update(fingerprint="xy"), "non-hexadecimal"),
+        (lambda values: values.update(error="bad"), "the measurement failed"),
+        (lambda values: values.pop("shards"), "does not list the measured files; measure them again"),
+        (lambda values: values["shards"][0].update(shard=70_000), "line 1 is not a report"),
+    ],
+)
+def test_reports_that_contradict_each_other_are_refused(
+    edit: Callable[[Any], object], sentence: str, cached: OrganCommand, tmp_path: Path
+) -> None:
+    report = reports_of(cached, tmp_path, (1,), "part")
+    ended = cached("measure", "--merge", report, edited(report, edit))
+    assert ended.status == 1
+    assert ended.out == ""
+    assert ended.err.startswith(f"organ: {tmp_path / 'edited.json'}: ")
+    assert sentence.format(report) in ended.err
+    assert ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"{", b"[" * 100_000, b"\xff", b"{}", b"1"])
+def test_a_file_that_is_no_report_is_refused(content: bytes, cached: OrganCommand, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    for path in (tmp_path / "a.json", tmp_path / "none.json", tmp_path):
+        ended = cached("measure", "--merge", path)
+        assert (ended.status, ended.err.count("\n")) == (1, 1)
+        assert ended.err.startswith(f"organ: {path}: ")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--merge", "--experts"),
+        ("--merge", "--type", "norm"),
+        ("--merge", "--dry-run"),
+        ("--delete-after", "--type", "norm"),
+        ("--delete-after", "hf://a/b"),
+        ("--missing", "--experts"),
+    ],
+)
+def test_options_that_would_lose_something_are_wrong_usage(
+    options: tuple[str, ...], cached: OrganCommand, model: Path
+) -> None:
+    ended = cached("measure", model, *options)
+    assert ended.status == 2
+    assert model.exists()
+
+
+def test_a_model_in_one_file_is_not_deleted(cached: OrganCommand, model: Path) -> None:
+    ended = cached("measure", model, "--delete-after")
+    assert ended.status == 1
+    assert "not a shard of a split model; only shards are deleted" in ended.err
+    assert model.exists()

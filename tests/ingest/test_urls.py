@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
 from organs.ingest.journal import journal_path, open_journal
-from organs.ingest.measuring import measure_model, plan_reads
+from organs.ingest.measuring import MeasureOptions, measure_model, plan_reads
 from organs.ingest.sources import ModelSource, find_sources
 from organs.ingest.urls import Hub, is_url
 from organs.registry.client.ranges import Limits, RangeClient
 from organs.registry.errors import BadHubToken, BadSource, BadSplit, Busy, NoSuchFile, NotAllowed, Unreachable
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
+from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
 from tests.client.scripted_server import CUT, Answer, ReceivedRequest, ScriptedServer, no_sleep, scripted_server
+from tests.client.served_registry import serve_registry
 from tests.client.test_ranges import part
 from tests.gguf_files import file_bytes, text
-from tests.small_models import block_metadata, expert_tensors
+from tests.small_models import block_metadata, expert_tensors, ingest_file, small_model, weight_tensor
 
 COMMIT = "c" * 40
 ZOO = Path(__file__).parents[2] / "examples" / "zoo"
@@ -182,7 +186,10 @@ def test_patterns_and_revisions_are_accepted(address: str, stand: Stand) -> None
     ("status", "code", "error", "sentence"),
     [
         (401, "RepoNotFound", BadHubToken, "or the model does not exist"),
+        (401, "", BadHubToken, "or the model does not exist"),
+        (401, "GatedRepo", NotAllowed, "request access"),
         (403, "GatedRepo", NotAllowed, "request access"),
+        (403, "", NotAllowed, "access is not allowed"),
         (404, "RepoNotFound", NoSuchFile, "no such model"),
         (404, "RevisionNotFound", NoSuchFile, "no such revision"),
     ],
@@ -193,6 +200,24 @@ def test_refusals_of_a_hub_are_explained(
     stand.refusal = lambda _: Answer(status, b"{}", {"X-Error-Code": code})
     with pytest.raises(error, match=f"hf://big/moe: .*{sentence}"):
         stand.source("hf://big/moe")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "error", "sentence"),
+    [
+        (401, "GatedRepo", NotAllowed, "request access"),
+        (403, "GatedRepo", NotAllowed, "request access"),
+        (404, "EntryNotFound", NoSuchFile, "no such file"),
+        (404, "RepoNotFound", NoSuchFile, "no such model"),
+    ],
+)
+def test_a_file_that_a_hub_lists_can_be_refused(
+    status: int, code: str, error: type[Exception], sentence: str, stand: Stand
+) -> None:
+    source = stand.source("hf://big/moe")
+    stand.refusal = lambda _: Answer(status, b"{}", {"X-Error-Code": code})
+    with pytest.raises(error, match=rf"hf://big/moe/zoo\.gguf: .*{sentence}"):
+        measure_model(source)
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b'{"sha": "../..", "siblings": []}', b"[" * 100_000])
@@ -230,6 +255,180 @@ def test_the_command_measures_a_model_of_a_hub(stand: Stand, tmp_path: Path) -> 
     assert all(request.headers["Authorization"] == "Bearer hf_abc" for request in stand.server.asked)
     refused = organ("measure", "hf://big/none", environment=environment)
     assert (refused.status, refused.err) == (3, "organ: hf://big/none: no such model or revision (404)\n")
+
+
+def test_the_cost_of_all_experts_is_printed_and_confirmed(
+    stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack = weight_tensor("blk.0.ffn_up_exps.weight", (64, 64, 6))
+    stand.files = {"moe.gguf": file_bytes([text("general.architecture", "llama")], [stack])}
+    organ = OrganCommand(tmp_path / "home")
+    environment = {"HF_ENDPOINT": stand.server.url}
+    cost = (
+        r"hf://big/moe/moe\.gguf: 1 tensors and 6 experts; would read [\d.]+ kB of [\d.]+ kB \([\d.]+%\) in 7 requests"
+    )
+    assert re.fullmatch(
+        cost + "\n", organ("measure", "--experts", "--dry-run", "hf://big/moe", environment=environment).out
+    )
+    measured = organ("measure", "--experts", "--json", "hf://big/moe", environment=environment)
+    assert re.match(cost, measured.err), "it is less than the limit, so there is no question"
+    (tmp_path / "moe.gguf").write_bytes(stand.files["moe.gguf"])
+    local = organ("measure", "--experts", "--json", tmp_path / "moe.gguf").values
+    assert measured.values["experts"] == local["experts"]
+    assert len(local["experts"]) == 6
+    monkeypatch.setattr("organs.cli.files.ASK_FROM_REQUESTS", 6)
+    refused = organ("measure", "--experts", "hf://big/moe", environment=environment)
+    assert (refused.status, refused.out) == (2, "")
+    assert "add -y to download this" in refused.err
+    agreed = organ("measure", "--experts", "-y", "--json", "hf://big/moe", environment=environment)
+    assert agreed.values["experts"] == local["experts"]
+
+
+def test_measured_experts_are_not_measured_again_after_an_interruption(stand: Stand) -> None:
+    stack = weight_tensor("blk.0.ffn_up_exps.weight", (512, 128, 6))
+    stand.files["zoo.gguf"] = file_bytes([text("general.architecture", "llama")], [stack])
+    stand.refusal = lambda _: CUT if len(stand.server.asked) > 5 else None
+    source = stand.source("hf://big/moe")
+    options = MeasureOptions(experts=True)
+    with pytest.raises(Unreachable):
+        measure_model(source, options=options)
+    stand.refusal = lambda _: None
+    plan = plan_reads(source, options=options)
+    assert 0 < plan.known_experts < 6
+    assert len(measure_model(source, options=options).experts) == 6
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
+    """The objects of the bucket `models` of a server with the protocol of S3, which the environment names."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    objects = {"small/zoo.gguf": LARGE.read_bytes(), "small/README.md": b"", "small/deep/a b.gguf": small_model()}
+    objects |= {f"big/m-{number:05d}-of-00003.gguf": shard(number - 1, 3) for number in (1, 2, 3)}
+
+    def script(request: ReceivedRequest) -> Answer:
+        address = urlsplit(request.path)
+        if address.path == "/models":
+            prefix = parse_qs(address.query).get("prefix", [""])[0]
+            entry = "<Contents><Key>{}</Key><LastModified>2026-11-24T09:00:00Z</LastModified><Size>1</Size></Contents>"
+            entries = "".join(entry.format(key) for key in sorted(objects) if key.startswith(prefix))
+            body = f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>"
+            return Answer(200, body.encode())
+        data = objects.get(unquote(address.path).removeprefix("/models/"))
+        if data is None:
+            return Answer(404, b"")
+        answer = part(request, data)
+        return Answer(206, answer.body, answer.headers | {"Last-Modified": "Tue, 24 Nov 2026 09:00:00 GMT"})
+
+    with scripted_server(script) as server:
+        for name, value in {
+            "AWS_ENDPOINT_URL": server.url,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": "reader",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "us-east-1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        yield objects
+
+
+@pytest.mark.parametrize(
+    "address", ["s3://models/small/zoo.gguf", "S3://models/small/*oo.gguf", "s3://models/small/z*"]
+)
+def test_objects_of_a_store_are_measured_as_the_file(address: str, bucket: dict[str, bytes], tmp_path: Path) -> None:
+    organ = OrganCommand(tmp_path / "home")
+    ended = organ.done("measure", address, "--json")
+    assert ended.values["files"] == ["s3://models/small/zoo.gguf"]
+    assert ended.values["tensors"] == organ.done("measure", LARGE, "--json").values["tensors"]
+
+
+@pytest.mark.parametrize(
+    "address", ["s3://models/big/m-00002-of-00003.gguf", "s3://models/big", "s3://models/big/", "s3://models/*-of-*"]
+)
+def test_a_shard_a_folder_or_a_pattern_selects_all_shards_in_a_store(
+    address: str, bucket: dict[str, bytes], tmp_path: Path
+) -> None:
+    values = OrganCommand(tmp_path / "home").done("measure", address, "--json").values
+    assert values["files"] == [f"s3://models/big/m-{number:05d}-of-00003.gguf" for number in (1, 2, 3)]
+    assert values["missing_shards"] == []
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "sentence"),
+    [
+        (
+            "s3://models",
+            1,
+            "s3://models: it has 3 GGUF models; name one: big/m-00001-of-00003.gguf, small/deep/a b.gguf",
+        ),
+        ("s3://models/none/", 3, "s3://models/none/: it has no GGUF file"),
+        ("s3://models/small/*Q4*", 3, "s3://models/small/*Q4*: it has no GGUF file small/*Q4*; it has small/"),
+        ("s3://models/none.gguf", 1, "s3://models/none.gguf: no such object, or no such bucket"),
+        ("s3://models/a//b.gguf", 1, 's3://models/a//b.gguf: Could not parse path: Path "a//b.gguf" contained empty'),
+        ("gs:///a.gguf", 1, "gs:///a.gguf: write gs://BUCKET/KEY.gguf, or the address of a folder"),
+    ],
+)
+def test_an_object_address_without_one_model_is_refused(
+    address: str, status: int, sentence: str, bucket: dict[str, bytes], tmp_path: Path
+) -> None:
+    ended = OrganCommand(tmp_path / "home")("measure", address)
+    assert ended.status == status
+    assert ended.err.splitlines()[-1].startswith(f"organ: {sentence}")
+
+
+def test_a_store_without_encryption_must_be_allowed(
+    bucket: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    ended = OrganCommand(tmp_path / "home")("measure", "s3://models/small/zoo.gguf")
+    assert ended.status == 1
+    assert re.fullmatch(r"organ: http://\S+ is an http address; to allow [\w ]+, set AWS_ALLOW_HTTP=true\n", ended.err)
+
+
+def test_without_the_extra_the_command_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore.exceptions", None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for address in ("s3://models/a.gguf", "gs://models/a/"):
+        ended = OrganCommand(tmp_path / "home")("measure", address)
+        assert ended.status == 1
+        assert "to read object stores, install this program with the extra 's3'" in ended.err
+
+
+@pytest.fixture
+def served(registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """The environment for the hub routes of a registry that runs, with one model in two versions."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for seed in (1, 2):
+        (tmp_path / "little.gguf").write_bytes(small_model(seed=seed))
+        ingest_file(registry, tmp_path / "little.gguf")
+    with serve_registry(registry) as server:
+        yield {"HF_ENDPOINT": server.url}
+
+
+def test_a_registry_of_ours_is_measured_as_a_hub(served: dict[str, str], tmp_path: Path) -> None:
+    organ = OrganCommand(tmp_path / "home")
+    newest = organ.done("measure", tmp_path / "little.gguf", "--json").values
+    for address in ("hf://local/little", "hf://local/little@v2/little.gguf", "hf://local/little/*.gguf@main"):
+        ended = organ("measure", address, "--json", environment=served)
+        assert ended.status == 0, ended.err
+        assert ended.values["tensors"] == newest["tensors"]
+        assert ended.values["files"] == ["hf://local/little/little.gguf"]
+    first = organ("measure", "hf://local/little@v1", "--json", environment=served).values
+    assert first["tensors"] != newest["tensors"]
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("hf://local/none", "hf://local/none: no such model (404)"),
+        ("hf://local/little@v7", "hf://local/little: no such revision (404)"),
+        ("hf://local/little/q.gguf", "hf://local/little: it has no GGUF file q.gguf; it has little.gguf"),
+    ],
+)
+def test_what_a_registry_of_ours_lacks_is_one_sentence(
+    address: str, sentence: str, served: dict[str, str], tmp_path: Path
+) -> None:
+    ended = OrganCommand(tmp_path / "home")("measure", address, environment=served)
+    assert (ended.status, ended.err) == (3, f"organ: {sentence}\n")
 
 
 def test_a_file_wins_over_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

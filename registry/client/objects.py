@@ -1,0 +1,178 @@
+"""Objects in S3, Google Cloud Storage and Azure Blob Storage, read by range through obstore (the extra `s3`).
+
+Obstore takes credentials, the region and the address of the service from the environment variables of these services,
+such as AWS_ACCESS_KEY_ID and AWS_ENDPOINT_URL. It signs requests and repeats those that failed. The rest is checked
+here, as for files at http addresses: each answer must be the requested range of the object that was opened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, TypeVar
+
+from organs.registry.client.ranges import FIRST_BYTES, TAG_MAX_LENGTH, Limits, RangeClient, RangedFile
+from organs.registry.errors import BadSource, NoSuchFile, NotAllowed, OrganError, Text, Unreachable
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+EXTRA = "s3"
+LISTED_MAX = 10_000
+"""The most objects of one listing."""
+_ADDRESS = re.compile(r"(?P<bucket>(s3|gs|az)://[a-z0-9][a-z0-9._-]{1,254})/(?P<key>.*)", re.IGNORECASE | re.ASCII)
+_TEXT_MAX = 200
+T = TypeVar("T")
+
+
+class MissingExtra(OrganError, code="missing-extra"):
+    """A package that this program does not need for everything is not installed; `extra` is the extra that has it."""
+
+    extra: Text
+
+    def __init__(self, message: str, extra: str) -> None:
+        super().__init__(message)
+        self.extra = extra
+
+
+def parse_object_address(address: str) -> tuple[str, str] | None:
+    """Return the bucket (`s3://BUCKET`) and the key of an address `s3://`, `gs://` or `az://`; None for others."""
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
+        return None
+    scheme, _, name = match["bucket"].partition("://")
+    return f"{scheme.lower()}://{name}", match["key"]
+
+
+class ObjectFile(RangedFile):
+    """An object in a store; several threads may read it. Nothing is written to disk."""
+
+    def __init__(self, client: RangeClient, address: str, *, allows_http: bool = False) -> None:
+        """Request the first bytes and the size of the object; `allows_http` permits unencrypted requests.
+
+        Raises MissingExtra without obstore, BadSource for an invalid address, NoSuchFile, NotAllowed, Unreachable.
+        """
+        parsed = parse_object_address(address)
+        self.name = address[:300]
+        if parsed is None:
+            raise BadSource(f"{self.name}: not the address of an object")
+        self.path = PurePosixPath(parsed[1][-255:])
+        self._client, self._key = client, parsed[1]
+        self._store = _open_bucket(client, parsed[0], allows_http=allows_http)
+        self.size_bytes = -1
+        self.version = ""
+        """The ETag, or the time of the last change."""
+        self._tag: str | None = None
+        self._first = self._read(0, FIRST_BYTES)
+
+    def _read(self, offset: int, size: int) -> bytes:
+        return _translated(self.name, lambda: self._request(offset, size))
+
+    def _request(self, offset: int, size: int) -> bytes:
+        import obstore
+
+        # The condition makes the server refuse a changed object; weak tags cannot be compared.
+        tag = None if self._tag is None or self._tag.startswith("W/") else self._tag
+        self._client.count_request()
+        result = obstore.get(
+            self._store, self._key, options={"range": (offset, offset + size), **({"if_match": tag} if tag else {})}
+        )
+        meta = result.meta
+        version = (meta["e_tag"] or meta["last_modified"].isoformat())[:TAG_MAX_LENGTH]
+        if self.size_bytes < 0:
+            self.size_bytes, self.version, self._tag = meta["size"], version, meta["e_tag"]
+        elif (meta["size"], version) != (self.size_bytes, self.version):
+            raise _changed(self.name)
+        expected = min(size, self.size_bytes - offset)
+        if tuple(result.range) != (offset, offset + expected):
+            raise BadSource(f"{self.name}: the server sends other bytes than those that were requested")
+        data = bytes(result.bytes())
+        self._client.count(len(data))
+        if len(data) != expected:
+            raise BadSource(f"{self.name}: the server sends {len(data):,} bytes for a range of {expected:,}")
+        return data
+
+
+def list_objects(client: RangeClient, bucket: str, folder: str, *, allows_http: bool = False) -> list[str]:
+    """Return the keys of all objects below `folder` in a bucket (`s3://BUCKET`); an empty folder is the whole bucket.
+
+    Raises MissingExtra without obstore, BadSource for more than LISTED_MAX objects, NoSuchFile, NotAllowed,
+    Unreachable.
+    """
+    name = f"{bucket}/{folder}"[:300]
+    store = _open_bucket(client, bucket, allows_http=allows_http)
+
+    def read() -> list[str]:
+        import obstore
+
+        keys: list[str] = []
+        client.count_request()
+        for chunk in obstore.list(store, prefix=folder or None):
+            keys += [entry["path"] for entry in chunk]
+            if len(keys) > LISTED_MAX:
+                raise BadSource(f"{name}: more than {LISTED_MAX:,} objects; name a smaller folder")
+        return keys
+
+    return sorted(_translated(name, read))
+
+
+def _open_bucket(client: RangeClient, bucket: str, *, allows_http: bool) -> ObjectStore:
+    """Return the connections to a bucket, which all its objects share."""
+    if bucket not in client.stores:
+        client.stores[bucket] = _new_store(bucket, client.limits, allows_http=allows_http)
+    return client.stores[bucket]
+
+
+def _new_store(bucket: str, limits: Limits, *, allows_http: bool) -> ObjectStore:
+    try:
+        from obstore.exceptions import BaseError
+        from obstore.store import from_url
+    except ImportError as error:
+        raise MissingExtra(
+            f"{bucket}: to read object stores, install this program with the extra {EXTRA!r}", EXTRA
+        ) from error
+    try:
+        return from_url(
+            bucket,
+            client_options={
+                "connect_timeout": timedelta(seconds=limits.silence_seconds),
+                "timeout": timedelta(seconds=limits.total_seconds),
+                "allow_http": allows_http,
+            },
+            retry_config={
+                "max_retries": limits.tries - 1,
+                "retry_timeout": timedelta(seconds=limits.total_seconds),
+            },
+        )
+    except (BaseError, ValueError) as error:
+        raise BadSource(f"{bucket}: {_shortened(str(error))}") from error
+
+
+def _translated(name: str, request: Callable[[], T]) -> T:
+    """Return the result of `request`; its errors become those of this program."""
+    from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
+
+    try:
+        return request()
+    except FileNotFoundError as error:
+        raise NoSuchFile(f"{name}: no such object, or no such bucket") from error
+    except (PermissionDeniedError, UnauthenticatedError) as error:
+        raise NotAllowed(f"{name}: access is not allowed; set the credentials of the store") from error
+    except PreconditionError as error:
+        raise _changed(name) from error
+    except ValueError as error:
+        raise BadSource(f"{name}: {_shortened(str(error))}") from error
+    except (BaseError, OSError) as error:
+        raise Unreachable(f"{name}: {_shortened(str(error))}") from error
+
+
+def _shortened(text: str) -> str:
+    """Return the reason in a message of obstore: its first line without the address, which can have a signature."""
+    first = text.partition("\n")[0].rpartition(" - ")[2]
+    return first.partition(": <")[0][:_TEXT_MAX]
+
+
+def _changed(name: str) -> BadSource:
+    return BadSource(f"{name}: the object changed while it was read; start again")
