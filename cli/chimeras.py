@@ -21,6 +21,7 @@ import msgspec
 
 from organs.cli.arguments import (
     AFTER_HELP,
+    OriginalSpellings,
     local_registry,
     print_more,
     print_notes,
@@ -422,7 +423,7 @@ _METHODS = ("spectral", "fractal")
 """The values of `PurifyMethod`, which loads numpy; a test compares them."""
 
 
-@click.command()
+@click.command(cls=OriginalSpellings, spellings={"--model": "model", "--dir": "model"})
 @click.argument("model", metavar="MODEL|FILE|DIR")
 @click.option(
     "--method", required=True, type=click.Choice(_METHODS), help="How to purify; docs/recipes.md explains both methods."
@@ -838,6 +839,10 @@ class _TransplantOptions:
     quiet: bool
 
 
+_DONOR_AND_BASE = {"--source": "donors", "--target": "base"}
+"""The source is where organs come from; the target receives them, and stays as it is."""
+
+
 def _transplant_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the arguments and options of both commands."""
 
@@ -870,7 +875,7 @@ def _transplant_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command()
+@click.command(cls=OriginalSpellings, spellings=_DONOR_AND_BASE)
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT", help="The GGUF file to write."
 )
@@ -892,7 +897,7 @@ def transplant(base: str, donors: tuple[str, ...], output: Path, **params: Any) 
     _transplant(options, lambda name: gguf_targets(output, [name], force=options.force)[0], write)
 
 
-@click.command()
+@click.command(cls=OriginalSpellings, spellings=_DONOR_AND_BASE)
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The folder to create."
 )
