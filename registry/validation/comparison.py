@@ -587,6 +587,8 @@ def _remark(control: _Subject | None, chimera: _Subject, act: str, touched: Sequ
     unknown = f"it is unknown whether the {act} organs work"
     if chimera.failure is not None:
         return None
+    if chimera.reading.written is not None and not any(score.windows for score in chimera.scores):
+        return "The chimera loads and writes readable text, but this runtime measures no perplexity."
     if control is None and act == GRAFTED and not touched:
         return "Nothing was grafted, so there is no control, and it is not checked whether grafts are weak or inert."
     if control is None:
