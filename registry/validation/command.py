@@ -254,7 +254,9 @@ def text_fault(text: str) -> str | None:
     marker = _MARKER.search(_LAST_MARKER.sub("", text))
     if marker is not None:
         return f"the chat template was not applied: the text has the marker {marker[0]!r}"
-    printable = sum(letter != "\N{REPLACEMENT CHARACTER}" and (letter.isprintable() or letter.isspace()) for letter in text)
+    printable = sum(
+        letter != "\N{REPLACEMENT CHARACTER}" and (letter.isprintable() or letter.isspace()) for letter in text
+    )
     if printable < READABLE_SHARE * len(text):
         return f"the text is not coherent: only {printable / len(text):.0%} of its characters can be printed"
     visible = "".join(text.split())

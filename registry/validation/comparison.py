@@ -459,6 +459,8 @@ class _Trial:
             _check_tokens(base, chimera)
             if base.failure or chimera.failure or self.seconds > self.budget.seconds:
                 return
+            if not any(score.windows for score in base.scores):
+                return  # the runtime measures no perplexity
             scores = _text_scores(self, base, chimera, control, ())
             wanted = [
                 number
@@ -501,6 +503,8 @@ class _Trial:
             range(len(score.windows), max(count, len(score.windows)))
             for score, count in zip(subject.scores, counts, strict=True)
         )
+        if subject.role == "chimera" and not subject.runs and not any(ranks):
+            ranks = (range(1), *ranks[1:])  # it is always run, also if the runtime scores no windows
         if subject.failure or subject.missing or not any(ranks):
             return
         if subject.path is None:
