@@ -189,19 +189,19 @@ class OriginalSpellings(click.Command):
         options, arguments = [], []
         replaces_arguments = any(values.get(param.name or "") for param in self.params if _is_argument(param))
         for param in self.params:
-            given = list(dict.fromkeys(values.get(param.name or "", ())))
+            inputs = list(dict.fromkeys(values.get(param.name or "", ())))
             own = parsed.get(param.name or "")
-            is_twice = replaces_arguments if _is_argument(param) else bool(given)
+            is_twice = replaces_arguments if _is_argument(param) else bool(inputs)
             if isinstance(own, str | tuple) and own and is_twice:
                 raise click.UsageError(f"{_label(param)} is given twice: {self._replaced()}", ctx)
-            if param.nargs == 1 and len(given) > 1:
-                raise click.UsageError(f"give one {_label(param)}, not {len(given)}: {self._replaced()}", ctx)
-            if replaces_arguments and _is_argument(param) and param.required and not given:
+            if param.nargs == 1 and len(inputs) > 1:
+                raise click.UsageError(f"give one {_label(param)}, not {len(inputs)}: {self._replaced()}", ctx)
+            if replaces_arguments and _is_argument(param) and param.required and not inputs:
                 raise click.UsageError(f"{_label(param)} is missing: {self._replaced()}", ctx)
             if _is_argument(param):
-                arguments += given
-            elif given:
-                options += [param.opts[-1], *given]
+                arguments += inputs
+            elif inputs:
+                options += [param.opts[-1], *inputs]
         if not replaces_arguments:
             return [*options, *args]
         end = args.index("--") if "--" in args else len(args)

@@ -652,7 +652,8 @@ def validate(
     differ from the base count as grafted.
 
     The models run in llama.cpp; to install it, run pip install '.[validate]' in the project's folder. With --runtime,
-    COMMAND runs instead, once for each window; its last line must be {"perplexity": 26.7}. The process is confined; if
+    COMMAND runs instead, once for each window; its last line must be {"perplexity": 26.7}. With {prompt} instead of
+    {text}, COMMAND writes a text, which is checked; there is no perplexity. The process is confined; if
     it crashes, the verdict is `broken`. COMMAND can read the model, the text, the files whose paths it contains, and
     the programs and libraries of the system. It can write only to $HOME, which is an empty folder. It has no network.
     The options --runtime-read, --runtime-write and --runtime-processes allow more.

@@ -4,8 +4,8 @@ The template is split into arguments like in a shell, but no shell runs. Placeho
 its own: `{model}` by the absolute path of the GGUF file (of a split set the first), `{text}` by that of a UTF-8 text,
 `{tokens}` by the number of tokens of a window. `{model}` and `{text}` are required, or `{model}` and `{prompt}`, see
 below. The command runs once for each window of each text, in the current folder. A window has CHARACTERS_A_TOKEN times
-as many characters as tokens. Its environment is `PATH`, `LC_ALL`, `HOME` and `TMPDIR` (an empty folder that is removed afterwards), and assignments
-before the command: `NAME=VALUE my-runtime ...`, with or without `env`.
+as many characters as tokens. Its environment is `PATH`, `LC_ALL`, `HOME` and `TMPDIR` (an empty folder that is removed
+afterwards), and assignments before the command: `NAME=VALUE my-runtime ...`, with or without `env`.
 
 The model is untrusted, the command is the user's own. It is confined (`registry.sandbox`): it may read the model, the
 text, every file or folder that one of its arguments names, its own program with the `lib` folder beside it, and the

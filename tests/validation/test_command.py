@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import math
 import os
+import re
 import sys
 import time
 from dataclasses import replace
@@ -399,9 +400,9 @@ def test_each_step_of_a_runtime_that_writes_can_fail(
 
 
 def test_a_template_has_a_text_or_a_prompt(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match="has {text} and {prompt}"):
+    with pytest.raises(BadSetting, match=re.escape("has {text} and {prompt}")):
         CommandRuntime(writer(tmp_path, "") + " {text}")
-    with pytest.raises(BadSetting, match="lacks {model}"):
+    with pytest.raises(BadSetting, match=re.escape("lacks {model}")):
         CommandRuntime(f"{sys.executable} {{prompt}}")
     with pytest.raises(BadSetting, match="argument of its own"):
         CommandRuntime(f"{sys.executable} {{model}} --prompt={{prompt}}")
