@@ -1,13 +1,13 @@
-"""Arguments of commands: the registry that they work on, and queries."""
+"""Arguments of commands: the registry that they work on, queries, and the spellings of the original tools."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -156,6 +156,74 @@ def _redirected() -> str | None:
         empty = [file for file in files if file.stat().st_size == 0]
         return max(empty, key=lambda file: file.stat().st_mtime).name if empty else None
     return None
+
+
+class OriginalSpellings(click.Command):
+    """A command that also takes its arguments as the options of the original tools, such as `--dir DIR`.
+
+    `spellings` has the name of the parameter that each option replaces. The options are not in the help;
+    docs/original-tools.md lists them. They stand for all arguments of the command: a mix with arguments is refused.
+    """
+
+    def __init__(self, *args: Any, spellings: Mapping[str, str], **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self._spellings = dict(spellings)
+        self.params += [
+            click.Option([spelling, _hidden_name(spelling)], multiple=True, hidden=True, expose_value=False)
+            for spelling in spellings
+        ]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        parsed, _, _ = self.make_parser(ctx).parse_args([*args])
+        values: dict[str, list[str]] = {}
+        for spelling, name in self._spellings.items():
+            values.setdefault(name, []).extend(parsed.get(_hidden_name(spelling)) or ())
+        if any(values.values()):
+            args = self._with_arguments(ctx, args, parsed, values)
+        return super().parse_args(ctx, args)
+
+    def _with_arguments(
+        self, ctx: click.Context, args: list[str], parsed: Mapping[str, Any], values: Mapping[str, list[str]]
+    ) -> list[str]:
+        """Return `args` with what the spellings in them stand for."""
+        options, arguments = [], []
+        replaces_arguments = any(values.get(param.name or "") for param in self.params if _is_argument(param))
+        for param in self.params:
+            inputs = list(dict.fromkeys(values.get(param.name or "", ())))
+            own = parsed.get(param.name or "")
+            is_twice = replaces_arguments if _is_argument(param) else bool(inputs)
+            if isinstance(own, str | tuple) and own and is_twice:
+                raise click.UsageError(f"{_label(param)} is given twice: {self._replaced()}", ctx)
+            if param.nargs == 1 and len(inputs) > 1:
+                raise click.UsageError(f"give one {_label(param)}, not {len(inputs)}: {self._replaced()}", ctx)
+            if replaces_arguments and _is_argument(param) and param.required and not inputs:
+                raise click.UsageError(f"{_label(param)} is missing: {self._replaced()}", ctx)
+            if _is_argument(param):
+                arguments += inputs
+            elif inputs:
+                options += [param.opts[-1], *inputs]
+        if not replaces_arguments:
+            return [*options, *args]
+        end = args.index("--") if "--" in args else len(args)
+        return [*args[:end], *options, "--", *arguments]
+
+    def _replaced(self) -> str:
+        """Return which option stands for what."""
+        labels = {param.name: _label(param) for param in self.params}
+        return ", ".join(f"{spelling} stands for {labels[name]}" for spelling, name in self._spellings.items())
+
+
+def _is_argument(param: click.Parameter) -> bool:
+    return isinstance(param, click.Argument)
+
+
+def _label(param: click.Parameter) -> str:
+    """Return what the usage line calls an argument, or the short name of an option."""
+    return param.human_readable_name.strip("[].") if _is_argument(param) else param.opts[0]
+
+
+def _hidden_name(spelling: str) -> str:
+    return f"original_{spelling.strip('-')}"
 
 
 def print_notes(notes: Sequence[str]) -> None:

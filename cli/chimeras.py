@@ -21,6 +21,7 @@ import msgspec
 
 from organs.cli.arguments import (
     AFTER_HELP,
+    OriginalSpellings,
     local_registry,
     print_more,
     print_notes,
@@ -422,7 +423,7 @@ _METHODS = ("spectral", "fractal")
 """The values of `PurifyMethod`, which loads numpy; a test compares them."""
 
 
-@click.command()
+@click.command(cls=OriginalSpellings, spellings={"--model": "model", "--dir": "model"})
 @click.argument("model", metavar="MODEL|FILE|DIR")
 @click.option(
     "--method", required=True, type=click.Choice(_METHODS), help="How to purify; docs/recipes.md explains both methods."
@@ -658,7 +659,8 @@ def validate(
     differ from the base count as grafted.
 
     The models run in llama.cpp; to install it, run pip install '.[validate]' in the project's folder. With --runtime,
-    COMMAND runs instead, once for each window; its last line must be {"perplexity": 26.7}. The process is confined; if
+    COMMAND runs instead, once for each window; its last line must be {"perplexity": 26.7}. With {prompt} instead of
+    {text}, COMMAND writes a text, which is checked; there is no perplexity. The process is confined; if
     it crashes, the verdict is `broken`. COMMAND can read the model, the text, the files whose paths it contains, and
     the programs and libraries of the system. It can write only to $HOME, which is an empty folder. It has no network.
     The options --runtime-read, --runtime-write and --runtime-processes allow more.
@@ -846,6 +848,10 @@ class _TransplantOptions:
     quiet: bool
 
 
+_DONOR_AND_BASE = {"--source": "donors", "--target": "base"}
+"""The source is where organs come from; the target receives them, and stays as it is."""
+
+
 def _transplant_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the arguments and options of both commands."""
 
@@ -882,7 +888,7 @@ def _transplant_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command()
+@click.command(cls=OriginalSpellings, spellings=_DONOR_AND_BASE)
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT", help="The GGUF file to write."
 )
@@ -904,7 +910,7 @@ def transplant(base: str, donors: tuple[str, ...], output: Path, **params: Any) 
     _transplant(options, lambda name: gguf_targets(output, [name], force=options.force)[0], write)
 
 
-@click.command()
+@click.command(cls=OriginalSpellings, spellings=_DONOR_AND_BASE)
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The folder to create."
 )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from organs.cli.arguments import local_registry, selected_registry
+from organs.cli.arguments import OriginalSpellings, local_registry, selected_registry
 from organs.cli.console import (
     ProgressBar,
     exit_status,
@@ -389,7 +389,7 @@ _EXPLAINED = (
 )
 
 
-@click.command()
+@click.command(cls=OriginalSpellings, spellings={"--model": "paths", "--dir": "paths"})
 @click.argument("paths", nargs=-1, metavar="[FILE]...")
 @click.option("--missing", is_flag=True, help="Measure the organs in the registry that lack a measure; give no FILE.")
 @click.option(
@@ -1017,7 +1017,7 @@ def _csv_keys() -> list[str]:
     return [*place, "elements_count", "size_bytes", *_measures().values()]
 
 
-@click.command()
+@click.command(cls=OriginalSpellings, spellings={"--model": "model", "--dir": "output"})
 @click.argument("model", metavar="FILE|FOLDER|MODEL")
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The folder to create."
@@ -1200,7 +1200,7 @@ class _ModelFiles:
     accept: tuple[str, ...]
 
 
-@click.command()
+@click.command(cls=OriginalSpellings, spellings={"--dir": "model"})
 @click.argument("model", metavar="MODEL|DIR|RECIPE")
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT", help="The file or folder to write."

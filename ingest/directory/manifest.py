@@ -400,7 +400,7 @@ def _float_type(values: list[float]) -> str:
     return "float32" if largest <= 3.4e38 else "float64"
 
 
-TENSOR_MAPS = ("tensors", "tensor_map", "organs")
+TENSOR_MAPS = ("tensors", "tensor_map", "organs", "categories", "anatomy")
 """Fields that can have the tensor map, in this order."""
 PADDINGS_MAX = TENSORS_MAX + 1
 """One after the header, and one after each tensor."""
@@ -554,10 +554,11 @@ def _read_tensors(fields: Fields, file_count: int) -> Iterator[TensorEntry]:
         if not isinstance(line.values, dict):
             fields.reasons.add(f"{line.where} is not an object")
             continue
-        entry = Fields(line.values, f"{line.where}.", fields.reasons, fields.lenient)
+        values = _with_file(line.values) if fields.lenient else line.values
+        entry = Fields(values, f"{line.where}.", fields.reasons, fields.lenient)
         is_grouped = bool(line.folder)
         # In a manifest by category the tensor's file can tell its name, or its name where its file is.
-        name = entry.text("name", required=not is_grouped or "file" not in line.values)
+        name = entry.text("name", required=not is_grouped or "file" not in values)
         file = entry.text("file", required=not is_grouped or name is None)
         if is_grouped:
             file = _file_in_folder(line.folder, file, name)
@@ -570,6 +571,14 @@ def _read_tensors(fields: Fields, file_count: int) -> Iterator[TensorEntry]:
         yield TensorEntry(name or "", file or "", gguf, entry.digest("sha256"))
 
 
+def _with_file(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a tensor, with the field `file` also if it has another of FILE_KEYS instead."""
+    key = next((key for key in ("file", *FILE_KEYS) if key in values), "file")
+    return values if key not in values else {**values, "file": values[key]}
+
+
+FILE_KEYS = ("path", "filename")
+"""Names that other tools give to the field `file`."""
 CATEGORIES: dict[str, str] = {folder: folder for folder in FOLDERS.values()} | {
     kind.value: folder for kind, folder in FOLDERS.items()
 }
@@ -589,7 +598,7 @@ class _Line:
 def _lines(fields: Fields) -> list[_Line]:
     """Return the tensors of the manifest. Adds a reason if it has none that can be read."""
     values = fields.values
-    listing = next((values[key] for key in TENSOR_MAPS if isinstance(values.get(key), list | dict)), None)
+    listing = next((values[key] for key in TENSOR_MAPS if _can_list(values.get(key))), None)
     is_grouped = isinstance(listing, dict) and _is_grouped(listing)
     if not is_grouped and not any(key in values for key in TENSOR_MAPS[:2]):
         groups = {key: value for key, value in values.items() if key in CATEGORIES and _is_group(value)}
@@ -603,6 +612,13 @@ def _lines(fields: Fields) -> list[_Line]:
     if is_grouped:
         return [line for category, group in listing.items() for line in _group_lines(fields, category, group)]
     return [_Line(f"tensors[{number}]", item) for number, item in enumerate(_items(listing))]
+
+
+def _can_list(value: Any) -> bool:
+    """Return whether a field of the manifest can be a tensor map; it could be a summary such as {"count": 12}."""
+    if isinstance(value, dict):
+        return all(isinstance(item, str | list | dict) for item in value.values())
+    return isinstance(value, list)
 
 
 def _is_group(value: Any) -> bool:

@@ -1,11 +1,11 @@
 """Any other runtime, as a command template: `my-runtime --model {model} --file {text} --tokens {tokens}`.
 
-The template is split into arguments like in a shell, but no shell runs. Three placeholders are replaced, each an
-argument of its own: `{model}` by the absolute path of the GGUF file (of a split set the first), `{text}` by that of a
-UTF-8 text, `{tokens}` by the number of tokens of a window; the first two are required. The command runs once for each
-window of each text, in the current folder. A window has CHARACTERS_A_TOKEN times as many characters as tokens. Its
-environment is `PATH`, `LC_ALL`, `HOME` and `TMPDIR` (an empty folder that is removed afterwards), and assignments
-before the command: `NAME=VALUE my-runtime ...`, with or without `env`.
+The template is split into arguments like in a shell, but no shell runs. Placeholders are replaced, each an argument of
+its own: `{model}` by the absolute path of the GGUF file (of a split set the first), `{text}` by that of a UTF-8 text,
+`{tokens}` by the number of tokens of a window. `{model}` and `{text}` are required, or `{model}` and `{prompt}`, see
+below. The command runs once for each window of each text, in the current folder. A window has CHARACTERS_A_TOKEN times
+as many characters as tokens. Its environment is `PATH`, `LC_ALL`, `HOME` and `TMPDIR` (an empty folder that is removed
+afterwards), and assignments before the command: `NAME=VALUE my-runtime ...`, with or without `env`.
 
 The model is untrusted, the command is the user's own. It is confined (`registry.sandbox`): it may read the model, the
 text, every file or folder that one of its arguments names, its own program with the `lib` folder beside it, and the
@@ -17,6 +17,9 @@ It must end with 0, and the last line that it prints must be a JSON object:
     {"perplexity": 26.7, "tokens": 255}                      the tokens may be absent
     {"loads": true}                                          it loads, without a perplexity
     {"loads": false, "reason": "an unknown architecture"}    it does not load, with the reason
+
+A template with `{prompt}` instead of `{text}` is for runtimes that only write text. The command runs once for each
+model, with PROMPT. It must end with 0 and print text that can be read (`text_fault`); no perplexity is measured.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ import re
 import shlex
 import shutil
 import tempfile
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -58,7 +62,24 @@ PERPLEXITY_MIN = 0.999
 """A perplexity is at least 1; this allows for rounding."""
 
 PLACEHOLDERS = ("{model}", "{text}", "{tokens}")
+PROMPT_PLACEHOLDER = "{prompt}"
 _NEEDED = ("{model}", "{text}")
+PROMPT = "Write a short paragraph about the sea, in complete sentences."
+"""The prompt for runtimes that write text; the runtime applies the model's chat template to it."""
+TEXT_MAX_LENGTH = 4096
+"""Characters of the written text that are checked and stored."""
+READABLE_SHARE = 0.9
+"""The least share of characters of a readable text that can be printed."""
+LETTERS_SHARE = 0.4
+"""The least share of letters and digits in the characters of a readable text that are not spaces."""
+REPEATED_SHARE = 0.15
+"""A text of REPEATED_MIN_BYTES that zlib compresses to less than so much of its size repeats itself. Prose of this
+size takes more than half."""
+REPEATED_MIN_BYTES = 256
+_MARKER = re.compile(r"<\|[A-Za-z_]{1,32}\|>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>")
+"""A marker of a chat template. A runtime that applies the template reads markers as tokens, and prints none."""
+_LAST_MARKER = re.compile(rf"(?:{_MARKER.pattern})\s*\Z")
+"""The marker that ends a turn; some runtimes print it."""
 
 
 _PROGRAMS = tuple(
@@ -83,6 +104,7 @@ class CommandRuntime:
         if program is None:
             raise NoRuntime(f"the program {plain_text(self._arguments[0].encode())!r} does not exist")
         self._arguments[0] = os.path.abspath(program)
+        self._written: dict[Path, Reading] = {}
         status = os.stat(program)
         words = [f"{name}={value}" for name, value in self._variables.items()] + self._arguments
         self._identity = f"{shlex.join(words)}, {status.st_size} bytes of {status.st_mtime_ns}"
@@ -93,7 +115,14 @@ class CommandRuntime:
         return self._identity
 
     def read(self, request: Request, say: Say) -> Reading:
-        """Run the command once for each window, until it fails or the time is over. Raises NoSandbox."""
+        """Run the command once for each window, until it fails or the time is over; or once, to write text.
+
+        Raises NoSandbox.
+        """
+        if PROMPT_PLACEHOLDER in self._arguments:
+            if request.model not in self._written:  # there are no windows of which more could be scored
+                self._written[request.model] = self._write(request, say)
+            return self._written[request.model]
         size = CHARACTERS_A_TOKEN * request.window_tokens
         cuts = [_windows(text.text, size) for text in request.texts]
         order = sorted(
@@ -124,9 +153,27 @@ class CommandRuntime:
         )
         return Reading(failure, scores, log=log, seconds=seconds)
 
+    def _write(self, request: Request, say: Say) -> Reading:
+        """Let the command write text, and check it."""
+        say("writing a text")
+        with tempfile.TemporaryDirectory(prefix="organ-validation-") as folder:
+            result = self._run(request, Path(folder, "text.txt"), Path(folder))
+        failure, written = _end_failure(result), None
+        if failure is None:
+            text = result.output.decode("utf-8", "replace").strip()[:TEXT_MAX_LENGTH]
+            fault = text_fault(text)
+            failure = None if fault is None else Failure(FailureKind.REFUSED, fault)
+            written = f"{PROMPT}\n{plain_text(text.encode())}"
+        scores = tuple(Score(text.name, (), 0, len(text.text) // CHARACTERS_A_TOKEN) for text in request.texts)
+        return Reading(failure, scores, written, log=result.log, seconds=result.seconds)
+
     def _run(self, request: Request, text: Path, home: Path) -> Result:
-        tokens = str(request.window_tokens)
-        values = {"{model}": str(request.model.absolute()), "{text}": str(text), "{tokens}": tokens}
+        values = {
+            "{model}": str(request.model.absolute()),
+            "{text}": str(text),
+            "{tokens}": str(request.window_tokens),
+            PROMPT_PLACEHOLDER: PROMPT,
+        }
         command = [values.get(argument, argument) for argument in self._arguments]
         environment = {
             "PATH": os.defpath,
@@ -171,9 +218,14 @@ def _parse(template: str) -> tuple[dict[str, str], list[str]]:
     while arguments and _ASSIGNMENT.match(arguments[0]):
         name, _, variables[name] = arguments.pop(0).partition("=")
     for argument in arguments:
-        if argument not in PLACEHOLDERS and any(placeholder in argument for placeholder in PLACEHOLDERS):
+        known = (*PLACEHOLDERS, PROMPT_PLACEHOLDER)
+        if argument not in known and any(placeholder in argument for placeholder in known):
             raise BadSetting(f"a placeholder must be an argument of its own: {argument[:80]!r}")
-    missing = [placeholder for placeholder in _NEEDED if placeholder not in arguments[1:]]
+    writes = PROMPT_PLACEHOLDER in arguments[1:]
+    if writes and "{text}" in arguments:
+        raise BadSetting("the command template has {text} and {prompt}: give {text} for a runtime that scores texts")
+    needed = ("{model}",) if writes else _NEEDED
+    missing = [placeholder for placeholder in needed if placeholder not in arguments[1:]]
     if missing:
         example = f"my-runtime {' '.join(PLACEHOLDERS)}"
         raise BadSetting(f"the command template lacks {' and '.join(missing)}, as in: {example}")
@@ -191,18 +243,51 @@ def _windows(text: str, size: int) -> list[str]:
     return [kept[place] for place in spread_order(len(kept))]
 
 
+def text_fault(text: str) -> str | None:
+    """Return why a generated text shows that the model does not work, as a sentence; None if it can be read.
+
+    It is a rough check: a text that cannot be read, repeats itself or has markers of the chat template is found; a text
+    that makes no sense is not.
+    """
+    if not text:
+        return "the runtime wrote no text: generation or the chat template failed"
+    marker = _MARKER.search(_LAST_MARKER.sub("", text))
+    if marker is not None:
+        return f"the chat template was not applied: the text has the marker {marker[0]!r}"
+    printable = sum(
+        letter != "\N{REPLACEMENT CHARACTER}" and (letter.isprintable() or letter.isspace()) for letter in text
+    )
+    if printable < READABLE_SHARE * len(text):
+        return f"the text is not coherent: only {printable / len(text):.0%} of its characters can be printed"
+    visible = "".join(text.split())
+    if sum(map(str.isalnum, visible)) < LETTERS_SHARE * len(visible):
+        return "the text is not coherent: it has hardly any letters"
+    data = text.encode("utf-8", "replace")
+    if len(data) >= REPEATED_MIN_BYTES and len(zlib.compress(data)) < REPEATED_SHARE * len(data):
+        return "the text is not coherent: it repeats itself"
+    return None
+
+
 def _answer(result: Result, tokens: int, text: str) -> Window | Failure | None:
     """Return the score that the command printed, or the failure; None if it printed only that the model loads."""
+    failure = _end_failure(result)
+    if failure is not None:
+        return failure
+    try:
+        return _window(_last_object(result.output), tokens, text)
+    except _Refusal as refusal:
+        return Failure(FailureKind.REFUSED, str(refusal))
+
+
+def _end_failure(result: Result) -> Failure | None:
+    """Return the failure of a command that did not end with 0."""
     if result.stopped is not None:
         return Failure(FailureKind.STOPPED, f"the runtime was stopped: {result.stopped}")
     if result.signal_name is not None:
         return Failure(FailureKind.CRASHED, f"the runtime crashed ({result.signal_name}){_last_words(result)}")
     if result.code:
         return Failure(FailureKind.CRASHED, f"the runtime ended with {result.code}{_last_words(result)}")
-    try:
-        return _window(_last_object(result.output), tokens, text)
-    except _Refusal as refusal:
-        return Failure(FailureKind.REFUSED, str(refusal))
+    return None
 
 
 def _last_object(output: bytes) -> dict[str, Any]:

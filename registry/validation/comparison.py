@@ -459,6 +459,8 @@ class _Trial:
             _check_tokens(base, chimera)
             if base.failure or chimera.failure or self.seconds > self.budget.seconds:
                 return
+            if not any(score.windows for score in base.scores):
+                return  # the runtime measures no perplexity
             scores = _text_scores(self, base, chimera, control, ())
             wanted = [
                 number
@@ -501,6 +503,8 @@ class _Trial:
             range(len(score.windows), max(count, len(score.windows)))
             for score, count in zip(subject.scores, counts, strict=True)
         )
+        if subject.role == "chimera" and not subject.runs and not any(ranks):
+            ranks = (range(1), *ranks[1:])  # it is always run, also if the runtime scores no windows
         if subject.failure or subject.missing or not any(ranks):
             return
         if subject.path is None:
@@ -587,6 +591,8 @@ def _remark(control: _Subject | None, chimera: _Subject, act: str, touched: Sequ
     unknown = f"it is unknown whether the {act} organs work"
     if chimera.failure is not None:
         return None
+    if chimera.reading.written is not None and not any(score.windows for score in chimera.scores):
+        return "The chimera loads and writes readable text, but this runtime measures no perplexity."
     if control is None and act == GRAFTED and not touched:
         return "Nothing was grafted, so there is no control, and it is not checked whether grafts are weak or inert."
     if control is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,34 @@ def test_a_command_may_write_where_it_is_allowed_to(organ: OrganCommand, kin: Pa
     assert organ(*command).status == 1
     organ.done(*command, "--runtime-write", tmp_path / "out")
     assert set((tmp_path / "out" / "log").read_text()) == {"x"}
+
+
+def writer(folder: Path, body: str) -> str:
+    path = folder / "writer.py"
+    path.write_text(f"import sys\nmodel, prompt = sys.argv[1:]\n{body}\n")
+    return f"{sys.executable} -I -S {path} {{model}} {{prompt}}"
+
+
+def test_a_runtime_that_writes_text_leaves_a_readable_chimera_undecided(
+    organ: OrganCommand, kin: Path, tmp_path: Path
+) -> None:
+    template = writer(tmp_path, "print('The sea is wide and blue.')")
+    report = organ.done("validate", kin, "--base", A, "--runtime", template, "--json").values
+    assert report["verdict"] == "undecided"
+    assert "loads and writes readable text, but this runtime measures no perplexity" in report["reason"]
+    assert report["chimera"]["written"].endswith("The sea is wide and blue.")
+
+
+def test_a_runtime_that_writes_text_finds_a_chimera_that_does_not_load(
+    organ: OrganCommand, kin: Path, tmp_path: Path
+) -> None:
+    template = writer(tmp_path, "sys.exit('bad tensor') if 'kin' in model else print('The sea is wide and blue.')")
+    ended = organ.done("validate", kin, "--base", A, "--runtime", template)
+    assert ended.lines[0].endswith(": broken")
+    assert "The chimera does not run: the runtime ended with 1: bad tensor." in ended.out
+
+
+def test_a_runtime_that_only_loads_runs_the_chimera_too(organ: OrganCommand, kin: Path, tmp_path: Path) -> None:
+    body = "print(json.dumps({'loads': 'kin' not in model, 'reason': 'bad tensor'}))"
+    ended = organ.done("validate", kin, "--base", A, "--runtime", script(tmp_path, body))
+    assert ended.lines[0].endswith(": broken")

@@ -405,11 +405,14 @@ def by_category(form: str) -> dict[str, Any]:
         "names": names,
         "files": {"organs": files},
         "maps": {"tensors": maps},
+        "categories": {"categories": groups, "skeleton": {"count": 4}},
+        "anatomy": {"organs": {"count": 4}, "anatomy": groups},
+        "paths": {"tensors": [{"name": item["name"], "path": item["file"]} for own in groups.values() for item in own]},
         "counted": {"tensors": {key: {"count": len(group), "tensors": group} for key, group in groups.items()}},
     }[form]
 
 
-@pytest.mark.parametrize("form", ["lists", "names", "files", "maps", "counted"])
+@pytest.mark.parametrize("form", ["lists", "names", "files", "maps", "categories", "anatomy", "paths", "counted"])
 def test_a_manifest_grouped_by_category_is_read(form: str, organ: OrganCommand, tmp_path: Path) -> None:
     (tmp_path / "little.gguf").write_bytes(small_model())
     folder = tmp_path / "grouped"
@@ -433,6 +436,7 @@ def test_a_manifest_grouped_by_category_is_read(form: str, organ: OrganCommand, 
         ({"embed": ["token_embd.weight", "token_embd.weight"]}, "'token_embd.weight' appears 2 times"),
         ({"embed": ["token_embd.bin", "copy.bin"]}, "has the name 'token_embd.weight', as another file"),
         ({"skeleton": {"count": 4}}, "has no tensor map"),
+        ({"organs": {"count": 4}}, "has no tensor map"),
         ({"embed": ["token_embd.weight"]}, "'norm/output_norm.bin' is not in the manifest"),
     ],
 )

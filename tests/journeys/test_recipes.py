@@ -20,7 +20,7 @@ from tests.registry_templates import RegistryTemplates, add_zoo_models
 from tests.small_models import ingest_file, weight_tensor
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("recipes.md", "prediction.md", "guide.md", "original-tools.md", "python.md")
+PAGES = ("recipes.md", "prediction.md", "guide.md", "python.md")
 FENCE = re.compile(r"^```(?:yaml|json)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 BASE = "Zoo-A-2M-v1.0-F16"
 ORGANS = "[{from: Zoo-A-2M-Code-v1.0-F16, type: organ}]"

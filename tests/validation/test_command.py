@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import math
 import os
+import re
 import sys
 import time
 from dataclasses import replace
@@ -15,7 +16,7 @@ import pytest
 
 from organs.registry.errors import BadSetting
 from organs.registry.sandbox.process import Limits, Sandbox, run_confined
-from organs.registry.validation.command import CommandRuntime
+from organs.registry.validation.command import PROMPT, CommandRuntime, text_fault
 from organs.registry.validation.runtime import (
     FailureKind,
     NoRuntime,
@@ -325,3 +326,88 @@ def test_variables_before_the_command_are_its_environment(tmp_path: Path) -> Non
         runtime = CommandRuntime(begin + template)
         assert runtime.read(request(), lambda _: None).log == "12 3"
         assert "ONE=1 'TWO=2 3' " in runtime.identity
+
+
+SEA = "The sea is wide and blue. Ships cross it in every season, and they carry grain and cloth."
+ANSWERS = {
+    "works": f"print({SEA!r})",
+    "ends the turn": f"print({SEA!r} + '<|im_end|>')",
+    "does not load": "sys.exit('no tensor blk.0.attn_q.weight')",
+    "does not start": "print('loaded')\nprint('no memory for the cache', file=sys.stderr)\nsys.exit(3)",
+    "crashes": f"print({SEA!r})\nsys.stdout.flush()\nos.abort()",
+    "hangs": "time.sleep(600)",
+    "writes nothing": "print()",
+    "does not apply the template": f"print('<|im_start|>assistant ' + {SEA!r})",
+    "writes bytes": "os.write(1, bytes(range(128, 256)) * 4)",
+    "writes signs": "print('!?%$ ' * 5 + 'a')",
+    "repeats": "print('and the sea ' * 100)",
+    "floods": "os.write(1, b'the sea ' * 10**6)",
+}
+"""What a runtime does that loads a model, applies its chat template and writes text."""
+
+
+def written(folder: Path, answer: str) -> Reading:
+    template = writer(folder, ANSWERS[answer])
+    return CommandRuntime(template, Limits(wall_seconds=1.0 if answer == "hangs" else 120)).read(
+        request(2), lambda _: None
+    )
+
+
+def writer(folder: Path, body: str) -> str:
+    path = folder / "writer.py"
+    path.write_text(
+        f"import os, sys, time\nmodel, prompt = sys.argv[1], sys.argv[3]\nopen(model, 'rb').close()\n{body}\n"
+    )
+    return f"{sys.executable} -I -S {path} {{model}} -p {{prompt}}"
+
+
+@pytest.mark.parametrize("answer", ["works", "ends the turn"])
+def test_a_command_with_a_prompt_writes_a_text(tmp_path: Path, answer: str) -> None:
+    reading = written(tmp_path, answer)
+    assert reading.failure is None
+    assert reading.written is not None
+    assert reading.written.startswith(f"{PROMPT}\n{SEA}")
+    assert [score.windows for score in reading.scores] == [(), ()]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "reason"),
+    [
+        ("does not load", FailureKind.CRASHED, "the runtime ended with 1: no tensor blk.0.attn_q.weight"),
+        ("does not start", FailureKind.CRASHED, "the runtime ended with 3: no memory for the cache"),
+        ("crashes", FailureKind.CRASHED, "the runtime crashed (SIGABRT)"),
+        ("hangs", FailureKind.STOPPED, "the runtime was stopped"),
+        ("writes nothing", FailureKind.REFUSED, "wrote no text: generation or the chat template failed"),
+        (
+            "does not apply the template",
+            FailureKind.REFUSED,
+            "the chat template was not applied: the text has the marker",
+        ),
+        ("writes bytes", FailureKind.REFUSED, "not coherent: only 0% of its characters can be printed"),
+        ("writes signs", FailureKind.REFUSED, "not coherent: it has hardly any letters"),
+        ("repeats", FailureKind.REFUSED, "not coherent: it repeats itself"),
+        ("floods", FailureKind.STOPPED, "printed more than 1048576 bytes"),
+    ],
+)
+def test_each_step_of_a_runtime_that_writes_can_fail(
+    tmp_path: Path, answer: str, kind: FailureKind, reason: str
+) -> None:
+    failure = written(tmp_path, answer).failure
+    assert failure is not None
+    assert failure.kind is kind
+    assert reason in failure.reason
+    assert failure.reason.isprintable()
+
+
+def test_a_template_has_a_text_or_a_prompt(tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match=re.escape("has {text} and {prompt}")):
+        CommandRuntime(writer(tmp_path, "") + " {text}")
+    with pytest.raises(BadSetting, match=re.escape("lacks {model}")):
+        CommandRuntime(f"{sys.executable} {{prompt}}")
+    with pytest.raises(BadSetting, match="argument of its own"):
+        CommandRuntime(f"{sys.executable} {{model}} --prompt={{prompt}}")
+
+
+@pytest.mark.parametrize("text", [built.text[:300] for built in TEXTS])
+def test_texts_of_every_kind_can_be_read(text: str) -> None:
+    assert text_fault(text) is None
