@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
-from organs.registry.assembly import place_file, plan_organ
+from organs.registry.assembly import place_file, plan_organ, plan_shards
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import blobs_by_digest, organ_detail
 from organs.registry.catalog.register.models import remove_model
@@ -185,3 +185,30 @@ def test_experts_of_zeros_that_equal_a_stack_of_zeros_are_stored(registry: Local
         (back,) = assemble_model(registry, f"local/{name}", tmp_path / f"again-{name}")
         assert back.read_bytes() == (tmp_path / f"{name}.gguf").read_bytes()
     assert not verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults
+
+
+def test_experts_of_shards_that_arrive_one_at_a_time_are_found_when_the_last_is_there(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    with LocalRegistry.open(tmp_path / "other") as other:
+        ingest_file(other, _write(tmp_path, "Mixture", expert_model()))
+        with other.catalog.reading() as session:
+            model = model_by_name(session, parse_model_name("local/Mixture"))
+            plans = plan_shards(session, other.blobs, model, "Split", 100_000)
+        shards = tmp_path / "shards"
+        shards.mkdir()
+        for plan in plans:
+            place_file(other.blobs, plan, shards / plan.name)
+    assert len(plans) > 2
+    files = {plan.name: (shards / plan.name).read_bytes() for plan in plans}
+    for path in shards.iterdir():
+        path.unlink()
+    for name in sorted(files, reverse=True):
+        assert registry.search("expert>=0").items == ()
+        (shards / name).write_bytes(files[name])
+        ingest_file(registry, shards / name)
+        (shards / name).unlink()
+    assert len(registry.search("expert>=0", limit=100)) == 4 * EXPERTS
+    assert len(registry.search("expert:3 arch:llama license:apache-2.0")) == 4
+    for path in assemble_model(registry, "local/Split", tmp_path / "out"):
+        assert path.read_bytes() == files[path.name]

@@ -174,8 +174,11 @@ def check_pipeline(place: Place, commands: tuple[str, ...]) -> None:
 
 
 def check_mass_dissect(place: Place, commands: tuple[str, ...]) -> None:
-    place.run(commands[0])
+    for command in commands:
+        place.run(command)
     assert set(place.organ.done("models", "-q").lines) == {"local/base@1", "local/donor@1"}
+    assert sorted(path.name for path in Path("dissected").iterdir()) == ["base", "donor"]
+    assert Path(assembled(place, "dissected/base")).read_bytes() == Path("base.gguf").read_bytes()
 
 
 def check_mass_measure(place: Place, commands: tuple[str, ...]) -> None:
@@ -194,7 +197,7 @@ def check_stream(place: Place, commands: tuple[str, ...]) -> None:
             return Answer(200, json.dumps({"id": "NAMESPACE/NAME", "sha": COMMIT, "siblings": siblings}).encode())
         return part(request, files[request.path.rpartition("/")[2]])
 
-    by_address, by_name = commands
+    by_address, by_name, *from_disk = commands
     with scripted_server(script) as server:
         first = place.run(by_address.replace("https://HOST", server.url) + " --json").values
         program, *words = shlex.split(by_name)
@@ -204,6 +207,11 @@ def check_stream(place: Place, commands: tuple[str, ...]) -> None:
     assert names == [f"blk.{number}.ffn_up.weight" for number in range(61)]
     assert second.values["tensors"] == first["tensors"]
     assert not any(Path().rglob("NAME-*.gguf")), "no shard is kept"
+    for command in from_disk:
+        Path("NAME-00002-of-00061.gguf").write_bytes(files["NAME-00002-of-00061.gguf"])
+        place.run(command)
+        assert not Path("NAME-00002-of-00061.gguf").exists()
+    assert "1 of 61 shards" in place.organ("models").err
 
 
 def check_build(place: Place, commands: tuple[str, ...]) -> None:
@@ -233,13 +241,13 @@ def check_report(place: Place, commands: tuple[str, ...]) -> None:
 
 
 def check_dissection(place: Place, commands: tuple[str, ...]) -> None:
-    ingest, models = commands
+    ingest, report = commands
     lines = [json.loads(line) for line in place.run(ingest).lines]
     assert [(line["model"], line["organs"]) for line in lines] == [
         (f"local/{name}@1", len(tensors("base.gguf"))) for name in ("base", "donor")
     ]
     assert all(line["seconds"] > 0.0 and line["stored_bytes"] > 0 for line in lines)
-    assert all(f"local/{name}@1" in place.run(models).out for name in ("base", "donor"))
+    assert all(f"local/{name}@1" in place.run(report).out for name in ("base", "donor"))
 
 
 Check = Callable[[Place, tuple[str, ...]], None]
@@ -266,10 +274,15 @@ TRIED: dict[str, tuple[tuple[str, ...], Check]] = {
         ("organ ingest base.gguf donor.gguf", "organ compose pipeline.yaml -o piped.gguf"),
         check_pipeline,
     ),
-    "mass_dissect": (("organ ingest models",), check_mass_dissect),
+    "mass_dissect": (("organ ingest models", "organ extract models -o dissected"), check_mass_dissect),
     "mass_z_measure": (("organ measure models --json",), check_mass_measure),
     "kimi_z_stream": (
-        ("organ measure https://HOST/NAME-00001-of-00061.gguf", "organ measure hf://NAMESPACE/NAME"),
+        (
+            "organ measure https://HOST/NAME-00001-of-00061.gguf",
+            "organ measure hf://NAMESPACE/NAME",
+            "organ measure NAME-00002-of-00061.gguf --delete-after",
+            "organ ingest NAME-00002-of-00061.gguf --delete-after",
+        ),
         check_stream,
     ),
     "build_935": (("organ ingest base.gguf donor.gguf", BUILD), check_build),
@@ -280,7 +293,7 @@ TRIED: dict[str, tuple[tuple[str, ...], Check]] = {
         check_transplant,
     ),
     "z_report_complete": (("organ ingest models", "organ report -o report.md"), check_report),
-    "dissection_report": (("organ ingest models --json", "organ models"), check_dissection),
+    "dissection_report": (("organ ingest models --json", "organ report --table ingests"), check_dissection),
 }
 """By original program, the commands that replace it, and the check of their results."""
 PROGRAMS = [pytest.param(name, marks=[pytest.mark.long] if name == "organ_api" else []) for name in TRIED]
@@ -300,9 +313,12 @@ def test_the_commands_do_what_the_original_program_did(program: str, place: Plac
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        ("extract base.gguf --model base.gguf -o x", "FILE|MODEL is given twice: --model stands for FILE|MODEL"),
-        ("extract --model base.gguf --dir x -o y", "-o is given twice: --model stands for FILE|MODEL, --dir stands"),
-        ("extract --dir x", "Missing argument 'FILE|MODEL'"),
+        ("extract base.gguf --model base.gguf -o x", "FILE|FOLDER|MODEL is given twice: --model stands for"),
+        (
+            "extract --model base.gguf --dir x -o y",
+            "-o is given twice: --model stands for FILE|FOLDER|MODEL, --dir stands",
+        ),
+        ("extract --dir x", "Missing argument 'FILE|FOLDER|MODEL'"),
         ("measure base --dir base", "FILE is given twice"),
         ("purify --dir base --model donor --method fractal -o x", "give one MODEL|FILE|DIR, not 2"),
         ("assemble base --dir donor -o x.gguf", "MODEL|DIR|RECIPE is given twice: --dir stands for"),
