@@ -127,11 +127,20 @@ def test_terms_that_do_not_apply_are_refused_with_a_sentence(text: str, reason: 
         parse_query(text)
 
 
-def test_counts_say_that_they_leave_the_expert_out(registry: LocalRegistry) -> None:
+@pytest.mark.parametrize("text", ["expert:3 type:organ", "expert:2-5 theta>=34.5", "expert:3 slot:ffn_up_exps block:1"])
+def test_experts_are_counted(registry: LocalRegistry, text: str) -> None:
     with registry.catalog.reading() as session:
-        counts = count_organs(session, parse_query("expert:3 type:organ"))
-    assert counts.total is None
-    assert counts.uncounted == ("expert:3",)
+        counts = count_organs(session, parse_query(text))
+    found = find(registry, text)
+    assert (counts.total, counts.exact, counts.uncounted) == (len(found), True, ())
+    assert counts.fields["dtype"] == {"F16": len(found)}
+
+
+def test_too_many_experts_are_not_counted(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expert_queries, "GATHER_MAX", 10)
+    with registry.catalog.reading() as session:
+        counts = count_organs(session, parse_query("expert>=0 type:organ"))
+    assert (counts.total, counts.fields, counts.theta, counts.uncounted) == (None, {}, (), ("expert>=0",))
 
 
 def test_experts_of_hidden_models_are_not_found(tmp_path: Path) -> None:

@@ -167,7 +167,8 @@ def graft_address(place: PlacedOrgan) -> str | None:
     if place.type not in GRAFTED_TYPES:
         return None
     block = {} if place.block is None else {"blocks": str(place.block)}
-    return compose_address([("graft", step_text({"from": place.model, "slot": place.slot, **block}))])
+    expert = {} if place.expert is None else {"experts": str(place.expert)}
+    return compose_address([("graft", step_text({"from": place.model, "slot": place.slot, **block, **expert}))])
 
 
 def recipe_address(file: RecipeFile) -> str:

@@ -314,15 +314,22 @@ def organ(digest: str) -> Page:
     return Page(
         "organ.html",
         structs.asdict(detail),
-        extra=lambda: _similar_organs(detail.digest) | _measurement_context(detail),
+        extra=lambda: _similar_organs(detail) | _measurement_context(detail),
     )
 
 
-def _similar_organs(digest: str) -> Context:
-    """Return the most similar organs of the same slot and shape."""
+def _similar_organs(organ: Organ) -> Context:
+    """Return the most similar organs of the same slot and shape; for an expert, the most similar experts."""
+    is_expert = any(place.expert is not None for place in organ.places[:1])
+    query = f"like:{organ.digest[:16]}{' expert>=0' if is_expert else ''}"
+    similar = _search_similar(organ.digest, query)
+    return similar | {"alike_query": query}
+
+
+def _search_similar(digest: str, query: str) -> Context:
     try:
         with reading(settings().counts_seconds) as session:
-            page = search_organs(session, parse_query(f"like:{digest} unique:organ"), ALIKE_SHOWN + 1)
+            page = search_organs(session, parse_query(f"{query} unique:organ"), ALIKE_SHOWN + 1)
     except BadQuery:
         return {"alike": [], "alike_note": "It has too few values to compare with other organs."}
     except NotFound:

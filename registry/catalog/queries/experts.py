@@ -47,14 +47,19 @@ def ranked_experts(
     if query.like is not None or query.sort.field == LIKENESS or narrowed.likeness:
         compared, notes = _compared(session, narrowed, query)
         return _page(compared, query.sort, after, limit), notes
-    driver = _driver(session, narrowed)
+    driver = driver_of_experts(session, narrowed)
     if driver is not None or query.unique:
         return _all_sorted(session, narrowed, query, driver, after, limit), []
     return _in_order(session, narrowed, query.sort, after, limit), []
 
 
-def _driver(session: Session, narrowed: Narrowed) -> str | None:
-    """Return the index that narrows the experts most, if it leaves few enough to sort; None for the ranking's index."""
+def finds_experts(narrowed: Narrowed) -> bool:
+    """Return whether the results of a resolved query are experts."""
+    return any(term.field == EXPERT for term in narrowed.numbers)
+
+
+def driver_of_experts(session: Session, narrowed: Narrowed) -> str | None:
+    """Return the index that narrows the experts most, if it leaves few enough to sort; else None."""
     filters: dict[str, list[ColumnElement[bool]]] = {}
     if narrowed.models is not None:
         filters["model"] = [Expert.model_id.in_(narrowed.models)]
@@ -63,13 +68,15 @@ def _driver(session: Session, narrowed: Narrowed) -> str | None:
         filters["expert"] = [placement_condition(term, Expert) for term in numbers]
     counts = {}
     for name, conditions in filters.items():
-        rows = _by_index(select(Expert.id).where(Expert.visible, *conditions), name).limit(GATHER_MAX + 1).subquery()
+        matching = experts_by_index(select(Expert.id).where(Expert.visible, *conditions), name)
+        rows = matching.limit(GATHER_MAX + 1).subquery()
         counts[name] = session.scalar(select(func.count()).select_from(rows)) or 0
     best = min(counts, key=lambda name: counts[name], default=None)
     return best if best is not None and counts[best] <= GATHER_MAX else None
 
 
-def _by_index(rows: Any, name: str) -> Any:
+def experts_by_index(rows: Any, name: str) -> Any:
+    """Return `rows` of experts, read through their index `name`."""
     # SQLite has no statistics on a new catalog and would guess.
     return rows.with_hint(Expert, f"INDEXED BY ix_experts_{name}", "sqlite")
 
@@ -82,7 +89,7 @@ def _all_sorted(
     # An organ has the same measures at all places, so its first place represents it.
     first = func.min(Expert.id) if query.unique else Expert.id
     matching = select(column.label("value"), first.label("id")).where(Expert.visible, *matches(narrowed, Expert))
-    matching = matching if driver is None else _by_index(matching, driver)
+    matching = matching if driver is None else experts_by_index(matching, driver)
     matched = (matching.group_by(Expert.organ_id, column) if query.unique else matching).subquery()
     value, row_id = matched.c.value, matched.c.id
     order = (value.desc(), row_id.desc()) if query.sort.descending else (value, row_id)
@@ -100,7 +107,7 @@ def _in_order(session: Session, narrowed: Narrowed, sort: Sort, after: Cursor | 
     measure = RANKINGS[sort.field]
     column = getattr(Expert, measure)
     order = (column.desc(), Expert.id.desc()) if sort.descending else (column, Expert.id)
-    rows = _by_index(select(column, Expert.id).where(Expert.visible, *matches(narrowed, Expert)), measure)
+    rows = experts_by_index(select(column, Expert.id).where(Expert.visible, *matches(narrowed, Expert)), measure)
     rows = rows.order_by(*order)
     results: list[Ranked] = []
     if (after is None or after.value is not None) and not wants_missing_only(narrowed.numbers, measure):
@@ -190,11 +197,11 @@ def _candidates(
         .where(Expert.visible, *matches(narrowed, Expert), *where)
         .limit(COMPARED_MAX + 1)
     )
-    driver = _driver(session, narrowed)
+    driver = driver_of_experts(session, narrowed)
     return [
         _Candidate(row_id, organ_id, ((tower, block, slot), expert), shape, fingerprint, number)
         for row_id, organ_id, tower, block, slot, expert, shape, fingerprint, number in session.execute(
-            statement if driver is None else _by_index(statement, driver)
+            statement if driver is None else experts_by_index(statement, driver)
         )
     ]
 
@@ -283,7 +290,7 @@ def model_experts(
         statement = statement.where(among(Expert.expert, sorted(numbers)))
     experts = (
         ModelExpert((tower, block, slot), number, organ_id, Digest(digest), *more)
-        for tower, block, slot, number, organ_id, digest, *more in session.execute(_by_index(statement, "model"))
+        for tower, block, slot, number, organ_id, digest, *more in session.execute(experts_by_index(statement, "model"))
     )
     wanted = set(places)
     return [expert for expert in experts if expert.place in wanted]

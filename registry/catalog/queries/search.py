@@ -37,7 +37,13 @@ from organs.registry.catalog.cursor import (
     parse_cursor,
 )
 from organs.registry.catalog.engine import batches, limited
-from organs.registry.catalog.queries.experts import load_experts, ranked_experts
+from organs.registry.catalog.queries.experts import (
+    driver_of_experts,
+    experts_by_index,
+    finds_experts,
+    load_experts,
+    ranked_experts,
+)
 from organs.registry.catalog.queries.fitting import among
 from organs.registry.catalog.queries.gains import GainFilter, gains_of_models, gains_of_organs
 from organs.registry.catalog.queries.models import composed_among, incomplete_models, is_composed, model_summary
@@ -80,7 +86,6 @@ from organs.registry.catalog.queries.search_plan import (
 )
 from organs.registry.catalog.search import (
     CHIMERA,
-    EXPERT,
     GAIN,
     LIKENESS,
     PARTIAL,
@@ -89,7 +94,7 @@ from organs.registry.catalog.search import (
     Query,
     Sort,
 )
-from organs.registry.catalog.tables import Blob, Facet, Fingerprint, Model, Organ, Placement
+from organs.registry.catalog.tables import Blob, Expert, Facet, Fingerprint, Model, Organ, Placement
 from organs.registry.catalog.vocabulary import (
     BIN_DEGREES,
     THETA_MAX_DEGREES,
@@ -136,18 +141,30 @@ def count_matching(
 ) -> list[tuple[int, int, int, int]] | None:
     """Return facet id, bin of θ, number of matching placements, and number of those within `bounds`.
 
-    The result is None if more than `limit` placements would have to be read.
+    A query for experts counts experts. The result is None if more than `limit` rows would have to be read.
     """
-    plan = plan_of(session, narrowed, None, limit)
-    if plan.driver is None:
-        return None if plan.types else []
-    columns = (Placement.facet_id.label("facet"), _bin_of(Placement.theta).label("bin"))
-    inside = case((and_(*map(placement_condition, bounds)), 1), else_=0) if bounds else literal(1)
-    rows = _driven(select(*columns, inside.label("inside")), plan, narrowed).where(*matches(narrowed, Placement))
+    if finds_experts(narrowed):
+        driver = driver_of_experts(session, narrowed)
+        if driver is None:
+            return None
+        rows = experts_by_index(_counted(Expert, bounds).where(Expert.visible), driver)
+        rows = rows.where(*matches(narrowed, Expert))
+    else:
+        plan = plan_of(session, narrowed, None, limit)
+        if plan.driver is None:
+            return None if plan.types else []
+        rows = _driven(_counted(Placement, bounds), plan, narrowed).where(*matches(narrowed, Placement))
     rows = rows.limit(limit + 1).subquery()
     grouped = select(rows.c.facet, rows.c.bin, func.count(), func.sum(rows.c.inside)).group_by(rows.c.facet, rows.c.bin)
     counts = [(facet, lower, count, int(within)) for facet, lower, count, within in session.execute(grouped)]
     return counts if sum(count for _, _, count, _ in counts) <= limit else None
+
+
+def _counted(entity: Any, bounds: Sequence[Numbers]) -> Any:
+    """Return a SELECT of facet and bin of θ of the placements or experts `entity`, and whether they meet `bounds`."""
+    conditions = [placement_condition(term, entity) for term in bounds]
+    inside = case((and_(*conditions), 1), else_=0) if conditions else literal(1)
+    return select(entity.facet_id.label("facet"), _bin_of(entity.theta).label("bin"), inside.label("inside"))
 
 
 def _bin_of(theta: Any) -> Any:
@@ -533,8 +550,7 @@ def facet_counts(session: Session, narrowed: Narrowed, seconds: float | None = N
     `seconds`; in the second case the result is `hurried` and must not be cached.
     """
     theta = [term for term in narrowed.numbers if term.field in ("theta", "signal")]
-    experts = [term for term in narrowed.numbers if term.field == EXPERT]
-    other_numbers = [term for term in narrowed.numbers if term not in (*theta, *experts)]
+    other_numbers = [term for term in narrowed.numbers if term not in theta]
     remaining = replace(narrowed, facets=[], numbers=other_numbers)
     hurried = False
     try:
@@ -547,7 +563,8 @@ def facet_counts(session: Session, narrowed: Narrowed, seconds: float | None = N
         uncounted += ("the filter by model",) if narrowed.models is not None else ()
         uncounted += tuple(map(str, narrowed.likeness))
         uncounted += () if narrowed.gains is None else ("the filter by gain",)
-    uncounted += tuple(map(str, experts))  # the counts are of whole tensors
+    if counted is None and finds_experts(narrowed):  # the roll-up counts whole tensors
+        return FacetCounts(total=None, fields={}, theta=(), exact=False, uncounted=uncounted, hurried=hurried)
     facets = roll_up(session)
     bounded = _bounded(facets, counted, theta)
     matching = facets.mask(narrowed.facets)
