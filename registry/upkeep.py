@@ -136,7 +136,7 @@ def verify(
     report = VerifyReport()
     suspects, recovered = [], []
     for row in all_blobs(catalog):
-        report.blobs += 1
+        report.blobs += not row.parts  # the bytes of a stack are those of its parts
         if _check(blobs, row, read_data, report) is not None:
             suspects.append(row)
         elif row.is_set_aside:
@@ -321,7 +321,7 @@ def _check(blobs: BlobStore, row: BlobRow, read_data: Share | None, report: Veri
         with blobs.reader(row) as reader:
             if row.is_set_aside or (read_data is not None and read_data.takes(row.digest)):
                 reader.verify()
-                report.read_bytes += row.size_bytes
+                report.read_bytes += 0 if row.parts else row.size_bytes
     except StoreError as error:
         # A faulty part of a stack is reported as a blob of its own.
         is_own = not row.parts or (isinstance(error, CorruptBlob) and error.where == row.digest)

@@ -336,7 +336,7 @@ def test_a_disk_failure_at_any_call_leaves_nothing_or_everything(number: int, tm
             for path in sorted(target.rglob("*"), reverse=True):
                 path.rmdir() if path.is_dir() else path.unlink()
             target.rmdir()
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert set(os.listdir("/proc/self/fd")) <= before
 
 
 class Full(Files):
