@@ -282,6 +282,9 @@ def print_model(model: ModelDetails) -> None:
         for kind in model.types
     ]
     print_table(("type", "tensors", "size", "θ", "spectral"), rows, _SHOW_NUMBERS)
+    if model.experts:
+        query = shlex.quote(f"expert>=0 model:{model.name}")
+        click.echo(f"\n{model.experts:,} experts, each stored and measured by itself: organ search {query}")
     print_lineage(model, {finding.sentence for finding in model.chimera.findings} if model.chimera else ())
     click.echo()
     columns = ("tensor", "type", "dtype", "shape", "θ", "|Z|", "spectral", "organ")

@@ -17,6 +17,7 @@ from organs.registry.catalog.queries.accounts import contributor_name
 from organs.registry.catalog.queries.chimeras import chimera_of
 from organs.registry.catalog.queries.models import (
     composed_among,
+    count_experts,
     dtype_counts,
     facts_of,
     files_of,
@@ -136,6 +137,7 @@ def model_page(session: Session, row: tables.Model) -> Model:
         flags=tuple(json.loads(row.flags)),
         unassemblable=tuple(json.loads(row.unassemblable)),
         types=type_summaries(session, row.id),
+        experts=count_experts(session, row.id),
         files=tuple(
             ModelFile(name=file.name, size_bytes=file.size_bytes, sha256=Digest(file.sha256))
             for file in files_of(session, row.id)

@@ -140,6 +140,7 @@ class Model(ModelSummary, frozen=True, kw_only=True):
         Texts, Meta(description="Why its file cannot be written again; empty for nearly all models.")
     ]
     types: Annotated[tuple[TypeSummary, ...], Meta(max_length=ITEMS_MAX)]
+    experts: Annotated[Count, Meta(description="Experts of its stacks that are recorded one by one.")]
     files: Annotated[tuple[ModelFile, ...], Meta(max_length=ITEMS_MAX)]
     facts: Annotated[
         dict[Text, Text],

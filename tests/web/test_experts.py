@@ -57,3 +57,10 @@ def test_an_expert_is_downloaded_as_its_own_bytes(client: FlaskClient) -> None:
     organ = client.get("/api/v1/organs?q=expert:5&limit=1").get_json()["items"][0]
     assert len(client.get(f"/organs/{organ['digest']}.raw").data) == organ["size_bytes"] == 64 * 48 * 2
     assert client.get(f"/organs/{organ['digest']}.npy").data.startswith(b"\x93NUMPY")
+
+
+def test_the_page_of_a_model_leads_to_its_experts(client: FlaskClient) -> None:
+    page = parse_page(client.get("/models/local/Mixture").text)
+    assert "32 experts, each stored and measured by itself" in page.text
+    assert "/organs?q=model:local/Mixture@1 expert>=0" in [unquote_plus(link) for link in page.links()]
+    assert client.get("/api/v1/models/local/Mixture").get_json()["experts"] == 32

@@ -378,6 +378,12 @@ def placements_of(
     return session.execute(statement.limit(limit)).all()
 
 
+def count_experts(session: Session, model_id: int) -> int:
+    """Return the number of experts of a model that are recorded one by one."""
+    experts = select(func.count()).select_from(Expert).where(Expert.model_id == model_id)
+    return session.scalar(experts.with_hint(Expert, "INDEXED BY ix_experts_model", "sqlite")) or 0
+
+
 def dtype_counts(session: Session, model_id: int) -> dict[str, int]:
     """Return the number of tensors of each dtype in a model."""
     counted = select(Placement.dtype, func.count()).where(Placement.model_id == model_id).group_by(Placement.dtype)
