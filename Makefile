@@ -6,9 +6,9 @@ DEMO   ?= .demo
 BROWSE ?= tests/browser
 ON_POSTGRES ?= tests/journeys tests/relatives tests/reports \
 	tests/ingest/test_service.py tests/ingest/test_shards.py tests/ingest/test_submissions.py tests/ingest/test_submission_races.py \
-	tests/ingest/test_jobs.py tests/ingest/test_uploads.py \
+	tests/ingest/test_jobs.py tests/ingest/test_uploads.py tests/ingest/test_experts.py \
 	tests/catalog/test_search_organs.py tests/catalog/test_search_models.py tests/catalog/test_gains.py tests/catalog/test_states.py \
-	tests/catalog/test_editing.py tests/catalog/test_fitting.py \
+	tests/catalog/test_editing.py tests/catalog/test_fitting.py tests/catalog/test_search_experts.py tests/compose/test_experts.py \
 	tests/catalog/test_migrations.py::test_opening_a_database_of_any_revision_migrates_it
 QUERY_PLANS_OF_SQLITE := tests/relatives/test_query_plans.py \
 	tests/reports/test_overview.py::test_no_statement_about_all_placements_reads_their_rows
