@@ -17,6 +17,8 @@ from organs.registry.catalog.queries.search_plan import (
     GATHER_MAX,
     RANKINGS,
     Narrowed,
+    Ranked,
+    after_cursor,
     matches,
     parts_after,
     placement_condition,
@@ -33,9 +35,6 @@ from organs.registry.errors import BadQuery
 COMPARED_MAX = 20_000
 """The most experts that one search compares."""
 
-Ranked = tuple[float | None, int]
-"""The sort value and the id of an expert."""
-
 
 def ranked_experts(
     session: Session, narrowed: Narrowed, query: Query, after: Cursor | None, limit: int
@@ -46,7 +45,7 @@ def ranked_experts(
     """
     if query.like is not None or query.sort.field == LIKENESS or narrowed.likeness:
         compared, notes = _compared(session, narrowed, query)
-        return _page(compared, query.sort, after, limit), notes
+        return after_cursor(compared, query.sort, after)[:limit], notes
     driver = driver_of_experts(session, narrowed)
     if driver is not None or query.unique:
         return _all_sorted(session, narrowed, query, driver, after, limit), []
@@ -131,18 +130,6 @@ def _missing(value: Any, row_id: Any, sort: Sort, after: Cursor | None) -> list[
 
 def _read(session: Session, rows: Any, limit: int) -> list[Ranked]:
     return [(value, row_id) for value, row_id in session.execute(rows.limit(limit))] if limit > 0 else []
-
-
-def _page(rows: Sequence[Ranked], sort: Sort, after: Cursor | None, limit: int) -> list[Ranked]:
-    direction = -1 if sort.descending else 1
-
-    def position(value: float | None, row_id: int) -> tuple[bool, float, int]:
-        return value is None, direction * (value or 0.0), direction * row_id
-
-    ordered = sorted(rows, key=lambda row: position(*row))
-    if after is not None:
-        ordered = [row for row in ordered if position(*row) > position(after.value, after.id)]
-    return ordered[:limit]
 
 
 @dataclass(frozen=True, slots=True)

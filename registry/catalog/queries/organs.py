@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from msgspec import structs
 from sqlalchemy import ColumnElement, Row, Select, and_, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
@@ -409,22 +410,43 @@ def _measurements(session: Session, organ: Organ) -> tuple[entities.Measurement,
 
 def placed_organ(placement: Placement, model: Model, shape: str, digest: str, nonfinite: int | None) -> PlacedOrgan:
     """Return an organ at its place in `model`."""
+    return _placed(placement, placement.name, model, shape, digest, nonfinite)
+
+
+def placed_expert(
+    expert: Expert,
+    name: str,
+    model: Model,
+    shape: str,
+    digest: str,
+    nonfinite: int | None,
+    *,
+    likeness: float | None = None,
+) -> PlacedOrgan:
+    """Return an expert of a stack called `name` in `model`."""
+    organ = _placed(expert, name, model, shape, digest, nonfinite)
+    return structs.replace(organ, expert=expert.expert, likeness=likeness)
+
+
+def _placed(
+    place: Placement | Expert, name: str, model: Model, shape: str, digest: str, nonfinite: int | None
+) -> PlacedOrgan:
     return PlacedOrgan(
         digest=Digest(digest),
         model=model.full_name,
-        name=placement.name,
-        type=placement.type,
-        tower=placement.tower,
-        block=placement.block,
-        slot=placement.slot,
-        dtype=placement.dtype,
+        name=name,
+        type=place.type,
+        tower=place.tower,
+        block=place.block,
+        slot=place.slot,
+        dtype=place.dtype,
         shape=shape_of(shape),
-        size_bytes=placement.size_bytes,
+        size_bytes=place.size_bytes,
         architecture=model.architecture,
         license=model.license,
         nonfinite=nonfinite,
         model_state=model.state,
-        **{name: getattr(placement, name) for name in MEASURE_NAMES},
+        **{measure: getattr(place, measure) for measure in MEASURE_NAMES},
     )
 
 
@@ -444,38 +466,6 @@ def expert_rows() -> Any:
         .join(Model, Model.id == Expert.model_id)
         .join(Organ, Organ.id == Expert.organ_id)
         .join(Blob, Blob.id == Organ.blob_id)
-    )
-
-
-def placed_expert(
-    expert: Expert,
-    name: str,
-    model: Model,
-    shape: str,
-    digest: str,
-    nonfinite: int | None,
-    *,
-    likeness: float | None = None,
-) -> PlacedOrgan:
-    """Return an expert of a stack called `name` in `model`."""
-    return PlacedOrgan(
-        digest=Digest(digest),
-        model=model.full_name,
-        name=name,
-        type=expert.type,
-        tower=expert.tower,
-        block=expert.block,
-        slot=expert.slot,
-        expert=expert.expert,
-        dtype=expert.dtype,
-        shape=shape_of(shape),
-        size_bytes=expert.size_bytes,
-        architecture=model.architecture,
-        license=model.license,
-        nonfinite=nonfinite,
-        likeness=likeness,
-        model_state=model.state,
-        **{name: getattr(expert, name) for name in MEASURE_NAMES},
     )
 
 

@@ -64,7 +64,9 @@ from organs.registry.catalog.queries.search_plan import (
     Mask,
     Narrowed,
     Plan,
+    Ranked,
     RollUp,
+    after_cursor,
     base_id_of,
     by_index,
     degrees,
@@ -112,9 +114,6 @@ UNIQUE_ROWS_MAX = 4000
 as many as the bases have organs, because each statement first reads all organs of the bases."""
 UNIQUE_ROWS_OF_BASES_MAX = 65_536
 """The most placements that one statement of a query with `fits:` reads."""
-
-Ranked = tuple[float | None, int]
-"""The sort value and the id of a placement."""
 
 
 def ranked_placements(
@@ -410,23 +409,10 @@ def compared_placements(
             firsts[row.organ_id] = min(row.id, firsts.get(row.organ_id, row.id))
         ranked = [(row, value) for row, value in ranked if firsts[row.organ_id] == row.id]
     notes = [] if is_complete else [_CUT_NOTE]
-    return _after_cursor([(value, row.id) for row, value in ranked], query.sort, after)[:limit], notes
+    return after_cursor([(value, row.id) for row, value in ranked], query.sort, after)[:limit], notes
 
 
 _CUT_NOTE = f"only {COMPARED_MAX} organs were compared with the base, those of its kin first: narrow the query"
-
-
-def _after_cursor(rows: Iterable[Ranked], sort: Sort, after: Cursor | None) -> list[Ranked]:
-    """Return `rows` in order, those after the cursor."""
-    direction = -1 if sort.descending else 1
-
-    def position(value: float | None, row_id: int) -> tuple[bool, float, int]:
-        return value is None, direction * (value or 0.0), direction * row_id
-
-    ordered = sorted(rows, key=lambda row: position(*row))
-    if after is None:
-        return ordered
-    return [row for row in ordered if position(*row) > position(after.value, after.id)]
 
 
 def _compared(

@@ -726,6 +726,23 @@ def parts_after(column: Any, row_id: Any, sort: Sort, after: Cursor | None) -> l
     return [[column == after.value, step], [column < after.value if sort.descending else column > after.value]]
 
 
+Ranked = tuple[float | None, int]
+"""The sort value and the id of a placement or an expert."""
+
+
+def after_cursor(rows: Iterable[Ranked], sort: Sort, after: Cursor | None) -> list[Ranked]:
+    """Return `rows` in the order `sort`, without a value last; those after the cursor."""
+    direction = -1 if sort.descending else 1
+
+    def position(value: float | None, row_id: int) -> tuple[bool, float, int]:
+        return value is None, direction * (value or 0.0), direction * row_id
+
+    ordered = sorted(rows, key=lambda row: position(*row))
+    if after is None:
+        return ordered
+    return [row for row in ordered if position(*row) > position(after.value, after.id)]
+
+
 GATHER_MAX = 20_000
 """The most placements that are fetched and then sorted. This takes some tens of milliseconds."""
 PASSED_COST, FETCHED_COST = 0.25, 2.0
