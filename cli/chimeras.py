@@ -1016,7 +1016,11 @@ def _transplant_recipe(options: _TransplantOptions) -> Recipe:
             "from": "donor",
             **({"type": [*kinds]} if kinds else {}),
             **({"slot": [*options.slots]} if options.slots else {}),
-            **({"experts": [word.strip() for word in options.experts.split(",")]} if options.experts else {}),
+            **(
+                {"experts": [word.strip() for word in options.experts.split(",")]}
+                if options.experts is not None
+                else {}
+            ),
         }
         for _ in donors
     ]

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from organs.ingest.files import BUFFER_BYTES, OpenFile, ReadableFile
@@ -14,7 +14,7 @@ from organs.registry.anatomy import Place, place_of
 from organs.registry.compose.lock import lock_of
 from organs.registry.digest import Digest
 from organs.registry.errors import BadGguf, TooManyTensors
-from organs.registry.experts import expert_count
+from organs.registry.experts import split_stacks
 from organs.registry.gguf import ByteSource, Header, TensorInfo, ValueType, padded, read_header
 from organs.registry.gguf.header import Span, around, large_values
 from organs.registry.gguf.read import tags_of
@@ -87,12 +87,6 @@ class OpenGguf:
         """Return the byte range of the tensor in the file."""
         return Span(self.header.data_offset + tensor.offset, tensor.size_bytes)
 
-    def expert_spans(self, tensor: TensorInfo) -> tuple[Span, ...]:
-        """Return the byte range of each expert of a stack that is split; none for other tensors."""
-        span, count = self.tensor_span(tensor), expert_count(place_of(tensor.name), tensor.shape, tensor.dtype)
-        size = span.size_bytes // count if count else 0
-        return tuple(Span(span.offset + number * size, size) for number in range(count))
-
 
 @dataclass(frozen=True, slots=True)
 class DissectedFile(OpenGguf):
@@ -106,6 +100,14 @@ class DissectedFile(OpenGguf):
     tags: tuple[str, ...]
     flags: tuple[str, ...]
     unassemblable: tuple[str, ...]
+    stacks: Mapping[str, int]
+    """The number of experts of each stack that is split, by name."""
+
+    def expert_spans(self, tensor: TensorInfo) -> tuple[Span, ...]:
+        """Return the byte range of each expert of a stack that is split; none for other tensors."""
+        span, count = self.tensor_span(tensor), self.stacks.get(tensor.name, 0)
+        size = span.size_bytes // count if count else 0
+        return tuple(Span(span.offset + number * size, size) for number in range(count))
 
     def tensor_pieces(self, tensor: TensorInfo) -> Iterator[memoryview]:
         """Read the tensor's bytes, at most 4 MiB at a time. Each piece is valid until the next piece is read."""
@@ -160,6 +162,7 @@ def dissect(source: OpenFile, front: Front | None = None) -> DissectedFile:
         tags=front.tags,
         flags=front_flags(front, odd_padding=bool(paddings)),
         unassemblable=front.unassemblable,
+        stacks=split_stacks(header.tensors),
     )
 
 

@@ -12,6 +12,7 @@ from organs.registry.assembly import plan_file, prove_file
 from organs.registry.catalog.queries.models import files_of
 from organs.registry.digest import Digest
 from organs.registry.errors import BadSource, MissingBlob, StoreError
+from organs.registry.gguf.split import is_shard, parse_shard_name
 from organs.registry.local import LocalRegistry
 
 
@@ -33,21 +34,29 @@ def check_removable(source: ModelSource) -> None:
 class Removal:
     """Removes files whose stored bytes rebuild them."""
 
-    def __init__(self, registry: LocalRegistry) -> None:
+    def __init__(self, registry: LocalRegistry, *, is_named: bool) -> None:
+        """`is_named` says whether the person named the model."""
         self.removed: list[Path] = []
         self.kept: list[str] = []
         """Why files are still there, in sentences."""
         self._registry = registry
+        self._is_named = is_named
 
     def remove(self, file: DissectedFile, model_id: int, sha256: Digest) -> None:
         """Read the stored bytes of `file` back, compare their SHA-256, and remove the file.
 
         The file is kept, with a sentence in `kept`, if its stored bytes are damaged, if it was changed or replaced
-        after it was read, and if the system does not allow to remove it. A copy of a file on a server is left to its
+        after it was read, if the system does not allow to remove it, and if it is a shard without the file name of one
+        and its model was not named: it may have begun another model. A copy of a file on a server is left to its
         owner.
         """
         source = file.source
         if not isinstance(source, FileSource) or source.path != source.location:
+            return
+        if is_shard(file.header) and parse_shard_name(source.path.name) is None and not self._is_named:
+            self.kept.append(
+                f"{source.name}: kept, because its file name is not that of a shard; name its model: --name"
+            )
             return
         try:
             self._prove(model_id, sha256)

@@ -20,6 +20,7 @@ from organs.ingest.pipeline import Gathered, Pipeline
 from organs.ingest.records import StoredFront, model_record, nonfinite_flags, nonfinite_tensors, split_record
 from organs.ingest.removal import Removal, check_removable
 from organs.ingest.sources import (
+    GGUF_SUFFIX,
     ModelSource,
     in_order,
     notes_of,
@@ -65,7 +66,13 @@ from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import DiskFull, NameTaken, OrganError, StoreUnwritable
 from organs.registry.gguf import read_header
-from organs.registry.gguf.split import SPLIT_COUNT_KEY, SPLIT_NUMBER_KEY, check_shards, is_shard
+from organs.registry.gguf.split import (
+    SPLIT_COUNT_KEY,
+    SPLIT_NUMBER_KEY,
+    check_shards,
+    is_shard,
+    parse_shard_name,
+)
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
 from organs.registry.relatives import record_relatives, resolve_declared
@@ -198,7 +205,7 @@ def ingest_all(
     Raises DiskFull and StoreUnwritable, which would stop the other sources as well.
     """
     for source in sources:
-        removal = Removal(registry)
+        removal = Removal(registry, is_named=name is not None)
         report, failure = None, None
         try:
             if delete_after:
@@ -418,6 +425,13 @@ SAMPLES, SAMPLE_BYTES = 16, 4096
 """The ranges by which a file on a server is compared with a stored one if the server does not state its SHA-256."""
 
 
+def _shard_file_name(name: str, model: ModelName, number: int, count: int) -> str:
+    """Return the file name of shard `number`, from 0: `name` if it says so, else a name by convention."""
+    parsed = parse_shard_name(name)
+    is_usual = parsed is not None and (parsed.number, parsed.count) == (number + 1, count)
+    return name if is_usual else f"{model.name}-{number + 1:05d}-of-{count:05d}{GGUF_SUFFIX}"
+
+
 class _ShardIngest:
     """Ingests shards of one model one after another, each with a transaction of its own.
 
@@ -526,8 +540,9 @@ class _ShardIngest:
             if has_file(session, model.id, number, *same):
                 return Registered(model, created=False)
             self._check_fits(session, model, file, same)
+        named = replace(shard, name=_shard_file_name(shard.name, record.name, number, count))
         with stages.timed("register"):
-            model = add_shard(session, record, number, count)
+            model = add_shard(session, replace(record, files=(named,)), number, count)
         _check_organs(session, model)
         rows = files_of(session, model.id)
         if len(rows) < count:

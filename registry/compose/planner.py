@@ -85,7 +85,7 @@ def choose(base: Parent, recipe: Recipe, library: Library) -> Chosen:
     Raises StoreError for stored bytes that cannot be read. Mistakes in the recipe are findings.
     """
     chosen = Chosen()
-    taken: dict[tuple[Slot, int | None], str] = {}
+    taken: dict[Slot, dict[int | None, str]] = {}
     for number, graft in enumerate(recipe.grafts):
         at = f"grafts[{number}]"
         if refused_blocks(base, graft.selection, at, chosen):
@@ -105,7 +105,7 @@ def choose(base: Parent, recipe: Recipe, library: Library) -> Chosen:
 
 
 def _add_replacements(
-    replacements: Sequence[Replacement], taken: dict[tuple[Slot, int | None], str], at: str, chosen: Chosen
+    replacements: Sequence[Replacement], taken: dict[Slot, dict[int | None, str]], at: str, chosen: Chosen
 ) -> None:
     earlier = {replacement.before.slot: _overlaps(replacement, taken) for replacement in replacements}
     repeated = [replacement for replacement in replacements if earlier[replacement.before.slot]]
@@ -116,18 +116,17 @@ def _add_replacements(
         chosen.refuse("overlapping-grafts", sentence, at, organs=names)
     for replacement in replacements:
         if not earlier[replacement.before.slot]:
-            slot = replacement.before.slot
-            taken.update(((slot, expert), at) for expert in replacement.experts or (None,))
+            steps = taken.setdefault(replacement.before.slot, {})
+            steps.update((expert, at) for expert in replacement.experts or (None,))
             chosen.replacements.append(replacement)
 
 
-def _overlaps(replacement: Replacement, taken: Mapping[tuple[Slot, int | None], str]) -> set[str]:
+def _overlaps(replacement: Replacement, taken: Mapping[Slot, Mapping[int | None, str]]) -> set[str]:
     """Return the earlier grafts that replace the same tensor, or one of the same experts of it."""
-    slot = replacement.before.slot
-    if replacement.experts:
-        keys: Iterable[tuple[Slot, int | None]] = ((slot, expert) for expert in (None, *replacement.experts))
-        return {taken[key] for key in keys if key in taken}
-    return {at for (other, _), at in taken.items() if other == slot}
+    steps = taken.get(replacement.before.slot, {})
+    if not replacement.experts:
+        return set(steps.values())
+    return {steps[expert] for expert in (None, *replacement.experts) if expert in steps}
 
 
 def _of_donor(

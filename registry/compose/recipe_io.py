@@ -514,6 +514,8 @@ def _read_graft(entry: Entry) -> Graft | None:
         members["where"].refuse("use either from or where; model: in the query limits it to one model")
     donor = _model(members["from"]) if "from" in members else None
     text, query = read_query(members["where"]) if "where" in members else (None, None)
+    if query is not None and query.finds_experts:
+        members["where"].refuse("the query ranks whole tensors: leave expert: out, and select experts with experts:")
     sort = ""
     if "sort" in members and text is None:
         members["sort"].refuse("sort needs where: QUERY")

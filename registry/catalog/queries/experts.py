@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import Slot
@@ -182,6 +182,7 @@ def _candidates(
         .join(Organ, Organ.id == Expert.organ_id)
         .join(Fingerprint, Fingerprint.organ_id == Expert.organ_id)
         .where(Expert.visible, *matches(narrowed, Expert), *where)
+        .order_by(Expert.id)
         .limit(COMPARED_MAX + 1)
     )
     driver = driver_of_experts(session, narrowed)
@@ -272,7 +273,8 @@ def model_experts(
         .order_by(Expert.placement_id, Expert.expert)
     )
     blocks = sorted({block for _, block, _ in places if block is not None})
-    statement = statement.where(Expert.slot.in_(sorted({slot for _, _, slot in places})), Expert.block.in_(blocks))
+    in_blocks = or_(Expert.block.in_(blocks), Expert.block.is_(None))
+    statement = statement.where(Expert.slot.in_(sorted({slot for _, _, slot in places})), in_blocks)
     if numbers is not None:
         statement = statement.where(among(Expert.expert, sorted(numbers)))
     experts = (

@@ -373,7 +373,9 @@ def organ_detail(session: Session, prefix: str, *, visible: bool = False) -> ent
     """
     rows = organs_by_prefix(session, prefix, visible=visible)
     organ, blob = rows[0]
-    parts = _parts_of(session, [blob.id]).get(blob.id, [])
+    stored = select(func.count(), func.coalesce(func.sum(Blob.stored_bytes), 0))
+    stored = stored.join(BlobPart, BlobPart.part_id == Blob.id).where(BlobPart.blob_id == blob.id)
+    experts, experts_bytes = session.execute(stored).one()
     return entities.Organ(
         digest=Digest(blob.digest),
         dtype=organ.dtype,
@@ -381,8 +383,8 @@ def organ_detail(session: Session, prefix: str, *, visible: bool = False) -> ent
         elements=organ.elements,
         nonfinite=organ.nonfinite,
         size_bytes=blob.size_bytes,
-        stored_bytes=sum(part.stored_bytes for part in parts) or blob.stored_bytes,
-        experts=len(parts),
+        stored_bytes=int(experts_bytes) or blob.stored_bytes,
+        experts=experts,
         codec=f"{blob.codec}/{blob.codec_version}",
         state=blob.state,
         measurements=_measurements(session, organ),

@@ -587,7 +587,7 @@ def _count_within(
 
 def _count_placements(session: Session, remaining: Narrowed, theta: Sequence[Numbers]) -> _PlacementCounts | None:
     if remaining.likeness:
-        return _count_compared(session, remaining, theta)
+        return None if finds_experts(remaining) else _count_compared(session, remaining, theta)
     rows = count_matching(session, remaining, theta, GATHER_MAX)
     if rows is None:
         return None

@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from math import prod
 from operator import itemgetter
 
-from sqlalchemy import bindparam, delete, func, insert, select, update
+from sqlalchemy import bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
-from organs.registry.anatomy import OrganType, Place, Tower
+from organs.registry.anatomy import OrganType, Place, Tower, is_expert_stack
 from organs.registry.catalog.engine import (
     batches,
     insert_missing,
@@ -138,24 +138,33 @@ def _is_replaced(row: BlobRow) -> bool:
 def record_stacks(session: Session, ingest_id: int, stacks: Mapping[Digest, Sequence[Digest]]) -> None:
     """Write the rows of stacks, by digest with the digests of their parts in order, and lease them to the ingest.
 
-    A row with stored bytes becomes a stack, unless it is a part of another stack. A later sweep removes its file, which
-    running readers may still need. Raises MissingBlob if parts were swept meanwhile.
+    A row with stored bytes becomes a stack, unless it is a part of a stack, or another ingest may make it one. A later
+    sweep removes its file, which running readers may still need. Raises MissingBlob if parts were swept meanwhile.
     """
+    all_parts = {part for parts in stacks.values() for part in parts}
     for batch in batches(sorted(stacks), STACKS_A_STATEMENT):
         parts = blobs_by_digest(session, {part for digest in batch for part in stacks[digest]})
-        if any(part not in parts for digest in batch for part in stacks[digest]):
+        if any(part not in parts or parts[part].parts for digest in batch for part in stacks[digest]):
             raise MissingBlob("experts were swept while the ingest was suspended: run it again")
         before = blobs_by_digest(session, batch)
-        used_ids = select(BlobPart.part_id).where(BlobPart.part_id.in_([row.id for row in before.values()]))
-        used = set(session.scalars(used_ids)) | {row.id for row in parts.values()}
-        kept = {digest for digest, row in before.items() if row.id in used}
+        used = _parts_or_leased(session, ingest_id, [row.id for row in before.values()])
+        kept = {digest for digest, row in before.items() if row.id in used or digest in all_parts}
         _write_stacks(
             session,
             {digest: [parts[part] for part in stacks[digest]] for digest in batch if digest not in kept},
             before,
         )
-        leased = select(Blob.id).where(Blob.digest.in_(batch))
-        lease_blobs(session, ingest_id, session.scalars(leased).all())
+        stack_ids = session.scalars(select(Blob.id).where(Blob.digest.in_(batch))).all()
+        lease_blobs(session, ingest_id, [*stack_ids, *(row.id for row in parts.values())])
+
+
+def _parts_or_leased(session: Session, ingest_id: int, blob_ids: Sequence[int]) -> set[int]:
+    """Return the blobs that are parts of a stack, or that another running ingest needs, and lock them."""
+    session.execute(select(Blob.id).where(Blob.id.in_(blob_ids)).order_by(Blob.id).with_for_update())
+    parts = select(BlobPart.part_id).where(BlobPart.part_id.in_(blob_ids))
+    others = select(BlobLease.blob_id).join(Ingest, Ingest.id == BlobLease.ingest_id)
+    others = others.where(BlobLease.blob_id.in_(blob_ids), Ingest.id != ingest_id, Ingest.state == "running")
+    return {*session.scalars(parts), *session.scalars(others.where(Ingest.lease_expires_at > now()))}
 
 
 def _write_stacks(
@@ -496,8 +505,9 @@ def _stacks_without_experts(session: Session, model_id: int) -> Sequence[_Stack]
 
 
 def _insert(session: Session, stack: _Stack, parts: Sequence[BlobRow], measured: Mapping[OrganKey, Measured]) -> int:
-    if len(stack.shape) != 3 or len(parts) != stack.shape[2]:
-        return 0  # the same bytes in another shape
+    place = _place_of(stack.placement)
+    if not is_expert_stack(place) or len(stack.shape) != 3 or len(parts) != stack.shape[2]:
+        return 0  # the same bytes in another shape, or at another place
     records = [_record(stack, part, measured) for part in parts]
     organs = register_organs(session, records, {part.digest: part for part in parts})
     numbers = measures_of(session, set(organs.values()))
@@ -508,15 +518,19 @@ def _insert(session: Session, stack: _Stack, parts: Sequence[BlobRow], measured:
         organ_id = organs[organ_key(record)]
         row = {"placement_id": placement.id, "expert": expert, "organ_id": organ_id, "size_bytes": record.size_bytes}
         rows.append(row | copied | dict.fromkeys(MEASURE_NAMES) | numbers[organ_id])
-    session.execute(insert(Expert), rows)
+    insert_missing(session, Expert, rows)
     return len(rows)
+
+
+def _place_of(placement: Placement) -> Place:
+    return Place(OrganType(placement.type), Tower(placement.tower), placement.block, placement.slot)
 
 
 def _record(stack: _Stack, part: BlobRow, measured: Mapping[OrganKey, Measured]) -> PlacementRecord:
     placement = stack.placement
     record = PlacementRecord(
         name=placement.name,
-        place=Place(OrganType(placement.type), Tower(placement.tower), placement.block, placement.slot),
+        place=_place_of(placement),
         digest=part.digest,
         dtype=placement.dtype,
         shape=expert_shape(stack.shape),
