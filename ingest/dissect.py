@@ -109,9 +109,8 @@ class DissectedFile(OpenGguf):
         size = span.size_bytes // count if count else 0
         return tuple(Span(span.offset + number * size, size) for number in range(count))
 
-    def tensor_pieces(self, tensor: TensorInfo) -> Iterator[memoryview]:
-        """Read the tensor's bytes, at most 4 MiB at a time. Each piece is valid until the next piece is read."""
-        span = self.tensor_span(tensor)
+    def pieces(self, span: Span) -> Iterator[memoryview]:
+        """Read the bytes of `span`, at most 4 MiB at a time. Each piece is valid until the next piece is read."""
         buffer = memoryview(bytearray(min(BUFFER_BYTES, span.size_bytes)))
         for begin in range(span.offset, span.end, BUFFER_BYTES):
             piece = buffer[: min(BUFFER_BYTES, span.end - begin)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from organs.ingest.files import (
     Section,
 )
 from organs.ingest.sources import ModelSource, open_files
-from organs.registry.anatomy import Place, Slot
+from organs.registry.anatomy import Place, Slot, expert_name
 from organs.registry.catalog.queries.gains import DonorGain
 from organs.registry.compose.lock import Lock
 from organs.registry.compose.models import (
@@ -36,7 +36,10 @@ from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import GRAFTED
 from organs.registry.errors import BadQuery, NotFound
+from organs.registry.experts import expert_shape
 from organs.registry.gguf import HeaderSource, TensorInfo, read_header
+from organs.registry.gguf.header import Span
+from organs.registry.gguf.types import DType
 from organs.registry.measure import count_nonfinite_in, measure
 from organs.registry.store.files import (
     Files,
@@ -101,6 +104,20 @@ class FileLibrary:
         """Return nothing: gains are known for registered models only."""
         return {}
 
+    def experts(self, parent: Parent, stacks: Collection[str], numbers: Collection[int]) -> dict[tuple[str, int], Part]:
+        """Return the experts `numbers` of the tensors `stacks`, measured, by stack and number."""
+        _, files = self._open(parent.label)
+        wanted = [
+            (file, tensor, place, number)
+            for file in files
+            for tensor, place in zip(file.header.tensors, places(file.header), strict=True)
+            if tensor.name in stacks
+            for number in sorted(numbers)
+            if number < file.stacks.get(tensor.name, 0)
+        ]
+        keys = [(tensor.name, number) for _, tensor, _, number in wanted]
+        return dict(zip(keys, _measured(wanted), strict=True))
+
     def in_common(self, base: Parent) -> dict[Slot, set[str]]:
         """Return an empty dictionary: files have no queries."""
         return {}
@@ -136,36 +153,42 @@ def transplant(recipe: Recipe, library: FileLibrary, path: Path) -> Transplant:
 def parent_of_files(label: str, files: Sequence[DissectedFile]) -> Parent:
     """Return a model in files as a parent: every tensor is hashed and measured as in an ingest."""
     tensors = [
-        (file, tensor, place)
+        (file, tensor, place, None)
         for file in files
         for tensor, place in zip(file.header.tensors, places(file.header), strict=True)
     ]
     first = files[0]
     header = first.source.read_at(0, first.header.end)
-    with (
-        threadpool_limits(1, "blas"),
-        ThreadPoolExecutor(max(2, os.cpu_count() or 2), thread_name_prefix="transplant") as workers,
-    ):
-        parts = tuple(workers.map(_part, *zip(*tensors, strict=True))) if tensors else ()
     return Parent(
         label=label,
         header=first.header,
         source=HeaderSource(header, first.header.file_size_bytes, first.source.name),
         header_digest=digest_of(header),
-        parts=parts,
+        parts=_measured(tensors),
         unassemblable=tuple(reason for file in files for reason in file.unassemblable),
     )
 
 
-def _part(file: DissectedFile, tensor: TensorInfo, place: Place) -> Part:
-    begin = file.tensor_span(tensor).offset
-    measurement = measure(partial(_read, file, begin), tensor.shape, tensor.dtype)
-    digest, nonfinite = _digest_and_count(file, tensor)
+def _measured(organs: Sequence[tuple[DissectedFile, TensorInfo, Place, int | None]]) -> tuple[Part, ...]:
+    """Read and measure tensors, or the experts with the last number, with several threads."""
+    with (
+        threadpool_limits(1, "blas"),
+        ThreadPoolExecutor(max(2, os.cpu_count() or 2), thread_name_prefix="transplant") as workers,
+    ):
+        return tuple(workers.map(lambda organ: _part(*organ), organs))
+
+
+def _part(file: DissectedFile, tensor: TensorInfo, place: Place, expert: int | None) -> Part:
+    name, shape, span = tensor.name, tensor.shape, file.tensor_span(tensor)
+    if expert is not None:
+        name, shape, span = expert_name(name, expert), expert_shape(shape), file.expert_spans(tensor)[expert]
+    measurement = measure(partial(_read, file, span.offset), shape, tensor.dtype)
+    digest, nonfinite = _digest_and_count(file, span, tensor.dtype)
     return Part(
-        name=tensor.name,
+        name=name,
         place=place,
         dtype=tensor.dtype,
-        shape=tensor.shape,
+        shape=shape,
         digest=digest,
         theta=measurement.theta,
         spectral_signal=measurement.spectral_signal,
@@ -180,16 +203,16 @@ def _read(file: DissectedFile, begin: int, offset: int, size: int) -> bytes:
     return file.source.read_at(begin + offset, size)
 
 
-def _digest_and_count(file: DissectedFile, tensor: TensorInfo) -> tuple[Digest, int]:
+def _digest_and_count(file: DissectedFile, span: Span, dtype: DType) -> tuple[Digest, int]:
     """Return the SHA-256 of a tensor's bytes and the number of NaN or infinite values, from one read."""
     digest = hashlib.sha256()
 
     def hash_pieces() -> Iterator[memoryview]:
-        for piece in file.tensor_pieces(tensor):
+        for piece in file.pieces(span):
             digest.update(piece)
             yield piece
 
-    nonfinite = count_nonfinite_in(hash_pieces(), tensor.dtype)
+    nonfinite = count_nonfinite_in(hash_pieces(), dtype)
     return Digest(digest.hexdigest()), nonfinite
 
 
@@ -217,9 +240,9 @@ def _expert_sections(part: PlannedPart, base: Parent, offset: int, library: File
     count = part.source.shape[-1]
     size = part.source.size_bytes // count
     origins = [library.place_of(part.donor or base, part.source.name)] * count
-    for graft, donor in zip(part.computation.grafted, part.expert_donors, strict=True):
+    for graft in part.expert_grafts:
         for expert in graft.experts:
-            origins[expert] = library.place_of(donor, graft.stack.name)
+            origins[expert] = library.place_of(graft.donor, graft.after.name)
     for expert, (file, source) in enumerate(origins):
         yield Section(offset + expert * size, size, file.source, file.tensor_span(source).offset + expert * size)
 

@@ -138,6 +138,7 @@ _GROUPS: dict[OrganType, tuple[tuple[tuple[str, re.Pattern[str]], ...], str]] = 
 }
 
 _EXPERT_STACK = re.compile(r"ffn_[a-z_]+_(exps|chexps)")
+_EXPERT_NAME = re.compile(r"(?P<stack>.+)\[(?P<number>[0-9]{1,9})\]", re.DOTALL)
 
 # The first rule that matches the slot decides. Norms come first: `attn_norm` is a norm.
 _RULES: tuple[tuple[OrganType, re.Pattern[str]], ...] = (
@@ -246,6 +247,17 @@ def group_of(place: Place) -> Group | None:
 def is_expert_stack(place: Place) -> bool:
     """Return whether the weights at `place` are a stack of routed experts, one matrix for each expert."""
     return place.type is OrganType.ORGAN and _EXPERT_STACK.fullmatch(place.slot) is not None
+
+
+def expert_name(stack: str, number: int) -> str:
+    """Return the name for one expert of the tensor `stack`: `blk.3.ffn_up_exps.weight[17]`."""
+    return f"{stack}[{number}]"
+
+
+def parse_expert_name(name: str) -> tuple[str, int] | None:
+    """Return the stack and the number in a name of `expert_name`; None for other names."""
+    match = _EXPERT_NAME.fullmatch(name)
+    return None if match is None else (match["stack"], int(match["number"]))
 
 
 def _block_and_slot(name: str) -> tuple[int | None, str]:

@@ -96,23 +96,37 @@ def expert_model(
     seed: int = 0,
     changed: Mapping[int, int] | None = None,
     dtype: str = "F16",
+    mixed: Mapping[int, float] | None = None,
 ) -> bytes:
-    """Return a complete mixture of experts; `changed` has the seeds of experts that have other values, by number."""
+    """Return a complete mixture of experts.
+
+    `changed` has the seeds of experts that have other values, by number; `mixed` has the amount of noise that is mixed
+    into experts, over their standard deviation, which stays the same.
+    """
     tensors = block_tensors(blocks, seed=seed)
     for block in range(blocks):
         tensors.append(weight_tensor(f"blk.{block}.ffn_gate_inp.weight", (64, EXPERTS), seed, "F32"))
         names = [f"blk.{block}.ffn_{part}_exps.weight" for part in ("gate", "up")]
-        tensors += [expert_stack(name, seed, changed, dtype) for name in names]
+        tensors += [expert_stack(name, seed, changed, dtype, mixed) for name in names]
     more = [unsigned("llama.expert_count", EXPERTS), unsigned("llama.expert_used_count", 2)]
     return file_bytes([*block_metadata(name, blocks), *more], tensors)
 
 
 def expert_stack(
-    name: str, seed: int = 0, changed: Mapping[int, int] | None = None, dtype: str = "F16"
+    name: str,
+    seed: int = 0,
+    changed: Mapping[int, int] | None = None,
+    dtype: str = "F16",
+    mixed: Mapping[int, float] | None = None,
 ) -> tuple[TensorSpec, bytes]:
     """Return a stack of EXPERTS matrices of 64 × 48 values."""
     seeds = dict.fromkeys(range(EXPERTS), seed) | dict(changed or {})
     parts = [weight_tensor(f"{name}.{number}", (64, 48), seeds[number], dtype)[1] for number in range(EXPERTS)]
+    for number, amount in (mixed or {}).items():
+        values = np.frombuffer(parts[number], {"F16": np.float16, "F32": np.float32}[dtype])
+        noise = np.random.default_rng([seed, number, *name.encode()]).standard_normal(values.size)
+        mixture = (values + amount * values.std() * noise) / np.sqrt(1.0 + amount * amount)
+        parts[number] = mixture.astype(values.dtype).tobytes()
     return TensorSpec(name, (64, 48, EXPERTS), dtype_by_name(dtype)), b"".join(parts)
 
 

@@ -229,7 +229,7 @@ def count_nonfinite_weights(files: Sequence[DissectedFile], progress: Progress) 
     """
 
     def pieces(file: DissectedFile, tensor: TensorInfo) -> Iterator[memoryview]:
-        for piece in file.tensor_pieces(tensor):
+        for piece in file.pieces(file.tensor_span(tensor)):
             yield piece
             progress(len(piece))
 

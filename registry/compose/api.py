@@ -361,7 +361,7 @@ def _row(part: PlanPart) -> tuple[notebook.Cell, ...]:
         part.name,
         part.block,
         part.model,
-        ", ".join(part.acts),
+        part.acts_text,
         theta_text(part.theta_before),
         theta_text(part.theta),
         part.dtype,

@@ -457,7 +457,7 @@ def _acts(plan: Plan) -> Iterator[tuple[int, str]]:
     assert plan.base.model_id is not None
     yield plan.base.model_id, first
     for part in plan.parts:
-        for donor in (part.donor, *part.expert_donors):
+        for donor in (part.donor, *(graft.donor for graft in part.expert_grafts)):
             if donor is not None and donor.model_id is not None:
                 yield donor.model_id, "grafted"
         for adapter in part.adapters:

@@ -259,19 +259,25 @@ def _parts(session: Session, model: Model, row: ChimeraRow) -> tuple[PlanPart, .
     origins = _origins(row)
     rows = placements_of(session, row.base_model_id) if is_reachable(session, row.base_model_id) else ()
     before = {placement.name: placement for placement, *_ in rows}
+    experts = chimera_rows.grafted_experts(session, row)
     parts = []
     for placement, _, digest, _ in placements_of(session, model.id):
         origin = origins.of(placement.name)
         if origin is not None:
-            parts.append(
-                _part(placement, digest, before.get(placement.name, placement), origin, placement.name in before)
-            )
+            part = _part(placement, digest, before.get(placement.name), origin, experts.get(placement.name, ()))
+            parts.append(part)
     return tuple(parts)
 
 
 def _part(
-    placement: Placement, digest: str, base: Placement, origin: tuple[str, tuple[str, ...]], is_base_known: bool
+    placement: Placement,
+    digest: str,
+    before: Placement | None,
+    origin: tuple[str, tuple[str, ...]],
+    experts: tuple[int, ...],
 ) -> PlanPart:
+    """Return an organ of the chimera; `before` is the base's organ at its place, None if it is not known."""
+    base = before or placement
     return PlanPart(
         name=placement.name,
         type=placement.type,
@@ -282,12 +288,13 @@ def _part(
         acts=origin[1],
         dtype_before=base.dtype,
         dtype=placement.dtype,
-        theta_before=base.theta if is_base_known else None,
+        theta_before=None if before is None else before.theta,
         theta=placement.theta,
         spectral_signal=placement.spectral_signal,
         size_bytes_before=base.size_bytes,
         size_bytes=placement.size_bytes,
         digest=Digest(digest),
+        experts=experts,
     )
 
 
@@ -478,7 +485,7 @@ def _change_row(change: PlanChange) -> str:
     first, last = change.first_block, change.last_block
     blocks = "–" if first is None else str(first) if first == last else f"{first}-{last}"
     thetas = theta_text(change.theta_before), theta_text(change.theta)
-    return _row(change.model, change.type, blocks, str(change.organs), _acts(change.acts), *thetas)
+    return _row(change.model, change.type, blocks, str(change.organs), change.acts_text, *thetas)
 
 
 def _code(text: str) -> list[str]:

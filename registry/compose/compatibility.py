@@ -282,7 +282,7 @@ def changes(base: Parent, replacements: Sequence[Replacement]) -> Iterator[Findi
 
     The codes are `changed-share`, `size-changes`, `theta-changes` (one for each type) and `dtype-differs`.
     """
-    changed = [replacement for replacement in replacements if replacement.changes]
+    changed = [organ for replacement in replacements for organ in replacement.organs if organ.changes]
     if not replacements:
         return
     yield _share(base, changed)
@@ -322,8 +322,11 @@ def same_model(base: Parent, donor: Parent) -> Iterator[Finding]:
 def _share(base: Parent, changed: Sequence[Replacement]) -> Finding:
     elements = math.fsum(part.spec.elements for part in base.parts)
     share = math.fsum(change.before.spec.elements for change in changed) / elements if elements else 0.0
-    of_all = f"{len(changed)} of {len(base.parts)} organs"
-    sentence = f"{of_all} of {base.label} will change, {share:.1%} of its parameters."
+    whole = sum(change.before.name in base.by_name for change in changed)
+    experts = len(changed) - whole
+    parts = [f"{whole} of {len(base.parts)} organs"] if whole or not experts else []
+    parts += [plural_text(experts, "expert", "experts")] if experts else []
+    sentence = f"{' and '.join(parts)} of {base.label} will change, {share:.1%} of its parameters."
     return _info("changed-share", sentence, base, [change.before.name for change in changed])
 
 
@@ -448,8 +451,9 @@ def _compare_by_block(changed: Sequence[Replacement]) -> list[_BlockSimilarity]:
 
 
 def _compared(group: Sequence[Replacement]) -> Similarity:
-    before = {item.before.slot: item.before.organ for item in group}
-    return similarity(before, {item.before.slot: item.after.organ for item in group})
+    keys = [(*item.before.slot[:2], item.before.name) for item in group]  # experts of one stack have one slot
+    before = {key: item.before.organ for key, item in zip(keys, group, strict=True)}
+    return similarity(before, {key: item.after.organ for key, item in zip(keys, group, strict=True)})
 
 
 def _compare_models(base: Parent, donor: Parent, changed: Sequence[Replacement]) -> Iterator[Finding]:
@@ -603,10 +607,11 @@ def _of_donor(
     findings = differences(*facts, Taken.of(replacements), (base.label, donor.label))
     yield from findings
     yield from misfits(base, donor, replacements)
-    yield from odd_weights(donor, [replacement.after for replacement in replacements], base=base, donor=donor)
+    organs = [organ for replacement in replacements for organ in replacement.organs]
+    yield from odd_weights(donor, [organ.after for organ in organs], base=base, donor=donor)
     if not any(finding.code == "architecture-differs" for finding in findings):
-        yield from relatedness(base, donor, replacements)
-    yield from already_equal(base, donor, replacements)
+        yield from relatedness(base, donor, organs)
+    yield from already_equal(base, donor, organs)
 
 
 def _fit(

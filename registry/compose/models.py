@@ -19,13 +19,21 @@ from organs.registry.assembly import first_header
 from organs.registry.catalog.queries.chimeras import names_of_chimeras
 from organs.registry.catalog.queries.gains import DonorGain, gains_of_donors
 from organs.registry.catalog.queries.models import model_by_text
-from organs.registry.catalog.queries.organs import models_in_common, tensor_rows
+from organs.registry.catalog.queries.organs import TensorRow, expert_tensor_rows, models_in_common, tensor_rows
 from organs.registry.catalog.queries.relatives import models_by_id, parents_of
 from organs.registry.catalog.queries.search import organs_in_order
 from organs.registry.catalog.search import parse_query
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import shown_text
-from organs.registry.compose.cost import CANDIDATE_COST, COMMON_COST, COMPARED_COST, QUERY_COST, Budget, read_cost
+from organs.registry.compose.cost import (
+    CANDIDATE_COST,
+    COMMON_COST,
+    COMPARED_COST,
+    QUERY_COST,
+    TENSOR_COST,
+    Budget,
+    read_cost,
+)
 from organs.registry.compose.licenses import Combined, combined_license
 from organs.registry.compose.recipe import Graft, Recipe, Selection
 from organs.registry.digest import Digest
@@ -394,6 +402,13 @@ class Replacement:
     """Whether the recipe names the slot or experts; then a part of a group may be replaced."""
     experts: tuple[int, ...] = ()
     """The experts of the stack that are replaced; empty for the whole tensor."""
+    pairs: tuple[tuple[Part, Part], ...] = ()
+    """The base's and the donor's organ of each of `experts`; empty if the library does not know them."""
+
+    @property
+    def organs(self) -> tuple[Replacement, ...]:
+        """The replaced organs one by one: the experts, or the tensor if they are not known."""
+        return tuple(Replacement(before, after, self.donor, self.by_slot) for before, after in self.pairs) or (self,)
 
     @property
     def changes(self) -> bool:
@@ -438,6 +453,12 @@ class Library(Protocol):
         """Return all results of `query`, in its order; `likeness` is that to the model `base`. Raises BadQuery."""
         ...
 
+    def experts(
+        self, parent: Parent, stacks: Collection[str], numbers: Collection[int]
+    ) -> Mapping[tuple[str, int], Part]:
+        """Return the known experts `numbers` of the tensors `stacks` of `parent`, by stack and number."""
+        ...
+
     def in_common(self, base: Parent) -> Mapping[Slot, Collection[str]]:
         """Return the other models that have the same organ as `base`, by place."""
         ...
@@ -478,6 +499,16 @@ class RegisteredLibrary:
         for page in organs_in_order(self.session, parsed, PAGE, lambda count: self.budget.spend(COMPARED_COST * count)):
             self.budget.spend(CANDIDATE_COST * len(page))
             yield from (organ for organ in page if organ.model not in excluded)
+
+    def experts(
+        self, parent: Parent, stacks: Collection[str], numbers: Collection[int]
+    ) -> Mapping[tuple[str, int], Part]:
+        """Return the registered experts `numbers` of the tensors `stacks`, by stack and number; raises TooCostly."""
+        self.budget.spend(TENSOR_COST * len(stacks) * len(numbers))
+        if parent.model_id is None:
+            return {}
+        rows = expert_tensor_rows(self.session, parent.model_id, stacks, numbers)
+        return {key: _part(row) for key, row in rows.items()}
 
     def in_common(self, base: Parent) -> Mapping[Slot, Collection[str]]:
         """Return the other visible models that have the same organ as `base`, by place."""
@@ -532,13 +563,14 @@ def _stated_license(model: Model, in_header: str | None) -> str | None:
 
 def parts_of(session: Session, model_id: int) -> list[Part]:
     """Return the tensors of a registered model, in the order of its files."""
-    return [
-        Part(
-            row.name, row.place, dtype_by_name(row.dtype), row.shape, row.digest,
-            row.theta, row.spectral_signal, row.fingerprint, row.mean, row.standard_deviation, row.nonfinite,
-        )
-        for row in tensor_rows(session, model_id)
-    ]  # fmt: skip
+    return [_part(row) for row in tensor_rows(session, model_id)]
+
+
+def _part(row: TensorRow) -> Part:
+    return Part(
+        row.name, row.place, dtype_by_name(row.dtype), row.shape, row.digest,
+        row.theta, row.spectral_signal, row.fingerprint, row.mean, row.standard_deviation, row.nonfinite,
+    )  # fmt: skip
 
 
 def is_partial(session: Session, model: Model) -> bool:

@@ -13,6 +13,7 @@ from organs.registry.compose.lock import Lock, LockedTensor, locked_header
 from organs.registry.compose.models import (
     Parent,
     Part,
+    Replacement,
 )
 from organs.registry.compose.recipe import Recipe
 from organs.registry.digest import Digest, digest_of
@@ -140,13 +141,18 @@ class PlannedPart:
     computation: Computation | None = None
     adapters: tuple[Parent, ...] = ()
     """The adapters whose products are added."""
-    expert_donors: tuple[Parent, ...] = ()
-    """The models of single experts, in the order of `computation.grafted`."""
+    expert_grafts: tuple[Replacement, ...] = ()
+    """The replacements of single experts, in the order of `computation.grafted`."""
 
     @property
     def origin(self) -> Parent | None:
         """The model that gave the organ, or experts of it; None for the base."""
-        return self.donor or next(iter(self.expert_donors), None)
+        return self.donor or next((graft.donor for graft in self.expert_grafts), None)
+
+    @property
+    def grafted_experts(self) -> tuple[int, ...]:
+        """The numbers of the experts that other models give, in order."""
+        return tuple(sorted({number for graft in self.expert_grafts for number in graft.experts}))
 
     @property
     def spec(self) -> TensorSpec:
@@ -289,6 +295,7 @@ def plan_part(part: PlannedPart, base: Parent) -> PlanPart:
         size_bytes_before=before.size_bytes,
         size_bytes=spec.size_bytes,
         digest=None if known is None else known.digest,
+        experts=part.grafted_experts,
     )
 
 
@@ -313,8 +320,8 @@ def _parents(plan: Plan) -> tuple[ParentModel, ...]:
     acts: dict[str, set[str]] = {parent.label: set() for parent in plan.parents}
     for part in plan.parts:
         acts[(part.origin or plan.base).label].update(part.acts)
-        for donor in part.expert_donors:
-            acts[donor.label].add(GRAFTED)
+        for graft in part.expert_grafts:
+            acts[graft.donor.label].add(GRAFTED)
         for adapter in part.adapters:
             acts[adapter.label].add(ADAPTER)
     return tuple(
@@ -331,11 +338,11 @@ def acts_in_order(acts: Collection[str]) -> tuple[str, ...]:
 def summarize_changes(parts: Sequence[PlanPart]) -> tuple[PlanChange, ...]:
     """Return one entry for each range of blocks in which organs of one model and type have the same acts.
 
-    A mean θ is the mean of the organs whose θ is known.
+    The acts are on the same experts of stacks. A mean θ is the mean of the organs whose θ is known.
     """
-    groups: dict[tuple[str, ...], dict[int | None, list[PlanPart]]] = {}
+    groups: dict[tuple[object, ...], dict[int | None, list[PlanPart]]] = {}
     for part in parts:
-        key = (part.model, part.type, part.tower, *part.acts)
+        key = (part.model, part.type, part.tower, part.acts, part.experts)
         groups.setdefault(key, {}).setdefault(part.block, []).append(part)
     changes = [
         _change([part for block in run for part in by_block[block]])
@@ -378,6 +385,7 @@ def _change(parts: Sequence[PlanPart]) -> PlanChange:
         theta=mean_of([part.theta for part in parts]),
         size_bytes_before=sum(part.size_bytes_before for part in parts),
         size_bytes=sum(part.size_bytes for part in parts),
+        experts=first.experts,
     )
 
 

@@ -10,7 +10,7 @@ from itertools import islice
 import msgspec
 
 from organs.registry.amounts import names_text, ranges_text
-from organs.registry.anatomy import OrganType, Place, Slot
+from organs.registry.anatomy import OrganType, Place, Slot, expert_name
 from organs.registry.catalog.search import RECIPE_BASE, nearest, parse_query
 from organs.registry.compose.compatibility import check_adapter, check_replacements, check_withdrawn, likely_degraded
 from organs.registry.compose.cost import Budget, steps_cost
@@ -40,7 +40,7 @@ from organs.registry.compose.plan import (
     Plan,
     PlannedPart,
 )
-from organs.registry.compose.prediction import BaseShape, Change, part_correlation, predict
+from organs.registry.compose.prediction import BaseShape, Change, predict
 from organs.registry.compose.recipe import Graft, Purification, PurifyMethod, Recipe, Selection, matches_slot
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.organ import PlacedOrgan
@@ -139,7 +139,7 @@ def _of_donor(
     if donor.header_digest == base.header_digest and donor.parts == base.parts:
         chosen.refuse("own-donor", f"{donor.label} is the base itself: choose another donor.", at, donor.label)
         return []
-    replacements = [_replacement(part, donor, graft.selection) for part in places if part.slot in donor.by_slot]
+    replacements = _replacements_by(donor, base, places, graft.selection, library)
     if not replacements:
         sentence = f"{donor.label} has none of the {len(places)} organs that are selected in {base.label}."
         chosen.refuse("nothing-to-graft", sentence, at, donor.label)
@@ -148,11 +148,35 @@ def _of_donor(
     return replacements
 
 
-def _replacement(part: Part, donor: Parent, selection: Selection) -> Replacement:
-    """Return the replacement of the base's `part` by the organ of `donor` at its place, or by experts of it."""
-    experts = selection.expert_numbers(part.shape[-1]) if selection.experts else ()
-    by_slot = bool(selection.slots or selection.experts)
-    return Replacement(part, donor.by_slot[part.slot], donor, by_slot=by_slot, experts=experts)
+def _replacements_by(
+    donor: Parent, base: Parent, places: Iterable[Part], selection: Selection, library: Library
+) -> list[Replacement]:
+    """Return the replacements of `places` of the base by the organs that `donor` has there, or by experts of them."""
+    pairs = [(part, donor.by_slot[part.slot]) for part in places if part.slot in donor.by_slot]
+    if not selection.experts:
+        return [Replacement(before, after, donor, by_slot=bool(selection.slots)) for before, after in pairs]
+    numbers = {before.name: selection.expert_numbers(before.shape[-1]) for before, _ in pairs}
+    every = {number for selected in numbers.values() for number in selected}
+    ours = library.experts(base, [before.name for before, _ in pairs], every)
+    theirs = library.experts(donor, [after.name for _, after in pairs], every)
+    return [
+        Replacement(
+            *(before, after, donor),
+            by_slot=True,
+            experts=numbers[before.name],
+            pairs=tuple(
+                (_expert(before, number, ours), _expert(after, number, theirs)) for number in numbers[before.name]
+            ),
+        )
+        for before, after in pairs
+    ]
+
+
+def _expert(stack: Part, number: int, known: Mapping[tuple[str, int], Part]) -> Part:
+    """Return an expert of `stack`: without measures, and with the digest of the stack, if it is not known."""
+    return known.get((stack.name, number)) or Part(
+        expert_name(stack.name, number), stack.place, stack.dtype, stack.shape[:2], stack.digest
+    )
 
 
 def _note_missing(
@@ -289,8 +313,7 @@ def _replacements(
     for key, group in groups.items():
         if key in winners:
             donor = library.parent(winners[key])
-            for part in group.values():
-                yield _replacement(part, donor, graft.selection)
+            yield from _replacements_by(donor, base, group.values(), graft.selection, library)
 
 
 def _note_unfilled(
@@ -404,14 +427,21 @@ def predicted(parts: Iterable[PlannedPart], computed: Mapping[str, Part] | None 
 def changes_of(parts: Iterable[PlannedPart], computed: Mapping[str, Part] | None = None) -> list[Change]:
     """Return the changes: parts whose source is not the base's own organ, and computed parts."""
     measured = computed or {}
-    changes = (_change(part, measured.get(part.before.name)) for part in parts)
+    changes = (change for part in parts for change in _changes_at(part, measured.get(part.before.name)))
     return [change for change in changes if change.is_grafted or change.is_computed]
 
 
-def _change(part: PlannedPart, computed: Part | None) -> Change:
+def _changes_at(part: PlannedPart, computed: Part | None) -> Iterator[Change]:
+    """Yield the changes at one place: each grafted expert, and the tensor if it is replaced or computed otherwise."""
+    for graft in part.expert_grafts:
+        for organ in graft.organs:
+            yield Change(organ.before, organ.after, organ.after, share=1.0 / graft.before.shape[-1])
     if part.computation is None:
-        return Change(part.before, part.source, part.source)
-    return Change(part.before, part.source, computed, _estimated_energy(part), bool(part.adapters))
+        yield Change(part.before, part.source, part.source)
+    elif part.computation.additions or part.computation.method:
+        # The measured change of the stack has that of grafted experts, which would count twice.
+        measured = None if part.expert_grafts else computed
+        yield Change(part.before, part.source, measured, _estimated_energy(part), bool(part.adapters))
 
 
 def _estimated_energy(part: PlannedPart) -> float | None:
@@ -429,23 +459,7 @@ def _estimated_energy(part: PlannedPart) -> float | None:
     if computation.method is not None:
         share = len(computation.purified_experts) / source.shape[-1] if computation.purified_experts else 1.0
         energy += share * _purified_energy(computation.method, computation.keep) * (spread / size) * (spread / size)
-    return energy + sum(_grafted_energy(source, graft, donor) for graft, donor in _expert_grafts(part))
-
-
-def _expert_grafts(part: PlannedPart) -> Iterator[tuple[ExpertGraft, Parent]]:
-    assert part.computation is not None
-    yield from zip(part.computation.grafted, part.expert_donors, strict=True)
-
-
-def _grafted_energy(source: Part, graft: ExpertGraft, donor: Parent) -> float:
-    """Return the most energy that the grafted experts move, over the energy of the stack, which is 1 for all experts.
-
-    With the correlation r of the two stacks, all experts together move 2 - 2 r, and each at most twice its share.
-    """
-    share = len(graft.experts) / source.shape[-1]
-    other = donor.by_name.get(graft.stack.name)
-    r = None if other is None else part_correlation(source, other)
-    return 2.0 * share if r is None else min(2.0 * share, 2.0 - 2.0 * r)
+    return energy
 
 
 def _product_size(addition: Addition, adapter: Parent) -> float | None:
@@ -516,7 +530,7 @@ def _with_experts(part: PlannedPart, replacement: Replacement) -> PlannedPart:
     return replace(
         part,
         computation=replace(computation, grafted=(*computation.grafted, graft)),
-        expert_donors=(*part.expert_donors, replacement.donor),
+        expert_grafts=(*part.expert_grafts, replacement),
     )
 
 

@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import TypeAlias
 
 from organs.registry.amounts import count_text
-from organs.registry.anatomy import OUTPUT_MATRIX, OrganType, Tower
+from organs.registry.anatomy import OUTPUT_MATRIX, OrganType, Place, Tower
 from organs.registry.compose.models import Part
 from organs.registry.entities.plan import Effect, Prediction
 from organs.registry.lineage import correlation
@@ -44,6 +44,8 @@ class Change:
     """An estimate of the energy that computing moves, over the energy of `source`; None if unknown."""
     is_adapted: bool = False
     """Whether an adapter is merged into the organ."""
+    share: float = 1.0
+    """The share of its tensor that changes: below 1 for an expert of a stack."""
 
     @property
     def is_computed(self) -> bool:
@@ -78,7 +80,8 @@ class Group:
     similarity: float | None = None
     """Mean correlation of the matrices with the replaced matrices, before organs are computed."""
     scale: float = 1.0
-    """Product of the ratios of standard deviations, after over before, at most SCALE_MAX."""
+    """Product of the ratios of standard deviations, after over before, at most SCALE_MAX. Experts of one stack count
+    with their mean."""
     distortion: float = 0.0
     """Energy moved over the energy before. For matrices: the mean of the energy that computing moves. For vectors: the
     largest energy that all changes together move."""
@@ -89,6 +92,8 @@ class Group:
     """`scale` of the grafted matrices only."""
     is_adapted: bool = False
     """Whether an adapter is merged into one of the organs."""
+    share: float = 1.0
+    """The share of the tensors that changes: below 1 if only experts of stacks do."""
 
     @property
     def survival(self) -> float | None:
@@ -148,6 +153,7 @@ def moved_energy(first: Part, second: Part, similarity: float | None) -> float |
 
 def _group(kind: OrganType, tower: str, block: int | None, slot: str | None, members: Sequence[Change]) -> Group:
     matrices = [change for change in members if change.is_matrix]
+    share = min(1.0, math.fsum(change.share for change in members) / len({change.before.place for change in members}))
     if not matrices:
         energies = [energy for change in members if (energy := _whole_energy(change)) is not None]
         worst = max(energies, default=0.0)
@@ -169,6 +175,7 @@ def _group(kind: OrganType, tower: str, block: int | None, slot: str | None, mem
         _mean_similarity(grafted),
         _scales(grafted),
         any(change.is_adapted for change in members),
+        share,
     )
 
 
@@ -177,7 +184,10 @@ def _mean_similarity(compared: Sequence[tuple[Change, float]]) -> float | None:
 
 
 def _scales(compared: Sequence[tuple[Change, float]]) -> float:
-    return min(SCALE_MAX, math.prod(_scale(change) for change, _ in compared))
+    by_place: dict[Place, list[float]] = {}
+    for change, _ in compared:
+        by_place.setdefault(change.before.place, []).append(_scale(change))
+    return min(SCALE_MAX, math.prod(fmean(scales) for scales in by_place.values()))
 
 
 def _survival(similarity: float | None, scale: float) -> float | None:
@@ -375,10 +385,14 @@ def fitted_loss(groups: Iterable[Group], base: BaseShape, constants: Constants =
 
 
 def group_loss(group: Group, base: BaseShape, constants: Constants = CONSTANTS) -> float:
-    """Return the loss that one group causes, in nats for each token."""
+    """Return the loss that one group causes, in nats for each token.
+
+    Experts cause their share of the loss of complete stacks: on average, a token uses this share of them.
+    """
     lost = 0.0 if group.survival is None else 1.0 - group.survival
     moved = constants.distortion * math.pow(group.distortion, constants.distortion_power)
-    return _weight(group, base, constants) * (math.pow(lost, constants.power) + constants.slope * lost + moved)
+    loss = math.pow(lost, constants.power) + constants.slope * lost + moved
+    return group.share * _weight(group, base, constants) * loss
 
 
 def relation_of(groups: Sequence[Group]) -> Relation:
@@ -459,6 +473,7 @@ def _outside(groups: Sequence[Group], base: BaseShape) -> str:
     reasons = [
         f"{count_text(base.elements)} parameters" if not smallest <= base.elements <= largest else "",
         f"{base.blocks} blocks" if not FITTED_BLOCKS[0] <= base.blocks <= FITTED_BLOCKS[1] else "",
+        "single experts" if any(group.share < 1.0 for group in groups) else "",
         "organs of other types" if any(group.type not in fitted for group in groups) else "",
         "several towers" if any(group.tower != Tower.TEXT for group in groups) else "",
     ]

@@ -9,6 +9,7 @@ from msgspec import Meta, field, structs
 
 from organs.registry import notebook
 from organs.registry.amounts import share_text, size_text, theta_text
+from organs.registry.anatomy import expert_name
 from organs.registry.entities.base import (
     ITEMS_MAX,
     Acts,
@@ -84,7 +85,7 @@ class PlacedOrgan(Measures, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """The tensor as text for people; an expert with its number: `blk.0.ffn_up_exps.weight[17]`."""
-        return self.name if self.expert is None else f"{self.name}[{self.expert}]"
+        return self.name if self.expert is None else expert_name(self.name, self.expert)
 
     @property
     def shape_text(self) -> str:

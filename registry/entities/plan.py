@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from organs.registry import notebook
-from organs.registry.amounts import share_text, size_text, theta_text
+from organs.registry.amounts import ranges_text, share_text, size_text, theta_text
 from organs.registry.entities.base import (
     ITEMS_MAX,
     Acts,
@@ -97,6 +98,10 @@ ACTS = (GRAFTED, ADAPTER, PURIFIED)
 
 Block = Annotated[Count, Meta(description="Null outside of the blocks.")]
 Number = Annotated[float, Meta(description="A finite number.")]
+Experts = Annotated[
+    tuple[Count, ...],
+    Meta(max_length=ITEMS_MAX, description="The grafted experts of a stack; empty if they are not single experts."),
+]
 
 
 class ParentModel(Entity, frozen=True, kw_only=True):
@@ -125,14 +130,20 @@ class PlanPart(Entity, frozen=True, kw_only=True):
     size_bytes_before: Bytes
     size_bytes: Bytes
     digest: Digest | None
+    experts: Experts = ()
+
+    @property
+    def acts_text(self) -> str:
+        """The acts as text for people: `grafted (experts 5 and 17), purified`."""
+        return _acts_text(self.acts, self.experts)
 
     def __repr__(self) -> str:
         giver = f" from {self.model}" if GRAFTED in self.acts else ""
-        return f"<{self.name}: {', '.join(self.acts) or 'kept'}{giver}>"
+        return f"<{self.name}: {self.acts_text or 'kept'}{giver}>"
 
 
 class PlanChange(Entity, frozen=True, kw_only=True):
-    """Organs of one type in neighbouring blocks with the same acts. θ is their mean."""
+    """Organs of one type in neighbouring blocks with the same acts, on the same experts. θ is their mean."""
 
     model: Text
     acts: Acts
@@ -145,6 +156,17 @@ class PlanChange(Entity, frozen=True, kw_only=True):
     theta: Theta | None
     size_bytes_before: Bytes
     size_bytes: Bytes
+    experts: Experts = ()
+
+    @property
+    def acts_text(self) -> str:
+        """The acts as text for people: `grafted (experts 5 and 17), purified`."""
+        return _acts_text(self.acts, self.experts)
+
+
+def _acts_text(acts: Acts, experts: Sequence[int]) -> str:
+    numbers = f" ({'expert' if len(experts) == 1 else 'experts'} {ranges_text(experts)})" if experts else ""
+    return ", ".join(f"{act}{numbers if act == GRAFTED else ''}" for act in acts)
 
 
 class Effect(Entity, frozen=True, kw_only=True):

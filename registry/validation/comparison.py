@@ -122,6 +122,8 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 def write_control(model: Path, names: Iterable[str], target: Path) -> None:
     """Write to `target`, which must not exist, a copy of the file `model` in which the tensors `names` are zero bytes.
 
+    A name can also be that of an expert, with its number: `blk.3.ffn_up_exps.weight[17]`.
+
     Zeroed ranges are holes if the file system supports them; other bytes are shared with `model` if possible, else
     copied. A failure leaves no file. Raises BadInput for an unknown name and for a split set, UnsupportedDType if zero
     bytes may not mean zeros, DiskFull, StoreUnwritable, BadSource, BadGguf.
@@ -149,14 +151,14 @@ def zero_bytes_mean_zero(dtype: DType) -> bool:
 
 
 def _zeroed(weights: Weights, names: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """Return the byte ranges of the tensors `names`."""
+    """Return the byte ranges of the tensors and experts `names`."""
     for name in dict.fromkeys(names):
-        spot = weights.spots.get(name)
+        spot = weights.organ(name)
         if spot is None:
             raise BadInput(f"{weights.files[0].name}: there is no tensor {name[:80]!r} to zero")
         if not zero_bytes_mean_zero(spot.info.dtype):
             raise UnsupportedDType(f"{name}: zero bytes of {spot.info.dtype.name} may not mean zeros")
-        yield spot.offset, spot.offset + spot.info.size_bytes
+        yield spot.offset, spot.offset + spot.size_bytes
 
 
 def _write(source: OpenFile, zeroed: list[tuple[int, int]], target: Path) -> None:
@@ -272,7 +274,7 @@ class Validation:
     control: Reading | None
     donors: tuple[Reading, ...]
     grafted: tuple[str, ...]
-    """The feed-forward organs that were zeroed in the control."""
+    """The feed-forward organs that were zeroed in the control: tensors, and experts with their numbers."""
     control_remark: str | None
     texts: tuple[Text, ...]
     window_tokens: int
@@ -327,11 +329,11 @@ def validate(
 ) -> Validation:
     """Score base, chimera, control and donors on the same windows in `runtime`, and return the verdict.
 
-    `grafted` names the grafted tensors; the feed-forward tensors among them are zeroed in the control. Scores of base,
-    donors and control can come from `cache`, without a file; the chimera is always run. The files of base, chimera and
-    control exist at the same time; the control is written below `folder` (by default the system's temporary folder),
-    which needs space for a copy of the chimera, and then removed. `act` is `CHANGED` if the tensors in `grafted` are
-    only known to differ from the base's.
+    `grafted` names the grafted tensors and experts; the feed-forward among them is zeroed in the control. Scores of
+    base, donors and control can come from `cache`, without a file; the chimera is always run. The files of base,
+    chimera and control exist at the same time; the control is written below `folder` (by default the system's temporary
+    folder), which needs space for a copy of the chimera, and then removed. `act` is `CHANGED` if the tensors in
+    `grafted` are only known to differ from the base's.
 
     A crash of the runtime on the chimera is part of the result. Raises NoRuntime, NoVerdict if the runtime refuses the
     base or crashes on it, or if the two tokenize differently, and BadInput for files that are not GGUF, numbers out of

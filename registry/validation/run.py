@@ -13,13 +13,14 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
+from organs.registry.anatomy import expert_name
 from organs.registry.assembly import (
     FilePlan,
     place_file,
     plan_model,
 )
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.chimeras import chimera_of, stored_score
+from organs.registry.catalog.queries.chimeras import chimera_of, grafted_experts, stored_score
 from organs.registry.catalog.queries.models import is_digest, metadata_of, model_by_digest, model_by_name
 from organs.registry.catalog.register.chimeras import (
     add_verdict,
@@ -30,6 +31,7 @@ from organs.registry.catalog.tables import Chimera, Model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import Digest
 from organs.registry.entities.base import encode
+from organs.registry.entities.plan import GRAFTED
 from organs.registry.entities.verdict import RunFailure, RunReport, TextScore, TextVerdict, VerdictReport
 from organs.registry.errors import NotAssemblable, NotComposedHere, NotFound, StoreError
 from organs.registry.names import parse_model_name
@@ -179,7 +181,8 @@ class _Trial:
     base: Model
     donors: tuple[Model, ...]
     grafted: tuple[str, ...]
-    """Tensors from donors; adapted or purified tensors of the base are not among them."""
+    """Tensors from donors, and experts with their numbers; adapted or purified tensors of the base are not among them.
+    """
 
 
 def _trial(session: Session, name: str) -> _Trial:
@@ -190,8 +193,15 @@ def _trial(session: Session, name: str) -> _Trial:
     base = session.get(Model, chimera.base_model_id)
     if base is None or base.state not in REACHABLE_STATES:
         raise NotFound(f"the base of {model.full_name} was removed, so the chimera cannot be compared")
-    grafted = (name for name, (_, *acts) in json.loads(chimera.origins)["parts"].items() if "grafted" in acts)
-    return _Trial(model, base, tuple(_donors(session, chimera)), tuple(grafted))
+    return _Trial(model, base, tuple(_donors(session, chimera)), tuple(_grafted(session, chimera)))
+
+
+def _grafted(session: Session, chimera: Chimera) -> Iterator[str]:
+    """Yield the names of the tensors of donors, and of experts that were grafted into stacks of the base."""
+    experts = grafted_experts(session, chimera)
+    for name, (_, *acts) in json.loads(chimera.origins)["parts"].items():
+        if GRAFTED in acts:
+            yield from (expert_name(name, number) for number in experts[name]) if name in experts else (name,)
 
 
 def _donors(session: Session, chimera: Chimera) -> Iterator[Model]:

@@ -10,9 +10,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from organs.registry.anatomy import OrganType, place_of
+from organs.registry.anatomy import OrganType, expert_name, parse_expert_name, place_of
 from organs.registry.digest import Digest
 from organs.registry.errors import BadSource, BadSplit
+from organs.registry.experts import expert_count
 from organs.registry.gguf.header import Header, TensorInfo
 from organs.registry.gguf.read import read_header
 from organs.registry.gguf.split import ShardName, check_split, is_shard, parse_shard_name
@@ -62,16 +63,28 @@ class OpenFile:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A tensor, the file that it is in, and where its bytes begin there."""
+    """A tensor or an expert of one, and where its bytes are."""
 
     info: TensorInfo
+    """The tensor."""
     file: OpenFile
     offset: int
+    size_bytes: int
+
+    def experts(self) -> list[Spot]:
+        """Return its experts, in order; none if it is not a stack of experts."""
+        count = expert_count(place_of(self.info.name), self.info.shape, self.info.dtype)
+        size = self.size_bytes // count if count else 0
+        return [Spot(self.info, self.file, self.offset + number * size, size) for number in range(count)]
+
+    def differs_from(self, other: Spot) -> bool:
+        """Return whether the bytes differ from those of `other`, which has the same size."""
+        return any(left != right for left, right in zip(self.chunks(), other.chunks(), strict=True))
 
     def chunks(self) -> Iterator[bytes]:
         """Return its bytes in pieces of 1 MiB."""
-        for start in range(0, self.info.size_bytes, CHUNK_BYTES):
-            yield self.file.read_at(self.offset + start, min(CHUNK_BYTES, self.info.size_bytes - start))
+        for start in range(0, self.size_bytes, CHUNK_BYTES):
+            yield self.file.read_at(self.offset + start, min(CHUNK_BYTES, self.size_bytes - start))
 
 
 class Weights:
@@ -91,7 +104,7 @@ class Weights:
             self.headers: tuple[Header, ...] = tuple(headers)
             self._open = stack.pop_all()
         self.spots = {
-            info.name: Spot(info, file, header.data_offset + info.offset)
+            info.name: Spot(info, file, header.data_offset + info.offset, info.size_bytes)
             for file, header in zip(self.files, self.headers, strict=True)
             for info in header.tensors
         }
@@ -106,28 +119,42 @@ class Weights:
     def has_chat_template(self) -> bool:
         return any(header.field(CHAT_TEMPLATE_KEY) is not None for header in self.headers)
 
-    def differs_at(self, name: str, other: Weights) -> bool:
-        """Return whether the tensor `name` is missing in one of the models or has other bytes."""
-        ours, theirs = self.spots.get(name), other.spots.get(name)
-        if ours is None or theirs is None:
-            return True
-        if (ours.info.shape, ours.info.dtype) != (theirs.info.shape, theirs.info.dtype):
-            return True
-        return any(left != right for left, right in zip(ours.chunks(), theirs.chunks(), strict=True))
+    def organ(self, name: str) -> Spot | None:
+        """Return the tensor or the expert `name`; None if there is none."""
+        expert = None if name in self.spots else parse_expert_name(name)
+        stack = self.spots.get(name if expert is None else expert[0])
+        if stack is None or expert is None:
+            return stack
+        return next((spot for number, spot in enumerate(stack.experts()) if number == expert[1]), None)
+
+    def changed_organs(self, name: str, base: Weights) -> Iterator[str]:
+        """Yield `name` if this tensor differs from that of `base`, or the names of the experts that differ."""
+        ours, theirs = self.spots[name], base.spots.get(name)
+        if theirs is None or (ours.info.shape, ours.info.dtype) != (theirs.info.shape, theirs.info.dtype):
+            yield name
+            return
+        pairs = list(zip(ours.experts(), theirs.experts(), strict=True)) or [(ours, theirs)]
+        changed = [number for number, (own, other) in enumerate(pairs) if own.differs_from(other)]
+        if 0 < len(changed) < len(pairs):
+            yield from (expert_name(name, number) for number in changed)
+        elif changed:
+            yield name
 
 
 def grafted_organs(chimera: Path, base: Path) -> tuple[str, ...]:
     """Return the feed-forward organs of `chimera` that differ from those of `base`, in file order.
 
-    Raises BadSource, BadGguf and BadSplit.
+    Of a stack in which only some experts differ, these experts are returned. Raises BadSource, BadGguf and BadSplit.
     """
     with Weights(chimera) as ours, Weights(base) as theirs:
-        return tuple(name for name in ours.spots if is_feed_forward(name) and ours.differs_at(name, theirs))
+        names = filter(is_feed_forward, ours.spots)
+        return tuple(organ for name in names for organ in ours.changed_organs(name, theirs))
 
 
 def is_feed_forward(name: str) -> bool:
-    """Return whether the tensor `name` is feed-forward: the control zeroes such grafts."""
-    return place_of(name).type is OrganType.ORGAN
+    """Return whether the tensor or expert `name` is feed-forward: the control zeroes such grafts."""
+    stack, _ = parse_expert_name(name) or (name, 0)
+    return place_of(stack).type is OrganType.ORGAN
 
 
 def has_chat_template(path: Path) -> bool:

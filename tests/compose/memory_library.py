@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from organs.registry.anatomy import Slot
@@ -40,6 +40,9 @@ class MemoryLibrary:
         yield from self.found
 
     def measured(self, base: Parent, donors: Sequence[Parent]) -> dict[str, DonorGain]:
+        return {}
+
+    def experts(self, parent: Parent, stacks: Collection[str], numbers: Collection[int]) -> dict[tuple[str, int], Part]:
         return {}
 
     def in_common(self, base: Parent) -> dict[Slot, set[str]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 from organs.ingest.files import FileSource
 from organs.registry.catalog.tables import Blob, Chimera, Expert, Model, Organ
@@ -116,7 +116,23 @@ def test_the_chimera_says_which_experts_came_from_where(mixtures: LocalRegistry,
         ("local/Edited@1", ("grafted",)),
     ]
     assert {organ.name: organ.experts for organ in chimera.computed} == dict.fromkeys(STACKS, (5,))
+    assert {part.name: part.experts for part in chimera.parts} == dict.fromkeys(STACKS, (5,))
+    assert [change.acts_text for change in chimera.changes] == ["grafted (expert 5)"]
     assert "experts: 5" in chimera.recipe_yaml
+    base = mixtures.compose("local/Mixture")
+    planned = base.graft("local/Edited", experts="1,5").purify("fractal", experts=5).plan()
+    assert {part.acts_text for part in planned.parts if part.acts} == {"grafted (experts 1 and 5), purified"}
+
+
+def test_a_stack_with_grafted_experts_can_be_grafted_as_a_whole_into_another_base(
+    mixtures: LocalRegistry, tmp_path: Path
+) -> None:
+    compose(mixtures, "name: local/mixed\ngrafts: [{from: local/Edited, experts: 5}]", tmp_path / "out.gguf")
+    (tmp_path / "Kin.gguf").write_bytes(expert_model("Kin", mixed={0: 0.1, 5: 0.1}))
+    ingest_file(mixtures, tmp_path / "Kin.gguf")
+    plan = mixtures.compose("local/Kin").graft("local/mixed", slot=list(SLOTS)).plan().accepting_all()
+    chimera = mixtures.chimera(plan.register().lock_id)
+    assert {part.name: part.experts for part in chimera.parts} == dict.fromkeys(STACKS, ())
 
 
 def test_one_expert_is_purified_and_the_others_keep_their_bytes(mixtures: LocalRegistry, tmp_path: Path) -> None:
@@ -174,6 +190,62 @@ def test_the_same_recipe_is_computed_once_and_gives_the_same_lock(mixtures: Loca
     second = compose(mixtures, "grafts: [{from: local/Edited, experts: 5}]", tmp_path / "second.gguf")
     assert first == second
     assert row_counts(mixtures)["computations"] == rows == len(STACKS)
+
+
+def test_likeness_and_prediction_are_those_of_the_grafted_experts(mixtures: LocalRegistry, tmp_path: Path) -> None:
+    (tmp_path / "Kin.gguf").write_bytes(expert_model("Kin", mixed={5: 0.05, 6: 0.05}))
+    ingest_file(mixtures, tmp_path / "Kin.gguf")
+    kin, stranger = (
+        mixtures.compose("local/Mixture").graft(f"local/{donor}", experts=5).plan() for donor in ("Kin", "Edited")
+    )
+    (related,) = (finding for finding in kin.findings if finding.code == "related-lineage")
+    assert related.sentence.startswith("local/Kin@1 and local/Mixture@1 are related: 4 matrices")
+    assert related.organs == tuple(f"{name}[5]" for name in STACKS)
+    (unrelated,) = (finding for finding in stranger.findings if finding.code == "unrelated-lineage")
+    assert unrelated.organs == related.organs
+    assert (kin.prediction.compared, stranger.prediction.compared) == (4, 4)
+    assert kin.prediction.similarity is not None
+    assert kin.prediction.similarity > 0.99
+    assert kin.prediction.usable
+    assert stranger.prediction.usable is False
+    assert "single experts" in kin.prediction.outside
+    (share,) = (finding.sentence for finding in kin.findings if finding.code == "changed-share")
+    assert share == f"4 experts of local/Mixture@1 will change, {share_of_an_expert(tmp_path):.1%} of its parameters."
+
+
+def share_of_an_expert(folder: Path) -> float:
+    """Return the share of the base's parameters that one expert has in all stacks."""
+    with FileSource(folder / "Mixture.gguf") as source:
+        elements = {tensor.name: tensor.elements for tensor in read_header(source).tensors}
+    return sum(elements[name] for name in STACKS) / EXPERTS / sum(elements.values())
+
+
+def test_a_donors_experts_that_equal_those_of_the_base_are_reported(mixtures: LocalRegistry) -> None:
+    plan = mixtures.compose("local/Mixture").graft("local/Edited", experts="4,5").plan()
+    (equal,) = (finding for finding in plan.findings if finding.code == "already-equal")
+    assert equal.organs == tuple(f"{name}[4]" for name in STACKS)
+    assert plan.prediction.compared == len(STACKS)
+
+
+def test_experts_without_rows_are_not_compared(mixtures: LocalRegistry) -> None:
+    with mixtures.catalog.writing() as session:
+        session.execute(delete(Expert))  # as in a registry of an older version
+    plan = mixtures.compose("local/Mixture").graft("local/Edited", experts=5).plan()
+    (unknown,) = (finding for finding in plan.findings if finding.code == "lineage-unknown")
+    assert unknown.organs == tuple(f"{name}[5]" for name in STACKS)
+    assert plan.prediction.usable is None
+
+
+def test_all_experts_of_a_stack_cost_what_the_whole_stack_costs(mixtures: LocalRegistry, tmp_path: Path) -> None:
+    (tmp_path / "Kin.gguf").write_bytes(expert_model("Kin", mixed=dict.fromkeys(range(EXPERTS), 0.3)))
+    ingest_file(mixtures, tmp_path / "Kin.gguf")
+    base = mixtures.compose("local/Mixture")
+    every, half, whole = (
+        base.graft("local/Kin", slot=list(SLOTS), experts=experts).plan().prediction.loss or 0.0
+        for experts in ("0-7", "0-3", None)
+    )
+    assert every == pytest.approx(whole, rel=0.25)  # the fingerprint of a stack is a sample
+    assert 0.0 < half < 0.6 * every
 
 
 @pytest.mark.parametrize("experts", ["5", "[5, 17]", "0-3", "[0-3, 7]"])

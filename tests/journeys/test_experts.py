@@ -13,8 +13,9 @@ from organs.ingest.files import FileSource
 from organs.registry.gguf import HeaderSource, TensorSpec, read_header
 from organs.registry.gguf.split import whole_metadata
 from organs.registry.local import LocalRegistry
+from organs.registry.validation.comparison import Budget
 from organs.registry.validation.llama import LlamaCpp
-from organs.registry.validation.runtime import Request
+from organs.registry.validation.run import run_chimera, verdict_report
 from organs.registry.validation.texts import built_in_texts
 from tests.gguf_files import file_bytes, unsigned
 from tests.small_models import ingest_file
@@ -83,17 +84,19 @@ def test_two_of_384_experts_are_found_and_one_is_grafted_alone_and_runs(
     assert result.experts_sentence == "2 of 384 experts differ in each of 3 stacks: 5 and 17."
 
     plan = registry.compose("local/Base").graft("local/Edited", experts=17, type="organ").plan()
-    warned = {finding.code for finding in plan.findings if finding.severity == "warn"}
-    composition = registry.compose("local/Base").graft("local/Edited", experts=17, type="organ").accept(*warned)
-    made = composition.plan().assemble(tmp_path / "made.gguf")
+    assert plan.prediction.similarity is not None
+    assert plan.prediction.similarity > 0.99
+    made = plan.assemble(tmp_path / "made.gguf")
     assert hashlib.sha256((tmp_path / "made.gguf").read_bytes()).hexdigest() == made.sha256
     assert _data(tmp_path / "made.gguf") == _data_of(mixture((17,)), tmp_path / "expected.gguf")
 
-    text = built_in_texts()[0]
-    reading = LlamaCpp().read(Request(tmp_path / "made.gguf", (text,), (range(1),), writes=True), lambda _step: None)
-    assert reading.failure is None
-    assert reading.written
-    assert reading.scores[0].perplexity < 2048, "better than a guess among the tokens"
+    budget = Budget(tokens=2048)
+    run = run_chimera(registry.catalog, registry.blobs, made.model, built_in_texts(("python",)), LlamaCpp(), budget)
+    report = verdict_report(run)
+    assert report.zeroed == tuple(f"blk.0.{slot}.weight[17]" for slot in STACKS)
+    assert report.chimera.failure is None
+    assert report.chimera.written
+    assert report.texts[0].ratio == pytest.approx(1.0, abs=0.05), "one of 384 experts changes little"
 
 
 def _data_of(data: bytes, path: Path) -> dict[str, bytes]:

@@ -16,8 +16,9 @@ from organs.registry.validation.comparison import (
     write_control,
     zero_bytes_mean_zero,
 )
-from organs.registry.validation.weights import Weights
+from organs.registry.validation.weights import Weights, grafted_organs
 from tests.gguf_files import file_bytes, tensor, text
+from tests.small_models import expert_model
 from tests.validation.changed_models import A, feed_forward
 
 
@@ -39,6 +40,24 @@ def test_the_named_tensors_become_zero_and_all_other_bytes_stay_the_same(tmp_pat
             expected[spot.offset : spot.offset + spot.info.size_bytes] = bytes(spot.info.size_bytes)
     assert target.read_bytes() == bytes(expected)
     assert len(names) == 6
+
+
+def test_only_the_named_experts_of_a_stack_become_zero(tmp_path: Path) -> None:
+    for name, changed in (("Mixture", {}), ("Edited", {2: 50, 5: 51})):
+        (tmp_path / name).write_bytes(expert_model(changed=changed))
+    names = grafted_organs(tmp_path / "Edited", tmp_path / "Mixture")
+    stacks = [f"blk.{block}.ffn_{part}_exps.weight" for block in (0, 1) for part in ("gate", "up")]
+    assert sorted(names) == sorted(f"{stack}[{number}]" for stack in stacks for number in (2, 5))
+    write_control(tmp_path / "Edited", names, tmp_path / "control.gguf")
+    with Weights(tmp_path / "Edited") as edited, Weights(tmp_path / "control.gguf") as control:
+        for name, spot in control.spots.items():
+            experts = list(zip(spot.experts(), edited.spots[name].experts(), strict=True))
+            zeroed = {number for number, (own, _) in enumerate(experts) if not any(map(any, own.chunks()))}
+            assert zeroed == ({2, 5} if name in stacks else set())
+            assert all(number in zeroed or not own.differs_from(other) for number, (own, other) in enumerate(experts))
+            assert name in stacks or not spot.differs_from(edited.spots[name])
+    with pytest.raises(BadInput, match="no tensor 'blk"):
+        write_control(tmp_path / "Edited", [f"{stacks[0]}[8]"], tmp_path / "none.gguf")
 
 
 def test_a_copy_without_kernel_support_has_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from msgspec import structs
 from sqlalchemy import ColumnElement, Row, Select, and_, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from organs.registry.anatomy import OrganType, Place, Slot, Tower
+from organs.registry.anatomy import OrganType, Place, Slot, Tower, expert_name
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.chimeras import derived_organs, made_organs
@@ -748,31 +748,46 @@ class TensorRow:
 
 def tensor_rows(session: Session, model_id: int) -> list[TensorRow]:
     """Return the tensors of a model, in the order of its files."""
-    statement = (
+    statement = _select_tensors(Placement).where(Placement.model_id == model_id).order_by(Placement.position)
+    return [_tensor_row(*row) for row in session.execute(statement)]
+
+
+def expert_tensor_rows(
+    session: Session, model_id: int, stacks: Collection[str], numbers: Collection[int]
+) -> dict[tuple[str, int], TensorRow]:
+    """Return the experts `numbers` of the tensors `stacks` of a model, by stack and number."""
+    statement = _select_tensors(Expert).add_columns(Expert.expert).join(Placement, Placement.id == Expert.placement_id)
+    rows = {}
+    for names in batches(sorted(stacks)):
+        selected = statement.where(Placement.model_id == model_id, Placement.name.in_(names))
+        for numbers_in_batch in batches(sorted(numbers)):
+            for *row, number in session.execute(selected.where(Expert.expert.in_(numbers_in_batch))):
+                tensor = _tensor_row(*row)
+                rows[tensor.name, number] = replace(tensor, name=expert_name(tensor.name, number))
+    return rows
+
+
+def _select_tensors(table: type[Placement] | type[Expert]) -> Any:
+    return (
         select(
-            *(Placement.name, Placement.type, Placement.tower, Placement.block, Placement.slot),
-            *(Placement.dtype, Organ.shape, Blob.digest, Organ.id, Blob.id),
-            *(Placement.theta, Placement.spectral_signal, Fingerprint.values),
+            *(Placement.name, table.type, table.tower, table.block, table.slot),
+            *(table.dtype, Organ.shape, Blob.digest, Organ.id, Blob.id),
+            *(table.theta, table.spectral_signal, Fingerprint.values),
             *(Measurement.mean, Measurement.standard_deviation, Organ.nonfinite),
         )
-        .join(Organ, Organ.id == Placement.organ_id)
+        .select_from(table)
+        .join(Organ, Organ.id == table.organ_id)
         .join(Blob, Blob.id == Organ.blob_id)
         .outerjoin(Fingerprint, Fingerprint.organ_id == Organ.id)
         .outerjoin(Measurement, and_(Measurement.organ_id == Organ.id, Measurement.method == THETA_METHOD))
-        .where(Placement.model_id == model_id)
-        .order_by(Placement.position)
     )
-    return [
-        TensorRow(
-            name,
-            Place(OrganType(kind), Tower(tower), block, slot),
-            dtype,
-            tuple(map(int, shape.split("x"))),
-            Digest(digest),
-            *more,
-        )
-        for name, kind, tower, block, slot, dtype, shape, digest, *more in session.execute(statement)
-    ]
+
+
+def _tensor_row(
+    name: str, kind: str, tower: str, block: int | None, slot: str, dtype: str, shape: str, digest: str, *more: Any
+) -> TensorRow:
+    place = Place(OrganType(kind), Tower(tower), block, slot)
+    return TensorRow(name, place, dtype, tuple(map(int, shape.split("x"))), Digest(digest), *more)
 
 
 def organ_ids(session: Session, keys: Collection[OrganKey]) -> dict[OrganKey, int]:
