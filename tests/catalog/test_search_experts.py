@@ -143,6 +143,14 @@ def test_too_many_experts_are_not_counted(registry: LocalRegistry, monkeypatch: 
     assert (counts.total, counts.fields, counts.theta, counts.uncounted) == (None, {}, (), ("expert>=0",))
 
 
+def test_experts_are_not_counted_by_likeness(registry: LocalRegistry) -> None:
+    text = "kin:local/Mixture model:local/Edited expert>=0 likeness<0.999"
+    with registry.catalog.reading() as session:
+        counts = count_organs(session, parse_query(text))
+    assert (counts.total, counts.fields) == (None, {})
+    assert len(counts.uncounted) > 0
+
+
 def test_experts_of_hidden_models_are_not_found(tmp_path: Path) -> None:
     with LocalRegistry.open(tmp_path / "home") as registry:
         (tmp_path / "m.gguf").write_bytes(expert_model())

@@ -11,6 +11,7 @@ from organs.registry.digest import digest_of
 from organs.registry.store.files import Files
 from tests.cli.in_process import OrganCommand
 from tests.cli.parents import Parents
+from tests.small_models import expert_model
 
 
 @pytest.fixture
@@ -44,6 +45,24 @@ def test_blocks_types_and_slots_can_be_chosen(organ: OrganCommand, parents: Pare
     assert changed("--slot", "attn_*") == [
         f"blk.{block}.{slot}.weight" for block in (0, 1) for slot in ("attn_norm", "attn_q")
     ]
+
+
+def test_single_experts_can_be_chosen(organ: OrganCommand, out: Path, tmp_path: Path) -> None:
+    base, donor = (tmp_path / f"{name}.gguf" for name in ("Mixture", "Kin"))
+    base.write_bytes(expert_model("Mixture"))
+    donor.write_bytes(expert_model("Kin", mixed={2: 0.1, 5: 0.1}))
+    command = ("transplant", base, donor, "-o", out / "t.gguf", "--type", "organ")
+    plan = organ.done(*command, "--slot", "ffn_*_exps", "--experts", "2,5", "--json").values["plan"]
+    assert {part["name"]: part["experts"] for part in plan["parts"]} == {
+        f"blk.{block}.ffn_{slot}_exps.weight": [2, 5] for block in (0, 1) for slot in ("gate", "up")
+    }
+    assert plan["prediction"]["compared"] == 8
+    assert plan["prediction"]["similarity"] == pytest.approx(0.995, abs=0.002)
+    assert (out / "t.gguf").read_bytes()[-4096:] == donor.read_bytes()[-4096:]
+    assert "grafted (experts 2 and 5)" in organ.done(*command, "--experts", "2,5", "--force").out
+    refused = organ(*command, "--experts", "")
+    assert refused.status == 1
+    assert "grafts[0].experts[0]: An expert such as 3" in refused.err
 
 
 def test_the_lock_and_every_byte_equal_those_of_the_registry(

@@ -265,3 +265,5 @@ def test_a_wrong_value_gets_one_sentence() -> None:
         read_recipe("base: a/b\ngrafts: [{from: c/d, experts: x}]")
     with pytest.raises(BadRecipe, match="did you mean experts"):
         read_recipe("base: a/b\ngrafts: [{from: c/d, expert: 3}]")
+    with pytest.raises(BadRecipe, match="select experts with experts:"):
+        read_recipe("base: a/b\ngrafts: [{where: 'expert:3', type: organ}]")

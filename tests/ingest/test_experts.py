@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
+from organs.registry import experts
 from organs.registry.assembly import place_file, plan_organ, plan_shards
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import blobs_by_digest, organ_detail
+from organs.registry.catalog.register import organs as organ_rows
 from organs.registry.catalog.register.models import remove_model
+from organs.registry.catalog.register.organs import begin_ingest, record_blobs, record_stacks
 from organs.registry.catalog.tables import Blob, Expert, Model, Organ, Placement
-from organs.registry.digest import Digest
+from organs.registry.digest import Digest, digest_of
+from organs.registry.experts import split_stacks
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
@@ -185,6 +189,51 @@ def test_experts_of_zeros_that_equal_a_stack_of_zeros_are_stored(registry: Local
         (back,) = assemble_model(registry, f"local/{name}", tmp_path / f"again-{name}")
         assert back.read_bytes() == (tmp_path / f"{name}.gguf").read_bytes()
     assert not verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults
+
+
+def test_an_expert_of_a_later_batch_stays_a_blob_if_its_bytes_are_those_of_an_earlier_stack(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(organ_rows, "STACKS_A_STATEMENT", 1)
+    half, whole = (
+        TensorSpec(f"blk.{block}.ffn_up_exps.weight", (64, 48 << block, 2), dtype_by_name("F16")) for block in (0, 1)
+    )
+    zeros = bytes(half.size_bytes)
+    data = zeros + b"\x1f\x3c" * (half.size_bytes // 2)
+    assert digest_of(zeros) < digest_of(data), "the stack of zeros is recorded before the stack of which it is a part"
+    path = _write(tmp_path, "Zeros", file_bytes(block_metadata("Zeros"), [(half, zeros), (whole, data)]))
+    assert_round_trip(registry, path, tmp_path / "out")
+    with registry.catalog.reading() as session:
+        row = blobs_by_digest(session, [digest_of(zeros)])[digest_of(zeros)]
+    assert row.parts == ()
+    assert not verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults
+
+
+def test_a_blob_that_another_running_ingest_stored_does_not_become_a_stack(registry: LocalRegistry) -> None:
+    zeros, other, half = bytes(200_000), bytes(range(250)) * 800, bytes(100_000)
+    with registry.catalog.writing() as session:
+        first, second = begin_ingest(session, "first"), begin_ingest(session, "second")
+    for ingest, blobs in ((first, [zeros, other]), (second, [half])):
+        with registry.catalog.writing() as session:
+            record_blobs(session, ingest, [registry.blobs.put(data) for data in blobs])
+    with registry.catalog.writing() as session:
+        record_stacks(session, second, {digest_of(zeros): [digest_of(half)] * 2})
+    with registry.catalog.writing() as session:
+        record_stacks(session, first, {digest_of(zeros + other): [digest_of(zeros), digest_of(other)]})
+    with registry.catalog.reading() as session:
+        rows = blobs_by_digest(session, [digest_of(zeros), digest_of(zeros + other)])
+    assert rows[digest_of(zeros)].parts == ()
+    assert registry.blobs.open(rows[digest_of(zeros + other)]).read() == zeros + other
+
+
+def test_a_file_of_many_small_experts_fills_no_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = (dtype_by_name("F16"), (64, 32, 4)), (dtype_by_name("F16"), (256, 256, 4))
+    tensors = [TensorSpec(f"blk.{n}.ffn_up_exps.weight", (small if n % 2 else large)[1], small[0]) for n in range(8)]
+    assert list(split_stacks(tensors).values()) == [4] * 8
+    monkeypatch.setattr(experts, "SMALL_EXPERTS_MAX", 9)
+    assert [int(name.split(".")[1]) for name in split_stacks(tensors)] == [0, 1, 2, 3, 4, 6]
+    monkeypatch.setattr(experts, "EXPERTS_MAX", 12)
+    assert [int(name.split(".")[1]) for name in split_stacks(tensors)] == [0, 1, 2]
 
 
 def test_experts_of_shards_that_arrive_one_at_a_time_are_found_when_the_last_is_there(

@@ -130,6 +130,15 @@ def test_a_model_that_came_shard_by_shard_is_the_model_that_came_at_once(
     assert registry.model("m").ingest == other_registry.model("m").ingest
 
 
+def test_renamed_shards_get_standard_names(registry: LocalRegistry, tmp_path: Path) -> None:
+    shards = small_shards()
+    renamed = write_shards(tmp_path / "set", {f"part {n}.gguf": data for n, data in enumerate(shards.values())})
+    for path in renamed:
+        ingest_alone(registry, path, NAME)
+    for back in assemble_model(registry, "m", tmp_path / "back"):
+        assert back.read_bytes() == shards[back.name]
+
+
 def test_an_incomplete_model_is_named_with_its_missing_shards_and_offered_nowhere(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
@@ -343,6 +352,16 @@ def test_a_file_that_was_replaced_after_it_was_stored_is_kept(
     (outcome,) = ingest_and_remove(registry, path)
     assert path.read_bytes() == b"precious"
     assert outcome.kept == (f"{path}: kept, because it was changed after it was stored",)
+
+
+def test_a_renamed_shard_is_kept_unless_its_model_is_named(registry: LocalRegistry, tmp_path: Path) -> None:
+    first, *_ = small_shards().values()
+    (path,) = write_shards(tmp_path, {"part.gguf": first})
+    (outcome,) = ingest_and_remove(registry, path)
+    assert path.exists()
+    assert outcome.kept == (f"{path}: kept, because its file name is not that of a shard; name its model: --name",)
+    (outcome,) = ingest_all(registry, find_sources([str(path)]), name=NAME, delete_after=True)
+    assert (outcome.error, outcome.removed) == (None, (path,))
 
 
 def test_links_and_organ_directories_are_refused_and_nothing_is_removed(
