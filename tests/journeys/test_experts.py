@@ -3,71 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from bench.expert_grafts import STACKS, mixture
 from organs.ingest.files import FileSource
-from organs.registry.gguf import HeaderSource, TensorSpec, read_header
-from organs.registry.gguf.split import whole_metadata
+from organs.registry.gguf import read_header
 from organs.registry.local import LocalRegistry
 from organs.registry.validation.comparison import Budget
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import run_chimera, verdict_report
 from organs.registry.validation.texts import built_in_texts
-from tests.gguf_files import file_bytes, unsigned
 from tests.small_models import ingest_file
-
-ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
-EXPERTS, UNITS = 384, 32
-"""Each expert has 32 of the 512 hidden units of the zoo's feed-forward."""
-STACKS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
-
-
-def mixture(changed: Collection[int] = ()) -> bytes:
-    """Return the first block of a zoo model as a mixture of experts; `changed` experts have other noise added."""
-    with FileSource(ZOO / "Zoo-A-2M-v1.0-F16.gguf") as source:
-        header = read_header(source)
-        front = HeaderSource(source.read_at(0, header.end), header.file_size_bytes, "zoo")
-        metadata = [
-            item
-            for item in whole_metadata(front, header)
-            if item.key not in ("llama.block_count", "llama.feed_forward_length")
-        ]
-        tensors = {
-            tensor.name: (tensor, bytes(source.read_at(header.data_offset + tensor.offset, tensor.size_bytes)))
-            for tensor in header.tensors
-            if not tensor.name.startswith(("blk.1.", "blk.2.", "blk.3."))
-        }
-    tensors |= _stacks(tensors, changed)
-    metadata += [unsigned("llama.block_count", 1), unsigned("llama.feed_forward_length", UNITS)]
-    metadata += [unsigned("llama.expert_count", EXPERTS), unsigned("llama.expert_used_count", 16)]
-    return file_bytes(metadata, [(TensorSpec(t.name, t.shape, t.dtype), data) for t, data in tensors.values()])
-
-
-def _stacks(
-    tensors: dict[str, tuple[TensorSpec, bytes]], changed: Collection[int]
-) -> dict[str, tuple[TensorSpec, bytes]]:
-    """Replace the feed-forward in `tensors`; return the router and the three stacks."""
-    random = np.random.default_rng(3)
-    router = (0.1 * random.standard_normal((EXPERTS, 192))).astype(np.float32)
-    norm = tensors["blk.0.ffn_norm.weight"][0]
-    made = {"router": (TensorSpec("blk.0.ffn_gate_inp.weight", (192, EXPERTS), norm.dtype), router.tobytes())}
-    for slot in STACKS:
-        spec, data = tensors.pop(f"blk.0.{slot.removesuffix('_exps')}.weight")
-        matrix = np.frombuffer(data, np.float16).reshape(spec.shape[1], spec.shape[0])
-        experts = []
-        for number in range(EXPERTS):
-            units = slice(number % 16 * UNITS, (number % 16 + 1) * UNITS)
-            expert = matrix[:, units] if slot == "ffn_down_exps" else matrix[units]
-            noise = 0.05 * np.random.default_rng([number, number in changed]).standard_normal(expert.shape)
-            experts.append((expert.astype(np.float64) + noise * matrix.std()).astype(np.float16).tobytes())
-        shape = (UNITS, 192, EXPERTS) if slot == "ffn_down_exps" else (192, UNITS, EXPERTS)
-        name = f"blk.0.{slot}.weight"
-        made[name] = (TensorSpec(name, shape, spec.dtype), b"".join(experts))
-    return made
 
 
 @pytest.mark.long
