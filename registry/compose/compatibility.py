@@ -273,6 +273,7 @@ _RULES = (
 
 
 _ORGANS = ("organ", "organs")
+_EXPERTS = ("expert", "experts")
 _TYPE_NAMES = {OrganType.ORGAN: "feed-forward"}
 """Types whose name in sentences is not their value."""
 
@@ -322,10 +323,12 @@ def same_model(base: Parent, donor: Parent) -> Iterator[Finding]:
 def _share(base: Parent, changed: Sequence[Replacement]) -> Finding:
     elements = math.fsum(part.spec.elements for part in base.parts)
     share = math.fsum(change.before.spec.elements for change in changed) / elements if elements else 0.0
-    whole = sum(change.before.name in base.by_name for change in changed)
-    experts = len(changed) - whole
+    experts = [change for change in changed if change.before.name not in base.by_name]
+    whole = len(changed) - len(experts)
     parts = [f"{whole} of {len(base.parts)} organs"] if whole or not experts else []
-    parts += [plural_text(experts, "expert", "experts")] if experts else []
+    if experts:
+        stacks = len({change.before.slot for change in experts})
+        parts.append(f"{plural_text(len(experts), *_EXPERTS)} in {plural_text(stacks, 'stack', 'stacks')}")
     sentence = f"{' and '.join(parts)} of {base.label} will change, {share:.1%} of its parameters."
     return _info("changed-share", sentence, base, [change.before.name for change in changed])
 

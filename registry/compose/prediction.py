@@ -15,7 +15,7 @@ from enum import StrEnum
 from statistics import fmean
 from typing import TypeAlias
 
-from organs.registry.amounts import count_text
+from organs.registry.amounts import count_text, plural_text
 from organs.registry.anatomy import OUTPUT_MATRIX, OrganType, Place, Tower
 from organs.registry.compose.models import Part
 from organs.registry.entities.plan import Effect, Prediction
@@ -472,7 +472,7 @@ def _outside(groups: Sequence[Group], base: BaseShape) -> str:
     smallest, largest = FITTED_ELEMENTS
     reasons = [
         f"{count_text(base.elements)} parameters" if not smallest <= base.elements <= largest else "",
-        f"{base.blocks} blocks" if not FITTED_BLOCKS[0] <= base.blocks <= FITTED_BLOCKS[1] else "",
+        plural_text(base.blocks, "block", "blocks") if not FITTED_BLOCKS[0] <= base.blocks <= FITTED_BLOCKS[1] else "",
         "single experts" if any(group.share < 1.0 for group in groups) else "",
         "organs of other types" if any(group.type not in fitted for group in groups) else "",
         "several towers" if any(group.tower != Tower.TEXT for group in groups) else "",

@@ -210,7 +210,8 @@ def test_likeness_and_prediction_are_those_of_the_grafted_experts(mixtures: Loca
     assert stranger.prediction.usable is False
     assert "single experts" in kin.prediction.outside
     (share,) = (finding.sentence for finding in kin.findings if finding.code == "changed-share")
-    assert share == f"4 experts of local/Mixture@1 will change, {share_of_an_expert(tmp_path):.1%} of its parameters."
+    percent = f"{share_of_an_expert(tmp_path):.1%}"
+    assert share == f"4 experts in 4 stacks of local/Mixture@1 will change, {percent} of its parameters."
 
 
 def share_of_an_expert(folder: Path) -> float:
