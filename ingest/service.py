@@ -505,14 +505,15 @@ class _ShardIngest:
             with self._registry.catalog.writing() as session:
                 lock_shards(session, record.contributor)
                 registered = self._register(session, file, record, stages)
-                report = _report(registered, len(record.placements), [file], gathered, stages)
+                report = own = _report(registered, len(record.placements), [file], gathered, stages)
                 if registered.model.state == "incomplete":
-                    report = _with_missing(session, registered.model, report)
+                    report = own = _with_missing(session, registered.model, own)
                 elif registered.created:
-                    report = _whole_report(session, registered.model, report)
+                    report = _whole_report(session, registered.model, own)
+                    own = replace(own, flags=report.flags, nonfinite=report.nonfinite)
                     detach_ingests(session, registered.model.id)
                 model_id = registered.model.id
-                end_ingest(session, ingest_id, "finished", json.dumps(asdict(report)), model_id)
+                end_ingest(session, ingest_id, "finished", json.dumps(asdict(own)), model_id)
         self._reports.append(report)
         intake.stored(file, model_id, gathered.files[0].file)
 
