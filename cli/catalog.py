@@ -21,6 +21,7 @@ from organs.cli.arguments import (
 )
 from organs.cli.console import (
     NONFINITE_MARK,
+    hint_for,
     in_lines,
     plain,
     print_json,
@@ -486,7 +487,7 @@ def _print_incomplete(error: Incomplete, *, as_json: bool) -> None:
         print_json({"name": error.name, "state": "incomplete", "shards": error.shards, "missing": error.missing})
     else:
         click.echo(plain(error))
-        click.echo("organ ingest adds the missing shards, in any order", err=True)
+        click.echo(hint_for(error), err=True)
 
 
 def _model_or_organ(registry: Registry, name: str) -> ModelDetails | Organ:

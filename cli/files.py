@@ -22,6 +22,7 @@ from organs.cli.console import (
     exit_status,
     in_lines,
     plain,
+    print_error,
     print_json,
     print_json_line,
     print_path,
@@ -47,6 +48,7 @@ from organs.registry.errors import (
     BadSource,
     CorruptBlob,
     DiskFull,
+    Incomplete,
     NameTaken,
     NotAssemblable,
     NotFound,
@@ -707,6 +709,8 @@ def _stored(source: ModelSource, wanted: Wanted) -> MeasureOutcome:
         try:
             name, model = stored_model(registry, source.name, wanted)
             return MeasureOutcome(replace(source, name=name), model, None)
+        except Incomplete as error:
+            return MeasureOutcome(source, None, error)
         except NotFound as error:
             return MeasureOutcome(source, None, NotFound(f"no such file, and {error}"))
         except OrganError as error:
@@ -730,7 +734,8 @@ def _print_measured(outcome: MeasureOutcome, form: str, tables: Sequence[str]) -
     elif outcome.model is None:
         if outcome.error is not None and os.environ.get(DEBUG_VARIABLE):
             raise outcome.error
-        click.echo(f"organ: {plain(outcome.error)}", err=True)
+        assert outcome.error is not None, "without a model there is an error"
+        print_error(outcome.error)
     elif form == "csv":
         _print_rows(outcome, outcome.model)
     elif form == "quiet":

@@ -127,6 +127,19 @@ def test_a_dry_run_counts_the_shards_of_an_incomplete_set(organ: OrganCommand, m
     assert f"would be local/cut, {count} of {count + 1} shards, " in organ.done("ingest", "--dry-run", first).out
 
 
+def test_every_command_says_what_to_do_about_an_incomplete_model(organ: OrganCommand, tmp_path: Path) -> None:
+    name, data = list(small_shards().items())[1]
+    (tmp_path / name).write_bytes(data)
+    organ.done("ingest", tmp_path / name)
+    for arguments in (["show", "m"], ["assemble", "m", "-o", tmp_path / "m.gguf"], ["report", "m"], ["measure", "m"]):
+        ended = organ(*arguments)
+        said = " ".join((ended.out + ended.err).removeprefix("organ: ").split())
+        assert said == (
+            "local/m@1 is incomplete: 1 of 4 shards; missing 1, 3, 4 organ ingest adds the missing shards, in any order; "
+            "organ admin remove removes the model"
+        )
+
+
 def test_the_hub_cache_is_found_by_its_own_variables(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     snapshot = tmp_path / "hf" / "hub" / "models--Qwen--Qwen3-GGUF" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)

@@ -256,7 +256,7 @@ def test_files_and_registered_models_are_measured_together(
     ended = filled("measure", "-q", "local/little", "nobody", model)
     assert ended.status == 1
     assert [line.split("\t")[1] for line in ended.lines] == [str(model), "local/little@1"]
-    assert ended.err == "organ: no such file, and no model is registered as local/nobody\n"
+    assert ended.err == "organ: no such file, and no model is registered as local/nobody\n       try: organ models\n"
     assert filled("measure", "--dry-run", "little").status == 2
 
 

@@ -143,6 +143,10 @@ def test_an_incomplete_model_is_named_with_its_missing_shards_and_offered_nowher
     page = registry.models()
     assert ([model.name for model in page], page.notes) == (["local/elder@1"], (sentence,))
     assert sentence not in registry.models("Little").notes
+    for query in ("model:m", "model:local/m@1", "kin:m", "fits:m"):
+        assert registry.search(query).notes == (sentence,), query
+    for query in ("m", "local m", "model:m"):
+        assert registry.models(query).notes == (sentence,), query
     assert registry.fitting("elder").items == ()
     actions: list[Callable[[], object]] = [
         lambda: registry.model("m"),
