@@ -192,10 +192,10 @@ def measure_model(
     """
     selection = _Selection(wanted, options.experts)
     report_progress = progress or _no_progress
-    if options.delete_after:
-        _check_deletable(source)
     with ExitStack() as opened:
         files = open_headers(opened, _present(source))
+        if options.delete_after:
+            _check_deletable(source, files)
         path = set_journal_path(source)
         if path is not None and (options.delete_after or _lacks_shards(files)):
             return _measure_set(source, files, path, selection, options, report_progress)
@@ -405,23 +405,24 @@ def _no_progress(_size_bytes: int) -> None:
 
 
 def set_journal_path(source: ModelSource) -> Path | None:
-    """Return the path of the journal for a split set on the disk, complete or not; None for other sources."""
-    if source.remote or not source.paths:
+    """Return the path of the journal for the shards of `source`, if they are some of a split set on the disk, or None.
+
+    The shards of a set in one folder share a journal. A shard whose file name is not that of a shard has its own.
+    """
+    if source.remote or not source.paths or source.paths[0].is_dir():
         return None
     path = source.paths[0]
-    shard = parse_shard_name(path.name)
-    if shard is None:
-        return None
+    shard = parse_shard_name(path.name) or ShardName(path.name, 1, 1)
     return journal_path(["set", str(path.parent.resolve() / shard.stem), str(shard.count)])
 
 
 def find_measured_set(argument: str) -> ModelSource | None:
     """Return the split set to which the deleted shard `argument` belongs, if it has a journal; else None."""
     path = Path(argument)
-    shard = parse_shard_name(path.name)
-    if shard is None or os.path.lexists(path):
+    if os.path.lexists(path):
         return None
-    names = [str(ShardName(shard.stem, number, shard.count)) for number in range(1, min(shard.count, SHARDS_MAX) + 1)]
+    shard = parse_shard_name(path.name) or ShardName(path.stem, 1, 1)
+    names = [str(replace(shard, number=number)) for number in range(1, min(shard.count, SHARDS_MAX) + 1)]
     paths = tuple(path.with_name(name) for name in names if path.with_name(name).is_file()) or (path,)
     source = ModelSource(paths, ModelName("local", name_from_text(shard.stem)))
     journal = set_journal_path(source)
@@ -588,19 +589,18 @@ def _kept_entries(shard: ShardEntry, selection: _Selection, journal: Journal) ->
     return [entry for entry in entries if selection.has(entry.tensor) and (entry.expert is None or selection.experts)]
 
 
-def _check_deletable(source: ModelSource) -> None:
-    """Raise BadSource unless all files of `source` are regular files and shards by name."""
+def _check_deletable(source: ModelSource, files: Sequence[OpenGguf]) -> None:
+    """Raise BadSource unless the `files` of `source` are regular files, and shards by their headers."""
     if source.remote:
         raise BadSource(f"{source.label}: only files on this machine can be deleted after their measurement")
-    for path in source.paths:
+    for file in files:
+        path = file.source.path
+        if file.header.integer(SPLIT_COUNT_KEY) is None:
+            raise BadSource(f"{path}: not a shard of a split model; only shards are deleted after their measurement")
         try:
             is_regular = stat.S_ISREG(os.lstat(path).st_mode)
-        except FileNotFoundError:
-            continue
         except OSError as error:
             raise BadSource(f"{path}: {error.strerror}") from error
-        if parse_shard_name(path.name) is None:
-            raise BadSource(f"{path}: not a shard of a split model; only shards are deleted after their measurement")
         if not is_regular:
             raise BadSource(f"{path}: not a regular file, so it would not be deleted; nothing was measured")
 

@@ -18,7 +18,7 @@ from sqlalchemy import select
 
 from organs.ingest import spool
 from organs.ingest.directory.extract import extract, file_contents
-from organs.ingest.service import IngestReport, Outcome, ingest_all, ingest_model, never, plan_remote_files
+from organs.ingest.service import IngestReport, Outcome, ingest_all, ingest_model, never, plan_model
 from organs.ingest.sources import find_sources, open_files
 from organs.ingest.urls import Hub
 from organs.registry.catalog.queries.administration import model_in_any_state
@@ -447,9 +447,9 @@ def test_shards_that_are_stored_are_not_fetched(registry: LocalRegistry, stand: 
     ingest_alone(registry, paths[3])
     with stand.hub() as hub:
         (source,) = find_sources([f"{stand.server.url}/{paths[0].name}"], hub=hub)
-        planned = plan_remote_files(registry, source)
-    assert [file.is_stored for file in planned] == [False, True, False, True]
-    assert [file.size_bytes for file in planned] == [len(data) for data in stand.files.values()]
+        planned = plan_model(registry, source)
+    assert [file.is_stored for file in planned.files] == [False, True, False, True]
+    assert [file.size_bytes for file in planned.files] == [len(data) for data in stand.files.values()]
     stand.server.asked.clear()
     assert stand.ingest(registry).incomplete == ""
     assert stand.fetched.count(paths[1].name) == stand.fetched.count(paths[3].name) == 1
