@@ -481,7 +481,7 @@ def _measure_set(
         measured: dict[int, list[Entry]] = {}
         for number, file in present.items():
             measured[number] = _measure_shard(file, selection, journal, report_progress)
-            _check_repeated(name, measured[number], earlier.get(number), journal)
+            _check_repeated(name, file, measured[number], earlier.get(number), journal)
             if earlier.get(number) != new[number]:
                 journal.add_shard(new[number])
             if options.delete_after and _is_measured(file, selection, journal):
@@ -519,25 +519,36 @@ def _by_number(name: str, files: Sequence[OpenGguf]) -> dict[int, OpenGguf]:
 
 def _check_set(name: str, journal: Journal, new: Mapping[int, ShardEntry]) -> None:
     """Raise BadSplit if the shards, with those of earlier runs, cannot be of one model."""
-    shards = [*(shard for number, shard in journal.shards.items() if number not in new), *new.values()]
+    shards = [shard for number, shard in journal.shards.items() if number not in new]
     reasons = []
-    for what, values in (
-        ("numbers of shards", {shard.shard_count for shard in shards}),
-        ("numbers of tensors", {shard.set_tensor_count for shard in shards}),
-        ("architectures", {shard.architecture for shard in shards if shard.architecture is not None}),
-    ):
-        if len(values) > 1:
-            reasons.append(f"its shards state different {what}")
     for number, shard in new.items():
         before = journal.shards.get(number)
-        if before is not None and before.tensors_sha256 != shard.tensors_sha256:
-            reasons.append(f"shard {number} has other tensors than when it was measured before")
+        difference = next(filter(None, (_difference(shard, other) for other in shards)), None)
+        if difference is not None:
+            reasons.append(f"{shard.location} {difference}")
+        elif before is not None and before.tensors_sha256 != shard.tensors_sha256:
+            reasons.append(f"{shard.location} has other tensors than shard {number} had when it was measured before")
+        shards.append(shard)
     if reasons:
-        raise _mixed(name, journal.path, *reasons)
+        raise _mixed(name, journal.path, *reasons[:REASONS_MAX])
+
+
+def _difference(shard: ShardEntry, other: ShardEntry) -> str | None:
+    """Return the first difference of a shard from another one of its set, as the end of a sentence."""
+    for key, own, value in (
+        (SPLIT_COUNT_KEY, shard.shard_count, other.shard_count),
+        (SPLIT_TENSORS_KEY, shard.set_tensor_count, other.set_tensor_count),
+        ("the architecture", shard.architecture, other.architecture),
+    ):
+        if own != value and (key != "the architecture" or None not in (own, value)):
+            return f"says {own} for {key}, but {other.location} says {value}"
+    return None
 
 
 def _mixed(name: str, journal: Path, *reasons: str) -> BadSplit:
-    return BadSplit(name, [*reasons, f"to discard the earlier measurements, delete {journal}"])
+    return BadSplit(
+        name, [*reasons, f"to forget the earlier measurements, delete {journal}"], "not shards of one model"
+    )
 
 
 def _measure_shard(file: OpenGguf, selection: _Selection, journal: Journal, report_progress: Progress) -> list[Entry]:
@@ -548,16 +559,17 @@ def _measure_shard(file: OpenGguf, selection: _Selection, journal: Journal, repo
     return entries
 
 
-def _check_repeated(name: str, entries: Sequence[Entry], earlier: ShardEntry | None, journal: Journal) -> None:
+def _check_repeated(
+    name: str, file: OpenGguf, entries: Sequence[Entry], earlier: ShardEntry | None, journal: Journal
+) -> None:
     """Raise BadSplit if another version of a shard was measured before, and its measurements were others."""
     if earlier is None:
         return
     for entry in entries:
         before = journal.known.get(Key(earlier.file, entry.tensor, entry.expert))
         if before is not None and not is_equal(before.measurement, entry.measurement):
-            raise _mixed(
-                name, journal.path, f"shard {earlier.number} has other weights than when it was measured before"
-            )
+            reason = f"has other values in its samples than shard {earlier.number} had when it was measured before"
+            raise _mixed(name, journal.path, f"{file.source.name} {reason}")
 
 
 def is_equal(one: Measurement, other: Measurement) -> bool:

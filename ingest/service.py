@@ -592,7 +592,7 @@ class _ShardIngest:
         """
         is_same = has_file(session, model.id, _number(file), *same)
         rows = [row for row in files_of(session, model.id) if not (is_same and row.position == _number(file))]
-        stored = [(row.name, stored_header(session, self._registry.blobs, row).header) for row in rows]
+        stored = [(f"the stored {row.name}", stored_header(session, self._registry.blobs, row).header) for row in rows]
         shards = [*stored, (file.source.path.name, file.header)]
         check_shards(model.full_name, shards)
         check_tensor_sizes(model.full_name, (tensor.size_bytes for _, header in shards for tensor in header.tensors))

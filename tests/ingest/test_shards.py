@@ -189,7 +189,7 @@ def test_a_repeated_shard_adds_nothing(registry: LocalRegistry, tmp_path: Path) 
     assert row_counts(registry) == before | {"ingests": before["ingests"] + 1}
 
 
-def test_shards_of_another_set_are_refused_with_all_faults_and_the_set_stays_as_it_was(
+def test_a_shard_of_another_set_is_refused_with_its_first_difference_and_the_set_stays_as_it_was(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     shards = small_shards()
@@ -200,15 +200,26 @@ def test_shards_of_another_set_are_refused_with_all_faults_and_the_set_stays_as_
     changed[-3] ^= 1
     smaller = small_shards(count=3)
     others = {
-        "other bytes": (names[1], bytes(changed), "repeats shard 2"),
-        "other count": (names[0], smaller["m-00001-of-00003.gguf"], "is of a set of 3, the others of 4"),
-        "other tensors": (names[3], shards[names[1]].replace(b"split.no", b"split.nO"), "is not a shard"),
+        "other bytes": (names[1], bytes(changed), f"repeats shard 2, but is another file than the stored {names[1]}"),
+        "other count": (
+            names[0],
+            smaller["m-00001-of-00003.gguf"],
+            f"says 3 for split.count, but the stored {names[1]} says 4",
+        ),
+        "other tensors": (
+            names[3],
+            shards[names[1]].replace(b"split.no", b"split.nO"),
+            "is not a shard: its header has no split.no and split.count",
+        ),
     }
     before = row_counts(registry)
     for case, (name, data, reason) in others.items():
         path = write_shards(tmp_path / case, {name: data})[0]
-        with pytest.raises(BadSplit, match=reason):
+        with pytest.raises(BadSplit) as refused:
             ingest_alone(registry, path)
+        assert str(refused.value) in [
+            f"{model}: not shards of one model: {name} {reason}" for model in ("m", "local/m@1")
+        ]
         after = row_counts(registry)
         assert [after[table] for table in ("models", "model_files", "placements", "organs")] == [
             before[table] for table in ("models", "model_files", "placements", "organs")
