@@ -186,7 +186,7 @@ _HINTS: tuple[tuple[type[OrganError], str], ...] = (
     (DiskFull, "free some space, or choose another place"),
     (StoreUnwritable, "check the owner and the permissions, or choose another place"),
     (BadQuery, "organ search --help and organ models --help list the fields"),
-    (Incomplete, "organ ingest adds the missing shards, in any order; organ admin remove removes the model"),
+    (Incomplete, "organ ingest adds the missing shards; organ admin remove MODEL --reason TEXT -y removes the model"),
     (NothingRegistered, "nothing is registered yet; try: organ ingest FILE.gguf"),
     (NoSuchJob, "try: organ jobs"),
     (NoSuchContributor, "try: organ contributor list"),

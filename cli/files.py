@@ -124,7 +124,8 @@ def ingest(
 
     Shards of a split model may be missing. The model is incomplete, and cannot be used, until its last shard is
     ingested; the order does not matter. --delete-after removes each file as soon as it is stored and its stored bytes
-    were read back, so room for one shard is enough. It refuses symbolic links and organ directories.
+    were read back, so room for one shard is enough. A shard stands for all shards of its set in its folder: they are
+    also ingested and removed. It refuses symbolic links and organ directories.
 
     If another file already has the name of a model, the command asks whether to register this file as the next
     version. Without a terminal, and for an address, it refuses the file; give --new-version to register it.
@@ -457,10 +458,12 @@ def measure(
     Hugging Face hub, or s3://BUCKET/KEY, gs://BUCKET/KEY or az://CONTAINER/KEY in an object store (with the extra
     `s3`). Then only the headers and a sample of each tensor are downloaded, less than 1% of a large model. An
     interrupted measurement continues when you run the command again. HF_TOKEN and HF_ENDPOINT are used as by `hf`.
+    The command names the file in the user's cache folder that it continues from; delete this file to start again.
 
     If shards of a split model are missing, the others are measured, and their measurements are kept in the user's cache
     folder. When you measure the next shard, also after you deleted the first, the report has both. So a model can be
-    measured with room for one shard.
+    measured with room for one shard. --delete-after deletes each measured shard, also those beside the named one that
+    belong to its set.
 
     With --missing, the command works on the registry instead of files. Use it after an update of the program: it adds
     the measures that older versions did not have, and changes no existing measure. You can interrupt it and run it
@@ -610,7 +613,7 @@ def _print_set_notes(source: ModelSource, outcome: MeasureOutcome, settings: _Me
         measured = f"{len(model.files)} of {model.shard_count} shards were measured; missing: {numbers}"
         click.echo(f"{plain(_label(outcome))}: incomplete: {measured}", err=True)
     if settings.form != "quiet" and (missing or settings.delete_after):
-        click.echo(f"the measurements are kept in {plain(journal)}", err=True)
+        click.echo(f"the measurements are kept in {plain(journal)}; to forget them, delete this file", err=True)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -723,8 +726,12 @@ def _stored(source: ModelSource, wanted: Wanted) -> MeasureOutcome:
 
 def _measured_remote(source: ModelSource, settings: _MeasureSettings, label: str, *, quiet: bool) -> MeasureOutcome:
     """Measure files on a server; print how much was downloaded."""
+    from organs.ingest.journal import journal_path
     from organs.ingest.measuring import measure_all
 
+    journal = journal_path(source.locations)
+    if journal.is_file() and not quiet:
+        click.echo(f"an interrupted run has measurements in {plain(journal)}; to forget them, delete it", err=True)
     with _download_line(source, label, "measured", quiet=quiet) as advance:
         (outcome,) = measure_all([source], settings.wanted, advance, settings.options)
     return outcome

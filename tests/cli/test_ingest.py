@@ -152,7 +152,7 @@ def test_every_command_says_what_to_do_about_an_incomplete_model(organ: OrganCom
         said = " ".join((ended.out + ended.err).removeprefix("organ: ").split())
         assert said == (
             "local/m@1 is incomplete: 1 of 4 shards; missing 1, 3, 4 "
-            "organ ingest adds the missing shards, in any order; organ admin remove removes the model"
+            "organ ingest adds the missing shards; organ admin remove MODEL --reason TEXT -y removes the model"
         )
 
 

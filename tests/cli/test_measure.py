@@ -284,7 +284,9 @@ def test_shards_are_measured_and_deleted_one_at_a_time(cached: OrganCommand, tmp
         assert f"deleted {path}" in ended.err
         assert ("incomplete" in ended.err) == (number != 2)
         assert not path.exists()
-    assert re.search(r"the measurements are kept in \S+/measure/\w+\.jsonl", ended.err)
+    assert re.search(
+        r"the measurements are kept in \S+/measure/\w+\.jsonl; to forget them, delete this file", ended.err
+    )
     again = json.loads(cached.done("measure", path, "--json", "--experts").out)
     assert [again[key] for key in ("types", "tensors", "experts", "stacks", "title", "missing_shards")] == [
         expected[key] for key in ("types", "tensors", "experts", "stacks", "title", "missing_shards")

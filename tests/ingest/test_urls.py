@@ -280,6 +280,17 @@ def test_a_server_that_does_not_answer_is_named_without_secrets(stand: Stand) ->
     assert str(caught.value).startswith(f"{stand.server.url}/zoo.gguf: ")
 
 
+def test_a_run_that_continues_names_its_journal(stand: Stand, tmp_path: Path) -> None:
+    path = journal_path(stand.source("hf://big/moe").locations)
+    with open_journal(path):
+        pass
+    organ = OrganCommand(tmp_path / "home")
+    ended = organ("measure", "hf://big/moe", environment={"HF_ENDPOINT": stand.server.url})
+    assert f"an interrupted run has measurements in {path}; to forget them, delete it\n" in ended.err
+    assert not path.exists()
+    assert "interrupted" not in organ("measure", "hf://big/moe", environment={"HF_ENDPOINT": stand.server.url}).err
+
+
 def test_the_cost_of_all_experts_is_printed_and_confirmed(
     stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
