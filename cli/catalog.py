@@ -21,6 +21,7 @@ from organs.cli.arguments import (
 )
 from organs.cli.console import (
     NONFINITE_MARK,
+    hint_for,
     in_lines,
     plain,
     print_json,
@@ -486,7 +487,7 @@ def _print_incomplete(error: Incomplete, *, as_json: bool) -> None:
         print_json({"name": error.name, "state": "incomplete", "shards": error.shards, "missing": error.missing})
     else:
         click.echo(plain(error))
-        click.echo("organ ingest adds the missing shards, in any order", err=True)
+        click.echo(hint_for(error), err=True)
 
 
 def _model_or_organ(registry: Registry, name: str) -> ModelDetails | Organ:
@@ -571,6 +572,7 @@ _BY_SUFFIX = {
     "--format", "form", type=click.Choice(_FORMATS), help="The format. [default: by the suffix of FILE, otherwise text]"
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("--csv", "as_csv", is_flag=True, help="The same as --format csv: one table, chosen with --table.")
 @click.option("--table", metavar="NAME", help="Print only this table. [default for CSV: ranking; for a MODEL, types]")
 @click.option(
     "--limit",
@@ -584,6 +586,7 @@ def report(
     model: str | None,
     form: str | None,
     as_json: bool,
+    as_csv: bool,
     table: str | None,
     limit: int | None,
     output: Path | None,
@@ -595,9 +598,10 @@ def report(
     ingest_totals. The report on a model has model, notes, relatives, findings, dtypes, types, components, blocks,
     highest, wells, anomalies and methods.
     """
-    if as_json and form not in (None, "json"):
-        raise click.UsageError(f"--json and --format {form} exclude each other")
-    output_form = "json" if as_json else form or _form_of(output)
+    forms = {*(["json"] if as_json else []), *(["csv"] if as_csv else []), *([form] if form else [])}
+    if len(forms) > 1:
+        raise click.UsageError("--json, --csv and --format exclude each other")
+    output_form = forms.pop() if forms else _form_of(output)
     if output is not None:
         _check_target(output, force=force)
     with selected_registry() as registry:

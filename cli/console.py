@@ -186,7 +186,7 @@ _HINTS: tuple[tuple[type[OrganError], str], ...] = (
     (DiskFull, "free some space, or choose another place"),
     (StoreUnwritable, "check the owner and the permissions, or choose another place"),
     (BadQuery, "organ search --help and organ models --help list the fields"),
-    (Incomplete, "organ ingest adds the missing shards, in any order"),
+    (Incomplete, "organ ingest adds the missing shards; organ admin remove MODEL --reason TEXT -y removes the model"),
     (NothingRegistered, "nothing is registered yet; try: organ ingest FILE.gguf"),
     (NoSuchJob, "try: organ jobs"),
     (NoSuchContributor, "try: organ contributor list"),
@@ -199,6 +199,13 @@ _HINTS: tuple[tuple[type[OrganError], str], ...] = (
     (BadValue, ""),  # its message says what to do
     (CatalogError, "check ORGAN_DATABASE_URL, or choose another folder with --home"),
 )
+
+
+def print_error(error: Exception) -> None:
+    """Print an error on stderr, and what the user can do about it."""
+    click.echo(f"organ: {plain(error)}", err=True)
+    if hint := hint_for(error):
+        click.echo(f"       {hint}", err=True)
 
 
 def hint_for(error: Exception) -> str | None:

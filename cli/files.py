@@ -22,6 +22,7 @@ from organs.cli.console import (
     exit_status,
     in_lines,
     plain,
+    print_error,
     print_json,
     print_json_line,
     print_path,
@@ -47,6 +48,7 @@ from organs.registry.errors import (
     BadSource,
     CorruptBlob,
     DiskFull,
+    Incomplete,
     NameTaken,
     NotAssemblable,
     NotFound,
@@ -70,11 +72,10 @@ if TYPE_CHECKING:
         ReadPlan,
         Wanted,
     )
-    from organs.ingest.service import IngestReport, Outcome, PlannedFile
+    from organs.ingest.service import IngestReport, Outcome, PlannedModel
     from organs.ingest.sources import ModelSource, Skipped
     from organs.ingest.urls import Hub
     from organs.registry.entities.report import ReportTable
-    from organs.registry.local import LocalRegistry
     from organs.registry.reports.groups import TensorReading
 
 TOKEN_MAX_BYTES = 4096
@@ -99,7 +100,9 @@ PLAIN_COMPONENTS = frozenset(
 @click.option(
     "--delete-after", is_flag=True, help="Remove each GGUF file when its stored bytes were read back and are the same."
 )
-@click.option("--dry-run", is_flag=True, help="Print what would be ingested; store nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print what would be ingested, and whether a name is taken; store nothing."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each model.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the names of the models.")
 def ingest(
@@ -121,7 +124,8 @@ def ingest(
 
     Shards of a split model may be missing. The model is incomplete, and cannot be used, until its last shard is
     ingested; the order does not matter. --delete-after removes each file as soon as it is stored and its stored bytes
-    were read back, so room for one shard is enough. It refuses symbolic links and organ directories.
+    were read back, so room for one shard is enough. A shard stands for all shards of its set in its folder: they are
+    also ingested and removed. It refuses symbolic links and organ directories.
 
     If another file already has the name of a model, the command asks whether to register this file as the next
     version. Without a terminal, and for an address, it refuses the file; give --new-version to register it.
@@ -143,8 +147,7 @@ def ingest(
             raise click.UsageError(f"--name is for one model; {len(sources)} were found")
         options = _IngestOptions(chosen, new_version, delete_after, as_json, quiet)
         if dry_run:
-            named = [replace(source, name=chosen or source.name) for source in sources]
-            return _preview(named, as_json=as_json, quiet=quiet)
+            return _preview(sources, options)
         failures: list[OrganError] = []
         is_kept = False
         for outcome in _ingested(sources, options):
@@ -164,6 +167,11 @@ class _IngestOptions:
     as_json: bool
     quiet: bool
 
+    def asks_about(self, source: ModelSource) -> bool:
+        """Return whether a person is asked if the name of `source` is taken."""
+        is_silent = self.new_version or self.quiet or self.as_json or bool(source.remote)
+        return not is_silent and sys.stdin.isatty() and sys.stderr.isatty()
+
 
 def _ingested(sources: Sequence[ModelSource], options: _IngestOptions) -> Iterator[Outcome]:
     """Ingest files on this machine, with a progress bar, then those on servers; yield the outcomes."""
@@ -173,7 +181,7 @@ def _ingested(sources: Sequence[ModelSource], options: _IngestOptions) -> Iterat
     local = [source for source in sources if not source.remote]
     with local_registry() as registry:
         with progress_bar("ingest", total_bytes(local), quiet=quiet or not local) as advance:
-            asks = not quiet and sys.stdin.isatty() and sys.stderr.isatty()
+            asks = any(map(options.asks_about, local))
             decide = always if options.new_version else partial(_ask, advance) if asks else never
             yield from ingest_all(registry, local, options.name, advance, decide, delete_after=options.delete_after)
         decide = always if options.new_version else never
@@ -275,48 +283,47 @@ def hub_of_environment() -> Iterator[Hub]:
         yield Hub(client, endpoint, _hub_token(), allows_http, object_endpoint)
 
 
-def _preview(sources: list[ModelSource], *, as_json: bool, quiet: bool) -> int:
-    from organs.ingest.service import Outcome
+def _preview(sources: list[ModelSource], options: _IngestOptions) -> int:
+    """Print what an ingest of each source would do."""
+    from organs.ingest.service import Outcome, plan_model
 
     failures: list[OrganError] = []
-    with ExitStack() as opened:
-        registry = opened.enter_context(local_registry()) if any(source.remote for source in sources) else None
+    with local_registry() as registry:
         for source in sources:
             try:
-                files = _planned_files(registry, source)
+                planned = plan_model(registry, source, options.name)
+                if planned.taken is not None and not options.new_version and not options.asks_about(source):
+                    raise planned.taken
             except OrganError as error:
                 failures.append(error)
-                _print_ingested(Outcome(source, None, error), as_json=as_json, quiet=quiet)
+                _print_ingested(Outcome(source, None, error), as_json=options.as_json, quiet=options.quiet)
             else:
-                _print_planned(source, files, as_json=as_json, quiet=quiet)
+                _print_planned(source, planned, options)
     return exit_status(failures, len(sources))
 
 
-def _planned_files(registry: LocalRegistry | None, source: ModelSource) -> Sequence[PlannedFile]:
-    """Return the files of `source`, which are checked as for an ingest; raises BadInput."""
-    from organs.ingest.service import plan_files, plan_remote_files
-
-    return plan_files(source) if registry is None or not source.remote else plan_remote_files(registry, source)
-
-
-def _print_planned(source: ModelSource, files: Sequence[PlannedFile], *, as_json: bool, quiet: bool) -> None:
+def _print_planned(source: ModelSource, planned: PlannedModel, options: _IngestOptions) -> None:
+    files, taken = planned.files, planned.taken
+    name = planned.name if taken is None else f"{taken.name}@{taken.version}"
     tensors, size = sum(file.tensors for file in files), sum(file.size_bytes for file in files)
-    is_incomplete = len(files) < files[0].shards
-    if as_json:
-        about: dict[str, Any] = {"file": source.locations[0], "model": str(source.name)}
+    missing = [file.size_bytes for file in files if not file.is_stored]
+    if options.as_json:
+        about: dict[str, Any] = {"file": source.locations[0], "model": name}
         about |= {"organs": tensors, "size_bytes": size, "new": None, "error": None}
         print_json_line(about | {"shards": files[0].shards, "files": [asdict(file) for file in files]})
         return
-    if quiet:
-        click.echo(str(source.name))
+    if options.quiet:
+        click.echo(name)
         return
-    part = f", {len(files)} of {files[0].shards} shards" if is_incomplete else ""
-    click.echo(f"{plain(source.label)}: would be {source.name}{part}, {tensors} tensors, {size_text(size)}")
+    part = f", {len(files)} of {files[0].shards} shards" if len(files) < files[0].shards else ""
+    known = "" if missing else ", stored already"
+    click.echo(f"{plain(source.label)}: would be {name}{part}, {tensors} tensors, {size_text(size)}{known}")
+    if taken is not None and not options.new_version:
+        click.echo(f"  the name {taken.name} is taken by {taken.taken_by}: the ingest would ask first", err=True)
     if source.remote:
         for file in files:
             known = ", stored already" if file.is_stored else ""
             click.echo(f"  {plain(file.name)}: {size_text(file.size_bytes)}{known}")
-        missing = [file.size_bytes for file in files if not file.is_stored]
         click.echo(f"  would fetch {len(missing)} of {len(files)} files, {size_text(sum(missing))}")
 
 
@@ -451,10 +458,12 @@ def measure(
     Hugging Face hub, or s3://BUCKET/KEY, gs://BUCKET/KEY or az://CONTAINER/KEY in an object store (with the extra
     `s3`). Then only the headers and a sample of each tensor are downloaded, less than 1% of a large model. An
     interrupted measurement continues when you run the command again. HF_TOKEN and HF_ENDPOINT are used as by `hf`.
+    The command names the file in the user's cache folder that it continues from; delete this file to start again.
 
     If shards of a split model are missing, the others are measured, and their measurements are kept in the user's cache
     folder. When you measure the next shard, also after you deleted the first, the report has both. So a model can be
-    measured with room for one shard.
+    measured with room for one shard. --delete-after deletes each measured shard, also those beside the named one that
+    belong to its set.
 
     With --missing, the command works on the registry instead of files. Use it after an update of the program: it adds
     the measures that older versions did not have, and changes no existing measure. You can interrupt it and run it
@@ -604,7 +613,7 @@ def _print_set_notes(source: ModelSource, outcome: MeasureOutcome, settings: _Me
         measured = f"{len(model.files)} of {model.shard_count} shards were measured; missing: {numbers}"
         click.echo(f"{plain(_label(outcome))}: incomplete: {measured}", err=True)
     if settings.form != "quiet" and (missing or settings.delete_after):
-        click.echo(f"the measurements are kept in {plain(journal)}", err=True)
+        click.echo(f"the measurements are kept in {plain(journal)}; to forget them, delete this file", err=True)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -707,6 +716,8 @@ def _stored(source: ModelSource, wanted: Wanted) -> MeasureOutcome:
         try:
             name, model = stored_model(registry, source.name, wanted)
             return MeasureOutcome(replace(source, name=name), model, None)
+        except Incomplete as error:
+            return MeasureOutcome(source, None, error)
         except NotFound as error:
             return MeasureOutcome(source, None, NotFound(f"no such file, and {error}"))
         except OrganError as error:
@@ -715,8 +726,12 @@ def _stored(source: ModelSource, wanted: Wanted) -> MeasureOutcome:
 
 def _measured_remote(source: ModelSource, settings: _MeasureSettings, label: str, *, quiet: bool) -> MeasureOutcome:
     """Measure files on a server; print how much was downloaded."""
+    from organs.ingest.journal import journal_path
     from organs.ingest.measuring import measure_all
 
+    journal = journal_path(source.locations)
+    if journal.is_file() and not quiet:
+        click.echo(f"an interrupted run has measurements in {plain(journal)}; to forget them, delete it", err=True)
     with _download_line(source, label, "measured", quiet=quiet) as advance:
         (outcome,) = measure_all([source], settings.wanted, advance, settings.options)
     return outcome
@@ -730,7 +745,8 @@ def _print_measured(outcome: MeasureOutcome, form: str, tables: Sequence[str]) -
     elif outcome.model is None:
         if outcome.error is not None and os.environ.get(DEBUG_VARIABLE):
             raise outcome.error
-        click.echo(f"organ: {plain(outcome.error)}", err=True)
+        assert outcome.error is not None, "without a model there is an error"
+        print_error(outcome.error)
     elif form == "csv":
         _print_rows(outcome, outcome.model)
     elif form == "quiet":

@@ -200,12 +200,10 @@ def main() -> None:
 
 
 def _failed(error: Exception) -> None:
-    from organs.cli.console import hint_for, plain
+    from organs.cli.console import print_error
     from organs.registry.errors import OrganError
 
-    click.echo(f"organ: {plain(error)}", err=True)
-    if hint := hint_for(error):
-        click.echo(f"       {hint}", err=True)
+    print_error(error)
     sys.exit(error.exit_code if isinstance(error, OrganError) else EXIT_FAILED)
 
 

@@ -192,10 +192,10 @@ def measure_model(
     """
     selection = _Selection(wanted, options.experts)
     report_progress = progress or _no_progress
-    if options.delete_after:
-        _check_deletable(source)
     with ExitStack() as opened:
         files = open_headers(opened, _present(source))
+        if options.delete_after:
+            _check_deletable(source, files)
         path = set_journal_path(source)
         if path is not None and (options.delete_after or _lacks_shards(files)):
             return _measure_set(source, files, path, selection, options, report_progress)
@@ -405,23 +405,24 @@ def _no_progress(_size_bytes: int) -> None:
 
 
 def set_journal_path(source: ModelSource) -> Path | None:
-    """Return the path of the journal for a split set on the disk, complete or not; None for other sources."""
-    if source.remote or not source.paths:
+    """Return the path of the journal for the shards of `source`, if they are some of a split set on the disk, or None.
+
+    The shards of a set in one folder share a journal. A shard whose file name is not that of a shard has its own.
+    """
+    if source.remote or not source.paths or source.paths[0].is_dir():
         return None
     path = source.paths[0]
-    shard = parse_shard_name(path.name)
-    if shard is None:
-        return None
+    shard = parse_shard_name(path.name) or ShardName(path.name, 1, 1)
     return journal_path(["set", str(path.parent.resolve() / shard.stem), str(shard.count)])
 
 
 def find_measured_set(argument: str) -> ModelSource | None:
     """Return the split set to which the deleted shard `argument` belongs, if it has a journal; else None."""
     path = Path(argument)
-    shard = parse_shard_name(path.name)
-    if shard is None or os.path.lexists(path):
+    if os.path.lexists(path):
         return None
-    names = [str(ShardName(shard.stem, number, shard.count)) for number in range(1, min(shard.count, SHARDS_MAX) + 1)]
+    shard = parse_shard_name(path.name) or ShardName(path.stem, 1, 1)
+    names = [str(replace(shard, number=number)) for number in range(1, min(shard.count, SHARDS_MAX) + 1)]
     paths = tuple(path.with_name(name) for name in names if path.with_name(name).is_file()) or (path,)
     source = ModelSource(paths, ModelName("local", name_from_text(shard.stem)))
     journal = set_journal_path(source)
@@ -480,7 +481,7 @@ def _measure_set(
         measured: dict[int, list[Entry]] = {}
         for number, file in present.items():
             measured[number] = _measure_shard(file, selection, journal, report_progress)
-            _check_repeated(name, measured[number], earlier.get(number), journal)
+            _check_repeated(name, file, measured[number], earlier.get(number), journal)
             if earlier.get(number) != new[number]:
                 journal.add_shard(new[number])
             if options.delete_after and _is_measured(file, selection, journal):
@@ -518,25 +519,36 @@ def _by_number(name: str, files: Sequence[OpenGguf]) -> dict[int, OpenGguf]:
 
 def _check_set(name: str, journal: Journal, new: Mapping[int, ShardEntry]) -> None:
     """Raise BadSplit if the shards, with those of earlier runs, cannot be of one model."""
-    shards = [*(shard for number, shard in journal.shards.items() if number not in new), *new.values()]
+    shards = [shard for number, shard in journal.shards.items() if number not in new]
     reasons = []
-    for what, values in (
-        ("numbers of shards", {shard.shard_count for shard in shards}),
-        ("numbers of tensors", {shard.set_tensor_count for shard in shards}),
-        ("architectures", {shard.architecture for shard in shards if shard.architecture is not None}),
-    ):
-        if len(values) > 1:
-            reasons.append(f"its shards state different {what}")
     for number, shard in new.items():
         before = journal.shards.get(number)
-        if before is not None and before.tensors_sha256 != shard.tensors_sha256:
-            reasons.append(f"shard {number} has other tensors than when it was measured before")
+        difference = next(filter(None, (_difference(shard, other) for other in shards)), None)
+        if difference is not None:
+            reasons.append(f"{shard.location} {difference}")
+        elif before is not None and before.tensors_sha256 != shard.tensors_sha256:
+            reasons.append(f"{shard.location} has other tensors than shard {number} had when it was measured before")
+        shards.append(shard)
     if reasons:
-        raise _mixed(name, journal.path, *reasons)
+        raise _mixed(name, journal.path, *reasons[:REASONS_MAX])
+
+
+def _difference(shard: ShardEntry, other: ShardEntry) -> str | None:
+    """Return the first difference of a shard from another one of its set, as the end of a sentence."""
+    for key, own, value in (
+        (SPLIT_COUNT_KEY, shard.shard_count, other.shard_count),
+        (SPLIT_TENSORS_KEY, shard.set_tensor_count, other.set_tensor_count),
+        ("the architecture", shard.architecture, other.architecture),
+    ):
+        if own != value and (key != "the architecture" or None not in (own, value)):
+            return f"says {own} for {key}, but {other.location} says {value}"
+    return None
 
 
 def _mixed(name: str, journal: Path, *reasons: str) -> BadSplit:
-    return BadSplit(name, [*reasons, f"to discard the earlier measurements, delete {journal}"])
+    return BadSplit(
+        name, [*reasons, f"to forget the earlier measurements, delete {journal}"], "not shards of one model"
+    )
 
 
 def _measure_shard(file: OpenGguf, selection: _Selection, journal: Journal, report_progress: Progress) -> list[Entry]:
@@ -547,16 +559,17 @@ def _measure_shard(file: OpenGguf, selection: _Selection, journal: Journal, repo
     return entries
 
 
-def _check_repeated(name: str, entries: Sequence[Entry], earlier: ShardEntry | None, journal: Journal) -> None:
+def _check_repeated(
+    name: str, file: OpenGguf, entries: Sequence[Entry], earlier: ShardEntry | None, journal: Journal
+) -> None:
     """Raise BadSplit if another version of a shard was measured before, and its measurements were others."""
     if earlier is None:
         return
     for entry in entries:
         before = journal.known.get(Key(earlier.file, entry.tensor, entry.expert))
         if before is not None and not is_equal(before.measurement, entry.measurement):
-            raise _mixed(
-                name, journal.path, f"shard {earlier.number} has other weights than when it was measured before"
-            )
+            reason = f"has other values in its samples than shard {earlier.number} had when it was measured before"
+            raise _mixed(name, journal.path, f"{file.source.name} {reason}")
 
 
 def is_equal(one: Measurement, other: Measurement) -> bool:
@@ -588,19 +601,18 @@ def _kept_entries(shard: ShardEntry, selection: _Selection, journal: Journal) ->
     return [entry for entry in entries if selection.has(entry.tensor) and (entry.expert is None or selection.experts)]
 
 
-def _check_deletable(source: ModelSource) -> None:
-    """Raise BadSource unless all files of `source` are regular files and shards by name."""
+def _check_deletable(source: ModelSource, files: Sequence[OpenGguf]) -> None:
+    """Raise BadSource unless the `files` of `source` are regular files, and shards by their headers."""
     if source.remote:
         raise BadSource(f"{source.label}: only files on this machine can be deleted after their measurement")
-    for path in source.paths:
+    for file in files:
+        path = file.source.path
+        if file.header.integer(SPLIT_COUNT_KEY) is None:
+            raise BadSource(f"{path}: not a shard of a split model; only shards are deleted after their measurement")
         try:
             is_regular = stat.S_ISREG(os.lstat(path).st_mode)
-        except FileNotFoundError:
-            continue
         except OSError as error:
             raise BadSource(f"{path}: {error.strerror}") from error
-        if parse_shard_name(path.name) is None:
-            raise BadSource(f"{path}: not a shard of a split model; only shards are deleted after their measurement")
         if not is_regular:
             raise BadSource(f"{path}: not a regular file, so it would not be deleted; nothing was measured")
 

@@ -24,6 +24,7 @@ from organs.ingest.sources import (
     ModelSource,
     in_order,
     notes_of,
+    open_headers,
     open_unordered,
     source_size_bytes,
 )
@@ -313,35 +314,54 @@ class PlannedFile:
     tensors: int
     shards: int
     """The number of files of the complete model."""
-    is_stored: bool = False
-    """Whether a model of that name has it already; only for a file on a server, which is then not fetched."""
+    is_stored: bool
+    """Whether a model has it already. A file on a server is then not fetched."""
 
 
-def plan_files(source: ModelSource) -> list[PlannedFile]:
-    """Return the files of `source`, which are checked as for an ingest; raises BadInput."""
+@dataclass(frozen=True, slots=True)
+class PlannedModel:
+    """A model that an ingest would register, or that is registered already."""
+
+    name: str
+    files: tuple[PlannedFile, ...]
+    taken: NameTaken | None
+    """Why the ingest would ask for a new version, or refuse the model; None if it would not."""
+
+
+def plan_model(registry: LocalRegistry, source: ModelSource, name: ModelName | None = None) -> PlannedModel:
+    """Return what `ingest_model` would do without a new version; only headers and samples are read.
+
+    Raises BadInput, and Unreachable for files on a server.
+    """
+    intake = Intake(source.label, name or source.name, keep_name=name is not None)
+    names, shards = _NameCheck(registry, intake), _ShardIngest(registry, intake, _no_progress)
+    with registry.catalog.reading() as session:
+        check_model_name(session, intake.name)
     with ExitStack() as opened:
-        files: Sequence[OpenGguf] = open_unordered(opened, source)
-        if any(is_shard(file.header) for file in files) and not any(path.is_dir() for path in source.paths):
-            check_shards(source.name.name, [(file.source.path.name, file.header) for file in files])
+        files: Sequence[OpenGguf] = open_headers(opened, source) if source.remote else open_unordered(opened, source)
+        by_shards = any(is_shard(file.header) for file in files) and not any(path.is_dir() for path in source.paths)
+        if by_shards:
+            check_shards(intake.name.name, [(file.source.path.name, file.header) for file in files])
         else:
-            files = in_order(source.name.name, files)
-        return [_planned(file) for file in files]
+            files = in_order(intake.name.name, files)
+        reports = [shards.stored_model(file, stated_digest(file.source)) for file in files]
+        taken = None
+        try:
+            for file, report in zip(files, reports, strict=True):
+                if report is None and by_shards:
+                    shards.check(file, is_new=True)
+                elif report is None:
+                    names.check()
+        except NameTaken as error:
+            taken = error
+        stored = None if None in reports else reports[0]
+        planned = tuple(_planned(file, report is not None) for file, report in zip(files, reports, strict=True))
+        return PlannedModel(str(intake.name) if stored is None else stored.model, planned, taken)
 
 
-def plan_remote_files(registry: LocalRegistry, source: ModelSource) -> list[PlannedFile]:
-    """Return the files of `source` on a server; only their headers are read. Raises BadInput, Unreachable."""
-    shards = _ShardIngest(registry, Intake(source.label, source.name), _no_progress)
-    planned = []
-    for remote in source.remote:
-        file = OpenGguf(served := remote.open(), read_header(served))
-        is_stored = shards.stored_model(file, stated_digest(file.source)) is not None
-        planned.append(replace(_planned(file), name=remote.name, is_stored=is_stored))
-    return planned
-
-
-def _planned(file: OpenGguf) -> PlannedFile:
+def _planned(file: OpenGguf, is_stored: bool) -> PlannedFile:
     header = file.header
-    return PlannedFile(file.source.path.name, header.file_size_bytes, len(header.tensors), _count(file))
+    return PlannedFile(file.source.path.name, header.file_size_bytes, len(header.tensors), _count(file), is_stored)
 
 
 def total_bytes(sources: Sequence[ModelSource]) -> int:
@@ -505,14 +525,15 @@ class _ShardIngest:
             with self._registry.catalog.writing() as session:
                 lock_shards(session, record.contributor)
                 registered = self._register(session, file, record, stages)
-                report = _report(registered, len(record.placements), [file], gathered, stages)
+                report = own = _report(registered, len(record.placements), [file], gathered, stages)
                 if registered.model.state == "incomplete":
-                    report = _with_missing(session, registered.model, report)
+                    report = own = _with_missing(session, registered.model, own)
                 elif registered.created:
-                    report = _whole_report(session, registered.model, report)
+                    report = _whole_report(session, registered.model, own)
+                    own = replace(own, flags=report.flags, nonfinite=report.nonfinite)
                     detach_ingests(session, registered.model.id)
                 model_id = registered.model.id
-                end_ingest(session, ingest_id, "finished", json.dumps(asdict(report)), model_id)
+                end_ingest(session, ingest_id, "finished", json.dumps(asdict(own)), model_id)
         self._reports.append(report)
         intake.stored(file, model_id, gathered.files[0].file)
 
@@ -571,7 +592,7 @@ class _ShardIngest:
         """
         is_same = has_file(session, model.id, _number(file), *same)
         rows = [row for row in files_of(session, model.id) if not (is_same and row.position == _number(file))]
-        stored = [(row.name, stored_header(session, self._registry.blobs, row).header) for row in rows]
+        stored = [(f"the stored {row.name}", stored_header(session, self._registry.blobs, row).header) for row in rows]
         shards = [*stored, (file.source.path.name, file.header)]
         check_shards(model.full_name, shards)
         check_tensor_sizes(model.full_name, (tensor.size_bytes for _, header in shards for tensor in header.tensors))

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import msgspec
 
-from organs.registry.client.address import ADDRESS_MAX_LENGTH, url_origin
+from organs.registry.client.address import ADDRESS_MAX_LENGTH, Address, url_origin, without_secrets
 from organs.registry.errors import BadSetting, BadSource, NoSuchFile
 from organs.registry.gguf.split import ShardName, parse_shard_name
 
@@ -61,7 +61,7 @@ class RemoteFile:
     hub: Hub = field(repr=False)
     url: str
     label: str
-    """The address as people write it."""
+    """The address as people write it, without secrets."""
     name: str
     """The name of the file."""
     is_hub_file: bool = False
@@ -110,7 +110,7 @@ def find_remote(argument: str, hub: Hub) -> RemoteModel:
     for an invalid address and for several models, BadSetting, NoSuchFile, NotAllowed, BadHubToken, Unreachable.
     """
     if len(argument) > ADDRESS_MAX_LENGTH or not argument.isprintable():
-        raise BadSource(f"{argument[:200]!r}: not a valid address")
+        raise BadSource(f"{without_secrets(argument)[:200]!r}: not a valid address")
     if _scheme(argument) == "hf":
         return _hub_model(argument, hub)
     if _scheme(argument) in _OBJECT_SCHEMES:
@@ -120,18 +120,18 @@ def find_remote(argument: str, hub: Hub) -> RemoteModel:
 
 def _model_at(url: str, hub: Hub) -> RemoteModel:
     if url_origin(url) is None:
-        raise BadSource(f"{url[:200]}: not a valid address")
+        raise BadSource(f"{without_secrets(url)[:200]}: not a valid address")
     parts = urlsplit(url)
     folder, _, quoted_name = parts.path.rpartition("/")
     name = unquote(quoted_name)
     shard = parse_shard_name(name)
     names = [name] if shard is None else _shard_names(shard)
     if not name.lower().endswith(".gguf"):
-        raise BadSource(f"{url[:200]}: the address does not end with the name of a GGUF file")
+        raise BadSource(f"{without_secrets(url)[:200]}: the address does not end with the name of a GGUF file")
     files = []
     for other in names:
         address = urlunsplit(parts._replace(path=f"{folder}/{quote(other)}", fragment=""))
-        files.append(RemoteFile(hub, address, address, other))
+        files.append(RemoteFile(hub, address, without_secrets(address), other))
     return RemoteModel(tuple(files), None, _stem(name, shard))
 
 
@@ -151,7 +151,7 @@ def _object_model(argument: str, hub: Hub) -> RemoteModel:
     if parsed is None:
         raise BadSource(f"{argument[:200]}: write {_scheme(argument)}://BUCKET/KEY.gguf, or the address of a folder")
     if _scheme(argument) == "s3" and _scheme(hub.object_endpoint) == "http" and not hub.allows_http:
-        problem = f"{hub.object_endpoint[:200]} is an http address"
+        problem = f"{without_secrets(hub.object_endpoint)[:200]} is an http address"
         raise BadSetting(f"{problem}; to allow requests without encryption, set AWS_ALLOW_HTTP=true")
     bucket, key = parsed
     if has_magic(key) or not key.lower().endswith(".gguf"):
@@ -181,15 +181,17 @@ class _Listing(msgspec.Struct, frozen=True):
 def _hub_model(argument: str, hub: Hub) -> RemoteModel:
     from organs.registry.client.ranges import HubListing
 
+    _check_endpoint(hub)
     name, revision, pattern = _parse_hub_address(argument)
     url = f"{hub.endpoint}/api/models/{name}/revision/{quote(revision, safe='')}"
     document = HubListing(hub.client, url, f"hf://{name}", hub.headers)
     try:
         listing = msgspec.json.decode(document.read(), type=_Listing)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadSource(f"hf://{name}: {hub.endpoint} does not answer as a hub does: {str(error)[:200]}") from error
+        reason = f"{hub.endpoint} does not answer as a hub does; check HF_ENDPOINT"
+        raise BadSource(f"hf://{name}: {reason}: {str(error)[:200]}") from error
     if not re.fullmatch(r"[0-9a-f]{40,64}", listing.sha):
-        raise BadSource(f"hf://{name}: {hub.endpoint} does not name a commit")
+        raise BadSource(f"hf://{name}: {hub.endpoint} does not name a commit; check HF_ENDPOINT")
     paths = [sibling.rfilename for sibling in listing.siblings if sibling.rfilename.lower().endswith(".gguf")]
     chosen = _one_model(f"hf://{name}", paths, pattern)
     files = tuple(
@@ -203,6 +205,16 @@ def _hub_model(argument: str, hub: Hub) -> RemoteModel:
         for path in chosen
     )
     return RemoteModel(files, name.partition("/")[0], _stem(files[0].name, parse_shard_name(files[0].name)))
+
+
+def _check_endpoint(hub: Hub) -> None:
+    """Raise BadSetting for an HF_ENDPOINT that is invalid, or to which the token would be sent unencrypted."""
+    shown = without_secrets(hub.endpoint)[:200]
+    origin = url_origin(hub.endpoint)
+    if origin is None or shown != hub.endpoint:
+        raise BadSetting(f"HF_ENDPOINT is {shown!r}, which is not the address of a hub; write for example {HUB}")
+    if hub.token is not None and not Address(*origin).is_private:
+        raise BadSetting(f"HF_ENDPOINT is {shown}: a token is not sent over plain http to another machine; use https")
 
 
 def _parse_hub_address(argument: str) -> tuple[str, str, str | None]:

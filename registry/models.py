@@ -166,7 +166,11 @@ def _ingest(session: Session, row: tables.Model) -> IngestSummary | None:
     ingest = ingest_of(session, row.id)
     if ingest is None or not ingest.report:
         return None
-    return msgspec.json.decode(ingest.report, type=IngestSummary)
+    summary = msgspec.json.decode(ingest.report, type=IngestSummary)
+    if summary.organs is None:
+        return summary
+    # A model that came shard by shard has the report of its last shard.
+    return msgspec.structs.replace(summary, organs=row.tensors, size_bytes=row.size_bytes)
 
 
 def _composed(session: Session, row: tables.Model) -> Composed | None:

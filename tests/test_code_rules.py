@@ -46,7 +46,6 @@ LONG_BODIES: dict[str, str] = {}
 FRAGMENTS: dict[str, str] = {
     "ingest/contributions/inspection.py": "The registry's side of the confined inspector, apart from jobs.",
     "ingest/contributions/inspector.py": "A program of its own, started by its name.",
-    "ingest/journal.py": "The journal of an interrupted measurement is a file format, apart from measuring.",
     "ingest/removal.py": "Only this module removes files of users; its rules are a subject of their own.",
     "ingest/spool.py": "Copies of files on servers, apart from what is ingested.",
     "ingest/jobs/report.py": "Each kind of job is a module of its own.",

@@ -64,6 +64,11 @@ def url_origin(text: str) -> tuple[str, str, int] | None:
     return parts.scheme, parts.hostname, parts.port or _PORTS[parts.scheme]
 
 
+def without_secrets(url: str) -> str:
+    """Return a URL for messages: without user, password, query and fragment, at most 300 characters."""
+    return re.sub(r"(?<=//)[^/]*@", "", re.split(r"[?#]", url, maxsplit=1)[0])[:300]
+
+
 def _split(text: str) -> SplitResult | None:
     if len(text) > ADDRESS_MAX_LENGTH or not text.isascii() or not text.isprintable() or " " in text:
         return None

@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
+from organs.registry.client.address import Address, url_origin, without_secrets
 from organs.registry.client.ranges import FIRST_BYTES, TAG_MAX_LENGTH, Limits, RangeClient, RangedFile
 from organs.registry.errors import BadSource, NoSuchFile, NotAllowed, OrganError, Text, Unreachable
 
@@ -165,7 +166,14 @@ def _translated(name: str, request: Callable[[], T]) -> T:
     except ValueError as error:
         raise BadSource(f"{name}: {_shortened(str(error))}") from error
     except (BaseError, OSError) as error:
-        raise Unreachable(f"{name}: {_shortened(str(error))}") from error
+        raise Unreachable(f"{name}{_server_in(str(error))}: {_shortened(str(error))}") from error
+
+
+def _server_in(text: str) -> str:
+    """Return ` at ` and the server that a message of obstore names; an empty text if it names none."""
+    address = re.search(r"https?://[^\s]+", text.partition("\n")[0])
+    origin = None if address is None else url_origin(without_secrets(address[0]))
+    return "" if origin is None else f" at {Address(*origin)}"
 
 
 def _shortened(text: str) -> str:

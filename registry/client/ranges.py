@@ -22,7 +22,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 from urllib3.exceptions import HTTPError
 from urllib3.response import BaseHTTPResponse
 
-from organs.registry.client.address import ADDRESS_MAX_LENGTH, Address, url_origin
+from organs.registry.client.address import ADDRESS_MAX_LENGTH, Address, url_origin, without_secrets
 from organs.registry.client.connection import (
     backoff_seconds,
     connection_pool,
@@ -169,15 +169,19 @@ class _Resource:
         Raises BadSetting for an invalid address, and for a token that would be sent unencrypted to another machine.
         """
         origin = url_origin(url)
-        self.name = (label or url)[:300]
+        self.name = (label or without_secrets(url))[:300]
         """The name in messages."""
         if origin is None:
             raise BadSetting(f"{self.name}: not an http or https address")
         if headers and not Address(*origin).is_private:
-            raise BadSetting(f"{self.name}: a token is not sent over plain http to another machine; use https")
+            raise BadSetting(
+                f"{self.name}: a token is not sent over plain http to another machine, {Address(*origin)}; use https"
+            )
         self.linked_sha256: str | None = None
         """The SHA-256 that the Hugging Face hub states for the file; None for other servers. It is not checked."""
         self._client, self._url, self._headers = client, url, dict(headers or {})
+        self._server = Address(*origin)
+        """The server of the last request, for messages."""
 
     def _in_tries(self, request: Callable[[float], bytes], seconds: float) -> bytes:
         """Return the result of `request(end)`, which gets the time of its end; repeat it while it raises _Retry."""
@@ -189,7 +193,7 @@ class _Resource:
             except _Retry as error:
                 wait = backoff_seconds(attempt) if error.seconds is None else error.seconds
                 if attempt == limits.tries or time.monotonic() + wait > end:
-                    raise Unreachable(f"{self.name}: {error}; tried {attempt} times") from error
+                    raise self._unreachable(f"{error}; tried {attempt} times") from error
                 self._client.sleep(wait)
         raise AssertionError("the last try returns or raises")
 
@@ -198,14 +202,16 @@ class _Resource:
             return request(end)
         except (HTTPError, HTTPException, OSError, ValueError) as error:
             if not may_repeat("GET", error):
-                raise Unreachable(f"{self.name}: {reason_text(error)}") from error
+                raise self._unreachable(reason_text(error)) from error
             raise _Retry(reason_text(error)) from error
 
     def _follow(self, url: str, headers: Mapping[str, str]) -> tuple[BaseHTTPResponse, str]:
         """Return the answer after all redirects, with its address."""
-        first = url_origin(self._url)
+        first, origin = url_origin(self._url), url_origin(url)
         for _ in range(REDIRECTS_MAX + 1):
-            own = self._headers if url_origin(url) == first else {}
+            assert origin is not None, "the address was checked"
+            self._server = Address(*origin)
+            own = self._headers if origin == first else {}
             response = self._client.get(url, {**own, **headers})
             self._note_link(response)
             if response.status not in _REDIRECTS:
@@ -215,9 +221,10 @@ class _Resource:
             target = urljoin(url, location[:ADDRESS_MAX_LENGTH])
             origin = url_origin(target)
             if origin is None:
-                raise BadSource(f"{self.name}: redirects to {location[:200]!r}, which is not an http address")
+                address = without_secrets(location)[:200]
+                raise BadSource(f"{self.name}: redirects to {address!r}, which is not an http address")
             if url.startswith("https:") and origin[0] != "https":
-                raise BadSource(f"{self.name}: redirects from https to http, to {location[:200]!r}; it is not followed")
+                raise BadSource(f"{self.name}: redirects from https to http, to {Address(*origin)}; it is not followed")
             url = target
         raise BadSource(f"{self.name}: redirects more than {REDIRECTS_MAX} times")
 
@@ -267,8 +274,12 @@ class _Resource:
             self._client.count(len(piece))
             data += piece
             if time.monotonic() > end:
-                raise Unreachable(f"{self.name}: the server is too slow: only {len(data):,} bytes arrived in time")
+                raise self._unreachable(f"the server is too slow: only {len(data):,} bytes arrived in time")
         return bytes(data)
+
+    def _unreachable(self, reason: str) -> Unreachable:
+        at = "" if self.name.startswith(str(self._server)) else f" at {self._server}"
+        return Unreachable(f"{self.name}{at}: {reason}")
 
     def _changed(self) -> BadSource:
         return BadSource(f"{self.name}: the file changed on the server while it was read; start again")

@@ -67,20 +67,49 @@ def check_split(name: str, shards: Sequence[tuple[str, Header]]) -> tuple[int, .
 
 
 def check_shards(name: str, shards: Sequence[tuple[str, Header]]) -> SplitOrder:
-    """Return the order of `shards` (file name and header), which may be some of the shards of one model.
+    """Return the order of `shards` (file name and header), which may be some of the shards of the model `name`.
 
-    Raises BadSplit with all faults, as `check_split` does, except that shards may be missing.
+    Raises BadSplit with the first difference of each file that does not fit those before it.
     """
-    count, places, reasons = _places(shards)
-    reasons.extend(_check_tensors([header for _, header in shards]))
-    announced = next((header.integer(SPLIT_TENSORS_KEY) for _, header in shards), None)
-    total = sum(len(header.tensors) for _, header in shards)
-    is_complete = len(places) == count
-    if announced is not None and (total != announced if is_complete else total > announced):
-        reasons.append(f"the header announces {announced} tensors, but there are {total}")
+    places: dict[int, int] = {}
+    tensors: dict[str, str] = {}
+    reasons = []
+    for index, (file, header) in enumerate(shards):
+        others = [shards[place] for place in places.values()]
+        repeated = next((tensor.name for tensor in header.tensors if tensor.name in tensors), None)
+        difference = _difference(header, others)
+        if difference is None and repeated is not None:
+            difference = f"has the tensor {repeated}, as {tensors[repeated]} has"
+        if difference is not None:
+            reasons.append(f"{file} {difference}")
+            continue
+        places[header.integer(SPLIT_NUMBER_KEY) or 0] = index
+        tensors |= dict.fromkeys((tensor.name for tensor in header.tensors), file)
+    last, header = shards[-1]
+    count, announced = header.integer(SPLIT_COUNT_KEY) or 0, header.integer(SPLIT_TENSORS_KEY) or len(tensors)
+    if not reasons and (len(tensors) > announced or (len(places) == count and len(tensors) < announced)):
+        reasons.append(f"{last} announces {announced} tensors, but with it there are {len(tensors)}")
     if reasons:
         raise BadSplit(name, _bounded(reasons), "not shards of one model")
     return SplitOrder(count, tuple((number, places[number]) for number in sorted(places)))
+
+
+def _difference(header: Header, others: Sequence[tuple[str, Header]]) -> str | None:
+    """Return the first difference of a shard from the `others` of its set, as the end of a sentence."""
+    number, count = header.integer(SPLIT_NUMBER_KEY), header.integer(SPLIT_COUNT_KEY)
+    if number is None or count is None:
+        return f"is not a shard: its header has no {SPLIT_NUMBER_KEY} and {SPLIT_COUNT_KEY}"
+    if not 0 <= number < count:
+        return f"says that it is number {number} of {count}, counted from 0"
+    for file, other in others:
+        for key in (SPLIT_COUNT_KEY, SPLIT_TENSORS_KEY):
+            if header.integer(key) != other.integer(key):
+                return f"says {header.integer(key)} for {key}, but {file} says {other.integer(key)}"
+        if None not in (header.architecture, other.architecture) and header.architecture != other.architecture:
+            return f"is of the architecture {header.architecture}, but {file} of {other.architecture}"
+        if number == other.integer(SPLIT_NUMBER_KEY):
+            return f"repeats shard {number + 1}, but is another file than {file}"
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from sqlalchemy.orm import Session
 
 from organs.registry.amounts import size_text
+from organs.registry.catalog.queries.models import composed_among, model_kind
 from organs.registry.catalog.queries.organs import shared_of
 from organs.registry.catalog.queries.reports import (
     StoredSize,
@@ -16,6 +17,7 @@ from organs.registry.catalog.queries.reports import (
     methods_of,
     stored_of,
 )
+from organs.registry.catalog.search import CHIMERA, PARTIAL
 from organs.registry.catalog.tables import Model
 from organs.registry.entities.report import (
     ORGANS_DEFAULT,
@@ -58,7 +60,7 @@ def model_report(session: Session, model: Model, limit: int = ORGANS_DEFAULT) ->
     if not model.tensors:
         return Report(title=title, main="model", opening=(NO_TENSORS,), sections=about, closing=(NO_CONCLUSION,))
     relatives, findings = relatives_tables(session, model)
-    every = f"All tensors of this {model.kind}."
+    every = f"All tensors of this {_kind(session, model)}."
     blocks = {} if model.kind == "adapter" else {"blocks": blocks_of(readings, empty=_NO_BLOCKS)}
     sections: dict[str, ReportSection] = {
         "relatives": relatives,
@@ -78,7 +80,7 @@ def model_report(session: Session, model: Model, limit: int = ORGANS_DEFAULT) ->
 def _identity(session: Session, model: Model, readings: Sequence[TensorReading]) -> ReportFigures:
     figures = {
         "title": ReportFigure("title", model.title, CellKind.TEXT, "The title in its file."),
-        "kind": ReportFigure("kind", _kind(model), CellKind.TEXT, _KIND_WORDS[model.kind]),
+        "kind": ReportFigure("kind", kind := _kind(session, model), CellKind.TEXT, _KIND_WORDS[kind]),
         "architecture": ReportFigure(
             "architecture", model.architecture, CellKind.TEXT, "The architecture that its file names."
         ),
@@ -155,8 +157,8 @@ def _models(count: int, is_lower_bound: bool) -> str:
     return "1 other model" if count == 1 else f"{count or 'no'} other models"
 
 
-def _kind(model: Model) -> str:
-    return model.kind if model.complete else f"{model.kind}, incomplete"
+def _kind(session: Session, model: Model) -> str:
+    return model_kind(model, composed=bool(composed_among(session, [model.id])))
 
 
 def _notes(model: Model) -> ReportTable:
@@ -221,6 +223,8 @@ _KIND_WORDS = {
     "adapter": "An adapter has small changes of the weights of another model and does nothing without it. Its measures "
     "are not comparable with those of complete models.",
     "vocabulary": "A vocabulary has words and no weights.",
+    CHIMERA: "A chimera was composed in this registry from tensors of other models, or computed from them.",
+    PARTIAL: "A partial model has only some tensors, for grafting into the base that it names.",
 }
 _METHOD_WORDS = {"z1": "θ, |Z| and their parts", "mp1": "spectral signal and ranks"}
 _DTYPE_COLUMNS = (

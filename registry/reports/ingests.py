@@ -72,8 +72,7 @@ def _complete(session: Session, limit: int) -> dict[str, ReportSection]:
 
 
 def _public(session: Session, limit: int) -> dict[str, ReportSection]:
-    rows = first_ingests(session, limit)
-    return {"ingests": _public_table([_public_row(row, _decoded(row.report)) for row in rows], limit)}
+    return {"ingests": _public_table([_public_row(row) for row in first_ingests(session, limit)], limit)}
 
 
 def _public_table(rows: list[tuple[Cell, ...]], limit: int) -> ReportTable:
@@ -102,7 +101,7 @@ def _complete_row(row: IngestRow, report: StoredReport) -> tuple[Cell, ...]:
     stages = (_stage_seconds(report, names) for names in _STAGES.values())
     return (
         _moment(row.started_at),
-        row.model or row.source,
+        row.source if row.model is None else row.model.full_name,
         _result(row.state, report),
         report.organs,
         report.size_bytes,
@@ -116,8 +115,9 @@ def _complete_row(row: IngestRow, report: StoredReport) -> tuple[Cell, ...]:
     )
 
 
-def _public_row(row: IngestRow, report: StoredReport) -> tuple[Cell, ...]:
-    return _moment(row.started_at), row.model, report.organs, report.size_bytes
+def _public_row(row: IngestRow) -> tuple[Cell, ...]:
+    assert row.model is not None, "only ingests of models are public"
+    return _moment(row.started_at), row.model.full_name, row.model.tensors, row.model.size_bytes
 
 
 def _moment(moment: datetime) -> str:
@@ -210,9 +210,9 @@ _STAGE_WORDS = {
 }
 _EMPTY = "There are no ingests yet."
 _MEANING = (
-    "Every ingest of a file, and every chimera that was composed. New is the size of the parts that were not stored "
-    "before, stored is their size after compression. The result of an ingest is known if the model was registered "
-    "before. JSON and CSV also have the speed, and the time of each stage."
+    "Every ingest of a file, or of a shard that is stored alone, and every chimera that was composed. New is the size "
+    "of the parts that were not stored before, stored is their size after compression. The result of an ingest is "
+    "known if the model was registered before. JSON and CSV also have the speed, and the time of each stage."
 )
 _THREADS = (
     "The stages of an ingest run in several threads at the same time, so their times can add up to more than its time."

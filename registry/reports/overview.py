@@ -94,7 +94,7 @@ _TENSORS = "Counted in every model that has them, but not in chimeras, whose ten
 _KIND_WORDS = {
     ("model", True): ("complete model", "complete models"),
     ("chimera", True): ("chimera, composed in this registry", "chimeras, composed in this registry"),
-    ("model", False): ("incomplete model", "incomplete models"),
+    ("model", False): ("partial model", "partial models"),
     ("adapter", True): ("adapter, a small change of another model", "adapters, small changes of other models"),
     ("vocabulary", True): ("vocabulary, words without weights", "vocabularies, words without weights"),
 }

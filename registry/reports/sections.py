@@ -214,7 +214,7 @@ def _matrix_theta(model: Model, matrices: Mapping[int, MatrixFigures]) -> float:
 
 
 _ALL = "All complete models"
-_LEFT_OUT = "Adapters, vocabularies and incomplete models are left out."
+_LEFT_OUT = "Adapters, vocabularies and partial models are left out."
 _CHIMERAS_MARKED = (
     "Chimeras, which were composed here from other models, are marked and have no place. The sentences below do not "
     "count them, because their tensors come from these models."

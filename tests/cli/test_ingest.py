@@ -127,6 +127,35 @@ def test_a_dry_run_counts_the_shards_of_an_incomplete_set(organ: OrganCommand, m
     assert f"would be local/cut, {count} of {count + 1} shards, " in organ.done("ingest", "--dry-run", first).out
 
 
+def test_a_dry_run_says_what_an_ingest_would_do_about_a_taken_name(
+    filled: OrganCommand, model: Path, tmp_path: Path
+) -> None:
+    assert filled.done("ingest", "--dry-run", model).out.endswith(" kB, stored already\n")
+    other = tmp_path / "other" / model.name
+    other.parent.mkdir()
+    other.write_bytes(small_model("Other", seed=5))
+    for options in ([], ["--json"]):
+        planned = filled("ingest", "--dry-run", *options, other)
+        real = filled("ingest", *options, other)
+        assert (planned.status, planned.out, planned.err) == (real.status, real.out, real.err)
+        assert real.status == 5
+    assert "would be local/little@2, " in filled.done("ingest", "--dry-run", "--new-version", other).out
+    assert "would be mine/other, " in filled.done("ingest", "--dry-run", "--name", "mine/other", other).out
+
+
+def test_every_command_says_what_to_do_about_an_incomplete_model(organ: OrganCommand, tmp_path: Path) -> None:
+    name, data = list(small_shards().items())[1]
+    (tmp_path / name).write_bytes(data)
+    organ.done("ingest", tmp_path / name)
+    for arguments in (["show", "m"], ["assemble", "m", "-o", tmp_path / "m.gguf"], ["report", "m"], ["measure", "m"]):
+        ended = organ(*arguments)
+        said = " ".join((ended.out + ended.err).removeprefix("organ: ").split())
+        assert said == (
+            "local/m@1 is incomplete: 1 of 4 shards; missing 1, 3, 4 "
+            "organ ingest adds the missing shards; organ admin remove MODEL --reason TEXT -y removes the model"
+        )
+
+
 def test_the_hub_cache_is_found_by_its_own_variables(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     snapshot = tmp_path / "hf" / "hub" / "models--Qwen--Qwen3-GGUF" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)

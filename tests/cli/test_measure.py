@@ -256,7 +256,7 @@ def test_files_and_registered_models_are_measured_together(
     ended = filled("measure", "-q", "local/little", "nobody", model)
     assert ended.status == 1
     assert [line.split("\t")[1] for line in ended.lines] == [str(model), "local/little@1"]
-    assert ended.err == "organ: no such file, and no model is registered as local/nobody\n"
+    assert ended.err == "organ: no such file, and no model is registered as local/nobody\n       try: organ models\n"
     assert filled("measure", "--dry-run", "little").status == 2
 
 
@@ -284,7 +284,9 @@ def test_shards_are_measured_and_deleted_one_at_a_time(cached: OrganCommand, tmp
         assert f"deleted {path}" in ended.err
         assert ("incomplete" in ended.err) == (number != 2)
         assert not path.exists()
-    assert re.search(r"the measurements are kept in \S+/measure/\w+\.jsonl", ended.err)
+    assert re.search(
+        r"the measurements are kept in \S+/measure/\w+\.jsonl; to forget them, delete this file", ended.err
+    )
     again = json.loads(cached.done("measure", path, "--json", "--experts").out)
     assert [again[key] for key in ("types", "tensors", "experts", "stacks", "title", "missing_shards")] == [
         expected[key] for key in ("types", "tensors", "experts", "stacks", "title", "missing_shards")

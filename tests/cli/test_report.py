@@ -57,7 +57,8 @@ def test_json_has_every_number_unrounded_under_a_name_with_its_unit(filled: Orga
 
 
 def test_csv_is_one_tidy_table_by_default_the_ranking(filled: OrganCommand) -> None:
-    rows = list(csv.DictReader(io.StringIO(filled.done("report", "--format", "csv").out)))
+    rows = list(csv.DictReader(io.StringIO(filled.done("report", "--csv").out)))
+    assert filled.done("report", "--format", "csv").out == filled.done("report", "--csv").out
     assert [row["model"] for row in rows] == ["local/little@1"]
     assert 0 < float(rows[0]["mean_theta_degrees"]) < 90
     types = list(csv.DictReader(io.StringIO(filled.done("report", "--format", "csv", "--table", "types").out)))
@@ -72,7 +73,8 @@ def test_an_unknown_table_is_wrong_usage_and_the_error_lists_the_tables(filled: 
     ended = filled("report", "--table", "blocks")
     assert ended.status == 2
     assert "figures, ranking, types, components, scale, families, wells, ingests, ingest_totals" in ended.err
-    assert filled("report", "--json", "--format", "csv").status == 2
+    for options in (["--json", "--format", "csv"], ["--csv", "--format", "text"], ["--csv", "--json"]):
+        assert filled("report", *options).status == 2
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,21 @@ def test_the_report_of_a_deleted_set_can_be_printed_again(tmp_path: Path) -> Non
     assert with_experts.missing_shards == (2,), "the experts of its stack were not measured"
 
 
+def test_a_renamed_shard_is_measured_as_the_shard_that_its_header_names(tmp_path: Path) -> None:
+    named, renamed = write_shard(tmp_path / "set", 3), tmp_path / "third part.gguf"
+    renamed.write_bytes(named.read_bytes())
+    deleted: list[Path] = []
+    model = measure_model(source_of(renamed), options=deleting(deleted))
+    assert (deleted, model) == ([renamed], measure_model(source_of(named)))
+    assert model.missing_shards == (1, 2, 4)
+    source = find_measured_set(str(renamed))
+    assert source is not None
+    assert measure_model(source) == model
+    other = tmp_path / "other.gguf"
+    other.write_bytes(shard_bytes(1))
+    assert measure_model(source_of(other)).missing_shards == (2, 3, 4), "it does not join the journal of another file"
+
+
 def test_a_set_without_a_completely_measured_shard_is_refused(tmp_path: Path) -> None:
     path = write_shard(tmp_path / "set", 1)
     measure_model(source_of(path), lambda name, _: name == "token_embd.weight")
@@ -139,9 +154,9 @@ def test_a_selection_of_an_incomplete_set_counts_only_shards_that_were_measured_
 def test_a_shard_of_another_model_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
     measure_model(source_of(write_shard(tmp_path / "set", 1)), options=deleting([]))
     for number, seed, announced, sentence in (
-        (2, 0, 10, "its shards state different numbers of tensors"),
-        (1, 1, None, "shard 1 has other weights than when it was measured before"),
-        (1, 1, None, "shard 1 has other weights than when it was measured before"),
+        (2, 0, 10, r"m-00002-of-00004\.gguf says 10 for split.tensors.count, but .*m-00001-of-00004\.gguf says 11;"),
+        (1, 1, None, r"m-00001-of-00004\.gguf has other values in its samples than shard 1 had when it was measured"),
+        (1, 1, None, r"m-00001-of-00004\.gguf has other values in its samples than shard 1 had when it was measured"),
     ):
         path = write_shard(tmp_path / "set", number, seed, announced)
         with pytest.raises(BadSplit, match=sentence) as raised:
@@ -167,7 +182,7 @@ def test_only_regular_files_that_are_shards_are_deleted(tmp_path: Path) -> None:
     link = tmp_path / "set" / real.name
     link.symlink_to(real)
     single = tmp_path / "single.gguf"
-    single.write_bytes(shard_bytes(1))
+    single.write_bytes(file_bytes(block_metadata("Single"), tensors_of_set()))
     for path, sentence in ((link, "not a regular file"), (single, "not a shard of a split model")):
         with pytest.raises(BadSource, match=sentence):
             measure_model(source_of(path), options=deleting([]))

@@ -18,7 +18,7 @@ from sqlalchemy import select
 
 from organs.ingest import spool
 from organs.ingest.directory.extract import extract, file_contents
-from organs.ingest.service import IngestReport, Outcome, ingest_all, ingest_model, never, plan_remote_files
+from organs.ingest.service import IngestReport, Outcome, ingest_all, ingest_model, never, plan_model
 from organs.ingest.sources import find_sources, open_files
 from organs.ingest.urls import Hub
 from organs.registry.catalog.queries.administration import model_in_any_state
@@ -152,6 +152,10 @@ def test_an_incomplete_model_is_named_with_its_missing_shards_and_offered_nowher
     page = registry.models()
     assert ([model.name for model in page], page.notes) == (["local/elder@1"], (sentence,))
     assert sentence not in registry.models("Little").notes
+    for query in ("model:m", "model:local/m@1", "kin:m", "fits:m"):
+        assert registry.search(query).notes == (sentence,), query
+    for query in ("m", "local m", "model:m"):
+        assert registry.models(query).notes == (sentence,), query
     assert registry.fitting("elder").items == ()
     actions: list[Callable[[], object]] = [
         lambda: registry.model("m"),
@@ -194,7 +198,7 @@ def test_a_repeated_shard_adds_nothing(registry: LocalRegistry, tmp_path: Path) 
     assert row_counts(registry) == before | {"ingests": before["ingests"] + 1}
 
 
-def test_shards_of_another_set_are_refused_with_all_faults_and_the_set_stays_as_it_was(
+def test_a_shard_of_another_set_is_refused_with_its_first_difference_and_the_set_stays_as_it_was(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     shards = small_shards()
@@ -205,15 +209,26 @@ def test_shards_of_another_set_are_refused_with_all_faults_and_the_set_stays_as_
     changed[-3] ^= 1
     smaller = small_shards(count=3)
     others = {
-        "other bytes": (names[1], bytes(changed), "repeats shard 2"),
-        "other count": (names[0], smaller["m-00001-of-00003.gguf"], "is of a set of 3, the others of 4"),
-        "other tensors": (names[3], shards[names[1]].replace(b"split.no", b"split.nO"), "is not a shard"),
+        "other bytes": (names[1], bytes(changed), f"repeats shard 2, but is another file than the stored {names[1]}"),
+        "other count": (
+            names[0],
+            smaller["m-00001-of-00003.gguf"],
+            f"says 3 for split.count, but the stored {names[1]} says 4",
+        ),
+        "other tensors": (
+            names[3],
+            shards[names[1]].replace(b"split.no", b"split.nO"),
+            "is not a shard: its header has no split.no and split.count",
+        ),
     }
     before = row_counts(registry)
     for case, (name, data, reason) in others.items():
         path = write_shards(tmp_path / case, {name: data})[0]
-        with pytest.raises(BadSplit, match=reason):
+        with pytest.raises(BadSplit) as refused:
             ingest_alone(registry, path)
+        assert str(refused.value) in [
+            f"{model}: not shards of one model: {name} {reason}" for model in ("m", "local/m@1")
+        ]
         after = row_counts(registry)
         assert [after[table] for table in ("models", "model_files", "placements", "organs")] == [
             before[table] for table in ("models", "model_files", "placements", "organs")
@@ -462,9 +477,9 @@ def test_shards_that_are_stored_are_not_fetched(registry: LocalRegistry, stand: 
     ingest_alone(registry, paths[3])
     with stand.hub() as hub:
         (source,) = find_sources([f"{stand.server.url}/{paths[0].name}"], hub=hub)
-        planned = plan_remote_files(registry, source)
-    assert [file.is_stored for file in planned] == [False, True, False, True]
-    assert [file.size_bytes for file in planned] == [len(data) for data in stand.files.values()]
+        planned = plan_model(registry, source)
+    assert [file.is_stored for file in planned.files] == [False, True, False, True]
+    assert [file.size_bytes for file in planned.files] == [len(data) for data in stand.files.values()]
     stand.server.asked.clear()
     assert stand.ingest(registry).incomplete == ""
     assert stand.fetched.count(paths[1].name) == stand.fetched.count(paths[3].name) == 1

@@ -186,7 +186,6 @@ def test_a_repeated_shard_a_wrong_count_and_a_foreign_file_are_all_reported(
     reasons = "\n".join(caught.value.reasons)
     for expected in ("repeats shard 2", "m-00004-of-00003.gguf is not a shard"):
         assert expected in reasons
-    assert "blk.2.attn_q.weight" in reasons, "the tensor that stands in two shards"
 
 
 def test_files_named_like_shards_without_split_metadata_are_refused(registry: LocalRegistry, tmp_path: Path) -> None:

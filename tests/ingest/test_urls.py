@@ -257,6 +257,40 @@ def test_the_command_measures_a_model_of_a_hub(stand: Stand, tmp_path: Path) -> 
     assert (refused.status, refused.err) == (3, "organ: hf://big/none: no such model or revision (404)\n")
 
 
+def test_a_bad_endpoint_is_named_with_its_variable_and_without_secrets(tmp_path: Path) -> None:
+    organ = OrganCommand(tmp_path / "home")
+    for endpoint, sentence in {
+        "nonsense": "HF_ENDPOINT is 'nonsense', which is not the address of a hub",
+        "https://user:pass@hub.example": "HF_ENDPOINT is 'https://hub.example', which is not the address of a hub",
+        "http://hub.example": "HF_ENDPOINT is http://hub.example: a token is not sent over plain http",
+    }.items():
+        ended = organ("measure", "hf://big/moe", environment={"HF_ENDPOINT": endpoint, "HF_TOKEN": "hf_abc"})
+        assert ended.err.startswith(f"organ: {sentence}")
+        assert "pass" not in ended.err
+
+
+def test_a_server_that_does_not_answer_is_named_without_secrets(stand: Stand) -> None:
+    stand.refusal = lambda _: CUT
+    with pytest.raises(Unreachable) as caught:
+        stand.source("hf://big/moe")
+    assert str(caught.value).startswith(f"hf://big/moe at {stand.server.url}: ")
+    address = stand.server.url.replace("//", "//user:pass@") + "/zoo.gguf?signature=secret"
+    with pytest.raises(Unreachable) as caught:
+        measure_model(stand.source(address))
+    assert str(caught.value).startswith(f"{stand.server.url}/zoo.gguf: ")
+
+
+def test_a_run_that_continues_names_its_journal(stand: Stand, tmp_path: Path) -> None:
+    path = journal_path(stand.source("hf://big/moe").locations)
+    with open_journal(path):
+        pass
+    organ = OrganCommand(tmp_path / "home")
+    ended = organ("measure", "hf://big/moe", environment={"HF_ENDPOINT": stand.server.url})
+    assert f"an interrupted run has measurements in {path}; to forget them, delete it\n" in ended.err
+    assert not path.exists()
+    assert "interrupted" not in organ("measure", "hf://big/moe", environment={"HF_ENDPOINT": stand.server.url}).err
+
+
 def test_the_cost_of_all_experts_is_printed_and_confirmed(
     stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -237,7 +237,15 @@ def test_an_adapter_and_a_partial_model_are_described_as_such(filled: LocalRegis
     assert adapter["findings"].items[0]["code"] == "no-base-named"
     assert "norms" not in adapter["model"].figures["mean_theta_degrees"].meaning
     assert "Types do different work" not in str(adapter)
-    assert part["model"].figures["kind"].value == "model, incomplete"
+    assert part["model"].figures["kind"].value == "partial"
+
+
+def test_a_chimera_is_described_as_such(filled: LocalRegistry) -> None:
+    plan = filled.compose("little").purify(method="spectral", type="organ").named("local/pure").plan()
+    values = sections(filled, plan.register().model)
+    kind = values["model"].figures["kind"]
+    assert (kind.value, "was composed in this registry" in kind.meaning) == ("chimera", True)
+    assert values["types"].before[0].startswith("All tensors of this chimera.")
 
 
 def test_the_methods_say_how_much_was_looked_at(registry: LocalRegistry, tmp_path: Path) -> None:

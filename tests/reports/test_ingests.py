@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
+from organs.registry.catalog.queries.reports import running_totals
 from organs.registry.catalog.register.models import hide_model
 from organs.registry.catalog.register.organs import begin_ingest
 from organs.registry.catalog.tables import Ingest, Model
@@ -17,7 +18,7 @@ from organs.registry.errors import BadInput
 from organs.registry.local import LocalRegistry
 from organs.registry.reports.ingests import ingest_sections
 from tests.registry_templates import RegistryTemplates, add_three_models
-from tests.small_models import ingest_file, small_model
+from tests.small_models import ingest_file, small_model, small_shards
 
 
 @pytest.fixture
@@ -74,6 +75,24 @@ def test_the_totals_are_the_sums_over_all_ingests_also_of_those_not_listed(famil
     assert sections_of(family, 2)["ingests"].before[0].startswith("The newest 2 of 3,")
     with family.catalog.reading() as session:
         assert ingest_sections(session, 2, complete=True)["ingest_totals"] == sections_of(family)["ingest_totals"]
+
+
+def test_shards_that_arrive_alone_count_once(registry: LocalRegistry, tmp_path: Path) -> None:
+    shards = small_shards()
+    reports = []
+    for name, data in shards.items():
+        folder = tmp_path / name.removesuffix(".gguf")
+        folder.mkdir()
+        (folder / name).write_bytes(data)
+        reports.append(ingest_file(registry, folder / name))
+    items, totals = items_of(registry), totals_of(registry)
+    assert [item["size_bytes"] for item in items] == [len(data) for data in reversed(shards.values())]
+    assert totals["size_bytes"] == reports[-1].size_bytes == sum(map(len, shards.values()))
+    with registry.catalog.reading() as session:
+        stored = running_totals(session)
+    assert (totals["new_bytes"], totals["stored_bytes"]) == (stored.size_bytes, stored.stored_bytes)
+    (public,) = items_of(registry, complete=False)
+    assert (public["tensors_count"], public["size_bytes"]) == (reports[-1].organs, totals["size_bytes"])
 
 
 def test_a_failed_ingest_is_listed_with_its_source_and_its_error(family: LocalRegistry, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_the_figures_count_registered_models_and_organs(filled: LocalRegistry) -
         sizes = session.scalars(select(Model.size_bytes).where(Model.state == "visible")).all()
     assert values["size_bytes"] == sum(sizes)
     meaning = figures["models_count"].meaning
-    for words in ("3 complete models", "1 incomplete model", "1 adapter,", "1 vocabulary,"):
+    for words in ("3 complete models", "1 partial model", "1 adapter,", "1 vocabulary,"):
         assert words in meaning
 
 

@@ -33,6 +33,8 @@ def test_the_page_of_an_incomplete_model_names_the_missing_shards(client: FlaskC
     assert answer.status_code == 404
     assert SENTENCE in answer.text
     assert "becomes visible when the registry has all 4 shards" in answer.text
+    assert "adds the missing ones with <code>organ ingest</code>" in answer.text
+    assert SENTENCE in client.get("/organs?q=model:m").text
     assert SENTENCE in client.get("/models").text
 
 

@@ -156,10 +156,14 @@ def incompleteness(session: Session, model: Model) -> Incomplete:
     return Incomplete(model.full_name, model.shards, {position + 1 for position in positions})
 
 
-def incomplete_models(session: Session, limit: int) -> list[Incomplete]:
-    """Return the newest `limit` incomplete models, each as the error for requests for it."""
+INCOMPLETE_MAX = 10
+"""The most incomplete models in the notes of a list."""
+
+
+def incomplete_models(session: Session) -> list[Incomplete]:
+    """Return the newest INCOMPLETE_MAX incomplete models, each as the error for requests for it."""
     statement = select(Model).where(Model.state == "incomplete").order_by(Model.created_at.desc(), Model.id.desc())
-    return [incompleteness(session, model) for model in session.scalars(statement.limit(limit))]
+    return [incompleteness(session, model) for model in session.scalars(statement.limit(INCOMPLETE_MAX))]
 
 
 def visible_model_with_file(

@@ -316,12 +316,12 @@ def _is_unusual(model_id: int) -> ColumnElement[bool]:
 
 @dataclass(frozen=True, slots=True)
 class IngestRow:
-    """An ingest, or a composition, with the full name of its model and its JSON report."""
+    """An ingest, or a composition, with its model and its JSON report."""
 
     source: str
     state: str
     started_at: datetime
-    model: str | None
+    model: Model | None
     report: str | None
 
 
@@ -341,8 +341,7 @@ def first_ingests(session: Session, limit: int) -> list[IngestRow]:
 
 def _ingest_rows(session: Session, statement: Any) -> list[IngestRow]:
     return [
-        IngestRow(row.source, row.state, row.started_at, None if model is None else model.full_name, row.report)
-        for row, model in session.execute(statement)
+        IngestRow(row.source, row.state, row.started_at, model, row.report) for row, model in session.execute(statement)
     ]
 
 

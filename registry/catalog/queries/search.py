@@ -847,17 +847,13 @@ _COLUMNS: dict[str, Any] = {
 }
 
 
-INCOMPLETE_MAX = 10
-"""The most incomplete models in the notes of a list of all models."""
-
-
 def search_models(
     session: Session, query: Query, limit: int, after: str | None = None, *, ranked: bool = False
 ) -> ModelPage:
     """Return the next `limit` visible models of `query` after the cursor `after`. Those without a sort value come last.
 
     With `ranked`, only complete models are returned, without adapters, vocabularies and chimeras. The first page of all
-    models has a note for each of the newest INCOMPLETE_MAX incomplete models. Raises BadQuery.
+    models has a note for each of the newest incomplete models. Raises BadQuery.
     """
     check_limit(limit)
     text = f"{'ranked ' if ranked else ''}{query}"
@@ -883,7 +879,7 @@ def search_models(
     rows = session.execute(statement.order_by(column.is_(None), *order).limit(limit + 1)).all()
     page = rows[:limit]
     if not (after or ranked or conditions):
-        notes += [str(error) for error in incomplete_models(session, INCOMPLETE_MAX)]
+        notes += map(str, incomplete_models(session))
     last = Cursor(page[-1][1], page[-1][0].id) if len(rows) > limit else None
     ids = [model.id for model, _, _ in page]
     composed = composed_among(session, ids)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import accumulate, compress, groupby, islice
@@ -19,6 +20,7 @@ from organs.registry.catalog.cache import cached
 from organs.registry.catalog.cursor import Cursor
 from organs.registry.catalog.queries.fitting import Base, Fitting, among, base_of, fitting, same_models
 from organs.registry.catalog.queries.gains import GainFilter, names_of_texts
+from organs.registry.catalog.queries.models import incomplete_model, incomplete_models, incompleteness
 from organs.registry.catalog.queries.relatives import kin_of
 from organs.registry.catalog.search import (
     BASES_MAX,
@@ -450,10 +452,22 @@ def _note_words(session: Session, words: Sequence[str], notes: list[str]) -> Non
     matches = select(Model.id).where(Model.state == "visible", Model.id.in_(models_with_words(words)))
     if session.scalar(matches.limit(1)) is not None:
         return
+    incomplete = [str(error) for error in incomplete_models(session) if set(words) <= set(folded_words(error.name))]
+    if incomplete:
+        notes += incomplete[:NOTES_MAX]
+        return
     slots = session.scalars(select(Facet.slot).where(_is_counted()).distinct().limit(NAMES_MAX))
     slot = max((slot for slot in slots if set(folded_words(slot)) <= set(words)), key=len, default=None)
     hint = f"; to search for organs in this slot, write slot:{slot}" if slot else ""
     notes.append(f"no model has the words {' '.join(words)[:NEAREST_MAX_LENGTH]}{hint}")
+
+
+def _incomplete_note(session: Session, value: str) -> str | None:
+    """Return the sentence about the incomplete model with the name `value`; None if there is none."""
+    with suppress(BadName):
+        model = incomplete_model(session, parse_model_name(value))
+        return None if model is None else str(incompleteness(session, model))
+    return None
 
 
 def _is_counted() -> ColumnElement[bool]:
@@ -472,7 +486,8 @@ def _name_condition(session: Session, choice: Choice, notes: list[str]) -> Colum
         if condition is not None:
             conditions.append(condition)
         if not exists and not choice.negated and len(notes) < NOTES_MAX:
-            notes.append(_missing_note("model", value, _model_names(session)))
+            missing = _incomplete_note(session, value) or _missing_note("model", value, _model_names(session))
+            notes.append(missing)
     condition = or_(*conditions) if conditions else Model.id < 0
     return not_(condition) if choice.negated else condition
 
@@ -494,7 +509,8 @@ def _bases(session: Session, choice: Choice, notes: list[str]) -> list[Base]:
 
 
 def _missing_model_note(session: Session, choice: Choice, value: str) -> str:
-    return f"no model here is called {value}" + _nearest_hint(choice.field, value, _model_names(session))
+    missing = f"no model here is called {value}" + _nearest_hint(choice.field, value, _model_names(session))
+    return _incomplete_note(session, value) or missing
 
 
 def _newest_models(session: Session, value: str) -> list[int]:

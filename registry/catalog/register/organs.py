@@ -93,7 +93,7 @@ def end_ingest(
 
 
 def detach_ingests(session: Session, model_id: int) -> None:
-    """Make the ingests of the shards of a model independent of it: another ingest has the report of the whole model."""
+    """Make the ingests of the stored shards of a model independent of it: the ingest of the last shard registers it."""
     session.execute(update(Ingest).where(Ingest.model_id == model_id).values(model_id=None))
 
 
