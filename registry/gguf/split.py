@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from organs.registry.errors import BadSplit, NotAssemblable
 from organs.registry.gguf.header import ByteSource, Header, TensorSpec, padded
@@ -71,45 +72,63 @@ def check_shards(name: str, shards: Sequence[tuple[str, Header]]) -> SplitOrder:
 
     Raises BadSplit with the first difference of each file that does not fit those before it.
     """
+    fitting: dict[int, _Stated] = {}
     places: dict[int, int] = {}
     tensors: dict[str, str] = {}
     reasons = []
     for index, (file, header) in enumerate(shards):
-        others = [shards[place] for place in places.values()]
+        stated = _Stated.by(file, header)
+        difference = stated.difference_from(fitting)
         repeated = next((tensor.name for tensor in header.tensors if tensor.name in tensors), None)
-        difference = _difference(header, others)
         if difference is None and repeated is not None:
             difference = f"has the tensor {repeated}, as {tensors[repeated]} has"
         if difference is not None:
             reasons.append(f"{file} {difference}")
             continue
-        places[header.integer(SPLIT_NUMBER_KEY) or 0] = index
+        fitting[stated.number or 0] = stated
+        places[stated.number or 0] = index
         tensors |= dict.fromkeys((tensor.name for tensor in header.tensors), file)
-    last, header = shards[-1]
-    count, announced = header.integer(SPLIT_COUNT_KEY) or 0, header.integer(SPLIT_TENSORS_KEY) or len(tensors)
+    count, announced = stated.count or 0, stated.tensors or len(tensors)
     if not reasons and (len(tensors) > announced or (len(places) == count and len(tensors) < announced)):
-        reasons.append(f"{last} announces {announced} tensors, but with it there are {len(tensors)}")
+        reasons.append(f"{stated.file} announces {announced} tensors, but with it there are {len(tensors)}")
     if reasons:
         raise BadSplit(name, _bounded(reasons), "not shards of one model")
     return SplitOrder(count, tuple((number, places[number]) for number in sorted(places)))
 
 
-def _difference(header: Header, others: Sequence[tuple[str, Header]]) -> str | None:
-    """Return the first difference of a shard from the `others` of its set, as the end of a sentence."""
-    number, count = header.integer(SPLIT_NUMBER_KEY), header.integer(SPLIT_COUNT_KEY)
-    if number is None or count is None:
-        return f"is not a shard: its header has no {SPLIT_NUMBER_KEY} and {SPLIT_COUNT_KEY}"
-    if not 0 <= number < count:
-        return f"says that it is number {number} of {count}, counted from 0"
-    for file, other in others:
-        for key in (SPLIT_COUNT_KEY, SPLIT_TENSORS_KEY):
-            if header.integer(key) != other.integer(key):
-                return f"says {header.integer(key)} for {key}, but {file} says {other.integer(key)}"
-        if None not in (header.architecture, other.architecture) and header.architecture != other.architecture:
-            return f"is of the architecture {header.architecture}, but {file} of {other.architecture}"
-        if number == other.integer(SPLIT_NUMBER_KEY):
-            return f"repeats shard {number + 1}, but is another file than {file}"
-    return None
+@dataclass(frozen=True, slots=True)
+class _Stated:
+    """What the header of a shard says about its set."""
+
+    file: str
+    number: int | None
+    count: int | None
+    tensors: int | None
+    architecture: str | None
+
+    @classmethod
+    def by(cls, file: str, header: Header) -> Self:
+        number, count, tensors = map(header.integer, (SPLIT_NUMBER_KEY, SPLIT_COUNT_KEY, SPLIT_TENSORS_KEY))
+        return cls(file, number, count, tensors, header.architecture)
+
+    def difference_from(self, others: Mapping[int, _Stated]) -> str | None:
+        """Return the first difference from the `others` of the set, by number, as the end of a sentence."""
+        if self.number is None or self.count is None:
+            return f"is not a shard: its header has no {SPLIT_NUMBER_KEY} and {SPLIT_COUNT_KEY}"
+        if not 0 <= self.number < self.count:
+            return f"says that it is number {self.number} of {self.count}, counted from 0"
+        for other in others.values():
+            for key, own, value in (
+                (SPLIT_COUNT_KEY, self.count, other.count),
+                (SPLIT_TENSORS_KEY, self.tensors, other.tensors),
+            ):
+                if own != value:
+                    return f"says {own} for {key}, but {other.file} says {value}"
+            if None not in (self.architecture, other.architecture) and self.architecture != other.architecture:
+                return f"is of the architecture {self.architecture}, but {other.file} of {other.architecture}"
+        if self.number in others:
+            return f"repeats shard {self.number + 1}, but is another file than {others[self.number].file}"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
