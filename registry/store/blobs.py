@@ -98,7 +98,10 @@ class BlobAddress(Protocol):
 
     @property
     def parts(self) -> Sequence[BlobAddress]:
-        """The parts of a stack in order; empty for other blobs. A part is never a stack."""
+        """The blobs whose plain bytes in this order are those of a stack; empty if it is not a stack.
+
+        A part has stored bytes of its own: it is never a stack.
+        """
         ...
 
 
@@ -191,9 +194,9 @@ class _Look:
 class SecondLooks:
     """Reads blobs again that are set aside; safe for threads.
 
-    Blobs are read one after another, and the same file at most once in LOOK_AGAIN_SECONDS. So repeated requests for a
-    faulty blob do not keep the disk busy. Until then the last result is used. This is safe, because every chunk is
-    checked at every read.
+    Files are read one after another, and each at most once in LOOK_AGAIN_SECONDS, unless it was written. So repeated
+    requests for a faulty blob do not keep the disk busy. Until then the last result is used. This is safe, because
+    every chunk is checked at every read. Inline blobs and stacks are read at each call.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -207,7 +210,7 @@ class SecondLooks:
         Raises CorruptBlob if they differ.
         """
         version = reader.version
-        if version is None:  # inline: at most 64 KiB, in memory already; or a stack, whose parts have versions
+        if version is None:  # inline, or a stack
             reader.verify()
             return True
         if not self._lock.acquire(timeout=LOOK_WAIT_SECONDS):

@@ -52,11 +52,6 @@ def ranked_experts(
     return _in_order(session, narrowed, query.sort, after, limit), []
 
 
-def finds_experts(narrowed: Narrowed) -> bool:
-    """Return whether the results of a resolved query are experts."""
-    return any(term.field == EXPERT for term in narrowed.numbers)
-
-
 def driver_of_experts(session: Session, narrowed: Narrowed) -> str | None:
     """Return the index that narrows the experts most, if it leaves few enough to sort; else None."""
     filters: dict[str, list[ColumnElement[bool]]] = {}
