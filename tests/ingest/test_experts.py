@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 from sqlalchemy import select, update
 
@@ -13,12 +15,15 @@ from organs.registry.assembly import place_file, plan_organ, plan_shards
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import blobs_by_digest, organ_detail
 from organs.registry.catalog.register.models import remove_model
-from organs.registry.catalog.tables import Blob, Expert, Model, Organ, Placement
+from organs.registry.catalog.tables import Blob, BlobPart, Expert, InlineBlob, Model, Organ, Placement
 from organs.registry.digest import Digest
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
+from organs.registry.store import BlobStore
+from organs.registry.store.files import Files
 from organs.registry.upkeep import Share, sweep, verify
+from tests.faults.failing import blob_rows, flip_bit
 from tests.gguf_files import file_bytes
 from tests.small_models import (
     EXPERTS,
@@ -122,6 +127,59 @@ def test_verify_reads_stacks_and_names_the_expert_of_a_damaged_blob(registry: Lo
     faults = verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults
     assert [fault.digest for fault in faults] == [digest]
     assert faults[0].needed_by == (f"local/Mixture@1: {STACK}, expert 3",)
+
+
+class _CountingFiles(Files):
+    """A disk that counts how often each file is opened."""
+
+    def __init__(self) -> None:
+        self.opened: Counter[str] = Counter()
+
+    def open_to_read(self, path: Path) -> int:
+        self.opened[path.name] += 1
+        return super().open_to_read(path)
+
+
+def test_verify_reads_the_file_of_each_expert_once(registry: LocalRegistry, tmp_path: Path) -> None:
+    spec = TensorSpec(STACK, (256, 160, 4), dtype_by_name("F16"))  # experts of 80 KiB, each in a file of its own
+    stacks = [(spec, np.random.default_rng(1).bytes(spec.size_bytes))]
+    ingest_file(registry, _write(tmp_path, "Large", file_bytes(block_metadata(), stacks)))
+    files = _CountingFiles()
+    report = verify(registry.catalog, BlobStore(registry.settings.blobs, files), read_data=Share(1, 1))
+    assert list(files.opened.values()) == [1] * 4
+    assert report.read_bytes == sum(row.size_bytes for row in blob_rows(registry))
+
+
+def test_shares_read_each_expert_once_and_one_of_them_finds_a_damaged_one(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    ingest_file(registry, _write(tmp_path, "Mixture", expert_model()))
+    rows = blob_rows(registry)
+    shares = [Share(number, 7) for number in range(1, 8)]
+    reports = [verify(registry.catalog, registry.blobs, read_data=share) for share in shares]
+    assert sum(report.read_bytes for report in reports) == sum(row.size_bytes for row in rows)
+    digest = _experts(registry, "local/Mixture")[3][1]
+    (row,) = (row for row in rows if row.digest == digest)
+    assert row.inline is not None
+    with registry.catalog.writing() as session:
+        damaged = flip_bit(row.inline, 8 * len(row.inline) - 1)
+        session.execute(update(InlineBlob).where(InlineBlob.blob_id == row.id).values(stored=damaged))
+    reports = [verify(registry.catalog, registry.blobs, read_data=share) for share in shares]
+    assert [[fault.digest for fault in report.faults] for report in reports].count([digest]) == 1
+    assert sum(len(report.faults) for report in reports) == 1
+    whole = sum(row.size_bytes for row in rows)
+    assert sum(report.read_bytes for report in reports) == whole - row.size_bytes
+
+
+def test_verify_finds_a_stack_whose_parts_are_in_another_order(registry: LocalRegistry, tmp_path: Path) -> None:
+    ingest_file(registry, _write(tmp_path, "Mixture", expert_model()))
+    digest = hashlib.sha256(expert_stack(STACK)[1]).hexdigest()
+    parts = update(BlobPart).where(BlobPart.blob_id == select(Blob.id).where(Blob.digest == digest).scalar_subquery())
+    with registry.catalog.writing() as session:
+        for position, other in ((0, 100), (1, 0), (100, 1)):
+            session.execute(parts.where(BlobPart.position == position).values(position=other))
+    faults = verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults
+    assert [(fault.digest, fault.needed_by) for fault in faults] == [(digest, (f"local/Mixture@1: {STACK}",))]
 
 
 def test_the_experts_of_a_model_that_was_registered_before_they_were_recorded_are_added(
