@@ -6,12 +6,14 @@ import hashlib
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from sqlalchemy import select, update
 
 from organs.registry.assembly import place_file, plan_organ, plan_shards
+from organs.registry.catalog.queries.experts import ModelExpert, model_experts
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import blobs_by_digest, organ_detail
 from organs.registry.catalog.register.models import remove_model
@@ -20,6 +22,7 @@ from organs.registry.digest import Digest
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
+from organs.registry.relatives import comparison
 from organs.registry.store import BlobStore
 from organs.registry.store.files import Files
 from organs.registry.upkeep import Share, sweep, verify
@@ -108,6 +111,25 @@ def test_a_model_with_two_other_experts_stores_only_these(registry: LocalRegistr
     assert [number for (number, digest, _), (_, other, _) in pairs if digest != other] == [2, 5]
     (back,) = assemble_model(registry, "local/Edited", tmp_path / "out")
     assert back.read_bytes() == (tmp_path / "Edited.gguf").read_bytes()
+
+
+def test_a_comparison_has_few_stacks_in_memory(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingest_file(registry, _write(tmp_path, "Mixture", expert_model(blocks=10)))
+    ingest_file(registry, _write(tmp_path, "Edited", expert_model("Edited", blocks=10, changed={2: 50, 5: 51})))
+    loaded: list[int] = []
+
+    def counted(*arguments: Any) -> list[ModelExpert]:
+        experts = model_experts(*arguments)
+        loaded.append(len(experts))
+        return experts
+
+    monkeypatch.setattr(comparison, "model_experts", counted)
+    stacks = registry.compare("local/Mixture", "local/Edited").stacks
+    assert [[expert.expert for expert in stack.changed] for stack in stacks] == [[2, 5]] * 20
+    assert sum(loaded) == 2 * 20 * EXPERTS
+    assert max(loaded) <= comparison.STACKS_IN_MEMORY * EXPERTS
 
 
 def test_ingesting_it_again_adds_no_row(registry: LocalRegistry, tmp_path: Path) -> None:
