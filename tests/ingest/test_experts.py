@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import numpy as np
 import pytest
 from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 
 from organs.registry.assembly import place_file, plan_organ, plan_shards
 from organs.registry.catalog.queries.experts import ModelExpert, model_experts
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import blobs_by_digest, organ_detail
+from organs.registry.catalog.register import models
 from organs.registry.catalog.register.models import remove_model
+from organs.registry.catalog.register.organs import insert_experts
 from organs.registry.catalog.tables import Blob, BlobPart, Expert, InlineBlob, Model, Organ, Placement
 from organs.registry.digest import Digest
 from organs.registry.gguf import TensorSpec, dtype_by_name
@@ -33,6 +40,7 @@ from tests.small_models import (
     assemble_model,
     assert_round_trip,
     block_metadata,
+    block_tensors,
     expert_model,
     expert_stack,
     ingest_file,
@@ -130,6 +138,31 @@ def test_a_comparison_has_few_stacks_in_memory(
     assert [[expert.expert for expert in stack.changed] for stack in stacks] == [[2, 5]] * 20
     assert sum(loaded) == 2 * 20 * EXPERTS
     assert max(loaded) <= comparison.STACKS_IN_MEMORY * EXPERTS
+
+
+def test_two_ingests_of_models_that_share_experts_in_opposite_orders_both_finish(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingest_file(registry, _write(tmp_path, "First", expert_model("First", seed=9)))  # adds their facets
+    meeting = Barrier(2)
+
+    def meet(session: Session, model: Model, measured: Any) -> int:
+        with suppress(BrokenBarrierError):  # if the database has one writer at a time
+            meeting.wait(0.5)
+        return insert_experts(session, model, measured)
+
+    monkeypatch.setattr(models, "insert_experts", meet)
+    names = [f"blk.{block}.ffn_{slot}_exps.weight" for block in range(4) for slot in ("gate", "up")]
+    paths = []
+    for number, name in enumerate(("Forward", "Backward")):
+        stacks = [expert_stack(stack, changed={0: 50 + number}) for stack in names[:: 1 - 2 * number]]
+        data = file_bytes(block_metadata(name), [*block_tensors(seed=number), *stacks])
+        paths.append(_write(tmp_path, name, data))
+    with ThreadPoolExecutor(2) as pool:
+        reports = list(pool.map(partial(ingest_file, registry), paths))
+    assert [report.model for report in reports] == ["local/Forward@1", "local/Backward@1"]
+    assert len(registry.search("expert>=0", limit=200)) == (2 * len(names) + 4) * EXPERTS
+    assert not verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults
 
 
 def test_ingesting_it_again_adds_no_row(registry: LocalRegistry, tmp_path: Path) -> None:
