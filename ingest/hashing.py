@@ -136,36 +136,22 @@ class FileDigests:
     header: Digest
 
 
-class _StackHash:
-    """The hash of the current stack, and its experts so far."""
-
-    def __init__(self) -> None:
-        self._begin()
-
-    def _begin(self) -> None:
-        self.digest = hashlib.sha256()
-        self.experts: list[tuple[Digest, int]] = []
-        """The digest of each expert, and its number of NaN and infinite values."""
-
-    def finish(self, piece: Piece) -> HashedPiece:
-        """Return the stack `piece`, and begin the next one."""
-        assert len(self.experts) == piece.experts
-        parts, nonfinite = zip(*self.experts, strict=True)
-        hashed = HashedPiece(piece, Digest(self.digest.hexdigest()), (), nonfinite=sum(nonfinite), parts=parts)
-        self._begin()
-        return hashed
-
-
 class FilePass:
-    """Reads a file once from front to back and hashes it."""
+    """Reads a file once from front to back and hashes it.
+
+    The reader's thread hashes the pieces. Another thread hashes the file and its stacks of experts, because their bytes
+    are also hashed as pieces.
+    """
 
     def __init__(self, file: DissectedFile, pool: BufferPool, stages: Stages, cancelled: threading.Event) -> None:
         self._file = file
         self._pool = pool
         self._stages = stages
         self._cancelled = cancelled
-        self._to_hash: queue.SimpleQueue[tuple[int, SharedBuffer] | None] = queue.SimpleQueue()
+        self._to_hash: queue.Queue[tuple[int, SharedBuffer, bool] | None] = queue.Queue()
+        """Offsets and bytes, and whether they belong to a stack."""
         self._file_digest, self._header_digest = hashlib.sha256(), hashlib.sha256()
+        self._stack_digest = hashlib.sha256()
         self._hasher = threading.Thread(target=self._hash_file, name="file-hash", daemon=True)
         self._hasher_failed: BaseException | None = None
 
@@ -177,13 +163,17 @@ class FilePass:
         self._hasher.start()
         try:
             position = 0
-            stack = _StackHash()
+            experts: list[HashedPiece] = []
             for piece in pieces:
                 if piece.experts:
-                    emit(stack.finish(piece))
+                    emit(self._finish_stack(piece, experts))
+                    experts = []
                     continue
                 self._pass_over(position, piece.span.offset)
-                emit(self._hash_piece(piece, stack if piece.is_expert else None))
+                hashed = self._hash_piece(piece)
+                if piece.is_expert:
+                    experts.append(hashed)
+                emit(hashed)
                 position = piece.span.end
             self._pass_over(position, self._file.header.file_size_bytes)
         finally:
@@ -200,17 +190,22 @@ class FilePass:
             self._read(begin, size).release()
             begin += size
 
-    def _hash_piece(self, piece: Piece, stack: _StackHash | None) -> HashedPiece:
+    def _finish_stack(self, piece: Piece, experts: Sequence[HashedPiece]) -> HashedPiece:
+        assert len(experts) == piece.experts
+        self._to_hash.join()
+        digest, self._stack_digest = Digest(self._stack_digest.hexdigest()), hashlib.sha256()
+        parts = tuple(expert.digest for expert in experts)
+        return HashedPiece(piece, digest, (), nonfinite=sum(expert.nonfinite for expert in experts), parts=parts)
+
+    def _hash_piece(self, piece: Piece) -> HashedPiece:
         digest = hashlib.sha256()
         checksums, buffers, nonfinite = [], [], 0
         chunk_bytes = piece.codec.chunk_bytes
         keeps_chunks = piece.span.size_bytes <= HELD_CHUNKS_MAX * chunk_bytes
         for begin in range(piece.span.offset, piece.span.end, chunk_bytes):
-            buffer = self._read(begin, min(chunk_bytes, piece.span.end - begin))
+            buffer = self._read(begin, min(chunk_bytes, piece.span.end - begin), in_stack=piece.is_expert)
             with self._stages.timed("hash organs", len(buffer.data)):
                 digest.update(buffer.data)
-                if stack is not None:
-                    stack.digest.update(buffer.data)
                 checksums.append(xxhash.xxh3_64_intdigest(buffer.data))
             if piece.tensor is not None:
                 with self._stages.timed("count non-finite", len(buffer.data)):
@@ -219,34 +214,35 @@ class FilePass:
                 buffers.append(buffer)
             else:
                 buffer.release()
-        hashed = HashedPiece(piece, Digest(digest.hexdigest()), tuple(checksums), tuple(buffers), nonfinite)
-        if stack is not None:
-            stack.experts.append((hashed.digest, nonfinite))
-        return hashed
+        return HashedPiece(piece, Digest(digest.hexdigest()), tuple(checksums), tuple(buffers), nonfinite)
 
-    def _read(self, offset: int, size: int) -> SharedBuffer:
-        """Return the next bytes, and add them to the file's hash."""
+    def _read(self, offset: int, size: int, *, in_stack: bool = False) -> SharedBuffer:
+        """Return the next bytes, and add them to the hashes of the other thread."""
         if self._cancelled.is_set():
             raise Cancelled
         buffer = self._pool.get(size)
         with self._stages.timed("read", size):
             self._file.source.read_into(buffer.data, offset)
         buffer.hold()
-        self._to_hash.put((offset, buffer))
+        self._to_hash.put((offset, buffer, in_stack))
         return buffer
 
     def _hash_file(self) -> None:
         while (item := self._to_hash.get()) is not None:
-            offset, buffer = item
+            offset, buffer, in_stack = item
             try:
-                self._hash(offset, buffer.data)
+                self._hash(offset, buffer.data, in_stack)
             except BaseException as error:  # noqa: BLE001  # the reader's thread raises it
                 self._hasher_failed = error
             buffer.release()  # also after an error: the reader may be waiting for the buffer
+            self._to_hash.task_done()
 
-    def _hash(self, offset: int, data: memoryview) -> None:
+    def _hash(self, offset: int, data: memoryview, in_stack: bool) -> None:
         with self._stages.timed("hash file", len(data)):
             self._file_digest.update(data)
+        if in_stack:
+            with self._stages.timed("hash stacks", len(data)):
+                self._stack_digest.update(data)
         header_end = self._file.header.end
         if offset < header_end:
             self._header_digest.update(data[: header_end - offset])

@@ -53,7 +53,6 @@ from organs.registry.catalog.register.models import (
     add_shard,
     complete_model,
     existing_model,
-    lock_shards,
     register_model,
     remove_model,
     show_model,
@@ -523,7 +522,6 @@ class _ShardIngest:
             file.source.check_unchanged()
             record = model_record(intake.name, [file], gathered)
             with self._registry.catalog.writing() as session:
-                lock_shards(session, record.contributor)
                 registered = self._register(session, file, record, stages)
                 report = own = _report(registered, len(record.placements), [file], gathered, stages)
                 if registered.model.state == "incomplete":

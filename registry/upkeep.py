@@ -27,6 +27,7 @@ from organs.registry.catalog.queries.organs import (
     names_of_blob,
     oldest_living_ingest,
     partly_measured_organs,
+    stacks_after,
     uncounted_organs,
     unneeded_blobs,
 )
@@ -127,26 +128,28 @@ def verify(
 ) -> VerifyReport:
     """Compare rows with stored bytes; with `read_data`, read that share of the plain bytes and hash it again.
 
-    Blobs that were set aside before are always read and hashed. With `repair`, those whose bytes are right again are
-    taken back, and blobs whose bytes are wrong or missing are set aside: they are read again before they are used, and
-    an ingest of the same bytes stores them again. `repair` also corrects wrong running totals. With both options, NaN
-    and infinite values are counted in the organs where their number is unknown. A blob that could not be read for
-    another reason is reported, but not set aside, because the reason may be temporary.
+    Parts of stacks are read with their stacks, in the shares of these. Blobs that were set aside before are always read
+    and hashed. With `repair`, those whose bytes are right again are taken back, and blobs whose bytes are wrong or
+    missing are set aside: they are read again before they are used, and an ingest of the same bytes stores them again.
+    `repair` also corrects wrong running totals. With both options, NaN and infinite values are counted in the organs
+    where their number is unknown. A blob that could not be read for another reason is reported, but not set aside,
+    because the reason may be temporary.
     """
     report = VerifyReport()
+    checks = _Checks(blobs, read_data, report, progress or (lambda _size_bytes: None))
     suspects, recovered = [], []
     for row in all_blobs(catalog):
         report.blobs += not row.parts  # the bytes of a stack are those of its parts
-        if _check(blobs, row, read_data, report) is not None:
+        if checks.fault_of(row) is not None:
             suspects.append(row)
         elif row.is_set_aside:
             recovered.append(row)
-        if progress is not None and not row.parts:
-            progress(row.size_bytes)
+        if not row.parts and row.id not in checks.read:
+            checks.progress(row.size_bytes)
     with catalog.reading() as session:
         named = known_files(session)
     report.orphans = sum(1 for stray in blobs.folder.walk() if stray.file is None or stray.file not in named)
-    faulty = _confirm_faults(catalog, blobs, suspects, read_data, report)
+    faulty = _confirm_faults(catalog, checks, suspects)
     report.recovered = [row.digest for row in recovered]
     if repair and faulty:
         report.quarantined = set_aside(catalog, faulty)
@@ -205,22 +208,67 @@ def take_back(catalog: Catalog, blob: BlobAddress) -> None:
 
 
 def all_blobs(catalog: Catalog) -> Iterator[BlobRow]:
-    """Yield all rows in the order of digests. Each page has its own session: a long session would delay cleanup of the
-    database.
+    """Yield the rows of all stacks, then all others, in the order of digests.
+
+    Each page has its own session: a long session would delay cleanup of the database.
     """
-    after = ""
-    while True:
-        with catalog.reading() as session:
-            page = blobs_after(session, after)
-        yield from page
-        if not page:
-            return
-        after = page[-1].digest
+    for rows_after in (stacks_after, blobs_after):
+        after: str | None = ""
+        while after is not None:
+            with catalog.reading() as session:
+                page = rows_after(session, after)
+            yield from page
+            after = page[-1].digest if page else None
 
 
-def _confirm_faults(
-    catalog: Catalog, blobs: BlobStore, suspects: Iterable[BlobRow], read_data: Share | None, report: VerifyReport
-) -> list[BlobRow]:
+@dataclass(slots=True)
+class _Checks:
+    """Checks blobs, and counts the bytes that it reads."""
+
+    blobs: BlobStore
+    read_data: Share | None
+    report: VerifyReport
+    progress: Progress
+    read: set[int] = field(default_factory=set)
+    """The ids of sound blobs that were read, alone or as parts of a stack."""
+    due: dict[int, bool] = field(default_factory=dict)
+    """Whether the share has a stack with a part, by the id of the part."""
+
+    def fault_of(self, row: BlobRow) -> StoreError | None:
+        """Return the fault of a blob, or None for a sound blob. A blob that is set aside is always read completely.
+
+        The blob is not opened by `BlobStore.open`, which would take it back.
+        """
+        if row.id in self.read:
+            return None
+        is_due = self._is_due(row)
+        try:
+            with self.blobs.reader(row) as reader:
+                if is_due or row.is_set_aside:
+                    reader.verify()
+                    self._count(row.parts or (row,))
+        except StoreError as error:
+            # A faulty part of a stack is reported as a blob of its own.
+            is_own = not row.parts or (isinstance(error, CorruptBlob) and error.where == row.digest)
+            return error if is_own else None
+        return None
+
+    def _is_due(self, row: BlobRow) -> bool:
+        if self.read_data is None:
+            return False
+        is_due = self.due.get(row.id, self.read_data.takes(row.digest))
+        self.due.update((part.id, is_due or self.due.get(part.id, False)) for part in row.parts)
+        return is_due
+
+    def _count(self, blobs: Iterable[BlobRow]) -> None:
+        for blob in blobs:
+            if blob.id not in self.read:
+                self.read.add(blob.id)
+                self.report.read_bytes += blob.size_bytes
+                self.progress(blob.size_bytes)
+
+
+def _confirm_faults(catalog: Catalog, checks: _Checks, suspects: Iterable[BlobRow]) -> list[BlobRow]:
     """Check the `suspects` again with their present rows, and report faults; return those with wrong or missing bytes.
 
     Rows are read again because a sweep may have removed a suspect, or an ingest may have stored its bytes again.
@@ -229,9 +277,9 @@ def _confirm_faults(
     with catalog.reading() as session:
         current = blobs_by_digest(session, [row.digest for row in suspects])
         for row in current.values():
-            error = _check(blobs, row, read_data, report)
+            error = checks.fault_of(row)
             if error is not None:
-                report.faults.append(Fault(row.digest, str(error), tuple(names_of_blob(session, row.id))))
+                checks.report.faults.append(Fault(row.digest, str(error), tuple(names_of_blob(session, row.id))))
             if isinstance(error, CorruptBlob | MissingBlob):
                 faulty.append(row)
     return faulty
@@ -310,23 +358,6 @@ def _miscounted(catalog: Catalog, repair: bool) -> dict[str, tuple[int, int]]:
         return wrong
     with catalog.writing() as session:  # totals are counted again, now that no other process can write
         return repair_totals(session)
-
-
-def _check(blobs: BlobStore, row: BlobRow, read_data: Share | None, report: VerifyReport) -> StoreError | None:
-    """Return the fault of a blob, or None for a sound blob. A blob that is set aside is always read completely.
-
-    The blob is not opened by `BlobStore.open`, which would take it back.
-    """
-    try:
-        with blobs.reader(row) as reader:
-            if row.is_set_aside or (read_data is not None and read_data.takes(row.digest)):
-                reader.verify()
-                report.read_bytes += 0 if row.parts else row.size_bytes
-    except StoreError as error:
-        # A faulty part of a stack is reported as a blob of its own.
-        is_own = not row.parts or (isinstance(error, CorruptBlob) and error.where == row.digest)
-        return error if is_own else None
-    return None
 
 
 def _doomed(catalog: Catalog) -> list[tuple[int, int]]:

@@ -124,8 +124,8 @@ def compute_organ(
 ) -> ComputedOrgan:
     """Compute an organ from the blobs `rows` of its ingredients, and store it; a stack is stored as its experts.
 
-    `stored` returns which of some digests need not be stored. Raises BadOrgan with the tensor's name, StoreError; then
-    nothing is stored.
+    `stored` returns which of the given digests need not be stored. No rows are written. Raises BadOrgan with the
+    tensor's name, StoreError; experts that were stored before an error have files without rows, which a sweep removes.
     """
     with ExitStack() as opened, threadpool_limits(1, "blas"):
         pieces = _computed_pieces(store, computation, rows, opened)

@@ -228,21 +228,17 @@ MEASURED_FIELDS = ("type", "slot", "block", "tower", "dtype", "size", "theta", "
 
 _BLOCKS = re.compile(rf"([0-9]{{1,{BLOCK_DIGITS_MAX}}})(?:\s*-\s*([0-9]{{1,{BLOCK_DIGITS_MAX}}}))?")
 _SLOT = re.compile(r"[^\s\"?\[\],\x80-\U0010ffff]+")
-_BLOCKS_DUE = "a block such as 3, a range such as 2-5, or a list of these"
-_EXPERTS_DUE = "an expert such as 3, a range such as 2-5, or a list of these"
 
 
 def read_selection(members: Mapping[str, Entry]) -> Selection:
     """Return the selection by `type`, `slot`, `blocks` and `experts` of a step."""
     types = [_type(entry) for entry in _choices(members, "type", f"one of {', '.join(GRAFTED_TYPES)}")]
     slots = [_slot(entry) for entry in _choices(members, "slot", "a slot, or a list of slots")]
-    blocks = [_range(entry, _BLOCKS_DUE) for entry in _choices(members, "blocks", _BLOCKS_DUE)]
-    experts = [_range(entry, _EXPERTS_DUE) for entry in _choices(members, "experts", _EXPERTS_DUE)]
     return Selection(
         types=tuple(dict.fromkeys(word for word in types if word is not None)),
         slots=tuple(dict.fromkeys(word for word in slots if word is not None)),
-        blocks=tuple(dict.fromkeys(block for block in blocks if block is not None)),
-        experts=tuple(dict.fromkeys(expert for expert in experts if expert is not None)),
+        blocks=_ranges(members, "blocks", "a", "block"),
+        experts=_ranges(members, "experts", "an", "expert"),
     )
 
 
@@ -330,7 +326,13 @@ def _slot(entry: Entry) -> str | None:
     return None
 
 
-def _range(entry: Entry, due: str) -> BlockRange | None:
+def _ranges(members: Mapping[str, Entry], key: str, article: str, noun: str) -> tuple[BlockRange, ...]:
+    due = f"{article} {noun} such as 3, a range such as 2-5, or a list of these"
+    ranges = [_range(entry, article, noun, due) for entry in _choices(members, key, due)]
+    return tuple(dict.fromkeys(numbers for numbers in ranges if numbers is not None))
+
+
+def _range(entry: Entry, article: str, noun: str, due: str) -> BlockRange | None:
     value = entry.whole()
     if value is not None and 0 <= value < 10**BLOCK_DIGITS_MAX:
         return (value, value)
@@ -339,11 +341,11 @@ def _range(entry: Entry, due: str) -> BlockRange | None:
         return None
     match = _BLOCKS.fullmatch(word.replace("–", "-"))
     if match is None:
-        entry.refuse(f"{quoted(word)} is not {' '.join(due.split()[:2])}: write {due}")
+        entry.refuse(f"{quoted(word)} is not {article} {noun}: write {due}")
         return None
     first, last = int(match[1]), int(match[2] or match[1])
     if first > last:
-        entry.refuse(f"a range goes from the first {due.split()[1]} to the last: {last}-{first}")
+        entry.refuse(f"a range goes from the first {noun} to the last: {last}-{first}")
         return None
     return (first, last)
 

@@ -11,6 +11,7 @@ from msgspec import structs
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import Slot
+from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.experts import ModelExpert, model_experts
 from organs.registry.catalog.queries.models import facts_of, metadata_of
 from organs.registry.catalog.queries.relatives import ComparablePlacement, comparable_organs, organ_digests
@@ -40,6 +41,8 @@ from organs.registry.lineage import (
 
 EXPERTS_LISTED_MAX = 1000
 """The most experts that a comparison lists; it counts all that differ."""
+STACKS_IN_MEMORY = 8
+"""Stacks of each model whose experts are loaded together. A stack has up to some thousand, with fingerprints."""
 STACK_DIMENSIONS = 3
 PAGE_TENSORS_MAX = 10_000
 """Tensors of a model that a page or an answer lists or compares. Usual models have a few thousand."""
@@ -95,25 +98,32 @@ def _compare_stacks(
         and slot in seconds
         and seconds[slot].organ.identity != placed.organ.identity
     ]
-    if not places:
-        return
-    own, other = (_experts_by_place(session, model_id, places) for model_id in (first[0], second[0]))
     listed = 0
-    for place in places:
-        if place in own and place in other and len(own[place]) == len(other[place]):
-            pairs = [pair for pair in zip(own[place], other[place], strict=True) if pair[0].digest != pair[1].digest]
-            changed = tuple(_compare_experts(pairs[: EXPERTS_LISTED_MAX - listed]))
-            listed += len(changed)
-            tower, block, slot = place
-            yield ComparedStack(
-                name=firsts[place].name,
-                tower=tower,
-                block=block,
-                slot=slot,
-                experts=len(own[place]),
-                differ=len(pairs),
-                changed=changed,
-            )
+    for place, own, other in _pairs_of_stacks(session, first[0], second[0], places):
+        pairs = [pair for pair in zip(own, other, strict=True) if pair[0].digest != pair[1].digest]
+        changed = tuple(_compare_experts(pairs[: EXPERTS_LISTED_MAX - listed]))
+        listed += len(changed)
+        tower, block, slot = place
+        yield ComparedStack(
+            name=firsts[place].name,
+            tower=tower,
+            block=block,
+            slot=slot,
+            experts=len(own),
+            differ=len(pairs),
+            changed=changed,
+        )
+
+
+def _pairs_of_stacks(
+    session: Session, first_id: int, second_id: int, places: Sequence[Slot]
+) -> Iterator[tuple[Slot, Sequence[ModelExpert], Sequence[ModelExpert]]]:
+    """Yield the experts of two models at each place where both have equally many."""
+    for batch in batches(places, STACKS_IN_MEMORY):
+        own, other = (_experts_by_place(session, model_id, batch) for model_id in (first_id, second_id))
+        for place in batch:
+            if place in own and place in other and len(own[place]) == len(other[place]):
+                yield place, own[place], other[place]
 
 
 def _experts_by_place(session: Session, model_id: int, places: Sequence[Slot]) -> dict[Slot, list[ModelExpert]]:

@@ -16,7 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -98,7 +98,10 @@ class BlobAddress(Protocol):
 
     @property
     def parts(self) -> Sequence[BlobAddress]:
-        """The parts of a stack in order; empty for other blobs. A part is never a stack."""
+        """The blobs whose plain bytes in this order are those of a stack; empty if it is not a stack.
+
+        A part has stored bytes of its own: it is never a stack.
+        """
         ...
 
 
@@ -191,9 +194,9 @@ class _Look:
 class SecondLooks:
     """Reads blobs again that are set aside; safe for threads.
 
-    Blobs are read one after another, and the same file at most once in LOOK_AGAIN_SECONDS. So repeated requests for a
-    faulty blob do not keep the disk busy. Until then the last result is used. This is safe, because every chunk is
-    checked at every read.
+    Files are read one after another, and each at most once in LOOK_AGAIN_SECONDS, unless it was written. So repeated
+    requests for a faulty blob do not keep the disk busy. Until then the last result is used. This is safe, because
+    every chunk is checked at every read. Inline blobs and stacks are read at each call.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -207,7 +210,7 @@ class SecondLooks:
         Raises CorruptBlob if they differ.
         """
         version = reader.version
-        if version is None:  # inline: at most 64 KiB, in memory already; or a stack, whose parts have versions
+        if version is None:  # inline, or a stack
             reader.verify()
             return True
         if not self._lock.acquire(timeout=LOOK_WAIT_SECONDS):
@@ -330,12 +333,12 @@ class PlainReader(ABC):
         """Return `size` plain bytes from `offset`, by default all bytes. Only chunks with these bytes are decoded."""
 
     def verify(self) -> None:
-        """Read all bytes and compare their SHA-256 with the digest; raises CorruptBlob."""
-        hashed = hashlib.sha256()
-        for piece in self.stream():
-            hashed.update(piece)
-        if hashed.hexdigest() != self.digest:
-            raise CorruptBlob(self.digest, f"its plain bytes have the digest {hashed.hexdigest()}")
+        """Read all bytes and compare their SHA-256 with the digest; raises CorruptBlob.
+
+        For a stack, also compare those of its parts with their digests.
+        """
+        for _ in _compared(self.stream(), self.digest):
+            pass
 
     @abstractmethod
     def close(self) -> None:
@@ -464,6 +467,15 @@ class StackReader(PlainReader):
             with self._open(number) as part:
                 yield from part.stream()
 
+    def verify(self) -> None:
+        for _ in _compared(self._compared_parts(), self.digest):
+            pass
+
+    def _compared_parts(self) -> Iterator[memoryview]:
+        for number in range(len(self._parts)):
+            with self._open(number) as part:
+                yield from _compared(part.stream(), part.digest)
+
     def read(self, offset: int = 0, size: int | None = None) -> bytes:
         end = self.size_bytes if size is None else offset + size
         assert 0 <= offset <= end <= self.size_bytes
@@ -505,6 +517,16 @@ class _InlineBytes:
 
     def close(self) -> None:
         """Do nothing: no file is open."""
+
+
+def _compared(pieces: Iterable[memoryview], digest: Digest) -> Iterator[memoryview]:
+    """Yield `pieces`, then raise CorruptBlob if their SHA-256 is not `digest`."""
+    hashed = hashlib.sha256()
+    for piece in pieces:
+        hashed.update(piece)
+        yield piece
+    if hashed.hexdigest() != digest:
+        raise CorruptBlob(digest, f"its plain bytes have the digest {hashed.hexdigest()}")
 
 
 def codec_for_blob(codec: Codec, first: EncodedChunk) -> Codec:

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, insert, select
 
 from organs.registry.anatomy import place_of
 from organs.registry.catalog.queries.organs import (
     blobs_by_digest,
     unneeded_blobs,
 )
+from organs.registry.catalog.queries.reports import running_totals
 from organs.registry.catalog.records import FileRecord, ModelRecord, ParentRecord, PartRecord, PlacementRecord
 from organs.registry.catalog.register.models import Registered, register_model
 from organs.registry.catalog.register.organs import (
     begin_ingest,
     end_ingest,
+    lease_blobs,
     mark_corrupt,
     record_blobs,
 )
-from organs.registry.catalog.tables import BlobLease, Event, Ingest, Lineage, Model, ModelMetadata, Organ
+from organs.registry.catalog.tables import Blob, BlobLease, Event, Ingest, Lineage, Model, ModelMetadata, Organ
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadValue, CatalogError, MissingBlob
 from organs.registry.local import LocalRegistry
@@ -211,3 +214,20 @@ def test_a_corrupt_inline_blob_is_replaced_in_its_row(registry: LocalRegistry, t
         assert record_blobs(session, ingest_id, [fresh]) == []
         (row,) = blobs_by_digest(session, [digest_of(BYTES)]).values()
     assert (row.inline, row.state) == (b"healed", "present")
+
+
+def test_more_blobs_than_a_statement_has_parameters_are_leased_together(registry: LocalRegistry) -> None:
+    moment, count = NOON, 40_000
+    values = {"size_bytes": 1, "stored_bytes": 1, "codec": "raw", "codec_version": 1, "state": "doomed"}
+    with registry.catalog.writing() as session:
+        connection = session.connection().connection.driver_connection
+        assert isinstance(connection, sqlite3.Connection)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 32_766)  # the default of SQLite; Debian's is higher
+        rows = [{"digest": f"{number:064x}", "created_at": moment, "touched_at": moment} for number in range(count)]
+        session.execute(insert(Blob), [row | values for row in rows])
+        ingest_id = begin_ingest(session, "a test")
+        lease_blobs(session, ingest_id, session.scalars(select(Blob.id)).all())
+    with registry.catalog.reading() as session:
+        assert session.scalar(select(func.count()).select_from(BlobLease)) == count
+        assert session.scalars(select(Blob.state).distinct()).all() == ["present"]
+        assert running_totals(session).size_bytes == count

@@ -36,7 +36,7 @@ from organs.registry.catalog.tables import (
 )
 from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.digest import Digest
-from organs.registry.errors import BadValue, Conflict, NotFound
+from organs.registry.errors import BadValue, Busy, Conflict, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.lineage import lineage_of
@@ -285,3 +285,12 @@ def test_a_quarantined_model_gets_its_relatives_when_it_is_published(registry: L
     assert measured_pairs(registry).keys() >= pairs.keys() | {frozenset(names)}, "each pair has one edge"
     assert declared_pairs(registry) >= declared
     assert any(names <= set(pair[:2]) for pair in declared_pairs(registry))
+
+
+def test_there_is_one_writer_at_a_time(registry: LocalRegistry) -> None:
+    with registry.catalog.writing() as session:
+        session.scalars(select(Model)).all()
+        with pytest.raises(Busy), registry.catalog.writing(waits=False) as other:
+            other.scalars(select(Model)).all()
+    with registry.catalog.writing(waits=False) as other:
+        other.scalars(select(Model)).all()

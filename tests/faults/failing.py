@@ -147,7 +147,7 @@ def with_files(registry: LocalRegistry, files: Files) -> LocalRegistry:
 def blob_rows(registry: LocalRegistry) -> list[BlobRow]:
     """Return the rows of all blobs that have stored bytes: all but stacks."""
     with registry.catalog.reading() as session:
-        return [row for row in blobs_after(session, "", 1_000_000) if not row.parts]
+        return blobs_after(session, "", 1_000_000)
 
 
 def files_below(registry: LocalRegistry) -> list[str]:

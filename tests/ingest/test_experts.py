@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
+from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 
 from organs.registry import experts
 from organs.registry.assembly import place_file, plan_organ, plan_shards
+from organs.registry.catalog.queries.experts import ModelExpert, model_experts
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import blobs_by_digest, organ_detail
+from organs.registry.catalog.register import models
 from organs.registry.catalog.register import organs as organ_rows
 from organs.registry.catalog.register.models import remove_model
-from organs.registry.catalog.register.organs import begin_ingest, record_blobs, record_stacks
-from organs.registry.catalog.tables import Blob, Expert, Model, Organ, Placement
+from organs.registry.catalog.register.organs import begin_ingest, insert_experts, record_blobs, record_stacks
+from organs.registry.catalog.tables import Blob, BlobPart, Expert, InlineBlob, Model, Organ, Placement
 from organs.registry.digest import Digest, digest_of
 from organs.registry.experts import split_stacks
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
+from organs.registry.relatives import comparison
+from organs.registry.store import BlobStore
+from organs.registry.store.files import Files
 from organs.registry.upkeep import Share, sweep, verify
+from tests.faults.failing import blob_rows, flip_bit
 from tests.gguf_files import file_bytes
 from tests.small_models import (
     EXPERTS,
     assemble_model,
     assert_round_trip,
     block_metadata,
+    block_tensors,
     expert_model,
     expert_stack,
     ingest_file,
@@ -109,6 +124,50 @@ def test_a_model_with_two_other_experts_stores_only_these(registry: LocalRegistr
     assert back.read_bytes() == (tmp_path / "Edited.gguf").read_bytes()
 
 
+def test_a_comparison_has_few_stacks_in_memory(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingest_file(registry, _write(tmp_path, "Mixture", expert_model(blocks=10)))
+    ingest_file(registry, _write(tmp_path, "Edited", expert_model("Edited", blocks=10, changed={2: 50, 5: 51})))
+    loaded: list[int] = []
+
+    def counted(*arguments: Any) -> list[ModelExpert]:
+        experts = model_experts(*arguments)
+        loaded.append(len(experts))
+        return experts
+
+    monkeypatch.setattr(comparison, "model_experts", counted)
+    stacks = registry.compare("local/Mixture", "local/Edited").stacks
+    assert [[expert.expert for expert in stack.changed] for stack in stacks] == [[2, 5]] * 20
+    assert sum(loaded) == 2 * 20 * EXPERTS
+    assert max(loaded) <= comparison.STACKS_IN_MEMORY * EXPERTS
+
+
+def test_two_ingests_of_models_that_share_experts_in_opposite_orders_both_finish(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingest_file(registry, _write(tmp_path, "First", expert_model("First", seed=9)))  # adds their facets
+    meeting = Barrier(2)
+
+    def meet(session: Session, model: Model, measured: Any) -> int:
+        with suppress(BrokenBarrierError):  # if the database has one writer at a time
+            meeting.wait(0.5)
+        return insert_experts(session, model, measured)
+
+    monkeypatch.setattr(models, "insert_experts", meet)
+    names = [f"blk.{block}.ffn_{slot}_exps.weight" for block in range(4) for slot in ("gate", "up")]
+    paths = []
+    for number, name in enumerate(("Forward", "Backward")):
+        stacks = [expert_stack(stack, changed={0: 50 + number}) for stack in names[:: 1 - 2 * number]]
+        data = file_bytes(block_metadata(name), [*block_tensors(seed=number), *stacks])
+        paths.append(_write(tmp_path, name, data))
+    with ThreadPoolExecutor(2) as pool:
+        reports = list(pool.map(partial(ingest_file, registry), paths))
+    assert [report.model for report in reports] == ["local/Forward@1", "local/Backward@1"]
+    assert len(registry.search("expert>=0", limit=200)) == (2 * len(names) + 4) * EXPERTS
+    assert not verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults
+
+
 def test_ingesting_it_again_adds_no_row(registry: LocalRegistry, tmp_path: Path) -> None:
     path = _write(tmp_path, "Mixture", expert_model())
     ingest_file(registry, path)
@@ -126,6 +185,59 @@ def test_verify_reads_stacks_and_names_the_expert_of_a_damaged_blob(registry: Lo
     faults = verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults
     assert [fault.digest for fault in faults] == [digest]
     assert faults[0].needed_by == (f"local/Mixture@1: {STACK}, expert 3",)
+
+
+class _CountingFiles(Files):
+    """A disk that counts how often each file is opened."""
+
+    def __init__(self) -> None:
+        self.opened: Counter[str] = Counter()
+
+    def open_to_read(self, path: Path) -> int:
+        self.opened[path.name] += 1
+        return super().open_to_read(path)
+
+
+def test_verify_reads_the_file_of_each_expert_once(registry: LocalRegistry, tmp_path: Path) -> None:
+    spec = TensorSpec(STACK, (256, 160, 4), dtype_by_name("F16"))  # experts of 80 KiB, each in a file of its own
+    stacks = [(spec, np.random.default_rng(1).bytes(spec.size_bytes))]
+    ingest_file(registry, _write(tmp_path, "Large", file_bytes(block_metadata(), stacks)))
+    files = _CountingFiles()
+    report = verify(registry.catalog, BlobStore(registry.settings.blobs, files), read_data=Share(1, 1))
+    assert list(files.opened.values()) == [1] * 4
+    assert report.read_bytes == sum(row.size_bytes for row in blob_rows(registry))
+
+
+def test_shares_read_each_expert_once_and_one_of_them_finds_a_damaged_one(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    ingest_file(registry, _write(tmp_path, "Mixture", expert_model()))
+    rows = blob_rows(registry)
+    shares = [Share(number, 7) for number in range(1, 8)]
+    reports = [verify(registry.catalog, registry.blobs, read_data=share) for share in shares]
+    assert sum(report.read_bytes for report in reports) == sum(row.size_bytes for row in rows)
+    digest = _experts(registry, "local/Mixture")[3][1]
+    (row,) = (row for row in rows if row.digest == digest)
+    assert row.inline is not None
+    with registry.catalog.writing() as session:
+        damaged = flip_bit(row.inline, 8 * len(row.inline) - 1)
+        session.execute(update(InlineBlob).where(InlineBlob.blob_id == row.id).values(stored=damaged))
+    reports = [verify(registry.catalog, registry.blobs, read_data=share) for share in shares]
+    assert [[fault.digest for fault in report.faults] for report in reports].count([digest]) == 1
+    assert sum(len(report.faults) for report in reports) == 1
+    whole = sum(row.size_bytes for row in rows)
+    assert sum(report.read_bytes for report in reports) == whole - row.size_bytes
+
+
+def test_verify_finds_a_stack_whose_parts_are_in_another_order(registry: LocalRegistry, tmp_path: Path) -> None:
+    ingest_file(registry, _write(tmp_path, "Mixture", expert_model()))
+    digest = hashlib.sha256(expert_stack(STACK)[1]).hexdigest()
+    parts = update(BlobPart).where(BlobPart.blob_id == select(Blob.id).where(Blob.digest == digest).scalar_subquery())
+    with registry.catalog.writing() as session:
+        for position, other in ((0, 100), (1, 0), (100, 1)):
+            session.execute(parts.where(BlobPart.position == position).values(position=other))
+    faults = verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults
+    assert [(fault.digest, fault.needed_by) for fault in faults] == [(digest, (f"local/Mixture@1: {STACK}",))]
 
 
 def test_the_experts_of_a_model_that_was_registered_before_they_were_recorded_are_added(

@@ -27,7 +27,7 @@ from organs.registry.catalog.queries.search_plan import (
     wants_missing_only,
 )
 from organs.registry.catalog.search import EXPERT, LIKENESS, Query, Sort
-from organs.registry.catalog.tables import Blob, Expert, Fingerprint, Organ
+from organs.registry.catalog.tables import Blob, Expert, Fingerprint, Organ, Placement
 from organs.registry.digest import Digest
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import BadQuery
@@ -50,11 +50,6 @@ def ranked_experts(
     if driver is not None or query.unique:
         return _all_sorted(session, narrowed, query, driver, after, limit), []
     return _in_order(session, narrowed, query.sort, after, limit), []
-
-
-def finds_experts(narrowed: Narrowed) -> bool:
-    """Return whether the results of a resolved query are experts."""
-    return any(term.field == EXPERT for term in narrowed.numbers)
 
 
 def driver_of_experts(session: Session, narrowed: Narrowed) -> str | None:
@@ -273,8 +268,10 @@ def model_experts(
         .order_by(Expert.placement_id, Expert.expert)
     )
     blocks = sorted({block for _, block, _ in places if block is not None})
-    in_blocks = or_(Expert.block.in_(blocks), Expert.block.is_(None))
-    statement = statement.where(Expert.slot.in_(sorted({slot for _, _, slot in places})), in_blocks)
+    stacks = select(Placement.id).with_hint(Placement, "INDEXED BY ix_placements_model", "sqlite")
+    stacks = stacks.where(Placement.model_id == model_id, Placement.slot.in_(sorted({slot for _, _, slot in places})))
+    stacks = stacks.where(or_(Placement.block.in_(blocks), Placement.block.is_(None)))
+    statement = statement.where(Expert.placement_id.in_(stacks))
     if numbers is not None:
         statement = statement.where(among(Expert.expert, sorted(numbers)))
     experts = (

@@ -97,9 +97,15 @@ def blob_sizes(session: Session, digests: Iterable[str]) -> dict[Digest, int]:
 
 
 def blobs_after(session: Session, digest: str, limit: int = 500) -> list[BlobRow]:
-    """Return the next rows after `digest`, in the order of digests."""
-    rows = _blob_rows(session, _blobs().where(Blob.digest > digest).order_by(Blob.digest).limit(limit))
-    return sorted(rows, key=lambda row: row.digest)
+    """Return the next rows after `digest` that have stored bytes, in the order of digests."""
+    statement = _blobs().where(Blob.digest > digest, Blob.codec != STACK_CODEC).order_by(Blob.digest).limit(limit)
+    return list(_blob_rows(session, statement))
+
+
+def stacks_after(session: Session, digest: str, limit: int = 16) -> list[BlobRow]:
+    """Return the next stacks after `digest`, in the order of digests. Each can have thousands of parts."""
+    statement = _blobs().where(Blob.digest > digest, Blob.codec == STACK_CODEC).order_by(Blob.digest).limit(limit)
+    return list(_blob_rows(session, statement))
 
 
 def known_files(session: Session) -> set[str]:

@@ -40,7 +40,6 @@ from organs.registry.catalog.engine import batches, limited
 from organs.registry.catalog.queries.experts import (
     driver_of_experts,
     experts_by_index,
-    finds_experts,
     load_experts,
     ranked_experts,
 )
@@ -142,7 +141,7 @@ def count_matching(
 
     A query for experts counts experts. The result is None if more than `limit` rows would have to be read.
     """
-    if finds_experts(narrowed):
+    if narrowed.finds_experts:
         driver = driver_of_experts(session, narrowed)
         if driver is None:
             return None
@@ -549,7 +548,7 @@ def facet_counts(session: Session, narrowed: Narrowed, seconds: float | None = N
         uncounted += ("the filter by model",) if narrowed.models is not None else ()
         uncounted += tuple(map(str, narrowed.likeness))
         uncounted += () if narrowed.gains is None else ("the filter by gain",)
-    if counted is None and finds_experts(narrowed):  # the roll-up counts whole tensors
+    if counted is None and narrowed.finds_experts:  # the roll-up counts whole tensors
         return FacetCounts(total=None, fields={}, theta=(), exact=False, uncounted=uncounted, hurried=hurried)
     facets = roll_up(session)
     bounded = _bounded(facets, counted, theta)
@@ -587,7 +586,7 @@ def _count_within(
 
 def _count_placements(session: Session, remaining: Narrowed, theta: Sequence[Numbers]) -> _PlacementCounts | None:
     if remaining.likeness:
-        return None if finds_experts(remaining) else _count_compared(session, remaining, theta)
+        return None if remaining.finds_experts else _count_compared(session, remaining, theta)
     rows = count_matching(session, remaining, theta, GATHER_MAX)
     if rows is None:
         return None

@@ -247,8 +247,10 @@ class FacetFilter:
 
 @dataclass(slots=True)
 class Narrowed:
-    """A resolved query. A matching placement meets all of its conditions."""
+    """A resolved query. A matching placement, or expert, meets all of its conditions."""
 
+    finds_experts: bool = False
+    """Whether the results are experts instead of placements."""
     facets: list[FacetFilter] = field(default_factory=list)
     models: Select[int] | None = None
     """A SELECT of the ids of the models to search; None for all."""
@@ -281,6 +283,7 @@ class Narrowed:
 def narrow(session: Session, query: Query) -> Narrowed:
     """Resolve `query`. An unknown name matches nothing; a note reports it and suggests the nearest name."""
     narrowed = Narrowed(
+        finds_experts=query.finds_experts,
         numbers=[term for term in query.terms if isinstance(term, Numbers) and term.field not in (LIKENESS, GAIN)],
         nonfinite=query.choices("nonfinite"),
         likeness=query.numbers(LIKENESS),

@@ -108,8 +108,7 @@ class Sized(Protocol):
 
 def add_to_totals(session: Session, changes: Mapping[str, int]) -> None:
     """Add `changes`, positive or negative, to the totals with these names."""
-    # All writers lock rows in the same order, so that no two wait for each other.
-    rows = [{"name": name, "value": change} for name, change in sorted(changes.items()) if change]
+    rows = [{"name": name, "value": change} for name, change in changes.items() if change]
     insert_or_add(session, Total, ["name"], "value", rows)
 
 

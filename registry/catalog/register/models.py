@@ -60,7 +60,6 @@ from organs.registry.catalog.register.organs import (
 from organs.registry.catalog.tables import (
     Chimera,
     Computation,
-    Contributor,
     DailyDownloads,
     Expert,
     Facet,
@@ -140,12 +139,6 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
 SHARD_POSITIONS = 1 << 17
 """The step between the positions of the first placements of two shards of an incomplete model. It is twice the limit of
 tensors of a model, so that positions of different files are different before, during and after `complete_model`."""
-
-
-def lock_shards(session: Session, contributor: str) -> None:
-    """Wait until no other transaction adds a shard of a model of `contributor`."""
-    owner = select(Contributor.id).where(Contributor.id == contributor_id(session, contributor))
-    session.execute(owner.with_for_update())
 
 
 def add_shard(session: Session, record: ModelRecord, number: int, shards: int) -> Model:

@@ -9,9 +9,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from math import prod
-from operator import itemgetter
 
-from sqlalchemy import bindparam, delete, func, select, update
+from sqlalchemy import Row, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import OrganType, Place, Tower, is_expert_stack
@@ -103,8 +102,6 @@ def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) 
     A digest that another ingest has recorded meanwhile keeps its row. A row that is corrupt or doomed, or that is a
     stack, gets the new stored bytes. No row points at the returned files: remove them after the commit.
     """
-    # All writers lock rows in this order, so that no two wait for each other.
-    blobs = sorted(blobs, key=lambda blob: blob.digest)
     rows_before = blobs_by_digest(session, [blob.digest for blob in blobs])
     moment = now()
     new_rows = [_values(blob, moment) for blob in blobs if blob.digest not in rows_before]
@@ -159,8 +156,7 @@ def record_stacks(session: Session, ingest_id: int, stacks: Mapping[Digest, Sequ
 
 
 def _parts_or_leased(session: Session, ingest_id: int, blob_ids: Sequence[int]) -> set[int]:
-    """Return the blobs that are parts of a stack, or that another running ingest needs, and lock them."""
-    session.execute(select(Blob.id).where(Blob.id.in_(blob_ids)).order_by(Blob.id).with_for_update())
+    """Return the blobs that are parts of a stack, or that another running ingest needs."""
     parts = select(BlobPart.part_id).where(BlobPart.part_id.in_(blob_ids))
     others = select(BlobLease.blob_id).join(Ingest, Ingest.id == BlobLease.ingest_id)
     others = others.where(BlobLease.blob_id.in_(blob_ids), Ingest.id != ingest_id, Ingest.state == "running")
@@ -192,13 +188,16 @@ def _write_stacks(
 
 def lease_blobs(session: Session, ingest_id: int, blob_ids: Sequence[int]) -> None:
     """Protect blobs from the sweep until the ingest ends; doomed blobs become present again."""
-    columns = select(Blob.id, Blob.state, Blob.size_bytes, Blob.stored_bytes, Blob.codec)
-    rows = session.execute(columns.where(Blob.id.in_(blob_ids)).order_by(Blob.id).with_for_update()).all()
-    insert_missing(session, BlobLease, [{"ingest_id": ingest_id, "blob_id": blob_id} for blob_id in sorted(blob_ids)])
+    columns = select(Blob.size_bytes, Blob.stored_bytes, Blob.codec)
+    doomed: list[Row[int, int, str]] = []
     moment = now()
-    session.execute(update(Blob).where(Blob.id.in_(blob_ids)).values(touched_at=moment))
-    session.execute(update(Blob).where(Blob.id.in_(blob_ids), Blob.state == "doomed").values(state="present"))
-    add_to_totals(session, blob_changes([row for row in rows if not is_counted(row.state)]))
+    for batch in batches(sorted(set(blob_ids))):
+        is_doomed = (Blob.id.in_(batch), Blob.state == "doomed")
+        doomed += session.execute(columns.where(*is_doomed))
+        insert_missing(session, BlobLease, [{"ingest_id": ingest_id, "blob_id": blob_id} for blob_id in batch])
+        session.execute(update(Blob).where(Blob.id.in_(batch)).values(touched_at=moment))
+        session.execute(update(Blob).where(*is_doomed).values(state="present"))
+    add_to_totals(session, blob_changes(doomed))
 
 
 def mark_corrupt(session: Session, checked: BlobRow) -> bool:
@@ -250,7 +249,6 @@ def reclaim_blob(session: Session, blob_id: int) -> str | None:
     The caller removes the file after the commit. The name is empty for an inline blob. The result is None if the blob
     is in use again.
     """
-    session.execute(select(Blob.id).where(Blob.id == blob_id).with_for_update())  # now no ingest can lease it
     statement = unneeded(now()).where(Blob.id == blob_id, Blob.state == "doomed")
     blob = session.scalars(statement).one_or_none()
     if blob is None:
@@ -329,7 +327,6 @@ def register_organs(
         for key in firsts
         for digest, dtype, shape in [key]
     ]
-    rows.sort(key=itemgetter("blob_id"))  # all writers insert in this order, so that no two wait for each other
     insert_missing(session, Organ, rows)
     ids = _ids(session, firsts, blobs)
     record_nonfinite(session, {ids[key]: count for key, count in nonfinite.items()})
