@@ -42,7 +42,7 @@ def test_a_push_prints_the_address_of_the_page_on_stdout(fake: FakeRegistry, tmp
     assert (first.status, first.lines[-1]) == (0, f"{url}/models/me/Mine@1")
     assert first.lines[0].startswith("me/Mine@1: published; ")
     assert fake.manifests[0]["metadata"] == {"license": "mit", "tags": ["a", "b"]}
-    assert fake.asked("POST", "/uploads")[0].headers["Authorization"] == f"Bearer {token}"
+    assert fake.requests_to("POST", "/uploads")[0].headers["Authorization"] == f"Bearer {token}"
     again = run(tmp_path, url, path)
     assert again.lines == ["me/Mine@1: already registered there, nothing was sent", f"{url}/models/me/Mine@1"]
     assert run(tmp_path, url, path, "-q").lines == [f"{url}/models/me/Mine@1"]
@@ -126,7 +126,7 @@ def test_a_registry_that_refuses_the_token_ends_the_push_immediately(fake: FakeR
     told = run(tmp_path, fake.connection.url, write(tmp_path), write(tmp_path, "Other.gguf"))
     assert (told.status, told.out) == (4, "")
     assert told.err.splitlines()[0] == "organ: a token is needed"
-    assert len(fake.asked("GET", "/account")) == 1
+    assert len(fake.requests_to("GET", "/account")) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A server in a thread that answers as a test says, and remembers what it was asked."""
+"""A server in a thread that answers as a test says, and keeps the requests that it received."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ScriptedServer:
     """A server that runs."""
 
     port: int
-    asked: list[ReceivedRequest] = field(default_factory=list)
+    requests: list[ReceivedRequest] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -93,9 +93,9 @@ def scripted_server(script: Script) -> Iterator[ScriptedServer]:
 
         def handle_any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            asked = ReceivedRequest(self.command, self.path, self.headers, body)
-            running.asked.append(asked)
-            answer = script(asked)
+            request = ReceivedRequest(self.command, self.path, self.headers, body)
+            running.requests.append(request)
+            answer = script(request)
             if answer.body is None:
                 self.close_connection = True
                 return

@@ -70,7 +70,7 @@ def test_a_request_names_the_program_its_version_and_the_token_and_carries_json(
         assert connection.read(
             AcceptedAnswer, "/api/v1/models", q="a b&c", limit=2, after=None, ranked=True, by=["x", "y"]
         ) == AcceptedAnswer(fine=True)
-        posted, got = server.asked
+        posted, got = server.requests
     assert (posted.method, posted.path, posted.values) == ("POST", "/api/v1/uploads", {"kind": "piece"})
     assert posted.headers["User-Agent"].startswith("organ-registry/")
     assert posted.headers["Authorization"] == f"Bearer {token}"
@@ -83,7 +83,7 @@ def test_bytes_are_sent_with_their_length_and_416_is_an_answer() -> None:
     with scripted_server(lambda _: as_json({"known": ["0" * 64]}, 416, Range="bytes=0-6")) as server:
         headers = {"Content-Range": "bytes 0-9/10"}
         reply = Connection(server.url).send_bytes(KnownDigests, "PATCH", "/u", memoryview(data), headers)
-        (asked,) = server.asked
+        (asked,) = server.requests
     assert reply.known == ("0" * 64,), "416 is an answer like any other"
     assert asked.body == data
     assert asked.headers["Content-Range"] == "bytes 0-9/10"
@@ -96,8 +96,8 @@ def test_a_download_is_streamed_in_chunks_of_the_requested_size() -> None:
         connection = Connection(server.url)
         with connection.download("/file", {"Range": "bytes=5-"}) as reply:
             chunks = list(reply.stream(300))
-        assert server.asked[0].headers["Range"] == "bytes=5-"
-        assert server.asked[0].headers["Accept-Encoding"] == "identity"
+        assert server.requests[0].headers["Range"] == "bytes=5-"
+        assert server.requests[0].headers["Accept-Encoding"] == "identity"
     assert (reply.status, reply.headers["etag"], b"".join(chunks)) == (206, '"x"', body)
     assert max(map(len, chunks)) <= 300
 
@@ -141,7 +141,7 @@ def test_an_idempotent_request_is_repeated_after_a_broken_connection() -> None:
     naps = Naps()
     with scripted_server(in_turn(CUT, CUT, FINE)) as server:
         assert Connection(server.url, sleep=naps).read(AcceptedAnswer, "/x") == AcceptedAnswer(fine=True)
-        assert len(server.asked) == 3
+        assert len(server.requests) == 3
     assert 0 < naps.seconds[0] < naps.seconds[1] * 1.5
 
 
@@ -158,7 +158,7 @@ def test_a_request_that_is_not_idempotent_is_not_repeated_after_a_broken_connect
     with scripted_server(in_turn(CUT, FINE)) as server:
         with pytest.raises(Unreachable, match=f"127.0.0.1:{server.port} does not answer"):
             send(Connection(server.url, sleep=Naps()))
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
 
 
 def test_an_unreachable_registry_gives_an_error_of_one_sentence_after_some_attempts() -> None:
@@ -186,7 +186,7 @@ def test_a_long_retry_after_is_not_waited_for() -> None:
     with scripted_server(lambda _: as_problem(429, "often", Retry_After="61")) as server:
         with pytest.raises(TooMany) as raised:
             Connection(server.url, sleep=naps).read(AcceptedAnswer, "/x")
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
     assert (raised.value.seconds, naps.seconds) == (61.0, [])
 
 
@@ -204,7 +204,7 @@ def test_a_loop_of_redirects_ends() -> None:
     with scripted_server(lambda _: Answer(302, b"", {"Location": "/x"})) as server:
         with pytest.raises(BadReply, match="not followed"):
             Connection(server.url).read(AcceptedAnswer, "/x")
-        assert len(server.asked) < 10
+        assert len(server.requests) < 10
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_redirect_to_another_origin_gets_neither_a_request_nor_the_token(there
             Connection(server.url, new_token().text).read(AcceptedAnswer, "/x")
         with pytest.raises(BadReply, match="another registry"), Connection(server.url).download("/x"):
             pass
-        assert not other.asked
+        assert not other.requests
 
 
 def test_an_answer_that_is_too_large_is_not_read() -> None:

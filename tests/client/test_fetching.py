@@ -63,7 +63,7 @@ def test_a_connection_cut_at_random_points_sends_every_byte_once(tmp_path: Path,
         assert fetch(connection, FILE, tmp_path / "x.gguf", come.append, no_sleep) == FILE.sha256
     assert (tmp_path / "x.gguf").read_bytes() == DATA
     assert left(tmp_path) == ["x.gguf"]
-    assert len(server.asked) > 3
+    assert len(server.requests) > 3
     assert sent == sum(come) == len(DATA)
 
 
@@ -76,7 +76,7 @@ def test_bytes_of_an_earlier_attempt_are_not_sent_again(tmp_path: Path) -> None:
     ):
         with pytest.raises(Unreachable, match="cut"):
             fetch(connection, FILE, target, sleep=no_sleep)
-        assert len(server.asked) == 1 + TRIES
+        assert len(server.requests) == 1 + TRIES
     assert target.read_bytes() == b"as it was"
     (partial,) = set(left(tmp_path)) - {"x.gguf"}
     assert re.fullmatch(r"\.organ-[0-9a-f]{16}\.part", partial)
@@ -85,8 +85,8 @@ def test_bytes_of_an_earlier_attempt_are_not_sent_again(tmp_path: Path) -> None:
         (tmp_path / partial).rename(tmp_path / name_at(connection.url, target))  # the same registry, at another port
         come: list[int] = []
         fetch(connection, FILE, target, come.append)
-    assert [asked.headers["Range"] for asked in server.asked] == ["bytes=70000-"]
-    assert server.asked[0].headers["If-Range"] == f'"{FILE.sha256}"'
+    assert [asked.headers["Range"] for asked in server.requests] == ["bytes=70000-"]
+    assert server.requests[0].headers["If-Range"] == f'"{FILE.sha256}"'
     assert (target.read_bytes(), sum(come), left(tmp_path)) == (DATA, len(DATA), ["x.gguf"])
 
 
@@ -109,7 +109,7 @@ def test_a_complete_file_is_not_requested_again(tmp_path: Path) -> None:
     with connection_to_script(part) as (server, connection):
         (tmp_path / name_at(connection.url, tmp_path / "x.gguf")).write_bytes(DATA)
         fetch(connection, FILE, tmp_path / "x.gguf")
-        assert server.asked == []
+        assert server.requests == []
     assert (tmp_path / "x.gguf").read_bytes() == DATA
 
 
@@ -120,7 +120,7 @@ def test_another_file_at_the_address_is_fetched_from_its_beginning(tmp_path: Pat
     answers = [cut(part(ReceivedRequest("GET", "/", {}, b"")), 50_000)]  # type: ignore[arg-type]  # headers like any mapping
     with connection_to_script(lambda asked: answers.pop() if answers else part(asked, new)) as (server, connection):
         assert fetch(connection, file, tmp_path / "x.gguf", sleep=no_sleep) == digest_of(new)
-        assert server.asked[1].headers["If-Range"] == f'"{digest_of(DATA)}"'
+        assert server.requests[1].headers["If-Range"] == f'"{digest_of(DATA)}"'
     assert left(tmp_path) == ["x.gguf"]
 
 
@@ -172,7 +172,7 @@ def test_a_redirect_to_another_origin_is_refused_without_a_request_to_it(tmp_pat
             pytest.raises(Unreachable, match="another registry: nothing is sent there"),
         ):
             fetch(connection, FILE, tmp_path / "x.gguf", sleep=no_sleep)
-        assert other.asked == []
+        assert other.requests == []
     assert left(tmp_path) == []
 
 
@@ -209,7 +209,7 @@ def test_two_processes_do_not_fetch_the_same_file_simultaneously(tmp_path: Path)
             fcntl.flock(other, fcntl.LOCK_EX)
             with pytest.raises(Busy, match="another process"):
                 fetch(connection, FILE, tmp_path / "x.gguf")
-        assert server.asked == []
+        assert server.requests == []
 
 
 def test_a_download_never_writes_through_a_link_or_over_a_folder(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_download_never_writes_through_a_link_or_over_a_folder(tmp_path: Path)
             fetch(connection, FILE, tmp_path / "folder.gguf")
         with pytest.raises(StoreUnwritable, match="is not a folder"):
             fetch(connection, FILE, tmp_path / "nowhere" / "x.gguf")
-        assert server.asked == []
+        assert server.requests == []
     assert (tmp_path / "mine").read_bytes() == b"as it was"
 
 

@@ -255,7 +255,7 @@ def test_a_registry_that_sends_organs_byte_by_byte_is_given_up(
     with connection_to_script(script) as (server, connection):
         with pytest.raises(Unreachable):
             fetch_locked(connection, asked, out / "x.gguf", None, no_sleep)
-        assert len(server.asked) == 9
+        assert len(server.requests) == 9
 
 
 # Some organs of a model.

@@ -56,10 +56,10 @@ def test_an_object_is_read_as_a_file_at_an_address(client: RangeClient, monkeypa
         assert file.read_ranges(spans) == [DATA[offset : offset + size] for offset, size in spans]
         assert file.read_at(len(DATA), 0) == b""
         file.check_unchanged()
-        assert client.requests == len(server.asked) == 5
-        assert {request.path for request in server.asked} == {"/models/big/m.gguf"}
-        assert [request.headers["If-Match"] for request in server.asked] == [None, *['"1"'] * 4]
-        assert all("Credential=reader/" in request.headers["Authorization"] for request in server.asked)
+        assert client.requests == len(server.requests) == 5
+        assert {request.path for request in server.requests} == {"/models/big/m.gguf"}
+        assert [request.headers["If-Match"] for request in server.requests] == [None, *['"1"'] * 4]
+        assert all("Credential=reader/" in request.headers["Authorization"] for request in server.requests)
         with pytest.raises(BadSource, match="ends at byte 300,000"):
             file.read_at(299_999, 2)
 
@@ -139,7 +139,7 @@ def test_requests_are_encrypted_unless_the_user_allows_others(
     with store(served, monkeypatch) as server:
         with pytest.raises(Unreachable):
             ObjectFile(client, ADDRESS)
-        assert server.asked == []
+        assert server.requests == []
 
 
 def listing(keys: list[str]) -> Script:
@@ -171,7 +171,7 @@ def test_a_listing_is_bounded(client: RangeClient, monkeypatch: pytest.MonkeyPat
 def test_an_invalid_key_is_refused(key: str, client: RangeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     with store(served, monkeypatch) as server, pytest.raises(OrganError, match=r"[Pp]ath"):
         ObjectFile(client, f"s3://models/{key}", allows_http=True)
-    assert server.asked == []
+    assert server.requests == []
 
 
 def test_addresses_have_a_bucket_and_a_key() -> None:

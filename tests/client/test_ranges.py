@@ -53,7 +53,7 @@ def test_ranges_are_read_in_parallel_and_near_ones_together(client: RangeClient)
         file = HttpFile(client, f"{server.url}/m.gguf")
         assert (file.size_bytes, file.version, file.path.name) == (len(DATA), '"1"', "m.gguf")
         assert file.read_ranges(spans) == [DATA[offset : offset + size] for offset, size in spans]
-        assert len(server.asked) == 4, "the first 64 KiB, two spans together, and two others"
+        assert len(server.requests) == 4, "the first 64 KiB, two spans together, and two others"
         assert client.requests == 4
         file.check_unchanged()
         with pytest.raises(BadSource, match="ends at byte 300,000"):
@@ -178,8 +178,8 @@ def test_the_token_is_sent_to_the_first_host_only(client: RangeClient) -> None:
             file = HttpFile(client, f"{hub.url}/m.gguf", headers=TOKEN)
             assert file.read_at(150_000, 9) == DATA[150_000:150_009]
             assert file.linked_sha256 == "a" * 64
-            assert [request.headers["Authorization"] for request in hub.asked] == ["Bearer secret"]
-            assert [request.headers["Authorization"] for request in storage.asked] == [None, None]
+            assert [request.headers["Authorization"] for request in hub.requests] == ["Bearer secret"]
+            assert [request.headers["Authorization"] for request in storage.requests] == [None, None]
 
 
 def test_an_expired_address_is_requested_again(client: RangeClient) -> None:
@@ -190,14 +190,14 @@ def test_an_expired_address_is_requested_again(client: RangeClient) -> None:
         if request.path == "/m.gguf":
             signed += 1
             return Answer(302, b"", {"Location": f"/signed/{signed}"})
-        if request.path == "/signed/1" and len(server.asked) > 2:
+        if request.path == "/signed/1" and len(server.requests) > 2:
             return Answer(403, b"")
         return part(request)
 
     with scripted_server(script) as server:
         file = HttpFile(client, f"{server.url}/m.gguf")
         assert file.read_at(150_000, 9) == DATA[150_000:150_009]
-        assert [request.path for request in server.asked] == [
+        assert [request.path for request in server.requests] == [
             "/m.gguf",
             "/signed/1",
             "/signed/1",

@@ -195,7 +195,7 @@ def test_an_endless_list_of_organs_is_refused() -> None:
     with scripted_server(lambda _: as_json(model)) as server, RemoteRegistry(server.url) as remote:
         with pytest.raises(BadReply, match="do not end"):
             remote.organs_of("a/b@1")
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
 
 
 def test_real_answers_are_strict_json(said: Any) -> None:

@@ -73,13 +73,13 @@ def test_a_token_is_sent_only_to_its_own_registry(monkeypatch: pytest.MonkeyPatc
         for server in (own, other):
             with open_registry(server.url) as remote:
                 remote.search()
-        assert own.asked[0].headers["Authorization"] == f"Bearer {token}"
-        assert "Authorization" not in other.asked[0].headers
+        assert own.requests[0].headers["Authorization"] == f"Bearer {token}"
+        assert "Authorization" not in other.requests[0].headers
         told = new_token().text
         monkeypatch.setenv("ORGAN_TOKEN", told)
         with open_registry(own.url) as remote:
             remote.search()
-        assert own.asked[1].headers["Authorization"] == f"Bearer {told}"
+        assert own.requests[1].headers["Authorization"] == f"Bearer {told}"
 
 
 def test_a_token_is_not_sent_to_the_target_of_a_redirect() -> None:
@@ -90,7 +90,7 @@ def test_a_token_is_not_sent_to_the_target_of_a_redirect() -> None:
                 remote.search()
             with pytest.raises(Unreachable, match="another registry"):
                 remote.compose("base").plan()
-        assert other.asked == []
+        assert other.requests == []
 
 
 def test_a_token_is_sent_over_plain_http_only_if_its_owner_allowed_it() -> None:

@@ -38,14 +38,14 @@ def quota(limit_bytes: int, **more: int) -> Values:
 class Session:
     """The state of an upload."""
 
-    asked: Values
+    request: Values
     data: bytearray = field(default_factory=bytearray)
     complete: bool = False
 
     def values(self, public_id: str) -> Values:
         state = "complete" if self.complete else "open"
         return {
-            **{name: self.asked.get(name) for name in ("kind", "size_bytes", "digest", "name")},
+            **{name: self.request.get(name) for name in ("kind", "size_bytes", "digest", "name")},
             "id": public_id,
             "received_bytes": len(self.data),
             "state": state,
@@ -66,7 +66,7 @@ class FakeRegistry:
     manifests: list[Values] = field(default_factory=list)
     outcome: Values = field(default_factory=lambda: {"state": "published"})
     """The outcome of the next submission."""
-    fails: Callable[[ReceivedRequest], Answer | None] = lambda _asked: None
+    fails: Callable[[ReceivedRequest], Answer | None] = lambda _request: None
     """Called before each request is handled; an answer is returned immediately and nothing is done."""
     quota: Values = field(default_factory=lambda: quota(1 << 40))
     """The quota that the account reports."""
@@ -74,23 +74,25 @@ class FakeRegistry:
     lock: threading.Lock = field(default_factory=threading.Lock)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
-    def __call__(self, asked: ReceivedRequest) -> Answer:
+    def __call__(self, request: ReceivedRequest) -> Answer:
         with self.lock:
-            failure = self.fails(asked)
+            failure = self.fails(request)
             if failure is not None:
                 return failure
-            return self._answer(asked, asked.path.removeprefix("/api/v1"))
+            return self._answer(request, request.path.removeprefix("/api/v1"))
 
     @property
     def connection(self) -> Connection:
         assert self.server is not None
         return Connection(self.server.url, sleep=lambda _seconds: None)
 
-    def asked(self, method: str, beginning: str) -> list[ReceivedRequest]:
+    def requests_to(self, method: str, beginning: str) -> list[ReceivedRequest]:
         """Return the received requests of `method` whose paths begin so."""
         assert self.server is not None
         path = f"/api/v1{beginning}"
-        return [request for request in self.server.asked if request.method == method and request.path.startswith(path)]
+        return [
+            request for request in self.server.requests if request.method == method and request.path.startswith(path)
+        ]
 
     def file(self, index: int = 0, submission: int = -1) -> bytes:
         """Return a submitted file, assembled from its pieces."""
@@ -102,63 +104,65 @@ class FakeRegistry:
         assert digest_of(data) == manifest_file["sha256"]
         return bytes(data)
 
-    def _answer(self, asked: ReceivedRequest, path: str) -> Answer:
+    def _answer(self, request: ReceivedRequest, path: str) -> Answer:
         if path == "/account":
             account = {"contributor": "me", "namespace": "me", "scopes": ["upload"], "token": None}
             return as_json(account | {"quota": self.quota})
         if path == "/uploads/lookup":
-            return as_json({"known": [digest for digest in asked.values["digests"] if digest in self.blobs]})
-        if path == "/uploads" and asked.method == "GET":
+            return as_json({"known": [digest for digest in request.values["digests"] if digest in self.blobs]})
+        if path == "/uploads" and request.method == "GET":
             kept = [
-                session.asked | session.values(name) for name, session in self.sessions.items() if not session.complete
+                session.request | session.values(name)
+                for name, session in self.sessions.items()
+                if not session.complete
             ]
             return as_json({"items": kept, "next": None})
         if path == "/uploads":
-            return self._open(asked.values)
+            return self._open(request.values)
         if path.startswith("/uploads/"):
-            return self._session(asked, path.removeprefix("/uploads/"))
+            return self._session(request, path.removeprefix("/uploads/"))
         if path.startswith("/submissions/"):
             values = self.submissions.get(int(path.removeprefix("/submissions/")))
             return _nothing() if values is None else as_json(values)
         if path.startswith("/models/"):
-            return self._model(asked, path.removeprefix("/models/"))
+            return self._model(request, path.removeprefix("/models/"))
         return _nothing()
 
-    def _open(self, asked: Values) -> Answer:
+    def _open(self, request: Values) -> Answer:
         for public_id, session in self.sessions.items():
-            if session.asked == asked and not session.complete:
+            if session.request == request and not session.complete:
                 return as_json(session.values(public_id), 202)
         public_id = upload_id(next(self.numbers))
-        self.sessions[public_id] = Session(asked)
+        self.sessions[public_id] = Session(request)
         return as_json(self.sessions[public_id].values(public_id), 202)
 
-    def _session(self, asked: ReceivedRequest, public_id: str) -> Answer:
+    def _session(self, request: ReceivedRequest, public_id: str) -> Answer:
         session = self.sessions.get(public_id)
         if session is None:
             return _nothing()
-        if asked.method == "PATCH":
-            return self._chunk(asked, session, public_id)
-        if asked.method == "PUT":
+        if request.method == "PATCH":
+            return self._chunk(request, session, public_id)
+        if request.method == "PUT":
             return self._finish(session, public_id)
-        if asked.method == "DELETE":
+        if request.method == "DELETE":
             del self.sessions[public_id]
         return as_json(session.values(public_id))
 
-    def _chunk(self, asked: ReceivedRequest, session: Session, public_id: str) -> Answer:
-        match = _RANGE.fullmatch(asked.headers["Content-Range"])
+    def _chunk(self, request: ReceivedRequest, session: Session, public_id: str) -> Answer:
+        match = _RANGE.fullmatch(request.headers["Content-Range"])
         assert match is not None
         begin, last, size_bytes = map(int, match.groups())
-        assert (last - begin + 1, size_bytes) == (len(asked.body), session.asked["size_bytes"])
-        digest = base64.b64encode(hashlib.sha256(asked.body).digest()).decode()
-        assert asked.headers["Content-Digest"] == f"sha-256=:{digest}:"
+        assert (last - begin + 1, size_bytes) == (len(request.body), session.request["size_bytes"])
+        digest = base64.b64encode(hashlib.sha256(request.body).digest()).decode()
+        assert request.headers["Content-Digest"] == f"sha-256=:{digest}:"
         if begin != len(session.data):
             return as_json(session.values(public_id), 416)
-        session.data += asked.body
-        self.received_bytes += len(asked.body)
+        session.data += request.body
+        self.received_bytes += len(request.body)
         return as_json(session.values(public_id), 202)
 
     def _finish(self, session: Session, public_id: str) -> Answer:
-        pieces = session.asked.get("pieces") or [[session.asked["size_bytes"], session.asked["digest"]]]
+        pieces = session.request.get("pieces") or [[session.request["size_bytes"], session.request["digest"]]]
         position, found = 0, {}
         for size_bytes, digest in pieces:
             data = bytes(session.data[position : position + size_bytes])
@@ -170,10 +174,10 @@ class FakeRegistry:
         session.complete = True
         return as_json(session.values(public_id), 201)
 
-    def _model(self, asked: ReceivedRequest, name: str) -> Answer:
-        if asked.method == "GET":
+    def _model(self, request: ReceivedRequest, name: str) -> Answer:
+        if request.method == "GET":
             return as_json(self.models[name]) if name in self.models else _nothing()
-        self.manifests.append(asked.values)
+        self.manifests.append(request.values)
         number = next(self.numbers)
         version = self.models.get(name, {}).get("version", 0) + 1
         published = {"model": f"{name}@{version}", "address": f"/models/{name}@{version}"}
@@ -197,7 +201,7 @@ class FakeRegistry:
         ended = begun | {"progress": 1.0, "note": ""} | self.outcome
         if ended["state"] == "published":
             ended |= published
-            self.models[name] = {"files": asked.values["files"], "name": f"{name}@{version}", "version": version}
+            self.models[name] = {"files": request.values["files"], "name": f"{name}@{version}", "version": version}
         self.submissions[number] = ended
         return as_json(begun, 202)
 

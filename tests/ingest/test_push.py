@@ -104,7 +104,7 @@ def test_a_second_push_sends_nothing_and_reports_the_model_as_there(fake: FakeRe
     assert (again.state, again.model, again.bytes_sent, again.pieces_sent) == ("there", "me/Mine@1", 0, 0)
     assert (again.bytes_known, again.pieces_known) == (first.bytes_sent, first.pieces_sent)
     assert len(fake.manifests) == 1
-    assert len(fake.asked("POST", "/uploads/lookup")) == 1
+    assert len(fake.requests_to("POST", "/uploads/lookup")) == 1
 
 
 def test_only_the_differences_to_a_relative_are_sent(fake: FakeRegistry, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_an_organ_directory_is_pushed_as_its_file_with_the_edits(fake: FakeRegis
 def test_a_model_gets_the_requested_name(fake: FakeRegistry, tmp_path: Path, name: str | None, model: str) -> None:
     report = run_push(fake, write_model_file(tmp_path, small_model()), name=name)
     assert report.name == model
-    assert fake.asked("PUT", f"/models/{model}")
+    assert fake.requests_to("PUT", f"/models/{model}")
 
 
 def test_a_name_in_the_namespace_of_another_is_refused_before_anything_is_sent(
@@ -233,7 +233,7 @@ def test_already_uploaded_bytes_are_not_counted_twice(fake: FakeRegistry, tmp_pa
     )
     with pytest.raises(NotAllowed):
         run_push(fake, path)
-    uploads = [session.asked for session in fake.sessions.values()]
+    uploads = [session.request for session in fake.sessions.values()]
     assert LARGE[0].size_bytes in [declared["size_bytes"] for declared in uploads]
     lying_bytes = sum(
         declared["size_bytes"] + PIECE_ROW_BYTES * len(declared.get("pieces", ())) for declared in uploads

@@ -409,7 +409,7 @@ class Stand:
 
     @property
     def fetched(self) -> list[str]:
-        return [request.path.rpartition("/")[2] for request in self.server.asked]
+        return [request.path.rpartition("/")[2] for request in self.server.requests]
 
     def ingest(self, registry: LocalRegistry, name: str | None = None) -> IngestReport:
         with self.hub() as hub:
@@ -464,10 +464,10 @@ def test_a_model_on_a_server_is_ingested_shard_by_shard(registry: LocalRegistry,
     assert (most, spooled_files(registry)) == (1, [])
     for back in assemble_model(registry, "m", tmp_path / "back"):
         assert back.read_bytes() == stand.files[back.name]
-    stand.server.asked.clear()
+    stand.server.requests.clear()
     again = stand.ingest(registry)
     assert (again.created, again.model) == (False, "local/m@1")
-    assert len(stand.server.asked) <= 2 * len(stand.files), "headers only"
+    assert len(stand.server.requests) <= 2 * len(stand.files), "headers only"
 
 
 def test_shards_that_are_stored_are_not_fetched(registry: LocalRegistry, stand: Stand, tmp_path: Path) -> None:
@@ -480,7 +480,7 @@ def test_shards_that_are_stored_are_not_fetched(registry: LocalRegistry, stand: 
         planned = plan_model(registry, source)
     assert [file.is_stored for file in planned.files] == [False, True, False, True]
     assert [file.size_bytes for file in planned.files] == [len(data) for data in stand.files.values()]
-    stand.server.asked.clear()
+    stand.server.requests.clear()
     assert stand.ingest(registry).incomplete == ""
     assert stand.fetched.count(paths[1].name) == stand.fetched.count(paths[3].name) == 1
 
@@ -500,7 +500,7 @@ def test_an_interrupted_fetch_continues_where_it_was_cut(registry: LocalRegistry
     (partial,) = spooled_files(registry)
     assert partial.stat().st_size == cut_from
     stand.refuse = lambda _request: None
-    stand.server.asked.clear()
+    stand.server.requests.clear()
     report = stand.ingest(registry)
     assert (report.incomplete, spooled_files(registry)) == ("", [])
     assert stand.fetched.count(last) < len(larger) / spool.PIECE_BYTES - 4 * spool.REQUESTS + 4
@@ -608,7 +608,7 @@ def test_a_single_file_on_a_server_is_stored_once(registry: LocalRegistry, stand
     (back,) = assemble_model(registry, "one", tmp_path / "back")
     assert back.read_bytes() == stand.files["one.gguf"]
     stand.files = {"one.gguf": small_model("One", seed=2)}
-    stand.server.asked.clear()
+    stand.server.requests.clear()
     with pytest.raises(NameTaken):
         stand.ingest(registry)
     assert spooled_files(registry) == []

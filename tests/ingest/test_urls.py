@@ -104,7 +104,7 @@ def test_a_plan_states_what_the_measurement_reads(stand: Stand) -> None:
 
 def test_an_interrupted_measurement_continues(stand: Stand, tmp_path: Path) -> None:
     cut_after = 25
-    stand.refusal = lambda _: CUT if len(stand.server.asked) > cut_after else None
+    stand.refusal = lambda _: CUT if len(stand.server.requests) > cut_after else None
     source = stand.source("hf://big/moe")
     with pytest.raises(Unreachable):
         measure_model(source)
@@ -124,7 +124,7 @@ def test_an_interrupted_measurement_continues(stand: Stand, tmp_path: Path) -> N
 
 
 def test_a_changed_file_is_measured_from_the_start(stand: Stand, tmp_path: Path) -> None:
-    stand.refusal = lambda _: CUT if len(stand.server.asked) > 25 else None
+    stand.refusal = lambda _: CUT if len(stand.server.requests) > 25 else None
     source = stand.source("hf://big/moe")
     with pytest.raises(Unreachable):
         measure_model(source)
@@ -179,7 +179,7 @@ def test_an_address_without_one_model_is_refused(address: str, sentence: str, st
 @pytest.mark.parametrize("address", ["hf://big/moe/*oo.gguf", "HF://big/moe@refs%2Fpr%2F1/zoo.gguf"])
 def test_patterns_and_revisions_are_accepted(address: str, stand: Stand) -> None:
     assert stand.source(address).locations == ("hf://big/moe/zoo.gguf",)
-    assert stand.server.asked[-1].path.endswith("revision/refs%2Fpr%2F1" if "@" in address else "revision/main")
+    assert stand.server.requests[-1].path.endswith("revision/refs%2Fpr%2F1" if "@" in address else "revision/main")
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_the_command_measures_a_model_of_a_hub(stand: Stand, tmp_path: Path) -> 
     measured = organ("measure", "hf://big/moe", environment=environment)
     assert (measured.status, measured.lines[0].split(",")[0]) == (0, "hf://big/moe/zoo.gguf: llama")
     assert re.search(r"hf://big/moe/zoo\.gguf: downloaded [\d.]+ MB in \d+ requests, \d+ s", measured.err)
-    assert all(request.headers["Authorization"] == "Bearer hf_abc" for request in stand.server.asked)
+    assert all(request.headers["Authorization"] == "Bearer hf_abc" for request in stand.server.requests)
     refused = organ("measure", "hf://big/none", environment=environment)
     assert (refused.status, refused.err) == (3, "organ: hf://big/none: no such model or revision (404)\n")
 
@@ -321,7 +321,7 @@ def test_the_cost_of_all_experts_is_printed_and_confirmed(
 def test_measured_experts_are_not_measured_again_after_an_interruption(stand: Stand) -> None:
     stack = weight_tensor("blk.0.ffn_up_exps.weight", (512, 128, 6))
     stand.files["zoo.gguf"] = file_bytes([text("general.architecture", "llama")], [stack])
-    stand.refusal = lambda _: CUT if len(stand.server.asked) > 5 else None
+    stand.refusal = lambda _: CUT if len(stand.server.requests) > 5 else None
     source = stand.source("hf://big/moe")
     options = MeasureOptions(experts=True)
     with pytest.raises(Unreachable):

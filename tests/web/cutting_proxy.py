@@ -19,7 +19,7 @@ class CuttingProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self.port = int(self._listener.getsockname()[1])
-        self.asked = bytearray()
+        self.requests = bytearray()
         """All that clients have sent."""
         self.made_cuts = 0
         self._threads[0].start()
@@ -48,7 +48,7 @@ class CuttingProxy:
         with suppress(OSError):
             while data := client.recv(65536):
                 with self._lock:
-                    self.asked += data
+                    self.requests += data
                 server.sendall(data)
         with suppress(OSError):
             server.shutdown(socket.SHUT_WR)

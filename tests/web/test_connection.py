@@ -62,15 +62,15 @@ class Opening:
 
 @dataclass
 class Application:
-    """A WSGI application that waits when it is told to, and notes what it was asked."""
+    """A WSGI application that waits when a test says so, and keeps the paths of its requests."""
 
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     waiting: Event = field(default_factory=Event)
     is_busy: bool = True
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
-        self.asked.append(path)
+        self.requests.append(path)
         if path == "/opening" and environ[OPENS_LATER]:
             start_response("200 OK", [])
             return Opening()
@@ -207,7 +207,7 @@ def test_health_answers_while_all_threads_are_taken() -> None:
     with serving() as loop, ExitStack() as stack:
         for number in range(3 * THREADS):
             stack.enter_context(loop.connect(f"127.0.1.{number + 1}")).sendall(get("/wait"))
-        await_true(lambda: len(loop.application.asked) == THREADS)
+        await_true(lambda: len(loop.application.requests) == THREADS)
         assert status(loop.send(get("/healthz"))) == 200
 
 
@@ -217,7 +217,7 @@ def test_a_small_body_is_read_before_a_thread_is_taken(loop: Loop) -> None:
             client = stack.enter_context(loop.connect(f"127.0.2.{number + 1}"))
             client.sendall(post("/body", 100) + b"half")
         assert loop.send(post("/echo", 5) + b"whole").endswith(b"whole")
-        assert "/body" not in loop.application.asked
+        assert "/body" not in loop.application.requests
 
 
 def test_a_large_body_takes_a_thread_only_when_it_comes(loop: Loop) -> None:
@@ -227,7 +227,7 @@ def test_a_large_body_takes_a_thread_only_when_it_comes(loop: Loop) -> None:
             client = stack.enter_context(loop.connect(f"127.0.3.{number + 1}"))
             client.sendall(post("/large", size) + b"some")
         assert loop.send(post("/echo", size) + b"a" * size).endswith(b"a" * size)
-        assert "/large" not in loop.application.asked
+        assert "/large" not in loop.application.requests
 
 
 def test_a_body_that_takes_too_long_is_answered_by_408() -> None:
@@ -436,7 +436,7 @@ def test_a_thread_reads_the_received_part_of_a_body_after_the_connection_has_end
 ) -> None:
     with serving() as loop, loop.connect() as client:
         client.sendall(post("/late", 1_000_000) + b"a" * 100_000)
-        await_true(lambda: "/late" in loop.application.asked)
+        await_true(lambda: "/late" in loop.application.requests)
         for connection in list(loop.service.connections):
             loop.service.call_soon(connection.abort)
         await_true(lambda: not loop.service.connections)
@@ -449,7 +449,7 @@ def test_a_thread_reads_the_received_part_of_a_body_after_the_connection_has_end
 def test_a_client_behind_another_request_gets_100_when_its_turn_comes() -> None:
     with serving() as loop, loop.connect() as client:
         client.sendall(get("/wait", "") + post("/echo", 5, "Expect: 100-continue\r\nConnection: close\r\n"))
-        await_true(lambda: "/wait" in loop.application.asked)
+        await_true(lambda: "/wait" in loop.application.requests)
         loop.application.waiting.set()
         received = b""
         while not received.endswith(b"HTTP/1.1 100 Continue\r\n\r\n"):
@@ -462,7 +462,7 @@ def test_the_body_of_a_third_request_is_received_when_its_turn_comes() -> None:
     with serving() as loop, loop.connect() as client:
         client.settimeout(5)
         client.sendall(get("/wait", "") + get("/", "") + post("/echo", 10) + b"hello")
-        await_true(lambda: "/wait" in loop.application.asked)
+        await_true(lambda: "/wait" in loop.application.requests)
         loop.application.waiting.set()
         client.sendall(b"world")
         assert receive_all(client).endswith(b"helloworld")
@@ -529,10 +529,10 @@ def test_only_refusals_of_downloads_are_remembered_and_only_until_one_ends(monke
         loop.application.is_busy = False
         assert status(loop.send(get("/busy"))) == 200
         assert [status(loop.send(get("/file"))) for _ in range(3)] == [429] * 3
-        assert loop.application.asked.count("/file") == 1, "the answer is known"
+        assert loop.application.requests.count("/file") == 1, "the answer is known"
         loop.send(get("/file?x"))
         loop.send(get("/file", method="HEAD"))
-        assert loop.application.asked.count("/file") == 3, "other requests may have other answers"
+        assert loop.application.requests.count("/file") == 3, "other requests may have other answers"
         slow.close()
         await_true(lambda: status(loop.send(get("/file"))) == 200)
 

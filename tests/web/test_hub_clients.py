@@ -133,7 +133,7 @@ def test_the_pull_of_a_file_is_resumed_where_the_connection_broke(
         hf(line.port, tmp_path, "local/one", "one.gguf")
     assert (tmp_path / "one.gguf").read_bytes() == (place / "one.gguf").read_bytes()
     assert line.made_cuts == 2
-    assert bytes(line.asked).lower().count(b"range: bytes=") >= 2
+    assert bytes(line.requests).lower().count(b"range: bytes=") >= 2
 
 
 def test_the_pull_of_a_whole_model_is_resumed_where_the_connection_broke(
@@ -147,7 +147,7 @@ def test_the_pull_of_a_whole_model_is_resumed_where_the_connection_broke(
         assert (tmp_path / file.name).read_bytes() == file.read_bytes()
     assert "local/cut" in (tmp_path / "README.md").read_text()
     assert line.made_cuts == 1
-    assert b"range: bytes=" in bytes(line.asked).lower()
+    assert b"range: bytes=" in bytes(line.requests).lower()
 
 
 def test_the_requests_of_the_client_are_answered(live: LiveServer, place: Path, tmp_path: Path) -> None:
@@ -189,4 +189,4 @@ def test_curl_resumes_where_the_connection_broke(live: LiveServer, place: Path, 
         second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert second.returncode == 0, second.stderr
     assert target.read_bytes() == (place / "one.gguf").read_bytes()
-    assert b"Range: bytes=" in line.asked
+    assert b"Range: bytes=" in line.requests
