@@ -125,7 +125,7 @@ def ingest(
     Shards of a split model may be missing. The model is incomplete, and cannot be used, until its last shard is
     ingested; the order does not matter. --delete-after removes each file as soon as it is stored and its stored bytes
     were read back, so room for one shard is enough. A shard stands for all shards of its set in its folder: they are
-    also ingested and removed. It refuses symbolic links and organ directories.
+    also ingested and removed. --delete-after refuses symbolic links and organ directories.
 
     If another file already has the name of a model, the command asks whether to register this file as the next
     version. Without a terminal, and for an address, it refuses the file; give --new-version to register it.
