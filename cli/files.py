@@ -316,13 +316,14 @@ def _print_planned(source: ModelSource, planned: PlannedModel, options: _IngestO
         click.echo(name)
         return
     part = f", {len(files)} of {files[0].shards} shards" if len(files) < files[0].shards else ""
-    known = "" if missing else ", stored already"
+    stored = "stored already" if source.remote else "probably stored already"  # only the ingest reads all local bytes
+    known = "" if missing else f", {stored}"
     click.echo(f"{plain(source.label)}: would be {name}{part}, {tensors} tensors, {size_text(size)}{known}")
     if taken is not None and not options.new_version:
         click.echo(f"  the name {taken.name} is taken by {taken.taken_by}: the ingest would ask first", err=True)
     if source.remote:
         for file in files:
-            known = ", stored already" if file.is_stored else ""
+            known = f", {stored}" if file.is_stored else ""
             click.echo(f"  {plain(file.name)}: {size_text(file.size_bytes)}{known}")
         click.echo(f"  would fetch {len(missing)} of {len(files)} files, {size_text(sum(missing))}")
 

@@ -105,9 +105,13 @@ class DissectedFile(OpenGguf):
 
     def expert_spans(self, tensor: TensorInfo) -> tuple[Span, ...]:
         """Return the byte range of each expert of a stack that is split; none for other tensors."""
-        span, count = self.tensor_span(tensor), self.stacks.get(tensor.name, 0)
-        size = span.size_bytes // count if count else 0
-        return tuple(Span(span.offset + number * size, size) for number in range(count))
+        return tuple(self.expert_span(tensor, number) for number in range(self.stacks.get(tensor.name, 0)))
+
+    def expert_span(self, tensor: TensorInfo, number: int) -> Span:
+        """Return the byte range of one expert of a stack that is split."""
+        span = self.tensor_span(tensor)
+        size = span.size_bytes // self.stacks[tensor.name]
+        return Span(span.offset + number * size, size)
 
     def pieces(self, span: Span) -> Iterator[memoryview]:
         """Read the bytes of `span`, at most 4 MiB at a time. Each piece is valid until the next piece is read."""

@@ -421,10 +421,13 @@ def find_measured_set(argument: str) -> ModelSource | None:
     path = Path(argument)
     if os.path.lexists(path):
         return None
-    shard = parse_shard_name(path.name) or ShardName(path.stem, 1, 1)
-    names = [str(replace(shard, number=number)) for number in range(1, min(shard.count, SHARDS_MAX) + 1)]
-    paths = tuple(path.with_name(name) for name in names if path.with_name(name).is_file()) or (path,)
-    source = ModelSource(paths, ModelName("local", name_from_text(shard.stem)))
+    shard = parse_shard_name(path.name)
+    paths: tuple[Path, ...] = (path,)
+    if shard is not None:
+        numbers = range(1, min(shard.count, SHARDS_MAX) + 1)
+        shards = (path.with_name(str(replace(shard, number=number))) for number in numbers)
+        paths = tuple(other for other in shards if other.is_file()) or paths
+    source = ModelSource(paths, ModelName("local", name_from_text(path.stem if shard is None else shard.stem)))
     journal = set_journal_path(source)
     return source if journal is not None and journal.is_file() else None
 

@@ -314,7 +314,10 @@ class PlannedFile:
     shards: int
     """The number of files of the complete model."""
     is_stored: bool
-    """Whether a model has it already. A file on a server is then not fetched."""
+    """Whether a model has a file with its SHA-256, if a hub states it, or else with its size, header and samples.
+
+    A file on a server is then not fetched; an ingest of a local file reads all of it.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,7 +181,7 @@ def _measured(organs: Sequence[tuple[DissectedFile, TensorInfo, Place, int | Non
 def _part(file: DissectedFile, tensor: TensorInfo, place: Place, expert: int | None) -> Part:
     name, shape, span = tensor.name, tensor.shape, file.tensor_span(tensor)
     if expert is not None:
-        name, shape, span = expert_name(name, expert), expert_shape(shape), file.expert_spans(tensor)[expert]
+        name, shape, span = expert_name(name, expert), expert_shape(shape), file.expert_span(tensor, expert)
     measurement = measure(partial(_read, file, span.offset), shape, tensor.dtype)
     digest, nonfinite = _digest_and_count(file, span, tensor.dtype)
     return Part(

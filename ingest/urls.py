@@ -110,7 +110,7 @@ def find_remote(argument: str, hub: Hub) -> RemoteModel:
     for an invalid address and for several models, BadSetting, NoSuchFile, NotAllowed, BadHubToken, Unreachable.
     """
     if len(argument) > ADDRESS_MAX_LENGTH or not argument.isprintable():
-        raise BadSource(f"{without_secrets(argument)[:200]!r}: not a valid address")
+        raise BadSource(f"{without_secrets(argument)!r}: not a valid address")
     if _scheme(argument) == "hf":
         return _hub_model(argument, hub)
     if _scheme(argument) in _OBJECT_SCHEMES:
@@ -120,14 +120,14 @@ def find_remote(argument: str, hub: Hub) -> RemoteModel:
 
 def _model_at(url: str, hub: Hub) -> RemoteModel:
     if url_origin(url) is None:
-        raise BadSource(f"{without_secrets(url)[:200]}: not a valid address")
+        raise BadSource(f"{without_secrets(url)}: not a valid address")
     parts = urlsplit(url)
     folder, _, quoted_name = parts.path.rpartition("/")
     name = unquote(quoted_name)
     shard = parse_shard_name(name)
     names = [name] if shard is None else _shard_names(shard)
     if not name.lower().endswith(".gguf"):
-        raise BadSource(f"{without_secrets(url)[:200]}: the address does not end with the name of a GGUF file")
+        raise BadSource(f"{without_secrets(url)}: the address does not end with the name of a GGUF file")
     files = []
     for other in names:
         address = urlunsplit(parts._replace(path=f"{folder}/{quote(other)}", fragment=""))
@@ -149,9 +149,11 @@ def _object_model(argument: str, hub: Hub) -> RemoteModel:
 
     parsed = parse_object_address(argument if "/" in argument.partition("://")[2] else f"{argument}/")
     if parsed is None:
-        raise BadSource(f"{argument[:200]}: write {_scheme(argument)}://BUCKET/KEY.gguf, or the address of a folder")
+        raise BadSource(
+            f"{without_secrets(argument)}: write {_scheme(argument)}://BUCKET/KEY.gguf, or the address of a folder"
+        )
     if _scheme(argument) == "s3" and _scheme(hub.object_endpoint) == "http" and not hub.allows_http:
-        problem = f"{without_secrets(hub.object_endpoint)[:200]} is an http address"
+        problem = f"{without_secrets(hub.object_endpoint)} is an http address"
         raise BadSetting(f"{problem}; to allow requests without encryption, set AWS_ALLOW_HTTP=true")
     bucket, key = parsed
     if has_magic(key) or not key.lower().endswith(".gguf"):
@@ -209,24 +211,26 @@ def _hub_model(argument: str, hub: Hub) -> RemoteModel:
 
 def _check_endpoint(hub: Hub) -> None:
     """Raise BadSetting for an HF_ENDPOINT that is invalid, or to which the token would be sent unencrypted."""
-    shown = without_secrets(hub.endpoint)[:200]
     origin = url_origin(hub.endpoint)
-    if origin is None or shown != hub.endpoint:
-        raise BadSetting(f"HF_ENDPOINT is {shown!r}, which is not the address of a hub; write for example {HUB}")
+    if origin is None or without_secrets(hub.endpoint) != hub.endpoint:
+        raise BadSetting(f"HF_ENDPOINT is not the address of a hub; write for example {HUB}")
     if hub.token is not None and not Address(*origin).is_private:
-        raise BadSetting(f"HF_ENDPOINT is {shown}: a token is not sent over plain http to another machine; use https")
+        problem = f"HF_ENDPOINT is {hub.endpoint}: a token is not sent over plain http to another machine"
+        raise BadSetting(f"{problem}; use https")
 
 
 def _parse_hub_address(argument: str) -> tuple[str, str, str | None]:
     """Return the name, the revision and the file (or pattern) of `hf://NAMESPACE/NAME[@REVISION][/FILE][@REVISION]`."""
     match = _HUB_ADDRESS.fullmatch(argument)
     if match is None:
-        raise BadSource(f"{argument[:200]}: write hf://NAMESPACE/NAME, hf://NAMESPACE/NAME/FILE.gguf, or add @REVISION")
+        raise BadSource(
+            f"{without_secrets(argument)}: write hf://NAMESPACE/NAME, hf://NAMESPACE/NAME/FILE.gguf, or add @REVISION"
+        )
     revision, file = match["revision"], match["file"]
     if file is not None and "@" in file:
         file, _, last = file.rpartition("@")
         if revision is not None or not last:
-            raise BadSource(f"{argument[:200]}: give one revision")
+            raise BadSource(f"{without_secrets(argument)}: give one revision")
         revision = last
     return match["name"], unquote(revision or "main"), file
 

@@ -142,7 +142,7 @@ def verify(
         report.blobs += not row.parts  # the bytes of a stack are those of its parts
         if checks.fault_of(row) is not None:
             suspects.append(row)
-        elif row.is_set_aside:
+        elif row.is_set_aside and row.id in checks.read:
             recovered.append(row)
         if not row.parts and row.id not in checks.read:
             checks.progress(row.size_bytes)
@@ -230,7 +230,7 @@ class _Checks:
     report: VerifyReport
     progress: Progress
     read: set[int] = field(default_factory=set)
-    """The ids of sound blobs that were read, alone or as parts of a stack."""
+    """The ids of sound blobs that were read: blobs, stacks, and parts of these."""
     due: dict[int, bool] = field(default_factory=dict)
     """Whether the share has a stack with a part, by the id of the part."""
 
@@ -247,6 +247,7 @@ class _Checks:
                 if is_due or row.is_set_aside:
                     reader.verify()
                     self._count(row.parts or (row,))
+                    self.read.add(row.id)
         except StoreError as error:
             # A faulty part of a stack is reported as a blob of its own.
             is_own = not row.parts or (isinstance(error, CorruptBlob) and error.where == row.digest)

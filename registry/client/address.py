@@ -65,8 +65,15 @@ def url_origin(text: str) -> tuple[str, str, int] | None:
 
 
 def without_secrets(url: str) -> str:
-    """Return a URL for messages: without user, password, query and fragment, at most 300 characters."""
-    return re.sub(r"(?<=//)[^/]*@", "", re.split(r"[?#]", url, maxsplit=1)[0])[:300]
+    """Return a URL for messages: without user, password, query and fragment, at most 300 characters.
+
+    Of an invalid URL, which may have a password anywhere, only the scheme is returned.
+    """
+    parts = _split(url)
+    if parts is None or not parts.hostname:
+        scheme = re.match(r"[a-z0-9]{1,8}://", url, re.IGNORECASE)
+        return f"{scheme[0] if scheme else ''}…"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"[:300]
 
 
 def _split(text: str) -> SplitResult | None:

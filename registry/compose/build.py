@@ -134,7 +134,7 @@ def compute_organ(
         measurement = _measure(_Slice(spool, 0, size_bytes), computation.source.shape, computation.dtype)
         source = computation.source
         count = expert_count(place_of(source.name), source.shape, computation.dtype)
-        if count:
+        if count and rows[source.digest].parts:  # a stack that is one blob, above the limits of its file, stays one
             experts = [_Slice(spool, number * size_bytes // count, size_bytes // count) for number in range(count)]
             return _store_stack(store, computation, experts, digest, measurement, stored)
         spool.seek(0)

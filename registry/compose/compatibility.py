@@ -6,7 +6,7 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -323,7 +323,7 @@ def same_model(base: Parent, donor: Parent) -> Iterator[Finding]:
 def _share(base: Parent, changed: Sequence[Replacement]) -> Finding:
     elements = math.fsum(part.spec.elements for part in base.parts)
     share = math.fsum(change.before.spec.elements for change in changed) / elements if elements else 0.0
-    experts = [change for change in changed if change.before.name not in base.by_name]
+    experts = [change for change in changed if change.experts]
     whole = len(changed) - len(experts)
     parts = [f"{whole} of {len(base.parts)} organs"] if whole or not experts else []
     if experts:
@@ -335,7 +335,7 @@ def _share(base: Parent, changed: Sequence[Replacement]) -> Finding:
 
 def _thetas(base: Parent, changed: Sequence[Replacement]) -> Iterator[Finding]:
     """Yield the mean θ of each type that changes, before and after, if the two figures differ."""
-    after = {change.before.name: change.after for change in changed}
+    after = {change.before.name: change.after for change in changed if not change.experts}
     for kind in OrganType:
         if all(change.before.place.type is not kind for change in changed):
             continue
@@ -408,7 +408,7 @@ def relatedness(base: Parent, donor: Parent, replacements: Sequence[Replacement]
     if unrelated:
         yield _of_unrelated(base, donor, unrelated)
     if unknown:
-        yield _of_unknown(base, donor, _names(unknown))
+        yield _of_unknown(base, donor, unknown)
     if related:
         yield _of_related(base, donor, related)
 
@@ -423,11 +423,17 @@ def _of_unrelated(base: Parent, donor: Parent, judged: Sequence[_BlockSimilarity
     return _finding(Severity.WARN, "unrelated-lineage", sentence, base, donor, _names(judged))
 
 
-def _of_unknown(base: Parent, donor: Parent, names: Sequence[str]) -> Finding:
-    sentence = (
-        f"{donor.label} and {base.label} cannot be compared: {plural_text(len(names), *_MATRICES)} that would be "
-        "replaced have no fingerprints."
-    )
+def _of_unknown(base: Parent, donor: Parent, judged: Sequence[_BlockSimilarity]) -> Finding:
+    names = _names(judged)
+    experts = sum(bool(replacement.experts) for item in judged for replacement in item.replacements)
+    matrices = plural_text(len(names) - experts, *_MATRICES) if experts < len(names) else ""
+    reasons = [f"{matrices} that would be replaced have no fingerprints"] if matrices else []
+    if experts:
+        reasons.append(
+            f"{plural_text(experts, *_EXPERTS)} that would be replaced are not known one by one, because an older "
+            "version registered their model (ingest its file again), or because they are too small or too many"
+        )
+    sentence = f"{donor.label} and {base.label} cannot be compared: {'; '.join(reasons)}."
     return _finding(Severity.WARN, "lineage-unknown", sentence, base, donor, names)
 
 
@@ -580,12 +586,21 @@ def check_replacements(base: Parent, replacements: Sequence[Replacement]) -> lis
     Grafts without a replacement are not checked here. Licenses are checked by `license_of_parents`.
     """
     ours = facts_of(base)
-    replaced = {replacement.before.name for replacement in replacements}
-    own = [part for part in base.parts if part.name not in replaced]
-    findings = [*_of_base(base), *misplaced(base, replacements), *odd_weights(base, own, base=base, donor=None)]
+    kept = _kept(base, replacements)
+    findings = [*_of_base(base), *misplaced(base, replacements), *odd_weights(base, kept, base=base, donor=None)]
     for donor, taken in by_donor(replacements):
         findings += _of_donor(base, donor, taken, (ours, facts_of(donor)))
     return _without_repeats([*findings, *changes(base, replacements)])
+
+
+def _kept(base: Parent, replacements: Sequence[Replacement]) -> list[Part]:
+    """Return the base's own tensors, with the counts of NaN and infinite values without those of replaced experts."""
+    replaced = {replacement.before.name for replacement in replacements if not replacement.experts}
+    odd: Counter[str] = Counter()
+    for replacement in replacements:
+        odd[replacement.before.name] += sum(before.nonfinite or 0 for before, _ in replacement.pairs)
+    kept = (part for part in base.parts if part.name not in replaced)
+    return [replace(part, nonfinite=part.nonfinite - odd[part.name]) if part.nonfinite else part for part in kept]
 
 
 def _of_base(base: Parent) -> Iterator[Finding]:

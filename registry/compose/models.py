@@ -8,7 +8,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias, TypeVar
 
 from sqlalchemy.orm import Session
@@ -403,12 +403,24 @@ class Replacement:
     experts: tuple[int, ...] = ()
     """The experts of the stack that are replaced; empty for the whole tensor."""
     pairs: tuple[tuple[Part, Part], ...] = ()
-    """The base's and the donor's organ of each of `experts`; empty if the library does not know them."""
+    """The base's and the donor's organ of each of `experts`; empty for the whole tensor.
+
+    An expert that the library does not know has the digest of its stack, and no measures.
+    """
 
     @property
     def organs(self) -> tuple[Replacement, ...]:
-        """The replaced organs one by one: the experts, or the tensor if they are not known."""
-        return tuple(Replacement(before, after, self.donor, self.by_slot) for before, after in self.pairs) or (self,)
+        """The replaced organs one by one: the experts, or the tensor."""
+        singles = zip(self.pairs, self.experts, strict=True) if self.pairs else ()
+        return tuple(
+            Replacement(before, after, self.donor, self.by_slot, (number,)) for (before, after), number in singles
+        ) or (self,)
+
+    def with_changed_experts(self) -> Replacement:
+        """Return the replacement of the experts that differ."""
+        changed = [organ for organ in self.organs if organ.changes]
+        experts = tuple(number for organ in changed for number in organ.experts)
+        return replace(self, experts=experts, pairs=tuple((organ.before, organ.after) for organ in changed))
 
     @property
     def changes(self) -> bool:

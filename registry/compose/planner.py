@@ -157,26 +157,29 @@ def _replacements_by(
         return [Replacement(before, after, donor, by_slot=bool(selection.slots)) for before, after in pairs]
     numbers = {before.name: selection.expert_numbers(before.shape[-1]) for before, _ in pairs}
     every = {number for selected in numbers.values() for number in selected}
-    ours = library.experts(base, [before.name for before, _ in pairs], every)
-    theirs = library.experts(donor, [after.name for _, after in pairs], every)
+    ours = library.experts(base, {before.name for before, _ in pairs}, every)
+    theirs = library.experts(donor, {after.name for _, after in pairs}, every)
     return [
         Replacement(
             *(before, after, donor),
             by_slot=True,
             experts=numbers[before.name],
             pairs=tuple(
-                (_expert(before, number, ours), _expert(after, number, theirs)) for number in numbers[before.name]
+                (
+                    ours.get((before.name, number)) or _unknown_expert(before, number, None),
+                    theirs.get((after.name, number)) or _unknown_expert(after, number, after.nonfinite),
+                )
+                for number in numbers[before.name]
             ),
         )
         for before, after in pairs
     ]
 
 
-def _expert(stack: Part, number: int, known: Mapping[tuple[str, int], Part]) -> Part:
-    """Return an expert of `stack`: without measures, and with the digest of the stack, if it is not known."""
-    return known.get((stack.name, number)) or Part(
-        expert_name(stack.name, number), stack.place, stack.dtype, stack.shape[:2], stack.digest
-    )
+def _unknown_expert(stack: Part, number: int, nonfinite: int | None) -> Part:
+    """Return an expert that the library does not know: with the digest of its stack, and without measures."""
+    name = expert_name(stack.name, number)
+    return Part(name, stack.place, stack.dtype, stack.shape[:2], stack.digest, nonfinite=nonfinite)
 
 
 def _note_missing(
@@ -514,7 +517,8 @@ def plan_recipe(recipe: Recipe, library: Library, budget: Budget | None = None) 
     for replacement in chosen.replacements:
         name = replacement.before.name
         if replacement.experts:
-            parts[name] = _with_experts(parts[name], replacement)
+            changed = replacement.with_changed_experts()
+            parts[name] = _with_experts(parts[name], changed) if changed.experts else parts[name]
         else:
             parts[name] = PlannedPart(replacement.before, replacement.after, replacement.donor)
     draft = _Draft(base, recipe, library, chosen, parts)

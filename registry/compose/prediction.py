@@ -48,6 +48,10 @@ class Change:
     """The share of its tensor that changes: below 1 for an expert of a stack."""
 
     @property
+    def is_expert(self) -> bool:
+        return self.share < 1.0
+
+    @property
     def is_computed(self) -> bool:
         return self.after is not self.source
 
@@ -93,7 +97,7 @@ class Group:
     is_adapted: bool = False
     """Whether an adapter is merged into one of the organs."""
     share: float = 1.0
-    """The share of the tensors that changes: below 1 if only experts of stacks do."""
+    """The share of the experts that change; 1 for whole tensors."""
 
     @property
     def survival(self) -> float | None:
@@ -107,13 +111,17 @@ class Group:
 
 
 def groups_of(changes: Iterable[Change]) -> list[Group]:
-    """Return the changes by type, tower and block, in the order of the first change of each group."""
-    by_group: dict[tuple[OrganType, str, int | None, str | None], list[Change]] = {}
+    """Return the changes by type, tower and block, in the order of the first change of each group.
+
+    Single experts are groups of their own.
+    """
+    by_group: dict[tuple[OrganType, str, int | None, str | None, bool], list[Change]] = {}
     for change in changes:
         place = change.before.place
         slot = place.slot if place.type is OrganType.EMBED else None
-        by_group.setdefault((place.type, place.tower.value, place.block, slot), []).append(change)
-    return [_group(*key, members) for key, members in by_group.items()]
+        key = (place.type, place.tower.value, place.block, slot, change.is_expert)
+        by_group.setdefault(key, []).append(change)
+    return [_group(members) for members in by_group.values()]
 
 
 def part_correlation(first: Part, second: Part) -> float | None:
@@ -151,23 +159,21 @@ def moved_energy(first: Part, second: Part, similarity: float | None) -> float |
     return min(ENERGY_MAX, max(0.0, apart * apart + ours * ours + theirs * theirs - 2.0 * r * ours * theirs))
 
 
-def _group(kind: OrganType, tower: str, block: int | None, slot: str | None, members: Sequence[Change]) -> Group:
+def _group(members: Sequence[Change]) -> Group:
+    place = members[0].before.place
+    slot = place.slot if place.type is OrganType.EMBED else None
+    group = (place.type, place.tower.value, place.block, slot, len(members))
     matrices = [change for change in members if change.is_matrix]
-    share = min(1.0, math.fsum(change.share for change in members) / len({change.before.place for change in members}))
     if not matrices:
         energies = [energy for change in members if (energy := _whole_energy(change)) is not None]
         worst = max(energies, default=0.0)
-        return Group(kind, tower, block, slot, len(members), len(members) - len(energies), distortion=worst)
+        return Group(*group, len(members) - len(energies), distortion=worst)
     compared = [(change, r) for change in matrices if (r := part_correlation(change.before, change.source)) is not None]
     computed = [(change, _computed_energy(change)) for change, _ in compared]
     known = [energy for _, energy in computed if energy is not None]
     grafted = [(change, r) for change, r in compared if change.is_grafted]
     return Group(
-        kind,
-        tower,
-        block,
-        slot,
-        len(members),
+        *group,
         len(matrices) - len(known),
         _mean_similarity(compared),
         _scales(compared),
@@ -175,8 +181,16 @@ def _group(kind: OrganType, tower: str, block: int | None, slot: str | None, mem
         _mean_similarity(grafted),
         _scales(grafted),
         any(change.is_adapted for change in members),
-        share,
+        _share(members),
     )
+
+
+def _share(members: Iterable[Change]) -> float:
+    """Return the largest share of a tensor that changes: a token uses the same experts of all stacks of a block."""
+    shares: dict[Place, float] = {}
+    for change in members:
+        shares[change.before.place] = shares.get(change.before.place, 0.0) + change.share
+    return min(1.0, max(shares.values()))
 
 
 def _mean_similarity(compared: Sequence[tuple[Change, float]]) -> float | None:
@@ -473,7 +487,7 @@ def _outside(groups: Sequence[Group], base: BaseShape) -> str:
     reasons = [
         f"{count_text(base.elements)} parameters" if not smallest <= base.elements <= largest else "",
         plural_text(base.blocks, "block", "blocks") if not FITTED_BLOCKS[0] <= base.blocks <= FITTED_BLOCKS[1] else "",
-        "single experts" if any(group.share < 1.0 for group in groups) else "",
+        "grafts of single experts" if any(group.share < 1.0 for group in groups) else "",
         "organs of other types" if any(group.type not in fitted for group in groups) else "",
         "several towers" if any(group.tower != Tower.TEXT for group in groups) else "",
     ]
@@ -503,7 +517,7 @@ def _basis(compared: int, uncounted: int, outside: str, *, provisional: bool) ->
     basis = f"An estimate {matrices}{stage}{omitted}; the model was not run."
     if not outside:
         return basis
-    return f"{basis} Expect larger errors: it was fitted to models of 2 to 4 million parameters; this has {outside}."
+    return f"{basis} Expect larger errors: it was fitted to models of 2 to 4 million parameters, not to {outside}."
 
 
 def cost_text(low: float, likely: float, high: float) -> str:

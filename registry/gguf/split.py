@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from organs.registry.errors import BadSplit, NotAssemblable
 from organs.registry.gguf.header import ByteSource, Header, TensorSpec, padded
@@ -49,22 +47,16 @@ def is_shard(header: Header) -> bool:
 def check_split(name: str, shards: Sequence[tuple[str, Header]]) -> tuple[int, ...]:
     """Return the order in which `shards` (file name and header) form one model, as indices into `shards`.
 
-    Raises BadSplit with all faults: missing or repeated shards, shards of another model, and wrong counts.
+    Raises BadSplit with all faults: those of `check_shards`, and missing shards.
     """
     if not shards:
         raise BadSplit(name, ["there are no shards"])
-    count, places, reasons = _places(shards)
-    missing = count - len([number for number in places if number < count])
-    if missing > 0:
-        reasons.append(f"{missing} of {count} shards missing: {_numbers(places, count)}")
-    reasons.extend(_check_tensors([header for _, header in shards]))
-    announced = _announced(shards, places)
-    total = sum(len(header.tensors) for _, header in shards)
-    if announced is not None and announced != total:
-        reasons.append(f"the header announces {announced} tensors, but there are {total}")
+    order, reasons = _checked(shards)
+    if missing := order.count - len(order.shards):
+        reasons.insert(0, f"{missing} of {order.count} shards missing: {_missing_numbers(order)}")
     if reasons:
         raise BadSplit(name, _bounded(reasons))
-    return tuple(places[number] for number in range(count))
+    return tuple(index for _, index in order.shards)
 
 
 def check_shards(name: str, shards: Sequence[tuple[str, Header]]) -> SplitOrder:
@@ -72,63 +64,10 @@ def check_shards(name: str, shards: Sequence[tuple[str, Header]]) -> SplitOrder:
 
     Raises BadSplit with the first difference of each file that does not fit those before it.
     """
-    fitting: dict[int, _Stated] = {}
-    places: dict[int, int] = {}
-    tensors: dict[str, str] = {}
-    reasons = []
-    for index, (file, header) in enumerate(shards):
-        stated = _Stated.by(file, header)
-        difference = stated.difference_from(fitting)
-        repeated = next((tensor.name for tensor in header.tensors if tensor.name in tensors), None)
-        if difference is None and repeated is not None:
-            difference = f"has the tensor {repeated}, as {tensors[repeated]} has"
-        if difference is not None:
-            reasons.append(f"{file} {difference}")
-            continue
-        fitting[stated.number or 0] = stated
-        places[stated.number or 0] = index
-        tensors |= dict.fromkeys((tensor.name for tensor in header.tensors), file)
-    count, announced = stated.count or 0, stated.tensors or len(tensors)
-    if not reasons and (len(tensors) > announced or (len(places) == count and len(tensors) < announced)):
-        reasons.append(f"{stated.file} announces {announced} tensors, but with it there are {len(tensors)}")
+    order, reasons = _checked(shards)
     if reasons:
         raise BadSplit(name, _bounded(reasons), "not shards of one model")
-    return SplitOrder(count, tuple((number, places[number]) for number in sorted(places)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Stated:
-    """What the header of a shard says about its set."""
-
-    file: str
-    number: int | None
-    count: int | None
-    tensors: int | None
-    architecture: str | None
-
-    @classmethod
-    def by(cls, file: str, header: Header) -> Self:
-        number, count, tensors = map(header.integer, (SPLIT_NUMBER_KEY, SPLIT_COUNT_KEY, SPLIT_TENSORS_KEY))
-        return cls(file, number, count, tensors, header.architecture)
-
-    def difference_from(self, others: Mapping[int, _Stated]) -> str | None:
-        """Return the first difference from the `others` of the set, by number, as the end of a sentence."""
-        if self.number is None or self.count is None:
-            return f"is not a shard: its header has no {SPLIT_NUMBER_KEY} and {SPLIT_COUNT_KEY}"
-        if not 0 <= self.number < self.count:
-            return f"says that it is number {self.number} of {self.count}, counted from 0"
-        for other in others.values():
-            for key, own, value in (
-                (SPLIT_COUNT_KEY, self.count, other.count),
-                (SPLIT_TENSORS_KEY, self.tensors, other.tensors),
-            ):
-                if own != value:
-                    return f"says {own} for {key}, but {other.file} says {value}"
-            if None not in (self.architecture, other.architecture) and self.architecture != other.architecture:
-                return f"is of the architecture {self.architecture}, but {other.file} of {other.architecture}"
-        if self.number in others:
-            return f"repeats shard {self.number + 1}, but is another file than {others[self.number].file}"
-        return None
+    return order
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +80,69 @@ class SplitOrder:
     """The number of each shard, from 0, and its index in the list that was checked; by number."""
 
 
-def _places(shards: Sequence[tuple[str, Header]]) -> tuple[int, dict[int, int], list[str]]:
-    """Return the number of shards of the complete model, the index of each shard by number, and the faults."""
-    counts = Counter(header.integer(SPLIT_COUNT_KEY) for _, header in shards)
-    count = counts.most_common(1)[0][0] or 0
+def _checked(shards: Sequence[tuple[str, Header]]) -> tuple[SplitOrder, list[str]]:
+    """Return the order of the shards that fit together, and the first difference of each of the others."""
+    checked = _CheckedShards()
     places: dict[int, int] = {}
-    reasons = [_place(index, file, header, count, places) for index, (file, header) in enumerate(shards)]
-    return count, places, [reason for reason in reasons if reason is not None]
+    reasons = []
+    for index, (file, header) in enumerate(shards):
+        difference = checked.difference(header)
+        if difference is None:
+            places[checked.add(file, header)] = index
+        else:
+            reasons.append(f"{file} {difference}")
+    total, announced = len(checked.tensors), checked.tensor_count
+    is_complete = len(places) == checked.count
+    if not reasons and announced is not None and (total > announced or (is_complete and total < announced)):
+        reasons.append(f"{shards[-1][0]} announces {announced} tensors, but with it there are {total}")
+    return SplitOrder(checked.count, tuple((number, places[number]) for number in sorted(places))), reasons
+
+
+@dataclass(slots=True)
+class _CheckedShards:
+    """Shards of one set that fit together. The first one determines the set."""
+
+    first: str = ""
+    count: int = 0
+    tensor_count: int | None = None
+    """The number of tensors of the complete set, if it is stated."""
+    architecture: tuple[str, str] | None = None
+    """The architecture, and the first file that states it."""
+    files: dict[int, str] = field(default_factory=dict)
+    """The files by number."""
+    tensors: dict[str, str] = field(default_factory=dict)
+    """The file of each tensor."""
+
+    def difference(self, header: Header) -> str | None:
+        """Return why a shard does not fit, as the end of a sentence; None if it fits."""
+        number, count, tensors = map(header.integer, SPLIT_KEYS)
+        if number is None or count is None:
+            return f"is not a shard: its header has no {SPLIT_NUMBER_KEY} and {SPLIT_COUNT_KEY}"
+        if self.files and count != self.count:
+            return f"says {count} for {SPLIT_COUNT_KEY}, but {self.first} says {self.count}"
+        if not 0 <= number < count:
+            return f"says that it is number {number} of {count}, counted from 0"
+        if self.files and tensors != self.tensor_count:
+            return f"says {tensors} for {SPLIT_TENSORS_KEY}, but {self.first} says {self.tensor_count}"
+        if self.architecture is not None and header.architecture not in (None, self.architecture[0]):
+            return f"is of the architecture {header.architecture}, but {self.architecture[1]} of {self.architecture[0]}"
+        if number in self.files:
+            return f"repeats shard {number + 1}, but is another file than {self.files[number]}"
+        repeated = next((tensor.name for tensor in header.tensors if tensor.name in self.tensors), None)
+        return None if repeated is None else f"has the tensor {repeated}, as {self.tensors[repeated]} has"
+
+    def add(self, file: str, header: Header) -> int:
+        """Add a shard that fits; return its number."""
+        number, count, tensors = map(header.integer, SPLIT_KEYS)
+        assert number is not None, "the shard was checked"
+        assert count is not None, "the shard was checked"
+        if not self.files:
+            self.first, self.count, self.tensor_count = file, count, tensors
+        if self.architecture is None and header.architecture is not None:
+            self.architecture = header.architecture, file
+        self.files[number] = file
+        self.tensors |= dict.fromkeys((tensor.name for tensor in header.tensors), file)
+        return number
 
 
 def _bounded(reasons: list[str]) -> list[str]:
@@ -155,46 +150,10 @@ def _bounded(reasons: list[str]) -> list[str]:
     return [*reasons[:REASONS_MAX], f"and {left_out} more"] if left_out > 0 else reasons
 
 
-def _place(index: int, file: str, header: Header, count: int, places: dict[int, int]) -> str | None:
-    number = header.integer(SPLIT_NUMBER_KEY)
-    own_count = header.integer(SPLIT_COUNT_KEY)
-    if number is None or own_count is None:
-        return f"{file} is not a shard: it has no {SPLIT_NUMBER_KEY} and {SPLIT_COUNT_KEY}"
-    if own_count != count:
-        return f"{file} is of a set of {own_count}, the others of {count}"
-    if not 0 <= number < count:
-        return f"{file} says it is number {number} of {count}"
-    if number in places:
-        return f"{file} repeats shard {number + 1}"
-    places[number] = index
-    return None
-
-
-def _numbers(places: dict[int, int], count: int) -> str:
-    missing_numbers = [number + 1 for number in range(min(count, len(places) + 6)) if number not in places][:5]
-    return ", ".join(f"{number:05d}" for number in missing_numbers) + (
-        " ..." if count - len(places) > len(missing_numbers) else ""
-    )
-
-
-def _announced(shards: Sequence[tuple[str, Header]], places: dict[int, int]) -> int | None:
-    first = places.get(0)
-    return None if first is None else shards[first][1].integer(SPLIT_TENSORS_KEY)
-
-
-def _check_tensors(headers: Sequence[Header]) -> list[str]:
-    reasons = []
-    tensor_counts = {header.integer(SPLIT_TENSORS_KEY) for header in headers}
-    if len(tensor_counts) > 1:
-        reasons.append(f"the shards disagree on {SPLIT_TENSORS_KEY}: a shard of another model is among them")
-    names = Counter(tensor.name for header in headers for tensor in header.tensors)
-    repeated = [name for name, count in names.items() if count > 1]
-    if repeated:
-        reasons.append(f"{len(repeated)} tensors are in more than one shard, for example {repeated[0]}")
-    architectures = {header.architecture for header in headers if header.architecture is not None}
-    if len(architectures) > 1:
-        reasons.append("the shards are of different architectures: " + ", ".join(sorted(architectures)))
-    return reasons
+def _missing_numbers(order: SplitOrder) -> str:
+    present = {number for number, _ in order.shards}
+    first = [number + 1 for number in range(min(order.count, len(present) + 6)) if number not in present][:5]
+    return ", ".join(f"{number:05d}" for number in first) + (" ..." if order.count - len(present) > len(first) else "")
 
 
 SHARDS_MAX = 65_535

@@ -10,10 +10,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from organs.registry.anatomy import OrganType, expert_name, parse_expert_name, place_of
+from organs.registry.anatomy import OrganType, expert_name, is_expert_stack, parse_expert_name, place_of
 from organs.registry.digest import Digest
 from organs.registry.errors import BadSource, BadSplit
-from organs.registry.experts import expert_count
 from organs.registry.gguf.header import Header, TensorInfo
 from organs.registry.gguf.read import read_header
 from organs.registry.gguf.split import ShardName, check_split, is_shard, parse_shard_name
@@ -71,11 +70,16 @@ class Spot:
     offset: int
     size_bytes: int
 
-    def experts(self) -> list[Spot]:
-        """Return its experts, in order; none if it is not a stack of experts."""
-        count = expert_count(place_of(self.info.name), self.info.shape, self.info.dtype)
-        size = self.size_bytes // count if count else 0
-        return [Spot(self.info, self.file, self.offset + number * size, size) for number in range(count)]
+    @property
+    def expert_count(self) -> int:
+        """The number of its experts; 0 if it is not a stack of experts."""
+        shape = self.info.shape
+        return shape[2] if len(shape) == 3 and is_expert_stack(place_of(self.info.name)) else 0
+
+    def expert(self, number: int) -> Spot:
+        """Return one of its experts."""
+        size = self.size_bytes // self.expert_count
+        return Spot(self.info, self.file, self.offset + number * size, size)
 
     def differs_from(self, other: Spot) -> bool:
         """Return whether the bytes differ from those of `other`, which has the same size."""
@@ -120,12 +124,12 @@ class Weights:
         return any(header.field(CHAT_TEMPLATE_KEY) is not None for header in self.headers)
 
     def organ(self, name: str) -> Spot | None:
-        """Return the tensor or the expert `name`; None if there is none."""
-        expert = None if name in self.spots else parse_expert_name(name)
-        stack = self.spots.get(name if expert is None else expert[0])
-        if stack is None or expert is None:
-            return stack
-        return next((spot for number, spot in enumerate(stack.experts()) if number == expert[1]), None)
+        """Return the expert or the tensor `name`; None if there is none."""
+        stack, number = parse_expert_name(name) or (name, 0)
+        spot = self.spots.get(stack)
+        if stack != name and spot is not None and number < spot.expert_count:
+            return spot.expert(number)
+        return self.spots.get(name)
 
     def changed_organs(self, name: str, base: Weights) -> Iterator[str]:
         """Yield `name` if this tensor differs from that of `base`, or the names of the experts that differ."""
@@ -133,11 +137,11 @@ class Weights:
         if theirs is None or (ours.info.shape, ours.info.dtype) != (theirs.info.shape, theirs.info.dtype):
             yield name
             return
-        pairs = list(zip(ours.experts(), theirs.experts(), strict=True)) or [(ours, theirs)]
-        changed = [number for number, (own, other) in enumerate(pairs) if own.differs_from(other)]
-        if 0 < len(changed) < len(pairs):
+        numbers = range(ours.expert_count)
+        changed = [number for number in numbers if ours.expert(number).differs_from(theirs.expert(number))]
+        if 0 < len(changed) < len(numbers):
             yield from (expert_name(name, number) for number in changed)
-        elif changed:
+        elif changed or (not numbers and ours.differs_from(theirs)):
             yield name
 
 

@@ -120,8 +120,8 @@ def test_the_chimera_says_which_experts_came_from_where(mixtures: LocalRegistry,
     assert [change.acts_text for change in chimera.changes] == ["grafted (expert 5)"]
     assert "experts: 5" in chimera.recipe_yaml
     base = mixtures.compose("local/Mixture")
-    planned = base.graft("local/Edited", experts="1,5").purify("fractal", experts=5).plan()
-    assert {part.acts_text for part in planned.parts if part.acts} == {"grafted (experts 1 and 5), purified"}
+    planned = base.graft("local/Edited", experts="1,2,5").purify("fractal", experts=5).plan()
+    assert {part.acts_text for part in planned.parts if part.acts} == {"grafted (experts 2 and 5), purified"}
 
 
 def test_a_stack_with_grafted_experts_can_be_grafted_as_a_whole_into_another_base(
@@ -226,6 +226,9 @@ def test_a_donors_experts_that_equal_those_of_the_base_are_reported(mixtures: Lo
     (equal,) = (finding for finding in plan.findings if finding.code == "already-equal")
     assert equal.organs == tuple(f"{name}[4]" for name in STACKS)
     assert plan.prediction.compared == len(STACKS)
+    assert {part.acts_text for part in plan.parts if part.acts} == {"grafted (expert 5)"}
+    nothing = mixtures.compose("local/Mixture").graft("local/Edited", experts=4).plan()
+    assert "nothing-to-do" in {finding.code for finding in nothing.findings}
 
 
 def test_experts_without_rows_are_not_compared(mixtures: LocalRegistry) -> None:
@@ -235,6 +238,46 @@ def test_experts_without_rows_are_not_compared(mixtures: LocalRegistry) -> None:
     (unknown,) = (finding for finding in plan.findings if finding.code == "lineage-unknown")
     assert unknown.organs == tuple(f"{name}[5]" for name in STACKS)
     assert plan.prediction.usable is None
+
+
+def test_grafting_more_never_costs_less(mixtures: LocalRegistry) -> None:
+    base, donor = mixtures.compose("local/Mixture"), "local/Edited"
+    changes = (
+        base.graft(donor, slot="ffn_gate_exps", experts="2,5"),
+        base.graft(donor, slot="ffn_gate_exps", experts="2,5").graft(donor, slot="ffn_up_exps", experts=2),
+        base.graft(donor, slot=list(SLOTS), experts="2,5"),
+    )
+    first, second, third = (change.plan().prediction.loss or 0.0 for change in changes)
+    assert first <= 1.02 * second  # the deviations of the additional experts differ a little
+    assert second <= 1.02 * third
+    one, other = (
+        base.graft(donor, blocks=1, experts=5).plan().prediction,
+        base.graft(donor, blocks=1, experts=5).purify("fractal", blocks=1, experts=3).plan().prediction,
+    )
+    assert other.loss == pytest.approx(one.loss, rel=0.05)
+
+
+def test_weights_that_are_not_finite_are_warned_of_only_where_they_are_in_the_result(
+    mixtures: LocalRegistry, tmp_path: Path
+) -> None:
+    name, data = STACKS[0], bytearray(expert_model("Broken"))
+    with FileSource(tmp_path / "Mixture.gguf") as source:
+        header = read_header(source)
+        stack = next(tensor for tensor in header.tensors if tensor.name == name)
+    offset = len(data) - (header.file_size_bytes - header.data_offset) + stack.offset + 3 * stack.size_bytes // EXPERTS
+    data[offset : offset + 2] = b"\xff\x7f"  # NaN in expert 3
+    (tmp_path / "Broken.gguf").write_bytes(data)
+    ingest_file(mixtures, tmp_path / "Broken.gguf")
+
+    def warned(base: str, donor: str, experts: int) -> bool:
+        plan = mixtures.compose(f"local/{base}").graft(f"local/{donor}", slot=list(SLOTS), experts=experts).plan()
+        return any(finding.code == "non-finite-weights" for finding in plan.findings)
+
+    assert [warned("Mixture", "Broken", experts) for experts in (3, 1)] == [True, False]
+    assert [warned("Broken", "Edited", experts) for experts in (5, 3)] == [True, False]
+    with mixtures.catalog.writing() as session:
+        session.execute(delete(Expert))  # as in a registry of an older version
+    assert warned("Mixture", "Broken", 1)
 
 
 def test_all_experts_of_a_stack_cost_what_the_whole_stack_costs(mixtures: LocalRegistry, tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_prediction_for_a_base_of_another_size_says_so() -> None:
     assert predict(changes, BaseShape.of(own.parts)).outside == ""
     large = predict(changes, BaseShape(7_000_000_000, 32, has_output=True))
     assert large.outside == "7.0 G parameters, 32 blocks"
-    assert f"this has {large.outside}." in large.sentence
+    assert f"not to {large.outside}." in large.sentence
 
 
 def test_only_grafted_organs_can_be_kept_and_all_changed_organs_can_lose() -> None:

@@ -260,13 +260,31 @@ def test_the_command_measures_a_model_of_a_hub(stand: Stand, tmp_path: Path) -> 
 def test_a_bad_endpoint_is_named_with_its_variable_and_without_secrets(tmp_path: Path) -> None:
     organ = OrganCommand(tmp_path / "home")
     for endpoint, sentence in {
-        "nonsense": "HF_ENDPOINT is 'nonsense', which is not the address of a hub",
-        "https://user:pass@hub.example": "HF_ENDPOINT is 'https://hub.example', which is not the address of a hub",
+        "user:pass@hub": "HF_ENDPOINT is not the address of a hub",
+        "https://user:pass@hub.example": "HF_ENDPOINT is not the address of a hub",
         "http://hub.example": "HF_ENDPOINT is http://hub.example: a token is not sent over plain http",
     }.items():
         ended = organ("measure", "hf://big/moe", environment={"HF_ENDPOINT": endpoint, "HF_TOKEN": "hf_abc"})
         assert ended.err.startswith(f"organ: {sentence}")
         assert "pass" not in ended.err
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://user:pa/ss@host/x.gguf",
+        "https://user:pa?ss@host/x.gguf",
+        "https://user:pass@host/x",
+        "hf://user:pass@hub.example/ns/name",
+        "hf://ns/name?token=pass",
+        "s3://key:pass@bucket",
+        "s3://key:pa/ss@bucket/x.gguf",
+    ],
+)
+def test_an_address_that_is_refused_is_named_without_secrets(address: str, tmp_path: Path) -> None:
+    ended = OrganCommand(tmp_path / "home")("measure", address)
+    assert ended.status == 1
+    assert not [word for word in ("pa/ss", "pa?ss", "pass", "user", "key:") if word in ended.err]
 
 
 def test_a_server_that_does_not_answer_is_named_without_secrets(stand: Stand) -> None:
@@ -398,7 +416,7 @@ def test_a_shard_a_folder_or_a_pattern_selects_all_shards_in_a_store(
         ("s3://models/small/*Q4*", 3, "s3://models/small/*Q4*: it has no GGUF file small/*Q4*; it has small/"),
         ("s3://models/none.gguf", 1, "s3://models/none.gguf: no such object, or no such bucket"),
         ("s3://models/a//b.gguf", 1, 's3://models/a//b.gguf: Could not parse path: Path "a//b.gguf" contained empty'),
-        ("gs:///a.gguf", 1, "gs:///a.gguf: write gs://BUCKET/KEY.gguf, or the address of a folder"),
+        ("gs:///a.gguf", 1, "gs://…: write gs://BUCKET/KEY.gguf, or the address of a folder"),
     ],
 )
 def test_an_object_address_without_one_model_is_refused(

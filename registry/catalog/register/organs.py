@@ -136,13 +136,14 @@ def record_stacks(session: Session, ingest_id: int, stacks: Mapping[Digest, Sequ
     """Write the rows of stacks, by digest with the digests of their parts in order, and lease them to the ingest.
 
     A row with stored bytes becomes a stack, unless it is a part of a stack, or another ingest may make it one. A later
-    sweep removes its file, which running readers may still need. Raises MissingBlob if parts were swept meanwhile.
+    sweep removes its file, which running readers may still need. Raises MissingBlob if parts were swept, or became
+    stacks, meanwhile.
     """
     all_parts = {part for parts in stacks.values() for part in parts}
     for batch in batches(sorted(stacks), STACKS_A_STATEMENT):
         parts = blobs_by_digest(session, {part for digest in batch for part in stacks[digest]})
         if any(part not in parts or parts[part].parts for digest in batch for part in stacks[digest]):
-            raise MissingBlob("experts were swept while the ingest was suspended: run it again")
+            raise MissingBlob("experts were swept or replaced while the ingest was suspended: run it again")
         before = blobs_by_digest(session, batch)
         used = _parts_or_leased(session, ingest_id, [row.id for row in before.values()])
         kept = {digest for digest, row in before.items() if row.id in used or digest in all_parts}
