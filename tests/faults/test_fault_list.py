@@ -295,8 +295,8 @@ FAULTS = {
         "test_concurrent_threads_never_claim_the_same_job",
     ),
     "rows that are locked in different orders": (
-        "faults/test_sql.py",
-        "test_rows_are_locked_in_the_order_of_their_keys",
+        "ingest/test_experts.py",
+        "test_two_ingests_of_models_that_share_experts_in_opposite_orders_both_finish",
     ),
     "two concurrent migrations": (
         "catalog/test_migrations.py",
@@ -448,7 +448,7 @@ FAULTS = {
     ),
     "a shard of another set": (
         "ingest/test_shards.py",
-        "test_shards_of_another_set_are_refused_with_all_faults_and_the_set_stays_as_it_was",
+        "test_a_shard_of_another_set_is_refused_with_its_first_difference_and_the_set_stays_as_it_was",
     ),
     "shards that are ingested at the same time": (
         "ingest/test_shards.py",

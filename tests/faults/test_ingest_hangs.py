@@ -93,7 +93,7 @@ def test_an_ingest_fails_when_a_thread_cannot_start_and_succeeds_later(
 def test_an_ingest_whose_file_cannot_be_hashed_fails_instead_of_recording_a_wrong_digest(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_pass: FilePass, _offset: int, _data: memoryview) -> None:
+    def fail(_pass: FilePass, _offset: int, _data: memoryview, _in_stack: bool) -> None:
         raise MemoryError
 
     monkeypatch.setattr(FilePass, "_hash", fail)

@@ -388,38 +388,6 @@ def test_each_ingest_leases_a_blob_once(registry: LocalRegistry) -> None:
         assert session.execute(select(BlobLease.ingest_id, BlobLease.blob_id)).all() == [(1, 1), (2, 1)]
 
 
-ORDERED = {"blobs": ("digest",), "blob_leases": ("blob_id",), "organs": ("blob_id",), "facet_counts": ("facet_id",)}
-FACETS = ("type", "tower", "slot", "dtype", "architecture", "license")
-
-
-def test_rows_are_locked_in_the_order_of_their_keys(registry: LocalRegistry, tmp_path: Path) -> None:
-    for name, data in (("a", small_model(blocks=4)), ("b", small_model(blocks=5, seed=1))):
-        (tmp_path / f"{name}.gguf").write_bytes(data)
-    stored = [registry.blobs.put(random_bytes(SMALL, seed)) for seed in range(12)]
-    assert [blob.digest for blob in stored] != sorted(blob.digest for blob in stored)
-    with heard_by(registry.catalog.writer) as heard:
-        for name in ("a", "b"):
-            ingest_path(registry, tmp_path / f"{name}.gguf", name=parse_model_name(name))
-        with registry.catalog.writing() as session:
-            record_blobs(session, begin_ingest(session, "a test"), stored)
-    statement_counts = dict.fromkeys([*ORDERED, "facets"], 0)
-    for statement, given in heard:
-        table = statement.split()[2] if statement.startswith("INSERT INTO") else ""
-        if table not in statement_counts:
-            continue
-        columns = statement.partition("(")[2].partition(")")[0].split(", ")
-        # Many rows are sent as a list, or together in a single statement.
-        width = len(columns)
-        rows_given = (
-            given if isinstance(given, list) else [given[at : at + width] for at in range(0, len(given), width)]
-        )
-        keys = [tuple(row[columns.index(name)] for name in ORDERED.get(table, FACETS)) for row in rows_given]
-        if table != "blob_leases" or len(keys) > 1:
-            assert keys == sorted(keys), (table, keys)
-        statement_counts[table] += len(keys) > 1
-    assert min(statement_counts.values()) > 0, statement_counts
-
-
 # User input is a value, never a part of a statement.
 
 PAYLOADS = (
