@@ -66,6 +66,7 @@ def test_the_permission_options_need_a_runtime_command(organ: OrganCommand, kin:
     assert "need --runtime COMMAND" in ended.err
 
 
+@pytest.mark.long
 def test_a_command_may_write_where_it_is_allowed_to(organ: OrganCommand, kin: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     body = f"open({str(tmp_path / 'out' / 'log')!r}, 'a').write('x')\nprint(json.dumps({{'perplexity': 26.5}}))"
@@ -100,6 +101,7 @@ def test_a_runtime_that_writes_text_finds_a_chimera_that_does_not_load(
     assert "The chimera does not run: the runtime ended with 1: bad tensor." in ended.out
 
 
+@pytest.mark.long
 def test_a_runtime_that_only_loads_runs_the_chimera_too(organ: OrganCommand, kin: Path, tmp_path: Path) -> None:
     body = "print(json.dumps({'loads': 'kin' not in model, 'reason': 'bad tensor'}))"
     ended = organ.done("validate", kin, "--base", A, "--runtime", script(tmp_path, body))
