@@ -13,7 +13,7 @@ from organs.ingest.sources import find_sources
 from organs.registry.assembly import place_file, plan_model
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.tables import Base
-from organs.registry.gguf import KeyValue, RawKeyValue, TensorSpec, ValueType, dtype_by_name
+from organs.registry.gguf import KeyValue, MemorySource, RawKeyValue, TensorSpec, ValueType, dtype_by_name, read_header
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from tests.gguf_files import array, file_bytes, text, unsigned
@@ -155,6 +155,15 @@ def small_shards(stem: str = "m", count: int = 4, seed: int = 0, name: str = "Li
 def token_array(tokens: list[bytes], kind: str = "tokens") -> KeyValue:
     """Return an array of strings of the tokenizer."""
     return array(f"tokenizer.ggml.{kind}", ValueType.STRING, tokens)
+
+
+def tensors_of(path: Path) -> dict[str, bytes]:
+    """Return the bytes of each tensor of a file."""
+    source = MemorySource(path.read_bytes())
+    header = read_header(source)
+    return {
+        tensor.name: source.read_at(header.data_offset + tensor.offset, tensor.size_bytes) for tensor in header.tensors
+    }
 
 
 def ingest_file(registry: LocalRegistry, path: Path, name: str | None = None) -> IngestReport:

@@ -14,7 +14,7 @@ from organs.registry.client.objects import LISTED_MAX, MissingExtra, ObjectFile,
 from organs.registry.client.ranges import GAP_BYTES, Limits, RangeClient
 from organs.registry.errors import BadSource, NoSuchFile, NotAllowed, OrganError, Unreachable
 from tests.client.scripted_server import CUT, Answer, ReceivedRequest, Script, ScriptedServer, scripted_server
-from tests.client.test_ranges import DATA, part
+from tests.client.test_ranges import DATA, later, part
 
 ADDRESS = "s3://models/big/m.gguf"
 CHANGED_AT = "Tue, 24 Nov 2026 09:00:00 GMT"
@@ -92,16 +92,7 @@ def test_a_fault_of_the_store_gets_one_sentence(
     fault: str, client: RangeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer, error, sentence = FAULTS[fault]
-    opened = False
-
-    def script(request: ReceivedRequest) -> Answer:
-        nonlocal opened
-        if opened:
-            return answer(request)
-        opened = True
-        return served(request)
-
-    with store(script, monkeypatch):
+    with store(later(answer, served), monkeypatch):
         file = ObjectFile(client, ADDRESS, allows_http=True)
         with pytest.raises(error, match=sentence) as raised:
             file.read_at(100_000, 10)

@@ -33,8 +33,8 @@ def client() -> Iterator[RangeClient]:
         yield running
 
 
-def later(answer: Callable[[ReceivedRequest], Answer]) -> Script:
-    """Answer the first request well, and all others by `answer`."""
+def later(answer: Callable[[ReceivedRequest], Answer], first: Script = part) -> Script:
+    """Answer the first request by `first`, and all others by `answer`."""
     opened = False
 
     def script(request: ReceivedRequest) -> Answer:
@@ -42,7 +42,7 @@ def later(answer: Callable[[ReceivedRequest], Answer]) -> Script:
         if opened:
             return answer(request)
         opened = True
-        return part(request)
+        return first(request)
 
     return script
 

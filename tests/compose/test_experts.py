@@ -18,7 +18,7 @@ from organs.registry.errors import BadRecipe
 from organs.registry.gguf import read_header
 from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import Share, verify
-from tests.small_models import EXPERTS, expert_model, expert_stack, ingest_file, row_counts
+from tests.small_models import EXPERTS, expert_model, expert_stack, ingest_file, row_counts, tensors_of
 
 SLOTS = ("ffn_gate_exps", "ffn_up_exps")
 STACKS = [f"blk.{block}.{slot}.weight" for block in (0, 1) for slot in SLOTS]
@@ -35,21 +35,9 @@ def mixtures(registry: LocalRegistry, tmp_path: Path) -> LocalRegistry:
 
 def compose(registry: LocalRegistry, recipe: str, path: Path) -> dict[str, bytes]:
     """Make the chimera of a recipe, with all of its warnings accepted; return the tensors of its file."""
-    builder = registry.compose(read_recipe(f"base: local/Mixture\n{recipe}"))
-    warned = {finding.code for finding in builder.plan().findings if finding.severity == "warn"}
-    plan = builder.accept(*warned).plan() if warned else builder.plan()
-    made = plan.assemble(path)
+    made = registry.compose(read_recipe(f"base: local/Mixture\n{recipe}")).plan().accepting_all().assemble(path)
     assert hashlib.sha256(path.read_bytes()).hexdigest() == made.sha256
     return tensors_of(path)
-
-
-def tensors_of(path: Path) -> dict[str, bytes]:
-    with FileSource(path) as source:
-        header = read_header(source)
-        return {
-            tensor.name: bytes(source.read_at(header.data_offset + tensor.offset, tensor.size_bytes))
-            for tensor in header.tensors
-        }
 
 
 def expected(tmp_path: Path, changed: Mapping[str, Mapping[int, int]]) -> dict[str, bytes]:

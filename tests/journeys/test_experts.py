@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 
 from bench.expert_grafts import STACKS, mixture
-from organs.ingest.files import FileSource
-from organs.registry.gguf import read_header
 from organs.registry.local import LocalRegistry
 from organs.registry.validation.comparison import Budget
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import run_chimera, verdict_report
 from organs.registry.validation.texts import built_in_texts
-from tests.small_models import ingest_file
+from tests.small_models import ingest_file, tensors_of
 
 
 @pytest.mark.long
@@ -36,7 +34,8 @@ def test_two_of_384_experts_are_found_and_one_is_grafted_alone_and_runs(
     assert plan.prediction.similarity > 0.99
     made = plan.assemble(tmp_path / "made.gguf")
     assert hashlib.sha256((tmp_path / "made.gguf").read_bytes()).hexdigest() == made.sha256
-    assert _data(tmp_path / "made.gguf") == _data_of(mixture((17,)), tmp_path / "expected.gguf")
+    (tmp_path / "expected.gguf").write_bytes(mixture((17,)))
+    assert tensors_of(tmp_path / "made.gguf") == tensors_of(tmp_path / "expected.gguf")
 
     budget = Budget(tokens=2048)
     run = run_chimera(registry.catalog, registry.blobs, made.model, built_in_texts(("python",)), LlamaCpp(), budget)
@@ -45,18 +44,3 @@ def test_two_of_384_experts_are_found_and_one_is_grafted_alone_and_runs(
     assert report.chimera.failure is None
     assert report.chimera.written
     assert report.texts[0].ratio == pytest.approx(1.0, abs=0.05), "one of 384 experts changes little"
-
-
-def _data_of(data: bytes, path: Path) -> dict[str, bytes]:
-    path.write_bytes(data)
-    return _data(path)
-
-
-def _data(path: Path) -> dict[str, bytes]:
-    """Return the bytes of each tensor of a file."""
-    with FileSource(path) as source:
-        header = read_header(source)
-        return {
-            tensor.name: bytes(source.read_at(header.data_offset + tensor.offset, tensor.size_bytes))
-            for tensor in header.tensors
-        }
