@@ -445,7 +445,12 @@ _METHODS = ("spectral", "fractal")
     metavar="SLOT",
     help=f"Only organs in this slot, such as {EXAMPLE_SLOTS[0]}; * stands for any text. Repeatable.",
 )
-@click.option("--experts", metavar="EXPERTS", help="Only these experts of stacks of experts, such as 5,17 or 0-3.")
+@click.option(
+    "--experts",
+    multiple=True,
+    metavar="EXPERTS",
+    help="Only these experts of stacks of experts, such as 5,17 or 0-3. Repeatable.",
+)
 @click.option("--where", metavar="QUERY", help="Only organs that match QUERY, such as 'theta<38'.")
 @click.option("--name", metavar="NAME", help="Register the result as NAMESPACE/NAME; for a registered MODEL only.")
 @click.option(
@@ -468,7 +473,7 @@ def purify(
     kinds: tuple[str, ...],
     blocks: str | None,
     slots: tuple[str, ...],
-    experts: str | None,
+    experts: tuple[str, ...],
     where: str | None,
     name: str | None,
     output: Path | None,
@@ -502,7 +507,7 @@ def purify(
                 type=kinds or None,
                 slot=slots or None,
                 blocks=blocks,
-                experts=experts,
+                experts=",".join(experts) if experts else None,
                 keep=keep,
             )
             return step if name is None else step.named(name)
@@ -838,7 +843,7 @@ class _TransplantOptions:
     layers: tuple[str, ...]
     kinds: tuple[str, ...]
     slots: tuple[str, ...]
-    experts: str | None
+    experts: tuple[str, ...]
     accept: tuple[str, ...]
     yes: bool
     lock: Path | None
@@ -872,8 +877,9 @@ def _transplant_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help=f"Copy only organs in this slot, such as {EXAMPLE_SLOTS[0]}; * stands for any text. Repeatable.",
         ),
         click.option(
-            "--experts", metavar="EXPERTS",
-            help="Copy only these experts of stacks of experts, such as 5,17 or 0-3. [default: whole stacks]",
+            "--experts", multiple=True, metavar="EXPERTS",
+            help="Copy only these experts of stacks of experts, such as 5,17 or 0-3. Repeatable. "
+            "[default: whole stacks]",
         ),
         click.option("--accept", multiple=True, metavar="CODE", help="Accept a warning by its code."),
         click.option("-y", "--yes", is_flag=True, help="Accept every warning."),
@@ -1009,6 +1015,7 @@ def _transplant_recipe(options: _TransplantOptions) -> Recipe:
     from organs.registry.compose.recipe_io import parse_blocks, read_recipe
 
     base, *donors = options.models
+    experts = [word.strip() for text in options.experts for word in text.split(",")]
     kinds = options.kinds or (() if options.slots else (TYPE_DEFAULT,))
     layers = options.layers * len(donors) if len(options.layers) == 1 else options.layers or ("",) * len(donors)
     grafts = [
@@ -1016,11 +1023,7 @@ def _transplant_recipe(options: _TransplantOptions) -> Recipe:
             "from": "donor",
             **({"type": [*kinds]} if kinds else {}),
             **({"slot": [*options.slots]} if options.slots else {}),
-            **(
-                {"experts": [word.strip() for word in options.experts.split(",")]}
-                if options.experts is not None
-                else {}
-            ),
+            **({"experts": [*experts]} if experts else {}),
         }
         for _ in donors
     ]

@@ -39,11 +39,12 @@ from organs.cli.outputs import (
     stem_of,
     write_files,
 )
-from organs.registry.amounts import count_text, share_text, size_text, theta_text
+from organs.registry.amounts import count_text, plural_text, share_text, size_text, theta_text
 from organs.registry.anatomy import Component, Place
 from organs.registry.catalog.vocabulary import ORGAN_TYPES
 from organs.registry.digest import Digest
 from organs.registry.errors import (
+    BadInput,
     BadName,
     BadSource,
     CorruptBlob,
@@ -200,7 +201,8 @@ def _download_line(source: ModelSource, label: str, done: str, *, quiet: bool) -
     done_bytes = 0
 
     def downloaded() -> str:
-        return f"{size_text(client.received_bytes - received_bytes)} in {client.requests - requests:,} requests"
+        count = plural_text(client.requests - requests, "request", "requests")
+        return f"{size_text(client.received_bytes - received_bytes)} in {count}"
 
     with status_line(label, quiet=quiet) as say:
 
@@ -210,7 +212,7 @@ def _download_line(source: ModelSource, label: str, done: str, *, quiet: bool) -
             say(f"{size_text(done_bytes)} {done}, downloaded {downloaded()}")
 
         yield advance
-    if not quiet:
+    if not quiet and client.received_bytes > received_bytes:
         click.echo(f"{plain(source.label)}: downloaded {downloaded()}, {time.monotonic() - begin:.0f} s", err=True)
 
 
@@ -491,15 +493,16 @@ def measure(
         settings = _MeasureSettings(wanted, form, tables, experts=experts, delete_after=delete_after, yes=yes)
         if names and (dry_run or experts or delete_after):
             option = "--dry-run" if dry_run else "--experts" if experts else "--delete-after"
-            raise click.UsageError(f"{option} is for files, and {names[0]} is not one")
+            hint = f"; organ search 'model:{names[0]} expert>=0' lists its experts" if experts else ""
+            raise click.UsageError(f"{option} is for files, and {names[0]} is not one{hint}")
         if dry_run:
             return _print_plans(sources, settings, as_json=as_json)
         sources += [ModelSource((), parse_model_name(name)) for name in names]
-        measured, failed = _measure_sources(sources, settings)
-    if not measured and not failed and (patterns or kinds):
+        measured, failures = _measure_sources(sources, settings)
+    if not measured and not failures and (patterns or kinds):
         click.echo("organ: no tensor matches --tensor and --type", err=True)
         return 1
-    return 1 if failed else 0
+    return exit_status(failures, len(sources))
 
 
 def _may_be_registered(path: str) -> bool:
@@ -563,25 +566,26 @@ def _measured_sources(paths: Sequence[str], hub: Hub | None) -> list[ModelSource
     return [*dict.fromkeys(source for source in sets.values() if source not in others), *others]
 
 
-def _measure_sources(sources: list[ModelSource], settings: _MeasureSettings) -> tuple[int, int]:
-    """Measure and print `sources`; return how many have measured tensors, and how many failed."""
+def _measure_sources(sources: list[ModelSource], settings: _MeasureSettings) -> tuple[int, list[OrganError]]:
+    """Measure and print `sources`; return how many have measured tensors, and the errors."""
     form = settings.form
     if form == "csv":
         click.echo(sheet_lines([_csv_keys()]), nl=False)
-    failed = measured = 0
+    measured = 0
+    failures: list[OrganError] = []
     for number, source in enumerate(sources, 1):
         label = f"measure {number}/{len(sources)}"
         if source.remote and settings.experts and not _accepts_cost(source, settings):
-            failed += 1
+            failures.append(BadInput(f"{source.label}: not downloaded"))
             continue
         outcome = _measured(source, settings, label, quiet=form not in ("tensors", "tables"))
-        failed += outcome.error is not None
+        failures += [outcome.error] if outcome.error is not None else []
         measured += outcome.model is not None and bool(outcome.model.tensors)
         _print_measured(outcome, form, settings.tables)
         _print_set_notes(source, outcome, settings)
     if form in ("tensors", "tables") and measured:
         click.echo(in_lines(_EXPLAINED), err=True)
-    return measured, failed
+    return measured, failures
 
 
 def _accepts_cost(source: ModelSource, settings: _MeasureSettings) -> bool:
@@ -667,9 +671,11 @@ def _plan_text(source: ModelSource, plan: ReadPlan) -> str:
     before = plan.known_tensors + plan.known_experts
     known = f", {before:,} of them measured before" if before else ""
     reads = "requests" if source.remote else "reads"
+    is_small = source.remote and plan.read_bytes > plan.size_bytes / 2
+    advice = "; it is faster to download the file and to measure the copy" if is_small else ""
     return (
         f"{plain(source.label)}: {plan.tensors:,} tensors{experts}{known}; would read {size_text(plan.read_bytes)} of "
-        f"{size_text(plan.size_bytes)}{share} in {plan.reads:,} {reads}"
+        f"{size_text(plan.size_bytes)}{share} in {plan.reads:,} {reads}{advice}"
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement
+from sqlalchemy import ColumnElement, false
 from sqlalchemy.orm import Session
 
 from organs.ingest.dissect import DissectedFile, OpenGguf, TensorCount, check_tensor_sizes, dissect, read_front
@@ -470,13 +470,13 @@ class _ShardIngest:
 
         With `is_new`, no model has the shard yet. Raises NameTaken, BadSplit, TooManyTensors.
         """
-        matches = same_header(file)
+        matches = (false(),) if is_new else same_header(file)
         with self._registry.catalog.reading() as session:
             model = incomplete_model(session, self._intake.name)
             if model is not None:
                 self._check_fits(session, model, file, matches)
                 return
-            is_known = not is_new and self._visible(session, file, *matches) is not None
+            is_known = self._visible(session, file, *matches) is not None
         check_shards(self._intake.name.name, [(file.source.path.name, file.header)])
         if not is_known:
             self._names.check()

@@ -438,9 +438,19 @@ def _origins(plan: Plan) -> dict[str, Any]:
     """Return the origins of all tensors that are not the base's own: `parents` (number 0 is the base) and `parts`.
 
     A part has the number of a model and the acts. The model is that of its organ, or of the source of its computation.
+    `experts` has the grafted experts of stacks by the numbers of the models, `purified_experts` the purified ones.
     """
     labels = {parent.label: number for number, parent in enumerate(plan.parents)}
+    grafts = {part.before.name: part.expert_grafts for part in plan.parts if part.expert_grafts}
     return {
+        "experts": {
+            name: [[labels[graft.donor.label], graft.experts] for graft in given] for name, given in grafts.items()
+        },
+        "purified_experts": {
+            name: computation.purified_experts
+            for name, computation in plan.computations.items()
+            if computation.purified_experts
+        },
         "parents": [parent.label for parent in plan.parents],
         "parts": {
             part.before.name: [labels[part.origin.label] if part.origin else 0, *part.acts]

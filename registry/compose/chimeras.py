@@ -51,7 +51,16 @@ from organs.registry.entities.chimera import (
 )
 from organs.registry.entities.finding import WITHDRAWN_CODES, Finding, Severity, in_order, stored_findings
 from organs.registry.entities.gain import Leaderboard
-from organs.registry.entities.plan import ADAPTER, GRAFTED, ParentModel, PlanChange, PlanPart, Prediction, RecipeFile
+from organs.registry.entities.plan import (
+    ADAPTER,
+    GRAFTED,
+    GraftedExperts,
+    ParentModel,
+    PlanChange,
+    PlanPart,
+    Prediction,
+    RecipeFile,
+)
 from organs.registry.entities.published import LICENSE_MAX
 from organs.registry.entities.verdict import Verdict, VerdictReport, VerdictSummary
 from organs.registry.errors import BadName, NotFound
@@ -173,6 +182,9 @@ class _Origins(Entity, frozen=True, kw_only=True):
     """The labels of the parents, the base first."""
     parts: dict[Text, tuple[int | Text, ...]]
     """For each tensor: the number of the parent, then the acts."""
+    experts: dict[Text, tuple[tuple[int, tuple[int, ...]], ...]] = msgspec.field(default_factory=dict)
+    """For stacks with grafted experts: the number of each parent, with the numbers of the experts."""
+    purified_experts: dict[Text, tuple[int, ...]] = msgspec.field(default_factory=dict)
 
     def of(self, name: str) -> tuple[str, tuple[str, ...]] | None:
         """Return the parent of a tensor and the acts; None for the base's own tensor."""
@@ -243,6 +255,8 @@ def _parents(session: Session, model: Model, row: ChimeraRow) -> tuple[ParentMod
     for name in origins.parts:
         label, done = origins.of(name) or ("", ())
         acts[label].update(done)
+        for number, _ in origins.experts.get(name, ()):
+            acts[origins.parents[number]].add(GRAFTED)
     licenses: dict[str, str | None] = {}
     for parent, act in recorded_parents(session, model.id):
         licenses[parent.full_name] = parent.license
@@ -259,25 +273,18 @@ def _parts(session: Session, model: Model, row: ChimeraRow) -> tuple[PlanPart, .
     origins = _origins(row)
     rows = placements_of(session, row.base_model_id) if is_reachable(session, row.base_model_id) else ()
     before = {placement.name: placement for placement, *_ in rows}
-    experts = chimera_rows.grafted_experts(session, row)
-    parts = []
-    for placement, _, digest, _ in placements_of(session, model.id):
-        origin = origins.of(placement.name)
-        if origin is not None:
-            part = _part(placement, digest, before.get(placement.name), origin, experts.get(placement.name, ()))
-            parts.append(part)
-    return tuple(parts)
+    return tuple(
+        _part(placement, digest, before.get(placement.name), origins)
+        for placement, _, digest, _ in placements_of(session, model.id)
+        if placement.name in origins.parts
+    )
 
 
-def _part(
-    placement: Placement,
-    digest: str,
-    before: Placement | None,
-    origin: tuple[str, tuple[str, ...]],
-    experts: tuple[int, ...],
-) -> PlanPart:
+def _part(placement: Placement, digest: str, before: Placement | None, origins: _Origins) -> PlanPart:
     """Return an organ of the chimera; `before` is the base's organ at its place, None if it is not known."""
     base = before or placement
+    origin = origins.of(placement.name)
+    assert origin is not None
     return PlanPart(
         name=placement.name,
         type=placement.type,
@@ -294,7 +301,11 @@ def _part(
         size_bytes_before=base.size_bytes,
         size_bytes=placement.size_bytes,
         digest=Digest(digest),
-        experts=experts,
+        experts=tuple(
+            GraftedExperts(model=origins.parents[number], experts=experts)
+            for number, experts in origins.experts.get(placement.name, ())
+        ),
+        purified_experts=origins.purified_experts.get(placement.name, ()),
     )
 
 

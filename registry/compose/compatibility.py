@@ -329,7 +329,7 @@ def _share(base: Parent, changed: Sequence[Replacement]) -> Finding:
     if experts:
         stacks = len({change.before.slot for change in experts})
         parts.append(f"{plural_text(len(experts), *_EXPERTS)} in {plural_text(stacks, 'stack', 'stacks')}")
-    sentence = f"{' and '.join(parts)} of {base.label} will change, {share:.1%} of its parameters."
+    sentence = f"{' and '.join(parts)} of {base.label} will be replaced, {share:.1%} of its parameters."
     return _info("changed-share", sentence, base, [change.before.name for change in changed])
 
 
@@ -440,9 +440,10 @@ def _of_unknown(base: Parent, donor: Parent, judged: Sequence[_BlockSimilarity])
 def _of_related(base: Parent, donor: Parent, judged: Sequence[_BlockSimilarity]) -> Finding:
     mean, count = _mean(judged)
     lowest = min(value for item in judged for value in [item.similarity.mean] if value is not None)
+    worst = f", {lowest:.3f} in the block that differs most" if len(judged) > 1 else ""
     sentence = (
         f"{donor.label} and {base.label} are related: {plural_text(count, *_MATRICES)} and those that they would "
-        f"replace have a mean correlation of {mean:.3f}, {lowest:.3f} in the block that differs most."
+        f"replace have a mean correlation of {mean:.3f}{worst}."
     )
     kinds = ", ".join(dict.fromkeys(item.kind for item in judged))
     finding = _finding(Severity.INFO, "related-lineage", sentence, base, donor, _names(judged))

@@ -22,6 +22,7 @@ from organs.registry.entities.plan import (
     ACTS,
     ADAPTER,
     GRAFTED,
+    GraftedExperts,
     ParentModel,
     PlanChange,
     PlannedChimera,
@@ -148,11 +149,6 @@ class PlannedPart:
     def origin(self) -> Parent | None:
         """The model that gave the organ, or experts of it; None for the base."""
         return self.donor or next((graft.donor for graft in self.expert_grafts), None)
-
-    @property
-    def grafted_experts(self) -> tuple[int, ...]:
-        """The numbers of the experts that other models give, in order."""
-        return tuple(sorted({number for graft in self.expert_grafts for number in graft.experts}))
 
     @property
     def spec(self) -> TensorSpec:
@@ -295,7 +291,8 @@ def plan_part(part: PlannedPart, base: Parent) -> PlanPart:
         size_bytes_before=before.size_bytes,
         size_bytes=spec.size_bytes,
         digest=None if known is None else known.digest,
-        experts=part.grafted_experts,
+        experts=tuple(GraftedExperts(model=graft.donor.label, experts=graft.experts) for graft in part.expert_grafts),
+        purified_experts=() if part.computation is None else part.computation.purified_experts,
     )
 
 
@@ -342,7 +339,7 @@ def summarize_changes(parts: Sequence[PlanPart]) -> tuple[PlanChange, ...]:
     """
     groups: dict[tuple[object, ...], dict[int | None, list[PlanPart]]] = {}
     for part in parts:
-        key = (part.model, part.type, part.tower, part.acts, part.experts)
+        key = (part.model, part.type, part.tower, part.acts, part.experts, part.purified_experts)
         groups.setdefault(key, {}).setdefault(part.block, []).append(part)
     changes = [
         _change([part for block in run for part in by_block[block]])
@@ -386,6 +383,7 @@ def _change(parts: Sequence[PlanPart]) -> PlanChange:
         size_bytes_before=sum(part.size_bytes_before for part in parts),
         size_bytes=sum(part.size_bytes for part in parts),
         experts=first.experts,
+        purified_experts=first.purified_experts,
     )
 
 

@@ -10,7 +10,7 @@ from itertools import islice
 import msgspec
 
 from organs.registry.amounts import names_text, ranges_text
-from organs.registry.anatomy import OrganType, Place, Slot, expert_name
+from organs.registry.anatomy import OrganType, Place, Slot, expert_name, is_expert_stack
 from organs.registry.catalog.search import RECIPE_BASE, nearest, parse_query
 from organs.registry.compose.compatibility import check_adapter, check_replacements, check_withdrawn, likely_degraded
 from organs.registry.compose.cost import Budget, steps_cost
@@ -111,7 +111,7 @@ def _add_replacements(
     repeated = [replacement for replacement in replacements if earlier[replacement.before.slot]]
     if repeated:
         others = ", ".join(sorted({step for replacement in repeated for step in earlier[replacement.before.slot]}))
-        names = [replacement.before.name for replacement in repeated]
+        names = [name for replacement in repeated for name in _repeated_names(replacement, taken)]
         sentence = f"Both {at} and {others} replace {names_text(names)}: remove one of them."
         chosen.refuse("overlapping-grafts", sentence, at, organs=names)
     for replacement in replacements:
@@ -127,6 +127,13 @@ def _overlaps(replacement: Replacement, taken: Mapping[Slot, Mapping[int | None,
     if not replacement.experts:
         return set(steps.values())
     return {steps[expert] for expert in (None, *replacement.experts) if expert in steps}
+
+
+def _repeated_names(replacement: Replacement, taken: Mapping[Slot, Mapping[int | None, str]]) -> list[str]:
+    steps, name = taken[replacement.before.slot], replacement.before.name
+    if None in steps or not replacement.experts:
+        return [name]
+    return [expert_name(name, expert) for expert in replacement.experts if expert in steps]
 
 
 def _of_donor(
@@ -366,6 +373,8 @@ def refused_experts(selection: Selection, places: Sequence[Part], at: str, chose
 
 def nothing_selected(base: Parent, selection: Selection) -> str:
     """Return a sentence that no organ of `base` is selected, with the nearest slots that it has."""
+    if selection.experts and not any(is_expert_stack(part.place) for part in base.parts):
+        return f"{base.label} has no stacks of experts, so there are no experts to select."
     slots = dict.fromkeys(islice((part.place.slot for part in base.parts), SLOTS_COMPARED_MAX))
     absent = [slot for slot in selection.slots if not any(matches_slot(item, slot) for item in slots)]
     close = [nearest(slot, slots) for slot in absent[:GUESSES_MAX]]

@@ -370,7 +370,7 @@ def predict(changes: Sequence[Change], base: BaseShape, constants: Constants = C
     basis = _basis(len(similar), uncounted, outside, provisional=provisional)
     cost = "" if low is None or loss is None or high is None or not effects else cost_text(low, loss, high)
     return Prediction(
-        sentence=_sentence(cost, _likelihood(low, high, recovered), recovered, basis, changes=bool(effects)),
+        sentence=_sentence(cost, _likelihood(low, high), recovered, basis, changes=bool(effects)),
         cost=cost,
         usable=None if score is None else score >= 1.0,
         score=score,
@@ -500,13 +500,18 @@ def _sentence(cost: str, likelihood: str, recovered: float | None, basis: str, *
         return "Nothing changes, so the perplexity stays the same."
     if not cost:
         return "No prediction: no changed organ can be compared with the one that it replaces."
-    function = "" if recovered is None else f"; the grafts keep {recovered:.0%} of the replaced organs' function"
-    return f"{likelihood}: {cost}{function}. {basis}"
+    kept = "" if recovered is None else f"{recovered:.0%} of the replaced organs' function"
+    if likelihood != NOT_USABLE and recovered is not None and recovered < RECOVERED_LIMIT:
+        return f"{NOT_USABLE}, because the grafts keep only {kept}: {cost}. {basis}"
+    return f"{likelihood}: {cost}{f'; the grafts keep {kept}' if kept else ''}. {basis}"
 
 
-def _likelihood(low: float | None, high: float | None, recovered: float | None) -> str:
-    if (low is not None and low > LOSS_LIMIT) or (recovered is not None and recovered < RECOVERED_LIMIT):
-        return "Likely not usable"
+NOT_USABLE = "Likely not usable"
+
+
+def _likelihood(low: float | None, high: float | None) -> str:
+    if low is not None and low > LOSS_LIMIT:
+        return NOT_USABLE
     return "Likely usable" if high is not None and high <= LOSS_LIMIT else "May be usable"
 
 
@@ -566,7 +571,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _matrices(count: int) -> str:
-    return "1 compared matrix" if count == 1 else f"{count} compared matrices"
+    return "1 compared matrix" if count == 1 else f"{count:,} compared matrices"
 
 
 def _organs(count: int) -> str:

@@ -98,10 +98,34 @@ ACTS = (GRAFTED, ADAPTER, PURIFIED)
 
 Block = Annotated[Count, Meta(description="Null outside of the blocks.")]
 Number = Annotated[float, Meta(description="A finite number.")]
-Experts = Annotated[
-    tuple[Count, ...],
-    Meta(max_length=ITEMS_MAX, description="The grafted experts of a stack; empty if they are not single experts."),
+Experts = Annotated[tuple[Count, ...], Meta(max_length=ITEMS_MAX, description="Numbers of experts, from 0.")]
+
+
+class GraftedExperts(Entity, frozen=True, kw_only=True):
+    """Experts of a stack that a model gave."""
+
+    model: Text
+    experts: Experts
+
+
+GraftedFrom = Annotated[
+    tuple[GraftedExperts, ...], Meta(max_length=ITEMS_MAX, description="Empty if no single experts were grafted.")
 ]
+PurifiedExperts = Annotated[Experts, Meta(description="Empty if no single experts were purified.")]
+
+
+def _acts_text(acts: Acts, grafted: Sequence[GraftedExperts], purified: Sequence[int]) -> str:
+    """Return the acts as text for people: `grafted (experts 5 and 17), purified (expert 3)`."""
+    of_model = {item.model: f" of {item.model}" if len(grafted) > 1 else "" for item in grafted}
+    experts = {
+        GRAFTED: ", ".join(_experts_text(item.experts) + of_model[item.model] for item in grafted),
+        PURIFIED: _experts_text(purified),
+    }
+    return ", ".join(f"{act} ({experts[act]})" if experts.get(act) else act for act in acts)
+
+
+def _experts_text(experts: Sequence[int]) -> str:
+    return f"{'expert' if len(experts) == 1 else 'experts'} {ranges_text(experts)}" if experts else ""
 
 
 class ParentModel(Entity, frozen=True, kw_only=True):
@@ -130,12 +154,13 @@ class PlanPart(Entity, frozen=True, kw_only=True):
     size_bytes_before: Bytes
     size_bytes: Bytes
     digest: Digest | None
-    experts: Experts = ()
+    experts: GraftedFrom = ()
+    purified_experts: PurifiedExperts = ()
 
     @property
     def acts_text(self) -> str:
         """The acts as text for people: `grafted (experts 5 and 17), purified`."""
-        return _acts_text(self.acts, self.experts)
+        return _acts_text(self.acts, self.experts, self.purified_experts)
 
     def __repr__(self) -> str:
         giver = f" from {self.model}" if GRAFTED in self.acts else ""
@@ -156,17 +181,13 @@ class PlanChange(Entity, frozen=True, kw_only=True):
     theta: Theta | None
     size_bytes_before: Bytes
     size_bytes: Bytes
-    experts: Experts = ()
+    experts: GraftedFrom = ()
+    purified_experts: PurifiedExperts = ()
 
     @property
     def acts_text(self) -> str:
         """The acts as text for people: `grafted (experts 5 and 17), purified`."""
-        return _acts_text(self.acts, self.experts)
-
-
-def _acts_text(acts: Acts, experts: Sequence[int]) -> str:
-    numbers = f" ({'expert' if len(experts) == 1 else 'experts'} {ranges_text(experts)})" if experts else ""
-    return ", ".join(f"{act}{numbers if act == GRAFTED else ''}" for act in acts)
+        return _acts_text(self.acts, self.experts, self.purified_experts)
 
 
 class Effect(Entity, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from organs.registry.assembly import (
     plan_model,
 )
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.chimeras import chimera_of, grafted_experts, stored_score
+from organs.registry.catalog.queries.chimeras import chimera_of, stored_score
 from organs.registry.catalog.queries.models import is_digest, metadata_of, model_by_digest, model_by_name
 from organs.registry.catalog.register.chimeras import (
     add_verdict,
@@ -193,21 +193,25 @@ def _trial(session: Session, name: str) -> _Trial:
     base = session.get(Model, chimera.base_model_id)
     if base is None or base.state not in REACHABLE_STATES:
         raise NotFound(f"the base of {model.full_name} was removed, so the chimera cannot be compared")
-    return _Trial(model, base, tuple(_donors(session, chimera)), tuple(_grafted(session, chimera)))
+    return _Trial(model, base, tuple(_donors(session, chimera)), tuple(_grafted(chimera)))
 
 
-def _grafted(session: Session, chimera: Chimera) -> Iterator[str]:
+def _grafted(chimera: Chimera) -> Iterator[str]:
     """Yield the names of the tensors of donors, and of experts that were grafted into stacks of the base."""
-    experts = grafted_experts(session, chimera)
-    for name, (_, *acts) in json.loads(chimera.origins)["parts"].items():
-        if GRAFTED in acts:
-            yield from (expert_name(name, number) for number in experts[name]) if name in experts else (name,)
+    origins = json.loads(chimera.origins)
+    experts = origins.get("experts", {})
+    for name, (_, *acts) in origins["parts"].items():
+        if name in experts:
+            yield from (expert_name(name, number) for _, numbers in experts[name] for number in numbers)
+        elif GRAFTED in acts:
+            yield name
 
 
 def _donors(session: Session, chimera: Chimera) -> Iterator[Model]:
     """Return the donors that are complete models, the one with most grafted organs first."""
     origins = json.loads(chimera.origins)
     counts = Counter(part[0] for part in origins["parts"].values() if part[0])
+    counts.update(number for grafts in origins.get("experts", {}).values() for number, _ in grafts[1:])
     for number, _ in counts.most_common():
         try:
             donor = model_by_name(session, parse_model_name(origins["parents"][number]))

@@ -54,12 +54,14 @@ def test_single_experts_can_be_chosen(organ: OrganCommand, out: Path, tmp_path: 
     command = ("transplant", base, donor, "-o", out / "t.gguf", "--type", "organ")
     plan = organ.done(*command, "--slot", "ffn_*_exps", "--experts", "2,5", "--json").values["plan"]
     assert {part["name"]: part["experts"] for part in plan["parts"]} == {
-        f"blk.{block}.ffn_{slot}_exps.weight": [2, 5] for block in (0, 1) for slot in ("gate", "up")
+        f"blk.{block}.ffn_{slot}_exps.weight": [{"model": str(donor), "experts": [2, 5]}]
+        for block in (0, 1)
+        for slot in ("gate", "up")
     }
     assert plan["prediction"]["compared"] == 8
     assert plan["prediction"]["similarity"] == pytest.approx(0.995, abs=0.002)
     assert (out / "t.gguf").read_bytes()[-4096:] == donor.read_bytes()[-4096:]
-    assert "grafted (experts 2 and 5)" in organ.done(*command, "--experts", "2,5", "--force").out
+    assert "grafted (experts 2 and 5)" in organ.done(*command, "--experts", "2", "--experts", "5", "--force").out
     refused = organ(*command, "--experts", "")
     assert refused.status == 1
     assert "grafts[0].experts[0]: An expert such as 3" in refused.err

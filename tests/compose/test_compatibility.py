@@ -385,7 +385,7 @@ def test_matrices_without_fingerprints_are_of_unknown_lineage() -> None:
 def test_organs_of_the_base_itself_give_a_note_and_change_nothing() -> None:
     findings = of_types(synthetic_parent("Base"), synthetic_parent("Donor"), ORGAN)
     assert codes(findings) == {"already-equal", "changed-share"}
-    assert only(findings, "changed-share").sentence.startswith("0 of 20 organs of Base will change")
+    assert only(findings, "changed-share").sentence.startswith("0 of 20 organs of Base will be replaced")
 
 
 def test_theta_is_reported_before_and_after_for_each_type_that_changes() -> None:

@@ -104,12 +104,13 @@ def test_the_chimera_says_which_experts_came_from_where(mixtures: LocalRegistry,
         ("local/Edited@1", ("grafted",)),
     ]
     assert {organ.name: organ.experts for organ in chimera.computed} == dict.fromkeys(STACKS, (5,))
-    assert {part.name: part.experts for part in chimera.parts} == dict.fromkeys(STACKS, (5,))
+    (grafts,) = {part.experts for part in chimera.parts}
+    assert [(graft.model, graft.experts) for graft in grafts] == [("local/Edited@1", (5,))]
     assert [change.acts_text for change in chimera.changes] == ["grafted (expert 5)"]
     assert "experts: 5" in chimera.recipe_yaml
     base = mixtures.compose("local/Mixture")
     planned = base.graft("local/Edited", experts="1,2,5").purify("fractal", experts=5).plan()
-    assert {part.acts_text for part in planned.parts if part.acts} == {"grafted (experts 2 and 5), purified"}
+    assert {part.acts_text for part in planned.parts if part.acts} == {"grafted (experts 2 and 5), purified (expert 5)"}
 
 
 def test_a_stack_with_grafted_experts_can_be_grafted_as_a_whole_into_another_base(
@@ -121,6 +122,23 @@ def test_a_stack_with_grafted_experts_can_be_grafted_as_a_whole_into_another_bas
     plan = mixtures.compose("local/Kin").graft("local/mixed", slot=list(SLOTS)).plan().accepting_all()
     chimera = mixtures.chimera(plan.register().lock_id)
     assert {part.name: part.experts for part in chimera.parts} == dict.fromkeys(STACKS, ())
+
+
+def test_experts_of_two_donors_are_credited_to_their_donors(mixtures: LocalRegistry, tmp_path: Path) -> None:
+    (tmp_path / "Kin.gguf").write_bytes(expert_model("Kin", mixed={0: 0.1, 1: 0.1}))
+    ingest_file(mixtures, tmp_path / "Kin.gguf")
+    recipe = "name: local/two\ngrafts: [{from: local/Edited, experts: 5}, {from: local/Kin, experts: '0-1'}]"
+    compose(mixtures, f"{recipe}\npurify: {{method: fractal, experts: 3}}", tmp_path / "out.gguf")
+    with mixtures.catalog.reading() as session:
+        lock = session.scalars(select(Chimera.lock_id)).one()
+    chimera = mixtures.chimera(lock)
+    text = "grafted (expert 5 of local/Edited@1, experts 0-1 of local/Kin@1), purified (expert 3)"
+    assert {part.acts_text for part in chimera.parts} == {text}
+    assert {parent.model: parent.acts for parent in chimera.parents} == {
+        "local/Mixture@1": (),
+        "local/Edited@1": ("grafted", "purified"),
+        "local/Kin@1": ("grafted",),
+    }
 
 
 def test_one_expert_is_purified_and_the_others_keep_their_bytes(mixtures: LocalRegistry, tmp_path: Path) -> None:
@@ -199,7 +217,7 @@ def test_likeness_and_prediction_are_those_of_the_grafted_experts(mixtures: Loca
     assert "single experts" in kin.prediction.outside
     (share,) = (finding.sentence for finding in kin.findings if finding.code == "changed-share")
     percent = f"{share_of_an_expert(tmp_path):.1%}"
-    assert share == f"4 experts in 4 stacks of local/Mixture@1 will change, {percent} of its parameters."
+    assert share == f"4 experts in 4 stacks of local/Mixture@1 will be replaced, {percent} of its parameters."
 
 
 def share_of_an_expert(folder: Path) -> float:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, aliased
 
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.engine import batches
-from organs.registry.catalog.queries.models import has_public_place, is_withdrawn, placements_of
+from organs.registry.catalog.queries.models import has_public_place, is_withdrawn
 from organs.registry.catalog.tables import (
     Blob,
     Chimera,
@@ -216,11 +216,6 @@ class StoredComputation(Entity, frozen=True, kw_only=True):
         digest, dtype, shape = self.source
         return digest, dtype, "x".join(map(str, shape))
 
-    @property
-    def grafted_experts(self) -> tuple[int, ...]:
-        """The numbers of the experts that came from other stacks, in order."""
-        return tuple(sorted({number for _, numbers in self.experts for number in numbers}))
-
     def made_organ(self, thetas: Mapping[OrganKey, float | None]) -> MadeOrgan:
         """Return the computation as an entity; `thetas` has the θ of source organs."""
         digest, dtype, shape = self.source
@@ -230,7 +225,7 @@ class StoredComputation(Entity, frozen=True, kw_only=True):
                 *(("adapter",) if self.add else ()),
                 *(("purified",) if self.purify else ()),
             ),
-            experts=self.grafted_experts,
+            experts=tuple(sorted({number for _, numbers in self.experts for number in numbers})),
             purified_experts=self.purify_experts,
             method=self.purify,
             keep=self.keep,
@@ -316,16 +311,6 @@ def computations_in(session: Session, model_id: int) -> dict[str, StoredComputat
         .order_by(Placement.position, Computation.key.desc())
     )
     return {name: _stored_computation(text) for name, text in session.execute(statement)}
-
-
-def grafted_experts(session: Session, chimera: Chimera) -> dict[str, tuple[int, ...]]:
-    """Return the numbers of the experts that donors gave to stacks of the base, by the names of the tensors."""
-    base = {placement.name: digest for placement, _, digest, _ in placements_of(session, chimera.base_model_id)}
-    return {
-        name: computation.grafted_experts
-        for name, computation in computations_in(session, chimera.model_id).items()
-        if computation.experts and computation.key[0] == base.get(name)  # else it was computed for another chimera
-    }
 
 
 def thetas_of(session: Session, keys: Collection[OrganKey]) -> dict[OrganKey, float | None]:
