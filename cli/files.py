@@ -339,6 +339,7 @@ def _print_ingested(outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
         raise outcome.error
     if report is None:
         click.echo(f"organ: {plain(_sentence(outcome))}", err=True)
+        _print_marked("stored before", outcome.stored)
     else:
         click.echo(report.model if quiet else _summary(report))
         flags = report.flags if report.created and not quiet else ()
@@ -389,6 +390,7 @@ def _ingested_values(outcome: Outcome) -> dict[str, Any]:
         "error": None if outcome.error is None else _sentence(outcome),
         "removed": [str(path) for path in outcome.removed],
         "kept": list(outcome.kept),
+        "stored": list(outcome.stored),
     } | values
 
 

@@ -187,6 +187,8 @@ class Outcome:
     """Files that were removed because their bytes are stored and proved."""
     kept: tuple[str, ...] = ()
     """Sentences on files that were to be removed and are still there."""
+    stored: tuple[str, ...] = ()
+    """The names of the files that were stored, also if a later shard of the model was refused."""
 
 
 def ingest_all(
@@ -205,18 +207,36 @@ def ingest_all(
     Raises DiskFull and StoreUnwritable, which would stop the other sources as well.
     """
     for source in sources:
-        removal = Removal(registry, is_named=name is not None)
-        report, failure = None, None
-        try:
-            if delete_after:
-                check_removable(source)
-            stored = removal.remove if delete_after else keep_file
-            report = ingest_model(registry, source, name, progress, new_version, stored=stored)
-        except (DiskFull, StoreUnwritable):
-            raise
-        except OrganError as error:
-            failure = error
-        yield Outcome(source, report, failure, tuple(removal.removed), tuple(removal.kept))
+        yield _outcome(registry, source, name, progress, new_version, delete_after=delete_after)
+
+
+def _outcome(
+    registry: LocalRegistry,
+    source: ModelSource,
+    name: ModelName | None,
+    progress: Progress | None,
+    new_version: NewVersion,
+    *,
+    delete_after: bool,
+) -> Outcome:
+    removal = Removal(registry, is_named=name is not None)
+    stored: list[str] = []
+
+    def finish(file: DissectedFile, model_id: int, sha256: Digest) -> None:
+        stored.append(file.source.name)
+        if delete_after:
+            removal.remove(file, model_id, sha256)
+
+    report, failure = None, None
+    try:
+        if delete_after:
+            check_removable(source)
+        report = ingest_model(registry, source, name, progress, new_version, stored=finish)
+    except (DiskFull, StoreUnwritable):
+        raise
+    except OrganError as error:
+        failure = error
+    return Outcome(source, report, failure, tuple(removal.removed), tuple(removal.kept), tuple(stored))
 
 
 def ingest_model(

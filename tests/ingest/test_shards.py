@@ -369,6 +369,20 @@ def test_a_file_that_was_replaced_after_it_was_stored_is_kept(
     assert outcome.kept == (f"{path}: kept, because it was changed after it was stored",)
 
 
+def test_shards_that_were_stored_before_a_refused_one_are_named(registry: LocalRegistry, tmp_path: Path) -> None:
+    shards, others = small_shards(), small_shards(count=3)
+    third = "m-00003-of-00004.gguf"
+    paths = write_shards(tmp_path / "set", shards | {third: others["m-00003-of-00003.gguf"]})
+    (outcome,) = ingest_all(registry, find_sources([str(paths[0])]))
+    assert isinstance(outcome.error, BadSplit)
+    assert outcome.stored == ()  # headers are checked before anything is stored
+    alone = write_shards(tmp_path / "alone", {third: bytes(shards[third][:-64]) + b"x" * 64})
+    ingest_alone(registry, alone[0])
+    (outcome,) = ingest_all(registry, find_sources(map(str, write_shards(tmp_path / "set", shards)[:1])))
+    assert isinstance(outcome.error, BadSplit)
+    assert [Path(name).name for name in outcome.stored] == sorted(shards)[:2]
+
+
 def test_a_renamed_shard_is_kept_unless_its_model_is_named(registry: LocalRegistry, tmp_path: Path) -> None:
     first, *_ = small_shards().values()
     (path,) = write_shards(tmp_path, {"part.gguf": first})
