@@ -444,7 +444,8 @@ def _origins(plan: Plan) -> dict[str, Any]:
     grafts = {part.before.name: part.expert_grafts for part in plan.parts if part.expert_grafts}
     return {
         "experts": {
-            name: [[labels[graft.donor.label], graft.experts] for graft in given] for name, given in grafts.items()
+            name: [[labels[graft.donor.label], graft.experts] for graft in replacements]
+            for name, replacements in grafts.items()
         },
         "purified_experts": {
             name: computation.purified_experts
