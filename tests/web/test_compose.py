@@ -293,6 +293,10 @@ def test_submitting_a_form_opens_the_page_with_its_step(family_client: FlaskClie
         ),
         ({"add": "adapter", "from": "local/x", "scale": "0.5"}, ("adapter", "from:local/x scale:0.5")),
         ({"add": "purify", "method": "spectral", "keep": "0.9"}, ("purify", "method:spectral keep:0.9")),
+        (
+            {"add": "purify", "method": "fractal", "type": "organ", "experts": "5,17"},
+            ("purify", "method:fractal type:organ experts:5,17"),
+        ),
         ({"add": "encode", "dtype": "F16"}, ("encode", "F16")),
         ({"add": "meta", "key": "general.name", "value": "A & B"}, ("meta", "general.name=A & B")),
     ):

@@ -64,3 +64,11 @@ def test_the_page_of_a_model_leads_to_its_experts(client: FlaskClient) -> None:
     assert "32 experts, each stored and measured by itself" in page.text
     assert "/organs?q=model:local/Mixture@1 expert>=0" in [unquote_plus(link) for link in page.links()]
     assert client.get("/api/v1/models/local/Mixture").get_json()["experts"] == 32
+
+
+def test_an_expert_is_grafted_by_the_form(client: FlaskClient) -> None:
+    form = {"base": "local/Mixture", "add": "graft", "from": "local/Edited", "type": "organ", "experts": "2,5"}
+    page = parse_page(client.get("/compose", query_string=form, follow_redirects=True).text)
+    assert "8 experts in 4 stacks of local/Mixture@1 will be replaced" in page.text
+    assert "grafted (experts 2 and 5)" in page.text
+    assert 'name="experts"' in client.get("/compose?base=local/Mixture").text

@@ -57,9 +57,9 @@ from organs.web.services.planning import (
 )
 
 STEP_FIELDS = {
-    "graft": ("from", "where", "sort", "strangers", "type", "slot", "blocks"),
+    "graft": ("from", "where", "sort", "strangers", "type", "slot", "blocks", "experts"),
     "adapter": ("from", "scale"),
-    "purify": ("method", "where", "type", "slot", "blocks", "keep"),
+    "purify": ("method", "where", "type", "slot", "blocks", "experts", "keep"),
 }
 """Fields of the forms that add a step, with the names that a recipe uses."""
 
