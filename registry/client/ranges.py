@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -310,7 +311,7 @@ class HubListing(_Resource):
         return data
 
 
-class RangedFile:
+class RangedFile(ABC):
     """A file that is read with requests for ranges. A subclass sends them: `_read`."""
 
     path: PurePosixPath
@@ -349,9 +350,9 @@ class RangedFile:
         """Raise BadSource if the file has changed since it was opened."""
         self._read(0, 1)
 
+    @abstractmethod
     def _read(self, offset: int, size: int) -> bytes:
         """Return `size` bytes, or those up to the end of the file; raises as `read_at` does."""
-        raise NotImplementedError
 
 
 class HttpFile(RangedFile, _Resource):
