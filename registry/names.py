@@ -53,6 +53,10 @@ REFUSED_ENDINGS = (*RESERVED_ENDINGS, ".git")
 DIGEST_LENGTH = 8
 """The number of hexadecimal digits that replace letters without an ASCII form in a proposed name."""
 
+_QUANTISATION = re.compile(
+    r"(?P<stem>.*?[A-Za-z0-9])[-._](?P<quantisation>(?:UD-)?(?:I?Q[1-8]|TQ[12])_[A-Z0-9_]{1,12}|BF16|F16|F32|FP16|FP32|MXFP4(?:_MOE)?)",
+    re.ASCII | re.IGNORECASE,
+)
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 _UNWANTED = re.compile(r"[^A-Za-z0-9._-]+", re.ASCII)
 _SPECIALS = re.compile(r"[.-]{2,}")
@@ -106,6 +110,16 @@ def parse_model_name(text: str) -> ModelName:
     if at and not (version.isascii() and version.isdigit() and 0 < len(version) < 10 and int(version)):
         raise BadName(f"{version[:20]!r} is not a version: use a whole number from 1")
     return ModelName(namespace, name, int(version) if at else None)
+
+
+def split_quantisation(name: str) -> tuple[str, str | None]:
+    """Return `name` without the quantisation at its end, and the quantisation in upper case; None if it has none.
+
+    `Coder-7B-Q4_K_M` is `Coder-7B` and `Q4_K_M`. Models of one namespace with the same first part are the
+    quantisations of one model: lists fold them, and `-hf NAMESPACE/Coder-7B:Q4_K_M` finds this one.
+    """
+    match = _QUANTISATION.fullmatch(name[:NAME_MAX_LENGTH])
+    return (match["stem"], match["quantisation"].upper()) if match else (name, None)
 
 
 def check_new_name(part: str, kind: str = "name") -> None:

@@ -19,6 +19,7 @@ from organs.registry.names import (
     name_from_text,
     namespace_from_text,
     parse_model_name,
+    split_quantisation,
 )
 from tests.random_files import PATIENT
 
@@ -179,3 +180,21 @@ def test_the_nearest_namespace_to_any_text_is_not_reserved(text: str) -> None:
 def test_a_reserved_namespace_gets_a_prefix() -> None:
     assert namespace_from_text("api") == "by-api"
     assert namespace_from_text("unsloth") == "unsloth"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Coder-7B-Q4_K_M", ("Coder-7B", "Q4_K_M")),
+        ("coder.q8_0", ("coder", "Q8_0")),
+        ("Coder-v1.0-IQ4_NL", ("Coder-v1.0", "IQ4_NL")),
+        ("Coder-UD-Q4_K_XL", ("Coder", "UD-Q4_K_XL")),
+        ("Coder-BF16", ("Coder", "BF16")),
+        ("gpt-oss-MXFP4", ("gpt-oss", "MXFP4")),
+        ("Coder-7B", ("Coder-7B", None)),
+        ("Q4_K_M", ("Q4_K_M", None)),
+        ("Coder-Q4_K_M-tuned", ("Coder-Q4_K_M-tuned", None)),
+    ],
+)
+def test_the_quantisation_is_split_from_the_end_of_a_name(name: str, expected: tuple[str, str | None]) -> None:
+    assert split_quantisation(name) == expected
