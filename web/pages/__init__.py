@@ -13,8 +13,9 @@ uploads    uploading in the browser
 account    log-in and log-out, the user's own account, and the public pages of contributors
 admin      administration: submissions to review, the event log, contributors
 reference  the reference of the API
-anatomy    the anatomy grid: blocks as rows, slots or types as columns, coloured by a measure
+anatomy    the drawing of a model coloured by a measure, and the grid of blocks and types
 charts     charts as separate SVG files
+pictures   pictures of models and chimeras to send around, as SVG and PNG
 routes     routes of pages as HTML, JSON and CSV, and of forms that write
 """
 
@@ -30,6 +31,7 @@ from organs.web.pages import (
     lineage,
     models,
     organs,
+    pictures,
     reference,
     reports,
     uploads,
@@ -49,6 +51,7 @@ __all__ = [
     "models",
     "organs",
     "pages",
+    "pictures",
     "reference",
     "reports",
     "uploads",

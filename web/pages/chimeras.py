@@ -31,9 +31,7 @@ from organs.web.pages.anatomy import (
     READINGS,
     acts_text,
     anatomy,
-    changes,
     legend,
-    marked,
     marks,
     with_marks,
 )
@@ -52,7 +50,7 @@ from organs.web.params import (
 from organs.web.permissions import queue_job
 from organs.web.responses import model_address, plain_page, reading, settings, with_parameters
 
-READINGS_HERE = ("theta", "spectral", "size", "change")
+READINGS_HERE = ("donor", "spectral", "theta", "size")
 COMPUTED_SHOWN = 60
 """Computed organs that the page lists; the JSON has all of them."""
 TEXTS = ("recipe.yaml", "lock.json", "card.md", "Modelfile")
@@ -183,15 +181,14 @@ def _cell(value: object) -> Cell:
 
 def _page_context(chimera: Chimera, organs: Sequence[PlacedOrgan], by: str) -> Context:
     lines = legend(chimera.parts, chimera.parents[0].model)
-    organ_changes = changes(organs, chimera.parts) if by == "change" else {}
-    grid = anatomy(organs, by, organ_changes)
+    grid = anatomy(organs, by, {}, marks(chimera.parts, lines))
     measured = chimera.verdicts[0] if chimera.verdicts else None
     report = None if measured is None else measured.report
     return {
         "parts_count": len(chimera.parts),
         "by_label": READINGS[by],
         "choices": [_reading_choice(chimera, name, by) for name in READINGS_HERE],
-        "grid": marked(grid, marks(chimera.parts, lines)),
+        "grid": grid,
         "donors": lines,
         "changes_shown": with_marks(chimera.changes, lines),
         "acts_text": acts_text,

@@ -50,4 +50,4 @@ def _featured(newest: Sequence[ModelSummary]) -> Context | None:
         return None
     with reading(settings().search_seconds) as session:
         organs = organs_of_model(session, model_by_name(session, parse_model_name(chosen.name)))
-    return {"name": chosen.name, "grid": anatomy(organs, "theta", {})}
+    return {"name": chosen.name, "grid": anatomy(organs, "spectral", {})}

@@ -61,7 +61,7 @@ from organs.web.downloads import (
     public_names,
     whole_name,
 )
-from organs.web.pages.anatomy import COMPARED, READINGS, acts_text, anatomy
+from organs.web.pages.anatomy import READINGS, acts_text, anatomy
 from organs.web.pages.charts import depth_shown
 from organs.web.pages.jobs import active_validations, missing_runtime
 from organs.web.pages.organs import CSV_COLUMNS, GAIN_COLUMNS, Column, gain_cells, heading, organ_rows
@@ -82,7 +82,6 @@ from organs.web.permissions import (
 from organs.web.render import verdict_meaning
 from organs.web.responses import model_address, plain_page, reading, registry, settings, with_parameters
 
-READING_DEFAULT = "theta"
 METADATA_SHOWN = 400
 VERSIONS_SHOWN = DESCENDANTS_SHOWN = 20
 
@@ -111,21 +110,21 @@ def model(namespace: str, name: str) -> Page:
 
 
 def _shown_model(namespace: str, name: str) -> Page:
-    by = requested_choice("by", tuple(READINGS))
+    requested = requested_choice("by", ("", *READINGS))
     with reading(settings().search_seconds) as session:
         row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
         page = model_page(session, row)
         organs = organs_of_model(session, row, PAGE_TENSORS_MAX)
         left_out = row.tensors - len(organs)
-        shown = _Shown(page, organs, left_out, None if left_out else _model_to_compare(session, page))
+        shown = _Shown(page, organs, left_out, None if left_out else model_to_compare(session, page))
         brief = chimera_brief(session, row)
         jobs = active_validations(session, row.full_name) if brief else []
         others = versions(session, row, REACHABLE_STATES, VERSIONS_SHOWN)
         descendants = descendants_page(session, row, DESCENDANTS_SHOWN).items
         descendants_count = count_descendants(session, row)
-        changes = _organ_changes(session, row, shown.compared_with) if by in COMPARED and shown.compared_with else {}
-    if by in COMPARED and shown.compared_with is None:
-        by = READING_DEFAULT
+        readings = _readings(shown, is_chimera=brief is not None)
+        by = requested if requested in readings else readings[0]
+        changes = changes_against(session, row, shown.compared_with) if by == "change" and shown.compared_with else {}
     context = {
         "model": page,
         "organs": organs,
@@ -145,6 +144,12 @@ def _shown_model(namespace: str, name: str) -> Page:
     )
 
 
+def _readings(shown: _Shown, *, is_chimera: bool) -> tuple[str, ...]:
+    """Return the readings that can colour the drawing, the most useful first."""
+    possible = {"donor": is_chimera, "change": shown.compared_with is not None}
+    return tuple(name for name in READINGS if possible.get(name, True))
+
+
 def _organs_sheet(shown: _Shown) -> Sheet:
     """Return the organs of the model as CSV. Raises BadQuery if it has more than PAGE_TENSORS_MAX."""
     if shown.organs_left_out:
@@ -154,7 +159,7 @@ def _organs_sheet(shown: _Shown) -> Sheet:
     return Sheet(CSV_COLUMNS, organ_rows(shown.organs))
 
 
-def _model_to_compare(session: Session, model: Model) -> str | None:
+def model_to_compare(session: Session, model: Model) -> str | None:
     """Return the name of the requested model, else of a registered parent, else of the closest relative, else None."""
     requested = request.args.get("against")
     if requested:
@@ -167,7 +172,7 @@ def _model_to_compare(session: Session, model: Model) -> str | None:
     return next(iter([*parents, *relatives]), None)
 
 
-def _organ_changes(session: Session, row: tables.Model, against: str) -> dict[Slot, OrganChange]:
+def changes_against(session: Session, row: tables.Model, against: str) -> dict[Slot, OrganChange]:
     """Return how the organs of the model differ from those of `against`."""
     other = model_by_name(session, parse_model_name(against))
     return organ_changes(*(registered_model(session, model_row, PAGE_TENSORS_MAX) for model_row in (other, row)))
@@ -245,7 +250,7 @@ def _pull_lines(model: Model) -> list[str]:
 def _page_context(shown: _Shown, by: str, changes: dict[Slot, OrganChange]) -> Context:
     model = shown.model
     requested = request.args.get("against", "")
-    choices = [name for name in READINGS if name not in COMPARED or shown.compared_with is not None]
+    choices = _readings(shown, is_chimera=model.composed is not None)
     return {
         "by": by,
         "by_label": READINGS[by],
@@ -259,7 +264,7 @@ def _page_context(shown: _Shown, by: str, changes: dict[Slot, OrganChange]) -> C
             }
             for name in choices
         ],
-        "is_compared": by in COMPARED,
+        "is_compared": by == "change",
         "matrix_theta": _matrix_theta(shown.organs),
         "buttons": _downloads(model),
         "files_shown": _files(model),
