@@ -20,6 +20,8 @@ WINGS_WIDTH = 312.0
 CELL_WIDTH_MIN, THIN_WIDTH, GAP = 11.0, 5.0, 1.6
 SPINE_MIN, SPINE_MAX = 20.0, 34.0
 MARGIN = 7.0
+WING_MIN = 40.0
+"""Least width of a side, also of one without organs."""
 CAP_HEIGHT, CAP_GAP = 30.0, 9.0
 HEADINGS_HEIGHT = 62.0
 TOWER_GAP = 18.0
@@ -97,12 +99,8 @@ class Network:
     """Organs without a place in the drawing."""
     tied: Shape | None
     """The embedding once more, if it is also the output."""
-
-    @property
-    def pitch(self) -> float:
-        """The distance between two ribs; 0 with fewer than two."""
-        heights = sorted(y for _, _, y in self.ribs)
-        return heights[1] - heights[0] if len(heights) > 1 else 0.0
+    pitch: float
+    """The height of a block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +125,8 @@ def network(organs: Sequence[PlacedOrgan], pitch: float | None = None, *, named:
     spine_width = min(max(SPINE_MIN, stream * _scale([*left, *right])), SPINE_MAX)
     left_width = sum(widths[column.slot] + GAP for column in left)
     right_width = sum(widths[column.slot] + GAP for column in right)
-    half = max(left_width, right_width, 3 * SPINE_MAX) if not inside else 0.0
-    spine_x = MARGIN + max(left_width, half)
-    width = spine_x + spine_width + max(right_width, half) + MARGIN
+    spine_x = MARGIN + max(left_width, WING_MIN)
+    width = spine_x + spine_width + max(right_width, WING_MIN) + MARGIN
     rows = sorted({(organ.tower, organ.block or 0) for organ in inside})
     pitch = _pitch(len(rows)) if pitch is None else pitch
     headings = HEADINGS_HEIGHT if inside and named else MARGIN
@@ -154,6 +151,7 @@ def network(organs: Sequence[PlacedOrgan], pitch: float | None = None, *, named:
         slots=_slot_labels([*left, *right], places, widths, MARGIN + head_height + headings - 6),
         towers=towers,
         others=tuple(organ for organ in organs if organ.block is None and outside.get(organ.slot) is not organ),
+        pitch=pitch,
         tied=_tied(outside, caps, height - MARGIN - CAP_HEIGHT),
     )
 
