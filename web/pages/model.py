@@ -41,6 +41,8 @@ from organs.web.responses import model_address, plain_page, reading, settings
 
 READING_DEFAULT = "theta"
 METADATA_SHOWN = 400
+USE_SHOWN = 3
+"""Commands that are shown before the rest is opened."""
 VERSIONS_SHOWN = DESCENDANTS_SHOWN = 20
 
 
@@ -202,6 +204,7 @@ def _page_context(shown: _Shown, by: str, changes: dict[Slot, OrganChange]) -> C
         "buttons": buttons,
         "files_shown": _files(model),
         "use": use_lines(model, shown.chimera) if buttons and not buttons[0].get("is_page") else [],
+        "use_shown": USE_SHOWN,
         "parents": _parents(model),
         "acts_text": acts_text,
         "may_edit": may_edit(model.name.partition("/")[0]),
