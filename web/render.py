@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from textwrap import shorten
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -81,6 +82,8 @@ NESTING_MAX = 12
 """Maximum depth of lists and quotes inside each other."""
 BRACKETS_MAX = 200
 """Maximum number of opening brackets. Each may begin a link, and the time of parsing grows with their square."""
+OPENING_MAX = 420
+"""Maximum number of characters of a description that are shown before the rest is opened."""
 MARKS_MAX = 1000
 """Maximum number of asterisks and underscores, for the same reason."""
 HEADINGS_BELOW = 3
@@ -99,6 +102,38 @@ def markdown(text: str) -> Markup:
     tokens = _READER.parse(text)
     for token in _flatten(tokens):
         _clean_token(token)
+    return _rendered(tokens)
+
+
+@lru_cache(maxsize=256)
+def opening(text: str) -> tuple[Markup, Markup]:
+    """Return the first blocks of Markdown `text`, and its other blocks, as safe HTML.
+
+    If the first block alone is longer than OPENING_MAX characters, its beginning is returned as plain text, and then
+    all blocks.
+    """
+    text = text[:DESCRIPTION_MAX]
+    if _is_too_much(text):
+        return _beginning(text), _AS_TEXT.format(text)
+    tokens, end, length = _READER.parse(text), 0, 0
+    for number, token in enumerate(tokens, 1):
+        length += len(token.content)
+        if length > OPENING_MAX:
+            break
+        if token.level == 0 and token.nesting != 1 and token.type != "heading_close":
+            end = number
+    for token in _flatten(tokens):
+        _clean_token(token)
+    if end == 0 and tokens:
+        return _beginning(next((token.content for token in tokens if token.type == "inline"), text)), _rendered(tokens)
+    return _rendered(tokens[:end]), _rendered(tokens[end:])
+
+
+def _beginning(text: str) -> Markup:
+    return _AS_TEXT.format(shorten(text, OPENING_MAX, placeholder=" …"))
+
+
+def _rendered(tokens: Sequence[Token]) -> Markup:
     return Markup(_READER.renderer.render(tokens, _READER.options, {}))  # noqa: S704  # text is escaped, tags are ours
 
 
@@ -336,6 +371,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "kind_mark": kind_mark,
     "kind_name": kind_name,
     "markdown": markdown,
+    "opening": opening,
     "model_address": model_address,
     "moment": moment_text,
     "number": number_text,

@@ -1,8 +1,11 @@
 """The pages, one module for each subject. Lists are also served as CSV. JSON addresses redirect to the API.
 
 organs     organs: the search with its columns, filters and histogram, and the page of one organ
-models     models: the list, one model with its anatomy, lineage and files, and its form for edits
-chimeras   chimeras: the list, and one with its origin, its prediction and the results of its validations
+model      one model: its card, anatomy, lineage and files
+chimera    a chimera on the page of its model: origin, prediction, results of its validations, recipe
+usage      command lines that download and run a model
+models     models: the list, and the forms that edit, yank and restore a model
+chimeras   chimeras: the list, and the leaderboard
 compare    two models side by side
 compose    composing: models that fit a base, its blocks and their candidates, the steps of a recipe
 lineage    families of models as graphs and as lists
@@ -23,12 +26,14 @@ from organs.web.pages import (
     account,
     admin,
     charts,
+    chimera,
     chimeras,
     compare,
     compose,
     home,
     jobs,
     lineage,
+    model,
     models,
     organs,
     pictures,
@@ -42,12 +47,14 @@ __all__ = [
     "account",
     "admin",
     "charts",
+    "chimera",
     "chimeras",
     "compare",
     "compose",
     "home",
     "jobs",
     "lineage",
+    "model",
     "models",
     "organs",
     "pages",

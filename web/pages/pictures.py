@@ -22,7 +22,7 @@ from organs.registry.relatives.comparison import PAGE_TENSORS_MAX
 from organs.web.charts.picture import Facts, Parent, png, svg, tone
 from organs.web.pages.anatomy import LegendLine, anatomy, legend, marks
 from organs.web.pages.charts import svg_answer
-from organs.web.pages.models import changes_against, model_to_compare
+from organs.web.pages.model import changes_against, model_to_compare
 from organs.web.pages.routes import Context, pages
 from organs.web.responses import conditional, model_address, reading, settings
 
