@@ -277,7 +277,7 @@ def ingest_model(
         check_model_name(session, intake.name)
     if source.remote:
         return _ingest_remote(registry, source, intake, progress)
-    known = known_model(registry, source) if source.tool and name is None and stored is keep_file else None
+    known = known_model(registry, source) if source.tool and name is None else None
     if known is not None:
         report = _unread_report(registry, known)
         progress(report.size_bytes)
