@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from organs.ingest.files import stamp_text
-from organs.ingest.sources import ModelSource
+from organs.ingest.sources import GGUF_SUFFIX, ModelSource
 from organs.registry.catalog.queries.accounts import contributor_name
 from organs.registry.catalog.queries.models import (
     find_model,
@@ -92,7 +93,10 @@ def known_model(registry: LocalRegistry, source: ModelSource) -> ModelName | Non
 
 
 def check_stated(source: ModelSource, record: ModelRecord) -> ModelRecord:
-    """Return `record`; raises BadSource if a file has another SHA-256 than its tool states."""
+    """Return `record` with the name of the model for a file whose name is a digest.
+
+    Raises BadSource if a file has another SHA-256 than its tool states.
+    """
     stated = {path.name: digest for path, digest in zip(source.paths, source.digests, strict=False)}
     for file in record.files:
         if stated.get(file.name, file.sha256) != file.sha256:
@@ -100,7 +104,9 @@ def check_stated(source: ModelSource, record: ModelRecord) -> ModelRecord:
                 f"{source.tool} {file.name}: its SHA-256 is {file.sha256}, not the one in its name; it is damaged, or "
                 "was changed"
             )
-    return record
+    if not source.tool or len(record.files) != 1 or not _DIGEST_NAME.fullmatch(record.files[0].name):
+        return record
+    return replace(record, files=(replace(record.files[0], name=f"{source.name.name}{GGUF_SUFFIX}"),))
 
 
 def add_facts(registry: LocalRegistry, source: ModelSource, name: str) -> str:

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.cache import cached
-from organs.registry.catalog.queries.holdings import duplicate_models, group_size, newest_outside, shared_organ_bytes
+from organs.registry.catalog.queries.holdings import (
+    GroupSize,
+    duplicate_models,
+    group_size,
+    newest_outside,
+    shared_organ_bytes,
+)
 from organs.registry.catalog.queries.models import composed_among
 from organs.registry.catalog.queries.relatives import models_by_id
 from organs.registry.catalog.tables import Model
@@ -24,8 +30,8 @@ VARIANTS_SHOWN = 12
 SINGLES_SHOWN = 8
 SINGLES_READ = 400
 """The newest models among which those without relatives are searched."""
-COMPARED_TENSORS_MAX = 40_000
-"""The most tensors of a family whose equal organs are counted. It takes about a tenth of a second."""
+COMPARED_TENSORS_MAX = 20_000
+"""The most tensors, of all listed families together, whose equal organs are counted: a tenth of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +97,18 @@ def holdings(session: Session) -> Holdings:
 def _holdings(session: Session) -> Holdings:
     kin = model_families(session)
     listed = [family for family in kin.families if len(family) >= FAMILY_MIN]
-    families = (_family(session, family, kin.edges) for family in listed[:FAMILIES_SHOWN])
+    families, budget = [], COMPARED_TENSORS_MAX
+    for members in listed[:FAMILIES_SHOWN]:
+        size = group_size(session, members)
+        is_compared = size.tensors <= budget
+        budget -= size.tensors if is_compared else 0
+        if (family := _family(session, members, kin.edges, size, is_compared=is_compared)) is not None:
+            families.append(family)
     related = {model_id for family in listed for model_id in family}
     singles = _folded(newest_outside(session, related, SINGLES_READ))
     duplicates = duplicate_models(session)
     return Holdings(
-        families=tuple(family for family in families if family is not None),
+        families=tuple(families),
         families_count=len(listed),
         singles=tuple(singles[:SINGLES_SHOWN]),
         duplicates=duplicates.models,
@@ -104,9 +116,10 @@ def _holdings(session: Session) -> Holdings:
     )
 
 
-def _family(session: Session, family: Sequence[int], edges: Mapping[int, int]) -> HeldFamily | None:
+def _family(
+    session: Session, family: Sequence[int], edges: Mapping[int, int], size: GroupSize, *, is_compared: bool
+) -> HeldFamily | None:
     """Return a family with its first models; None if no model of it is visible and was ingested."""
-    size = group_size(session, family)
     central = sorted(family, key=lambda model_id: (-edges.get(model_id, 0), model_id))[:MEMBERS_READ]
     composed = composed_among(session, central)
     members = [model for model in models_by_id(session, central).values() if model.state == "visible"]
@@ -116,9 +129,6 @@ def _family(session: Session, family: Sequence[int], edges: Mapping[int, int]) -
     folded = _folded(models)
     shown = sorted(folded, key=lambda model: (model.kind != "model", model.name.lower()))[:MODELS_SHOWN]
     listed = sum(len(model.variants) + model.variants_left_out for model in shown)
-    shared = None
-    if size.tensors <= COMPARED_TENSORS_MAX:
-        shared = shared_organ_bytes(session, family)
     return HeldFamily(
         name=family_name([model.name.partition("/")[2] for model in folded]),
         member=models[0].full_name,
@@ -127,7 +137,7 @@ def _family(session: Session, family: Sequence[int], edges: Mapping[int, int]) -
         models_left_out=max(0, size.models - size.chimeras - listed),
         chimeras=size.chimeras,
         size_bytes=size.size_bytes,
-        shared_bytes=shared,
+        shared_bytes=shared_organ_bytes(session, family) if is_compared else None,
     )
 
 
