@@ -40,6 +40,7 @@ def scan(tools: tuple[str, ...], reads: bool, as_json: bool) -> int:
     would have to store. The last line is the command that ingests what was found.
     """
     from organs.ingest.inventory import take_inventory
+    from organs.ingest.sources import source_size_bytes
     from organs.ingest.tools import find_tool_models, sources_of
 
     findings: list[Findings] = []
@@ -49,7 +50,7 @@ def scan(tools: tuple[str, ...], reads: bool, as_json: bool) -> int:
             _print_folder(part)
     sources = sources_of(findings)
     with _existing_registry() as registry:
-        total = sum(path.stat().st_size for source in sources for path in source.paths) if reads else 0
+        total = sum(map(source_size_bytes, sources)) if reads else 0
         with (
             status_line("headers", quiet=as_json or reads) as say,
             progress_bar("read", total, quiet=as_json or not reads) as advance,

@@ -101,6 +101,14 @@ def walk_files(
         waiting += reversed(folders)
 
 
+def is_folder(path: Path) -> bool:
+    """Return whether `path` is a folder, or may be one that this user cannot read, which gives a problem later."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return True
+
+
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()

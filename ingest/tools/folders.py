@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from organs.ingest.sources import LOCAL_NAMESPACE, ModelSource, group_models, is_gguf_name
-from organs.ingest.tools.findings import Findings, Remarks, name_in_repository, walk_files
+from organs.ingest.tools.findings import Findings, Remarks, is_folder, name_in_repository, walk_files
 from organs.ingest.tools.places import Machine, gpt4all_folders, hub_cache, llama_cpp_cache, lmstudio_folders
 from organs.registry.digest import Digest
 from organs.registry.names import ModelName, name_from_text, namespace_from_text
@@ -51,7 +51,7 @@ def find_llama_cpp(machine: Machine) -> Iterator[Findings]:
     Versions before 2026 write all files into one folder; newer ones write repositories as the Hugging Face tools do.
     """
     cache = llama_cpp_cache(machine)
-    if not cache.is_dir():
+    if not is_folder(cache):
         yield Findings(cache, is_there=False)
     else:
         problems = Remarks()
@@ -75,7 +75,7 @@ def find_gpt4all(machine: Machine) -> Iterator[Findings]:
 
 
 def _folder_findings(folder: Path, place_of: Callable[[Path], _Place]) -> Findings:
-    if not folder.is_dir():
+    if not is_folder(folder):
         return Findings(folder, is_there=False)
     problems = Remarks()
     files = walk_files(folder, _is_finished, problems)
@@ -96,7 +96,7 @@ def _published_place(folder: Path, path: Path) -> _Place:
 
 
 def _hub_findings(cache: Path) -> Findings:
-    if not cache.is_dir():
+    if not is_folder(cache):
         return Findings(cache, is_there=False)
     problems = Remarks()
     try:
@@ -115,7 +115,7 @@ def _hub_findings(cache: Path) -> Findings:
 def _snapshot_files(repository: Path, problems: Remarks) -> list[Path]:
     """Return the GGUF files of a repository, each once: of the revision `main`, then of others, newest first."""
     snapshots = repository / "snapshots"
-    if not snapshots.is_dir():
+    if not is_folder(snapshots):
         return []
     try:
         found = {path.name: path.stat().st_mtime for path in snapshots.iterdir() if path.is_dir()}

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta
 
 from organs.ingest.sources import ModelSource
-from organs.ingest.tools.findings import Findings, Remarks, repository_base, shown, unreadable, walk_files
+from organs.ingest.tools.findings import Findings, Remarks, is_folder, repository_base, shown, unreadable, walk_files
 from organs.ingest.tools.places import Machine, ollama_folders
 from organs.registry.digest import Digest
 from organs.registry.entities.model import RuntimeText
@@ -114,11 +114,7 @@ def find_ollama(machine: Machine) -> Iterator[Findings]:
 
 def _findings(folder: Path) -> Findings:
     manifests = folder / "manifests"
-    try:
-        is_there = manifests.is_dir()
-    except OSError as error:  # a folder of another user
-        return Findings(folder, is_there=True, problems=(f"{folder}: {error.strerror}",))
-    if not is_there:
+    if not is_folder(manifests):
         return Findings(folder, is_there=False)
     problems, notes, blobs = Remarks(), Remarks(), dict[Digest, _Blob]()
     files = walk_files(manifests, lambda name: not name.startswith("."), problems)

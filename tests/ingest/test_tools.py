@@ -313,6 +313,25 @@ def test_broken_links_of_other_tools_get_a_sentence_each(tmp_path: Path) -> None
     ]
 
 
+def test_a_folder_without_permission_gets_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for tool, folder in {
+        "ollama": ".ollama/models/manifests",
+        "lmstudio": ".lmstudio/models",
+        "llama-cpp": ".cache/llama.cpp",
+        "hf-cache": ".cache/huggingface/hub",
+        "gpt4all": ".cache/gpt4all",
+    }.items():
+        (tmp_path / folder).mkdir(parents=True)
+
+        def refuse(path: object = ".", *_: object, **__: object) -> object:
+            raise PermissionError(13, "Permission denied", str(path))
+
+        with monkeypatch.context() as patched:  # root may read everything
+            for name in ("scandir", "listdir"):
+                patched.setattr(os, name, refuse)
+            assert f"{tmp_path / folder}: Permission denied" in problems(machine(tmp_path), tool), tool
+
+
 def test_a_tool_that_is_not_there_has_no_models_and_no_problems(tmp_path: Path) -> None:
     findings = list(find_tool_models(machine(tmp_path), FINDERS))
     assert len(findings) >= len(FINDERS)
