@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from organs.cli import fast_imports
 from organs.cli.arguments import local_registry
 from organs.cli.console import plain, print_json, print_sentence, print_table, progress_bar, status_line
 from organs.cli.local_tools import TOOL_NAMES, this_machine, tool_options
@@ -39,15 +40,18 @@ def scan(tools: tuple[str, ...], reads: bool, as_json: bool) -> int:
     whose tools state no different SHA-256, count as copies. --read reads all bytes, and tells how many the registry
     would have to store. The last line is the command that ingests what was found.
     """
-    from organs.ingest.inventory import take_inventory
-    from organs.ingest.sources import source_size_bytes
-    from organs.ingest.tools import find_tool_models, sources_of
+    with fast_imports():
+        from organs.ingest.sources import source_size_bytes
+        from organs.ingest.tools import find_tool_models, sources_of
 
     findings: list[Findings] = []
     for part in find_tool_models(this_machine(), tools or tuple(TOOL_NAMES)):
         findings.append(part)
         if not as_json and part.is_there:
             _print_folder(part)
+    with fast_imports():
+        from organs.ingest.inventory import take_inventory  # loads the database, so the folders are printed before
+
     sources = sources_of(findings)
     with _existing_registry() as registry:
         total = sum(map(source_size_bytes, sources)) if reads else 0
