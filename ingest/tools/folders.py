@@ -48,7 +48,7 @@ def find_hub_cache(machine: Machine) -> Iterator[Findings]:
 def find_llama_cpp(machine: Machine) -> Iterator[Findings]:
     """Yield the models of llama.cpp: in its own cache, and in the cache of the Hugging Face tools.
 
-    Versions before 2026 write all files into one folder; newer ones write repositories as the Hugging Face tools do.
+    Older versions write all files into one folder; newer ones write repositories as the Hugging Face tools do.
     """
     cache = llama_cpp_cache(machine)
     if not is_folder(cache):
@@ -195,7 +195,7 @@ class _Download(msgspec.Struct):
 
 
 def _address_beside(path: Path) -> tuple[str, str] | None:
-    """Return owner and repository from `FILE.gguf.json`, which versions of llama.cpp before 2025 wrote; else None."""
+    """Return owner and repository from `FILE.gguf.json`, which older versions of llama.cpp wrote; else None."""
     try:
         beside = path.with_name(path.name + ".json")
         if not beside.is_file() or beside.stat().st_size > METADATA_MAX_BYTES:

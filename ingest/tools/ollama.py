@@ -191,7 +191,7 @@ def _checked_blob(folder: Path, name: OllamaName, layer: _Layer, problems: Remar
     blobs = folder / "blobs"
     path = blobs / f"sha256-{match[1]}"
     if not os.path.lexists(path) and os.path.lexists(blobs / f"sha256:{match[1]}"):
-        path = blobs / f"sha256:{match[1]}"  # Ollama before 0.1.33
+        path = blobs / f"sha256:{match[1]}"  # older versions of Ollama
     if reason := unreadable(path):
         problems.add(f"Ollama {name}: {path}: {reason}; ollama pull {name} fetches it again")
         return None
