@@ -1,6 +1,7 @@
 """The command `organ`. One module for each group of commands in `organ --help`; services below do the work.
 
     demo        Try it
+    scan        On this machine: `scan`
     files       Files: `ingest`, `assemble`, `measure`, `extract`
     catalog     Catalog: `search`, `models`, `show`, `compare`, `report`
     chimeras    Chimeras: `compat`, `compose`, `purify`, `validate`, `transplant`, `graft`
@@ -11,6 +12,7 @@
 
     main        `organ`: the entry point, and the groups
     arguments   the selected registry, and queries as arguments
+    local_tools the options that select other tools of this machine
     composing   plan recipes and make chimeras, for several commands
     outputs     input models and output files
     console     tables, text, JSON, progress and hints

@@ -236,6 +236,8 @@ def _experts_text(experts: Sequence[int]) -> str:
     return f"{'expert' if len(experts) == 1 else 'experts'} {ranges_text(experts)}"
 
 
+TEXT_SHOWN = 100
+"""The most characters of a template, or another text of another tool, that `organ show` prints."""
 FILES_SHOWN = 4
 EDGES_SHOWN = 12
 PARTIAL_MODEL = "partial model"
@@ -270,6 +272,7 @@ def print_model(model: ModelDetails) -> None:
     for note in (*model.flags, *model.unassemblable):
         print_sentence(f"note: {note}")
     _print_facts(model)
+    _print_texts(model)
     _print_state(model)
     click.echo()
     rows = [
@@ -348,6 +351,14 @@ def _print_facts(model: Model) -> None:
         click.echo(f"{name:14}  {plain(text)}")
     if len(model.files) > FILES_SHOWN:
         click.echo(f"… and {len(model.files) - FILES_SHOWN} more files, with --json")
+
+
+def _print_texts(model: Model) -> None:
+    """Print the beginning of each text that another tool keeps beside the model; all of it is in the JSON."""
+    for item in model.texts:
+        begin = " ".join(item.text.split())
+        text = begin if len(begin) <= TEXT_SHOWN else begin[: TEXT_SHOWN - 1] + "…"
+        click.echo(f"{plain(item.kind):14}  {plain(text)} ({plain(item.source)})")
 
 
 def _organ_row(organ: PlacedOrgan) -> tuple[object, ...]:

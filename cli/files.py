@@ -30,6 +30,7 @@ from organs.cli.console import (
     progress_bar,
     status_line,
 )
+from organs.cli.local_tools import TOOL_NAMES, this_machine, tool_options
 from organs.cli.outputs import (
     WrittenPath,
     folder_of,
@@ -96,7 +97,7 @@ PLAIN_COMPONENTS = frozenset(
 @click.option(
     "--name", help="Register the model as NAMESPACE/NAME; for one model only. [default: local/ and the file's name]"
 )
-@click.option("--hf-cache", is_flag=True, help="Ingest every GGUF file in the Hugging Face cache of this machine.")
+@tool_options("Ingest the models of")
 @click.option("--new-version", is_flag=True, help="If the name is taken, register the file as its next version.")
 @click.option(
     "--delete-after", is_flag=True, help="Remove each GGUF file when its stored bytes were read back and are the same."
@@ -109,7 +110,7 @@ PLAIN_COMPONENTS = frozenset(
 def ingest(
     paths: tuple[str, ...],
     name: str | None,
-    hf_cache: bool,
+    tools: tuple[str, ...],
     new_version: bool,
     delete_after: bool,
     dry_run: bool,
@@ -122,6 +123,10 @@ def ingest(
     from `organ extract`. Organs in an organ directory may be edited. FILE can also be an address: https://HOST/FILE.gguf
     or hf://NAMESPACE/NAME[/FILE][@REVISION]. Its files are fetched one at a time into the folder of the registry, and
     each is removed before the next one is fetched. HF_TOKEN and HF_ENDPOINT are used as by `hf`.
+
+    --ollama, --lmstudio, --llama-cpp, --hf-cache and --gpt4all ingest all models that these tools keep on this machine,
+    --all-tools those of all five. Their names come from the tools: manifests, repositories, folders of publishers.
+    `organ scan` shows them first. Files that were read before, and have not changed, are not read again.
 
     Shards of a split model may be missing. The model is incomplete, and cannot be used, until its last shard is
     ingested; the order does not matter. --delete-after removes each file as soon as it is stored and its stored bytes
@@ -140,7 +145,9 @@ def ingest(
 
     with ExitStack() as opened:
         hub = opened.enter_context(hub_of_environment()) if any(map(is_url, paths)) else None
-        sources = _sources(paths, hf_cache, hub)
+        if tools and delete_after:
+            raise click.UsageError("--delete-after would remove files that the other tools still need")
+        sources, has_problems = _sources(paths, tools, hub)
         chosen = None if name is None else parse_model_name(name)
         if chosen is not None and chosen.version is not None:
             raise click.UsageError("--name takes no @version: the registry chooses the next free version")
@@ -150,14 +157,13 @@ def ingest(
         if dry_run:
             return _preview(sources, options)
         failures: list[OrganError] = []
-        is_kept = False
         for outcome in _ingested(sources, options):
             failures += [outcome.error] if outcome.error is not None else []
-            is_kept |= bool(outcome.kept)
+            has_problems |= bool(outcome.kept)
             _print_ingested(outcome, as_json=as_json, quiet=quiet)
     if not quiet:
         _print_skipped(skipped_files(paths))
-    return exit_status(failures, len(sources)) or int(is_kept)
+    return exit_status(failures, len(sources)) or int(has_problems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,38 +238,34 @@ def _ask(bar: ProgressBar, taken: NameTaken) -> bool:
         return click.confirm(plain(f"{question} {taken.version}?"), default=False, err=True)
 
 
-def _sources(paths: tuple[str, ...], hf_cache: bool, hub: Hub | None) -> list[ModelSource]:
-    from organs.ingest.sources import find_hub_sources, find_sources
+def _sources(paths: tuple[str, ...], tools: tuple[str, ...], hub: Hub | None) -> tuple[list[ModelSource], bool]:
+    """Return the models in `paths` and of `tools`, and whether some models of the tools cannot be read."""
+    from organs.ingest.sources import find_sources
+    from organs.ingest.tools import find_tool_models, sources_of
 
-    if not paths and not hf_cache:
-        raise click.UsageError("give a FILE or --hf-cache")
+    if not paths and not tools:
+        raise click.UsageError("give a FILE, or a tool such as --ollama; organ scan shows what is on this machine")
     sources = find_sources(paths, hub=hub)
-    if hf_cache:
-        cache = hub_cache()
-        cached = find_hub_sources(cache)
-        if not cached and not sources:
-            raise BadSource(f"{cache}: no GGUF file in the Hugging Face cache")
-        sources += cached
-    return sources
-
-
-def hub_cache() -> Path:
-    """Return the folder of the Hugging Face cache, by the environment variables of its tools."""
-    if hub := os.environ.get("HF_HUB_CACHE"):
-        return Path(hub)
-    return _hub_home() / "hub"
-
-
-def _hub_home() -> Path:
-    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    return Path(home).expanduser()
+    findings = list(find_tool_models(this_machine(), tools))
+    for sentence in (sentence for part in findings for sentence in part.problems):
+        click.echo(f"organ: {plain(sentence)}", err=True)
+    for sentence in (sentence for part in findings for sentence in part.notes):
+        click.echo(f"note: {plain(sentence)}", err=True)
+    found = sources_of(findings)
+    has_problems = any(part.problems for part in findings)
+    if not found and not sources:
+        places = "; ".join(f"{part.folder}: {'no GGUF file' if part.is_there else 'not there'}" for part in findings)
+        raise BadSource(f"no model of {' or '.join(TOOL_NAMES[tool] for tool in tools)} on this machine: {places}")
+    return [*sources, *found], has_problems
 
 
 def _hub_token() -> str | None:
     """Return the token of the Hugging Face tools: HF_TOKEN, or the file that `hf auth login` writes."""
     if token := os.environ.get("HF_TOKEN", "").strip():
         return token
-    path = Path(os.environ.get("HF_TOKEN_PATH") or _hub_home() / "token").expanduser()
+    from organs.ingest.tools.places import hub_home
+
+    path = Path(os.environ.get("HF_TOKEN_PATH") or hub_home(this_machine()) / "token").expanduser()
     try:
         with path.open("rb") as file:
             token = file.read(TOKEN_MAX_BYTES).decode("ascii").strip()

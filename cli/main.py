@@ -18,6 +18,9 @@ GROUPS = {
     "Try it": {
         "demo": ("organs.cli.demo", "Try the main steps on the small models that come with the source."),
     },
+    "On this machine": {
+        "scan": ("organs.cli.scan", "Show the models that Ollama, LM Studio and other tools keep here."),
+    },
     "Files": {
         "ingest": ("organs.cli.files", "Split GGUF files into organs and register them."),
         "assemble": ("organs.cli.files", "Write a registered model, or an organ directory, as a GGUF file."),

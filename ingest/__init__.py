@@ -2,6 +2,8 @@
 
 sources        find and open files, folders, patterns, split sets, organ directories
 urls           find models at https:// and hf:// addresses
+tools          models that other tools keep on this machine
+inventory      what these models are, before an ingest
 files          files from outside, checked for changes while they are read
 directory      organ directories: a model as a folder with one small file for each tensor
 dissect        plan how a file is split: the spans that become blobs

@@ -17,10 +17,12 @@ from organs.registry.local import LocalRegistry
 
 
 def check_removable(source: ModelSource) -> None:
-    """Raise BadSource if `source` has a path that is never removed: a folder or a symbolic link.
+    """Raise BadSource if `source` has a path that is never removed: a folder, a symbolic link, a file of another tool.
 
     Other files are left to the ingest, which opens them. Files on a server are not removed.
     """
+    if source.tool:
+        raise BadSource(f"{source.label}: {source.tool} still needs it; --delete-after does not remove it")
     for path in source.paths:
         if path.is_symlink():
             raise BadSource(

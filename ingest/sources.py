@@ -17,6 +17,7 @@ from organs.ingest.dissect import DissectedFile, OpenGguf, check_tensor_sizes, d
 from organs.ingest.files import FileSource, OpenFile, ReadableFile
 from organs.ingest.urls import Hub, RemoteFile, find_remote, is_url
 from organs.registry.digest import Digest
+from organs.registry.entities.model import RuntimeText
 from organs.registry.errors import BadSource, BadSplit
 from organs.registry.gguf import read_header
 from organs.registry.gguf.split import ShardName, check_split, is_shard, parse_shard_name
@@ -26,7 +27,6 @@ GGUF_SUFFIX = ".gguf"
 SAFETENSORS_SUFFIX = ".safetensors"
 CONVERT = "Convert a safetensors model first, with llama.cpp: convert_hf_to_gguf.py FOLDER --outfile MODEL.gguf"
 LOCAL_NAMESPACE = "local"
-_HUB_FOLDER = "models--"
 G = TypeVar("G", bound=OpenGguf)
 
 
@@ -41,6 +41,12 @@ class ModelSource:
     name: ModelName
     remote: tuple[RemoteFile, ...] = ()
     """The files on a server; then there are no `paths`. A model in a registry has neither."""
+    tool: str = ""
+    """The tool that keeps the files (`ingest.tools`); empty for files that a person named."""
+    texts: tuple[RuntimeText, ...] = ()
+    """Texts that the tool keeps beside the model."""
+    digests: tuple[Digest, ...] = ()
+    """The SHA-256 of each file as the tool states it, not checked; empty if it is unknown."""
 
     @property
     def locations(self) -> tuple[str, ...]:
@@ -89,7 +95,7 @@ def find_sources(arguments: Iterable[str], purpose: str = "ingest", hub: Hub | N
             problem = f"{argument}: nothing to {purpose}: no such file, or a folder without GGUF files or organs"
             raise BadSource(f"{problem}{hint}")
         paths.update(dict.fromkeys(matches))
-    return [*_group(paths, LOCAL_NAMESPACE), *(_remote_source(address, purpose, hub) for address in remote)]
+    return [*group_models(paths, LOCAL_NAMESPACE), *(_remote_source(address, purpose, hub) for address in remote)]
 
 
 def _remote_source(address: str, purpose: str, hub: Hub | None) -> ModelSource:
@@ -130,17 +136,6 @@ def directory_source(path: Path) -> ModelSource:
     return ModelSource((path,), ModelName(LOCAL_NAMESPACE, name_from_text(path.resolve().name)))
 
 
-def find_hub_sources(cache: Path) -> list[ModelSource]:
-    """Return the GGUF models in a hub's cache folder, named after their repositories."""
-    sources: list[ModelSource] = []
-    for folder in sorted(cache.glob(f"{_HUB_FOLDER}*--*")):
-        owner = folder.name.removeprefix(_HUB_FOLDER).partition("--")[0]
-        snapshots = [snapshot for snapshot in folder.glob("snapshots/*") if snapshot.is_dir()]
-        files = dict.fromkeys(sorted(path for snapshot in snapshots for path in _find_models(snapshot)))
-        sources.extend(_group(files, namespace_from_text(owner)))
-    return sources
-
-
 def _expand(argument: str) -> Iterator[Path]:
     path = Path(argument)
     if path.is_dir():
@@ -158,7 +153,8 @@ def _find_models(folder: Path) -> list[Path]:
     return sorted([*files, *directories])
 
 
-def _group(paths: Iterable[Path], namespace: str) -> list[ModelSource]:
+def group_models(paths: Iterable[Path], namespace: str) -> list[ModelSource]:
+    """Return the models in files and organ directories, named after them; shards with all others beside them."""
     sources: dict[tuple[Path, ShardName | str], ModelSource] = {}
     for path in paths:
         if path.is_dir():

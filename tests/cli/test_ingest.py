@@ -174,7 +174,8 @@ def test_an_empty_hub_cache_is_reported_as_empty(organ: OrganCommand, model: Pat
     environment = {"HF_HUB_CACHE": str(tmp_path / "nowhere")}
     ended = organ("ingest", "--hf-cache", environment=environment)
     assert ended.status == 1
-    assert "no GGUF file in the Hugging Face cache" in ended.err
+    assert "no model of the Hugging Face tools on this machine" in ended.err
+    assert "nowhere: not there" in ended.err
     assert organ("ingest", "--hf-cache", "-q", model, environment=environment).out == "local/little@1\n"
 
 

@@ -3,29 +3,76 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from flask.testing import FlaskClient
 
+from organs.ingest.service import ingest_model
+from organs.ingest.tools import find_tool_models, sources_of
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
+from tests.ingest.tool_layouts import machine, ollama_layer, ollama_manifest
+from tests.related_models import ingest_bytes, model_file, related_tensors
+from tests.small_models import block_tensors, ingest_file, small_model
 from tests.web.conftest import LOOP_BOMB
 from tests.web.page_parser import parse_page
 
 
-def test_the_home_page_shows_counts_and_the_newest_models(family_client: FlaskClient) -> None:
-    html = family_client.get("/").text
+def test_the_home_page_shows_families_with_quantisations_under_their_model(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    base = related_tensors()
+    for name, tensors in {
+        "Tiny-v1-F16": base,
+        "Tiny-v1-Q8_0": base,
+        "Tiny-Code": related_tensors(correlation=0.99),
+        "Other": block_tensors(2, seed=9),
+    }.items():
+        ingest_bytes(registry, tmp_path, name, model_file(name, tensors))
+    with create_app(registry).test_client() as client:
+        html = client.get("/").text
     page = parse_page(html)
-    figures = html[html.index('<dl class="figures">') :]
-    assert figures.index("<dt>models</dt><dd>3</dd>") < figures.index("</dl>")
-    newest = html[html.index('<h2 id="new">') :]
-    assert re.findall(r'<a href="/models/([^"]+)"', newest[: newest.index("</table>")])[-3:] == [
-        *("local/stranger@1", "local/tuned@1", "local/base@1")
+    figures = re.sub(r"<[^>]+>", " ", html[html.index('<dl class="figures">') : html.index("</dl>")]).split()
+    assert figures[:4] == ["models", "4", "family", "1"]
+    family = html[html.index('id="family-1"') : html.index('id="singles"')]
+    assert re.sub(r"<[^>]+>", "", family[family.index(">") + 1 : family.index("</h3>")]) == "Tiny"
+    rows = [re.findall(r'<a href="/models/([^"]+)"', row) for row in family.split("<tr>")[2:]]
+    assert rows == [
+        ["local/Tiny-Code@1"],
+        ["local/Tiny-v1-Q8_0@1", "local/Tiny-v1-Q8_0@1", "local/Tiny-v1-F16@1"],
     ]
-    top = html[html.index('<h2 id="top">') : html.index('<h2 id="new">')]
-    spectral = [float(share) for share in re.findall(r'</th><td class="n">([\d.]+)</td>', top)]
-    assert len(spectral) == 8
-    assert spectral == sorted(spectral, reverse=True)
-    assert "Anatomy of local/stranger@1" in re.sub(r"\s+", " ", page.text)
+    shared = re.search(r"equal parts, stored once: ([0-9.]+) (\w+)", family)
+    assert shared is not None, "two models have the same organs"
+    assert "local/Other@1" in html[html.index('id="singles"') :]
+    assert "/lineage?model=local/Tiny-v1-F16@1" in page.links()
+    assert "θ" not in page.text[: page.text.index("Search the parts")]
+
+
+def test_a_renamed_model_is_found_at_its_old_address_and_its_texts_are_inert(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    models = tmp_path / ".ollama" / "models"
+    layers = [ollama_layer(models, "model", small_model())]
+    layers += [
+        ollama_layer(models, "template", LOOP_BOMB.encode()),
+        ollama_layer(models, "system", b"<script>x</script>"),
+    ]
+    blob = models / "blobs" / str(layers[0]["digest"]).replace(":", "-")
+    old = ingest_file(registry, blob).model
+    ollama_manifest(models, "registry.ollama.ai/library/tiny/latest", *layers)
+    (source,) = sources_of(find_tool_models(machine(tmp_path), ["ollama"]))
+    assert ingest_model(registry, source).model == "library/tiny@1"
+    with create_app(registry).test_client() as client:
+        for address in (f"/models/{old}", f"/models/{old.partition('@')[0]}", "/models/library/tiny"):
+            html = client.get(address).text
+            assert "library/tiny@1" in re.sub(r"\s+|</?wbr>", "", html[html.index("<h1") : html.index("</h1>")]), (
+                address
+            )
+            assert "<script>x" not in html
+            assert "&lt;script&gt;x&lt;/script&gt;" in html
+        assert client.get(f"/api/v1/models/{old}").get_json()["name"] == "library/tiny@1"
+        assert client.get(f"/{old.partition('@')[0]}/resolve/main/x").status_code == 404
+        assert client.get(f"/api/models/{old.partition('@')[0]}").status_code == 200
 
 
 def test_the_page_of_an_empty_registry_shows_the_command_to_run(registry: LocalRegistry) -> None:
@@ -34,6 +81,7 @@ def test_the_page_of_an_empty_registry_shows_the_command_to_run(registry: LocalR
             answer = client.get(address)
             assert answer.status_code == 200
             assert "organ ingest FILE.gguf" in answer.text, address
+        assert "organ scan" in client.get("/").text
 
 
 def test_models_are_searched_sorted_and_paged(family_client: FlaskClient) -> None:
