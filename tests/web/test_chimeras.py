@@ -128,21 +128,19 @@ def test_a_list_without_chimeras_says_how_to_make_one_and_home_links_to_a_list_w
         registry.compose("local/base").purify("fractal", type="organ").accept("likely-degraded").plan().register()
         home = client.get("/").text
         assert {"/chimeras", "/compose"} <= parse_page(home).links()
-        assert re.search(r"chimeras</a> among them</dt><dd>1</dd>", home)
+        assert "chimera" in words(home)
 
 
 @pytest.mark.usefixtures("composed")
 def test_the_page_marks_every_cell_that_differs_from_the_base(client: FlaskClient) -> None:
     html = client.get("/models/local/mixed").text
-    said = [
-        one.attributes["data-reading"] or "" for one in parse_page(html).named("a") if "data-reading" in one.attributes
-    ]
-    changed = [one for one in said if one.startswith(("A, ", "B, "))]
-    assert [one.partition(": θ")[0] for one in sorted(changed)] == [
+    labels = re.findall(r"<title>(.*, θ .*)</title>", html)
+    changed = [label for label in labels if label.startswith(("A, ", "B, "))]
+    assert [label.partition(", θ")[0] for label in sorted(changed)] == [
         "A, from local/tuned@1, grafted, then purified: blk.0.ffn_up.weight",
         "B, from local/tuned@1, grafted: blk.0.ffn_down.weight",
     ]
-    assert len(said) == 8, "norms are cells too"
+    assert len(labels) == 8, "norms are drawn too"
     text = words(html)
     assert "1 organ from local/tuned@1: grafted, then purified" in text
     assert "no letter: unchanged organs of the base" in text

@@ -156,46 +156,44 @@ def test_models_as_csv_have_one_line_for_each_model(family_client: FlaskClient) 
     assert [line.partition(",")[0] for line in lines[1:]] == ["local/stranger@1", "local/tuned@1", "local/base@1"]
 
 
-def test_the_grid_has_one_row_for_each_block_and_one_cell_for_each_slot(family_client: FlaskClient) -> None:
+def drawn_readings(client: FlaskClient, address: str) -> dict[str, str]:
+    """Return the labels of the organs in the drawing at `address`, by the name of the organ."""
+    labels = re.findall(r"<title>([^<]+: [^<]+)</title>", client.get(address).text)
+    return dict(label.split(": ", 1) for label in labels)
+
+
+def test_the_drawing_has_every_block_every_slot_and_a_link_to_every_organ(family_client: FlaskClient) -> None:
     page = family_client.get("/models/local/tuned").text
-    grid = page[page.index('<table class="grid">') :]
-    grid = grid[: grid.index("</table>")]
-    assert re.findall(r'<th scope="row">([^<]+)</th>', grid) == ["0", "1"]
-    assert re.findall(r'<th scope="col" title="([^"]+)"', grid) == ["attn_q", "attn_norm", "ffn_up", "ffn_down"]
-    assert len(re.findall(r'<td class="cell', grid)) == 8
-
-
-def test_cells_link_to_their_organs(family_client: FlaskClient) -> None:
-    digests = {
-        one["digest"] for one in family_client.get("/api/v1/models/local/tuned/organs?limit=1000").get_json()["items"]
+    assert re.findall(r'<text class="block"[^>]*>(\d+)</text>', page) == ["0", "1"]
+    assert set(re.findall(r'<text class="slot"[^>]*>(\w+)</text>', page)) == {
+        "attn_q",
+        "ffn_up",
+        "ffn_down",
+        "attn_norm",
     }
-    links = parse_page(family_client.get("/models/local/tuned").text).links()
-    assert {f"/organs/{digest}" for digest in digests} <= links
+    answer = family_client.get("/api/v1/models/local/tuned/organs?limit=1000").get_json()
+    organs = {one["name"]: one["digest"] for one in answer["items"]}
+    assert drawn_readings(family_client, "/models/local/tuned").keys() == organs.keys()
+    links = parse_page(page).links()
+    for digest in organs.values():
+        assert f"/organs/{digest[:16]}" in links
+        assert family_client.get(f"/organs/{digest[:16]}").status_code == 200
 
 
-def readings(client: FlaskClient, address: str) -> dict[str, str]:
-    """Return the texts of the cells of the grid at `address`, by the name of the organ."""
-    cells = [one.attributes.get("data-reading") for one in parse_page(client.get(address).text).named("a")]
-    return dict(cell.split(": ", 1) for cell in cells if cell)
-
-
-def test_changes_are_measured_from_the_declared_parent(family_client: FlaskClient) -> None:
-    html = family_client.get("/models/local/tuned?by=change").text
-    assert 'Compared with <a href="/models/local/base@1"' in html
-    alike = readings(family_client, "/models/local/tuned?by=alike")["blk.0.ffn_up.weight"]
-    assert re.match(r"likeness (0\.9[89]|1\.0)", alike)
-    change = readings(family_client, "/models/local/tuned?by=change")["blk.0.ffn_up.weight"]
-    assert re.match(r"change of θ [+-]\d\.\d°", change), "not the same bytes"
-    page = family_client.get("/models/local/tuned?by=change").text
-    assert 'class="cell d4' in page or 'class="cell d3' in page or 'class="cell d5' in page
+def test_the_change_against_the_declared_parent_is_shown_first(family_client: FlaskClient) -> None:
+    assert 'Compared with <a href="/models/local/base@1"' in family_client.get("/models/local/tuned").text
+    change = drawn_readings(family_client, "/models/local/tuned")["blk.0.ffn_up.weight"]
+    assert re.match(r"change (<0\.01|0\.\d+|1)%, θ", change), change
+    spectral = drawn_readings(family_client, "/models/local/tuned?by=spectral")["blk.0.ffn_up.weight"]
+    assert re.match(r"spectral signal 0\.\d+, θ", spectral)
 
 
 def test_changes_are_measured_from_the_named_model(family_client: FlaskClient) -> None:
-    cells = readings(family_client, "/models/local/tuned?by=alike&against=local/stranger").values()
-    likeness = [float(found[1]) for cell in cells if (found := re.match(r"likeness (-?[\d.]+)", cell))]
-    assert likeness
-    assert max(likeness) < 0.3
-    assert family_client.get("/models/local/tuned?by=alike&against=local/nobody").status_code == 404
+    labels = drawn_readings(family_client, "/models/local/tuned?against=local/stranger").values()
+    changes = [float(found[1]) for label in labels if (found := re.match(r"change (\d+)%", label))]
+    assert changes
+    assert min(changes) > 70
+    assert family_client.get("/models/local/tuned?against=local/nobody").status_code == 404
 
 
 def test_a_models_page_lists_its_relatives_and_findings(family_client: FlaskClient) -> None:
@@ -219,7 +217,7 @@ def test_a_chat_template_is_shown_and_never_rendered(hostile_client: FlaskClient
 def test_an_unknown_way_to_colour_the_cells_is_refused(family_client: FlaskClient) -> None:
     answer = family_client.get("/models/local/tuned?by=charm")
     assert answer.status_code == 400
-    assert "one of theta, spectral, size, change, alike" in answer.text
+    assert "one of donor, change, spectral, theta, size" in answer.text
 
 
 def test_the_health_check_succeeds_while_the_database_answers(family_client: FlaskClient) -> None:

@@ -92,6 +92,8 @@ PAGES = """
     /api/v1/submissions /<submission>
     /api/v1/uploads /<upload> /lookup
     /chimeras .csv .json /<lock> /<lock>.json
+    /chimeras/<lock>/picture.png
+    /chimeras/<lock>/picture.svg
     /chimeras/<lock>/<any("recipe.yaml","lock.json","card.md","Modelfile"):text>
     /compare .csv .json
     /compose .json /fits /fits.json
@@ -103,7 +105,7 @@ PAGES = """
     /login .json
     /metrics
     /models .csv .json
-    /models/<namespace>/<name> .csv .gguf .json /depth.svg /edit /edit.json /files/<file>
+    /models/<namespace>/<name> .csv .gguf .json /depth.svg /edit /edit.json /files/<file> /picture.png /picture.svg
     /models/<namespace>/<name>/report .csv .json .md
     /organs .csv .json /<digest> /<digest>.<any(raw,bin,npy):form> /<digest>.json
     /organs/<digest>/weights .csv .json .svg
@@ -298,7 +300,7 @@ def test_hostile_texts_are_inert_on_every_page(answers: list[tuple[str, str, Tes
         assert "owned" not in answer.headers.get("Set-Cookie", ""), address
         assert [name for name, value in answer.headers if INVISIBLE.search(value)] == [], address
         assert answer.headers["X-Content-Type-Options"] == "nosniff", address
-        if answer.mimetype != "application/octet-stream":
+        if answer.mimetype not in ("application/octet-stream", "image/png"):
             assert "50337" not in FRACTION.sub("", answer.text), (address, "a template in a text was run")
             CHECKS[answer.mimetype](address, answer.text)
             shown |= {rule} if MARK in answer.text or "alert(1)" in answer.text else set()

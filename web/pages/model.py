@@ -72,7 +72,7 @@ def model(namespace: str, name: str) -> Page:
 
 
 def _shown_model(namespace: str, name: str) -> Page:
-    requested = requested_choice("by", ("", *READINGS))
+    requested = requested_choice("by", tuple(READINGS)) if request.args.get("by") else None
     with reading(settings().search_seconds) as session:
         row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
         page = model_page(session, row)

@@ -27,14 +27,16 @@ from organs.web.pages.routes import Context, pages
 from organs.web.responses import conditional, model_address, reading, settings
 
 
-@pages.get("/models/<namespace>/<name>/picture.<any(svg, png):form>")
+@pages.get("/models/<namespace>/<name>/picture.svg", defaults={"form": "svg"})
+@pages.get("/models/<namespace>/<name>/picture.png", defaults={"form": "png"})
 def model_picture(namespace: str, name: str, form: str) -> Response:
     """Send the picture of a model: coloured by donor for a chimera, else by the change against its base."""
     with reading(settings().search_seconds) as session:
         return _answer(session, model_by_name(session, parse_model_name(f"{namespace}/{name}")), form)
 
 
-@pages.get("/chimeras/<lock>/picture.<any(svg, png):form>")
+@pages.get("/chimeras/<lock>/picture.svg", defaults={"form": "svg"})
+@pages.get("/chimeras/<lock>/picture.png", defaults={"form": "png"})
 def chimera_picture(lock: str, form: str) -> Response:
     """Send the picture of a chimera."""
     with reading(settings().search_seconds) as session:
