@@ -56,7 +56,6 @@ FRAGMENTS: dict[str, str] = {
     "registry/store/codec/entropy.py": "The checks of a Zstandard frame are a subject of their own.",
     "registry/validation/decoder.py": "The C interface of llama.cpp is a subject of its own.",
     "registry/validation/verdict.py": "The rules of verdicts, which are pure, apart from the runs that they judge.",
-    "web/pages/usage.py": "Command lines for users, which several protocols extend, are a subject of their own.",
     "web/hub.py": "The routes of the Hugging Face hub, for the application.",
     "web/server/connection.py": "HTTP/1.1 over one connection, apart from the process that accepts connections.",
     "web/server/worker.py": "The worker process, apart from the parent that starts it.",
@@ -83,7 +82,6 @@ OPEN_VALUES: dict[str, str] = {
     "web/server/gateway.py": "PEP 3333 defines the WSGI environment as a dictionary of any values.",
     "web/pages/anatomy.py": "The context of a template: only Jinja reads it.",
     "web/pages/chimera.py": "The context of a template: only Jinja reads it.",
-    "web/pages/usage.py": "The context of a template: only Jinja reads it.",
     "web/pages/charts.py": "The context of a template: only Jinja reads it.",
     "ingest/contributions/messages.py": "Messages of the confined inspector have a strict format of their own.",
 }

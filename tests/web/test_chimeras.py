@@ -140,7 +140,7 @@ def test_the_page_marks_every_cell_that_differs_from_the_base(client: FlaskClien
         "A, from local/tuned@1, grafted, then purified: blk.0.ffn_up.weight",
         "B, from local/tuned@1, grafted: blk.0.ffn_down.weight",
     ]
-    assert len(labels) == 8, "norms are drawn too"
+    assert len(labels) == 10, "norms and caps are drawn too"
     text = words(html)
     assert "1 organ from local/tuned@1: grafted, then purified" in text
     assert "no letter: unchanged organs of the base" in text

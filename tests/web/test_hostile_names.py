@@ -243,7 +243,8 @@ def answers(client: FlaskClient, registry_of_texts: LocalRegistry) -> Iterator[l
         built = [rule.build({name: known[name] for name in rule.arguments}) for known in values]
         for address in dict.fromkeys(one[1] for one in built if one is not None):
             asker = admin if rule.rule.startswith("/admin") else client
-            got.append((rule.rule, address, asker.get(address)))
+            answer = asker.get(address, follow_redirects=rule.rule == "/chimeras/<lock>")
+            got.append((rule.rule, address, answer))
     yield got
     for _, _, answer in got:
         answer.close()

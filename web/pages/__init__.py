@@ -1,9 +1,8 @@
 """The pages, one module for each subject. Lists are also served as CSV. JSON addresses redirect to the API.
 
 organs     organs: the search with its columns, filters and histogram, and the page of one organ
-model      one model: its card, anatomy, lineage and files
+model      one model: its card with commands that use it, its anatomy, lineage and files
 chimera    a chimera on the page of its model: origin, prediction, results of its validations, recipe
-usage      command lines that download and run a model
 models     models: the list, and the forms that edit, yank and restore a model
 chimeras   chimeras: the list, and the leaderboard
 compare    two models side by side

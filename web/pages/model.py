@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -16,7 +17,7 @@ from organs.registry.catalog.queries.models import count_descendants, descendant
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.search import CHIMERA, PARTIAL
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
-from organs.registry.compose.chimeras import chimera_of_model
+from organs.registry.compose.chimeras import Usage, chimera_of_model
 from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.job import Job
@@ -27,14 +28,13 @@ from organs.registry.errors import BadQuery, Incomplete
 from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, organ_changes, registered_model
-from organs.web.downloads import public_names
+from organs.web.downloads import public_names, whole_name
 from organs.web.pages.anatomy import READINGS, acts_text, anatomy
 from organs.web.pages.charts import depth_shown
 from organs.web.pages.chimera import chimera_context, donor_lines
 from organs.web.pages.jobs import active_validations
 from organs.web.pages.organs import CSV_COLUMNS, organ_rows
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages
-from organs.web.pages.usage import use_lines
 from organs.web.params import requested_choice
 from organs.web.permissions import may_edit, may_yank
 from organs.web.responses import model_address, plain_page, reading, settings
@@ -213,7 +213,7 @@ def _page_context(shown: _Shown, by: str, changes: dict[Slot, OrganChange]) -> C
         "matrix_theta": _matrix_theta(shown.organs),
         "buttons": buttons,
         "files_shown": _files(model),
-        "use": use_lines(model, shown.chimera) if buttons and not buttons[0].get("is_page") else [],
+        "use": _use_lines(model, shown.chimera) if buttons and not buttons[0].get("is_page") else [],
         "use_shown": USE_SHOWN,
         "parents": _parents(model),
         "acts_text": acts_text,
@@ -226,3 +226,36 @@ def _page_context(shown: _Shown, by: str, changes: dict[Slot, OrganChange]) -> C
         **({} if shown.organs_left_out else depth_shown(model.name, shown.organs)),
         "metadata_shown": model.metadata[:METADATA_SHOWN],
     }
+
+
+def _use_lines(model: Model, chimera: Chimera | None) -> list[Context]:
+    """Return commands with their purposes; `chimera` is None for a model that was not composed here.
+
+    The download comes first: other commands use the name of its file.
+    """
+    file = whole_name(model.name, [file.name for file in model.files])
+    get, pull = _pull_lines(model.name, file)
+    usage = Usage(model=model.name, file=file, title="", context_length=None)
+    is_runnable = model.kind in ("model", CHIMERA)
+    return [
+        {"label": "Download the file", "line": get},
+        *([{"label": "Run it with llama.cpp", "line": usage.llama_cli()}] if is_runnable else []),
+        *([] if chimera is None else [{"label": "Import it into Ollama", "line": _ollama_line(chimera)}]),
+        {"label": "Download it with Hugging Face tools", "line": pull},
+        {"label": "Write the file on the registry's machine", "line": usage.assemble()},
+    ]
+
+
+def _pull_lines(name: str, file: str) -> list[str]:
+    """Return commands that download the model `name`: with curl into `file`, and with the Hugging Face client."""
+    host, (repository, _, version) = request.host_url.rstrip("/"), name.partition("@")
+    return [
+        f"curl -fL -C - -o {shlex.quote(file)} '{host}{model_address(name, 'downloads.model')}'",
+        f"HF_ENDPOINT={host} hf download {repository} --revision v{version}",
+    ]
+
+
+def _ollama_line(chimera: Chimera) -> str:
+    name = chimera.model.partition("/")[2].partition("@")[0]
+    modelfile = url_for("artifacts.chimera_text", lock=chimera.lock_id, text="Modelfile", _external=True)
+    return f"curl -fL -o Modelfile '{modelfile}'\nollama create {shlex.quote(name.lower())} -f Modelfile"
