@@ -18,14 +18,17 @@ import click
 
 from organs.cli.arguments import OriginalSpellings, local_registry, selected_registry
 from organs.cli.console import (
+    INDENT,
     ProgressBar,
     exit_status,
-    in_lines,
+    one_line,
     plain,
     print_error,
+    print_failure,
     print_json,
     print_json_line,
     print_path,
+    print_sentence,
     print_table,
     progress_bar,
     status_line,
@@ -213,7 +216,7 @@ def _download_line(source: ModelSource, label: str, done: str, *, quiet: bool) -
 
         yield advance
     if not quiet and client.received_bytes > received_bytes:
-        click.echo(f"{plain(source.label)}: downloaded {downloaded()}, {time.monotonic() - begin:.0f} s", err=True)
+        print_sentence(f"{plain(source.label)}: downloaded {downloaded()}, {time.monotonic() - begin:.0f} s", err=True)
 
 
 def _print_skipped(skipped: Skipped) -> None:
@@ -222,7 +225,7 @@ def _print_skipped(skipped: Skipped) -> None:
 
     if skipped.files:
         converted = f", {skipped.safetensors} of them safetensors. {CONVERT}" if skipped.safetensors else ""
-        click.echo(f"skipped {skipped.files} files that are not GGUF{converted}", err=True)
+        print_sentence(f"skipped {skipped.files} files that are not GGUF{converted}", err=True)
 
 
 def _ask(bar: ProgressBar, taken: NameTaken) -> bool:
@@ -322,7 +325,9 @@ def _print_planned(source: ModelSource, planned: PlannedModel, options: _IngestO
     known = "" if missing else f", {stored}"
     click.echo(f"{plain(source.label)}: would be {name}{part}, {tensors} tensors, {size_text(size)}{known}")
     if taken is not None and not options.new_version:
-        click.echo(f"  the name {taken.name} is taken by {taken.taken_by}: the ingest would ask first", err=True)
+        print_sentence(
+            f"the name {taken.name} is taken by {taken.taken_by}: the ingest would ask first", INDENT, err=True
+        )
     if source.remote:
         for file in files:
             known = f", {stored}" if file.is_stored else ""
@@ -338,22 +343,22 @@ def _print_ingested(outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
     if outcome.error is not None and os.environ.get(DEBUG_VARIABLE):
         raise outcome.error
     if report is None:
-        click.echo(f"organ: {plain(_sentence(outcome))}", err=True)
+        print_failure(_sentence(outcome))
         _print_marked("stored before", outcome.stored)
     else:
-        click.echo(report.model if quiet else _summary(report))
+        click.echo(report.model if quiet else one_line(_summary(report), report.model))
         flags = report.flags if report.created and not quiet else ()
         _print_marked("note", flags)
         _print_marked("warning", report.warnings)
         _print_marked("note", report.notes)
     _print_marked("removed", () if quiet else outcome.removed)
     for sentence in outcome.kept:
-        click.echo(f"organ: {plain(sentence)}", err=True)
+        print_failure(sentence)
 
 
 def _print_marked(mark: str, items: Iterable[object]) -> None:
     for item in items:
-        click.echo(f"  {mark}: {plain(item)}", err=True)
+        print_sentence(str(item), f"  {mark}: ", err=True)
 
 
 def _summary(report: IngestReport) -> str:
@@ -502,7 +507,7 @@ def measure(
         sources += [ModelSource((), parse_model_name(name)) for name in names]
         measured, failures = _measure_sources(sources, settings)
     if not measured and not failures and (patterns or kinds):
-        click.echo("organ: no tensor matches --tensor and --type", err=True)
+        print_failure("no tensor matches --tensor and --type")
         return 1
     return exit_status(failures, len(sources))
 
@@ -586,7 +591,7 @@ def _measure_sources(sources: list[ModelSource], settings: _MeasureSettings) -> 
         _print_measured(outcome, form, settings.tables)
         _print_set_notes(source, outcome, settings)
     if form in ("tensors", "tables") and measured:
-        click.echo(in_lines(_EXPLAINED), err=True)
+        print_sentence(_EXPLAINED, err=True)
     return measured, failures
 
 
@@ -595,7 +600,7 @@ def _accepts_cost(source: ModelSource, settings: _MeasureSettings) -> bool:
     from organs.ingest.measuring import plan_reads
 
     plan = plan_reads(source, settings.wanted, settings.options)
-    click.echo(_plan_text(source, plan), err=True)
+    print_sentence(_plan_text(source, plan), err=True)
     if settings.yes or (plan.read_bytes <= ASK_FROM_BYTES and plan.reads <= ASK_FROM_REQUESTS):
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -609,7 +614,7 @@ def _print_set_notes(source: ModelSource, outcome: MeasureOutcome, settings: _Me
 
     if settings.form != "quiet":
         for path in settings.deleted:
-            click.echo(f"deleted {plain(path)}", err=True)
+            print_sentence(f"deleted {plain(path)}", err=True)
     settings.deleted.clear()
     model = outcome.model
     journal = set_journal_path(source)
@@ -618,9 +623,9 @@ def _print_set_notes(source: ModelSource, outcome: MeasureOutcome, settings: _Me
     if missing := model.missing_shards:
         numbers = _some([f"{number:05d}" for number in missing])
         measured = f"{len(model.files)} of {model.shard_count} shards were measured; missing: {numbers}"
-        click.echo(f"{plain(_label(outcome))}: incomplete: {measured}", err=True)
+        print_sentence(f"{plain(_label(outcome))}: incomplete: {measured}", err=True)
     if settings.form != "quiet" and (missing or settings.delete_after):
-        click.echo(f"the measurements are kept in {plain(journal)}; to forget them, delete this file", err=True)
+        print_sentence(f"the measurements are kept in {plain(journal)}; to forget them, delete this file", err=True)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -644,7 +649,7 @@ def _print_merged(paths: Sequence[str], form: str, tables: Sequence[str]) -> int
     assert outcome.model is not None
     if missing := outcome.model.missing_shards:
         numbers = _some([f"{number:05d}" for number in missing])
-        click.echo(f"incomplete: {len(missing)} of {outcome.model.shard_count} shards missing: {numbers}", err=True)
+        print_sentence(f"incomplete: {len(missing)} of {outcome.model.shard_count} shards missing: {numbers}", err=True)
     return 0
 
 
@@ -658,7 +663,7 @@ def _print_plans(sources: list[ModelSource], settings: _MeasureSettings, *, as_j
             plan = plan_reads(source, settings.wanted, settings.options)
         except OrganError as error:
             failures.append(error)
-            click.echo(f"organ: {plain(error)}", err=True)
+            print_failure(str(error))
             continue
         if as_json:
             print_json_line({"file": source.locations[0], "files": list(source.locations)} | asdict(plan))
@@ -698,7 +703,7 @@ def _measure_missing(*, as_json: bool, quiet: bool) -> int:
     elif not quiet:
         click.echo(f"{report.measured:,} organs measured" if examined else "every organ has all measures")
     if report.unreadable:
-        click.echo(f"organ: the bytes of {report.unreadable:,} organs cannot be read; run organ verify", err=True)
+        print_failure(f"the bytes of {report.unreadable:,} organs cannot be read; run organ verify")
     return CorruptBlob.exit_code if report.unreadable else 0
 
 
@@ -740,7 +745,7 @@ def _measured_remote(source: ModelSource, settings: _MeasureSettings, label: str
 
     journal = journal_path(source.locations)
     if journal.is_file() and not quiet:
-        click.echo(f"an interrupted run has measurements in {plain(journal)}; to forget them, delete it", err=True)
+        print_sentence(f"an interrupted run has measurements in {plain(journal)}; to forget them, delete it", err=True)
     with _download_line(source, label, "measured", quiet=quiet) as advance:
         (outcome,) = measure_all([source], settings.wanted, advance, settings.options)
     return outcome
@@ -1109,7 +1114,7 @@ def _extract_folder(sources: Sequence[ModelSource], output: Path, *, force: bool
             raise
         except OrganError as error:
             failures.append(error)
-            click.echo(f"organ: {plain(error)}", err=True)
+            print_failure(str(error))
             continue
         extracted.append((target, report))
         if not as_json:
@@ -1347,7 +1352,7 @@ def _from_directory(path: Path, output: Path, options: ComposeOptions) -> list[d
                 digest = None if options.dry_run else place_virtual(file, target, advance)
                 results.append(_result(target, file.size_bytes, digest, _proof(file, digest)))
                 for note in _notes(file, digest):
-                    click.echo(f"  note: {plain(note)}", err=True)
+                    print_sentence(note, "  note: ", err=True)
     return results
 
 
