@@ -23,6 +23,7 @@ from organs.cli.console import (
     hint_for,
     in_lines,
     plain,
+    print_facts,
     print_json,
     print_sentence,
     print_table,
@@ -155,12 +156,14 @@ def _print_counts(counts: FacetCounts, parsed: Query) -> None:
     total = "too many to count" if counts.total is None else f"{about}{counts.total:,} (each place of an organ counts)"
     click.echo(f"\nresults: {total}")
     if counts.uncounted:
-        click.echo(f"the counts below ignore these filters: {plain(', '.join(counts.uncounted))}")
+        print_sentence(f"the counts below ignore these filters: {', '.join(counts.uncounted)}")
+    facts = []
     for name, values in counts.fields.items():
         shown = list(values.items())[:_VALUES_SHOWN]
         more = f", and {len(values) - len(shown)} more" if len(values) > len(shown) else ""
         label = f"any {name}" if parsed.choices(name) else name  # its own filter is left out
-        click.echo(f"{label + ':':12} {plain(', '.join(f'{value} {count:,}' for value, count in shown))}{more}")
+        facts.append((f"{label}:", ", ".join(f"{value} {count:,}" for value, count in shown) + more))
+    print_facts(facts)
     _print_histogram(counts, "any θ" if parsed.numbers("theta") or parsed.numbers("signal") else "θ")
 
 

@@ -164,10 +164,15 @@ def _print_compatibility(result: Compatibility) -> None:
 
 
 def _cost(row: TypeCompatibility) -> str:
-    """Return the predicted change of the perplexity by a graft of all organs of the type that fit."""
-    if row.prediction is None:
+    """Return the predicted rise of the perplexity by a graft of all organs of the type that fit."""
+    from organs.registry.compose.prediction import brief_cost_text
+
+    prediction = row.prediction
+    if prediction is None:
         return "–"
-    return row.prediction.cost or "unknown"
+    if prediction.low is None or prediction.loss is None or prediction.high is None or not prediction.cost:
+        return "unknown"
+    return brief_cost_text(prediction.low, prediction.loss, prediction.high)
 
 
 def _reasons(row: TypeCompatibility) -> str:
@@ -207,7 +212,8 @@ def _print_fitting(base: str, limit: int, *, as_json: bool, quiet: bool) -> None
 def _fit_text(fit: FitCount | None) -> str:
     if fit is None:
         return "–"
-    return f"{fit.fitting + fit.equal}/{fit.total}" + (f" ({fit.equal} equal)" if fit.equal else "")
+    equal = "equal" if fit.equal == fit.total else f"{fit.equal} equal"
+    return f"{fit.fitting + fit.equal}/{fit.total}" + (f" ({equal})" if fit.equal else "")
 
 
 _ON = click.option(
@@ -247,7 +253,7 @@ def leaderboard(base: str | None, on: str | None, limit: int, after: str | None,
     elif page.items:
         _print_measured(page.items, with_base=base is None)
     else:
-        print_sentence(_nothing_measured(base, on), err=True)
+        print_hint(_nothing_measured(base, on), "organ validate CHIMERA")
     if page.next is not None:
         options = [*(["--on", on] if on else []), *(["-q"] if quiet else []), "--limit", str(limit)]
         print_more("leaderboard", base or "", options, page.next)
@@ -255,7 +261,7 @@ def leaderboard(base: str | None, on: str | None, limit: int, after: str | None,
 
 def _nothing_measured(base: str | None, on: str | None) -> str:
     where = ("" if base is None else f" over {plain(base)}") + ("" if on is None else f" on {plain(on)}")
-    return f"No validated chimera has a settled gain or loss{where}. Validate a chimera: organ validate CHIMERA"
+    return f"No validated chimera has a settled gain or loss{where}. Validate a chimera"
 
 
 def _print_measured(grafts: Sequence[MeasuredGraft], *, with_base: bool) -> None:

@@ -73,8 +73,8 @@ def in_lines(text: str, indent: str = "", hanging: str | None = None) -> str:
 def wrapped(text: str, width: int, indent: str = "", hanging: str | None = None) -> str:
     """Return text in lines of at most `width`, split between words."""
     following = indent if hanging is None else hanging
-    room = max(width - max(cell_len(indent), cell_len(following)), SHORTENED_MIN)
-    first, *others = folded(text, room)
+    room = max(width - cell_len(following), SHORTENED_MIN)
+    first, *others = folded(text, room, width - cell_len(indent))
     return "\n".join([indent + first, *(following + line for line in others)])
 
 
@@ -133,6 +133,11 @@ def one_line(text: str, name: str) -> str:
     return shortened(plain(name), max(cell_len(plain(name)) - excess, SHORTENED_MIN)) + printable[len(plain(name)) :]
 
 
+def shown_name(name: str) -> str:
+    """Return a name as part of a sentence: on a terminal, a very long one loses its middle."""
+    return plain(name) if terminal_width() is None else shortened(plain(name), NAME_MAX)
+
+
 def print_hint(label: str, command: str, *, err: bool = True) -> None:
     """Print a command that the user can copy, after `label`.
 
@@ -169,6 +174,8 @@ SHORT_MAX = 14
 """Columns up to this width are never shortened: types, tensor types, shapes, dates."""
 NAME_MIN = 36
 """The width of a column with long names that comes before columns that can be left out."""
+NAME_MAX = 48
+"""Columns of a name in a sentence on a terminal."""
 SHORTENED_MIN = 8
 """The smallest width of a shortened column."""
 DIGEST_MIN = 8
@@ -272,19 +279,24 @@ def shortened(text: str, width: int) -> str:
     return _beginning(text, room - cell_len(tail)) + ELLIPSIS + tail
 
 
-def folded(text: str, width: int) -> list[str]:
-    """Return text in lines of at most `width`, split between words, else after `-/_.@:`, else anywhere."""
-    if cell_len(text) <= width:
+def folded(text: str, width: int, first_width: int | None = None) -> list[str]:
+    """Return text in lines of at most `width`, split between words, else after `-/_.@:`, else anywhere.
+
+    The first line has at most `first_width` columns; it is empty if nothing fits there.
+    """
+    room = width if first_width is None else first_width
+    if cell_len(text) <= room:
         return [text]
     lines = [""]
     for word in text.split(" "):
         pieces = [word] if cell_len(word) <= width else _pieces(word, width)
         for number, piece in enumerate(pieces):
             joined = f"{lines[-1]} {piece}" if number == 0 and lines[-1] else lines[-1] + piece
-            if cell_len(joined) <= width:
+            if cell_len(joined) <= room:
                 lines[-1] = joined
             else:
                 lines.append(piece)
+                room = width
     return [line.rstrip(" ") for line in lines]
 
 
@@ -509,7 +521,8 @@ def progress_bar(label: str, total_bytes: int, *, quiet: bool) -> Iterator[Progr
     )
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bar = BarColumn(bar_width=BAR_WIDTH if console.width < WIDTH_MAX else 2 * BAR_WIDTH)
+    columns = (TextColumn("{task.description}"), bar, DownloadColumn(), TransferSpeedColumn())
     progress = Progress(
         *columns, TimeRemainingColumn(), console=console, transient=True, disable=quiet or not console.is_terminal
     )

@@ -11,6 +11,7 @@ import click
 
 from organs.cli.arguments import organ_words
 from organs.cli.console import (
+    NAME_MAX,
     NONFINITE_MARK,
     plain,
     print_commands,
@@ -18,6 +19,7 @@ from organs.cli.console import (
     print_prose,
     print_sentence,
     print_table,
+    shown_name,
 )
 from organs.registry.amounts import count_text, plural_text, ranges_text, share_text, size_text, theta_text
 from organs.registry.catalog.search import CHIMERA, PARTIAL
@@ -40,6 +42,7 @@ EDGES_SHOWN = 12
 PLACES_SHOWN = 10
 PARTIAL_MODEL = "partial model"
 LOCAL = "local/"
+DIGEST_SHOWN = 12
 _NUMBERS = ("tensors", "size", "θ", "|Z|", "spectral", "value", "likeness", "change", "matrices")
 
 
@@ -150,13 +153,13 @@ def _relatives(model: ModelDetails) -> Iterator[tuple[str, str]]:
     """Yield the most similar models with their likeness, and the models that were made from this one."""
     alike = [edge for edge in model.lineage if edge.direction == "relative"]
     if alike:
-        listed = [f"{edge.model} {share_text(edge.likeness)}" for edge in alike]
+        listed = [f"{shown_name(edge.model or '')} {share_text(edge.likeness)}" for edge in alike[:NAMES_SHOWN]]
         more = f" and {len(alike) - NAMES_SHOWN} more" if len(alike) > NAMES_SHOWN else ""
-        yield "likeness", ", ".join(listed[:NAMES_SHOWN]) + more
+        yield "likeness", ", ".join(listed) + more
     children = [edge.model or edge.text or "" for edge in model.lineage if edge.direction == "child"]
     if children:
         more = f" and {len(children) - NAMES_SHOWN} more" if len(children) > NAMES_SHOWN else ""
-        yield "children", ", ".join(children[:NAMES_SHOWN]) + more
+        yield "children", ", ".join(map(shown_name, children[:NAMES_SHOWN])) + more
 
 
 def _verdict(chimera: Chimera) -> str:
@@ -192,12 +195,12 @@ def _model_commands(model: ModelDetails) -> Iterator[tuple[str, str]]:
     """Yield what one can do with a model: commands, and what each does."""
     name = model.name.removeprefix(LOCAL)
     name = name if len(model.versions) + model.versions_left_out > 1 else name.partition("@")[0]
-    file_name = f"{name.rpartition('/')[2].replace('@', '-v')}.gguf"
+    name = name if len(name) <= NAME_MAX else f"sha256:{model.digest[:DIGEST_SHOWN]}"
     organ = organ_words()
     if model.chimera is not None and not model.chimera.verdicts:
         yield shlex.join([*organ, "validate", name]), "run it, and measure the gain"
     if not model.unassemblable and model.state != "removed":
-        yield shlex.join([*organ, "assemble", name, "-o", file_name]), "write its file"
+        yield shlex.join([*organ, "assemble", name, "-o", "."]), "write its file"
     if model.kind in ("model", CHIMERA):
         yield shlex.join([*organ, "compat", name]), "list donors for it"
     if model.chimera is not None:
@@ -205,7 +208,8 @@ def _model_commands(model: ModelDetails) -> Iterator[tuple[str, str]]:
     if model.lineage:
         count = len(model.lineage) + model.lineage_left_out
         yield shlex.join([*organ, "show", name, "--lineage"]), plural_text(count, "relation", "relations")
-    yield shlex.join([*organ, "show", name, "--tensors"]), plural_text(model.tensors, "tensor", "tensors")
+    if model.tensors:
+        yield shlex.join([*organ, "show", name, "--tensors"]), plural_text(model.tensors, "tensor", "tensors")
     if model.experts:
         yield shlex.join([*organ, "search", f"expert>=0 model:{model.name}"]), f"{model.experts:,} experts"
 

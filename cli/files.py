@@ -1200,9 +1200,9 @@ def _print_extracted(extracted: Sequence[tuple[Path, ExtractReport]], *, as_json
         if quiet:
             print_path(output)
             continue
-        click.echo(f"{plain(output)}: {report.tensors} tensors, {size_text(report.size_bytes)}")
+        print_sentence(f"{output}: {report.tensors} tensors, {size_text(report.size_bytes)}")
         for name, size, sha256 in report.files:
-            click.echo(f"  {plain(name)}: {size_text(size)}, sha256:{sha256}")
+            print_sentence(f"{name}: {size_text(size)}, sha256:{sha256}", INDENT)
 
 
 def _extracted_values(output: Path, report: ExtractReport) -> dict[str, object]:
@@ -1401,4 +1401,4 @@ def _print_assembled(results: list[dict[str, object]], *, dry_run: bool, as_json
         verb = "would be" if dry_run else "is"
         proof = _PROOFS[str(result["proof"])]
         digest = f", sha256:{result['sha256']}" if result["sha256"] else ""
-        click.echo(f"{plain(result['file'])}: {size_text(size)}{digest}; {verb} {proof}")
+        print_sentence(f"{result['file']}: {size_text(size)}{digest}; {verb} {proof}")
