@@ -20,6 +20,8 @@ from organs.cli.arguments import (
 )
 from organs.cli.console import (
     NONFINITE_MARK,
+    PIPED_WIDTH,
+    continued,
     hint_for,
     in_lines,
     plain,
@@ -27,6 +29,7 @@ from organs.cli.console import (
     print_json,
     print_sentence,
     print_table,
+    terminal_width,
     waiting,
 )
 from organs.cli.details import ShownParts, print_model, print_organ
@@ -39,7 +42,7 @@ from organs.registry.digest import looks_like_prefix
 from organs.registry.entities.gain import MeasuredGain
 from organs.registry.entities.model import ModelSummary
 from organs.registry.entities.organ import FacetCounts, Organ, PlacedOrgan
-from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
+from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT, ReportTable
 from organs.registry.errors import BadName, BadSource, Incomplete, NotFound, OrganError
 from organs.registry.measures import BY_FIELD, MEASURES
 
@@ -341,7 +344,8 @@ def _model_row(model: ModelSummary) -> tuple[object, ...]:
     )
 
 
-PROSE_HEADINGS = ("meaning", "finding", "why not measured", "what you can do")
+ACTIONS = "actions"
+PROSE_HEADINGS = ("meaning", "finding", "why not measured", "other members")
 """Last columns of report tables that have sentences."""
 REPORT_LEAVES_OUT = (
     *(
@@ -358,7 +362,7 @@ REPORT_LEAVES_OUT = (
         "type",
         "kind",
     ),
-    *("elements", "new", "share", "median", "spectral"),
+    *("elements", "new", "share", "median", "spectral", "matrix θ", "mean θ"),
 )
 """Columns of report tables that a narrow terminal does without, the least important first."""
 _FORMATS = ("text", "markdown", "json", "csv")
@@ -400,9 +404,10 @@ def report(
 ) -> None:
     """Print a report on the registry or on one MODEL: tables of measures, with explanations.
 
-    The report on the registry has the tables figures, ranking, types, components, scale, families, wells, ingests and
-    ingest_totals. The report on a model has model, notes, relatives, findings, dtypes, types, components, blocks,
-    highest, wells, anomalies and methods.
+    The report on the registry begins with the disk space that it saves, what you can do, and the families of models.
+    Its tables are figures, actions, families, ranking, types, components, scale, wells, ingests and ingest_totals. The
+    report on a model has model, notes, relatives, findings, dtypes, types, components, blocks, highest, wells,
+    anomalies and methods.
     """
     forms = {*(["json"] if as_json else []), *(["csv"] if as_csv else []), *([form] if form else [])}
     if len(forms) > 1:
@@ -463,17 +468,33 @@ def _print(report: Report, form: str) -> None:
 
 def _print_text(report: Report) -> None:
     _print_heading(report.title, "=")
-    _print_paragraphs(report.opening)
-    for section in report.sections.values():
+    for key, section in report.sections.items():
+        if key == report.main:
+            _print_paragraphs(report.opening)
         click.echo()
         _print_heading(section.title, "-")
-        _print_section(section)
+        if key == ACTIONS and isinstance(section, ReportTable) and section.items:
+            _print_actions(section)
+        else:
+            _print_section(section)
     _print_paragraphs(report.closing)
 
 
 def _print_heading(title: str, line: str) -> None:
     text = plain(title)
     click.echo(f"{text}\n{line * len(text)}")
+
+
+def _print_actions(section: ReportTable) -> None:
+    """Print findings as sentences, each with its model and the command that helps."""
+    _print_paragraphs(section.before)
+    for row in section.items:
+        about = "" if row["model"] is None else f"{row['model']}: "
+        click.echo()
+        print_sentence(f"{about}{row['finding']}", "- ")
+        for line in continued(plain(row["command"]), terminal_width() or PIPED_WIDTH):
+            click.echo(line)
+    _print_paragraphs(section.after)
 
 
 def _print_section(section: ReportSection) -> None:

@@ -543,15 +543,15 @@ def cost_text(low: float, likely: float, high: float) -> str:
 
 
 def brief_cost_text(low: float, likely: float, high: float) -> str:
-    """Return a predicted interval of losses as text for a table: `1% to 9%, most likely 3%`."""
+    """Return a predicted interval of losses as text for a table: `1% to 9%, likely 3%`."""
     if low >= LOSS_SHOWN_MAX:
         return f"{_times(low)} times"
     if high <= math.log(2.0):
         begin, middle, end = (_percent(math.expm1(loss)) for loss in (low, likely, high))
-        return f"about {middle}" if begin == end else f"{begin} to {end}, most likely {middle}"
+        return f"about {middle}" if begin == end else f"{begin} to {end}, likely {middle}"
     begin, middle, end = map(_times, (low, likely, high))
     bounds = f"at least {begin}" if high >= LOSS_SHOWN_MAX else f"{begin} to {end}"
-    return f"{bounds} times, most likely {middle}"
+    return f"{bounds} times, likely {middle}"
 
 
 def _percent(share: float) -> str:

@@ -2,6 +2,7 @@
 
     words       the explanations in reports, and when a θ is rough
     overview    the report on a whole registry
+    actions     what one can do: findings about the registered models, with commands
     dissection  the report on one model: its contents, what it shares, and its measurements
     formats     reports as text, Markdown and CSV
     groups      tables of tensors by type, component and depth, and the tensors with extreme θ

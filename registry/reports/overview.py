@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
+from organs.registry.amounts import size_text
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.queries.reports import (
     kinds_of_models,
@@ -12,6 +13,7 @@ from organs.registry.catalog.queries.reports import (
     visible_bytes,
 )
 from organs.registry.catalog.search import CHIMERA
+from organs.registry.entities.about import RegistryTotals
 from organs.registry.entities.report import (
     ROWS_DEFAULT,
     CellKind,
@@ -19,6 +21,7 @@ from organs.registry.entities.report import (
     ReportFigure,
     ReportFigures,
 )
+from organs.registry.reports.actions import actions_table
 from organs.registry.reports.ingests import ingest_sections
 from organs.registry.reports.sections import ranking_table, registry_tables, scale_tables, wells_table
 from organs.registry.reports.words import CLOSING, OPENING
@@ -46,12 +49,13 @@ def registry_report(session: Session, limit: int = ROWS_DEFAULT, *, complete: bo
         main="ranking",
         opening=OPENING,
         sections={
-            "figures": _figures(session, counts, tensors),
+            "figures": _figures(session, counts, tensors, complete=complete),
+            "actions": actions_table(session, complete=complete),
+            "families": families,
             "ranking": ranking,
             "types": types,
             "components": components,
             "scale": scale,
-            "families": families,
             "wells": wells_table(session, limit),
             **ingest_sections(session, limit, complete=complete),
         },
@@ -59,9 +63,10 @@ def registry_report(session: Session, limit: int = ROWS_DEFAULT, *, complete: bo
     )
 
 
-def _figures(session: Session, counts: dict[tuple[str, bool], int], tensors: int) -> ReportFigures:
+def _figures(session: Session, counts: dict[tuple[str, bool], int], tensors: int, *, complete: bool) -> ReportFigures:
     totals = running_totals(session)
-    figures = {
+    figures = _saved(session, totals) if complete and counts else {}
+    figures |= {
         "models_count": ReportFigure("models", sum(counts.values()), CellKind.COUNT, _kinds(counts)),
         "tensors_count": ReportFigure("tensors", tensors, CellKind.COUNT, _TENSORS),
         "organs_count": ReportFigure(
@@ -76,9 +81,36 @@ def _figures(session: Session, counts: dict[tuple[str, bool], int], tensors: int
             CellKind.SIZE,
             "The total of all files of these models without chimeras. Tensors that they share are stored only once.",
         ),
+        "duplicates_count": ReportFigure(
+            "duplicate tensors",
+            max(0, tensors - totals.organs),
+            CellKind.COUNT,
+            "Tensors that need no space, because the same bytes are stored for another place.",
+        ),
     }
     empty = () if counts else ("Nothing is registered yet. To begin: organ ingest FILE.gguf",)
     return ReportFigures(title="The registry in figures", before=empty, figures=figures, after=())
+
+
+def _saved(session: Session, totals: RegistryTotals) -> dict[str, ReportFigure]:
+    """Return the space on the disk, and what the registry saves; only its owner may see it."""
+    files = visible_bytes(session)
+    saved = max(0, files - totals.stored_bytes)
+    equal = max(0, files - totals.size_bytes)
+    packed = max(0, totals.size_bytes - totals.stored_bytes)
+    share = f"{saved / files:.0%}" if files else "0%"
+    return {
+        "saved_bytes": ReportFigure(
+            "disk saved",
+            saved,
+            CellKind.SIZE,
+            f"{share} of the {size_text(files)} of all files: {size_text(equal)} because equal parts are stored once "
+            f"and chimeras share them, {size_text(packed)} by compression.",
+        ),
+        "stored_bytes": ReportFigure(
+            "stored", totals.stored_bytes, CellKind.SIZE, "What the registry needs on the disk, without its database."
+        ),
+    }
 
 
 def _kinds(counts: dict[tuple[str, bool], int]) -> str:
