@@ -112,10 +112,22 @@ def test_the_error_for_a_mistyped_command_suggests_the_nearest(
     assert ended.err.splitlines()[-1] == f"Error: no such command: {meant}"
 
 
-def test_a_call_without_a_command_shows_the_help(organ: OrganCommand) -> None:
+def test_a_call_without_a_command_shows_the_first_steps_and_only_existing_commands(organ: OrganCommand) -> None:
     ended = organ()
-    assert ended.status == 2
-    assert "Catalog:" in ended.out + ended.err
+    assert (ended.status, ended.out) == (2, "")
+    assert len(ended.err.splitlines()) < 20
+    commands = re.findall(r"^  organ ([a-z]+) ", ended.err, re.MULTILINE)
+    assert len(commands) > 5
+    assert {*commands} <= {name for entries in GROUPS.values() for name in entries}
+    assert "organ --help lists all commands" in ended.err
+
+
+def test_the_help_has_one_line_for_each_command_on_a_terminal_of_80_columns(organ: OrganCommand) -> None:
+    lines = organ("--help", environment={"COLUMNS": "80"}).lines
+    assert [line for line in lines if len(line) > 80] == []
+    for entries in GROUPS.values():
+        for name, (_, summary) in entries.items():
+            assert f"  {name.ljust(11)}  {summary}" in lines
 
 
 @pytest.mark.parametrize(

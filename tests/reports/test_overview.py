@@ -19,7 +19,7 @@ from tests.gguf_files import file_bytes
 from tests.registry_templates import RegistryTemplates, add_three_models
 from tests.small_models import block_metadata, block_tensors, ingest_file, weight_tensor
 
-TABLES = ("figures", "ranking", "types", "components", "scale", "families", "wells", "ingests")
+TABLES = ("figures", "actions", "families", "ranking", "types", "components", "scale", "wells", "ingests")
 
 
 def report_on(registry: LocalRegistry, limit: int = 50) -> Report:
@@ -43,7 +43,7 @@ def test_the_report_of_an_empty_registry_suggests_a_command(registry: LocalRegis
     assert tuple(report.sections) == TABLES
     values = report.sections
     assert values["figures"].before == ("Nothing is registered yet. To begin: organ ingest FILE.gguf",)
-    assert [figure.value for figure in values["figures"].figures.values()] == [0] * 4
+    assert [figure.value for figure in values["figures"].figures.values()] == [0] * 5
     for name in TABLES[1:]:
         assert values[name].items == ()
         assert values[name].before[0].startswith(("There", "No"))
