@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 from msgspec import structs
+from rich.cells import cell_len
 
 from organs.cli.arguments import (
     AFTER_HELP,
@@ -29,6 +30,7 @@ from organs.cli.console import (
     print_json,
     print_sentence,
     print_table,
+    shortened,
     terminal_width,
     waiting,
 )
@@ -481,8 +483,8 @@ def _print_text(report: Report) -> None:
 
 
 def _print_heading(title: str, line: str) -> None:
-    text = plain(title)
-    click.echo(f"{text}\n{line * len(text)}")
+    text = shortened(plain(title), terminal_width() or PIPED_WIDTH)
+    click.echo(f"{text}\n{line * cell_len(text)}")
 
 
 def _print_actions(section: ReportTable) -> None:

@@ -275,7 +275,8 @@ def print_chimera(chimera: Chimera) -> None:
     """Print the parents, the changes, the recipe, the prediction and the verdicts of a chimera."""
     from organs.cli.composing import print_changes, print_findings  # with the planner, which searches do not need
 
-    click.echo(f"\nA chimera, lock sha256:{chimera.lock_id}")
+    click.echo()
+    print_sentence(f"A chimera, lock sha256:{chimera.lock_id}")
     for parent in chimera.parents:
         acts = ", ".join(parent.acts) or "its own organs"
         print_sentence(f"{parent.model}, {parent.license or 'license unknown'}: {acts}", "from ")
