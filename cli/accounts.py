@@ -116,7 +116,7 @@ def list_contributors(as_json: bool, quiet: bool) -> None:
 @contributor.command()
 @click.argument("name")
 def suspend(name: str) -> None:
-    """Suspend a contributor: refuse every request with one of their tokens. Their published models stay."""
+    """Suspend a contributor. Requests with their tokens are refused; their published models stay."""
     from organs.registry.catalog.register.accounts import set_contributor_state
 
     _change(lambda session: set_contributor_state(session, name, "suspended"))
@@ -125,7 +125,7 @@ def suspend(name: str) -> None:
 @contributor.command()
 @click.argument("name")
 def resume(name: str) -> None:
-    """Allow a suspended contributor again; the same tokens are valid again."""
+    """End the suspension of a contributor. The same tokens are valid again."""
     from organs.registry.catalog.register.accounts import set_contributor_state
 
     _change(lambda session: set_contributor_state(session, name, "active"))

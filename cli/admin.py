@@ -47,7 +47,7 @@ EXIT_FAILED = 1
 ID_MAX = 2**63 - 1
 CHIMERAS_SHOWN = 10
 _LIMIT = click.option(
-    "--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Rows on a page."
+    "--limit", metavar="N", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Rows on a page."
 )
 _AFTER = click.option("--after", metavar="NEXT", help=AFTER_HELP)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -203,7 +203,7 @@ def remove(model: str, reason: str, yes: bool, as_json: bool) -> None:
 @click.option("--action", default="", metavar="WORDS", help="Only this action, such as 'set quota'.")
 @_JSON
 def events(limit: int, after: str | None, by: str, action: str, as_json: bool) -> None:
-    """List the actions of accounts and administrators, newest first."""
+    """List what accounts and administrators did, newest first."""
     from organs.registry.catalog.queries.events import newest_events
 
     with local_registry() as registry, registry.catalog.reading() as session:

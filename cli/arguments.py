@@ -117,7 +117,19 @@ _BOUND = re.compile(r"=?-?\d+(?:\.\d+)?[kMG]?")
 
 
 class QueryCommand(click.Command):
-    """A command with arguments that may begin with a minus: `-type:norm` is a term, not an option."""
+    """A command with arguments that may begin with a minus: `-type:norm` is a term, not an option.
+
+    Its help ends with the `fields` of queries and their meanings, and the epilog.
+    """
+
+    def __init__(self, *args: Any, fields: Mapping[str, str], **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self._fields = dict(fields)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Fields"):
+            formatter.write_dl([(f"{name}:", meaning) for name, meaning in self._fields.items()])
+        super().format_epilog(ctx, formatter)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         terms = [word for word in args if _MINUS_TERM.fullmatch(word)]

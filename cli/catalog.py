@@ -64,22 +64,19 @@ GAIN_MEANING = "gain: how much the perplexity of a validated chimera is below th
 _VALUES_SHOWN = 12
 
 
-def _organ_fields_help() -> str:
-    lines = [f"  {field.name + ':':10} {field.meaning}" for field in ORGANS.fields.values()]
-    return "\n".join(lines)
-
-
 @click.command(
     cls=QueryCommand,
-    epilog="\b\nFields\n" + _organ_fields_help() + "\n\n\b\n"
-    "Any other word is searched in the names, titles, tags and descriptions of models.\n"
+    fields={field.name: field.meaning for field in ORGANS.fields.values()},
+    epilog="Any other word is searched in the names, titles, tags and descriptions of models.\n\n\b\n"
     f"  slot:{','.join(EXAMPLE_SLOTS)}   either value       -type:norm      exclude a value\n"
     "  block:5-20             a range            theta>=45       a bound\n"
     "  sort:-spectral         the highest first  unique:organ    each organ once\n"
-    "  like:DIGEST            organs with the slot and shape of this organ, the most similar first",
+    "  like:DIGEST            organs like this one, the most similar first",
 )
 @click.argument("query", nargs=-1)
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Organs on a page.")
+@click.option(
+    "--limit", metavar="N", default=20, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Organs on a page."
+)
 @click.option("--after", metavar="NEXT", help=AFTER_HELP)
 @click.option(
     "--facets", is_flag=True, help="Also count the results by type, slot, tensor type, architecture, license and θ."
@@ -190,20 +187,17 @@ def _print_histogram(counts: FacetCounts, label: str) -> None:
 _LIST_NUMBERS = (LIKENESS, "tensors", "parameters", "size", "θ", "|Z|", "spectral", "rank", "block")
 
 
-def _model_fields_help() -> str:
-    return "\n".join(f"  {field.name + ':':10} {field.meaning}" for field in MODELS.fields.values())
-
-
 @click.command(
     cls=QueryCommand,
-    epilog="\b\nFields\n"
-    + _model_fields_help()
-    + f"\n  sort:      {', '.join(MODELS.sorts)}; -theta is the highest first\n\n"
-    "Any other word is searched in names, titles, tags and descriptions.",
+    fields={field.name: field.meaning for field in MODELS.fields.values()}
+    | {"sort": f"{', '.join(MODELS.sorts)}; -theta is the highest first"},
+    epilog="Any other word is searched in names, titles, tags and descriptions.",
 )
 @click.argument("query", nargs=-1)
 @click.option("--rank", is_flag=True, help="List only complete models, the highest mean θ first.")
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Models on a page.")
+@click.option(
+    "--limit", metavar="N", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Models on a page."
+)
 @click.option("--after", metavar="NEXT", help=AFTER_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print names only.")

@@ -147,7 +147,7 @@ def _compatibility(base: str, donor: str, *, quiet: bool) -> Compatibility:
             return registry.compatibility(base, donor)
     if registry_address() is not None and not all(are_files):
         raise click.UsageError("a remote registry cannot read your files: give the names of two models, or two files")
-    with ExitStack() as opened, waiting("measure", quiet=quiet):
+    with ExitStack() as opened, status_line("measure", quiet=quiet):
         models = InputModels(opened)
         return check_compatibility(models.parent(base), models.parent(donor))
 

@@ -71,7 +71,9 @@ def work(once: bool, quiet: bool, with_parent: int | None) -> None:
 
 
 @click.command()
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Jobs on a page.")
+@click.option(
+    "--limit", metavar="N", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Jobs on a page."
+)
 @click.option("--after", metavar="NEXT", help=AFTER_HELP)
 @click.option(
     "--cancel",
