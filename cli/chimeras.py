@@ -419,7 +419,7 @@ def _from_lock(path: Path, options: OutputOptions) -> None:
         print_path(target)
     else:
         result = f", sha256:{sha256}" if sha256 else "; nothing was written"
-        click.echo(f"{plain(target)}: {size_text(written.size_bytes)}{result}")
+        print_sentence(f"{target}: {size_text(written.size_bytes)}{result}")
         click.echo(f"  lock  sha256:{lock.id}")
 
 
@@ -574,7 +574,8 @@ def _print_written(result: ComposeResult, options: ComposeOptions) -> None:
     elif chimera is not None and options.quiet:
         print_path(chimera.file)
     elif chimera is not None:
-        click.echo(f"\n{plain(chimera.file)}: {size_text(chimera.size_bytes)}, sha256:{chimera.sha256}")
+        click.echo()
+        print_sentence(f"{chimera.file}: {size_text(chimera.size_bytes)}, sha256:{chimera.sha256}")
 
 
 @contextmanager
@@ -1062,5 +1063,6 @@ def _print_transplanted(result: ComposeResult, options: _TransplantOptions) -> N
     elif chimera is not None and options.quiet:
         print_path(chimera.file)
     elif chimera is not None:
-        click.echo(f"\n{plain(chimera.file)}: {size_text(chimera.size_bytes)}, sha256:{chimera.sha256}")
+        click.echo()
+        print_sentence(f"{chimera.file}: {size_text(chimera.size_bytes)}, sha256:{chimera.sha256}")
         click.echo(f"  lock  sha256:{chimera.lock_id}")

@@ -401,8 +401,8 @@ def _print_made(chimera: WrittenFile) -> None:
     name = chimera.model or ""
     click.echo(f"\n{name}: {'registered' if chimera.created else 'already registered, with the same bytes'}")
     click.echo(f"  lock  sha256:{chimera.lock_id}")
-    where = f"{plain(chimera.file)}, " if chimera.file is not None else ""
-    click.echo(f"  file  {where}{size_text(chimera.size_bytes)}, sha256:{chimera.sha256}")
+    where = f"{chimera.file}, " if chimera.file is not None else ""
+    print_sentence(f"{where}{size_text(chimera.size_bytes)}, sha256:{chimera.sha256}", "  file  ")
     page = f"/models/{name.partition('@')[0]}"
     address = registry_address()
     where = f"{page} in organ serve" if address is None else f"{address}{page}"

@@ -400,7 +400,8 @@ def _organ_commands(organ: Organ, *, has_measures: bool) -> Iterator[tuple[str, 
 
 def _print_reading(reading: Measurement) -> None:
     method = plain(reading.method)
-    click.echo(f"\nmethod {method}, {_METHODS[method]}" if method in _METHODS else f"\nmethod {method}")
+    click.echo()
+    print_sentence(f"method {method}, {_METHODS[method]}" if method in _METHODS else f"method {method}")
     rows = [
         (name.replace("_", " "), _reading_text(name, value), _MEANINGS.get(name, ""))
         for name, value in reading.readings().items()

@@ -323,7 +323,7 @@ def _print_planned(source: ModelSource, planned: PlannedModel, options: _IngestO
     part = f", {len(files)} of {files[0].shards} shards" if len(files) < files[0].shards else ""
     stored = "stored already" if source.remote else "probably stored already"  # only the ingest reads all local bytes
     known = "" if missing else f", {stored}"
-    click.echo(f"{plain(source.label)}: would be {name}{part}, {tensors} tensors, {size_text(size)}{known}")
+    print_sentence(f"{source.label}: would be {name}{part}, {tensors} tensors, {size_text(size)}{known}")
     if taken is not None and not options.new_version:
         print_sentence(
             f"the name {taken.name} is taken by {taken.taken_by}: the ingest would ask first", INDENT, err=True
@@ -331,7 +331,7 @@ def _print_planned(source: ModelSource, planned: PlannedModel, options: _IngestO
     if source.remote:
         for file in files:
             known = f", {stored}" if file.is_stored else ""
-            click.echo(f"  {plain(file.name)}: {size_text(file.size_bytes)}{known}")
+            print_sentence(f"{file.name}: {size_text(file.size_bytes)}{known}", INDENT)
         click.echo(f"  would fetch {len(missing)} of {len(files)} files, {size_text(sum(missing))}")
 
 
@@ -793,7 +793,7 @@ def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, tables: Sequenc
         f"{count_text(model.parameters)} parameters in {model.tensor_count} tensors, {size_text(model.size_bytes)}"
     )
     unknown = "architecture not known without shard 1" if 1 in model.missing_shards else "no architecture"
-    click.echo(f"{plain(_label(outcome))}: {plain(model.architecture or unknown)}, {content}")
+    print_sentence(f"{_label(outcome)}: {model.architecture or unknown}, {content}")
     if not model.tensors:
         click.echo("no tensor matches --tensor and --type\n" if model.tensor_count else "nothing to measure\n")
         return

@@ -202,7 +202,7 @@ def _print_pushed(source: ModelSource, report: PushReport, *, as_json: bool, qui
     failed, dry = report.state in NOT_PUBLISHED, report.state == DRY_RUN
     message = f"{'organ: ' if failed else ''}{plain(report.model or report.name)}: {_outcome(report)}"
     if not quiet or failed or report.state not in (*VISIBLE, DRY_RUN):
-        click.echo(message, err=quiet or failed)
+        print_sentence(message, err=quiet or failed)
     if quiet and dry:
         click.echo(plain(report.name))
     if report.address and not failed:
@@ -375,8 +375,8 @@ def _print_pulled(written: Sequence[WrittenPath], ingested: str | None, card_pat
         if quiet:
             print_path(file.path)
         else:
-            click.echo(f"{plain(file.path)}: {size_text(file.size_bytes)}, sha256:{file.sha256}")
+            print_sentence(f"{file.path}: {size_text(file.size_bytes)}, sha256:{file.sha256}")
     if card_path is not None and not quiet:
-        click.echo(f"{plain(card_path)}: the model's card, with facts that its file does not contain")
+        print_sentence(f"{card_path}: the model's card, with facts that its file does not contain")
     if ingested is not None and not quiet:
         print_sentence(f"{ingested} is registered in your local registry", err=True)

@@ -14,6 +14,7 @@ import pytest
 from organs.cli import chimeras
 from organs.cli.main import GROUPS
 from organs.registry.compose.recipe_io import METHODS
+from organs.registry.errors import NothingRegistered
 from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
 
@@ -179,12 +180,10 @@ def test_an_unusable_database_gives_an_error_of_one_line(organ: OrganCommand) ->
         assert "Traceback" not in ended.err
 
 
-def test_a_traceback_is_shown_on_request(tmp_path: Path) -> None:
-    process = start("show", "nobody", home=tmp_path / "home", ORGAN_DEBUG="1")
-    out, err = process.communicate()
-    assert (process.returncode, out) == (1, "")
-    assert err.startswith("Traceback (most recent call last):")
-    assert "organs.registry.errors.NothingRegistered" in err
+def test_an_error_reaches_python_on_request_which_prints_its_traceback(organ: OrganCommand) -> None:
+    assert organ("show", "nobody").status == 3
+    with pytest.raises(NothingRegistered):
+        organ("show", "nobody", environment={"ORGAN_DEBUG": "1"})
 
 
 def test_the_option_home_takes_precedence_over_the_environment(filled: OrganCommand, tmp_path: Path) -> None:

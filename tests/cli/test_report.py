@@ -98,18 +98,6 @@ def test_an_unknown_format_is_refused_in_one_sentence(name: str, filled: OrganCo
     assert (tmp_path / name).read_text("utf-8").startswith("Report")
 
 
-def test_the_output_fits_80_columns_and_breaks_no_word(filled: OrganCommand, model: Path) -> None:
-    (model.parent / "zoo.gguf").symlink_to(Path(__file__).parents[2] / "examples/zoo/Zoo-C-1M-v1.0-Q8_0.gguf")
-    filled.done("ingest", model.parent / "zoo.gguf", "--name", "A-Model-With-A-Long-Name-Of-Several-Parts-v1.0-Q8_0")
-    for arguments in (("report",), ("report", "A-Model-With-A-Long-Name-Of-Several-Parts-v1.0-Q8_0"), ("models",)):
-        ended = filled(*arguments, environment={"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "80"})
-        assert ended.status == 0
-        assert [line for line in ended.lines if len(line) > 80] == []
-    out = filled("report", "--table", "types", environment={"FORCE_COLOR": "1", "TERM": "dumb"}).out
-    for word in ("embed  ", "norm  ", "organ  ", "skeleton  "):
-        assert f"\n{word}" in out
-
-
 def test_a_count_in_csv_is_a_whole_number(filled: OrganCommand, tmp_path: Path) -> None:
     (tmp_path / "two.gguf").write_bytes(small_model("Little", blocks=3))
     filled.done("ingest", tmp_path / "two.gguf")

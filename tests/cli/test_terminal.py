@@ -10,6 +10,7 @@ import re
 import struct
 import sys
 import termios
+import time
 from pathlib import Path
 from shutil import copytree
 
@@ -17,6 +18,8 @@ import pytest
 from rich.cells import cell_len
 from sqlalchemy import select
 
+from organs.cli.console import waiting
+from organs.cli.main import GROUPS
 from organs.ingest.jobs.runner import add_job
 from organs.registry.catalog.register.accounts import add_contributor, create_token
 from organs.registry.catalog.tables import Model, Submission, now
@@ -38,6 +41,11 @@ LISTS = (
     *(("report",), ("report", BASE), ("search", "--facets", "--limit", "3"), ("admin", "doctor"), ("--help",)),
 )
 """Commands with tables."""
+QUICK = (
+    *(("search", "sort:-rank"), ("models", f"kin:{BASE}"), ("compat", BASE, OTHER), ("leaderboard",), ("jobs",)),
+    *(("compare", BASE, DONOR), ("token", "list"), ("admin", "submissions"), ("admin", "events"), ("report",)),
+)
+"""Some of them, which run without a terminal."""
 NAMED = (("search",), ("models",), ("compat", BASE), ("leaderboard",), ("admin", "events"))
 """Commands whose rows have names of models."""
 A_COMMAND_TO_COPY = re.compile(r"  +(organ .*|\S+|'.*')( \\)?")
@@ -90,7 +98,8 @@ def too_long(text: str) -> list[str]:
 
 
 def test_no_line_of_a_list_is_longer_than_the_terminal(crowded: OrganCommand) -> None:
-    for arguments in LISTS:
+    assert {*QUICK} <= {*LISTS}
+    for arguments in QUICK:
         ended = on_a_terminal(crowded, *arguments)
         assert ended.out.strip(), arguments
         assert too_long(ended.out + ended.err) == [], arguments
@@ -143,6 +152,33 @@ def test_an_error_is_wrapped_between_words(crowded: OrganCommand) -> None:
         "Error: Invalid value for '--limit': 5000 is not in",
         "       the range 1<=x<=1000.",
     ]
+
+
+def test_the_help_of_every_command_fits_the_terminal(organ: OrganCommand) -> None:
+    groups = [("admin",), ("token",), ("contributor",), ("admin", "events"), ("token", "create"), ("admin", "remove")]
+    for arguments in [*((name,) for commands in GROUPS.values() for name in commands), *groups]:
+        help_text = organ(*arguments, "--help", environment={"COLUMNS": str(WIDTH)}).out
+        assert [line for line in help_text.splitlines() if len(line) > WIDTH] == [], arguments
+
+
+def test_a_command_that_takes_long_shows_what_it_does_only_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("organs.cli.console.PATIENCE_SECONDS", 0.0)
+
+    def printed(*, quiet: bool = False, seconds: float = 0.05) -> str:
+        with waiting("compare", quiet=quiet):
+            time.sleep(seconds)
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        return captured.err
+
+    assert printed() == "", "a pipe"
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "compare …" in printed()
+    assert printed(quiet=True) == ""
+    monkeypatch.setattr("organs.cli.console.PATIENCE_SECONDS", 60.0)
+    assert printed(seconds=0.0) == "", "a fast command"
 
 
 SCRIPT = """
