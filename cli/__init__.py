@@ -2,14 +2,15 @@
 
     demo        Try it
     scan        On this machine: `scan`
-    files       Files: `ingest`, `assemble`, `measure`, `extract`
-    catalog     Catalog: `search`, `models`, `show`, `compare`, `report`
-    chimeras    Chimeras: `compat`, `compose`, `purify`, `validate`, `transplant`, `graft`
+    files       Files: `ingest`, `assemble`, `extract`, `measure`
+    catalog     Catalog: `models`, `show`, `search`, `compare`, `report`
+    chimeras    Chimeras: `compat`, `compose`, `validate`, `leaderboard`, `purify`, `transplant`, `graft`
+    server      Server: `serve`, `jobs`, `work`
     remote      Remote registries: `push`, `pull`
     accounts    Accounts: `login`, `token`, `contributor`
     admin       Administration: `verify`, `backup`, `sweep`, `admin`
-    server      Server: `serve`, `jobs`, `work`
 
+    details     models and organs: what `organ show` prints
     main        `organ`: the entry point, and the groups
     arguments   the selected registry, and queries as arguments
     local_tools the options that select other tools of this machine

@@ -18,14 +18,17 @@ import click
 
 from organs.cli.arguments import OriginalSpellings, local_registry, selected_registry
 from organs.cli.console import (
+    INDENT,
     ProgressBar,
     exit_status,
-    in_lines,
+    one_line,
     plain,
     print_error,
+    print_failure,
     print_json,
     print_json_line,
     print_path,
+    print_sentence,
     print_table,
     progress_bar,
     status_line,
@@ -219,7 +222,7 @@ def _download_line(source: ModelSource, label: str, done: str, *, quiet: bool) -
 
         yield advance
     if not quiet and client.received_bytes > received_bytes:
-        click.echo(f"{plain(source.label)}: downloaded {downloaded()}, {time.monotonic() - begin:.0f} s", err=True)
+        print_sentence(f"{plain(source.label)}: downloaded {downloaded()}, {time.monotonic() - begin:.0f} s", err=True)
 
 
 def _print_skipped(skipped: Skipped) -> None:
@@ -228,7 +231,7 @@ def _print_skipped(skipped: Skipped) -> None:
 
     if skipped.files:
         converted = f", {skipped.safetensors} of them safetensors. {CONVERT}" if skipped.safetensors else ""
-        click.echo(f"skipped {skipped.files} files that are not GGUF{converted}", err=True)
+        print_sentence(f"skipped {skipped.files} files that are not GGUF{converted}", err=True)
 
 
 def _ask(bar: ProgressBar, taken: NameTaken) -> bool:
@@ -322,13 +325,15 @@ def _print_planned(source: ModelSource, planned: PlannedModel, options: _IngestO
     part = f", {len(files)} of {files[0].shards} shards" if len(files) < files[0].shards else ""
     stored = "stored already" if source.remote else "probably stored already"  # only the ingest reads all local bytes
     known = "" if missing else f", {stored}"
-    click.echo(f"{plain(source.label)}: would be {name}{part}, {tensors} tensors, {size_text(size)}{known}")
+    print_sentence(f"{source.label}: would be {name}{part}, {tensors} tensors, {size_text(size)}{known}")
     if taken is not None and not options.new_version:
-        click.echo(f"  the name {taken.name} is taken by {taken.taken_by}: the ingest would ask first", err=True)
+        print_sentence(
+            f"the name {taken.name} is taken by {taken.taken_by}: the ingest would ask first", INDENT, err=True
+        )
     if source.remote:
         for file in files:
             known = f", {stored}" if file.is_stored else ""
-            click.echo(f"  {plain(file.name)}: {size_text(file.size_bytes)}{known}")
+            print_sentence(f"{file.name}: {size_text(file.size_bytes)}{known}", INDENT)
         click.echo(f"  would fetch {len(missing)} of {len(files)} files, {size_text(sum(missing))}")
 
 
@@ -340,22 +345,22 @@ def _print_ingested(outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
     if outcome.error is not None and os.environ.get(DEBUG_VARIABLE):
         raise outcome.error
     if report is None:
-        click.echo(f"organ: {plain(_sentence(outcome))}", err=True)
+        print_failure(_sentence(outcome))
         _print_marked("stored before", outcome.stored)
     else:
-        click.echo(report.model if quiet else _summary(report))
+        click.echo(report.model if quiet else one_line(_summary(report), report.model))
         flags = report.flags if report.created and not quiet else ()
         _print_marked("note", flags)
         _print_marked("warning", report.warnings)
         _print_marked("note", report.notes)
     _print_marked("removed", () if quiet else outcome.removed)
     for sentence in outcome.kept:
-        click.echo(f"organ: {plain(sentence)}", err=True)
+        print_failure(sentence)
 
 
 def _print_marked(mark: str, items: Iterable[object]) -> None:
     for item in items:
-        click.echo(f"  {mark}: {plain(item)}", err=True)
+        print_sentence(str(item), f"  {mark}: ", err=True)
 
 
 def _summary(report: IngestReport) -> str:
@@ -504,7 +509,7 @@ def measure(
         sources += [ModelSource((), parse_model_name(name)) for name in names]
         measured, failures = _measure_sources(sources, settings)
     if not measured and not failures and (patterns or kinds):
-        click.echo("organ: no tensor matches --tensor and --type", err=True)
+        print_failure("no tensor matches --tensor and --type")
         return 1
     return exit_status(failures, len(sources))
 
@@ -588,7 +593,7 @@ def _measure_sources(sources: list[ModelSource], settings: _MeasureSettings) -> 
         _print_measured(outcome, form, settings.tables)
         _print_set_notes(source, outcome, settings)
     if form in ("tensors", "tables") and measured:
-        click.echo(in_lines(_EXPLAINED), err=True)
+        print_sentence(_EXPLAINED, err=True)
     return measured, failures
 
 
@@ -597,7 +602,7 @@ def _accepts_cost(source: ModelSource, settings: _MeasureSettings) -> bool:
     from organs.ingest.measuring import plan_reads
 
     plan = plan_reads(source, settings.wanted, settings.options)
-    click.echo(_plan_text(source, plan), err=True)
+    print_sentence(_plan_text(source, plan), err=True)
     if settings.yes or (plan.read_bytes <= ASK_FROM_BYTES and plan.reads <= ASK_FROM_REQUESTS):
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -611,7 +616,7 @@ def _print_set_notes(source: ModelSource, outcome: MeasureOutcome, settings: _Me
 
     if settings.form != "quiet":
         for path in settings.deleted:
-            click.echo(f"deleted {plain(path)}", err=True)
+            print_sentence(f"deleted {plain(path)}", err=True)
     settings.deleted.clear()
     model = outcome.model
     journal = set_journal_path(source)
@@ -620,9 +625,9 @@ def _print_set_notes(source: ModelSource, outcome: MeasureOutcome, settings: _Me
     if missing := model.missing_shards:
         numbers = _some([f"{number:05d}" for number in missing])
         measured = f"{len(model.files)} of {model.shard_count} shards were measured; missing: {numbers}"
-        click.echo(f"{plain(_label(outcome))}: incomplete: {measured}", err=True)
+        print_sentence(f"{plain(_label(outcome))}: incomplete: {measured}", err=True)
     if settings.form != "quiet" and (missing or settings.delete_after):
-        click.echo(f"the measurements are kept in {plain(journal)}; to forget them, delete this file", err=True)
+        print_sentence(f"the measurements are kept in {plain(journal)}; to forget them, delete this file", err=True)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -646,7 +651,7 @@ def _print_merged(paths: Sequence[str], form: str, tables: Sequence[str]) -> int
     assert outcome.model is not None
     if missing := outcome.model.missing_shards:
         numbers = _some([f"{number:05d}" for number in missing])
-        click.echo(f"incomplete: {len(missing)} of {outcome.model.shard_count} shards missing: {numbers}", err=True)
+        print_sentence(f"incomplete: {len(missing)} of {outcome.model.shard_count} shards missing: {numbers}", err=True)
     return 0
 
 
@@ -660,7 +665,7 @@ def _print_plans(sources: list[ModelSource], settings: _MeasureSettings, *, as_j
             plan = plan_reads(source, settings.wanted, settings.options)
         except OrganError as error:
             failures.append(error)
-            click.echo(f"organ: {plain(error)}", err=True)
+            print_failure(str(error))
             continue
         if as_json:
             print_json_line({"file": source.locations[0], "files": list(source.locations)} | asdict(plan))
@@ -700,7 +705,7 @@ def _measure_missing(*, as_json: bool, quiet: bool) -> int:
     elif not quiet:
         click.echo(f"{report.measured:,} organs measured" if examined else "every organ has all measures")
     if report.unreadable:
-        click.echo(f"organ: the bytes of {report.unreadable:,} organs cannot be read; run organ verify", err=True)
+        print_failure(f"the bytes of {report.unreadable:,} organs cannot be read; run organ verify")
     return CorruptBlob.exit_code if report.unreadable else 0
 
 
@@ -742,7 +747,7 @@ def _measured_remote(source: ModelSource, settings: _MeasureSettings, label: str
 
     journal = journal_path(source.locations)
     if journal.is_file() and not quiet:
-        click.echo(f"an interrupted run has measurements in {plain(journal)}; to forget them, delete it", err=True)
+        print_sentence(f"an interrupted run has measurements in {plain(journal)}; to forget them, delete it", err=True)
     with _download_line(source, label, "measured", quiet=quiet) as advance:
         (outcome,) = measure_all([source], settings.wanted, advance, settings.options)
     return outcome
@@ -790,7 +795,7 @@ def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, tables: Sequenc
         f"{count_text(model.parameters)} parameters in {model.tensor_count} tensors, {size_text(model.size_bytes)}"
     )
     unknown = "architecture not known without shard 1" if 1 in model.missing_shards else "no architecture"
-    click.echo(f"{plain(_label(outcome))}: {plain(model.architecture or unknown)}, {content}")
+    print_sentence(f"{_label(outcome)}: {model.architecture or unknown}, {content}")
     if not model.tensors:
         click.echo("no tensor matches --tensor and --type\n" if model.tensor_count else "nothing to measure\n")
         return
@@ -1111,7 +1116,7 @@ def _extract_folder(sources: Sequence[ModelSource], output: Path, *, force: bool
             raise
         except OrganError as error:
             failures.append(error)
-            click.echo(f"organ: {plain(error)}", err=True)
+            print_failure(str(error))
             continue
         extracted.append((target, report))
         if not as_json:
@@ -1197,9 +1202,9 @@ def _print_extracted(extracted: Sequence[tuple[Path, ExtractReport]], *, as_json
         if quiet:
             print_path(output)
             continue
-        click.echo(f"{plain(output)}: {report.tensors} tensors, {size_text(report.size_bytes)}")
+        print_sentence(f"{output}: {report.tensors} tensors, {size_text(report.size_bytes)}")
         for name, size, sha256 in report.files:
-            click.echo(f"  {plain(name)}: {size_text(size)}, sha256:{sha256}")
+            print_sentence(f"{name}: {size_text(size)}, sha256:{sha256}", INDENT)
 
 
 def _extracted_values(output: Path, report: ExtractReport) -> dict[str, object]:
@@ -1349,7 +1354,7 @@ def _from_directory(path: Path, output: Path, options: ComposeOptions) -> list[d
                 digest = None if options.dry_run else place_virtual(file, target, advance)
                 results.append(_result(target, file.size_bytes, digest, _proof(file, digest)))
                 for note in _notes(file, digest):
-                    click.echo(f"  note: {plain(note)}", err=True)
+                    print_sentence(note, "  note: ", err=True)
     return results
 
 
@@ -1398,4 +1403,4 @@ def _print_assembled(results: list[dict[str, object]], *, dry_run: bool, as_json
         verb = "would be" if dry_run else "is"
         proof = _PROOFS[str(result["proof"])]
         digest = f", sha256:{result['sha256']}" if result["sha256"] else ""
-        click.echo(f"{plain(result['file'])}: {size_text(size)}{digest}; {verb} {proof}")
+        print_sentence(f"{result['file']}: {size_text(size)}{digest}; {verb} {proof}")

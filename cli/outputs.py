@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from organs.cli.arguments import local_registry
-from organs.cli.console import plain, progress_bar
+from organs.cli.console import print_sentence, progress_bar
 from organs.registry.amounts import parse_size
 from organs.registry.digest import Digest
 from organs.registry.errors import BadInput, BadSource
@@ -135,9 +135,9 @@ def print_beside_file(model: SourceModel | None) -> None:
     if model is None:
         return
     if model.yanked is not None:
-        click.echo(f"{plain(model.name)} was yanked: {plain(model.yanked)}", err=True)
+        print_sentence(f"{model.name} was yanked: {model.yanked}", err=True)
     for finding in model.findings:
-        click.echo(plain(f"{finding.severity.value}: {finding.sentence}"), err=True)
+        print_sentence(finding.sentence, f"{finding.severity.value}: ", err=True)
 
 
 def _is_complete(target: Path, file: NamedFile) -> bool:

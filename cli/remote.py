@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING
 import click
 
 from organs.cli.arguments import remote_registry
-from organs.cli.console import exit_status, plain, print_json, print_json_line, print_path, progress_bar, status_line
+from organs.cli.console import (
+    exit_status,
+    plain,
+    print_failure,
+    print_json,
+    print_json_line,
+    print_path,
+    print_sentence,
+    progress_bar,
+    status_line,
+)
 from organs.cli.outputs import (
     SUFFIX,
     WrittenPath,
@@ -178,7 +188,7 @@ def _print_refused(source: ModelSource, error: OrganError, *, as_json: bool) -> 
     elif os.environ.get(DEBUG_VARIABLE):
         raise error
     else:
-        click.echo(f"organ: {plain(error)}", err=True)
+        print_failure(str(error))
 
 
 def _print_pushed(source: ModelSource, report: PushReport, *, as_json: bool, quiet: bool) -> None:
@@ -186,13 +196,13 @@ def _print_pushed(source: ModelSource, report: PushReport, *, as_json: bool, qui
         print_json_line(_values(source, report))
         return
     for note in report.notes:
-        click.echo(f"  note: {plain(note)}", err=True)
+        print_sentence(note, "  note: ", err=True)
     for finding in report.findings:
-        click.echo(f"  {plain(finding.severity)}: {plain(finding.sentence)} ({plain(finding.code)})", err=True)
+        print_sentence(f"{finding.sentence} ({finding.code})", f"  {plain(finding.severity)}: ", err=True)
     failed, dry = report.state in NOT_PUBLISHED, report.state == DRY_RUN
     message = f"{'organ: ' if failed else ''}{plain(report.model or report.name)}: {_outcome(report)}"
     if not quiet or failed or report.state not in (*VISIBLE, DRY_RUN):
-        click.echo(message, err=quiet or failed)
+        print_sentence(message, err=quiet or failed)
     if quiet and dry:
         click.echo(plain(report.name))
     if report.address and not failed:
@@ -365,8 +375,8 @@ def _print_pulled(written: Sequence[WrittenPath], ingested: str | None, card_pat
         if quiet:
             print_path(file.path)
         else:
-            click.echo(f"{plain(file.path)}: {size_text(file.size_bytes)}, sha256:{file.sha256}")
+            print_sentence(f"{file.path}: {size_text(file.size_bytes)}, sha256:{file.sha256}")
     if card_path is not None and not quiet:
-        click.echo(f"{plain(card_path)}: the model's card, with facts that its file does not contain")
+        print_sentence(f"{card_path}: the model's card, with facts that its file does not contain")
     if ingested is not None and not quiet:
-        click.echo(f"{ingested} is registered in your local registry", err=True)
+        print_sentence(f"{ingested} is registered in your local registry", err=True)

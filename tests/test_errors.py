@@ -275,7 +275,7 @@ def test_every_exit_code_is_explained_by_the_help_of_the_command_and_the_guide()
     assert used == set(EXIT_CODES)
     guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
     for number, meaning in EXIT_CODES.items():
-        assert f"  {number}  {meaning}\n" in (organ.help or "")
+        assert f"  {number}  {meaning}\n" in (organ.epilog or "")
         assert f"| {number} | {meaning} |" in guide
 
 

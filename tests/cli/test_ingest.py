@@ -242,7 +242,7 @@ def test_with_new_version_it_becomes_the_next_version(filled: OrganCommand, mode
         assert "already registered" in filled.done("ingest", known).out
 
 
-@pytest.mark.parametrize(("answer", "added"), [("y", True), ("n", False), ("", False)])
+@pytest.mark.parametrize(("answer", "added"), [("y", True), ("", False)])
 def test_on_a_terminal_the_command_asks_whether_this_is_a_new_version(
     filled: OrganCommand, stranger: Path, answer: str, added: bool
 ) -> None:
