@@ -28,6 +28,7 @@ from organs.registry.client.connection import PROBLEM_MAX_BYTES, Connection
 from organs.registry.client.objects import MissingExtra
 from organs.registry.entities.problem import ERRORS_MAX, INTERNAL, data_of, encoded, error_of, plain_problem, problem_of
 from organs.registry.errors import (
+    BadAdapter,
     DETAIL_MAX_LENGTH,
     ERRORS,
     BadDirectory,
@@ -78,6 +79,7 @@ SAMPLES: tuple[OrganError, ...] = (
     BadGguf("a.gguf", "n_tensors", 1 << 40, "too many"),
     BadSplit("a", ["shard 2 is missing", "shard 3 is missing"]),
     BadDirectory("folder", ["no manifest"]),
+    BadAdapter("folder", ["no factors", "no alpha"]),
     BadQuery("limit", "a whole number"),
     BadRecipe("recipe", [("grafts[1].blocks", "not a block"), ("", "no base")]),
     BadRequest("pieces[3]", "not a piece", [(None, "too many"), ("name", "no name")]),
