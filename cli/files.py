@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,6 +42,7 @@ from organs.cli.outputs import (
     print_beside_file,
     shard_size,
     stem_of,
+    with_bases,
     write_files,
 )
 from organs.registry.amounts import count_text, plural_text, share_text, size_text, theta_text
@@ -51,6 +53,7 @@ from organs.registry.errors import (
     BadInput,
     BadName,
     BadSource,
+    ConversionFailed,
     CorruptBlob,
     DiskFull,
     Incomplete,
@@ -84,6 +87,7 @@ if TYPE_CHECKING:
     from organs.registry.reports.groups import TensorReading
 
 TOKEN_MAX_BYTES = 4096
+CONVERTER_VARIABLE = "CONVERT_HF_TO_GGUF"
 MEASURED_TABLES = ("types", "components", "blocks", "wells")
 """The tables of `organ report` that `organ measure` also has."""
 PLAIN_COMPONENTS = frozenset(
@@ -101,6 +105,8 @@ PLAIN_COMPONENTS = frozenset(
     "--name", help="Register the model as NAMESPACE/NAME; for one model only. [default: local/ and the file's name]"
 )
 @tool_options("Ingest the models of")
+@click.option("--base", metavar="MODEL", help="The base of a PEFT folder: a model, a GGUF file or a folder.")
+@click.option("--convert", is_flag=True, help="Convert a model in safetensors files first, with convert_hf_to_gguf.py.")
 @click.option("--new-version", is_flag=True, help="If the name is taken, register the file as its next version.")
 @click.option(
     "--delete-after", is_flag=True, help="Remove each GGUF file when its stored bytes were read back and are the same."
@@ -114,6 +120,8 @@ def ingest(
     paths: tuple[str, ...],
     name: str | None,
     tools: tuple[str, ...],
+    base: str | None,
+    convert: bool,
     new_version: bool,
     delete_after: bool,
     dry_run: bool,
@@ -123,7 +131,14 @@ def ingest(
     """Split GGUF files into organs, store each organ once, measure it, and register the model.
 
     FILE is a GGUF file, a folder of GGUF files, a quoted pattern, any shard of a split model, or an organ directory
-    from `organ extract`. Organs in an organ directory may be edited. FILE can also be an address: https://HOST/FILE.gguf
+    from `organ extract`. Organs in an organ directory may be edited. FILE can also be a folder that PEFT saved, with
+    adapter_config.json and adapter_model.safetensors: it becomes a LoRA adapter. --base names its base, a registered
+    model, a GGUF file or a folder with config.json; it is needed if no config.json of the base is on this machine.
+
+    With --convert, FILE is a folder with a model in safetensors files. The program convert_hf_to_gguf.py of llama.cpp,
+    in PATH or named by the variable CONVERT_HF_TO_GGUF, converts it to a temporary file.
+
+    FILE can also be an address: https://HOST/FILE.gguf
     or hf://NAMESPACE/NAME[/FILE][@REVISION]. Its files are fetched one at a time into the folder of the registry, and
     each is removed before the next one is fetched. HF_TOKEN and HF_ENDPOINT are used as by `hf`.
 
@@ -150,7 +165,12 @@ def ingest(
         hub = opened.enter_context(hub_of_environment()) if any(map(is_url, paths)) else None
         if tools and delete_after:
             raise click.UsageError("--delete-after would remove files that the other tools still need")
-        sources, has_problems = _sources(paths, tools, hub)
+        if convert:
+            sources = [opened.enter_context(_converted(paths, dry_run=dry_run, quiet=quiet or as_json))]
+            has_problems = False
+        else:
+            sources, has_problems = _sources(paths, tools, hub)
+            sources = _based(sources, base)
         chosen = None if name is None else parse_model_name(name)
         if chosen is not None and chosen.version is not None:
             raise click.UsageError("--name takes no @version: the registry chooses the next free version")
@@ -260,6 +280,38 @@ def _sources(paths: tuple[str, ...], tools: tuple[str, ...], hub: Hub | None) ->
         places = "; ".join(f"{part.folder}: {'no GGUF file' if part.is_there else 'not there'}" for part in findings)
         raise BadSource(f"no model of {' or '.join(TOOL_NAMES[tool] for tool in tools)} on this machine: {places}")
     return [*sources, *found], has_problems
+
+
+def _based(sources: list[ModelSource], base: str | None) -> list[ModelSource]:
+    """Return `sources` with the base of their PEFT folders, which --base names."""
+    from organs.ingest.bases import chosen_base
+
+    if base is None:
+        return with_bases(sources, None)
+    if all(source.adapter is None for source in sources):
+        raise click.UsageError("--base is for a folder with adapter_config.json")
+    with local_registry() as registry:
+        return with_bases(sources, chosen_base(registry, base))
+
+
+@contextmanager
+def _converted(paths: tuple[str, ...], *, dry_run: bool, quiet: bool) -> Iterator[ModelSource]:
+    """Convert the model in safetensors files with the program of the user; return it as a GGUF file."""
+    from organs.ingest.convert import PROGRAM, converted
+
+    if len(paths) != 1 or dry_run:
+        raise click.UsageError("--convert is for one FOLDER, and not with --dry-run")
+    program = os.environ.get(CONVERTER_VARIABLE) or shutil.which(PROGRAM)
+    if program is None:
+        raise ConversionFailed(f"no {PROGRAM} in PATH: install llama.cpp, or set {CONVERTER_VARIABLE} to its path")
+    with local_registry() as registry:
+        spool = registry.settings.spool
+    with ExitStack() as opened:
+        with status_line("convert", quiet=quiet) as say:
+            say(f"{paths[0]}: {program} is running")
+            python = shutil.which("python3") or sys.executable
+            source = opened.enter_context(converted(Path(paths[0]), program, python, spool))
+        yield source
 
 
 def _hub_token() -> str | None:
@@ -571,7 +623,7 @@ def _measured_sources(paths: Sequence[str], hub: Hub | None) -> list[ModelSource
     from organs.ingest.sources import find_sources
 
     sets = {path: found for path in paths if (found := find_measured_set(path)) is not None}
-    others = find_sources([path for path in paths if path not in sets], "measure", hub)
+    others = with_bases(find_sources([path for path in paths if path not in sets], "measure", hub), None)
     return [*dict.fromkeys(source for source in sets.values() if source not in others), *others]
 
 

@@ -1,6 +1,10 @@
 """Ingest: from a path to rows and blobs.
 
 sources        find and open files, folders, patterns, split sets, organ directories
+safetensors    read safetensors files
+bases          the base of an adapter: the facts that a PEFT folder does not have
+peft           PEFT folders, read as adapters in GGUF
+convert        models in safetensors files, converted by the program of llama.cpp
 urls           find models at https:// and hf:// addresses
 tools          models that other tools keep on this machine
 inventory      what these models are, before an ingest

@@ -14,9 +14,11 @@ import msgspec
 from sqlalchemy import ColumnElement, false
 from sqlalchemy.orm import Session
 
+from organs.ingest.bases import base_by_name, local_base
 from organs.ingest.dissect import DissectedFile, OpenGguf, TensorCount, check_tensor_sizes, dissect, read_front
 from organs.ingest.files import FileSource
 from organs.ingest.hashing import Stages, merged_stages
+from organs.ingest.peft import read_config
 from organs.ingest.pipeline import Gathered, Pipeline
 from organs.ingest.records import StoredFront, model_record, nonfinite_flags, nonfinite_tensors, split_record
 from organs.ingest.removal import Removal, check_removable
@@ -77,6 +79,7 @@ from organs.registry.gguf.split import (
     is_shard,
     parse_shard_name,
 )
+from organs.registry.interface import Registry
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
 from organs.registry.relatives import record_relatives, resolve_declared
@@ -264,6 +267,7 @@ def ingest_model(
     Raises BadInput for invalid files, NameTaken, StoreError if the store cannot be written; then nothing is registered,
     except shards that were stored before. After an interruption, the next run continues.
     """
+    source = with_base(registry, source)
     progress = progress or _no_progress
     intake = Intake(
         source.label,
@@ -303,6 +307,16 @@ def _ingest_local(registry: LocalRegistry, source: ModelSource, intake: Intake, 
         with FileSource(path) as file:  # one at a time, so that a file that is removed frees its disk
             shards.add(dissect(file))
     return shards.report()
+
+
+def with_base(registry: Registry, source: ModelSource) -> ModelSource:
+    """Return the source of a PEFT folder with the registered base that it names, if no file has the needed facts."""
+    if source.adapter is None or source.base is not None:
+        return source
+    stated = read_config(source.adapter).base_text
+    if local_base(stated, source.adapter) is not None:
+        return source
+    return replace(source, base=base_by_name(registry, stated))
 
 
 def ingest_files(
@@ -379,6 +393,7 @@ def plan_model(registry: LocalRegistry, source: ModelSource, name: ModelName | N
 
     Raises BadInput, and Unreachable for files on a server.
     """
+    source = with_base(registry, source)
     intake = Intake(source.label, name or source.name, keep_name=name is not None)
     names, shards = _NameCheck(registry, intake), _ShardIngest(registry, intake, _no_progress)
     with registry.catalog.reading() as session:

@@ -30,6 +30,7 @@ from organs.registry.entities.problem import ERRORS_MAX, INTERNAL, data_of, enco
 from organs.registry.errors import (
     DETAIL_MAX_LENGTH,
     ERRORS,
+    BadAdapter,
     BadDirectory,
     BadGguf,
     BadInput,
@@ -78,6 +79,7 @@ SAMPLES: tuple[OrganError, ...] = (
     BadGguf("a.gguf", "n_tensors", 1 << 40, "too many"),
     BadSplit("a", ["shard 2 is missing", "shard 3 is missing"]),
     BadDirectory("folder", ["no manifest"]),
+    BadAdapter("folder", ["no factors", "no alpha"]),
     BadQuery("limit", "a whole number"),
     BadRecipe("recipe", [("grafts[1].blocks", "not a block"), ("", "no base")]),
     BadRequest("pieces[3]", "not a piece", [(None, "too many"), ("name", "no name")]),

@@ -510,6 +510,22 @@ FAULTS = {
         "catalog/test_migrations.py",
         "test_a_schema_that_differs_from_its_recorded_revision_is_not_migrated",
     ),
+    "a safetensors file with a hostile header": (
+        "ingest/test_safetensors.py",
+        "test_a_hostile_header_is_refused_before_memory_is_used",
+    ),
+    "an adapter in a pickle": (
+        "ingest/test_peft.py",
+        "test_a_pickle_is_never_read",
+    ),
+    "regular expressions and other hostile values in the configuration of an adapter": (
+        "ingest/test_peft.py",
+        "test_what_an_adapter_cannot_have_is_refused_with_a_sentence",
+    ),
+    "a changed byte in a PEFT folder": (
+        "ingest/test_peft.py",
+        "test_a_changed_byte_anywhere_in_the_two_files_is_refused_or_does_no_harm",
+    ),
 }
 """Each fault, with the file and the name of one test which shows that the program survives it."""
 
