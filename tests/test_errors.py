@@ -28,9 +28,9 @@ from organs.registry.client.connection import PROBLEM_MAX_BYTES, Connection
 from organs.registry.client.objects import MissingExtra
 from organs.registry.entities.problem import ERRORS_MAX, INTERNAL, data_of, encoded, error_of, plain_problem, problem_of
 from organs.registry.errors import (
-    BadAdapter,
     DETAIL_MAX_LENGTH,
     ERRORS,
+    BadAdapter,
     BadDirectory,
     BadGguf,
     BadInput,
