@@ -30,7 +30,7 @@ def check_removable(source: ModelSource) -> None:
                 "to, or leave out the option"
             )
         if path.is_dir():
-            raise BadSource(f"{path}: a folder; --delete-after removes only GGUF files")
+            raise BadSource(f"{path}: an organ directory or a PEFT folder; --delete-after removes only GGUF files")
 
 
 class Removal:

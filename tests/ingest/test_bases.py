@@ -10,8 +10,10 @@ import pytest
 
 from organs.ingest.add import add_model
 from organs.ingest.bases import base_by_name, base_in, chosen_base, local_base, registered_base
+from organs.registry.client.remote import RemoteRegistry
 from organs.registry.errors import BadSource, NotFound, UnknownBase
 from organs.registry.local import LocalRegistry
+from tests.client.served_registry import serve_registry
 from tests.gguf_files import file_bytes, tensor, text
 from tests.ingest.peft_folders import (
     BLOCKS,
@@ -27,6 +29,7 @@ from tests.ingest.peft_folders import (
     read_tensors,
     write_folder,
 )
+from tests.web.accounts import new_token
 
 
 @pytest.fixture
@@ -117,6 +120,7 @@ def test_a_registered_model_with_the_name_of_the_base_is_found(registry: LocalRe
         chosen_base(registry, "acme/Other")
 
 
+@pytest.mark.long
 def test_an_adapter_is_registered_and_composed_with_the_sum_that_peft_computes(
     registry: LocalRegistry, tmp_path: Path, base: Path
 ) -> None:
@@ -140,6 +144,7 @@ def test_an_adapter_is_registered_and_composed_with_the_sum_that_peft_computes(
     assert np.array_equal(after["token_embd.weight"], before["token_embd.weight"])
 
 
+@pytest.mark.long
 def test_the_base_can_be_named_if_the_adapter_names_another(
     registry: LocalRegistry, tmp_path: Path, base: Path
 ) -> None:
@@ -150,3 +155,20 @@ def test_the_base_can_be_named_if_the_adapter_names_another(
     added = add_model(registry, folder, base="Little-Base")
     (edge,) = registry.model(str(added.model)).relatives
     assert (edge.model, edge.relation) == ("local/Little-Base@1", "adapter")
+
+
+@pytest.mark.long
+def test_the_base_of_a_pushed_adapter_is_looked_up_at_the_server(
+    registry: LocalRegistry, tmp_path: Path, base: Path
+) -> None:
+    add_model(registry, base)
+    folder = write_folder(tmp_path / "my-lora", base_model_name_or_path="local/Little-Base")
+    token = new_token(registry, "me", "upload", "read")
+    with serve_registry(registry) as there, RemoteRegistry(there.url, token) as remote:
+        facts = registered_base(remote, "Little-Base")
+        assert facts.shapes == base_in(base).shapes
+        assert (facts.heads, facts.kv_heads) == (HEADS, KV_HEADS)
+        added = add_model(remote, folder)
+        assert added.created
+        assert added.model is not None
+        assert remote.model(added.model).kind == "adapter"
