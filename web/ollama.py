@@ -24,12 +24,12 @@ from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.compose.metadata import ENCODINGS
 from organs.registry.compose.models import partial_base
 from organs.registry.digest import Digest, digest_of, parse_digest
-from organs.registry.errors import BadName, NotFound, OrganError, Removed
+from organs.registry.errors import BadDigest, BadName, NotFound, OrganError, Removed
 from organs.registry.names import ModelName, split_quantisation
 from organs.web.downloads import explaining_faults, model_file
 from organs.web.file_responses import Unsatisfiable, hand_out, requested_span
 from organs.web.hub import describe_error, hub_error
-from organs.web.repositories import EntryMissing, Member, Repository, RevisionMissing, repository
+from organs.web.repositories import EntryMissing, Member, Repository, RevisionMissing, check_repository, repository
 from organs.web.responses import reading
 
 MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
@@ -267,6 +267,7 @@ def blob(user: str, name: str, digest: str) -> Response:
     """Send a blob: the file of a model, or one of the small blobs of the images of this repository."""
     sha256 = _parsed_digest(digest)
     with reading() as session:
+        check_repository(session, user, name)
         row = reachable_file(session, sha256)
     if row is None:
         return _small_blob(user, name, digest)
@@ -283,6 +284,7 @@ def chunksums(user: str, name: str, digest: str) -> Response:
     """
     sha256 = _parsed_digest(digest)
     with reading() as session:
+        check_repository(session, user, name)
         row = reachable_file(session, sha256)
     if row is None:
         raise EntryMissing(f"{user}/{name} has no file with the digest {digest}")
@@ -404,6 +406,8 @@ def _document(data: bytes, media_type: str, tag: str | None = None) -> Response:
 
 @ollama.errorhandler(OrganError)
 def _refused(error: OrganError) -> Response:
+    if isinstance(error, BadDigest):
+        return _error(400, str(error), "DIGEST_INVALID")
     status, sentence, hub_code = hub_error(error)
     return _error(status, sentence, _registry_code(error, status), hub_code)
 
@@ -423,7 +427,7 @@ def _registry_code(error: OrganError, status: int) -> str:
 def _http_error(error: HTTPException) -> Response:
     if error.response is not None or error.code is None or error.code < 400:
         return error.get_response()  # type: ignore[return-value]
-    return _error(error.code, error.description or error.name, "UNSUPPORTED" if error.code == 405 else "UNKNOWN")
+    return _error(error.code, error.description or error.name, "UNKNOWN")
 
 
 def _error(status: int, sentence: str, code: str, hub_code: str | None = None) -> Response:

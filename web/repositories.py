@@ -212,6 +212,11 @@ def history(session: Session, user: str, name: str, revision: str) -> list[Commi
     return commits
 
 
+def check_repository(session: Session, user: str, name: str) -> None:
+    """Raise BadName, NotFound or Removed as `repository` does, without reading the files."""
+    _find_revision(session, user, name, BRANCHES[0])
+
+
 def time_of(model: Model) -> str:
     """Return the time when a version was registered, in the format of the hub."""
     return model.created_at.strftime("%Y-%m-%dT%H:%M:%S.000Z")
