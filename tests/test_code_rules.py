@@ -47,7 +47,6 @@ FRAGMENTS: dict[str, str] = {
     "ingest/contributions/inspection.py": "The registry's side of the confined inspector, apart from jobs.",
     "ingest/contributions/inspector.py": "A program of its own, started by its name.",
     "ingest/removal.py": "Only this module removes files of users; its rules are a subject of their own.",
-    "ingest/spool.py": "Copies of files on servers, apart from what is ingested.",
     "ingest/jobs/report.py": "Each kind of job is a module of its own.",
     "ingest/jobs/publish.py": "Each kind of job is a module of its own.",
     "ingest/jobs/validate.py": "Each kind of job is a module of its own.",
