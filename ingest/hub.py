@@ -138,7 +138,7 @@ class HubRepository:
 def _client(hub: Hub, *, shows_progress: bool) -> HfApi:
     try:
         from huggingface_hub import HfApi
-        from huggingface_hub.utils import disable_progress_bars
+        from huggingface_hub.utils.tqdm import disable_progress_bars
     except ImportError as error:
         raise MissingExtra(f"a push to a hub needs its client: pip install 'organ-registry[{EXTRA}]'", EXTRA) from error
     if not shows_progress:
