@@ -108,9 +108,9 @@ worst-shapes: $(BIN)/pytest  ## every page, job and intake step after models tha
 faulty-disk: $(BIN)/pytest  ## every call of the disk and every page of the database fails
 	$(BIN)/pytest -m slow tests/faults/test_failing_disk.py tests/faults/test_failing_database.py
 
-clients: $(BIN)/pytest  ## stock clients of npm against our routes and our OpenAPI document (needs node)
-	npm install --silent --no-save --prefix .clients @huggingface/hub@2 openapi-typescript@7 typescript@5
-	$(BIN)/pytest -m npm tests/web/test_npm_clients.py
+clients: $(BIN)/pytest  ## stock clients against our routes and our OpenAPI document (needs node, curl and aria2c)
+	npm install --silent --no-save --prefix .clients @huggingface/hub@2 @huggingface/gguf@0.4 openapi-typescript@7 typescript@5
+	$(BIN)/pytest -m npm tests/web/test_npm_clients.py tests/web/test_stock_clients.py
 
 lint: $(BIN)/pytest
 	$(BIN)/ruff check .

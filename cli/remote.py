@@ -71,6 +71,9 @@ def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) 
 
 @click.command("push")
 @click.argument("paths", nargs=-1, metavar="FILE...", required=True)
+@click.option("--to", "to", metavar="hf://NS/NAME", help="Send the models to this repository of the Hugging Face hub.")
+@click.option("--private", is_flag=True, help="With --to: if the repository is new, make it private.")
+@click.option("-y", "--yes", is_flag=True, help="With --to: send without a question.")
 @click.option(
     "--name",
     help="Publish the model as NAMESPACE/NAME; for one model only. [default: the file's name, in your namespace]",
@@ -97,6 +100,9 @@ def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) 
 @click.option("-q", "--quiet", is_flag=True, help="Print only the address of each published model.")
 def push(
     paths: tuple[str, ...],
+    to: str | None,
+    private: bool,
+    yes: bool,
     name: str | None,
     title: str | None,
     license_name: str | None,
@@ -123,7 +129,18 @@ def push(
 
     The exit status is 1 if a model is refused, or has a finding that you must accept first. If there is only
     one FILE and it cannot be sent, it is the status of the error, such as 5 for a full quota.
+
+    With --to hf://NAMESPACE/NAME, the models go to a repository of the Hugging Face hub. FILE can then also be the name
+    of a model in your registry; it is sent with its card. The command prints what it will send, and asks. It needs the
+    extra `hub`, and a token of the hub: HF_TOKEN, or that of `hf auth login`. HF_ENDPOINT names another hub.
     """
+    from organs.cli.hub import HubPushOptions, push_to_hub
+
+    if to is not None:
+        _refuse_options(name, title, license_name, description, base, tags, accept, no_wait)
+        return push_to_hub(paths, to, HubPushOptions(private, yes, dry_run, as_json, quiet))
+    if private or yes:
+        raise click.UsageError("--private and -y are for a push with --to")
     from organs.ingest.contributions.loads import user_memory
     from organs.ingest.contributions.push import PushOptions
     from organs.ingest.contributions.push import push as push_model
@@ -167,6 +184,11 @@ def _based(registry: Registry, sources: list[ModelSource], base: str | None) -> 
     except (BadName, NotFound):  # only a description of the base
         facts = None
     return with_bases(sources, facts), None if Path(base).exists() else base
+
+
+def _refuse_options(*values: object) -> None:
+    if any(values):
+        raise click.UsageError("with --to, the options are --private, -y, --dry-run, --json and -q")
 
 
 class _Shown:
@@ -275,7 +297,7 @@ class _Pulled:
 
 
 @click.command()
-@click.argument("name", metavar="MODEL|DIGEST")
+@click.argument("name", metavar="MODEL|DIGEST|hf://NS/NAME")
 @click.option(
     "-o",
     "--output",
@@ -318,8 +340,20 @@ def pull(
 
     A partial model has only some organs. The command grafts them into the base that the model names, like `organ
     assemble`. With --partial, or if you give a digest, it downloads the original file of the partial model.
+
+    hf://NAMESPACE/NAME[/FILE][@REVISION] is a GGUF file of the Hugging Face hub; this needs no registry. HF_TOKEN and
+    HF_ENDPOINT are used as by `hf`.
     """
     from organs.cli.composing import ComposeOptions, write_partial
+    from organs.cli.hub import HubPullOptions, is_hub_address, pull_hub
+
+    if is_hub_address(name):
+        if shards or partial or accept or ingests:
+            raise click.UsageError(
+                "with hf://, the options are -o, --force, --json and -q; see also `organ ingest hf://`"
+            )
+        pull_hub(name, HubPullOptions(output or Path(), force, as_json, quiet))
+        return
 
     options = ComposeOptions(output, force, False, as_json, quiet, shows_plan=False)
     folder = output or Path()

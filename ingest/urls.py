@@ -183,8 +183,8 @@ class _Listing(msgspec.Struct, frozen=True):
 def _hub_model(argument: str, hub: Hub) -> RemoteModel:
     from organs.registry.client.ranges import HubListing
 
-    _check_endpoint(hub)
-    name, revision, pattern = _parse_hub_address(argument)
+    check_endpoint(hub)
+    name, revision, pattern = parse_hub_address(argument)
     url = f"{hub.endpoint}/api/models/{name}/revision/{quote(revision, safe='')}"
     document = HubListing(hub.client, url, f"hf://{name}", hub.headers)
     try:
@@ -209,7 +209,7 @@ def _hub_model(argument: str, hub: Hub) -> RemoteModel:
     return RemoteModel(files, name.partition("/")[0], _stem(files[0].name, parse_shard_name(files[0].name)))
 
 
-def _check_endpoint(hub: Hub) -> None:
+def check_endpoint(hub: Hub) -> None:
     """Raise BadSetting for an HF_ENDPOINT that is invalid, or to which the token would be sent unencrypted."""
     origin = url_origin(hub.endpoint)
     if origin is None or without_secrets(hub.endpoint) != hub.endpoint:
@@ -219,7 +219,7 @@ def _check_endpoint(hub: Hub) -> None:
         raise BadSetting(f"{problem}; use https")
 
 
-def _parse_hub_address(argument: str) -> tuple[str, str, str | None]:
+def parse_hub_address(argument: str) -> tuple[str, str, str | None]:
     """Return the name, the revision and the file (or pattern) of `hf://NAMESPACE/NAME[@REVISION][/FILE][@REVISION]`."""
     match = _HUB_ADDRESS.fullmatch(argument)
     if match is None:

@@ -47,7 +47,6 @@ FRAGMENTS: dict[str, str] = {
     "ingest/contributions/inspection.py": "The registry's side of the confined inspector, apart from jobs.",
     "ingest/contributions/inspector.py": "A program of its own, started by its name.",
     "ingest/removal.py": "Only this module removes files of users; its rules are a subject of their own.",
-    "ingest/spool.py": "Copies of files on servers, apart from what is ingested.",
     "ingest/jobs/report.py": "Each kind of job is a module of its own.",
     "ingest/jobs/publish.py": "Each kind of job is a module of its own.",
     "ingest/jobs/validate.py": "Each kind of job is a module of its own.",
@@ -56,7 +55,7 @@ FRAGMENTS: dict[str, str] = {
     "registry/store/codec/entropy.py": "The checks of a Zstandard frame are a subject of their own.",
     "registry/validation/decoder.py": "The C interface of llama.cpp is a subject of its own.",
     "registry/validation/verdict.py": "The rules of verdicts, which are pure, apart from the runs that they judge.",
-    "web/hub.py": "The routes of the Hugging Face hub, for the application.",
+    "web/ollama.py": "The routes of container registries, for the application.",
     "web/server/connection.py": "HTTP/1.1 over one connection, apart from the process that accepts connections.",
     "web/server/worker.py": "The worker process, apart from the parent that starts it.",
 }

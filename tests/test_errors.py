@@ -58,7 +58,7 @@ from organs.registry.errors import (
 from organs.registry.local import LocalRegistry
 from organs.registry.validation.runtime import NoRuntime
 from organs.web.app import create_app
-from organs.web.hub import RevisionRemoved
+from organs.web.repositories import RevisionRemoved
 from tests.client.scripted_server import AcceptedAnswer, Answer, scripted_server
 from tests.test_code_rules import PRODUCT, ROOT, modules, tree
 

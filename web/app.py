@@ -28,6 +28,7 @@ from organs.web.error_pages import answer_errors
 from organs.web.file_responses import count_downloads
 from organs.web.hub import hub
 from organs.web.metrics import count_requests, health, metrics
+from organs.web.ollama import ollama
 from organs.web.pages import pages
 from organs.web.pages.routes import form_token
 from organs.web.permissions import may_write
@@ -128,6 +129,6 @@ def create_app(registry: LocalRegistry, settings: WebSettings | None = None, cou
     cache_answers(app, settings)
     limit_reading(app, identity)
     take_turns(app, settings)
-    for blueprint in (pages, api, health, metrics, downloads, artifacts, hub):
+    for blueprint in (pages, api, health, metrics, downloads, artifacts, hub, ollama):
         app.register_blueprint(blueprint)
     return app

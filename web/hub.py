@@ -1,255 +1,36 @@
-"""The Hugging Face hub's routes, read-only, and models as the repositories that its clients know."""
+"""The Hugging Face hub's routes, read-only. `web.repositories` has the repositories."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
 from flask import Blueprint, Response, g, jsonify, request
-from sqlalchemy.orm import Session
 from werkzeug.exceptions import HTTPException
 
-from organs.registry.catalog.queries.accounts import contributor_name
-from organs.registry.catalog.queries.models import (
-    RepositoryQuery,
-    file_names_of,
-    files_of,
-    removal,
-    removed_versions,
-    repositories_page,
-    versions_of,
-)
-from organs.registry.catalog.queries.organs import BlobRow
+from organs.registry.catalog.queries.models import RepositoryQuery, file_names_of, repositories_page
 from organs.registry.catalog.tables import Model
-from organs.registry.compose.chimeras import CARD_VERSION, card
 from organs.registry.entities.problem import INTERNAL
 from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, Removed
-from organs.registry.names import ModelName, parse_model_name
-from organs.web.downloads import (
-    explaining_faults,
-    model_file,
-    public_names,
-)
+from organs.web.downloads import explaining_faults, public_names
 from organs.web.error_pages import HIDDEN, logged_status
-from organs.web.file_responses import (
-    ByteSource,
-    Content,
-    hand_out,
+from organs.web.file_responses import hand_out
+from organs.web.repositories import (
+    LIBRARY,
+    LICENSE_TAG,
+    README,
+    Entry,
+    EntryMissing,
+    Repository,
+    RevisionMissing,
+    commit_of,
+    history,
+    repository,
+    tags_of,
+    time_of,
 )
-from organs.web.responses import (
-    reading,
-    settings,
-)
-
-README = "README.md"
-LIBRARY = "gguf"
-"""The library that the hub's clients name for GGUF files."""
-LICENSE_TAG = "license:"
-COMMIT_LENGTH = 40
-BRANCHES = ("main", "HEAD", "refs/heads/main")
-"""Names of the newest version."""
-
-
-class RevisionMissing(NotFound, code="revision-missing"):
-    """A repository exists, and has no such revision (routes of the Hugging Face hub)."""
-
-
-class RevisionRemoved(Removed, RevisionMissing, code="revision-removed"):
-    """A repository exists, and the revision was removed (routes of the Hugging Face hub)."""
-
-
-class EntryMissing(NotFound, code="entry-missing"):
-    """A revision exists, and has no such file (routes of the Hugging Face hub)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A file of a repository."""
-
-    path: str
-    content: Content
-    object_id: str
-    """The SHA-1 of the git object: of the file, or of its Git LFS pointer if it is a model's file."""
-    pointer: bytes
-    """The Git LFS pointer of a model's file; empty for other files."""
-
-    @property
-    def is_model(self) -> bool:
-        return bool(self.pointer)
-
-    @property
-    def raw(self) -> Content:
-        """The file as git stores it: the pointer of a model's file, or the file itself."""
-        return text_content(self.path, self.pointer, self.object_id) if self.is_model else self.content
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """A version of a model, as a commit for the hub's clients."""
-
-    id: str
-    tag: str
-    created: str
-    """When the version was registered, in ISO 8601."""
-    author: str
-    """The contributor's name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Repository:
-    """A model at one of its versions."""
-
-    name: str
-    commit: str
-    created: str
-    """When the version was registered, in ISO 8601."""
-    entries: tuple[Entry, ...]
-    commits_by_tag: dict[str, str]
-    downloads: int
-    tags: list[str]
-    """The tags by which the hub's clients filter: the library, the architecture, the license."""
-
-    def entry(self, path: str) -> Entry:
-        """Return the file at `path`; raises EntryMissing."""
-        for entry in self.entries:
-            if entry.path == path:
-                return entry
-        raise EntryMissing(f"{self.name} has no file {path[:200]!r} at {self.commit[:8]}")
-
-
-def repository(session: Session, user: str, name: str, revision: str) -> Repository:
-    """Return the repository `user/name` at `revision`: a branch, a tag, or a commit by 7 or more of its characters.
-
-    Raises BadName, NotFound, Removed, RevisionMissing, NotAssemblable.
-    """
-    requested, model, versions = _find_version(session, user, name, revision)
-    return Repository(
-        name=str(requested),
-        commit=commit_of(model),
-        created=time_of(model),
-        entries=_entries(session, model),
-        commits_by_tag={f"v{row.version}": commit_of(row) for row in versions},
-        downloads=model.downloads,
-        tags=tags_of(model),
-    )
-
-
-def history(session: Session, user: str, name: str, revision: str) -> list[Commit]:
-    """Return the commits of the repository up to `revision`, newest first. Raises as `repository` does."""
-    _, model, versions = _find_version(session, user, name, revision)
-    shown = sorted((row for row in versions if row.version <= model.version), key=lambda row: -row.version)
-    authors = {author_id: contributor_name(session, author_id) for author_id in {row.contributor_id for row in shown}}
-    return [Commit(commit_of(row), f"v{row.version}", time_of(row), authors[row.contributor_id]) for row in shown]
-
-
-def time_of(model: Model) -> str:
-    """Return the time when a version was registered, in the format of the hub."""
-    return model.created_at.strftime("%Y-%m-%dT%H:%M:%S.000Z")
-
-
-def tags_of(model: Model) -> list[str]:
-    """Return the tags by which the hub's clients find a model."""
-    own = [model.architecture, model.license and f"{LICENSE_TAG}{model.license.lower()}"]
-    return [LIBRARY, *(tag for tag in own if tag)]
-
-
-def _find_version(session: Session, user: str, name: str, revision: str) -> tuple[ModelName, Model, Sequence[Model]]:
-    """Return the name, the version that `revision` means, and all versions of the repository `user/name`."""
-    requested = parse_model_name(f"{user}/{name}")
-    versions = versions_of(session, ModelName(requested.namespace, requested.name)) if requested.version is None else ()
-    if not versions:
-        raise _removal_notice(session, requested, None) or NotFound(f"no model is registered as {requested}")
-    model = next((row for row in versions if _matches_revision(row, versions[0], revision)), None)
-    if model is None:
-        raise _removal_notice(session, requested, revision) or RevisionMissing(
-            f"{requested} has no revision {revision[:80]!r}"
-        )
-    return requested, model, versions
-
-
-def commit_of(model: Model) -> str:
-    """Return the commit id of a version: a hash of its name, its digest and the version of the card's format.
-
-    No two versions have the same id.
-    """
-    text = f"{model.full_name}\n{model.digest}\ncard {CARD_VERSION}\n"
-    return hashlib.sha256(text.encode()).hexdigest()[:COMMIT_LENGTH]
-
-
-def _removal_notice(session: Session, requested: ModelName, revision: str | None) -> Removed | None:
-    """Return the notice about the newest removed version, or about `revision`, if there is one."""
-    removed = removed_versions(session, requested) if requested.version is None else ()
-    if revision is None:
-        return removal(removed[0]) if removed else None
-    model = next((row for row in removed if _matches_revision(row, None, revision)), None)
-    if model is None:
-        return None
-    notice = removal(model)
-    return RevisionRemoved(model.full_name, notice.reason, notice.removed_on)
-
-
-def _matches_revision(model: Model, newest: Model | None, revision: str) -> bool:
-    if revision in BRANCHES:
-        return model is newest
-    if revision in (f"v{model.version}", f"refs/tags/v{model.version}"):
-        return True
-    return 7 <= len(revision) <= COMMIT_LENGTH and commit_of(model).startswith(revision.lower())
-
-
-def _entries(session: Session, model: Model) -> tuple[Entry, ...]:
-    files = files_of(session, model.id)
-    named = list(zip(public_names([file.name for file in files]), files, strict=True))
-    entries = []
-    for name, file in named:
-        pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{file.sha256}\nsize {file.size_bytes}\n"
-        data = pointer.encode("ascii")
-        entries.append(Entry(name, model_file(model, file, name, immutable=False), _git_id(data), data))
-    if README not in (name for name, _ in named):
-        text = card(session, model, named).encode()
-        object_id = _git_id(text)
-        entries.append(Entry(README, text_content(README, text, object_id), object_id, b""))
-    return tuple(entries)
-
-
-def text_content(name: str, text: bytes, tag: str) -> Content:
-    """Return a small file in memory as content with the ETag `tag`."""
-    return Content(name, len(text), tag, _text_opener(text))
-
-
-def _git_id(data: bytes) -> str:
-    """Return the object id that git gives to a file with these bytes."""
-    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """Bytes in memory as a source."""
-
-    data: bytes
-
-    @property
-    def faults(self) -> list[BlobRow]:
-        return []
-
-    def __enter__(self) -> _Text:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close nothing: no file is open."""
-
-    def __iter__(self) -> Iterator[memoryview]:
-        yield memoryview(self.data)
-
-
-def _text_opener(text: bytes) -> Callable[[int, int], ByteSource]:
-    def open_text(begin: int, end: int) -> ByteSource:
-        return _Text(text[begin:end])
-
-    return open_text
-
+from organs.web.responses import reading, settings
 
 hub = Blueprint("hub", __name__)
 
@@ -264,12 +45,6 @@ UNKNOWN_FILTERS = ("pipeline_tag", "inference_provider", "inference")
 """Filters of the hub that match no model of this registry."""
 MODELS = "/api/models"
 REPOSITORY = f"{MODELS}/<user>/<name>"
-IMAGE_TYPES = ("application/vnd.docker.", "application/vnd.oci.", "application/vnd.ollama.")
-"""Media types that clients of the protocol of container registries accept, such as Ollama."""
-NO_IMAGES = (
-    "This registry does not serve Ollama's protocol yet. Download the GGUF file instead, at /models/{name}.gguf or "
-    "with `organ pull {name}`, and import it with `ollama create`."
-)
 
 
 @hub.get(MODELS)
@@ -312,7 +87,7 @@ def commits(user: str, name: str, revision: str) -> Response:
     values = [
         {
             "id": commit.id,
-            "title": f"{user}/{name}@{commit.tag.removeprefix('v')}",
+            "title": commit.title,
             "message": "",
             "authors": [{"user": commit.author, "avatar": ""}],
             "date": commit.created,
@@ -376,44 +151,22 @@ def raw(user: str, name: str, revision: str, path: str) -> Response:
         return hand_out(repository.entry(path).raw, {"X-Repo-Commit": repository.commit}, TOO_MANY)
 
 
-@hub.get("/v2/<user>/<name>/manifests/<tag>")
-def manifest(user: str, name: str, tag: str) -> Response:
-    """Return the file that llama.cpp should take for `-hf USER/NAME:TAG`: by quantisation, or the first.
-
-    Ollama requests the same address for a manifest of a container registry. An answer with status 200 would look like
-    an empty model, and Ollama would report success. After 406 it fails with the text of the answer.
-    """
-    if any(accepted.startswith(IMAGE_TYPES) for accepted, _ in request.accept_mimetypes):
-        parsed = parse_model_name(f"{user}/{name}")
-        answer = _error(406, NO_IMAGES.format(name=parsed))
-        answer.data, answer.content_type = f"{NO_IMAGES.format(name=parsed)}\n", "text/plain; charset=utf-8"
-    else:
-        answer = _answer(*_model_file(user, name, tag))
-    answer.vary.add("Accept")
-    return answer
-
-
-def _model_file(user: str, name: str, tag: str) -> tuple[dict[str, Any], Repository]:
-    repository = _read_repository(user, name, "main")
-    files = [entry for entry in repository.entries if entry.is_model]
-    if tag != "latest":
-        files = [entry for entry in files if tag.lower() in entry.path.lower()]
-    if not files:
-        raise EntryMissing(f"{repository.name} has no file of {tag[:80]}")
-    return {"ggufFile": {"rfilename": files[0].path, "size": files[0].content.size_bytes}}, repository
-
-
 @hub.errorhandler(OrganError)
 def _refused(error: OrganError) -> Response:
+    return _error(*hub_error(error))
+
+
+def hub_error(error: OrganError) -> tuple[int, str, str | None]:
+    """Return the status, the sentence and the hub's code of an error; the code is None if the hub has none for it."""
     missing = 410 if isinstance(error, Removed) else 404
     if isinstance(error, RevisionMissing):
-        return _error(missing, str(error), "RevisionNotFound")
+        return missing, str(error), "RevisionNotFound"
     if isinstance(error, EntryMissing):
-        return _error(404, str(error), "EntryNotFound")
+        return 404, str(error), "EntryNotFound"
     if isinstance(error, NotFound | BadName):
-        return _error(missing, str(error), "RepoNotFound")
+        return missing, str(error), "RepoNotFound"
     status = logged_status(error)
-    return _error(status, HIDDEN if status == INTERNAL else str(error))
+    return status, HIDDEN if status == INTERNAL else str(error), None
 
 
 @hub.errorhandler(HTTPException)
@@ -424,13 +177,18 @@ def _http_error(error: HTTPException) -> Response:
 
 
 def _error(status: int, sentence: str, code: str | None = None) -> Response:
-    g.not_cached = True
     answer = jsonify(error=sentence)
     answer.status_code = status
+    describe_error(answer, sentence, code)
+    return answer
+
+
+def describe_error(answer: Response, sentence: str, code: str | None) -> None:
+    """Add the headers that the hub's clients read to the answer of an error."""
+    g.not_cached = True
     if code is not None:
         answer.headers["X-Error-Code"] = code
     answer.headers["X-Error-Message"] = "".join(letter if " " <= letter <= "~" else "?" for letter in sentence)[:500]
-    return answer
 
 
 def _answer(values: Any, repository: Repository) -> Response:

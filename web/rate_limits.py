@@ -58,7 +58,7 @@ ACCOUNT_READING = RateLimitItemPerMinute(120_000, namespace="account-reading")
 UPLOADS = RateLimitItemPerMinute(6000, namespace="upload")
 """Requests below UPLOADS_PATH, by contributor. A model of 1,000 tensors needs 3,000 requests."""
 UPLOADS_PATH = "/api/v1/uploads"
-WORKING_BLUEPRINTS = frozenset({"pages", "api", "hub"})
+WORKING_BLUEPRINTS = frozenset({"pages", "api", "hub", "ollama"})
 """Blueprints whose answers are computed. Downloads need little processor time and have their own limit."""
 READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOG_IN = "pages.log_in"

@@ -121,7 +121,11 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         POST /api/models/<user>/<name>/paths-info/<revision>
         GET /<user>/<name>/raw/<revision>/<path:path>
         GET /<user>/<name>/resolve/<revision>/<path:path>
+        GET /v2/
+        GET /v2/<user>/<name>/blobs/<digest>
+        GET /v2/<user>/<name>/chunksums/<digest>
         GET /v2/<user>/<name>/manifests/<tag>
+        GET /v2/<user>/<name>/tags/list
         GET /
         GET /index.json
         GET /api .json

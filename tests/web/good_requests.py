@@ -75,6 +75,12 @@ QUERIES = {
     f"{_API}/models/lookup": {"digest": sha256(model_file("open", related_tensors())).hexdigest()},
 }
 OTHERWISE: dict[tuple[str, str], dict[str, str]] = {
+    **{
+        ("GET", f"/v2/<user>/<name>/{kind}/<digest>"): {
+            "digest": f"sha256:{sha256(model_file('open', related_tensors())).hexdigest()}"
+        }
+        for kind in ("blobs", "chunksums")
+    },
     ("GET", "/jobs/<job>/files/<file>"): {"job": str(ada.PACKED), "file": ada.PACK_FILE},
     ("PUT", f"{_API}/uploads/<upload>"): {"upload": ada.FULL},
     ("PUT", _API + _MODEL): {"name": "fresh"},

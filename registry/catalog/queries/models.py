@@ -54,7 +54,7 @@ from organs.registry.entities.published import (
     VersionChanges,
 )
 from organs.registry.errors import Ambiguous, BadDigest, BadName, Incomplete, NotFound, NothingRegistered, Removed
-from organs.registry.names import ModelName, check_new_name, parse_model_name
+from organs.registry.names import ModelName, check_new_name, parse_model_name, split_quantisation
 
 REMOVALS_MAX = 1000
 """The most removed versions of a name that are read: the newest."""
@@ -420,6 +420,20 @@ def metadata_of(session: Session, model_id: int) -> Sequence[ModelMetadata]:
     """Return the metadata in header order."""
     statement = select(ModelMetadata).where(ModelMetadata.model_id == model_id).order_by(ModelMetadata.position)
     return session.scalars(statement).all()
+
+
+def metadata_of_models(
+    session: Session, model_ids: Collection[int], keys: Collection[str]
+) -> dict[int, dict[str, str]]:
+    """Return the stored values of `keys` in the headers of each model, of any type, by key."""
+    values: dict[int, dict[str, str]] = {model_id: {} for model_id in model_ids}
+    for batch in batches(sorted(model_ids)):
+        statement = select(ModelMetadata.model_id, ModelMetadata.key, ModelMetadata.value).where(
+            ModelMetadata.model_id.in_(batch), ModelMetadata.key.in_(sorted(keys))
+        )
+        for model_id, key, value in session.execute(statement):
+            values[model_id].setdefault(key, value)
+    return values
 
 
 def header_text(session: Session, model_id: int, key: str) -> str | None:
@@ -793,6 +807,77 @@ def versions_of(session: Session, name: ModelName) -> Sequence[Model]:
     return found if renamed is None else [renamed]
 
 
+QUANTISATIONS_MAX = 200
+"""The most models that are read to find the quantisations of one model."""
+QUANTISATION_MAX_LENGTH = 24
+"""The longest quantisation at the end of a name, with the character before it."""
+PROJECTOR = "mmproj"
+"""The word in the names of the vision and audio parts of a model, which have files of their own."""
+_SEPARATORS = "-._"
+
+
+def quantisations_of(session: Session, name: ModelName) -> list[Model]:
+    """Return the newest visible version of each quantisation of the model `name`, by name; its projectors come last.
+
+    They are whole models whose names are `name`, a separator and a quantisation. A projector is such a model with
+    `mmproj` before or after `name`; it may have no quantisation.
+    """
+    stems = (name.name, f"{PROJECTOR}-{name.name}")
+    begins = [func.substr(Model.name, 1, len(stem) + 1).in_([stem + mark for mark in _SEPARATORS]) for stem in stems]
+    length = len(stems[1]) + QUANTISATION_MAX_LENGTH
+    statement = select(Model).where(
+        Model.namespace == name.namespace, or_(*begins, Model.name == stems[1]), func.length(Model.name) <= length
+    )
+    statement = statement.where(Model.state == "visible", Model.complete, Model.kind == "model", is_newest())
+    statement = statement.where(Model.unassemblable == "[]")
+    rows = session.scalars(statement.order_by(Model.name).limit(QUANTISATIONS_MAX)).all()
+    members = [row for row in rows if is_projector(row) or split_quantisation(row.name)[1] is not None]
+    wanted = {*stems, f"{name.name}-{PROJECTOR}"}
+    members = [row for row in members if split_quantisation(row.name)[0] in wanted]
+    return sorted(members, key=lambda row: (is_projector(row), row.name))
+
+
+def is_projector(model: Model) -> bool:
+    """Return whether a model is called the vision or audio part of another model."""
+    stem, _ = split_quantisation(model.name)
+    return stem.startswith(f"{PROJECTOR}-") or stem.endswith(f"-{PROJECTOR}")
+
+
+def is_newest() -> ColumnElement[bool]:
+    """Return the condition that a Model has no newer visible version."""
+    newer = aliased(Model)
+    return ~exists().where(
+        newer.namespace == Model.namespace,
+        newer.name == Model.name,
+        newer.version > Model.version,
+        newer.state == "visible",
+    )
+
+
+def files_by_model(session: Session, model_ids: Collection[int]) -> dict[int, list[ModelFile]]:
+    """Return the files of each model, in their order."""
+    files: dict[int, list[ModelFile]] = {model_id: [] for model_id in model_ids}
+    for batch in batches(sorted(model_ids)):
+        statement = select(ModelFile).where(ModelFile.model_id.in_(batch))
+        for file in session.scalars(statement.order_by(ModelFile.model_id, ModelFile.position)):
+            files[file.model_id].append(file)
+    return files
+
+
+def reachable_file(session: Session, sha256: Digest) -> tuple[Model, ModelFile] | None:
+    """Return a file with this SHA-256 and its model, which is visible or yanked; a visible one first, then the oldest.
+
+    Models that loaders cannot open are left out.
+    """
+    statement = (
+        select(Model, ModelFile)
+        .join(ModelFile, ModelFile.model_id == Model.id)
+        .where(ModelFile.sha256 == sha256, Model.state.in_(REACHABLE_STATES), Model.unassemblable == "[]")
+    )
+    row = session.execute(statement.order_by(Model.state != "visible", Model.id).limit(1)).one_or_none()
+    return None if row is None else (row[0], row[1])
+
+
 @dataclass(frozen=True, slots=True)
 class RepositoryQuery:
     """The filters and the order of a list of repositories. Empty values filter nothing."""
@@ -818,14 +903,7 @@ def repositories_page(
     Raises BadQuery for a limit outside of 1 to PAGE_MAX, and for a cursor of another query.
     """
     check_limit(limit)
-    newer = aliased(Model)
-    is_newest = ~exists().where(
-        newer.namespace == Model.namespace,
-        newer.name == Model.name,
-        newer.version > Model.version,
-        newer.state == "visible",
-    )
-    statement = select(Model).where(Model.state == "visible", is_newest)
+    statement = select(Model).where(Model.state == "visible", is_newest())
     if query.search:
         full_name = func.lower(Model.namespace + "/" + Model.name)
         statement = statement.where(full_name.contains(query.search.lower(), autoescape=True))

@@ -1,0 +1,233 @@
+"""The routes of container registries: manifests, blobs, tags and errors; and quantisations as one repository."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from sqlalchemy import update
+from werkzeug.test import TestResponse
+
+from organs.registry.catalog.tables import Model
+from organs.registry.local import LocalRegistry
+from organs.web.app import create_app
+from organs.web.ollama import CHATML, CHATML_FOR_OLLAMA, llama_server_line, ollama_line
+from tests.gguf_files import text, unsigned
+from tests.registry_templates import RegistryTemplates
+from tests.small_models import ingest_file, small_model, small_shards
+
+IMAGES = {"Accept": "application/vnd.docker.distribution.manifest.v2+json"}
+FILES = ("coder-Q4_K_M", "coder-Q8_0", "coder-Q5_K_M-notes", "decoder-Q4_K_M", "mmproj-coder-F16")
+
+
+def fill(registry: LocalRegistry, folder: Path) -> None:
+    for seed, name in enumerate(FILES):
+        add(registry, folder, f"me/{name}", seed=seed)
+    (folder / "shards").mkdir()
+    for name, data in small_shards().items():
+        (folder / "shards" / name).write_bytes(data)
+    ingest_file(registry, folder / "shards", "me/split-Q8_0")
+
+
+def add(registry: LocalRegistry, folder: Path, name: str, seed: int = 0, **more: Any) -> bytes:
+    data = small_model(name.partition("/")[2], seed=seed, **more)
+    path = folder / f"{name.partition('/')[2]}.gguf"
+    path.write_bytes(data)
+    ingest_file(registry, path, name)
+    return data
+
+
+@pytest.fixture
+def client(registry: LocalRegistry, templates: RegistryTemplates) -> Iterator[FlaskClient]:
+    templates.fill(registry, fill)
+    with create_app(registry).test_client() as client:
+        yield client
+
+
+def manifest(client: FlaskClient, name: str, tag: str = "latest") -> dict[str, Any]:
+    answer = client.get(f"/v2/{name}/manifests/{tag}", headers=IMAGES)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.get_json(force=True))
+
+
+def digests(image: dict[str, Any]) -> dict[str, str]:
+    """The digests of the layers by the end of their media types."""
+    return {layer["mediaType"].rpartition(".")[2]: layer["digest"] for layer in image["layers"]}
+
+
+def blob(client: FlaskClient, name: str, digest: str, **headers: str) -> TestResponse:
+    return client.get(f"/v2/{name}/blobs/{digest}", headers=headers)
+
+
+def error_of(answer: TestResponse) -> tuple[int, str, str]:
+    (error,) = answer.get_json()["errors"]
+    return answer.status_code, error["code"], error["message"]
+
+
+def test_an_image_has_the_digests_and_sizes_of_its_blobs(client: FlaskClient) -> None:
+    image = manifest(client, "me/coder-Q8_0")
+    assert [layer["mediaType"] for layer in image["layers"]] == [
+        "application/vnd.ollama.image.model",
+        "application/vnd.ollama.image.license",
+    ]
+    for layer in [image["config"], *image["layers"]]:
+        answer = blob(client, "me/coder-Q8_0", layer["digest"])
+        assert f"sha256:{hashlib.sha256(answer.data).hexdigest()}" == layer["digest"]
+        assert len(answer.data) == layer["size"]
+        assert answer.headers["Location"] == f"/v2/me/coder-Q8_0/blobs/{layer['digest']}"
+        head = client.head(answer.headers["Location"])
+        assert (head.status_code, head.headers["Content-Length"]) == (200, str(layer["size"]))
+    config = json.loads(blob(client, "me/coder-Q8_0", image["config"]["digest"]).data)
+    assert {name: config[name] for name in ("model_format", "model_families", "model_type", "file_type")} == {
+        "model_format": "gguf",
+        "model_families": ["llama"],
+        "model_type": "47.3K",
+        "file_type": "Q8_0",
+    }
+
+
+def test_a_manifest_is_also_found_by_its_digest_and_for_the_user_agent_of_ollama(client: FlaskClient) -> None:
+    answer = client.get("/v2/me/coder/manifests/Q8_0", headers={"User-Agent": "ollama/0.12.0 (arm64 darwin)"})
+    digest = answer.headers["Docker-Content-Digest"]
+    assert digest == f"sha256:{hashlib.sha256(answer.data).hexdigest()}"
+    assert client.get(f"/v2/me/coder/manifests/{digest}", headers=IMAGES).data == answer.data
+    assert blob(client, "me/coder", digest).data == answer.data
+
+
+def test_ranges_of_a_small_blob_are_exact(client: FlaskClient) -> None:
+    digest = manifest(client, "me/coder-Q8_0")["config"]["digest"]
+    whole = blob(client, "me/coder-Q8_0", digest).data
+    part = blob(client, "me/coder-Q8_0", digest, Range="bytes=3-9")
+    assert (part.status_code, part.data) == (206, whole[3:10])
+    assert part.headers["Content-Range"] == f"bytes 3-9/{len(whole)}"
+    assert blob(client, "me/coder-Q8_0", digest, Range=f"bytes={len(whole)}-").status_code == 416
+
+
+def test_only_an_exactly_known_chat_template_gets_a_template_of_ollama(
+    client: FlaskClient, registry: LocalRegistry, tmp_path: Path
+) -> None:
+    known = sorted(CHATML)[0]
+    for name, template in (("chatml", known), ("other", f"{known} "), ("near", f"{known}.")):
+        add(registry, tmp_path, f"me/{name}", more=[text("tokenizer.chat_template", template)])
+    layers = digests(manifest(client, "me/chatml"))
+    assert blob(client, "me/chatml", layers["template"]).text == CHATML_FOR_OLLAMA
+    assert json.loads(blob(client, "me/chatml", layers["params"]).data) == {"stop": ["<|im_start|>", "<|im_end|>"]}
+    assert "template" in digests(manifest(client, "me/other")), "spaces around it do not matter"
+    assert {"template", "params"}.isdisjoint(digests(manifest(client, "me/near")))
+
+
+def test_the_file_type_of_the_header_comes_before_that_of_the_name(
+    client: FlaskClient, registry: LocalRegistry, tmp_path: Path
+) -> None:
+    add(registry, tmp_path, "me/typed-Q8_0", more=[unsigned("general.file_type", 15)])
+    add(registry, tmp_path, "me/odd", more=[text("general.file_type", "x")])
+    for name, expected in (("typed-Q8_0", "Q4_K_M"), ("odd", "unknown")):
+        config = blob(client, f"me/{name}", manifest(client, f"me/{name}")["config"]["digest"]).get_json(force=True)
+        assert config["file_type"] == expected
+
+
+def test_quantisations_are_one_repository(client: FlaskClient) -> None:
+    values = client.get("/api/models/me/coder").get_json()
+    names = ["coder-Q4_K_M.gguf", "coder-Q8_0.gguf", "mmproj-coder-F16.gguf", "README.md"]
+    assert [item["rfilename"] for item in values["siblings"]] == names
+    assert client.get("/me/coder/resolve/main/coder-Q8_0.gguf").data == small_model("coder-Q8_0", seed=1)
+    assert "`me/coder-Q8_0@1`" in client.get("/me/coder/resolve/main/README.md").text
+    assert client.get("/v2/me/coder/tags/list").get_json() == {
+        "name": "me/coder",
+        "tags": ["latest", "Q4_K_M", "Q8_0"],
+    }
+    model, projector = digests(manifest(client, "me/coder", "q8_0")), digests(manifest(client, "me/mmproj-coder-F16"))
+    assert model["projector"] == projector["model"]
+    assert model["model"] == digests(manifest(client, "me/coder-Q8_0"))["model"]
+    assert digests(manifest(client, "me/coder"))["model"] == digests(manifest(client, "me/coder-Q4_K_M"))["model"]
+
+
+def test_the_commit_of_quantisations_changes_with_them(
+    client: FlaskClient, registry: LocalRegistry, tmp_path: Path
+) -> None:
+    before = client.get("/api/models/me/coder").get_json()["sha"]
+    assert client.get("/api/models/me/coder").get_json()["sha"] == before
+    assert client.get(f"/me/coder/resolve/{before}/coder-Q8_0.gguf").status_code == 200
+    add(registry, tmp_path, "me/coder-Q8_0", seed=9)
+    after = client.get("/api/models/me/coder").get_json()["sha"]
+    assert len(after) == 40
+    assert after != before
+    gone = client.get(f"/me/coder/resolve/{before}/coder-Q8_0.gguf")
+    assert (gone.status_code, gone.headers["X-Error-Code"]) == (404, "RevisionNotFound")
+    assert client.get(f"/me/coder/resolve/{after}/coder-Q8_0.gguf").data == small_model("coder-Q8_0", seed=9)
+    refs = client.get("/api/models/me/coder/refs").get_json()
+    assert ([branch["targetCommit"] for branch in refs["branches"]], refs["tags"]) == ([after], [])
+    assert [item["id"] for item in client.get("/api/models/me/coder/commits/main").get_json()] == [after]
+
+
+def test_a_model_with_the_name_of_the_repository_comes_first_and_keeps_its_versions(
+    client: FlaskClient, registry: LocalRegistry, tmp_path: Path
+) -> None:
+    (tmp_path / "coder-Q8_0.gguf").write_bytes(small_model("own", seed=5))
+    ingest_file(registry, tmp_path / "coder-Q8_0.gguf", "me/coder")
+    files = [item["rfilename"] for item in client.get("/api/models/me/coder").get_json()["siblings"]]
+    projector = "mmproj-coder-F16.gguf"
+    assert files == ["coder-Q8_0.gguf", "coder-Q4_K_M.gguf", "coder-Q8_0-v1.gguf", projector, "README.md"]
+    only = client.get("/api/models/me/coder/revision/v1").get_json()
+    assert [item["rfilename"] for item in only["siblings"]] == ["coder-Q8_0.gguf", "README.md"]
+    own = f"sha256:{hashlib.sha256(small_model('own', seed=5)).hexdigest()}"
+    for tag in ("latest", "v1", "Q8_0", only["sha"][:12]):
+        assert digests(manifest(client, "me/coder", tag))["model"] == own, tag
+    commits = client.get("/api/models/me/coder/commits/main").get_json()
+    assert [item["title"] for item in commits] == ["me/coder", "me/coder@1"]
+
+
+@pytest.mark.parametrize("name", ["me/code", "me/coder-Q5_K_M", "me/CODER", "you/coder", "me/coder-"])
+def test_models_with_other_names_are_no_quantisations(name: str, client: FlaskClient) -> None:
+    assert client.get(f"/api/models/{name}").headers["X-Error-Code"] == "RepoNotFound"
+
+
+@pytest.mark.parametrize("state", ["quarantined", "removed", "yanked"])
+def test_a_model_that_is_not_visible_is_no_quantisation(
+    state: str, client: FlaskClient, registry: LocalRegistry
+) -> None:
+    digest = digests(manifest(client, "me/coder", "Q8_0"))["model"]
+    with registry.catalog.writing() as session:
+        session.execute(update(Model).where(Model.name == "coder-Q8_0").values(state=state))
+    files = [item["rfilename"] for item in client.get("/api/models/me/coder").get_json()["siblings"]]
+    assert files == ["coder-Q4_K_M.gguf", "mmproj-coder-F16.gguf", "README.md"]
+    assert (
+        blob(client, "me/coder-Q8_0", digest).status_code == {"quarantined": 404, "removed": 410, "yanked": 200}[state]
+    )
+
+
+def test_problems_are_sentences_in_the_form_of_the_protocol(client: FlaskClient) -> None:
+    none = "0" * 64
+    cases = [
+        ("/v2/me/none/manifests/latest", 404, "MANIFEST_UNKNOWN", "no model is registered as me/none"),
+        ("/v2/me/coder/manifests/Q2_K", 400, "TAG_MISSING", "its tags are at /v2/me/coder/tags/list"),
+        ("/v2/me/split/manifests/Q8_0", 406, "NO_IMAGE", "me/split-Q8_0@1 is split into 4 files"),
+        ("/v2/me/mmproj-none/tags/list", 404, "NAME_UNKNOWN", "no model is registered"),
+        ("/v2/organs/x/manifests/latest", 404, "NAME_INVALID", "is an address of the catalog"),
+        (f"/v2/me/coder/blobs/sha256:{none}", 404, "BLOB_UNKNOWN", "has no blob with the digest"),
+        (f"/v2/me/coder/chunksums/sha256:{none}", 404, "BLOB_UNKNOWN", "has no file with the digest"),
+        ("/v2/me/coder/blobs/sha256:ABC", 400, "DIGEST_INVALID", "not a SHA-256 digest"),
+    ]
+    for address, status, code, sentence in cases:
+        found = error_of(client.get(address, headers=IMAGES))
+        assert found[:2] == (status, code), (address, found)
+        assert sentence in found[2]
+
+
+def test_the_protocol_needs_no_account(client: FlaskClient) -> None:
+    answer = client.get("/v2/")
+    assert (answer.status_code, answer.get_json()) == (200, {})
+    assert answer.headers["Docker-Distribution-Api-Version"] == "registry/2.0"
+
+
+def test_the_lines_for_other_tools_name_the_host_and_the_quantisation() -> None:
+    assert ollama_line("me/coder", "http://127.0.0.1:8935/") == "ollama pull --insecure 127.0.0.1:8935/me/coder"
+    assert ollama_line("me/coder@2", "https://registry.example") == "ollama pull registry.example/me/coder:v2"
+    served = "HF_ENDPOINT=https://registry.example llama-server -hf me/coder"
+    assert llama_server_line("me/coder-Q4_K_M@2", "https://registry.example/") == f"{served}:Q4_K_M"
+    assert llama_server_line("me/coder", "https://registry.example") == served

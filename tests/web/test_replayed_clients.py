@@ -1,0 +1,130 @@
+"""The recorded requests of Ollama and llama.cpp against a server that runs: they get identical bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.local import LocalRegistry
+from tests.registry_templates import ZOO_FILES
+from tests.small_models import assemble_model, ingest_file, small_model, small_shards
+from tests.web.live_server import LiveServer, running_server
+from tests.web.replayed_clients import (
+    ADAPTER,
+    MODEL,
+    OLD_PARTS,
+    PARTS,
+    Refused,
+    Wire,
+    llama_download,
+    old_llama_download,
+    ollama_client2_pull,
+    ollama_pull,
+)
+
+pytestmark = pytest.mark.long
+ZOO = {path.stem: path for path in ZOO_FILES}
+BASE, TUNED, LORA = "Zoo-A-2M-v1.0-F16", "Zoo-A-2M-Code-v1.0-F16", "Zoo-A-2M-Code-LoRA-v1.0-F32"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A registry with models of the zoo, a chimera, two quantisations of one model with a projector, and shards."""
+    folder = tmp_path_factory.mktemp("replayed")
+    (folder / "shards").mkdir()
+    with LocalRegistry.open(folder / "home") as registry:
+        for stem in (BASE, TUNED, LORA):
+            ingest_file(registry, ZOO[stem])
+        recipe = registry.compose(read_recipe(f"base: {BASE}\nname: me/chimera\n"))
+        recipe.graft(TUNED, type="organ").plan().register()
+        for seed, name in enumerate(("coder-Q4_K_M", "coder-Q8_0", "mmproj-coder-F16")):
+            (folder / f"{name}.gguf").write_bytes(small_model(seed=seed))
+            ingest_file(registry, folder / f"{name}.gguf", f"me/{name}")
+        for name, data in small_shards().items():
+            (folder / "shards" / name).write_bytes(data)
+        ingest_file(registry, folder / "shards", "me/split")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def live(place: Path) -> Iterator[LiveServer]:
+    with running_server(place / "home", place / "log") as server:
+        yield server
+
+
+@pytest.fixture
+def wire(live: LiveServer) -> Wire:
+    return Wire(live.port)
+
+
+@pytest.mark.parametrize("parts", [PARTS, OLD_PARTS])
+def test_ollama_pulls_an_ingested_file_in_parallel_parts(parts: int, wire: Wire) -> None:
+    pulled = ollama_pull(wire, f"local/{BASE}", "latest", parts)
+    assert pulled.layer(MODEL) == ZOO[BASE].read_bytes()
+    assert sum(" bytes=" in request for request in wire.sent) >= parts
+    config = pulled.config
+    assert (config["model_format"], config["model_family"], config["file_type"]) == ("gguf", "llama", "F16")
+    assert config["rootfs"]["diff_ids"] == [pulled.manifest["layers"][0]["digest"]]
+
+
+def test_ollama_pulls_a_chimera(wire: Wire, place: Path, tmp_path: Path) -> None:
+    with LocalRegistry.open(place / "home") as registry:
+        (path,) = assemble_model(registry, "me/chimera", tmp_path / "out")
+    assert ollama_pull(wire, "me/chimera", "latest").layer(MODEL) == path.read_bytes()
+
+
+def test_ollama_pulls_an_adapter_with_its_base(wire: Wire) -> None:
+    pulled = ollama_pull(wire, f"local/{LORA}", "latest")
+    assert pulled.layer(MODEL) == ZOO[BASE].read_bytes()
+    assert pulled.layer(ADAPTER) == ZOO[LORA].read_bytes()
+
+
+@pytest.mark.parametrize("tag", ["Q4_K_M", "q8_0"])
+def test_the_clients_get_the_requested_quantisation(tag: str, wire: Wire, place: Path) -> None:
+    data = (place / f"coder-{tag.upper()}.gguf").read_bytes()
+    assert ollama_pull(wire, "me/coder", tag).layer(MODEL) == data
+    assert ollama_client2_pull(wire, "me/coder", tag).layer(MODEL) == data
+    projector = {"mmproj-coder-F16.gguf": (place / "mmproj-coder-F16.gguf").read_bytes()}
+    expected = {f"coder-{tag.upper()}.gguf": data, **projector}
+    assert llama_download(wire, "me/coder", tag) == expected
+    assert old_llama_download(wire, "me/coder", tag) == expected
+
+
+def test_the_other_client_of_ollama_pulls_a_large_layer_by_its_chunksums(wire: Wire) -> None:
+    pulled = ollama_client2_pull(wire, f"local/{BASE}", "v1", threshold=1000)
+    assert pulled.layer(MODEL) == ZOO[BASE].read_bytes()
+    assert any("/chunksums/" in request for request in wire.sent)
+
+
+def test_llama_downloads_a_whole_model_and_all_shards_of_a_split_model(wire: Wire) -> None:
+    assert llama_download(wire, f"local/{BASE}") == {f"{BASE}.gguf": ZOO[BASE].read_bytes()}
+    assert old_llama_download(wire, f"local/{BASE}") == {f"{BASE}.gguf": ZOO[BASE].read_bytes()}
+    assert llama_download(wire, "me/split") == small_shards()
+
+
+@pytest.mark.parametrize(
+    ("name", "tag", "sentence"),
+    [
+        ("me/none", "latest", "file does not exist"),
+        ("me/coder", "Q5_K_M", "me/coder has no tag 'Q5_K_M'"),
+        ("me/split", "latest", "is split into 4 files, and Ollama takes one; merge them with `organ pull me/split"),
+    ],
+)
+def test_ollama_prints_why_it_cannot_pull(name: str, tag: str, sentence: str, wire: Wire) -> None:
+    with pytest.raises(Refused) as caught:
+        ollama_pull(wire, name, tag)
+    assert sentence in str(caught.value)
+    assert len(wire.sent) == 1, "nothing was pulled"
+    with pytest.raises(Refused):
+        ollama_client2_pull(wire, name, tag)
+
+
+def test_llama_finds_no_quantisation_that_is_not_there(wire: Wire) -> None:
+    for download in (llama_download, old_llama_download):
+        with pytest.raises(Refused):
+            download(wire, "me/coder", "Q5_K_M")
+        with pytest.raises(Refused):
+            download(wire, "me/none", "Q5_K_M")

@@ -1,0 +1,437 @@
+"""The protocol of container registries as Ollama uses it, read-only; and the manifest of older versions of llama.cpp.
+
+A model with one GGUF file is an image: a manifest names its layers by their SHA-256, and a layer is a blob. The first
+layer is the GGUF file. An adapter also has its base as a layer, if the base is in this registry.
+
+Ollama requires that the answer to a request for a blob has a `Location` header, also with status 200. It ignores the
+status of an answer to a request for a range, so a small blob is never refused: its refusal would look like its bytes.
+After 404 it prints only "file does not exist", so other problems have other statuses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flask import Blueprint, Response, g, jsonify, request, url_for
+from sqlalchemy.orm import Session
+from werkzeug.exceptions import HTTPException
+
+from organs.registry.catalog.queries.models import files_by_model, metadata_of_models, reachable_file, versions_of
+from organs.registry.catalog.tables import Model, ModelFile
+from organs.registry.compose.metadata import ENCODINGS
+from organs.registry.compose.models import partial_base
+from organs.registry.digest import Digest, digest_of, parse_digest
+from organs.registry.errors import BadDigest, BadName, NotFound, OrganError, Removed
+from organs.registry.names import ModelName, split_quantisation
+from organs.web.downloads import explaining_faults, model_file
+from organs.web.file_responses import Unsatisfiable, hand_out, requested_span
+from organs.web.hub import describe_error, hub_error
+from organs.web.repositories import EntryMissing, Member, Repository, RevisionMissing, check_repository, repository
+from organs.web.responses import reading
+
+MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
+CONFIG_TYPE = "application/vnd.docker.container.image.v1+json"
+LAYER_TYPE = "application/vnd.ollama.image."
+IMAGE_TYPES = ("application/vnd.docker.", "application/vnd.oci.", "application/vnd.ollama.")
+"""Media types that clients of container registries accept."""
+LATEST = "latest"
+VERSIONS_MAX = 100
+"""The most versions of a model that have images: the newest."""
+TOO_MANY = 429
+DIGEST_START = "sha256:"
+CHAT_TEMPLATE = "tokenizer.chat_template"
+FILE_TYPE = "general.file_type"
+"""Keys of the header from which an image has facts."""
+CHATML_TURNS = (
+    r"{% for message in messages %}"
+    r"{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+    r"{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+CHATML_DEFAULT = r"{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}"
+CHATML = frozenset({CHATML_TURNS, CHATML_DEFAULT + CHATML_TURNS})
+"""The chat templates of ChatML. They are compared as texts and never run."""
+CHATML_FOR_OLLAMA = (
+    "{{- range .Messages }}<|im_start|>{{ .Role }}\n{{ .Content }}<|im_end|>\n{{ end }}<|im_start|>assistant\n"
+)
+CHATML_STOPS = ("<|im_start|>", "<|im_end|>")
+
+
+class NoImage(OrganError, code="no-image", status=406):
+    """A model cannot be an image for Ollama: it has several files, only some organs, or no base."""
+
+
+class TagMissing(OrganError, code="tag-missing", status=400):
+    """A model exists, and no version or quantisation of it has this tag (routes for Ollama)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text that Ollama keeps beside a model."""
+
+    kind: str
+    """`template`, `system`, `params`, `messages` or `license`: the end of the media type of the layer."""
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A model as Ollama takes it: its GGUF files by the kind of their layers, its texts and its configuration."""
+
+    model: Model
+    files: tuple[tuple[str, ModelFile], ...]
+    texts: tuple[Text, ...]
+    config: bytes
+
+    @property
+    def manifest(self) -> bytes:
+        """The manifest, as JSON."""
+        files = [_layer(f"{LAYER_TYPE}{kind}", file.sha256, file.size_bytes) for kind, file in self.files]
+        texts = [_text_layer(f"{LAYER_TYPE}{text.kind}", text.data) for text in self.texts]
+        return _json(
+            {
+                "schemaVersion": 2,
+                "mediaType": MANIFEST_TYPE,
+                "config": _text_layer(CONFIG_TYPE, self.config),
+                "layers": [*files, *texts],
+            }
+        )
+
+    @property
+    def small_blobs(self) -> dict[str, bytes]:
+        """The manifest and all blobs that are not files of a model, by digest."""
+        return {digest_of(data): data for data in (self.manifest, self.config, *(text.data for text in self.texts))}
+
+
+def _layer(media_type: str, sha256: str, size_bytes: int) -> dict[str, str | int]:
+    return {"mediaType": media_type, "digest": f"{DIGEST_START}{sha256}", "size": size_bytes}
+
+
+def _text_layer(media_type: str, data: bytes) -> dict[str, str | int]:
+    return _layer(media_type, digest_of(data), len(data))
+
+
+def _json(values: object) -> bytes:
+    return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+
+
+def image_of(session: Session, model: Model, projectors: Sequence[Model] = ()) -> Image:
+    """Return `model` as an image, with the first of `projectors` that has one file. Raises NoImage."""
+    (image,) = _images(session, [(model, projectors)])
+    if isinstance(image, NoImage):
+        raise image
+    return image
+
+
+def _images(session: Session, wanted: Sequence[tuple[Model, Sequence[Model]]]) -> Iterator[Image | NoImage]:
+    """Yield each model with its projectors as an image, or the reason why it is none."""
+    bases = {model.id: partial_base(session, model) for model, _ in wanted if model.kind == "adapter"}
+    ids = {row.id for model, others in wanted for row in (model, bases.get(model.id), *others) if row is not None}
+    files, facts = files_by_model(session, ids), metadata_of_models(session, ids, (CHAT_TEMPLATE, FILE_TYPE))
+    for model, projectors in wanted:
+        base = bases.get(model.id)
+        reason = _reason(model, base, files)
+        if reason is not None:
+            yield NoImage(f"{model.full_name} {reason}")
+            continue
+        kinds = [("model", model)] if model.kind != "adapter" or base is None else [("model", base), ("adapter", model)]
+        kinds += [("projector", other) for other in projectors if len(files[other.id]) == 1][:1]
+        main = kinds[0][1]
+        layers = tuple((kind, files[row.id][0]) for kind, row in kinds)
+        yield Image(model, layers, tuple(_texts(model, facts[main.id])), _config(main, layers, facts[main.id]))
+
+
+def _reason(model: Model, base: Model | None, files: dict[int, list[ModelFile]]) -> str | None:
+    """Return why a model is no image, as the rest of a sentence; None if it is one."""
+    plain = f"{model.namespace}/{model.name}"
+    count = len(files[model.id])
+    if model.unassemblable != "[]":
+        return "cannot be assembled; its page says why"
+    if count > 1:
+        return (
+            f"is split into {count} files, and Ollama takes one; merge them with `organ pull {plain} -o model.gguf`, "
+            "then use `ollama create`"
+        )
+    if model.kind == "adapter":
+        if base is None or len(files[base.id]) != 1 or base.unassemblable != "[]":
+            return "is an adapter, and its base is not in this registry as one file; pull the base from elsewhere"
+        return None
+    if not model.complete:
+        return f"has only some organs; put them into their base with `organ pull {plain} -o model.gguf`"
+    return None if model.kind == "model" else "has only a vocabulary"
+
+
+def _config(model: Model, layers: Sequence[tuple[str, ModelFile]], facts: dict[str, str]) -> bytes:
+    family = model.architecture or "unknown"
+    families = [family, *(["clip"] if any(kind == "projector" for kind, _ in layers) else [])]
+    number = facts.get(FILE_TYPE, "")
+    encoding = ENCODINGS.get(int(number)) if number.isascii() and number.isdigit() and len(number) < 5 else None
+    return _json(
+        {
+            "model_format": "gguf",
+            "model_family": family,
+            "model_families": families,
+            "model_type": _size_label(model),
+            "file_type": encoding or split_quantisation(model.name)[1] or "unknown",
+            "architecture": "amd64",
+            "os": "linux",
+            "rootfs": {"type": "layers", "diff_ids": [f"{DIGEST_START}{file.sha256}" for _, file in layers]},
+        }
+    )
+
+
+def _size_label(model: Model) -> str:
+    """Return the number of parameters as Ollama writes it: `7.6B`."""
+    for unit, name in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if model.parameters >= unit:
+            return f"{model.parameters / unit:.1f}{name}"
+    return str(model.parameters)
+
+
+def _texts(model: Model, facts: dict[str, str]) -> Iterator[Text]:
+    """Yield the texts for Ollama.
+
+    Newer versions of Ollama read the chat template from the GGUF file. A template for older versions is only sent for
+    chat templates that are known exactly, because no chat template is ever translated or run.
+    """
+    if facts.get(CHAT_TEMPLATE, "").strip().replace("\n", r"\n") in CHATML:
+        yield Text("template", CHATML_FOR_OLLAMA.encode("utf-8"))
+        yield Text("params", _json({"stop": CHATML_STOPS}))
+    if model.license:
+        yield Text("license", f"{model.license}\n".encode())
+
+
+def ollama_line(name: str, host_url: str, file: str = "") -> str:
+    """Return the command with which Ollama pulls the model `name`, such as `me/coder@2`, from the server `host_url`.
+
+    Without TLS it needs `--insecure`. If `file` is not empty, Ollama cannot pull the model: the line imports `file`.
+    """
+    if file:
+        return f"echo FROM ./{file} > Modelfile && ollama create {name.partition('@')[0]} -f Modelfile"
+    scheme, _, host = host_url.rstrip("/").partition("://")
+    plain, _, version = name.partition("@")
+    return f"ollama pull {'' if scheme == 'https' else '--insecure '}{host}/{plain}{f':v{version}' if version else ''}"
+
+
+def llama_server_line(name: str, host_url: str) -> str:
+    """Return the command with which llama.cpp loads the newest version of the model `name` from `host_url`."""
+    plain, _, _ = name.partition("@")
+    stem, quantisation = split_quantisation(plain.partition("/")[2])
+    tagged = f"{plain.partition('/')[0]}/{stem}:{quantisation}" if quantisation else plain
+    return f"HF_ENDPOINT={host_url.rstrip('/')} llama-server -hf {tagged}"
+
+
+ollama = Blueprint("ollama", __name__)
+
+REPOSITORY = "/v2/<user>/<name>"
+
+
+@ollama.get("/v2/")
+def ping() -> Response:
+    """Answer that this server has the protocol. No account is necessary."""
+    return _document(b"{}", "application/json")
+
+
+@ollama.get(f"{REPOSITORY}/tags/list")
+def tags(user: str, name: str) -> Response:
+    """List the tags: the newest version, the versions, and the quantisations."""
+    found = _read(user, name, "main")
+    quantisations = [split_quantisation(row.model.name)[1] for row in found.members if not row.is_projector]
+    names = [LATEST, *found.commits_by_tag, *dict.fromkeys(tag for tag in quantisations if tag)]
+    return _document(_json({"name": found.name, "tags": names}), "application/json")
+
+
+@ollama.get(f"{REPOSITORY}/manifests/<tag>")
+def manifest(user: str, name: str, tag: str) -> Response:
+    """Return the manifest of an image, or the file that older versions of llama.cpp should take for `-hf`.
+
+    Both use this address. Clients of container registries accept their media types, or are called `ollama`.
+    """
+    if not _wants_image():
+        answer = _gguf_file(user, name, tag)
+    elif tag.startswith(DIGEST_START):
+        answer = _small_blob(user, name, tag)
+    else:
+        with reading() as session:
+            data = _tagged_image(session, user, name, tag).manifest
+        answer = _document(data, MANIFEST_TYPE, tag=digest_of(data))
+        answer.headers["Docker-Content-Digest"] = f"{DIGEST_START}{digest_of(data)}"
+    answer.vary.update(("Accept", "User-Agent"))
+    return answer
+
+
+@ollama.get(f"{REPOSITORY}/blobs/<digest>")
+def blob(user: str, name: str, digest: str) -> Response:
+    """Send a blob: the file of a model, or one of the small blobs of the images of this repository."""
+    sha256 = _parsed_digest(digest)
+    with reading() as session:
+        check_repository(session, user, name)
+        row = reachable_file(session, sha256)
+    if row is None:
+        return _small_blob(user, name, digest)
+    with explaining_faults(digest):
+        content = model_file(*row, row[1].name, immutable=True)
+        return hand_out(content, _blob_headers(user, name, digest), TOO_MANY)
+
+
+@ollama.get(f"{REPOSITORY}/chunksums/<digest>")
+def chunksums(user: str, name: str, digest: str) -> Response:
+    """Return the parts in which a blob can be downloaded and checked: one part with all of its bytes.
+
+    Some versions of Ollama request it for blobs of 64 MB or more.
+    """
+    sha256 = _parsed_digest(digest)
+    with reading() as session:
+        check_repository(session, user, name)
+        row = reachable_file(session, sha256)
+    if row is None:
+        raise EntryMissing(f"{user}/{name} has no file with the digest {digest}")
+    answer = _document(f"{digest} 0-{row[1].size_bytes - 1}\n".encode("ascii"), "text/plain; charset=utf-8")
+    location = url_for("ollama.blob", user=user, name=name, digest=digest)
+    answer.headers["Content-Location"] = f"{request.host_url.rstrip('/')}{location}"
+    return answer
+
+
+def _parsed_digest(text: str) -> Digest:
+    """Return the digest in `text`, `sha256:` and 64 digits in lower case. Raises BadDigest."""
+    return parse_digest(text.removeprefix(DIGEST_START))
+
+
+def _blob_headers(user: str, name: str, digest: str) -> dict[str, str]:
+    location = url_for("ollama.blob", user=user, name=name, digest=digest)
+    return {"Location": location, "Docker-Content-Digest": digest}
+
+
+def _small_blob(user: str, name: str, digest: str) -> Response:
+    sha256 = _parsed_digest(digest)
+    with reading() as session:
+        found = (image.small_blobs.get(sha256) for image in _all_images(session, user, name))
+        data = next((item for item in found if item is not None), None)
+    if data is None:
+        raise EntryMissing(f"{user}/{name} has no blob with the digest {digest}")
+    is_manifest = request.endpoint == "ollama.manifest"
+    answer = _document(data, MANIFEST_TYPE if is_manifest else "application/octet-stream", tag=sha256)
+    answer.headers.update(_blob_headers(user, name, digest))
+    answer.headers["Accept-Ranges"] = "bytes"
+    try:
+        span = None if request.method == "HEAD" else requested_span(request.headers.get("Range"), len(data))
+    except Unsatisfiable:
+        answer.status_code, answer.data = 416, b""
+        answer.headers["Content-Range"] = f"bytes */{len(data)}"
+        return answer
+    if span is not None:
+        answer.status_code, answer.data = 206, data[span.begin : span.end]
+        answer.headers["Content-Range"] = f"bytes {span.begin}-{span.end - 1}/{len(data)}"
+    return answer
+
+
+def _all_images(session: Session, user: str, name: str) -> Iterator[Image]:
+    """Yield the images of the quantisations and of the newest versions of a repository."""
+    wanted: list[tuple[Model, Sequence[Model]]] = []
+    found = repository(session, user, name, "main")
+    projectors = _projectors(found)
+    wanted += [(row.model, projectors) for row in found.members if not row.is_projector or len(found.members) == 1]
+    wanted += [(row, ()) for row in versions_of(session, ModelName(user, name))[:VERSIONS_MAX]]
+    for image in _images(session, wanted):
+        if isinstance(image, Image):
+            yield image
+
+
+def _projectors(found: Repository) -> list[Model]:
+    return [row.model for row in found.members if row.is_projector]
+
+
+def _tagged_image(session: Session, user: str, name: str, tag: str) -> Image:
+    """Return the image with a tag: `latest`, a quantisation, a version such as `v2`, or a commit.
+
+    Raises BadName, NotFound, Removed, NoImage, TagMissing.
+    """
+    found = repository(session, user, name, "main")
+    member = None if tag in found.commits_by_tag else found.member(tag)
+    if member is not None:
+        return image_of(session, member.model, _projectors(found) if not member.is_projector else ())
+    try:
+        version = repository(session, user, name, tag).members[0].model
+    except Removed:
+        raise
+    except RevisionMissing as error:
+        reason = f"{found.name} has no tag {tag[:80]!r}; its tags are at /v2/{found.name}/tags/list"
+        raise TagMissing(reason) from error
+    if version.id not in {row.id for row in versions_of(session, ModelName(user, name))[:VERSIONS_MAX]}:
+        raise NoImage(f"{version.full_name} is too old: Ollama can pull the newest {VERSIONS_MAX} versions")
+    return image_of(session, version)
+
+
+def _wants_image() -> bool:
+    accepts_images = any(accepted.startswith(IMAGE_TYPES) for accepted, _ in request.accept_mimetypes)
+    return accepts_images or request.headers.get("User-Agent", "").startswith("ollama/")
+
+
+def _gguf_file(user: str, name: str, tag: str) -> Response:
+    """Return the files that llama.cpp downloads from the hub's routes: the model, and its projector."""
+    found = _read(user, name, "main")
+    member = found.member(tag)
+    if member is None:
+        raise EntryMissing(f"{found.name} has no file of {tag[:80]}")
+    values: dict[str, Any] = {"ggufFile": _file_values(member)}
+    projector = next((row for row in found.members if row.is_projector and row is not member), None)
+    if projector is not None:
+        values["mmprojFile"] = _file_values(projector)
+    answer = _document(_json(values), "application/json")
+    answer.headers["X-Repo-Commit"] = found.commit
+    return answer
+
+
+def _file_values(member: Member) -> dict[str, str | int]:
+    entry = member.entries[0]
+    return {"rfilename": entry.path, "size": entry.content.size_bytes}
+
+
+def _read(user: str, name: str, revision: str) -> Repository:
+    with reading() as session:
+        return repository(session, user, name, revision)
+
+
+def _document(data: bytes, media_type: str, tag: str | None = None) -> Response:
+    g.not_cached = True
+    answer = Response(data, content_type=media_type)
+    answer.headers["Cache-Control"] = "no-cache"
+    answer.headers["Docker-Distribution-Api-Version"] = "registry/2.0"
+    if tag is not None:
+        answer.set_etag(tag)
+    return answer
+
+
+@ollama.errorhandler(OrganError)
+def _refused(error: OrganError) -> Response:
+    if isinstance(error, BadDigest):
+        return _error(400, str(error), "DIGEST_INVALID")
+    status, sentence, hub_code = hub_error(error)
+    return _error(status, sentence, _registry_code(error, status), hub_code)
+
+
+def _registry_code(error: OrganError, status: int) -> str:
+    """Return the code of the protocol of container registries that is nearest to an error."""
+    if isinstance(error, BadName):
+        return "NAME_INVALID"
+    if request.endpoint != "ollama.manifest" and isinstance(error, EntryMissing):
+        return "BLOB_UNKNOWN"
+    if isinstance(error, NotFound):
+        return "MANIFEST_UNKNOWN" if request.endpoint == "ollama.manifest" else "NAME_UNKNOWN"
+    return "TOOMANYREQUESTS" if status == TOO_MANY else error.code.upper().replace("-", "_")
+
+
+@ollama.errorhandler(HTTPException)
+def _http_error(error: HTTPException) -> Response:
+    if error.response is not None or error.code is None or error.code < 400:
+        return error.get_response()  # type: ignore[return-value]
+    return _error(error.code, error.description or error.name, "UNKNOWN")
+
+
+def _error(status: int, sentence: str, code: str, hub_code: str | None = None) -> Response:
+    answer = jsonify(errors=[{"code": code, "message": sentence}])
+    answer.status_code = status
+    describe_error(answer, sentence, hub_code)
+    return answer

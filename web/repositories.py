@@ -1,0 +1,376 @@
+"""Models as the repositories that clients of the Hugging Face hub, llama.cpp and Ollama know.
+
+A model is a repository with its name, and its versions are tags. The quantisations of one model are also one
+repository: `me/coder` has the files of `me/coder-Q4_K_M` and `me/coder-Q8_0`, each of the newest visible version, and
+those of `me/coder` itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from organs.registry.amounts import size_text
+from organs.registry.catalog.queries.accounts import contributor_name
+from organs.registry.catalog.queries.models import (
+    files_by_model,
+    is_projector,
+    quantisations_of,
+    removal,
+    removed_versions,
+    versions_of,
+)
+from organs.registry.catalog.queries.organs import BlobRow
+from organs.registry.catalog.tables import Model, ModelFile
+from organs.registry.compose.chimeras import CARD_VERSION, card
+from organs.registry.errors import NotFound, Removed
+from organs.registry.gguf.split import ShardName
+from organs.registry.names import ModelName, parse_model_name
+from organs.web.downloads import SUFFIX, model_file, public_names
+from organs.web.file_responses import ByteSource, Content
+
+README = "README.md"
+LIBRARY = "gguf"
+"""The library that the hub's clients name for GGUF files."""
+LICENSE_TAG = "license:"
+COMMIT_LENGTH = 40
+BRANCHES = ("main", "HEAD", "refs/heads/main")
+"""Names of the newest version."""
+COMMON = ("Q4_K_M", "Q8_0")
+"""The quantisations that llama.cpp prefers if none is requested."""
+
+
+class RevisionMissing(NotFound, code="revision-missing"):
+    """A repository exists, and has no such revision (routes of the Hugging Face hub)."""
+
+
+class RevisionRemoved(Removed, RevisionMissing, code="revision-removed"):
+    """A repository exists, and the revision was removed (routes of the Hugging Face hub)."""
+
+
+class EntryMissing(NotFound, code="entry-missing"):
+    """A revision exists, and has no such file (routes of the Hugging Face hub)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file of a repository."""
+
+    path: str
+    content: Content
+    object_id: str
+    """The SHA-1 of the git object: of the file, or of its Git LFS pointer if it is a model's file."""
+    pointer: bytes
+    """The Git LFS pointer of a model's file; empty for other files."""
+
+    @property
+    def is_model(self) -> bool:
+        return bool(self.pointer)
+
+    @property
+    def raw(self) -> Content:
+        """The file as git stores it: the pointer of a model's file, or the file itself."""
+        return text_content(self.path, self.pointer, self.object_id) if self.is_model else self.content
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A version of a model, or the present quantisations of one, as a commit for the hub's clients."""
+
+    id: str
+    title: str
+    created: str
+    """When the newest version in it was registered, in ISO 8601."""
+    author: str
+    """The contributor's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A model in a repository, and its files."""
+
+    model: Model
+    entries: tuple[Entry, ...]
+
+    @property
+    def is_projector(self) -> bool:
+        """Whether it is the vision or audio part of the other members."""
+        return is_projector(self.model)
+
+    def matches(self, tag: str) -> bool:
+        """Return whether the name of a file has the quantisation `tag`, as llama.cpp matches it."""
+        paths = [entry.path.lower() for entry in self.entries]
+        return any(f"{tag.lower()}{mark}" in path for path in paths for mark in ".-")
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A model at one of its versions, or the present quantisations of a model."""
+
+    name: str
+    commit: str
+    created: str
+    """When the newest version in it was registered, in ISO 8601."""
+    members: tuple[Member, ...]
+    readme: Entry | None
+    commits_by_tag: dict[str, str]
+    downloads: int
+    tags: list[str]
+    """The tags by which the hub's clients filter: the library, the architecture, the license."""
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The files in order: those of the models, and the README."""
+        files = [entry for member in self.members for entry in member.entries]
+        return (*files, *((self.readme,) if self.readme else ()))
+
+    def entry(self, path: str) -> Entry:
+        """Return the file at `path`; raises EntryMissing."""
+        for entry in self.entries:
+            if entry.path == path:
+                return entry
+        raise EntryMissing(f"{self.name} has no file {path[:200]!r} at {self.commit[:8]}")
+
+    def member(self, tag: str) -> Member | None:
+        """Return the model whose files have the quantisation `tag` in their names; None if no model has.
+
+        For `latest` it is the model that is called as the repository, or has a quantisation of COMMON, or the first.
+        """
+        models = [member for member in self.members if not member.is_projector] or list(self.members)
+        if tag != "latest":
+            return next((member for member in models if member.matches(tag)), None)
+        own = [member for member in models if self.name == f"{member.model.namespace}/{member.model.name}"]
+        common = [member for quantisation in COMMON for member in models if member.matches(quantisation)]
+        return [*own, *common, *models][0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Revision:
+    """The models of a repository at a revision, and all versions of the model with its name."""
+
+    name: ModelName
+    models: tuple[Model, ...]
+    versions: Sequence[Model]
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it has the quantisations of a model."""
+        return len(self.models) > 1 or self.models[0].name != self.name.name
+
+    @property
+    def commit(self) -> str:
+        """The id of the commit. It changes when a model in it changes."""
+        if not self.is_group:
+            return commit_of(self.models[0])
+        lines = ["quantisations 1", str(self.name), *map(commit_of, self.models)]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:COMMIT_LENGTH]
+
+    @property
+    def newest(self) -> Model:
+        return max(self.models, key=lambda model: (model.created_at, model.id))
+
+
+def repository(session: Session, user: str, name: str, revision: str) -> Repository:
+    """Return the repository `user/name` at `revision`: a branch, a tag, or a commit by 7 or more of its characters.
+
+    Raises BadName, NotFound, Removed, RevisionMissing, NotAssemblable.
+    """
+    found = _find_revision(session, user, name, revision)
+    members = _members(session, found)
+    tags = dict.fromkeys(tag for model in found.models for tag in tags_of(model))
+    return Repository(
+        name=str(found.name),
+        commit=found.commit,
+        created=time_of(found.newest),
+        members=members,
+        readme=_readme(session, found, members),
+        commits_by_tag={f"v{row.version}": commit_of(row) for row in found.versions},
+        downloads=sum(model.downloads for model in found.models),
+        tags=list(tags),
+    )
+
+
+def history(session: Session, user: str, name: str, revision: str) -> list[Commit]:
+    """Return the commits of the repository up to `revision`, newest first. Raises as `repository` does.
+
+    The quantisations of a model are one commit, before those of the versions of the model with that name.
+    """
+    found = _find_revision(session, user, name, revision)
+    shown = sorted(
+        (row for row in found.versions if found.is_group or row.version <= found.models[0].version),
+        key=lambda row: -row.version,
+    )
+    dated = [*([found.newest] if found.is_group else []), *shown]
+    authors = {author_id: contributor_name(session, author_id) for author_id in {row.contributor_id for row in dated}}
+    commits = [Commit(commit_of(row), row.full_name, time_of(row), authors[row.contributor_id]) for row in shown]
+    if found.is_group:
+        author = authors[found.newest.contributor_id]
+        commits.insert(0, Commit(found.commit, str(found.name), time_of(found.newest), author))
+    return commits
+
+
+def check_repository(session: Session, user: str, name: str) -> None:
+    """Raise BadName, NotFound or Removed as `repository` does, without reading the files."""
+    _find_revision(session, user, name, BRANCHES[0])
+
+
+def time_of(model: Model) -> str:
+    """Return the time when a version was registered, in the format of the hub."""
+    return model.created_at.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+
+
+def tags_of(model: Model) -> list[str]:
+    """Return the tags by which the hub's clients find a model."""
+    own = [model.architecture, model.license and f"{LICENSE_TAG}{model.license.lower()}"]
+    return [LIBRARY, *(tag for tag in own if tag)]
+
+
+def commit_of(model: Model) -> str:
+    """Return the commit id of a version: a hash of its name, its digest and the version of the card's format.
+
+    No two versions have the same id.
+    """
+    text = f"{model.full_name}\n{model.digest}\ncard {CARD_VERSION}\n"
+    return hashlib.sha256(text.encode()).hexdigest()[:COMMIT_LENGTH]
+
+
+def text_content(name: str, text: bytes, tag: str) -> Content:
+    """Return a small file in memory as content with the ETag `tag`."""
+    return Content(name, len(text), tag, _text_opener(text))
+
+
+def _find_revision(session: Session, user: str, name: str, revision: str) -> _Revision:
+    requested = parse_model_name(f"{user}/{name}")
+    if requested.version is not None:
+        raise NotFound(f"no model is registered as {requested}")
+    versions = versions_of(session, requested)
+    model = next((row for row in versions if _matches_revision(row, revision)), None)
+    if model is not None:
+        return _Revision(requested, (model,), versions)
+    newest = [row for row in versions[:1] if row.state == "visible"]
+    main = newest + [row for row in quantisations_of(session, requested) if row.name != requested.name]
+    present = _Revision(requested, tuple(main or versions[:1]), versions)
+    if present.models and (revision in BRANCHES or _begins(present.commit, revision)):
+        return present
+    if not present.models:
+        raise _removal_notice(session, requested, None) or NotFound(f"no model is registered as {requested}")
+    raise _removal_notice(session, requested, revision) or RevisionMissing(
+        f"{requested} has no revision {revision[:80]!r}"
+    )
+
+
+def _removal_notice(session: Session, requested: ModelName, revision: str | None) -> Removed | None:
+    """Return the notice about the newest removed version, or about `revision`, if there is one."""
+    removed = removed_versions(session, requested)
+    if revision is None:
+        return removal(removed[0]) if removed else None
+    model = next((row for row in removed if _matches_revision(row, revision)), None)
+    if model is None:
+        return None
+    notice = removal(model)
+    return RevisionRemoved(model.full_name, notice.reason, notice.removed_on)
+
+
+def _matches_revision(model: Model, revision: str) -> bool:
+    """Return whether `revision` is the tag or the commit of a version."""
+    return revision in (f"v{model.version}", f"refs/tags/v{model.version}") or _begins(commit_of(model), revision)
+
+
+def _begins(commit: str, revision: str) -> bool:
+    return 7 <= len(revision) <= COMMIT_LENGTH and commit.startswith(revision.lower())
+
+
+def _members(session: Session, found: _Revision) -> tuple[Member, ...]:
+    files = files_by_model(session, [model.id for model in found.models])
+    members: list[Member] = []
+    used: set[str] = set()
+    for model in found.models:
+        if model.name == found.name.name:
+            names = public_names([file.name for file in files[model.id]])
+        else:
+            names = _quantisation_names(model, files[model.id], used)
+        used |= set(names)
+        entries = (_model_entry(model, file, name) for name, file in zip(names, files[model.id], strict=True))
+        members.append(Member(model, tuple(entries)))
+    return tuple(members)
+
+
+def _quantisation_names(model: Model, files: Sequence[ModelFile], used: Collection[str]) -> list[str]:
+    """Return the names of the files of a quantisation: that of the model, so that they have the quantisation.
+
+    If a file of the model without a quantisation has the same name, they also have the version.
+    """
+    for stem in (model.name, f"{model.name}-v{model.version}", f"{model.name}-v{model.version}-{model.digest[:16]}"):
+        count = len(files)
+        names = [f"{stem}{SUFFIX}"] if count == 1 else [str(ShardName(stem, n, count)) for n in range(1, count + 1)]
+        if not set(names) & set(used):
+            return names
+    raise AssertionError("a file is called after its own digest")
+
+
+def _model_entry(model: Model, file: ModelFile, name: str) -> Entry:
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{file.sha256}\nsize {file.size_bytes}\n"
+    data = pointer.encode("ascii")
+    return Entry(name, model_file(model, file, name, immutable=False), _git_id(data), data)
+
+
+def _readme(session: Session, found: _Revision, members: Sequence[Member]) -> Entry | None:
+    """Return the README; None if a file of a model has this name."""
+    paths = [entry.path for member in members for entry in member.entries]
+    if README in paths:
+        return None
+    model = members[0].model
+    if model.name == found.name.name:
+        files = files_by_model(session, [model.id])[model.id]
+        text = card(session, model, list(zip(paths, files, strict=False))).encode()
+    else:
+        text = _group_card(found, members).encode()
+    object_id = _git_id(text)
+    return Entry(README, text_content(README, text, object_id), object_id, b"")
+
+
+def _group_card(found: _Revision, members: Sequence[Member]) -> str:
+    """Return the README of quantisations. All texts in it are names, which have no markup, and numbers."""
+    rows = [
+        f"| `{entry.path}` | `{member.model.full_name}` | {size_text(entry.content.size_bytes)} |"
+        for member in members
+        for entry in member.entries
+    ]
+    lines = ["---", f"library_name: {LIBRARY}", "---", "", f"# {found.name.name}", ""]
+    lines += ["The quantisations of one model. Each is a model of its own, with a card.", ""]
+    return "\n".join([*lines, "| file | model | size |", "|---|---|---|", *rows, ""])
+
+
+def _git_id(data: bytes) -> str:
+    """Return the object id that git gives to a file with these bytes."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """Bytes in memory as a source."""
+
+    data: bytes
+
+    @property
+    def faults(self) -> list[BlobRow]:
+        return []
+
+    def __enter__(self) -> _Text:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close nothing: no file is open."""
+
+    def __iter__(self) -> Iterator[memoryview]:
+        yield memoryview(self.data)
+
+
+def _text_opener(text: bytes) -> Callable[[int, int], ByteSource]:
+    def open_text(begin: int, end: int) -> ByteSource:
+        return _Text(text[begin:end])
+
+    return open_text
