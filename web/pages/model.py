@@ -29,6 +29,7 @@ from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, organ_changes, registered_model
 from organs.web.downloads import public_names, whole_name
+from organs.web.ollama import llama_server_line, ollama_line
 from organs.web.pages.anatomy import READINGS, acts_text, anatomy
 from organs.web.pages.charts import depth_shown
 from organs.web.pages.chimera import chimera_context, donor_lines
@@ -236,14 +237,29 @@ def _use_lines(model: Model, chimera: Chimera | None) -> list[Context]:
     file = whole_name(model.name, [file.name for file in model.files])
     get, pull = _pull_lines(model.name, file)
     usage = Usage(model=model.name, file=file, title="", context_length=None)
-    is_runnable = model.kind in ("model", CHIMERA)
+    runs = []
+    if model.kind in ("model", CHIMERA):
+        server = llama_server_line(model.name, request.host_url)
+        runs = [
+            {"label": "Run it with Ollama", "line": _ollama_line(model, file)},
+            {
+                "label": "Run it with llama.cpp, from this registry",
+                "line": llama_server_line(model.name, request.host_url),
+            },
+            {"label": "Run the downloaded file with llama.cpp", "line": usage.llama_cli()},
+        ]
     return [
         {"label": "Download the file", "line": get},
-        *([{"label": "Run it with llama.cpp", "line": usage.llama_cli()}] if is_runnable else []),
-        *([] if chimera is None else [{"label": "Import it into Ollama", "line": _ollama_line(chimera)}]),
+        *runs,
         {"label": "Download it with Hugging Face tools", "line": pull},
         {"label": "Write the file on the registry's machine", "line": usage.assemble()},
     ]
+
+
+def _ollama_line(model: Model, file: str) -> str:
+    """Return the command that pulls the model; Ollama takes one file, so shards are merged and imported."""
+    is_split = len(model.files) > 1
+    return ollama_line(model.name, request.host_url, shlex.quote(file) if is_split else "")
 
 
 def _pull_lines(name: str, file: str) -> list[str]:
@@ -253,9 +269,3 @@ def _pull_lines(name: str, file: str) -> list[str]:
         f"curl -fL -C - -o {shlex.quote(file)} '{host}{model_address(name, 'downloads.model')}'",
         f"HF_ENDPOINT={host} hf download {repository} --revision v{version}",
     ]
-
-
-def _ollama_line(chimera: Chimera) -> str:
-    name = chimera.model.partition("/")[2].partition("@")[0]
-    modelfile = url_for("artifacts.chimera_text", lock=chimera.lock_id, text="Modelfile", _external=True)
-    return f"curl -fL -o Modelfile '{modelfile}'\nollama create {shlex.quote(name.lower())} -f Modelfile"
