@@ -242,10 +242,7 @@ def _use_lines(model: Model, chimera: Chimera | None) -> list[Context]:
         server = llama_server_line(model.name, request.host_url)
         runs = [
             {"label": "Run it with Ollama", "line": _ollama_line(model, file)},
-            {
-                "label": "Run it with llama.cpp, from this registry",
-                "line": llama_server_line(model.name, request.host_url),
-            },
+            {"label": "Run it with llama.cpp, from this registry", "line": server},
             {"label": "Run the downloaded file with llama.cpp", "line": usage.llama_cli()},
         ]
     return [
