@@ -12,7 +12,7 @@ import pytest
 
 from organs.ingest.bases import AdaptedBase, ParentName, base_in
 from organs.ingest.peft import PICKLE_FILE, WEIGHTS_FILE, AdapterFile, open_adapter
-from organs.ingest.sources import find_hub_sources, find_sources, skipped_files
+from organs.ingest.sources import find_sources, skipped_files
 from organs.registry.errors import BadAdapter, BadInput, BadSource, UnknownBase
 from organs.registry.gguf import Header, MemorySource, read_header
 from tests.ingest.peft_folders import (
@@ -423,13 +423,6 @@ def test_a_folder_is_one_source_and_its_checkpoints_are_left_out(tmp_path: Path)
     assert skipped_files([str(tmp_path)]).files == 0
     (checkpoint,) = find_sources([str(folder / "checkpoint-100")])
     assert str(checkpoint.name) == "local/checkpoint-100"
-
-
-def test_the_cache_of_the_hub_is_searched_only_for_gguf_files(tmp_path: Path) -> None:
-    snapshots = tmp_path / "models--acme--lora" / "snapshots"
-    snapshots.mkdir(parents=True)
-    write_folder(snapshots / "abc", base=base_config())
-    assert find_hub_sources(tmp_path) == []
 
 
 def test_a_changed_byte_anywhere_in_the_two_files_is_refused_or_does_no_harm(tmp_path: Path) -> None:
