@@ -17,6 +17,7 @@ from organs.registry.amounts import size_text
 from organs.registry.catalog.queries.accounts import contributor_name
 from organs.registry.catalog.queries.models import (
     files_by_model,
+    find_model,
     is_projector,
     quantisations_of,
     removal,
@@ -214,7 +215,9 @@ def history(session: Session, user: str, name: str, revision: str) -> list[Commi
 
 def check_repository(session: Session, user: str, name: str) -> None:
     """Raise BadName, NotFound or Removed as `repository` does, without reading the files."""
-    _find_revision(session, user, name, BRANCHES[0])
+    requested = parse_model_name(f"{user}/{name}")
+    if requested.version is not None or find_model(session, requested) is None:
+        _find_revision(session, user, name, BRANCHES[0])
 
 
 def time_of(model: Model) -> str:
