@@ -72,5 +72,5 @@ def _fill() -> None:
 
 
 def _tags(model_id: int, text: str) -> list[dict[str, object]]:
-    names = [str(tag).strip()[:96] for tag in json.loads(text)]
+    names = [str(tag).strip().casefold()[:96].strip() for tag in json.loads(text)]
     return [{"tag": name, "model_id": model_id} for name in dict.fromkeys(filter(None, names))][:TAGS_MAX]

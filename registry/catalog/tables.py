@@ -538,7 +538,7 @@ class ModelWord(Base):
 
 
 class ModelTag(Base):
-    """A tag of a model, for `tag:` in queries."""
+    """A folded tag of a model, for `tag:` in queries. Without case, an exact name is found by the primary key."""
 
     __tablename__ = "model_tags"
     __table_args__ = (at_most("tag", 96), Index("ix_model_tags_model_id", "model_id"))

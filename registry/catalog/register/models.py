@@ -79,7 +79,7 @@ from organs.registry.catalog.tables import (
     Verdict,
     now,
 )
-from organs.registry.catalog.vocabulary import Action, checked_text, shown_text, unique_words
+from organs.registry.catalog.vocabulary import Action, checked_text, folded_tag, shown_text, unique_words
 from organs.registry.digest import Digest, model_digest
 from organs.registry.entities.published import (
     BASE_MAX,
@@ -256,7 +256,7 @@ def insert_words(session: Session, model: Model, tags: Sequence[str]) -> None:
     """Write the words and the tags by which searches find `model`."""
     words = unique_words([model.namespace, model.name, model.title, *tags, model.description])
     insert_missing(session, ModelWord, [{"word": word, "model_id": model.id} for word in words])
-    names = list(dict.fromkeys(tag for tag in (shown_text(tag, 96).strip() for tag in tags) if tag))
+    names = list(dict.fromkeys(filter(None, map(folded_tag, tags))))
     insert_missing(session, ModelTag, [{"tag": name, "model_id": model.id} for name in names[:INDEXED_TAGS_MAX]])
 
 
