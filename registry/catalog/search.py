@@ -204,6 +204,8 @@ class Vocabulary:
     default_sort: str
     has_likeness: bool
     """Whether `like:` and `unique:` are allowed."""
+    start: str = ""
+    """The query that a list for people begins with. It is visible and can be changed; an empty query finds all."""
 
     def default_sort_of(self, query: Query) -> str:
         """Return the order of `query` without a sort: by falling likeness if it has a base."""
@@ -352,6 +354,7 @@ ORGANS = Vocabulary(
     | {"size": "bytes", LIKENESS: "likeness to the model of fits: or kin:", GAIN: "measured gain"},
     default_sort="-theta",
     has_likeness=True,
+    start="type:organ sort:-spectral",
 )
 
 MODELS = Vocabulary(

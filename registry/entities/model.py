@@ -199,6 +199,7 @@ class FoldedModel(Entity, frozen=True, kw_only=True):
     title: Annotated[Text, Meta(description="The name without the quantisation.")]
     label: Annotated[Text, Meta(description="The quantisation of the listed model.")]
     model: ModelSummary
+    tags: Annotated[Texts, Meta(description="The first tags of the listed model.")]
     others: Annotated[tuple[Quantisation, ...], Meta(max_length=ITEMS_MAX, description="The smallest first.")]
     left_out: Annotated[Count, Meta(description="Others that are not listed.")]
 

@@ -1,7 +1,8 @@
 """The pages, one module for each subject. Lists are also served as CSV. JSON addresses redirect to the API.
 
 organs     organs: the search with its columns, filters and histogram, and the page of one organ
-models     models: the list, one model with its anatomy, lineage and files, and its form for edits
+model_list models: the list with its filters, quantisations folded
+models     models: one model with its anatomy, lineage and files, and its form for edits
 chimeras   chimeras: the list, and one with its origin, its prediction and the results of its validations
 compare    two models side by side
 compose    composing: models that fit a base, its blocks and their candidates, the steps of a recipe
@@ -13,7 +14,9 @@ uploads    uploading in the browser
 account    log-in and log-out, the user's own account, and the public pages of contributors
 admin      administration: submissions to review, the event log, contributors
 reference  the reference of the API
+documentation  the documentation of the package as pages
 anatomy    the anatomy grid: blocks as rows, slots or types as columns, coloured by a measure
+facets     filters beside a list, with counts
 charts     charts as separate SVG files
 routes     routes of pages as HTML, JSON and CSV, and of forms that write
 """
@@ -25,9 +28,11 @@ from organs.web.pages import (
     chimeras,
     compare,
     compose,
+    documentation,
     home,
     jobs,
     lineage,
+    model_list,
     models,
     organs,
     reference,
@@ -43,9 +48,11 @@ __all__ = [
     "chimeras",
     "compare",
     "compose",
+    "documentation",
     "home",
     "jobs",
     "lineage",
+    "model_list",
     "models",
     "organs",
     "pages",

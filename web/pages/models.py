@@ -1,4 +1,4 @@
-"""Models: the list, one model with its anatomy, lineage and files, and the form that edits its description."""
+"""Models: one model with its anatomy, lineage and files, and the form that edits its description."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-import msgspec
 from flask import abort, redirect, request, url_for
 from sqlalchemy.orm import Session
 
@@ -27,24 +26,14 @@ from organs.registry.catalog.queries.models import (
     versions,
 )
 from organs.registry.catalog.queries.organs import organs_of_model
-from organs.registry.catalog.queries.search import search_models
 from organs.registry.catalog.register.models import edit_model, hide_model
-from organs.registry.catalog.search import (
-    CHIMERA,
-    GAIN,
-    LIKENESS,
-    MODELS,
-    PARTIAL,
-    Query,
-    short_text,
-    sorted_by,
-)
+from organs.registry.catalog.search import CHIMERA, PARTIAL
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.compose.chimeras import chimera_brief
 from organs.registry.entities.chimera import ChimeraBrief
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.job import Job
-from organs.registry.entities.model import Model, ModelPage
+from organs.registry.entities.model import Model
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.published import PublishedModel
 from organs.registry.errors import BadQuery, Conflict, Incomplete
@@ -64,14 +53,9 @@ from organs.web.downloads import (
 from organs.web.pages.anatomy import COMPARED, READINGS, acts_text, anatomy
 from organs.web.pages.charts import depth_shown
 from organs.web.pages.jobs import active_validations, missing_runtime
-from organs.web.pages.organs import CSV_COLUMNS, GAIN_COLUMNS, Column, gain_cells, heading, organ_rows
+from organs.web.pages.organs import CSV_COLUMNS, organ_rows
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages, writing_form
-from organs.web.params import (
-    requested_after,
-    requested_choice,
-    requested_limit,
-    requested_query,
-)
+from organs.web.params import requested_choice
 from organs.web.permissions import (
     may_edit,
     may_yank,
@@ -80,7 +64,7 @@ from organs.web.permissions import (
     model_to_yank,
 )
 from organs.web.render import verdict_meaning
-from organs.web.responses import model_address, plain_page, reading, registry, settings, with_parameters
+from organs.web.responses import model_address, plain_page, reading, registry, settings
 
 READING_DEFAULT = "theta"
 METADATA_SHOWN = 400
@@ -274,95 +258,6 @@ def _page_context(shown: _Shown, by: str, changes: dict[Slot, OrganChange]) -> C
         **({} if shown.organs_left_out else depth_shown(model.name, shown.organs)),
         "metadata_shown": model.metadata[:METADATA_SHOWN],
     }
-
-
-COLUMNS = (
-    Column("model", "model", classes=""),
-    Column("kind", "kind", classes=""),
-    Column("license", "license", classes="hide-small"),
-    Column("mean_theta", "mean θ", "Mean of θ over all organs, in degrees.", sort="theta"),
-    Column("mean_signal", "mean sin θ", "Mean of sin θ over all organs, from 0 to 1.", sort="signal"),
-    Column("parameters", "parameters", "Number of weights.", sort="params"),
-    Column("tensors", "organs", "Number of organs.", sort="tensors"),
-    Column("size_bytes", "size", "Size of all files.", sort="size"),
-    Column("downloads", "downloads", "Number of downloads.", sort="downloads"),
-    Column("grafts", "uses", "Number of chimeras that use its organs.", sort="grafts"),
-    Column("created_at", "added", "When the model was added.", sort="new"),
-)
-"""Columns of the table of models. `models.html` has its table cells in the same order."""
-GAIN_COLUMN = Column(
-    GAIN,
-    GAIN,
-    "Fall of the perplexity: of a chimera against its base, or of a base with organs of this model.",
-    sort=GAIN,
-)
-LIKENESS_COLUMN = Column(LIKENESS, LIKENESS, "Mean likeness of its matrices to those of the base.", sort=LIKENESS)
-"""The column after the name, in lists with a base. GAIN_COLUMN follows it if the query is about gains."""
-CSV_MODEL_COLUMNS = (
-    *("name", "title", "kind", "architecture", "license", "parameters", "tensors", "size_bytes", "mean_theta"),
-    *("mean_signal", "complete", "digest", "created_at", "downloads", "grafts", "nonfinite_tensors", LIKENESS),
-)
-"""Columns of the list as CSV."""
-EXAMPLES = ("kind:model sort:-theta", "kind:adapter", "sort:-downloads", "sort:-grafts", "license:apache-2.0")
-
-
-@paged(pages, "/models", csv=True, api="models")
-def models() -> Page:
-    """Show the models that match the query in `q`, newest first unless it sorts."""
-    try:
-        query, limit, after = requested_query(MODELS), requested_limit(), requested_after()
-        with reading(settings().search_seconds) as session:
-            page = search_models(session, query, limit, after)
-    except BadQuery as error:
-        if not plain_page():
-            raise
-        typed = request.args.get("q", "")
-        extra = {"text": typed, "problem": str(error), "examples": _examples()}
-        return Page("models.html", {"items": [], "notes": []}, extra=lambda: extra, status=400)
-    return Page(
-        "models.html",
-        {"query": str(query), "items": page.items, "notes": page.notes},
-        extra=lambda: _list_context(query, page),
-        sheet=lambda: _models_sheet(page),
-        next=page.next,
-    )
-
-
-def _list_context(query: Query, page: ModelPage) -> Context:
-    has_base = query.base is not None
-    has_gain = query.mentions_gains
-    firsts = [*([LIKENESS_COLUMN] if has_base else []), *([GAIN_COLUMN] if has_gain else [])]
-    columns = [*COLUMNS[:1], *firsts, *COLUMNS[1:]]
-    return {
-        "text": short_text(query, MODELS),
-        "headings": [heading(query, column, _sort_address(query, column)) for column in columns],
-        "has_likeness": has_base,
-        "has_gain": has_gain,
-        "following": page.next and _address(query, after=page.next, limit=request.args.get("limit", "")),
-        "first": _address(query) if request.args.get("after") else None,
-        "examples": _examples(),
-        "csv": with_parameters(url_for("pages.models_csv"), {"q": short_text(query, MODELS)}, limit="1000"),
-    }
-
-
-def _address(query: Query, **more: str) -> str:
-    return with_parameters(url_for("pages.models"), {"q": short_text(query, MODELS)}, **more)
-
-
-def _sort_address(query: Query, column: Column) -> str:
-    return _address(sorted_by(query, column.sort)) if column.sort else ""
-
-
-def _examples() -> list[Context]:
-    return [{"text": text, "address": url_for("pages.models", q=text)} for text in EXAMPLES]
-
-
-def _models_sheet(page: ModelPage) -> Sheet:
-    rows = []
-    for model in page:
-        values = msgspec.to_builtins(model)
-        rows.append([*(values[key] for key in CSV_MODEL_COLUMNS), *gain_cells(model.gain)])
-    return Sheet((*CSV_MODEL_COLUMNS, *GAIN_COLUMNS), rows)
 
 
 TAGS_SEPARATOR = ","

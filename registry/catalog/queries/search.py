@@ -6,6 +6,7 @@ same places. Both are computed from fingerprints for at most `COMPARED_MAX` matc
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -941,6 +942,8 @@ FOLDED_ROWS_MAX = 4000
 """The most models that are read for a page of folded models."""
 FOLDED_SHOWN = 40
 """The most quantisations and versions that are listed with a model."""
+TAGS_SHOWN = 8
+"""The most tags of a model in a list."""
 
 
 def folded_models(session: Session, query: Query, limit: int, after: str | None = None) -> FoldedModelPage:
@@ -1001,6 +1004,7 @@ def _folded(first: Any, group: Sequence[Any], by_id: Mapping[int, ModelSummary])
     return FoldedModel(
         model=by_id[first[0].id],
         title=first[0].stem,
+        tags=tuple(json.loads(first[0].tags)[:TAGS_SHOWN]),
         others=tuple(Quantisation(model=by_id[other.id], label=_label(other, first[0])) for other in others),
         label=_label(first[0], None),
         left_out=max(0, len(group) - 1 - FOLDED_SHOWN),
