@@ -3,7 +3,8 @@
 organs     organs: the search with its columns, filters and histogram, and the page of one organ
 model_list models: the list with its filters, quantisations folded
 models     models: one model with its anatomy, lineage and files, and its form for edits
-chimeras   chimeras: the list, and one with its origin, its prediction and the results of its validations
+gallery    the list of chimeras with their gains
+chimeras   chimeras: the leaderboard, and one with its origin, its prediction and the results of its validations
 compare    two models side by side
 compose    composing: models that fit a base, its blocks and their candidates, the steps of a recipe
 lineage    families of models as graphs and as lists
@@ -29,6 +30,7 @@ from organs.web.pages import (
     compare,
     compose,
     documentation,
+    gallery,
     home,
     jobs,
     lineage,
@@ -49,6 +51,7 @@ __all__ = [
     "compare",
     "compose",
     "documentation",
+    "gallery",
     "home",
     "jobs",
     "lineage",

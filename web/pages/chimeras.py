@@ -1,11 +1,10 @@
-"""Chimeras: the list, the leaderboard, and one chimera with its parts, prediction, verdicts and commands."""
+"""Chimeras: the leaderboard, and one chimera with its parts, prediction, verdicts and commands."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from flask import request, url_for
 from msgspec.structs import asdict
@@ -16,13 +15,12 @@ from organs.registry.catalog.queries.models import model_by_text
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.search import on_term
 from organs.registry.catalog.vocabulary import TEXT_GROUPS
-from organs.registry.compose.chimeras import chimera_by_lock, chimera_page
+from organs.registry.compose.chimeras import chimera_by_lock
 from organs.registry.compose.chimeras import leaderboard as leaderboard_page
-from organs.registry.entities.chimera import Chimera, ChimeraPage
+from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.finding import Severity
 from organs.registry.entities.gain import Leaderboard, MeasuredGraft
 from organs.registry.entities.organ import PlacedOrgan
-from organs.registry.entities.report import Cell
 from organs.registry.entities.verdict import RunReport, TextScore, TextVerdict, VerdictReport
 from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, NotFound
 from organs.registry.validation.texts import KINDS
@@ -56,23 +54,6 @@ READINGS_HERE = ("theta", "spectral", "size", "change")
 COMPUTED_SHOWN = 60
 """Computed organs that the page lists; the JSON has all of them."""
 TEXTS = ("recipe.yaml", "lock.json", "card.md", "Modelfile")
-COLUMNS = ("name", "lock_id", "usable", "score", "verdict", "size_bytes", "mean_theta", "created_at")
-"""Columns of the list as CSV."""
-
-
-@paged(pages, "/chimeras", csv=True, api="chimeras")
-def chimeras() -> Page:
-    """Show the models that were composed here, newest first; `after` and `limit` page through them."""
-    limit, after = requested_limit(), requested_after()
-    with reading(settings().search_seconds) as session:
-        page = chimera_page(session, limit, after)
-    return Page(
-        "chimeras.html",
-        {"chimeras": page.items},
-        extra=lambda: _context(page),
-        sheet=lambda: _sheet(page),
-        next=page.next,
-    )
 
 
 @paged(pages, "/chimeras/<lock>", api="chimera")
@@ -94,20 +75,6 @@ def validate(lock: str) -> str:
         active = active_validations(session, name)
     job_id = active[0].id if active else queue_job(VALIDATE, {"chimera": name})
     return url_for("pages.job", job=job_id)
-
-
-def _context(page: ChimeraPage) -> Context:
-    path, limit = url_for("pages.chimeras"), request.args.get("limit", "")
-    return {
-        "following": page.next and with_parameters(path, {"after": page.next}, limit=limit),
-        "first": with_parameters(path, {}, limit=limit) if request.args.get("after") else None,
-        "csv": with_parameters(url_for("pages.chimeras_csv"), {}, limit="1000"),
-    }
-
-
-def _sheet(page: ChimeraPage) -> Sheet:
-    keys = (*COLUMNS[:1], "parents", *COLUMNS[1:])
-    return Sheet(keys, [[_cell(getattr(chimera, key)) for key in keys] for chimera in page])
 
 
 LEADERBOARD_COLUMNS = (
@@ -173,12 +140,6 @@ def _board_sheet(page: Leaderboard) -> Sheet:
         for graft in page
     ]
     return Sheet(LEADERBOARD_COLUMNS, rows)
-
-
-def _cell(value: object) -> Cell:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return " ".join(map(str, value)) if isinstance(value, tuple) else value  # type: ignore[return-value]
 
 
 def _page_context(chimera: Chimera, organs: Sequence[PlacedOrgan], by: str) -> Context:

@@ -42,9 +42,9 @@ FILTERS = {
     "arch": "architecture",
     PARAMS: "parameters",
     QUANT: "quantisation",
-    MADE_FROM: "made from",
     TAG: "tag",
     "license": "license",
+    MADE_FROM: "made from",
     "by": "contributor",
 }
 """Headings of the filters beside the list, by field of queries, in their order."""
