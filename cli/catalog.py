@@ -29,7 +29,7 @@ from organs.cli.console import (
     print_sentence,
     print_table,
 )
-from organs.registry.amounts import count_text, ranges_text, share_text, size_text, theta_text
+from organs.registry.amounts import count_text, difference_text, ranges_text, share_text, size_text, theta_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.catalog.search import GAIN, LIKENESS, MODELS, ORGANS, PARTIAL, Query, parse_query
@@ -700,7 +700,7 @@ CHANGED_SHOWN = 10
 EXPERTS_SHOWN = 8
 NAMES_SHOWN = 10
 BLOCKS_SHOWN = 100
-_COMPARE_NUMBERS = ("θ first", "θ second", "difference", "likeness", "compared", "block")
+_COMPARE_NUMBERS = ("θ first", "θ second", "difference", "change", "compared", "block")
 
 
 @click.command()
@@ -756,8 +756,8 @@ def _both(first: int, second: int) -> str:
 def _print_types(result: Comparison) -> None:
     click.echo()
     print_sentence(
-        f"By type: the mean θ of {result.first} and of {result.second}, and the likeness of their matrices. Vectors "
-        "are not compared: unrelated models have similar ones."
+        f"By type: the mean θ of {result.first} and of {result.second}, and the change of their matrices, which is 1 - "
+        "likeness. Vectors are not compared: unrelated models have similar ones."
     )
     rows = [
         (
@@ -765,22 +765,22 @@ def _print_types(result: Comparison) -> None:
             theta_text(kind.first_theta),
             theta_text(kind.second_theta),
             "–" if kind.difference is None else f"{kind.difference:+.1f}°",
-            share_text(kind.likeness),
+            difference_text(kind.likeness),
             kind.compared,
         )
         for kind in result.types
     ]
-    print_table(("type", "θ first", "θ second", "difference", "likeness", "compared"), rows, _COMPARE_NUMBERS)
+    print_table(("type", "θ first", "θ second", "difference", "change", "compared"), rows, _COMPARE_NUMBERS)
 
 
 def _print_blocks(result: Comparison) -> None:
     from organs.registry.lineage import Kinship
 
-    lowest = "" if result.kinship == Kinship.UNRELATED else "; the lowest changed most"
+    highest = "" if result.kinship == Kinship.UNRELATED else "; the highest changed most"
     click.echo()
-    print_sentence(f"By block: the mean over the block's matrices{lowest}.")
-    rows = [(block.label, share_text(block.likeness), block.compared) for block in result.blocks]
-    print_table(("block", "likeness", "compared"), rows[:BLOCKS_SHOWN], _COMPARE_NUMBERS)
+    print_sentence(f"By block: the mean over the block's matrices{highest}.")
+    rows = [(block.label, difference_text(block.likeness), block.compared) for block in result.blocks]
+    print_table(("block", "change", "compared"), rows[:BLOCKS_SHOWN], _COMPARE_NUMBERS)
     if len(rows) > BLOCKS_SHOWN:
         click.echo(f"… and {len(rows) - BLOCKS_SHOWN} more blocks, all of them with --json")
 
@@ -790,24 +790,24 @@ def _print_changed(result: Comparison) -> None:
         return
     click.echo()
     print_sentence(
-        "Changed most: the matrices with the lowest likeness. The likeness of a single organ is uncertain, by 0.07 "
-        "near 0 and by much less near 1."
+        "Changed most: the matrices with the largest change. That of a single organ is uncertain, by 0.07 near 1 and by "
+        "much less near 0."
     )
     rows = [
         (
-            *(organ.name, organ.type, share_text(organ.likeness)),
+            *(organ.name, organ.type, difference_text(organ.likeness)),
             *(theta_text(organ.first_theta), theta_text(organ.second_theta)),
         )
         for organ in result.unequal[:CHANGED_SHOWN]
     ]
-    print_table(("tensor", "type", "likeness", "θ first", "θ second"), rows, _COMPARE_NUMBERS)
+    print_table(("tensor", "type", "change", "θ first", "θ second"), rows, _COMPARE_NUMBERS)
 
 
 def _print_experts(result: Comparison) -> None:
     if not result.stacks:
         return
     click.echo()
-    print_sentence(f"Experts: {result.experts_sentence} With the likeness of each in brackets:")
+    print_sentence(f"Experts: {result.experts_sentence} With the change of each in brackets:")
     rows = [
         (stack.name, f"{stack.differ} of {stack.experts}", _expert_texts(stack))
         for stack in result.stacks[:CHANGED_SHOWN]
@@ -818,7 +818,7 @@ def _print_experts(result: Comparison) -> None:
 
 
 def _expert_texts(stack: ComparedStack) -> str:
-    shown = [f"{expert.expert} ({share_text(expert.likeness)})" for expert in stack.changed[:EXPERTS_SHOWN]]
+    shown = [f"{expert.expert} ({difference_text(expert.likeness)})" for expert in stack.changed[:EXPERTS_SHOWN]]
     more = [f"and {stack.differ - len(shown)} more"] if stack.differ > len(shown) else []
     return ", ".join([*shown, *more])
 

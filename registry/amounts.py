@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import floor, log10
 
 from organs.registry.errors import BadInput
 
@@ -49,6 +50,22 @@ def theta_text(theta: float | None) -> str:
 def share_text(value: float | None) -> str:
     """Return a number from 0 to 1 with three digits, or a dash if there is none."""
     return NO_VALUE if value is None else f"{value:.3f}"
+
+
+DIFFERENCE_MIN = 0.0001
+"""The smallest difference of weights that is a number: fingerprints do not resolve less."""
+
+
+def difference_text(likeness: float | None) -> str:
+    """Return 1 - likeness with two digits, such as `0.0081`, because most related models have a likeness of 0.99."""
+    if likeness is None:
+        return NO_VALUE
+    difference = 1.0 - likeness
+    if difference <= 0.0:
+        return "0"
+    if difference < DIFFERENCE_MIN:
+        return f"< {DIFFERENCE_MIN}"
+    return f"{difference:.{max(2, 1 - floor(log10(difference)))}f}"
 
 
 MULTIPLE_FROM = 10.0

@@ -8,6 +8,7 @@ from flask import Flask, g, request
 from limits.storage import Storage
 from werkzeug.middleware.proxy_fix import ProxyFix
 
+from organs.registry.amounts import difference_text
 from organs.registry.errors import OrganError
 from organs.registry.local import LocalRegistry
 from organs.web.answer_cache import (
@@ -23,6 +24,7 @@ from organs.web.auth import (
     identity,
     recognise,
 )
+from organs.web.change_scale import change_tone
 from organs.web.downloads import artifacts, downloads
 from organs.web.error_pages import answer_errors
 from organs.web.file_responses import count_downloads
@@ -117,6 +119,7 @@ def create_app(registry: LocalRegistry, settings: WebSettings | None = None, cou
     app.extensions[REGISTRY_KEY] = registry
     app.extensions[SETTINGS_KEY] = settings
     app.jinja_env.filters.update(FILTERS, documentation=documentation_address, tag_query=tag_query)
+    app.jinja_env.filters.update(change_tone=change_tone, difference=difference_text)
     app.jinja_env.globals.update(NAVIGATION=NAVIGATION, twin_address=twin_address)
     app.jinja_env.globals.update(form_token=form_token, may_write=may_write, identity=identity, page_head=page_head)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True

@@ -1,13 +1,15 @@
-"""Two models side by side: their likeness by type, block and organ, and their other differences."""
+"""Two models side by side: the change of the weights by type, block and organ, and their other differences."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from flask import request, url_for
 from sqlalchemy.orm import Session
 
-from organs.registry.anatomy import Slot
+from organs.registry.amounts import difference_text
+from organs.registry.anatomy import OrganType, Slot, is_after_blocks, reading_order
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.entities.comparison import ComparedOrgan, Comparison, OrganChange
@@ -16,8 +18,8 @@ from organs.registry.entities.report import Cell
 from organs.registry.errors import BadName, BadQuery, NotFound
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, compare_registered, organ_changes
+from organs.web.change_scale import STEPS, change_share, change_tone
 from organs.web.error_pages import status_of
-from organs.web.pages.anatomy import anatomy
 from organs.web.pages.lineage import offered_names
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages
 from organs.web.responses import plain_page, reading, settings, wants_csv, with_parameters
@@ -34,6 +36,12 @@ EXPERTS_SHOWN = 12
 """Experts of one stack that the page lists."""
 NAMES_SHOWN = 100
 BLOCKS_SHOWN = 200
+CELLS_MAX = 10_000
+"""The most cells of the grid. The limit is for hostile files, with a slot for each tensor."""
+ENDS_SHOWN = 100
+DENSE_SLOTS = 14
+"""With more columns, cells are small and show their number only under the pointer."""
+_COLUMNS_OF_TYPES = (OrganType.SKELETON.value, OrganType.NORM.value, OrganType.ORGAN.value)
 
 
 @paged(pages, "/compare", csv=True, api="compare")
@@ -80,7 +88,9 @@ def _details(result: Comparison, organs: Sequence[PlacedOrgan], changes: dict[Sl
     lists = ("only_first", "only_second", "shapes_differ")
     return {
         "swapped": with_parameters(url_for("pages.compare"), swapped),
-        "grid": anatomy(organs, "alike", changes) if result.is_comparable and organs else None,
+        "grid": change_grid(organs, changes) if result.is_comparable and organs else None,
+        "steps": STEPS,
+        "change_share": change_share,
         "changed_shown": result.unequal[:CHANGED_SHOWN],
         "changed_count": len(result.unequal),
         "stacks_shown": result.stacks[:STACKS_SHOWN],
@@ -89,3 +99,62 @@ def _details(result: Comparison, organs: Sequence[PlacedOrgan], changes: dict[Sl
         "cut": {name: getattr(result, name)[:NAMES_SHOWN] for name in lists},
         "csv": with_parameters(url_for("pages.compare_csv"), {"first": result.first, "second": result.second}),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeCell:
+    """An organ of the second model in the grid, with its change against the first model."""
+
+    name: str
+    digest: str
+    text: str
+    tone: str
+    is_vector: bool
+
+    @property
+    def label(self) -> str:
+        """The cell in words."""
+        return f"{self.name}: {'identical' if self.text == SAME else f'change {self.text}'}"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeGrid:
+    """The organs of a model, blocks as rows and slots as columns; `ends` are the organs outside the blocks."""
+
+    slots: list[str]
+    rows: list[tuple[str, list[ChangeCell | None]]]
+    ends: list[ChangeCell]
+    is_dense: bool
+    left_out: int
+
+
+SAME = "="
+
+
+def change_grid(organs: Sequence[PlacedOrgan], changes: Mapping[Slot, OrganChange]) -> ChangeGrid:
+    """Return the grid of `organs` with the change at each place."""
+    types = {organ.slot: organ.type for organ in organs if organ.block is not None}
+    slots = sorted(types, key=lambda slot: (_type_order(types[slot]), reading_order(slot), slot))
+    cells = {(organ.tower, organ.block, organ.slot): _change_cell(organ, changes) for organ in organs}
+    blocks = sorted({(organ.tower, organ.block or 0) for organ in organs if organ.block is not None})
+    shown = blocks[: max(1, CELLS_MAX // max(1, len(slots)))] if len(slots) <= CELLS_MAX else []
+    rows = [
+        (str(block) if tower == "text" else f"{tower} {block}", [cells.get((tower, block, slot)) for slot in slots])
+        for tower, block in shown
+    ]
+    outside = sorted((organ for organ in organs if organ.block is None), key=lambda organ: is_after_blocks(organ.slot))
+    ends = [cells[organ.tower, None, organ.slot] for organ in outside]
+    return ChangeGrid(slots, rows, ends[:ENDS_SHOWN], len(slots) > DENSE_SLOTS, len(blocks) - len(shown))
+
+
+def _type_order(kind: str) -> int:
+    return _COLUMNS_OF_TYPES.index(kind) if kind in _COLUMNS_OF_TYPES else len(_COLUMNS_OF_TYPES)
+
+
+def _change_cell(organ: PlacedOrgan, changes: Mapping[Slot, OrganChange]) -> ChangeCell:
+    change = changes.get((organ.tower, organ.block, organ.slot))
+    is_vector = len(organ.shape) < 2
+    if change is not None and change.identical:
+        return ChangeCell(organ.name, organ.digest, SAME, "c0", is_vector)
+    likeness = None if change is None else change.likeness
+    return ChangeCell(organ.name, organ.digest, difference_text(likeness), change_tone(likeness), is_vector)

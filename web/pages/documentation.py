@@ -18,20 +18,49 @@ from markupsafe import Markup
 from organs.web.pages.routes import Context, Page, paged, pages
 from organs.web.responses import conditional, outside_link, with_parameters
 
-GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Begin": ("guide", "catalog", "search", "numbers", "words"),
-    "Combine": ("chimeras", "recipes", "prediction", "gains", "relatives", "experts", "reports"),
-    "Share": ("contributing-organs", "pushing", "publishing", "remote", "downloads", "uploads"),
-    "Run a registry": ("deployment", "administration", "shards", "directories"),
-    "Write programs": ("api", "python", "errors", "original-tools"),
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "Begin": {
+        "guide": "Every command and setting, by task.",
+        "catalog": "What each page of the catalog shows.",
+        "search": "The query language of organs and models.",
+        "numbers": "What θ, the signals, ranks and likeness say, and what they do not.",
+        "words": "The words of this project, with the usual terms.",
+    },
+    "Combine": {
+        "chimeras": "Make a chimera, run it, and read its verdict.",
+        "recipes": "The file that describes a chimera.",
+        "prediction": "How good the estimate before a run is.",
+        "gains": "Which donors made a base better, on which texts.",
+        "relatives": "How the registry finds models that share weights.",
+        "experts": "Find, compare and graft single experts.",
+        "reports": "Rankings, organ types, and other tables about all models.",
+    },
+    "Share": {
+        "contributing-organs": "Publish what you trained, with an account.",
+        "pushing": "Send only the organs that a registry does not have.",
+        "publishing": "From an upload to a published model.",
+        "remote": "Use a registry on another machine.",
+        "downloads": "Download models, organs and chimeras.",
+        "uploads": "The protocol of uploads over HTTP.",
+    },
+    "Run a registry": {
+        "deployment": "Run a registry for others: TLS, review, backups, upgrades.",
+        "administration": "Accounts, review, limits, and what to do after damage.",
+        "shards": "Store large models one shard at a time.",
+        "directories": "The folder that has a file for each organ.",
+    },
+    "Write programs": {
+        "api": "The API over HTTP, with examples.",
+        "python": "Use a registry from Python.",
+        "errors": "Every error code, its status and its exit code.",
+        "original-tools": "For users of the original scripts.",
+    },
 }
-"""The pages in the order of the list, by group."""
+"""The pages in the order of the list, by group, each with one sentence."""
 DESIGN = "design"
 FOLDERS = ("", DESIGN)
 """The folders whose files are shown."""
-SUMMARY_MAX = 160
 _PUNCTUATION = re.compile(r"[^\w\- ]")
-_SENTENCE = re.compile(r".+?[.:](?=\s|$)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +77,6 @@ class Document:
 
     name: str
     title: str
-    summary: str
     text: str
     html: str
     headings: tuple[Heading, ...]
@@ -59,25 +87,28 @@ class Document:
 def documentation() -> Page:
     """List the pages of the documentation."""
     documents = all_documents()
-    groups = {title: [documents[name] for name in names] for title, names in GROUPS.items()}
+    groups = {
+        title: [(documents[name], summary) for name, summary in summaries.items()]
+        for title, summaries in GROUPS.items()
+    }
     notes = [document for name, document in sorted(documents.items()) if name.startswith(f"{DESIGN}/")]
     values = {"documents": sorted(documents)}
     return Page("documents.html", values, extra=lambda: {"groups": groups, "notes": notes})
 
 
-@paged(pages, "/docs/<path:name>")
-def document(name: str) -> Page:
+@paged(pages, "/docs/<path:page>")
+def document(page: str) -> Page:
     """Show one page of the documentation."""
-    found = all_documents().get(name.removesuffix(".md"))
+    found = all_documents().get(page.removesuffix(".md"))
     if found is None:
         abort(404)
     return Page("document.html", {"name": found.name, "text": found.text}, extra=lambda: _context(found))
 
 
-@pages.get("/docs/images/<name>")
-def documentation_image(name: str) -> Response:
+@pages.get("/docs/images/<picture>")
+def documentation_image(picture: str) -> Response:
     """Return a picture of the documentation."""
-    content = _images().get(name)
+    content = _images().get(picture)
     if content is None:
         abort(404)
     return conditional(current_app.response_class(content, mimetype="image/png"))
@@ -85,7 +116,7 @@ def documentation_image(name: str) -> Response:
 
 def documentation_address(name: str, fragment: str = "") -> str:
     """Return the address of the page `name`, and of the heading with this fragment."""
-    return with_parameters(url_for("pages.document", name=name), {}) + (f"#{fragment}" if fragment else "")
+    return with_parameters(url_for("pages.document", page=name), {}) + (f"#{fragment}" if fragment else "")
 
 
 def _context(found: Document) -> Context:
@@ -135,7 +166,6 @@ def _document(name: str, text: str, names: Any) -> Document:
     return Document(
         name=name,
         title=title or name,
-        summary=_summary(body),
         text=text,
         html=_READER.renderer.render(_without_html(body), _READER.options, {}),
         headings=tuple(headings),
@@ -157,15 +187,6 @@ def _title(tokens: Sequence[Token]) -> tuple[str, list[Token]]:
 
 def _plain(token: Token) -> str:
     return "".join(part.content for part in token.children or () if part.type in ("text", "code_inline"))
-
-
-def _summary(body: Sequence[Token]) -> str:
-    """Return the first sentence of the first paragraph."""
-    inside = (body[place + 1] for place, token in enumerate(body) if token.type == "paragraph_open")
-    text = " ".join(" ".join(_plain(token) or "" for token in [next(inside, Token("", "", 0))]).split())
-    match = _SENTENCE.match(text)
-    sentence = match[0].rstrip(":") if match else text
-    return sentence if len(sentence) <= SUMMARY_MAX else sentence[: SUMMARY_MAX - 1] + "…"
 
 
 def _without_html(tokens: Sequence[Token]) -> list[Token]:
