@@ -789,10 +789,7 @@ def _print_changed(result: Comparison) -> None:
     if not result.unequal:
         return
     click.echo()
-    print_sentence(
-        "Changed most: the matrices with the largest change. That of a single organ is uncertain, by 0.07 near 1 and by "
-        "much less near 0."
-    )
+    print_sentence("Changed most: the change of a single organ is uncertain, by 0.07 near 1 and by much less near 0.")
     rows = [
         (
             *(organ.name, organ.type, difference_text(organ.likeness)),

@@ -48,7 +48,7 @@ def test_two_models_are_shown_side_by_side_with_a_sentence_for_every_table(kin: 
     for beginning in ("By type: the mean θ of local/base@1 and of local/tuned@1", "By block: ", "Changed most: "):
         assert any(line.startswith(beginning) for line in lines), beginning
     header = next(line for line in lines if line.startswith("type"))
-    assert header.split() == ["type", "θ", "first", "θ", "second", "difference", "likeness", "compared"]
+    assert header.split() == ["type", "θ", "first", "θ", "second", "difference", "change", "compared"]
 
 
 def test_the_json_has_all_results(kin: OrganCommand) -> None:

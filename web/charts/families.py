@@ -292,7 +292,6 @@ class Stroke:
     word: str
     chip: str
     tone: str
-    title: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +323,7 @@ def draw(tree: Tree) -> Drawing:
     donors = []
     for link in tree.others:
         counts[link.child] += 1
-        donors.append(_donor(link, boxes, counts[link.child], colours[link.parent], tree))
+        donors.append(_donor(link, boxes, counts[link.child], colours[link.parent]))
     bulge = BULGE_MAX if any(boxes[link.parent].x >= boxes[link.child].x for link in tree.others) else 0
     return Drawing(
         width=max(box.right for box in boxes.values()) + MARGIN + bulge,
@@ -385,13 +384,13 @@ def _branch(link: Link, boxes: Mapping[int, Box]) -> Stroke:
     look = "like" if link.evidence == MEASURED else "descent"
     word = "" if link.evidence == MEASURED else link.relation
     chip = "" if link.likeness is None else difference_text(link.likeness)
-    return Stroke(path, look, child.x, child.middle, word, chip, change_tone(link.likeness), link.words)
+    return Stroke(path, look, child.x, child.middle, word, chip, change_tone(link.likeness))
 
 
 BULGE_MAX = 64
 
 
-def _donor(link: Link, boxes: Mapping[int, Box], number: int, colour: int, tree: Tree) -> Stroke:
+def _donor(link: Link, boxes: Mapping[int, Box], number: int, colour: int) -> Stroke:
     """Return the thin line from a donor, or from another parent, to a child. `number` counts those of the child."""
     donor, child = boxes[link.parent], boxes[link.child]
     offset = 10 * ((number + 1) // 2) * (1 if number % 2 else -1)
@@ -406,5 +405,4 @@ def _donor(link: Link, boxes: Mapping[int, Box], number: int, colour: int, tree:
         path = f"M{start} {donor.middle}C{depth} {donor.middle} {depth} {end} {x} {end}"
     is_measured = link.evidence == MEASURED
     look = "like" if is_measured else f"donor n{colour % DONOR_COLOURS + 1}"
-    names = f"{tree.nodes[link.parent].name} to {tree.nodes[link.child].name}: {link.words}"
-    return Stroke(path, look, x, end, "", "", "", names)
+    return Stroke(path, look, x, end, "", "", "")
