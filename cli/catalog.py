@@ -35,7 +35,7 @@ from organs.cli.console import (
     waiting,
 )
 from organs.cli.details import ShownParts, print_model, print_organ
-from organs.registry.amounts import count_text, share_text, size_text, theta_text
+from organs.registry.amounts import change_share_text, count_text, share_text, size_text, theta_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.catalog.search import GAIN, LIKENESS, MODELS, ORGANS, Query, parse_query
@@ -600,7 +600,7 @@ def _print_types(result: Comparison) -> None:
 
 def _likeness_and_change(likeness: float | None) -> tuple[str, str]:
     """Return the likeness, and the change from the first model to the second: 0 for the same weights."""
-    return share_text(likeness), share_text(None if likeness is None else max(0.0, 1.0 - likeness))
+    return share_text(likeness), change_share_text(likeness)
 
 
 def _print_blocks(result: Comparison) -> None:

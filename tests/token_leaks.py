@@ -21,7 +21,7 @@ from werkzeug.datastructures import Headers
 TOKEN = re.compile(rb"org[ps]_[0-9A-Za-z]{49,}")
 KEPT_BYTES = 4096
 """The number of earlier bytes to keep: a token may be split between two pieces of an answer."""
-SHOWN_ONCE = frozenset({"/api/v1/account/tokens", "/account/tokens", "/account/page-token"})
+SHOWN_ONCE = frozenset({"/api/v1/account/tokens", "/account/tokens", "/account/page-token", "/admin/contributors/new"})
 """A request to this address makes a token, and only its answer may have it."""
 WATCHED_LOGGERS = ("gunicorn", "organs", "urllib3")
 """All records of these loggers, and the emitted records of others. urllib3 logs addresses of requests."""

@@ -30,6 +30,8 @@ from organs.web.hub import hub
 from organs.web.metrics import count_requests, health, metrics
 from organs.web.ollama import ollama
 from organs.web.pages import pages
+from organs.web.pages.documentation import documentation_address
+from organs.web.pages.facets import tag_query
 from organs.web.pages.routes import form_token
 from organs.web.permissions import may_write
 from organs.web.rate_limits import (
@@ -97,9 +99,9 @@ def _find_user() -> Identity:
 
 
 NAVIGATION = (
-    *(("pages.organs", "Organs"), ("pages.models", "Models"), ("pages.compare", "Compare")),
-    *(("pages.compose", "Compose"), ("pages.lineage", "Lineage"), ("pages.reports", "Reports")),
-    ("pages.reference", "API"),
+    *(("pages.models", "Models"), ("pages.organs", "Organs"), ("pages.chimeras", "Chimeras")),
+    *(("pages.compose", "Compose"), ("pages.compare", "Compare"), ("pages.lineage", "Lineage")),
+    *(("pages.reports", "Reports"), ("pages.documentation", "Docs")),
 )
 """Endpoint and label of the links at the top of every page."""
 
@@ -115,7 +117,7 @@ def create_app(registry: LocalRegistry, settings: WebSettings | None = None, cou
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=settings.proxies, x_proto=settings.proxies)  # type: ignore[method-assign]
     app.extensions[REGISTRY_KEY] = registry
     app.extensions[SETTINGS_KEY] = settings
-    app.jinja_env.filters.update(FILTERS)
+    app.jinja_env.filters.update(FILTERS, documentation=documentation_address, tag_query=tag_query)
     app.jinja_env.globals.update(NAVIGATION=NAVIGATION, twin_address=twin_address)
     app.jinja_env.globals.update(form_token=form_token, may_write=may_write, identity=identity, page_head=page_head)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True

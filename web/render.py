@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup, escape
 
-from organs.registry.amounts import count_text, share_text, size_text, theta_text
+from organs.registry.amounts import change_share_text, count_text, share_text, size_text, theta_text
 from organs.registry.anatomy import OrganType
 from organs.registry.entities.organ import Organ, PlacedOrgan
 from organs.registry.entities.published import DESCRIPTION_MAX
@@ -240,12 +240,16 @@ def _clamp(share: float) -> float:
     return max(0.0, min(share, 1.0))
 
 
-def change_class(change: float | None) -> str:
-    """Return the CSS class of a change from 0 (the same) to 1 (unrelated): `c0` to `c15`; `tn` for None."""
-    if change is None:
+def change_share(likeness: float) -> float:
+    """Return the place of 1 - likeness on the logarithmic scale: 0 for 0.01% and less, 1 for unrelated weights."""
+    return _clamp((math.log10(max(1.0 - likeness, 1e-9)) + CHANGE_DECADES) / CHANGE_DECADES)
+
+
+def change_tone(likeness: float | None) -> str:
+    """Return the CSS class of the change of weights with this likeness: `c0` (the same) to `c15`; `tn` for None."""
+    if likeness is None:
         return "tn"
-    decades = math.log10(max(change, 1e-9)) + CHANGE_DECADES
-    return f"c{min(int(_clamp(decades / CHANGE_DECADES) * SHARE_STEPS), SHARE_STEPS - 1)}"
+    return f"c{min(int(change_share(likeness) * SHARE_STEPS), SHARE_STEPS - 1)}"
 
 
 def spectral_class(signal: float | None) -> str:
@@ -364,6 +368,9 @@ def state_name(state: str) -> str:
 
 FILTERS: Mapping[str, Callable[..., Any]] = {
     "caution": caution_of,
+    "change": change_share_text,
+    "change_share": change_share,
+    "change_tone": change_tone,
     "count": count_text,
     "degrees": theta_text,
     "foldable": foldable,

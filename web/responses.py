@@ -11,7 +11,6 @@ from urllib.parse import quote, urlencode, urlsplit
 from flask import Response, current_app, request, url_for
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.search import Query, short_text
 from organs.registry.entities.base import encode
 from organs.registry.local import LocalRegistry
 from organs.web.settings import WebSettings
@@ -31,11 +30,6 @@ def model_address(name: str, endpoint: str = "pages.model", **more: Any) -> str:
         return f"{request.script_root}/models/{quote(name, safe='/@')}"
     namespace, _, rest = name.partition("/")
     return url_for(endpoint, namespace=namespace, name=rest, **more)
-
-
-def query_address(endpoint: str, query: Query, **more: str) -> str:
-    """Return the address of the results of `query` at `endpoint`."""
-    return with_parameters(url_for(endpoint), {"q": short_text(query)}, **more)
 
 
 def with_parameters(path: str, parameters: dict[str, str], **more: str) -> str:

@@ -204,6 +204,8 @@ class Vocabulary:
     default_sort: str
     has_likeness: bool
     """Whether `like:` and `unique:` are allowed."""
+    start: str = ""
+    """The query that a list for people begins with. It is visible and can be changed; an empty query finds all."""
 
     def default_sort_of(self, query: Query) -> str:
         """Return the order of `query` without a sort: by falling likeness if it has a base."""
@@ -230,11 +232,18 @@ PARTIAL = "partial"
 CHIMERA = "chimera"
 """The kind shown for a model that was composed in this registry."""
 
+TAG, QUANT, MADE_FROM = "tag", "quant", "base"
+"""Fields of models: tags, the quantisation in the name, and the parent."""
+
 ALIASES = {
     "architecture": "arch",
     "contributor": "by",
     "licence": "license",
     "parameters": "params",
+    "parent": MADE_FROM,
+    "quantisation": QUANT,
+    "quantization": QUANT,
+    "tags": TAG,
     **{
         alias: measure.field
         for measure in MEASURES.values()
@@ -345,6 +354,7 @@ ORGANS = Vocabulary(
     | {"size": "bytes", LIKENESS: "likeness to the model of fits: or kin:", GAIN: "measured gain"},
     default_sort="-theta",
     has_likeness=True,
+    start="type:organ sort:-spectral",
 )
 
 MODELS = Vocabulary(
@@ -360,6 +370,14 @@ MODELS = Vocabulary(
         _ARCH,
         _LICENSE,
         _BY,
+        Field(TAG, Kind.NAME, "a tag of the model: medical; tag:none if it has none"),
+        Field(QUANT, Kind.NAME, "the quantisation in the model's name: Q4_K_M, Q4_*; quant:none without one"),
+        Field(
+            MADE_FROM,
+            Kind.NAME,
+            "models made from this model, as their files declare or this registry recorded: acme/base, acme/*; "
+            "base:none if no parent is registered",
+        ),
         Field("theta", Kind.NUMBER, "mean θ over the tensors, in degrees", example="theta>=45 or theta:35-60"),
         Field("signal", Kind.NUMBER, "mean of sin θ over the tensors", example="signal>=0.6 or signal:0.5-0.7"),
         Field("params", Kind.SIZE, "the number of parameters: params>=1M"),

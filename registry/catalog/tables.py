@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy import text as sql
 from sqlalchemy.engine import Dialect
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, validates
 from sqlalchemy.types import TypeEngine
 
 from organs.registry.catalog.vocabulary import (
@@ -54,6 +54,7 @@ from organs.registry.catalog.vocabulary import (
     WORD_MAX,
 )
 from organs.registry.measures import RANKED_MEASURES
+from organs.registry.names import split_quantisation
 
 
 def now() -> datetime:
@@ -294,6 +295,7 @@ class Model(Base):
         Index("ix_models_state_mean_theta", "state", "mean_theta"),
         Index("ix_models_state_downloads", "state", "downloads"),
         Index("ix_models_state_grafts", "state", "grafts"),
+        Index("ix_models_namespace_stem", "namespace", "stem"),
         at_most("state_reason", TEXT_MAX),
     )
 
@@ -337,6 +339,15 @@ class Model(Base):
     """The number of tensors with NaN or infinite values; null until all tensors were counted."""
     shards: Mapped[int | None] = mapped_column(Big)
     """The number of shards of an incomplete split model; null for all other models."""
+    stem: Mapped[str] = mapped_column(text(96), at_most("stem", 96), server_default=sql("''"))
+    """The name without its quantisation. The models of a namespace with one stem are quantisations of one model."""
+    quantisation: Mapped[str | None] = mapped_column(text(96), at_most("quantisation", 96))
+    """The quantisation at the end of the name, in upper case; null if the name has none."""
+
+    @validates("name")
+    def _split_name(self, _key: str, name: str) -> str:
+        self.stem, self.quantisation = split_quantisation(name)
+        return name
 
     @property
     def full_name(self) -> str:
@@ -570,6 +581,16 @@ class ModelWord(Base):
     __table_args__ = (at_most("word", WORD_MAX), Index("ix_model_words_model_id", "model_id"))
 
     word: Mapped[str] = mapped_column(text(WORD_MAX), primary_key=True)
+    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), primary_key=True)
+
+
+class ModelTag(Base):
+    """A folded tag of a model, for `tag:` in queries. Without case, an exact name is found by the primary key."""
+
+    __tablename__ = "model_tags"
+    __table_args__ = (at_most("tag", 96), Index("ix_model_tags_model_id", "model_id"))
+
+    tag: Mapped[str] = mapped_column(text(96), primary_key=True)
     model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), primary_key=True)
 
 

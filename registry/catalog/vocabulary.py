@@ -147,3 +147,12 @@ def unique_words(texts: Iterable[str | None]) -> list[str]:
     for text in texts:
         words.update(dict.fromkeys(folded_words(text or "")))
     return list(words)[:WORDS_MAX]
+
+
+TAG_WIDTH = 96
+"""The most characters of a tag in the index. Longer tags are cut."""
+
+
+def folded_tag(text: str) -> str:
+    """Return the tag `text` as the index has it: without case, and without space at its ends."""
+    return shown_text(text.strip().casefold())[:TAG_WIDTH].strip()

@@ -12,6 +12,7 @@ import msgspec
 from sqlalchemy.orm import Session
 
 from organs.registry.amounts import count_text, size_text, theta_text
+from organs.registry.anatomy import place_of
 from organs.registry.catalog.queries import chimeras as chimera_rows
 from organs.registry.catalog.queries import gains as gain_rows
 from organs.registry.catalog.queries.chimeras import WithdrawnAncestor, chimera_of, recorded_children, recorded_parents
@@ -38,7 +39,7 @@ from organs.registry.compose.metadata import LICENSE_KEY
 from organs.registry.compose.plan import acts_in_order, summarize_changes
 from organs.registry.compose.recipe import recipe_from_json, with_versions
 from organs.registry.compose.recipe_io import recipe_file, recipe_python, recipe_yaml
-from organs.registry.entities.base import Digest, Entity, Text
+from organs.registry.entities.base import ITEMS_MAX, Digest, Entity, Text
 from organs.registry.entities.chimera import (
     Chimera,
     ChimeraFile,
@@ -46,6 +47,7 @@ from organs.registry.entities.chimera import (
     ChimeraSummary,
     ComputedOrgan,
     DerivedModel,
+    GraftedPart,
 )
 from organs.registry.entities.finding import WITHDRAWN_CODES, Finding, Severity, in_order, stored_findings
 from organs.registry.entities.gain import Leaderboard
@@ -64,13 +66,22 @@ from organs.registry.entities.verdict import Verdict, VerdictReport
 from organs.registry.relatives.lineage import origin_findings
 
 
-def chimera_page(session: Session, limit: int, after: str | None = None) -> ChimeraPage:
-    """Return the next `limit` visible chimeras after `after`, newest first. Raises BadQuery."""
-    page = chimera_rows.newest_chimeras(session, limit, after)
-    verdicts = chimera_rows.strongest_verdicts(session, [model.id for model, _ in page.items])
-    withdrawn = chimera_rows.withdrawn_ancestors(session, [model.id for model, _ in page.items])
+def chimera_page(
+    session: Session, limit: int, after: str | None = None, *, order: str = chimera_rows.NEWEST
+) -> ChimeraPage:
+    """Return the next `limit` visible chimeras after `after`, by one of `chimera_rows.ORDERS`. Raises BadQuery."""
+    page = chimera_rows.chimeras_in_order(session, order, limit, after)
+    ids = [model.id for model, _ in page.items]
+    verdicts = chimera_rows.strongest_verdicts(session, ids)
+    withdrawn = chimera_rows.withdrawn_ancestors(session, ids)
+    gains, blocks = chimera_rows.gains_of_chimeras(session, ids), chimera_rows.blocks_of_models(session, ids)
     items = [
-        _summary(model, chimera, verdicts.get(model.id), withdrawn.get(model.id, ())) for model, chimera in page.items
+        msgspec.structs.replace(
+            _summary(model, chimera, verdicts.get(model.id), withdrawn.get(model.id, ())),
+            gains=tuple(map(gain_rows.gain_entity, gains.get(model.id, ()))),
+            blocks=blocks.get(model.id, 0),
+        )
+        for model, chimera in page.items
     ]
     return ChimeraPage(items=tuple(items), next=page.next)
 
@@ -176,12 +187,14 @@ def _prediction(row: ChimeraRow) -> Prediction:
 def _summary(
     model: Model, row: ChimeraRow, verdict: VerdictRow | None, withdrawn: Sequence[WithdrawnAncestor]
 ) -> ChimeraSummary:
-    prediction = _prediction(row)
+    prediction, origins = _prediction(row), _origins(row)
     return ChimeraSummary(
         name=model.full_name,
         title=model.title,
         lock_id=Digest(row.lock_id),
-        parents=_origins(row).parents,
+        parents=origins.parents,
+        blocks=0,
+        parts=_grafted_parts(origins),
         withdrawn_parents=tuple(item.model.full_name for item in withdrawn if item.child_id == model.id),
         withdrawn_ancestors=tuple(item.model.full_name for item in withdrawn if item.child_id != model.id),
         usable=prediction.usable,
@@ -190,6 +203,23 @@ def _summary(
         size_bytes=model.size_bytes,
         mean_theta=model.mean_theta,
         created_at=model.created_at,
+    )
+
+
+def _grafted_parts(origins: _Origins) -> tuple[GraftedPart, ...]:
+    """Return the parts that differ from the base, by model and type."""
+    blocks: dict[tuple[int, str], set[int | None]] = {}
+    for name, (number, *_) in origins.parts.items():
+        place = place_of(name)
+        for parent in {int(number), *(parent for parent, _ in origins.experts.get(name, ()))}:
+            blocks.setdefault((parent, place.type.value), set()).add(place.block)
+    return tuple(
+        GraftedPart(
+            model=origins.parents[parent],
+            type=kind,
+            blocks=tuple(sorted(numbers, key=lambda number: (number is None, number or 0)))[:ITEMS_MAX],
+        )
+        for (parent, kind), numbers in sorted(blocks.items())
     )
 
 

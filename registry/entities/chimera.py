@@ -23,6 +23,7 @@ from organs.registry.entities.base import (
     Word,
 )
 from organs.registry.entities.finding import Findings
+from organs.registry.entities.gain import Gain
 from organs.registry.entities.organ import MadeOrgan
 from organs.registry.entities.plan import (
     Block,
@@ -34,6 +35,17 @@ from organs.registry.entities.plan import (
     RecipeFile,
 )
 from organs.registry.entities.verdict import Verdict
+
+
+class GraftedPart(Entity, frozen=True, kw_only=True):
+    """The blocks in which a chimera has organs of one type from one model."""
+
+    model: Annotated[Text, Meta(description="The model that gave them, or the base if its organs were changed.")]
+    type: Word
+    blocks: Annotated[
+        tuple[Block | None, ...],
+        Meta(max_length=ITEMS_MAX, description="In rising order; null for organs outside the blocks."),
+    ]
 
 
 class ChimeraSummary(Entity, frozen=True, kw_only=True):
@@ -51,13 +63,21 @@ class ChimeraSummary(Entity, frozen=True, kw_only=True):
     usable: Annotated[bool, Meta(description="Whether it is predicted to be usable.")] | None
     score: Annotated[float, Meta(description="The score of the prediction: 1 or more means usable.")] | None
     verdict: Annotated[Word, Meta(description="The strongest verdict; null before the first run.")] | None
+    gains: Annotated[
+        tuple[Gain, ...], Meta(max_length=ITEMS_MAX, description="What it gained on each text, the largest gain first.")
+    ] = ()
+    blocks: Annotated[Count, Meta(description="The number of its blocks.")]
+    parts: Annotated[
+        tuple[GraftedPart, ...],
+        Meta(max_length=ITEMS_MAX, description="The parts that differ from the base's, without unchanged ones."),
+    ] = ()
     size_bytes: Bytes
     mean_theta: Theta | None
     created_at: Time
 
 
 class ChimeraPage(Page[ChimeraSummary], frozen=True, kw_only=True):
-    """A page of chimeras, newest first."""
+    """A page of chimeras."""
 
 
 class ComputedOrgan(MadeOrgan, frozen=True, kw_only=True):

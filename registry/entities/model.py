@@ -198,6 +198,28 @@ class ModelPage(Page[ModelSummary], frozen=True, kw_only=True):
         return notebook.document(notebook.table(_COLUMNS, rows, _NUMBERS), *self.below())
 
 
+class Quantisation(Entity, frozen=True, kw_only=True):
+    """Another quantisation or version of a model, in a folded list."""
+
+    label: Annotated[Text, Meta(description="What tells it from the others: `Q4_K_M`, `version 2`.")]
+    model: ModelSummary
+
+
+class FoldedModel(Entity, frozen=True, kw_only=True):
+    """A model as an item of a list, with the other models of its namespace that differ only in their quantisation."""
+
+    title: Annotated[Text, Meta(description="The name without the quantisation.")]
+    label: Annotated[Text, Meta(description="The quantisation of the listed model.")]
+    model: ModelSummary
+    tags: Annotated[Texts, Meta(description="The first tags of the listed model.")]
+    others: Annotated[tuple[Quantisation, ...], Meta(max_length=ITEMS_MAX, description="The smallest first.")]
+    left_out: Annotated[Count, Meta(description="Others that are not listed.")]
+
+
+class FoldedModelPage(Page[FoldedModel], frozen=True, kw_only=True):
+    """One page of models with their quantisations folded."""
+
+
 def _row(model: ModelSummary) -> tuple[notebook.Cell, ...]:
     return (
         *(model.name, model.title and model.title[:TITLE_SHOWN], model.architecture, model.license),

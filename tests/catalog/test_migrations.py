@@ -27,7 +27,7 @@ from organs.registry.catalog.queries.reports import (
     running_totals,
 )
 from organs.registry.catalog.register.accounts import create_child_token, revoke_by_token
-from organs.registry.catalog.tables import Base, Contributor, Model, now
+from organs.registry.catalog.tables import Base, Contributor, Model, ModelTag, now
 from organs.registry.errors import CatalogError, NotAllowed, SchemaTooNew
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import new_token, parse_token
@@ -123,13 +123,26 @@ def go_back(session: Session, revision: int) -> None:
     """Undo the migration to `revision` and all later ones; no migration does this."""
     assert revision == 4
     tables = ("page_tokens", "web_sessions", "tokens", "upload_pieces", "uploads", "submissions", "daily_downloads")
-    tables += ("gain_organs", "gains", "experts", "blob_parts", "runtime_texts", "former_names", "known_files")
+    tables += (
+        "gain_organs",
+        "gains",
+        "experts",
+        "blob_parts",
+        "runtime_texts",
+        "former_names",
+        "known_files",
+        "model_tags",
+    )
     columns = {"contributors": ("state", "quota_bytes")}
     columns["models"] = ("state_reason", "changed_at", "downloads", "grafts", "nonfinite_tensors", "shards")
+    columns["models"] += ("stem", "quantisation")
     columns["organs"], columns["jobs"] = ("nonfinite",), ("problem",)
     columns["verdicts"] = ("strength",)
     columns |= dict.fromkeys(("measurements", "placements"), ("effective_rank",))
-    for name in ("models_state_downloads", "models_state_grafts", "placements_organ", "placements_effective_rank"):
+    for name in (
+        *("models_state_downloads", "models_state_grafts", "models_namespace_stem"),
+        *("placements_organ", "placements_effective_rank"),
+    ):
         session.execute(text(f"DROP INDEX ix_{name}"))
     session.execute(text("CREATE INDEX ix_placements_organ_id ON placements (organ_id)"))
     for table in tables:
@@ -140,22 +153,26 @@ def go_back(session: Session, revision: int) -> None:
     session.execute(text(f"UPDATE alembic_version SET version_num = '{revision - 1:04d}'"))
 
 
-def test_migration_counts_grafts_and_activates_contributors(tmp_path: Path) -> None:
+def test_migration_counts_grafts_activates_contributors_and_indexes_tags_and_quantisations(tmp_path: Path) -> None:
     with LocalRegistry.open(tmp_path / "home") as registry:
-        for name, tensors in (("base", related_tensors()), ("donor", related_tensors(correlation=0.99))):
+        for name, tensors in (("base", related_tensors()), ("donor-Q8_0", related_tensors(correlation=0.99))):
             ingest_bytes(registry, tmp_path, name, model_file(name, tensors))
-        composition = registry.compose("local/base").graft("local/donor", type="organ")
+        composition = registry.compose("local/base").graft("local/donor-Q8_0", type="organ")
         warned = {finding.code for finding in composition.plan().findings if finding.severity == "warn"}
         composition.accept(*warned).plan().register()
         with registry.catalog.reading() as session:
             counted = dict(session.execute(select(Model.name, Model.grafts)).all())
         with registry.catalog.writing() as session:
+            session.execute(text("""UPDATE models SET tags = '["medical", "code"]' WHERE name = 'base'"""))
             go_back(session, 4)
     with LocalRegistry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
         grafts = dict(session.execute(select(Model.name, Model.grafts)).all())
         assert session.scalars(select(Contributor.state)).all() == ["active"]
+        names = session.execute(select(Model.stem, Model.quantisation).order_by(Model.id)).all()
+        assert names[:2] == [("base", None), ("donor", "Q8_0")]
+        assert sorted(session.execute(select(ModelTag.tag, ModelTag.model_id)).all()) == [("code", 1), ("medical", 1)]
     assert grafts == counted
-    assert (grafts["base"], grafts["donor"], len(grafts)) == (0, 1, 3)
+    assert (grafts["base"], grafts["donor-Q8_0"], len(grafts)) == (0, 1, 3)
 
 
 def test_migrating_a_registry_without_running_totals_counts_them(tmp_path: Path) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from organs.registry.catalog.queries.search import search_models
-from organs.registry.catalog.search import MODELS, parse_query
+from organs.registry.catalog.queries.model_facets import model_counts
+from organs.registry.catalog.queries.search import folded_models, search_models
+from organs.registry.catalog.search import MODELS, Choice, parse_query
 from organs.registry.entities.model import ModelPage
 from organs.registry.errors import BadQuery
 from organs.registry.local import LocalRegistry
@@ -223,3 +225,62 @@ def test_a_hidden_model_is_in_no_list_and_no_note(state: str, registry: LocalReg
         page = page_of(registry, text)
         assert [model.name for model in page.items] in ([], ["acme/tiny@1"])
         assert "nearest" not in repr(page.notes), text
+
+
+QUANTISED = (
+    ModelRow((), namespace="acme", name="Coder-7B-F16", size_bytes=14_000, parameters=7_000_000_000, tags=("Code",)),
+    ModelRow((), namespace="acme", name="Other", parameters=100, license=None, contributor="bob"),
+    ModelRow((), namespace="acme", name="Coder-7B-Q4_K_M", size_bytes=4000, parameters=7_000_000_000, tags=("code",)),
+    ModelRow((), namespace="elsewhere", name="Coder-7B-Q8_0", size_bytes=7000, architecture="qwen2"),
+    ModelRow((), namespace="acme", name="Coder-7B-Q4_K_M", version=2, size_bytes=4100, parameters=7_000_000_000),
+)
+
+
+def test_quantisations_and_versions_are_folded_at_the_place_of_the_first_on_every_page(registry: LocalRegistry) -> None:
+    write_models(registry, list(QUANTISED))
+    with registry.catalog.reading() as session:
+        query = parse_query("sort:new", MODELS)
+        pages = [first := folded_models(session, query, 2), folded_models(session, query, 2, first.next)]
+    assert [[item.title for item in page] for page in pages] == [["Coder-7B", "Other"], ["Coder-7B"]]
+    assert pages[1].next is None
+    coder = pages[0].items[0]
+    assert (coder.label, coder.model.name) == ("F16", "acme/Coder-7B-F16@1")
+    assert [(other.label, other.model.name) for other in coder.others] == [
+        ("Q4_K_M", "acme/Coder-7B-Q4_K_M@1"),
+        ("Q4_K_M", "acme/Coder-7B-Q4_K_M@2"),
+    ]
+
+
+def test_only_models_that_match_are_folded(registry: LocalRegistry) -> None:
+    write_models(registry, list(QUANTISED))
+    with registry.catalog.reading() as session:
+        (item,) = folded_models(session, parse_query("quant:q4_* tag:CODE", MODELS), 10)
+    assert (item.model.name, item.others) == ("acme/Coder-7B-Q4_K_M@1", ())
+
+
+def test_the_counts_of_a_facet_ignore_its_own_filter(registry: LocalRegistry) -> None:
+    write_models(registry, list(QUANTISED))
+    with registry.catalog.reading() as session:
+        counts = model_counts(session, parse_query("quant:Q4_K_M coder", MODELS))
+    assert counts.total == 2
+    assert counts.exact
+    assert counts.fields["quant"] == {"Q4_K_M": 2, "F16": 1, "Q8_0": 1}
+    assert counts.fields["tag"] == {"code": 1, "none": 1}
+    assert counts.fields["arch"] == {"llama": 2}
+    assert counts.fields["params"] == {"4000000000": 2}
+
+
+@pytest.mark.long
+@settings(deadline=None, max_examples=30)
+@given(text=query_texts(MODELS))
+def test_the_counts_of_a_facet_equal_searches_for_its_values(text: str, many: Many) -> None:
+    registry, _ = many
+    query = parse_query(text, MODELS)
+    with registry.catalog.reading() as session:
+        counts = model_counts(session, query)
+    assert counts.total == len(page_of(registry, text).items)
+    for name in ("arch", "quant", "by", "tag"):
+        others = replace(query, terms=tuple(term for term in query.terms if term.field != name))
+        for value, count in counts.fields[name].items():
+            chosen = replace(others, terms=(*others.terms, Choice(name, (value,))))
+            assert len(page_of(registry, str(chosen)).items) == count, (name, value)

@@ -106,6 +106,7 @@ ROWS: dict[str, dict[str, Any]] = {
     },
     "facet_counts": {"facet_id": 1, "theta_bin": 40, "placements": 1},
     "model_words": {"word": "a", "model_id": 1},
+    "model_tags": {"tag": "a", "model_id": 1},
     "placements": {
         "id": 1,
         "model_id": 1,

@@ -136,6 +136,9 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET /compose .json
         GET /compose/fits .json
         GET /contributors .json .csv
+        GET /docs .json
+        GET /docs/<path:page> .json
+        GET /docs/images/<picture>
         GET /contributors/<contributor> .json
         GET /healthz
         GET /lineage .json .csv
@@ -244,6 +247,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         POST /api/v1/admin/models/<namespace>/<name>/remove
         POST /api/v1/admin/submissions/<submission>/approve
         POST /api/v1/admin/submissions/<submission>/refuse
+        POST /admin/contributors/new
         POST /admin/contributors/<contributor>/quota
         POST /admin/contributors/<contributor>/state
         POST /admin/submissions/<submission>/approve

@@ -370,6 +370,38 @@ def test_contributors_are_added_and_suspended_and_their_quota_is_set(site: Site,
     assert_refused(document, site.ask("PATCH", f"{ROOT}/contributors/nobody", {"quota": 5}), 404, None)
 
 
+def test_a_contributor_is_added_in_the_browser_and_the_first_token_is_shown_once(site: Site) -> None:
+    page, address = "/admin/contributors", "/admin/contributors/new"
+    answer = send_form(site.admin, address, page, name="zoe", scope=["read", "upload"], days="30")
+    assert (answer.status_code, answer.headers["Cache-Control"]) == (200, "no-store")
+    (token,) = re.findall(r"orgp_\w+", answer.text)
+    browser = log_in(site.app, token)
+    assert "zoe" in browser.get("/account").text
+    assert browser.get("/admin").status_code == 404
+    assert token not in site.admin.get(page).text
+    assert token not in site.admin.get("/admin/events").text
+    log = site.ask("GET", f"{ROOT}/events?limit=3").get_json()["items"]
+    assert [event["action"] for event in log] == ["log in", "create token", "add contributor"]
+    assert log[1]["contributor"] == log[2]["contributor"] != "zoe"
+    for fields in (
+        {"name": "ZOE", "scope": "read", "days": "30"},
+        {"name": "a b", "scope": "read", "days": "30"},
+        {"name": "max", "scope": "admin", "days": "30"},
+        {"name": "max", "days": "30"},
+        {"name": "max", "scope": "read", "days": "0"},
+        {"name": "max", "scope": "read", "days": ""},
+    ):
+        refused = send_form(site.admin, address, page, **fields)
+        assert refused.status_code == 400, fields
+        assert 'role="alert"' in refused.text
+        assert parse_page(refused.text).named("form")
+    names = [row["name"] for row in site.ask("GET", f"{ROOT}/contributors?limit=1000").get_json()["items"]]
+    assert "zoe" in names
+    assert "max" not in names
+    assert site.admin.post(address, data={"name": "max", "scope": "read", "days": "30"}).status_code == 403
+    assert send_form(browser, address, "/account", name="max", scope="read", days="30").status_code in (403, 404)
+
+
 def test_the_event_log_can_be_filtered_paged_and_read_as_csv(site: Site, document: dict[str, Any]) -> None:
     with site.registry.catalog.writing() as session:
         add_contributor(session, "eve", by="root")

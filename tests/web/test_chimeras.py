@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from sqlalchemy import select
 
 from organs.ingest.jobs.runner import Runner, add_job
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.queries.jobs import active_jobs
 from organs.registry.catalog.register.chimeras import add_verdict
+from organs.registry.catalog.tables import Gain, Model
 from organs.registry.compose.lock import parse_lock
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.entities.base import decode
@@ -100,7 +102,7 @@ def words(html: str) -> str:
     return " ".join(parse_page(html).text.split())
 
 
-def test_the_list_shows_the_newest_first_with_parents_prediction_and_verdict(
+def test_the_gallery_shows_parents_prediction_verdict_and_a_picture_and_the_api_lists_the_newest_first(
     client: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
 ) -> None:
     put_verdict(registry, composed["graft"])
@@ -110,21 +112,28 @@ def test_the_list_shows_the_newest_first_with_parents_prediction_and_verdict(
     assert values["items"][0]["verdict"] is None
     page = client.get("/chimeras").text
     assert "/models/local/mixed@1" in parse_page(page).links()
-    assert "from local/base@1, local/tuned@1" in words(page)
-    assert "gains" in words(page)
+    assert re.search(r"local/base ?× local/tuned feed-forward 0 ", words(page))
+    assert "gains measured" in words(page)
+    (graft,) = [one for one in values["items"] if one["lock_id"] == composed["graft"]]
+    assert graft["blocks"] == 2
+    assert {"model": "local/tuned@1", "type": "organ", "blocks": [0]} in graft["parts"]
+    pictures = [one for one in parse_page(page).named("svg") if one.attributes.get("class") == "strip"]
+    assert len(pictures) == 2
+    assert "feed-forward 0 from local/tuned@1" in str(pictures[0].attributes["aria-label"]) + str(
+        pictures[1].attributes["aria-label"]
+    )
     first = client.get("/chimeras.json?limit=1", follow_redirects=True).get_json()
     assert [one["lock_id"] for one in first["items"]] == [composed["child"]]
     second = client.get(f"/chimeras.json?limit=1&after={first['next']}", follow_redirects=True).get_json()
     assert ([one["lock_id"] for one in second["items"]], second["next"]) == ([composed["graft"]], None)
 
 
-def test_a_list_without_chimeras_says_how_to_make_one_and_home_links_to_a_list_with_some(
+def test_a_list_without_chimeras_says_how_to_make_one_and_home_counts_them(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
     with create_app(registry).test_client() as client:
         assert "organ compose" in client.get("/chimeras").text
-        assert "/chimeras" not in parse_page(client.get("/").text).links()
         registry.compose("local/base").purify("fractal", type="organ").accept("likely-degraded").plan().register()
         home = client.get("/").text
         assert {"/chimeras", "/compose"} <= parse_page(home).links()
@@ -242,7 +251,9 @@ def test_the_graph_draws_and_names_every_recorded_edge(client: FlaskClient) -> N
     }
     assert {("local/mixed@1", "local/base@1", "grafted"), ("local/mixed@1", "local/tuned@1", "grafted")} <= recorded
     html = client.get("/lineage?model=local/mixed").text
-    assert len(re.findall(r'<text class="words[^>]*>grafted', html)) == len(recorded)
+    bases = {child for child, _, _ in recorded}
+    assert len(re.findall(r'<text class="words[^>]*>grafted', html)) == len(bases)
+    assert html.count('<circle class="donor') == 1 + len(recorded) - len(bases), "the key, and a line for each donor"
     assert "grafted, recorded" in words(html)
 
 
@@ -450,3 +461,29 @@ def test_letters_continue_after_z() -> None:
     assert by_name["text 0 26"].mark == "A2"
     assert lines[0].tone == "gb"
     assert [line.tone for line in lines[1:10]] == ["g0", "g1", "g2", "g3", "g4", "g5", "g6", "g7", "g0"]
+
+
+def test_chimeras_are_ranked_by_their_largest_settled_gain_page_by_page(
+    client: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
+) -> None:
+    put_verdict(registry, composed["graft"])
+    orders = {
+        order: [one["lock_id"] for one in client.get(f"/api/v1/chimeras?order={order}").get_json()["items"]]
+        for order in ("new", "gain")
+    }
+    with registry.catalog.writing() as session:
+        model, base = (session.scalars(select(Model).where(Model.name == name)).one() for name in ("mixed", "base"))
+        session.add(
+            Gain(
+                model_id=model.id, base_model_id=base.id, grafted="organ 0-1", text_digest="0" * 64, percent=-3.0,
+                margin=1.0, tokens=1000, settled=True, text="python",
+            )
+        )  # fmt: skip
+    first = client.get("/api/v1/chimeras?order=gain&limit=1").get_json()
+    second = client.get(f"/api/v1/chimeras?order=gain&limit=1&after={first['next']}").get_json()
+    assert first["items"][0]["name"] == "local/mixed@1"
+    assert second["next"] is None
+    assert set(orders["new"]) == {one["lock_id"] for one in (*first["items"], *second["items"])}
+    assert [(one["text"], one["percent"]) for one in first["items"][0]["gains"]] == [("python", -3.0)]
+    assert "−3.0% ± 1.0%" in client.get("/chimeras").text
+    assert client.get("/chimeras?order=oldest").status_code == 400

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from flask.testing import FlaskClient
 
+from organs.registry.amounts import change_share_text
 from organs.registry.entities.base import decode
 from organs.registry.entities.comparison import Comparison
 from organs.registry.local import LocalRegistry
@@ -63,7 +64,9 @@ def test_the_page_without_two_names_has_a_form_that_works_without_a_script(famil
     assert "Enter two models" in family_client.get("/compare?first=local/base").text
 
 
-def test_the_comparison_shows_the_likeness_in_a_sentence_and_by_type_and_block(family_client: FlaskClient) -> None:
+def test_the_comparison_has_a_sentence_and_the_change_by_type_and_block(
+    family_client: FlaskClient,
+) -> None:
     result = comparison_of(family_client, KIN)
     assert result.kinship == "close"
     page = shown(family_client, KIN)
@@ -71,16 +74,18 @@ def test_the_comparison_shows_the_likeness_in_a_sentence_and_by_type_and_block(f
     assert f"{result.likeness:.3f}, the mean correlation over 7 of 7 matrices" in page.text
     for one in (*result.types, *result.blocks):
         if one.likeness is not None:
-            assert f"{one.likeness:.3f}" in page.text, one
+            assert change_share_text(one.likeness) in page.text, one
     assert [one.type for one in result.types] == ["embed", "norm", "organ", "skeleton"]
 
 
-def test_the_drawing_has_the_change_of_each_organ_and_changed_organs_link_to_both_sides(
-    family_client: FlaskClient,
-) -> None:
+def test_cells_of_the_grid_and_changed_organs_link_to_both_sides(family_client: FlaskClient) -> None:
     result = comparison_of(family_client, KIN)
     page = shown(family_client, KIN)
-    assert page.text.count(": change ") == 10
+    cells = [one for one in page.named("a") if "data-reading" in one.attributes]
+    assert len(cells) == 8
+    assert all(
+        "change 0.0" in (one.attributes["data-reading"] or "") for one in cells if ".ffn_" in str(one.attributes)
+    )
     assert len(result.changed) == 7
     for one in result.changed:
         for side in ("first", "second"):
@@ -117,7 +122,7 @@ def test_long_lists_are_truncated_and_counted(many: FlaskClient) -> None:
     assert len(result.only_second) == compare.NAMES_SHOWN + 5
     text = shown(many, address).text
     assert f"Only in the second model: {compare.NAMES_SHOWN + 5}" in text
-    assert text.count(".attn_k.weight") - text.count("attn_k.weight: likeness") >= compare.NAMES_SHOWN
+    assert text.count(".attn_k.weight") - text.count("attn_k.weight: change") >= compare.NAMES_SHOWN
     assert "5 more are in the JSON" in text
 
 

@@ -69,6 +69,8 @@ def arguments(client: FlaskClient) -> dict[str, str]:
         "file": files[0]["name"],
         "form": "npy",
         "section": "ranking",
+        "page": "guide",
+        "picture": "catalog-compose.png",
         "rev": "main",
         "revision": "main",
         "path": files[0]["name"],

@@ -25,7 +25,7 @@ def filter_links(client: FlaskClient, address: str) -> dict[str, str]:
 
 def test_a_filter_narrows_the_search_and_its_count_is_the_number_of_results(family_client: FlaskClient) -> None:
     values = family_client.get("/api/v1/organs?counts=1").get_json()
-    links = filter_links(family_client, "/organs")
+    links = filter_links(family_client, "/organs?q=sort:-theta")
     for kind, count in values["facets"]["fields"]["type"].items():
         found = family_client.get(
             links[TYPE_NAMES.get(kind, kind)].replace("/organs?", "/api/v1/organs?counts=1&")
@@ -34,14 +34,46 @@ def test_a_filter_narrows_the_search_and_its_count_is_the_number_of_results(fami
 
 
 def test_a_chosen_filter_is_removed_by_the_same_link(family_client: FlaskClient) -> None:
-    chosen = filter_links(family_client, "/organs")["norm"]
+    chosen = filter_links(family_client, "/organs?q=sort:-theta")["norm"]
     assert parse_qs(urlsplit(unescape(chosen)).query)["q"] == ["type:norm"]
     back = filter_links(family_client, chosen)["norm"]
-    assert urlsplit(back).query == ""
+    assert parse_qs(urlsplit(back).query)["q"] == ["sort:-theta"], (
+        "all organs: without a query the list begins with some"
+    )
+
+
+def test_the_list_begins_with_feed_forward_organs_and_folds_the_other_types(family_client: FlaskClient) -> None:
+    counts = family_client.get("/api/v1/organs?counts=1").get_json()["facets"]["fields"]["type"]
+    html = family_client.get("/organs").text
+    page = parse_page(html)
+    assert page.named("input")[0].attributes["value"] == "type:organ sort:-spectral"
+    folded = re.search(r'<p class="folded small">(.*?)</p>', html, re.DOTALL)
+    assert folded is not None
+    links = dict(re.findall(r'<a href="([^"]+)"><span class="type">.*?</span>\D*([\d,]+)</a>', folded[1]))
+    assert {unescape(link).partition("type:")[2].split("+")[0]: int(count) for link, count in links.items()} == {
+        kind: count for kind, count in counts.items() if kind != "organ"
+    }
+    for link, count in links.items():
+        address = unescape(link).replace("/organs?", "/api/v1/organs?limit=1000&", 1)
+        assert len(family_client.get(address).get_json()["items"]) == int(count)
+    (twin,) = [link for link in page.links() if link.startswith("/organs.json")]
+    items = family_client.get(twin, follow_redirects=True).get_json()["items"]
+    assert {one["type"] for one in items} == {"organ"}
+
+
+def test_norms_among_the_results_are_folded_by_a_link(family_client: FlaskClient) -> None:
+    html = family_client.get("/organs?q=model:local/base").text
+    match = re.search(r'(\d+) norms are among the results: <a href="([^"]+)"', html)
+    assert match is not None
+    found = family_client.get(unescape(match[2]).replace("/organs?", "/api/v1/organs?", 1)).get_json()["items"]
+    assert "norm" not in {one["type"] for one in found}
+    everything = family_client.get("/api/v1/organs?q=model:local/base").get_json()["items"]
+    assert len(everything) - len(found) == int(match[1])
+    assert "norms are among" not in family_client.get("/organs?q=model:local/base type:norm").text
 
 
 def test_two_values_of_one_filter_find_organs_with_either_value(family_client: FlaskClient) -> None:
-    first = filter_links(family_client, "/organs")["norm"]
+    first = filter_links(family_client, "/organs?q=sort:-theta")["norm"]
     both = filter_links(family_client, first)["embedding"]
     assert parse_qs(urlsplit(both).query)["q"] == ["type:norm,embed"]
 
@@ -64,7 +96,7 @@ def test_every_bar_of_the_histogram_links_to_the_organs_that_it_counts(family_cl
     bins = {
         one["lower"]: one["count"] for one in family_client.get("/api/v1/organs?counts=1").get_json()["facets"]["theta"]
     }
-    page = family_client.get("/organs").text
+    page = family_client.get("/organs?q=").text
     bars = re.findall(r'<li[^>]*><a href="([^"]+)"[^>]*title="θ (\d+)° to (\d+)°: ([\d,]+)"', page)
     assert [int(lower) for _, lower, _, _ in bars] == list(range(0, 90, 5))
     for link, lower, _, count in bars:

@@ -17,7 +17,7 @@ from organs.web.render import (
     SHARE_STEPS,
     THETA_STEPS,
     WIDTH_STEPS,
-    change_class,
+    change_tone,
     donor_class,
     foldable,
     number_text,
@@ -49,14 +49,14 @@ def test_any_number_has_a_css_class(number: float | None) -> None:
     assert theta_class(number) in CLASSES
     assert share_class(number) in CLASSES
     assert width_class(number) in CLASSES
-    assert change_class(number) in CLASSES
+    assert change_tone(number) in CLASSES
     assert spectral_class(number) in CLASSES
 
 
 def test_the_ends_and_the_middle_of_the_scales_have_their_classes() -> None:
     assert [theta_class(theta) for theta in (0.0, 45.0, 90.0, None)] == ["t0", "t16", "t31", "tn"]
     assert [width_class(share) for share in (None, 0.0, 0.001, 0.5, 1.0)] == ["w0", "w0", "w1", "w20", "w40"]
-    assert [change_class(change) for change in (0.0, 0.0001, 0.01, 1.0, 2.0, None)] == [
+    assert [change_tone(likeness) for likeness in (1.0, 0.9999, 0.99, 0.0, -1.0, None)] == [
         "c0", "c0", "c8", "c15", "c15", "tn",
     ]  # fmt: skip
     assert [spectral_class(signal) for signal in (0.0, 0.4, 0.8, 1.0, None)] == ["p0", "p8", "p15", "p15", "tn"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from organs.registry.catalog.queries.chimeras import chimeras_by_lock
+from organs.registry.catalog.queries.chimeras import ORDERS, chimeras_by_lock
 from organs.registry.catalog.queries.models import model_by_name, model_by_text
 from organs.registry.compose.chimeras import chimera_by_lock, chimera_page
 from organs.registry.compose.chimeras import leaderboard as leaderboard_page
@@ -17,6 +17,7 @@ from organs.web.api.operation import (
     ACCEPTED,
     AFTER,
     ANY_BASE,
+    CHIMERA_ORDER,
     LIMIT,
     LOCK,
     ON_TEXTS,
@@ -32,6 +33,7 @@ from organs.web.api.plans import GROUP, RECIPE_EXAMPLE
 from organs.web.downloads import whole_model
 from organs.web.params import (
     requested_after,
+    requested_choice,
     requested_gains,
     requested_limit,
 )
@@ -48,15 +50,15 @@ EXAMPLE_LOCK = "679541f31fd5790a"
     "/chimeras",
     group=GROUP,
     summary="List chimeras",
-    parameters=(LIMIT, AFTER),
+    parameters=(CHIMERA_ORDER, LIMIT, AFTER),
     answer=ChimeraPage,
     example=f"{ROOT}/chimeras?limit=1",
 )
 def chimeras() -> ChimeraPage:
-    """Return the chimeras of this registry, newest first, each with its prediction and its newest verdict."""
-    limit, after = requested_limit(), requested_after()
+    """Return the chimeras of this registry, each with its prediction, its strongest verdict and its gains."""
+    order, limit, after = requested_choice("order", ORDERS), requested_limit(), requested_after()
     with reading(settings().search_seconds) as session:
-        return chimera_page(session, limit, after)
+        return chimera_page(session, limit, after, order=order)
 
 
 @operation(

@@ -20,6 +20,7 @@ from organs.registry.catalog.cursor import (
     CURSOR_MAX_LENGTH,
     PAGE_MAX,
 )
+from organs.registry.catalog.queries.chimeras import ORDERS as CHIMERA_ORDERS
 from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.catalog.search import MODELS, ORGANS, QUERY_MAX_LENGTH, Vocabulary, nearest
 from organs.registry.entities.base import Entity, Page, Request, Schema, schema_name
@@ -416,6 +417,12 @@ FAMILIES = Parameter(
 COUNTS = Parameter("counts", "1 to include counts for the whole search.", _SWITCH, "1")
 EVERY_PART = Parameter(
     "every_part", "1 to list every organ of the result in `parts`, also the unchanged ones.", _SWITCH, "0"
+)
+CHIMERA_ORDER = Parameter(
+    "order",
+    "`new` for the newest first, `gain` for the largest measured gain first.",
+    {"type": "string", "enum": list(CHIMERA_ORDERS), "default": CHIMERA_ORDERS[0]},
+    "gain",
 )
 ANY_BASE = Parameter(
     "base",

@@ -1,303 +1,407 @@
-"""A family of models as a tree and as a graph. Arrows point from parent to child; a column is a generation."""
+"""A family of models as a tree: a node for each model with its quantisations, and thin edges from donors.
+
+The library bigtree places the nodes.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from organs.registry.entities.lineage import Family, FamilyEdge
+from organs.registry.amounts import change_share_text
+from organs.registry.catalog.search import CHIMERA
+from organs.registry.entities.lineage import Family, FamilyEdge, FamilyMember
 from organs.registry.lineage import Groups
-from organs.web.render import theta_class
+from organs.registry.names import split_quantisation
+from organs.web.render import change_tone, donor_class
 
-MEASURED = "measured"
+MEASURED, RECORDED = "measured", "recorded"
+QUANTIZED = "quantized"
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A model, or a declared parent that is not registered."""
+class Variant:
+    """A quantisation or a version of a model: its label, and its full name."""
 
+    label: str
     name: str
-    generation: int
-    is_here: bool
-    theta: float | None = None
-    kind: str = "model"
-    is_yanked: bool = False
+    is_yanked: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Tie:
-    """A line from parent to child, by their indexes in the members. A measured tie has no direction."""
+class Node:
+    """A model with its quantisations, or a parent that is named but not registered, which has no variants."""
 
-    first: int
-    second: int
+    title: str
+    namespace: str
+    kind: str
+    variants: tuple[Variant, ...]
+
+    @property
+    def name(self) -> str:
+        """The full name of the first variant, or the text that names an unregistered parent."""
+        return self.variants[0].name if self.variants else self.title
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is registered."""
+        return bool(self.variants)
+
+    @property
+    def is_yanked(self) -> bool:
+        """Whether all variants were yanked."""
+        return self.is_here and all(variant.is_yanked for variant in self.variants)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An edge between two nodes, by their places. A measured edge has no direction."""
+
+    parent: int
+    child: int
     relation: str
     evidence: str
     likeness: float | None
-    in_tree: bool
-    """Whether it joins two parts of the family that earlier ties do not join."""
 
     @property
     def words(self) -> str:
-        """The text beside the line."""
-        likeness = "" if self.likeness is None else f"{self.likeness:.3f}"
-        return likeness if self.evidence == MEASURED else f"{self.relation} {likeness}".strip()
+        """Words for a list: what relation, how it is known, and the change of the weights."""
+        change = "" if self.likeness is None else f"change {change_share_text(self.likeness)}"
+        descent = "similar weights" if self.evidence == MEASURED else f"{self.relation}, {self.evidence}"
+        return ", ".join(filter(None, (descent, change)))
 
 
 @dataclass(frozen=True, slots=True)
-class FamilyTree:
-    """Members, the ties that are drawn, and the number of measured ties that are not drawn."""
+class Tree:
+    """The nodes of a family, the link of each node to the node above, and the other links."""
 
-    members: tuple[Member, ...]
-    ties: tuple[Tie, ...]
-    measured_undrawn: int
+    nodes: tuple[Node, ...]
+    above: Mapping[int, Link]
+    others: tuple[Link, ...]
+    """Links from donors and other parents, and measured links between members of different trees."""
+    undrawn: int
+    """Measured edges that are not drawn."""
 
+    def below(self, place: int) -> list[int]:
+        """Return the children of a node: models first, then chimeras."""
+        children = [child for child, link in self.above.items() if link.parent == place]
+        return sorted(children, key=lambda child: (self.nodes[child].kind == CHIMERA, child))
 
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """A member with its descendants. `tie` joins it to the member above; None for a root."""
+    @property
+    def title(self) -> str:
+        """The name of the node with the most nodes below it."""
+        counts = Counter(link.parent for link in self.above.values())
+        place = max(range(len(self.nodes)), key=lambda node: (counts[node], -node))
+        return self.nodes[place].title if self.nodes[place].is_here else self.nodes[0].title
 
-    member: int
-    tie: Tie | None
-    branches: list[Branch] = field(default_factory=list)
-
-
-def family_tree(family: Family) -> FamilyTree:
-    """Return the members of `family`, including parents that are not registered, and the ties to draw."""
-    members = [
-        Member(model.name, model.generation, True, model.mean_theta, model.kind, model.state == "yanked")
-        for model in family.models
-    ]
-    places = {member.name: place for place, member in enumerate(members)}
-    groups = Groups()
-    ties = _descent_ties(family, places, groups)
-    for parent in family.missing:
-        children = [places[name] for name in parent.children]
-        generation = max(0, min(members[child].generation for child in children) - 1)
-        members.append(Member(parent.text, generation, False))
-        place = len(members) - 1
-        ties += [
-            Tie(place, child, parent.relation, "declared", None, _join_groups(groups, place, child))
-            for child in children
-        ]
-    measured, undrawn = _measured_ties(family, places, groups, {frozenset((tie.first, tie.second)) for tie in ties})
-    return FamilyTree(tuple(members), (*ties, *measured), undrawn)
+    @property
+    def roots(self) -> list[int]:
+        """The nodes without a link to a node above."""
+        return [place for place in range(len(self.nodes)) if place not in self.above]
 
 
-def _descent_ties(family: Family, places: Mapping[str, int], groups: Groups) -> list[Tie]:
-    """Return the declared and recorded ties, each with the measured likeness of its two models."""
-    likenesses = _likenesses(family.edges)
-    ties = []
-    for edge in family.edges:
-        if edge.evidence != MEASURED and edge.child != edge.parent:
-            first, second = places[edge.parent], places[edge.child]
-            likeness = edge.likeness or likenesses.get(frozenset((edge.child, edge.parent)))
-            ties.append(Tie(first, second, edge.relation, edge.evidence, likeness, _join_groups(groups, first, second)))
-    return ties
-
-
-def _measured_ties(
-    family: Family, places: Mapping[str, int], groups: Groups, directed: Collection[frozenset[int]]
-) -> tuple[list[Tie], int]:
-    """Return the measured ties that join parts of the family, strongest first, and the number of the others."""
-    ties, undrawn = [], 0
-    measured = [edge for edge in family.edges if edge.evidence == MEASURED]
-    for edge in sorted(measured, key=lambda edge: -(edge.likeness or 0.0)):
-        first, second = sorted((places[edge.parent], places[edge.child]))
-        if frozenset((first, second)) in directed:
+def family_tree(family: Family) -> Tree:
+    """Return the tree of a family. Each node is below its first parent, or below the most similar node."""
+    nodes, places = _folded(family)
+    likenesses = _likenesses(family.edges, places)
+    above: dict[int, Link] = {}
+    others: list[Link] = []
+    drawn: set[frozenset[int]] = set()
+    for link in _descent(family, places, likenesses):
+        pair = frozenset((link.parent, link.child))
+        if link.parent == link.child or pair in drawn:
             continue
-        if _join_groups(groups, first, second):
-            ties.append(Tie(first, second, edge.relation, MEASURED, edge.likeness, True))
+        drawn.add(pair)
+        if link.child in above or _is_above(above, link.child, link.parent):
+            others.append(link)
         else:
-            undrawn += 1
-    return ties, undrawn
+            above[link.child] = link
+    others += _joining(likenesses, above, drawn)
+    shown = {frozenset((link.parent, link.child)) for link in (*above.values(), *others)}
+    measured = [
+        frozenset((places[edge.child], places[edge.parent])) for edge in family.edges if edge.evidence == MEASURED
+    ]
+    return Tree(tuple(nodes), above, tuple(others), sum(len(pair) > 1 and pair not in shown for pair in measured))
 
 
-def branches(family: FamilyTree) -> list[Branch]:
-    """Return the members as trees, oldest generation first. A member without ties is a tree of its own.
-
-    A child is below its first parent. A member without parents is below the most similar member.
-    """
-    neighbours: dict[int, list[tuple[int, Tie]]] = {place: [] for place in range(len(family.members))}
-    children: set[int] = set()
-    for tie in family.ties:
-        if tie.in_tree and tie.evidence != MEASURED and tie.second not in children:
-            neighbours[tie.first].append((tie.second, tie))
-            children.add(tie.second)
-    for tie in family.ties:
-        if tie.evidence == MEASURED:
-            ends = ((tie.first, tie.second), (tie.second, tie.first))
-            for place, other in ends:
-                if other not in children:
-                    neighbours[place].append((other, tie))
-    order = sorted(neighbours.keys() - children, key=lambda place: (family.members[place].generation, place))
-    seen: set[int] = set()
-    return [_branch(place, None, neighbours, seen) for place in order if place not in seen]
-
-
-def walk(trees: Sequence[Branch], depth: int = 0) -> Iterator[tuple[Branch, int]]:
-    """Yield each branch with its depth, a parent before its children."""
-    for branch in trees:
-        yield branch, depth
-        yield from walk(branch.branches, depth + 1)
+def _folded(family: Family) -> tuple[list[Node], dict[str, int]]:
+    """Return the nodes, and the place of the node of each model and of each unregistered parent by its name."""
+    groups = Groups()
+    for member in family.models:
+        groups.join(_stem(member.name), member.name)
+    for edge in family.edges:
+        if edge.relation == QUANTIZED and edge.evidence != MEASURED:
+            groups.join(edge.parent, edge.child)
+    members: defaultdict[object, list[FamilyMember]] = defaultdict(list)
+    for member in family.models:
+        members[groups.leader(member.name)].append(member)
+    nodes: list[Node] = []
+    places: dict[str, int] = {}
+    composed = {edge.child for edge in family.edges if edge.evidence == RECORDED}
+    for group in members.values():
+        places |= dict.fromkeys((member.name for member in group), len(nodes))
+        nodes.append(_node(group, is_chimera=any(member.name in composed for member in group)))
+    for parent in family.missing:
+        places[_missing_key(parent.text)] = len(nodes)
+        nodes.append(Node(" ".join(parent.text.split()), "", "", ()))
+    return nodes, places
 
 
-def _likenesses(edges: Sequence[FamilyEdge]) -> dict[frozenset[str], float]:
-    """Return the measured likeness of each pair of models."""
-    return {
-        frozenset((edge.child, edge.parent)): edge.likeness
-        for edge in edges
-        if edge.evidence == MEASURED and edge.likeness is not None
-    }
+def _stem(name: str) -> tuple[str, str]:
+    namespace, _, rest = name.partition("/")
+    return namespace, split_quantisation(rest.partition("@")[0])[0]
 
 
-def _join_groups(groups: Groups, first: int, second: int) -> bool:
-    """Join the groups of the two members, and return whether they were separate."""
-    if groups.leader(first) == groups.leader(second):
-        return False
-    groups.join(first, second)
+def _node(group: Sequence[FamilyMember], *, is_chimera: bool) -> Node:
+    namespace, stem = _stem(group[0].name)
+    is_alone = len(group) == 1
+    title = group[0].name.partition("/")[2].partition("@")[0] if is_alone else stem
+    kind = CHIMERA if is_chimera else group[0].kind
+    return Node(title, namespace, kind, tuple(_variant(member, stem) for member in group))
+
+
+def _variant(member: FamilyMember, stem: str) -> Variant:
+    name, _, version = member.name.partition("/")[2].partition("@")
+    own_stem, quantisation = split_quantisation(name)
+    label = quantisation or "full" if own_stem == stem else name
+    return Variant(label if version == "1" else f"{label} @{version}", member.name, member.state == "yanked")
+
+
+def _missing_key(text: str) -> str:
+    return f"\0{text}"
+
+
+def _likenesses(edges: Sequence[FamilyEdge], places: Mapping[str, int]) -> dict[frozenset[int], float]:
+    """Return the measured likeness of each pair of nodes: the largest of their variants."""
+    likenesses: dict[frozenset[int], float] = {}
+    for edge in edges:
+        if edge.likeness is not None:
+            pair = frozenset((places[edge.child], places[edge.parent]))
+            likenesses[pair] = max(edge.likeness, likenesses.get(pair, -1.0))
+    return likenesses
+
+
+def _descent(family: Family, places: Mapping[str, int], likenesses: Mapping[frozenset[int], float]) -> Iterator[Link]:
+    """Yield the declared and recorded links. The first link of a chimera is that of its base."""
+    for edge in family.edges:
+        if edge.evidence != MEASURED:
+            parent, child = places[edge.parent], places[edge.child]
+            likeness = likenesses.get(frozenset((parent, child)))
+            yield Link(parent, child, edge.relation, edge.evidence, likeness)
+    for missing in family.missing:
+        for name in missing.children:
+            yield Link(places[_missing_key(missing.text)], places[name], missing.relation, "declared", None)
+
+
+def _is_above(above: Mapping[int, Link], place: int, other: int) -> bool:
+    """Return whether `place` is `other` or above it."""
+    while other != place:
+        if other not in above:
+            return False
+        other = above[other].parent
     return True
 
 
-def _branch(place: int, tie: Tie | None, neighbours: dict[int, list[tuple[int, Tie]]], seen: set[int]) -> Branch:
-    seen.add(place)
-    branch = Branch(place, tie)
-    for other, between in sorted(neighbours[place], key=lambda pair: (pair[1].evidence == MEASURED, pair[0])):
-        if other not in seen:
-            branch.branches.append(_branch(other, between, neighbours, seen))
-    return branch
+def _joining(
+    likenesses: Mapping[frozenset[int], float], above: dict[int, Link], drawn: Collection[frozenset[int]]
+) -> list[Link]:
+    """Join trees by measured links, the strongest first, the smaller tree below the larger.
+
+    Return the links between two nodes that both have a node above.
+    """
+    groups, sizes, others = Groups(), Counter[Hashable](), []
+    for place in {place for pair in likenesses for place in pair}:
+        sizes[place] = 1
+
+    def join(first: int, second: int) -> bool:
+        leaders = groups.leader(first), groups.leader(second)
+        if leaders[0] == leaders[1]:
+            return False
+        groups.join(first, second)
+        sizes[groups.leader(first)] = sum(sizes[leader] or 1 for leader in leaders)
+        return True
+
+    for child, link in above.items():
+        join(link.parent, child)
+    for pair, likeness in sorted(likenesses.items(), key=lambda item: (-item[1], sorted(item[0]))):
+        if len(pair) < 2 or pair in drawn:
+            continue
+        large, small = sorted(pair, key=lambda place: (-sizes[groups.leader(place)], place))
+        if not join(large, small):
+            continue
+        parent, child = (large, small) if small not in above else (small, large)
+        link = Link(parent, child, "relative", MEASURED, likeness)
+        if child in above:
+            others.append(link)
+        else:
+            above[child] = link
+    return others
 
 
-BOX_WIDTH, BOX_HEIGHT = 244, 42
-COLUMN_GAP, ROW_GAP = 152, 16
-TRUNK, TRUNK_STEP, TRUNKS = 14, 6, 5
-"""Pixels from a box to the bend of its lines, the shift between neighbours in a column, and the number of shifts."""
-MARGIN = 8
-LINE_CHARACTERS = 30
-"""Characters that fit into a box at 12 pixels a line. The width of a monospace letter is 0.6 of its height."""
-BULGE_MAX = 60
-BREAKS = ("/- ", "_.")
-"""Characters after which a name is broken. Those of the first text are preferred."""
+BOX_WIDTH, BOX_HEIGHT = 208, 58
+COLUMN_GAP, ROW_GAP = 86, 18
+MARGIN = 10
+TITLE_CHARACTERS = 24
+"""Characters of a title that fit into a box."""
+VARIANTS_SHOWN = 4
+VARIANT_CHARACTERS = 24
+CHIP_WIDTH = 54
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A link to a variant, at `x` in the drawing."""
+
+    variant: Variant
+    x: int
+    width: int
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A member: its upper left corner, and its name in one or two lines."""
+    """A node in the drawing: its upper left corner, its title, and the links to its variants."""
 
     x: int
     y: int
-    member: Member
-    lines: tuple[str, ...]
-    tone: str
+    node: Node
+    title: str
+    chips: tuple[Chip, ...]
+    left_out: int
 
     @property
     def middle(self) -> int:
+        """The y of the middle."""
         return self.y + BOX_HEIGHT // 2
 
     @property
     def right(self) -> int:
+        """The x of the right side."""
         return self.x + BOX_WIDTH
 
 
 @dataclass(frozen=True, slots=True)
 class Stroke:
-    """A line between two boxes, with its words. `point` is the path of its arrowhead, or empty."""
+    """A line between two boxes. `chip` is the change of the weights, at x and y; `word` the relation."""
 
     path: str
-    point: str
     look: str
-    words: str
     x: int
     y: int
-    anchor: str
-    """The part of the words that is at x: `end` or `middle`."""
+    word: str
+    chip: str
+    tone: str
 
 
 @dataclass(frozen=True, slots=True)
-class KinGraph:
-    """The drawing of a family, in pixels."""
+class Drawing:
+    """The drawing of a tree, in pixels."""
 
     width: int
     height: int
     boxes: tuple[Box, ...]
     strokes: tuple[Stroke, ...]
+    donor_strokes: tuple[Stroke, ...] = field(default=())
 
 
-def kin_graph(family: FamilyTree, trees: Sequence[Branch]) -> KinGraph:
-    """Return the graph: a column for each generation, members in the order of the trees."""
-    generations = sorted({member.generation for member in family.members})
-    columns = {generation: column for column, generation in enumerate(generations)}
-    free = dict.fromkeys(range(len(generations)), MARGIN)
-    boxes: dict[int, Box] = {}
-    above: list[int] = []
-    for branch, depth in walk(trees):
-        member = family.members[branch.member]
-        column = columns[member.generation]
-        del above[depth:]
-        beside = [boxes[above[-1]].y] if above and family.members[above[-1]].generation != member.generation else []
-        below = max(free.values()) if depth == 0 else free[column]
-        y = max(below, *beside, MARGIN)
-        free[column] = y + BOX_HEIGHT + ROW_GAP
-        x = MARGIN + column * (BOX_WIDTH + COLUMN_GAP)
-        boxes[branch.member] = Box(x, y, member, two_lines(member.name), theta_class(member.theta))
-        above.append(branch.member)
-    line_counts: Counter[int] = Counter()
-    strokes = []
-    for tie in family.ties:
-        end = max((tie.first, tie.second), key=lambda place: boxes[place].x)
-        strokes.append(_stroke(tie, boxes[tie.first], boxes[tie.second], line_counts[end]))
-        line_counts[end] += 1
-    width = 2 * MARGIN + len(generations) * BOX_WIDTH + (len(generations) - 1) * COLUMN_GAP
-    bulges = any(tie_box.x == boxes[tie.second].x for tie in family.ties if (tie_box := boxes[tie.first]))
-    return KinGraph(
-        width + (BULGE_MAX + 36 if bulges else 0),
-        max(free.values(), default=0) - ROW_GAP + MARGIN,
-        tuple(boxes[place] for place in sorted(boxes)),
-        tuple(strokes),
+def draw(tree: Tree) -> Drawing:
+    """Return the drawing: a column for each generation, every parent in the middle of its children."""
+    spots = _spots(tree)
+    top = min(row for _, row in spots.values())
+    boxes = {
+        place: _box(
+            tree.nodes[place],
+            MARGIN + column * (BOX_WIDTH + COLUMN_GAP),
+            MARGIN + round((row - top) * (BOX_HEIGHT + ROW_GAP)),
+        )
+        for place, (column, row) in spots.items()
+    }
+    strokes = [_branch(link, boxes) for _, link in sorted(tree.above.items())]
+    counts: defaultdict[int, int] = defaultdict(int)
+    colours = {place: number for number, place in enumerate(dict.fromkeys(link.parent for link in tree.others))}
+    donors = []
+    for link in tree.others:
+        counts[link.child] += 1
+        donors.append(_donor(link, boxes, counts[link.child], colours[link.parent]))
+    bulge = BULGE_MAX if any(boxes[link.parent].x >= boxes[link.child].x for link in tree.others) else 0
+    return Drawing(
+        width=max(box.right for box in boxes.values()) + MARGIN + bulge,
+        height=max(box.y for box in boxes.values()) + BOX_HEIGHT + MARGIN,
+        boxes=tuple(boxes[place] for place in sorted(boxes)),
+        strokes=tuple(strokes),
+        donor_strokes=tuple(donors),
     )
 
 
-def two_lines(name: str) -> tuple[str, ...]:
-    """Return `name` in at most two lines of 30 characters, broken after a separator if possible.
+def _spots(tree: Tree) -> dict[int, tuple[int, float]]:
+    """Return the column and the row of each node, by the algorithm of Reingold and Tilford."""
+    from bigtree import Node as Placed  # only this page needs the library, which takes 0.1 s to import
+    from bigtree import preorder_iter, reingold_tilford
 
-    If the second line is too long, its start is cut.
-    """
-    name = " ".join(name.split())
-    if len(name) <= LINE_CHARACTERS:
-        return (name,)
-    ends = range(LINE_CHARACTERS // 2, LINE_CHARACTERS)
-    breaks = [[place for place in ends if name[place] in marks] for marks in BREAKS]
-    cut = next((places[-1] + 1 for places in breaks if places), LINE_CHARACTERS)
-    rest = name[cut:]
-    return name[:cut], rest if len(rest) <= LINE_CHARACTERS else f"…{rest[1 - LINE_CHARACTERS :]}"
+    def placed(place: int) -> Placed:
+        return Placed(str(place), children=[placed(child) for child in tree.below(place)])
 
-
-def _stroke(tie: Tie, first: Box, second: Box, beside: int) -> Stroke:
-    """Return a line with two bends between the boxes, with its text above the last segment.
-
-    `beside` is the number of earlier lines to the same box. Their texts come first; this text goes below them.
-    """
-    look = "like" if tie.evidence == MEASURED else "descent"
-    if first.x == second.x:
-        return _bulge(tie, first, second, look)
-    left, right = (first, second) if first.x < second.x else (second, first)
-    trunk = left.right + TRUNK + TRUNK_STEP * (left.y // (BOX_HEIGHT + ROW_GAP) % TRUNKS)
-    path = f"M{left.right} {left.middle}H{trunk}V{right.middle}H{right.x}"
-    point = ""
-    if look == "descent":
-        point = _arrowhead(right.x, right.middle, -8) if second is right else _arrowhead(left.right, left.middle, 8)
-    y = right.middle - 6 if beside == 0 else right.middle + 1 + 13 * beside
-    return Stroke(path, point, look, tie.words, right.x - 12, y, "end")
+    root = Placed("family", children=[placed(place) for place in tree.roots])
+    reingold_tilford(root, sibling_separation=1.0, subtree_separation=1.0, level_separation=1.0)
+    return {
+        int(node.name): (node.depth - 2, float(node.get_attr("x"))) for node in preorder_iter(root) if node.depth > 1
+    }
 
 
-def _bulge(tie: Tie, first: Box, second: Box, look: str) -> Stroke:
-    """Return a curve on the right of two boxes in one column."""
-    depth = min(BULGE_MAX, 24 + abs(first.y - second.y) // 8)
-    x, top, bottom = first.right, first.middle, second.middle
-    path = f"M{x} {top}C{x + depth} {top} {x + depth} {bottom} {x} {bottom}"
-    point = _arrowhead(x, bottom, 8) if look == "descent" else ""
-    return Stroke(path, point, look, tie.words, x + 3 * depth // 4, (top + bottom) // 2 + 4, "middle")
+def _box(node: Node, x: int, y: int) -> Box:
+    chips, left = [], x + 10
+    shown = node.variants if len(node.variants) > 1 else ()
+    for variant in shown[:VARIANTS_SHOWN]:
+        width = 8 + 7 * min(len(variant.label), VARIANT_CHARACTERS)
+        if left + width > x + BOX_WIDTH - 30:
+            break
+        chips.append(Chip(variant, left, width))
+        left += width + 5
+    return Box(x, y, node, shortened(node.title), tuple(chips), len(shown) - len(chips))
 
 
-def _arrowhead(x: int, y: int, back: int) -> str:
-    return f"M{x + back} {y - 4}L{x} {y}L{x + back} {y + 4}Z"
+def shortened(title: str) -> str:
+    """Return `title` if it fits into a box, otherwise its beginning and its end with an ellipsis between them."""
+    if len(title) <= TITLE_CHARACTERS:
+        return title
+    end = TITLE_CHARACTERS // 2
+    return f"{title[: TITLE_CHARACTERS - end - 1]}…{title[-end:]}"
+
+
+def _branch(link: Link, boxes: Mapping[int, Box]) -> Stroke:
+    """Return the line from a parent to its child, with the change at the end of the child."""
+    parent, child = boxes[link.parent], boxes[link.child]
+    bend = parent.right + 18
+    path = f"M{parent.right} {parent.middle}H{bend - 6}Q{bend} {parent.middle} {bend} "
+    if parent.middle == child.middle:
+        path = f"M{parent.right} {parent.middle}H{child.x}"
+    else:
+        turn = 6 if child.middle > parent.middle else -6
+        path += (
+            f"{parent.middle + turn}V{child.middle - turn}Q{bend} {child.middle} {bend + 6} {child.middle}H{child.x}"
+        )
+    look = "like" if link.evidence == MEASURED else "descent"
+    word = "" if link.evidence == MEASURED else link.relation
+    chip = "" if link.likeness is None else change_share_text(link.likeness)
+    return Stroke(path, look, child.x, child.middle, word, chip, change_tone(link.likeness))
+
+
+BULGE_MAX = 64
+
+
+def _donor(link: Link, boxes: Mapping[int, Box], number: int, colour: int) -> Stroke:
+    """Return the thin line from a donor, or from another parent, to a child. `number` counts those of the child."""
+    donor, child = boxes[link.parent], boxes[link.child]
+    offset = 10 * ((number + 1) // 2) * (1 if number % 2 else -1)
+    end = child.middle + max(-BOX_HEIGHT // 2 + 6, min(BOX_HEIGHT // 2 - 6, offset))
+    if donor.right < child.x:
+        half = (child.x - donor.right) // 2
+        start, x = donor.right, child.x
+        path = f"M{start} {donor.middle}C{start + half} {donor.middle} {x - half} {end} {x} {end}"
+    else:
+        start, x = donor.right, child.right
+        depth = max(start, x) + min(BULGE_MAX, 24 + abs(donor.middle - end) // 5)
+        path = f"M{start} {donor.middle}C{depth} {donor.middle} {depth} {end} {x} {end}"
+    is_measured = link.evidence == MEASURED
+    look = "like" if is_measured else f"donor {donor_class(colour)}"
+    return Stroke(path, look, x, end, "", "", "")

@@ -3,8 +3,10 @@
 organs     organs: the search with its columns, filters and histogram, and the page of one organ
 model      one model: its card with commands that use it, its anatomy, lineage and files
 chimera    a chimera on the page of its model: origin, prediction, results of its validations, recipe
-models     models: the list, and the forms that edit, yank and restore a model
-chimeras   chimeras: the list, and the leaderboard
+model_list models: the list with its filters, quantisations folded
+models     the forms that edit, yank and restore a model
+gallery    the list of chimeras with their gains
+chimeras   the leaderboard
 compare    two models side by side
 compose    composing: models that fit a base, its blocks and their candidates, the steps of a recipe
 lineage    families of models as graphs and as lists
@@ -15,7 +17,9 @@ uploads    uploading in the browser
 account    log-in and log-out, the user's own account, and the public pages of contributors
 admin      administration: submissions to review, the event log, contributors
 reference  the reference of the API
+documentation  the documentation of the package as pages
 anatomy    the drawing of a model coloured by a measure, and the grid of blocks and types
+facets     filters beside a list, with counts
 charts     charts as separate SVG files
 pictures   pictures of models and chimeras to send around, as SVG and PNG
 routes     routes of pages as HTML, JSON and CSV, and of forms that write
@@ -29,10 +33,13 @@ from organs.web.pages import (
     chimeras,
     compare,
     compose,
+    documentation,
+    gallery,
     home,
     jobs,
     lineage,
     model,
+    model_list,
     models,
     organs,
     pictures,
@@ -50,10 +57,13 @@ __all__ = [
     "chimeras",
     "compare",
     "compose",
+    "documentation",
+    "gallery",
     "home",
     "jobs",
     "lineage",
     "model",
+    "model_list",
     "models",
     "organs",
     "pages",

@@ -15,9 +15,10 @@ from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES, Action
 from organs.registry.entities.account import ContributorChangeRequest
 from organs.registry.entities.administration import Event
 from organs.registry.entities.report import Cell
-from organs.registry.errors import BadInput
+from organs.registry.errors import BadInput, BadName
 from organs.web.api.admin import EVENTS_SHOWN
 from organs.web.auth import ADMIN
+from organs.web.pages.account import DAYS
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages, writing_form
 from organs.web.params import (
     requested_after,
@@ -96,11 +97,37 @@ def admin_events() -> Page:
 def admin_contributors() -> Page:
     """Show contributors with state and quota."""
     check_admin()
+    return _contributors_page()
+
+
+@writing_form(pages, "/admin/contributors/new", scope=ADMIN)
+def admin_add_contributor() -> Page:
+    """Add a contributor and show the first token, which no other page shows. Show the form again after a mistake."""
+    name, days = _field("name").strip(), _field("days")
+    try:
+        if days not in dict(DAYS):
+            raise BadInput("choose how long the token is valid")
+        scopes = tuple(scope[:FIELD_MAX] for scope in request.form.getlist("scope"))
+        created = administration.add_with_token(name, scopes, int(days))
+    except (BadName, BadInput) as error:
+        text = str(error)
+        return _contributors_page(f"{text[:1].upper()}{text[1:]}.", name)
+    return Page("admin_token.html", {"created": created, "contributor": name})
+
+
+def _contributors_page(problem: str | None = None, name: str = "") -> Page:
+    """Return the list with the form for a new account, which shows `problem` after a mistake."""
     limit, after = requested_limit(), requested_after()
     with reading(settings().search_seconds) as session:
         page = all_contributors(session, limit, after, default_bytes=registry().settings.quota_bytes)
+    form = {"problem": problem, "typed": name, "scopes": administration.FIRST_SCOPES, "days": DAYS}
     return Page(
-        "admin_contributors.html", {"items": page.items}, extra=lambda: _context(page.next), next=page.next, entity=page
+        "admin_contributors.html",
+        {"items": page.items},
+        extra=lambda: _context(page.next, path=url_for("pages.admin_contributors")) | form,
+        next=page.next,
+        entity=page,
+        status=400 if problem else 200,
     )
 
 
@@ -130,12 +157,12 @@ def _event_row(event: Event) -> list[Cell]:
     return [event.id, event.at.isoformat(), event.contributor, event.action, event.model, event.text]
 
 
-def _context(following: str | None, filters: dict[str, str] | None = None) -> Context:
+def _context(following: str | None, filters: dict[str, str] | None = None, path: str | None = None) -> Context:
     parameters = dict(filters or {})
-    limit = request.args.get("limit", "")
+    limit, path = request.args.get("limit", ""), path or request.path
     links: Context = {
-        "following": following and with_parameters(request.path, {**parameters, "after": following}, limit=limit),
-        "first": with_parameters(request.path, parameters, limit=limit) if request.args.get("after") else None,
+        "following": following and with_parameters(path, {**parameters, "after": following}, limit=limit),
+        "first": with_parameters(path, parameters, limit=limit) if request.args.get("after") else None,
     }
     if filters is not None:
         links["csv"] = with_parameters(url_for("pages.admin_events_csv"), parameters, limit="1000")

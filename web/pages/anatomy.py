@@ -17,7 +17,7 @@ from organs.web.render import (
     SPECTRAL_MAX,
     THETA_MAX_DEGREES,
     caution_of,
-    change_class,
+    change_tone,
     donor_class,
     kind_name,
     share_class,
@@ -242,9 +242,7 @@ class _Painter:
             return NO_VALUE, "tn"
         if change.identical:
             return "=", "same"
-        return change_share_text(change.likeness), change_class(
-            None if change.likeness is None else 1.0 - change.likeness
-        )
+        return change_share_text(change.likeness), change_tone(change.likeness)
 
     def _theta_tone(self, organ: PlacedOrgan) -> str:
         low, high = self.spreads.get(organ.type, (0.0, 0.0))

@@ -1,20 +1,16 @@
-"""Chimeras: the list, and the leaderboard."""
+"""The leaderboard: validated chimeras by their gains."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from flask import request, url_for
 
 from organs.registry.catalog.queries.models import model_by_text
 from organs.registry.catalog.search import on_term
 from organs.registry.catalog.vocabulary import TEXT_GROUPS
-from organs.registry.compose.chimeras import chimera_page
 from organs.registry.compose.chimeras import leaderboard as leaderboard_page
-from organs.registry.entities.chimera import ChimeraPage
 from organs.registry.entities.gain import Leaderboard, MeasuredGraft
-from organs.registry.entities.report import Cell
 from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, NotFound
 from organs.registry.validation.texts import KINDS
 from organs.web.error_pages import status_of
@@ -28,39 +24,6 @@ from organs.web.params import (
     requested_limit,
 )
 from organs.web.responses import plain_page, reading, settings, with_parameters
-
-COLUMNS = ("name", "lock_id", "usable", "score", "verdict", "size_bytes", "mean_theta", "created_at")
-"""Columns of the list as CSV."""
-
-
-@paged(pages, "/chimeras", csv=True, api="chimeras")
-def chimeras() -> Page:
-    """Show the models that were composed here, newest first; `after` and `limit` page through them."""
-    limit, after = requested_limit(), requested_after()
-    with reading(settings().search_seconds) as session:
-        page = chimera_page(session, limit, after)
-    return Page(
-        "chimeras.html",
-        {"chimeras": page.items},
-        extra=lambda: _context(page),
-        sheet=lambda: _sheet(page),
-        next=page.next,
-    )
-
-
-def _context(page: ChimeraPage) -> Context:
-    path, limit = url_for("pages.chimeras"), request.args.get("limit", "")
-    return {
-        "following": page.next and with_parameters(path, {"after": page.next}, limit=limit),
-        "first": with_parameters(path, {}, limit=limit) if request.args.get("after") else None,
-        "csv": with_parameters(url_for("pages.chimeras_csv"), {}, limit="1000"),
-    }
-
-
-def _sheet(page: ChimeraPage) -> Sheet:
-    keys = (*COLUMNS[:1], "parents", *COLUMNS[1:])
-    return Sheet(keys, [[_cell(getattr(chimera, key)) for key in keys] for chimera in page])
-
 
 LEADERBOARD_COLUMNS = (
     *("chimera", "lock_id", "base", "donors", "grafted", "likeness", "verdict"),
@@ -125,9 +88,3 @@ def _board_sheet(page: Leaderboard) -> Sheet:
         for graft in page
     ]
     return Sheet(LEADERBOARD_COLUMNS, rows)
-
-
-def _cell(value: object) -> Cell:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return " ".join(map(str, value)) if isinstance(value, tuple) else value  # type: ignore[return-value]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from organs.registry.catalog.queries.chimeras import count_chimeras, newest_chimeras
-from organs.registry.catalog.queries.gains import GainFilter, gains_of_models
+from organs.registry.catalog.queries.chimeras import count_chimeras
 from organs.registry.catalog.queries.jobs import has_jobs
 from organs.registry.catalog.queries.reports import public_figures, running_totals
 from organs.registry.compose.chimeras import chimera_page
+from organs.registry.entities.chimera import ChimeraSummary
+from organs.registry.entities.gain import Gain
 from organs.registry.relatives.holdings import holdings
 from organs.web.auth import ADMIN, identity
 from organs.web.pages.routes import Context, Page, paged, pages
@@ -20,16 +21,18 @@ CHIMERAS_SHOWN = 5
 def home() -> Page:
     """Show what the registry holds."""
     with reading(settings().search_seconds) as session:
-        ids = {model.full_name: model.id for model, _ in newest_chimeras(session, CHIMERAS_SHOWN).items}
-        gains = gains_of_models(session, GainFilter(), ids.values())
         values: Context = {
             "figures": public_figures(session),
             "held": holdings(session),
-            "chimeras": [
-                (summary, gains.get(ids.get(summary.name, 0))) for summary in chimera_page(session, CHIMERAS_SHOWN)
-            ],
+            "chimeras": [(summary, _best_gain(summary)) for summary in chimera_page(session, CHIMERAS_SHOWN)],
         }
     return Page("home.html", values, extra=_page_context)
+
+
+def _best_gain(chimera: ChimeraSummary) -> Gain | None:
+    """Return the largest settled gain of a chimera."""
+    settled = [gain for gain in chimera.gains if gain.settled]
+    return max(settled, key=lambda gain: gain.percent, default=None)
 
 
 def _page_context() -> Context:

@@ -1,4 +1,4 @@
-"""Lineage: families of models as graphs and as lists."""
+"""Lineage: families of models as trees and as lists."""
 
 from __future__ import annotations
 
@@ -14,20 +14,18 @@ from organs.registry.relatives.families import FAMILIES_DEFAULT, families, famil
 from organs.web.charts.families import (
     BOX_HEIGHT,
     BOX_WIDTH,
-    MEASURED,
-    Branch,
-    FamilyTree,
-    KinGraph,
-    Member,
-    Tie,
-    branches,
+    CHIP_WIDTH,
+    Drawing,
+    Link,
+    Node,
+    Tree,
+    draw,
     family_tree,
-    kin_graph,
-    walk,
 )
 from organs.web.error_pages import status_of
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages
 from organs.web.params import requested_place
+from organs.web.render import SHARE_STEPS
 from organs.web.responses import plain_page, reading, settings, with_parameters
 
 COLUMNS = ("child", "parent", "relation", "evidence", "likeness")
@@ -36,26 +34,26 @@ NAMES_OFFERED = 200
 
 
 @dataclass(frozen=True, slots=True)
-class ListedBranch:
-    """A member in the list of a family, with the words of its tie to the member above, and the members below."""
+class ListedNode:
+    """A node in the list of a family, with the words of its link to the node above, and the nodes below."""
 
-    member: Member
+    node: Node
     words: str
     also: list[str]
-    """The other parents, each with the words of the tie."""
-    below: list[ListedBranch]
+    """The donors and other parents, each with the words of the link."""
+    below: list[ListedNode]
 
 
 @dataclass(frozen=True, slots=True)
 class ShownFamily:
-    """A family for the template, as a graph and as a list."""
+    """A family for the template, as a drawing and as a list."""
 
     name: str
     count: int
     left_out: int
     undrawn: int
-    graph: KinGraph | None
-    tree: list[ListedBranch]
+    drawing: Drawing | None
+    tree: list[ListedNode]
 
 
 @paged(pages, "/lineage", csv=True, api="model_families")
@@ -104,7 +102,8 @@ def _values(page: FamilyPage, name: str, first: int) -> Context:
         "requested": name,
         "csv": with_parameters(url_for("pages.lineage_csv"), request.args.to_dict()),
         "names": offered_names(),
-        "box": {"width": BOX_WIDTH, "height": BOX_HEIGHT},
+        "box": {"width": BOX_WIDTH, "height": BOX_HEIGHT, "chip": CHIP_WIDTH},
+        "steps": SHARE_STEPS,
         "shown": [_shown_family(family) for family in page],
         "first": url_for("pages.lineage") if first else None,
         "following": url_for("pages.lineage", after=page.next) if page.next else None,
@@ -113,29 +112,24 @@ def _values(page: FamilyPage, name: str, first: int) -> Context:
 
 def _shown_family(family: Family) -> ShownFamily:
     tree = family_tree(family)
-    trees = branches(tree)
-    listed_ties = {branch.tie for branch, _ in walk(trees)}
+    others: dict[int, list[Link]] = {}
+    for link in tree.others:
+        others.setdefault(link.child, []).append(link)
     return ShownFamily(
-        name=family.name,
+        name=tree.title,
         count=family.count,
         left_out=family.left_out,
-        undrawn=tree.measured_undrawn,
-        graph=kin_graph(tree, trees) if len(tree.members) > 1 else None,
-        tree=[_listed_branch(branch, tree, listed_ties) for branch in trees],
+        undrawn=tree.undrawn,
+        drawing=draw(tree) if family.count > 1 or len(tree.nodes) > 1 else None,
+        tree=[_listed(place, tree, others) for place in tree.roots],
     )
 
 
-def _listed_branch(branch: Branch, family: FamilyTree, listed_ties: set[Tie | None]) -> ListedBranch:
-    others = [tie for tie in family.ties if tie.second == branch.member and tie not in listed_ties]
-    return ListedBranch(
-        member=family.members[branch.member],
-        words="" if branch.tie is None else _tie_words(branch.tie),
-        also=[f"{family.members[tie.first].name} ({_tie_words(tie)})" for tie in others],
-        below=[_listed_branch(child, family, listed_ties) for child in branch.branches],
+def _listed(place: int, tree: Tree, others: dict[int, list[Link]]) -> ListedNode:
+    above = tree.above.get(place)
+    return ListedNode(
+        node=tree.nodes[place],
+        words="" if above is None else above.words,
+        also=[f"{tree.nodes[link.parent].name} ({link.words})" for link in others.get(place, ())],
+        below=[_listed(child, tree, others) for child in tree.below(place)],
     )
-
-
-def _tie_words(tie: Tie) -> str:
-    likeness = "" if tie.likeness is None else f"likeness {tie.likeness:.3f}"
-    descent = "" if tie.evidence == MEASURED else f"{tie.relation}, {tie.evidence}"
-    return ", ".join(part for part in (descent, likeness) if part)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from flask import g, request, url_for
 from msgspec import structs
 
 from organs.registry.amounts import share_text
-from organs.registry.anatomy import EXAMPLE_SLOTS
+from organs.registry.anatomy import EXAMPLE_SLOTS, OrganType
 from organs.registry.catalog.queries.organs import organ_detail
 from organs.registry.catalog.queries.search import search_organs
 from organs.registry.catalog.search import (
@@ -18,12 +18,9 @@ from organs.registry.catalog.search import (
     ORGANS,
     Query,
     bounded,
-    has_choice,
     parse_query,
     short_text,
     sorted_by,
-    toggled_texts,
-    without,
 )
 from organs.registry.catalog.vocabulary import (
     BIN_DEGREES,
@@ -46,19 +43,25 @@ from organs.registry.measure.zmeasure import (
 from organs.registry.measures import MEASURE_NAMES, MEASURES, Measure
 from organs.web.pages.charts import weights_shown
 from organs.web.pages.compose import graft_address
+from organs.web.pages.facets import Filter, choice_filter, list_address, term_links
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages
 from organs.web.params import (
     requested_after,
     requested_limit,
     requested_query,
 )
-from organs.web.render import Meaning, caution_of
-from organs.web.responses import plain_page, query_address, reading, registry, settings, with_parameters
+from organs.web.render import Meaning, caution_of, kind_name
+from organs.web.responses import plain_page, reading, registry, settings
 
 FILTERS = {"type": "type", "slot": "slot", "dtype": "tensor type", "arch": "architecture", "license": "license"}
 """Headings of the filters beside the table, by field of queries, in their order."""
-FILTER_VALUES_OPEN = 8
-"""Values of a filter that are always shown. The others are in a closed section."""
+ENDPOINT = "pages.organs"
+NORM = OrganType.NORM.value
+FOLDED_SORTS = {
+    kind.value: "-spectral" if kind in (OrganType.SKELETON, OrganType.EMBED) else "-theta"
+    for kind in (OrganType.SKELETON, OrganType.EMBED, OrganType.NORM, OrganType.ADAPTER, OrganType.OTHER)
+}
+"""The types that the list leaves out when it begins, and the order of each. Vectors have no spectral signal."""
 EXAMPLES = (
     "type:organ sort:-spectral",
     f"slot:{EXAMPLE_SLOTS[1]} theta>=35",
@@ -132,19 +135,25 @@ def columns(query: Query) -> list[Column]:
     """Return the columns of the table.
 
     A search with `like:` or a base has a column for the likeness, and a search about gains one for the gain.
-    The measures are those that lists show and the one that sorts; their headings come from `registry.measures`.
+    The measures are the one that sorts, and those that lists show; their headings come from `registry.measures`.
     """
     is_alike = query.like is not None
     sort = None if is_alike else query.sort.field
-    measures = [measure for measure in MEASURES.values() if measure.shown or measure.field == sort]
+    shown = [measure for measure in MEASURES.values() if measure.shown or measure.field == sort]
+    measures = sorted(shown, key=lambda measure: measure.field != sort)
     return [
         ORGAN,
         *([LIKENESS_COLUMN] if is_alike else [BASE_COLUMN] if query.base is not None else []),
         *([GAIN_COLUMN] if query.mentions_gains else []),
         TYPE,
-        *(Column(entry.name, entry.label, entry.meaning, sort=entry.field, measure=entry) for entry in measures),
+        *(_measure_column(entry, is_first=place == 0) for place, entry in enumerate(measures)),
         SIZE,
     ]
+
+
+def _measure_column(entry: Measure, *, is_first: bool) -> Column:
+    classes = "n" if is_first else "n hide-small"
+    return Column(entry.name, entry.label, entry.meaning, sort=entry.field, classes=classes, measure=entry)
 
 
 def organ_rows(organs: Iterable[PlacedOrgan]) -> list[list[Cell]]:
@@ -176,9 +185,14 @@ def heading(query: Query, column: Column, address: str) -> Heading:
 
 @paged(pages, "/organs", csv=True, api="organs")
 def organs() -> Page:
-    """Show the results of the query in `q`; `after` and `limit` page through them."""
+    """Show the results of the query in `q`; `after` and `limit` page through them.
+
+    Without `q`, the page begins with the feed-forward organs and folds the other types.
+    """
     try:
-        query, limit, after = requested_query(ORGANS), requested_limit(), requested_after()
+        begins = "q" not in request.args and plain_page()
+        query = parse_query(ORGANS.start) if begins else requested_query(ORGANS)
+        limit, after = requested_limit(), requested_after()
         limits = settings()
         page, counts = registry().search_page(
             query, limit=limit, after=after, search_seconds=limits.search_seconds, counts_seconds=limits.counts_seconds
@@ -191,7 +205,7 @@ def organs() -> Page:
     return Page(
         "organs.html",
         {"query": str(query), "items": page.items, "notes": page.notes, "facets": counts},
-        extra=lambda: _list_context(query, page, counts),
+        extra=lambda: _list_context(query, page, counts) | {"begins": begins},
         sheet=lambda: _sheet(page),
         next=page.next,
     )
@@ -212,48 +226,51 @@ def _error_page(error: BadQuery) -> Page:
 
 
 def _list_context(query: Query, page: OrganPage, counts: FacetCounts | None) -> Context:
-    following = page.next and query_address("pages.organs", query, after=page.next, limit=request.args.get("limit", ""))
+    limit = request.args.get("limit", "")
+    by_type = counts.fields.get("type", {}) if counts else {}
     return {
         "text": short_text(query),
-        "terms": [_term_link(query, part) for part in (*query.terms, *query.words)]
-        + [_term_link(query, f"-{word}") for word in query.excluded_words],
-        "filters": [_filter(query, name, counts) for name in FILTERS] if counts else [],
+        "terms": term_links(ENDPOINT, query),
+        "filters": _filters(query, counts) if counts else [],
         "bars": _bars(query, counts) if counts else [],
         "headings": [heading(query, column, _sort_address(query, column)) for column in columns(query)],
-        "following": following,
-        "first": query_address("pages.organs", query) if request.args.get("after") else None,
+        "following": page.next and list_address(ENDPOINT, query, after=page.next, limit=limit),
+        "first": list_address(ENDPOINT, query) if request.args.get("after") else None,
         "examples": _examples(),
-        "csv": query_address("pages.organs_csv", query, limit="1000"),
+        "csv": list_address("pages.organs_csv", query, limit="1000"),
+        "twin": list_address("pages.organs_json", query, limit=limit, after=request.args.get("after", "")),
+        "folded": _folded_types(by_type) if "q" not in request.args else [],
+        "without_norms": _without_norms(query, by_type),
     }
+
+
+def _filters(query: Query, counts: FacetCounts) -> list[Filter]:
+    return [
+        choice_filter(ENDPOINT, query, name, title, counts.fields.get(name, {}), label=kind_name)
+        for name, title in FILTERS.items()
+    ]
+
+
+def _folded_types(by_type: Mapping[str, int]) -> list[Context]:
+    """Return the types that the list leaves out when it begins, each with its number and the list of its organs."""
+    return [
+        {"type": kind, "count": count, "address": url_for(ENDPOINT, q=f"type:{kind} sort:{FOLDED_SORTS[kind]}")}
+        for kind in FOLDED_SORTS
+        if (count := by_type.get(kind))
+    ]
+
+
+def _without_norms(query: Query, by_type: Mapping[str, int]) -> Context | None:
+    """Return the number of norms in the list and the list without them; None if the query selects types."""
+    norms = by_type.get(NORM, 0)
+    if query.choices("type") or not 0 < norms < sum(by_type.values()):
+        return None
+    folded = parse_query(f"{short_text(query)} -type:{NORM}")
+    return {"count": norms, "address": list_address(ENDPOINT, folded)}
 
 
 def _sort_address(query: Query, column: Column) -> str:
-    return query_address("pages.organs", sorted_by(query, column.sort)) if column.sort else ""
-
-
-def _term_link(query: Query, part: object) -> Context:
-    return {"text": str(part), "address": query_address("pages.organs", without(query, part))}
-
-
-def _filter(query: Query, name: str, counts: FacetCounts) -> Context:
-    counted = counts.fields.get(name, {})
-    path = url_for("pages.organs")
-    texts = toggled_texts(query, name, counted)
-    values = [
-        {
-            "value": value,
-            "count": count,
-            "chosen": has_choice(query, name, value),
-            "address": with_parameters(path, {"q": texts[value]}),
-        }
-        for value, count in counted.items()
-    ]
-    return {
-        "name": name,
-        "heading": FILTERS[name],
-        "open": values[:FILTER_VALUES_OPEN],
-        "more": values[FILTER_VALUES_OPEN:],
-    }
+    return list_address(ENDPOINT, sorted_by(query, column.sort)) if column.sort else ""
 
 
 def _bars(query: Query, counts: FacetCounts) -> list[Context]:
@@ -275,7 +292,7 @@ def _bars(query: Query, counts: FacetCounts) -> list[Context]:
                 "height": count / count_max if count_max else 0.0,
                 "chosen": chosen,
                 "out": (low is not None and upper <= low) or (high is not None and lower >= high),
-                "address": query_address("pages.organs", bounded(query, "theta", *bounds)),
+                "address": list_address(ENDPOINT, bounded(query, "theta", *bounds)),
             }
         )
     return bars

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from http import HTTPStatus
 
 from flask import abort, redirect, request, url_for
@@ -11,18 +12,24 @@ from organs.ingest.contributions.submissions import (
     approve_submission,
     refuse_submission,
 )
-from organs.registry.catalog.queries.accounts import contributor_account, contributor_by_name
+from organs.registry.catalog.queries.accounts import (
+    account_token,
+    contributor_account,
+    contributor_by_name,
+    token_by_public_id,
+)
 from organs.registry.catalog.queries.administration import (
     model_in_any_state,
     removal_of,
     submission_review,
 )
-from organs.registry.catalog.register.accounts import add_contributor, set_contributor_state, set_quota
+from organs.registry.catalog.register.accounts import add_contributor, create_token, set_contributor_state, set_quota
 from organs.registry.catalog.register.models import remove_model
-from organs.registry.entities.account import ContributorAccount, ContributorChangeRequest
+from organs.registry.catalog.vocabulary import SCOPES
+from organs.registry.entities.account import ContributorAccount, ContributorChangeRequest, CreatedToken
 from organs.registry.entities.administration import Removal
 from organs.registry.entities.submission import Decision
-from organs.registry.errors import NotFound
+from organs.registry.errors import BadInput, NotFound
 from organs.registry.names import parse_model_name
 from organs.web.auth import (
     ADMIN,
@@ -30,6 +37,7 @@ from organs.web.auth import (
     need,
 )
 from organs.web.permissions import ONLY_READS
+from organs.web.rate_limits import NEW_TOKENS, rates
 from organs.web.responses import (
     plain_page,
     reading,
@@ -38,6 +46,9 @@ from organs.web.responses import (
 )
 
 ID_MAX = 2**63 - 1
+FIRST_SCOPES = tuple(scope for scope in SCOPES if scope != ADMIN)
+"""The scopes of the first token of a contributor who is added on a page."""
+FIRST_LABEL = "first token"
 
 
 def check_admin() -> None:
@@ -94,6 +105,22 @@ def add(name: str, quota_bytes: int | None) -> ContributorAccount:
     with registry().catalog.writing() as session:
         contributor = add_contributor(session, name, _administrator(), quota_bytes)
         return contributor_account(session, contributor, registry().settings.quota_bytes)
+
+
+def add_with_token(name: str, scopes: Collection[str], days: int | None) -> CreatedToken:
+    """Add a contributor with a first token, and return the token with its text, which is not stored.
+
+    Raises BadName; BadInput for a name that exists, and for scopes other than FIRST_SCOPES: a token with the scope
+    `admin` is created on the registry's machine only. Raises TooMany.
+    """
+    if not scopes or not set(scopes) <= set(FIRST_SCOPES):
+        raise BadInput(f"a first token has one or more of the scopes {', '.join(FIRST_SCOPES)}")
+    rates().hit(NEW_TOKENS, _administrator())
+    with registry().catalog.writing() as session:
+        contributor = add_contributor(session, name, _administrator())
+        created = create_token(session, contributor.id, scopes, FIRST_LABEL, days, _administrator())
+        token = account_token(session, token_by_public_id(session, created.public_id))
+        return CreatedToken(**structs.asdict(token), token=created.text)
 
 
 def change(contributor: str, changes: ContributorChangeRequest) -> ContributorAccount:

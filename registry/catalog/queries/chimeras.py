@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import Row, Select, and_, case, func, select
+from sqlalchemy import Select, and_, case, func, literal, or_, select, true, tuple_
 from sqlalchemy.orm import Session, aliased
 
-from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
+from organs.registry.catalog.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.models import has_public_place, is_withdrawn
 from organs.registry.catalog.tables import (
     Blob,
     Chimera,
     Computation,
+    Gain,
     Lineage,
     Measurement,
     Model,
@@ -55,18 +56,56 @@ _StoredOrgan = tuple[DigestText, Text, Shape]
 class ChimeraPage:
     """One page of chimeras, each with its model."""
 
-    items: tuple[Row[Model, Chimera], ...]
+    items: tuple[tuple[Model, Chimera], ...]
     next: str | None
 
 
-def newest_chimeras(session: Session, limit: int, after: str | None = None) -> ChimeraPage:
-    """Return the next `limit` visible chimeras after the cursor `after`, newest first. Raises BadQuery."""
+NEWEST, GAINED = "new", "gain"
+ORDERS = (NEWEST, GAINED)
+"""The orders of a list of chimeras: newest first, or the largest settled gain first."""
+
+
+def chimeras_in_order(session: Session, order: str, limit: int, after: str | None = None) -> ChimeraPage:
+    """Return the next `limit` visible chimeras after the cursor `after`. Those without a gain come last, newest first.
+
+    Raises BadQuery.
+    """
     check_limit(limit)
-    statement = select(Model, Chimera).join(Chimera, Chimera.model_id == Model.id).where(Model.state == "visible")
+    query = f"{_LIST} {order}"
+    best = select(Gain.model_id, func.max(Gain.percent).label("percent")).where(Gain.settled.is_(true()))
+    gains = best.group_by(Gain.model_id).subquery()
+    statement: Any = select(Model, Chimera).join(Chimera, Chimera.model_id == Model.id).where(Model.state == "visible")
+    percent: Any = literal(None)
+    if order == GAINED:
+        percent = gains.c.percent
+        statement = statement.outerjoin(gains, gains.c.model_id == Model.id)
     if after is not None:
-        statement = statement.where(Model.id < parse_cursor(_LIST, after).id)
-    rows = session.execute(statement.order_by(Model.id.desc()).limit(limit + 1)).all()
-    return ChimeraPage(tuple(rows[:limit]), next_cursor(_LIST, [model.id for model, _ in rows], limit))
+        cursor = parse_cursor(query, after)
+        missing = and_(percent.is_(None), Model.id < cursor.id) if order == GAINED else Model.id < cursor.id
+        behind = or_(tuple_(percent, Model.id) < tuple_(cursor.value, cursor.id), percent.is_(None))
+        statement = statement.where(missing if cursor.value is None else behind)
+    ordered = (percent.is_(None), percent.desc(), Model.id.desc()) if order == GAINED else (Model.id.desc(),)
+    rows = session.execute(statement.add_columns(percent).order_by(*ordered).limit(limit + 1)).all()
+    page = rows[:limit]
+    last = Cursor(page[-1][2], page[-1][0].id) if len(rows) > limit else None
+    items = tuple((model, chimera) for model, chimera, _ in page)
+    return ChimeraPage(items, cursor_text(query, last) if last else None)
+
+
+def gains_of_chimeras(session: Session, model_ids: Collection[int]) -> dict[int, list[Gain]]:
+    """Return the gains of each of `model_ids` on all texts, the largest first."""
+    gains: dict[int, list[Gain]] = {}
+    statement = select(Gain).where(Gain.model_id.in_(model_ids)).order_by(Gain.percent.desc(), Gain.id)
+    for gain in session.scalars(statement):
+        gains.setdefault(gain.model_id, []).append(gain)
+    return gains
+
+
+def blocks_of_models(session: Session, model_ids: Collection[int]) -> dict[int, int]:
+    """Return the number of blocks of each of `model_ids`, by the highest block of an organ."""
+    highest = select(Placement.model_id, func.max(Placement.block)).where(Placement.model_id.in_(model_ids))
+    rows = session.execute(highest.group_by(Placement.model_id))
+    return {model_id: 0 if block is None else block + 1 for model_id, block in rows}
 
 
 def chimeras_by_lock(session: Session, prefix: str) -> Sequence[Model]:

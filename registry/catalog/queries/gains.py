@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, aliased
 
 from organs.registry.catalog.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from organs.registry.catalog.engine import batches
-from organs.registry.catalog.queries.chimeras import strongest_verdicts, withdrawn_ancestors
+from organs.registry.catalog.queries.chimeras import gains_of_chimeras, strongest_verdicts, withdrawn_ancestors
 from organs.registry.catalog.queries.relatives import likenesses
 from organs.registry.catalog.search import Numbers
 from organs.registry.catalog.tables import Chimera, Gain, GainOrgan, Lineage, Model
@@ -113,7 +113,7 @@ def _best_gains(session: Session, owned: Any) -> dict[int, MeasuredGain]:
     statement = select(ranked.c.owner, Gain, _CHIMERA, _BASE).join(Gain, Gain.id == ranked.c.id)
     statement = statement.join(_CHIMERA, _CHIMERA.id == Gain.model_id).join(_BASE, _BASE.id == Gain.base_model_id)
     return {
-        owner: MeasuredGain(**asdict(_gain(gain)), chimera=chimera.full_name, base=base.full_name)
+        owner: MeasuredGain(**asdict(gain_entity(gain)), chimera=chimera.full_name, base=base.full_name)
         for owner, gain, chimera, base in session.execute(statement.where(ranked.c.rank == 1))
     }
 
@@ -141,12 +141,13 @@ def gains_of_donors(session: Session, base_id: int, donor_ids: Collection[int]) 
         worst = session.scalars(losses.order_by(Gain.percent, Gain.id).limit(1)).first()
         assert gain.donor_model_id is not None
         found[gain.donor_model_id] = DonorGain(
-            chimera.full_name, gain.grafted, _gain(gain), None if worst is None else _gain(worst)
+            chimera.full_name, gain.grafted, gain_entity(gain), None if worst is None else gain_entity(worst)
         )
     return found
 
 
-def _gain(gain: Gain) -> entities.Gain:
+def gain_entity(gain: Gain) -> entities.Gain:
+    """Return a row of gains as an entity."""
     return entities.Gain(
         text=gain.text, percent=gain.percent, margin=gain.margin, tokens=gain.tokens, settled=gain.settled
     )
@@ -184,10 +185,7 @@ def _measured_grafts(
     """Return the chimeras `model_ids` with their gains, in that order."""
     if not model_ids:
         return ()
-    statement = select(Gain).where(Gain.model_id.in_(model_ids)).order_by(Gain.percent.desc(), Gain.id)
-    all_gains: dict[int, list[Gain]] = {}
-    for gain in session.scalars(statement):
-        all_gains.setdefault(gain.model_id, []).append(gain)
+    all_gains = gains_of_chimeras(session, model_ids)
     matching = select(Gain.id).where(Gain.model_id.in_(model_ids), *gains.conditions())
     matching_ids = set(session.scalars(matching))
     models = {model.id: model for model in session.scalars(select(Model).where(Model.id.in_(_model_ids(all_gains))))}
@@ -210,9 +208,9 @@ def _measured_grafts(
                 grafted=first.grafted,
                 likeness=likeness,
                 verdict=None if verdict is None else verdict.verdict,
-                best=_gain(next(gain for gain in own if gain.id in matching_ids)),
-                worst=_gain(losses[-1]) if losses else None,
-                gains=tuple(map(_gain, own)),
+                best=gain_entity(next(gain for gain in own if gain.id in matching_ids)),
+                worst=gain_entity(losses[-1]) if losses else None,
+                gains=tuple(map(gain_entity, own)),
                 recipe=read_recipe(chimera),
                 unavailable_parents=unavailable[model_id],
             )

@@ -6,8 +6,9 @@ same places. Both are computed from fingerprints for at most `COMPARED_MAX` matc
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import islice
@@ -71,6 +72,7 @@ from organs.registry.catalog.queries.search_plan import (
     degrees,
     gains_of,
     known_values,
+    made_from_condition,
     matches,
     model_conditions,
     narrow,
@@ -83,13 +85,17 @@ from organs.registry.catalog.queries.search_plan import (
     roll_up,
     stretch,
     sums,
+    tag_condition,
     wants_missing_only,
 )
 from organs.registry.catalog.search import (
     CHIMERA,
     GAIN,
     LIKENESS,
+    MADE_FROM,
     PARTIAL,
+    QUANT,
+    TAG,
     Interval,
     Numbers,
     Query,
@@ -103,7 +109,7 @@ from organs.registry.catalog.vocabulary import (
     theta_bin,
 )
 from organs.registry.digest import Digest
-from organs.registry.entities.model import ModelPage
+from organs.registry.entities.model import FoldedModel, FoldedModelPage, ModelPage, ModelSummary, Quantisation
 from organs.registry.entities.organ import FacetCounts, OrganPage, PlacedOrgan, ThetaBin
 from organs.registry.errors import BadQuery, TooSlow
 from organs.registry.measures import MEASURE_NAMES
@@ -846,16 +852,42 @@ _COLUMNS: dict[str, Any] = {
 }
 
 
-def search_models(
-    session: Session, query: Query, limit: int, after: str | None = None, *, ranked: bool = False
-) -> ModelPage:
-    """Return the next `limit` visible models of `query` after the cursor `after`. Those without a sort value come last.
+@dataclass(frozen=True, slots=True)
+class ModelMatches:
+    """A resolved query for models: all matches, without an order."""
 
-    With `ranked`, only complete models are returned, without adapters, vocabularies and chimeras. The first page of all
-    models has a note for each of the newest incomplete models. Raises BadQuery.
-    """
-    check_limit(limit)
-    text = f"{'ranked ' if ranked else ''}{query}"
+    text: str
+    """The text of the query in cursors."""
+    statement: Any
+    """A SELECT of model, sort value, and likeness to the base."""
+    column: Any
+    """The sort value."""
+    sort: Sort
+    gains: GainFilter | None
+    is_filtered: bool
+    notes: tuple[str, ...]
+
+    def rows(self, session: Session, limit: int, after: Cursor | None = None) -> list[Any]:
+        """Return the next `limit` rows after the cursor. Models without a sort value come last."""
+        statement, column = self.statement, self.column
+        if after is not None:
+            statement = _after(statement, column, self.sort, after)
+        order = (column.desc(), Model.id.desc()) if self.sort.descending else (column, Model.id)
+        return list(session.execute(statement.order_by(column.is_(None), *order).limit(limit)).all())
+
+    def summaries(self, session: Session, rows: Sequence[Any]) -> tuple[ModelSummary, ...]:
+        """Return `rows` as lines of a list."""
+        ids = [model.id for model, _, _ in rows]
+        composed = composed_among(session, ids)
+        best = {} if self.gains is None else gains_of_models(session, self.gains, ids)
+        return tuple(
+            model_summary(model, composed=model.id in composed, likeness=alike, gain=best.get(model.id))
+            for model, _, alike in rows
+        )
+
+
+def match_models(session: Session, query: Query, *, ranked: bool = False) -> ModelMatches:
+    """Resolve a query for visible models; `ranked` as in `search_models`."""
     notes: list[str] = []
     base_id = base_id_of(session, query, notes)
     likeness: Any = literal(None) if base_id is None else likeness_to(base_id)
@@ -872,25 +904,118 @@ def search_models(
     statement = select(Model, column, likeness).where(Model.state == "visible", *conditions)
     if gained is not None:
         statement = statement.outerjoin(gained, gained.c.id == Model.id)
-    if after is not None:
-        statement = _after(statement, column, query.sort, parse_cursor(text, after))
-    order = (column.desc(), Model.id.desc()) if query.sort.descending else (column, Model.id)
-    rows = session.execute(statement.order_by(column.is_(None), *order).limit(limit + 1)).all()
-    page = rows[:limit]
-    if not (after or ranked or conditions):
-        notes += map(str, incomplete_models(session))
-    last = Cursor(page[-1][1], page[-1][0].id) if len(rows) > limit else None
-    ids = [model.id for model, _, _ in page]
-    composed = composed_among(session, ids)
-    best = {} if gains is None else gains_of_models(session, gains, ids)
-    return ModelPage(
-        items=tuple(
-            model_summary(model, composed=model.id in composed, likeness=alike, gain=best.get(model.id))
-            for model, _, alike in page
-        ),
-        next=cursor_text(text, last) if last else None,
+    return ModelMatches(
+        text=f"{'ranked ' if ranked else ''}{query}",
+        statement=statement,
+        column=column,
+        sort=query.sort,
+        gains=gains,
+        is_filtered=bool(conditions),
         notes=tuple(notes),
     )
+
+
+def search_models(
+    session: Session, query: Query, limit: int, after: str | None = None, *, ranked: bool = False
+) -> ModelPage:
+    """Return the next `limit` visible models of `query` after the cursor `after`. Those without a sort value come last.
+
+    With `ranked`, only complete models are returned, without adapters, vocabularies and chimeras. The first page of all
+    models has a note for each of the newest incomplete models. Raises BadQuery.
+    """
+    check_limit(limit)
+    matches = match_models(session, query, ranked=ranked)
+    rows = matches.rows(session, limit + 1, None if after is None else parse_cursor(matches.text, after))
+    page = rows[:limit]
+    notes = matches.notes
+    if not (after or ranked or matches.is_filtered):
+        notes += tuple(map(str, incomplete_models(session)))
+    last = Cursor(page[-1][1], page[-1][0].id) if len(rows) > limit else None
+    return ModelPage(
+        items=matches.summaries(session, page),
+        next=cursor_text(matches.text, last) if last else None,
+        notes=notes,
+    )
+
+
+FOLDED_ROWS_MAX = 4000
+"""The most models that are read for a page of folded models."""
+FOLDED_SHOWN = 40
+"""The most quantisations and versions that are listed with a model."""
+TAGS_SHOWN = 8
+"""The most tags of a model in a list."""
+
+
+def folded_models(session: Session, query: Query, limit: int, after: str | None = None) -> FoldedModelPage:
+    """Return the next `limit` models of `query` as `search_models` does, with quantisations and versions folded.
+
+    The models of a namespace whose names differ only in their quantisation are one item, at the place of the first.
+    A page is shorter if `FOLDED_ROWS_MAX` models have been read for it. Raises BadQuery.
+    """
+    check_limit(limit)
+    matches = match_models(session, query)
+    cursor = None if after is None else parse_cursor(matches.text, after)
+    firsts: list[Any] = []
+    groups: dict[tuple[str, str], list[Any]] = {}
+    examined, is_complete = 0, False
+    while len(firsts) <= limit and examined < FOLDED_ROWS_MAX and not is_complete:
+        rows = matches.rows(session, 2 * limit + 1, cursor)
+        is_complete = len(rows) <= 2 * limit
+        examined += len(rows)
+        groups |= _same_models(session, matches, {_stem_key(row) for row in rows} - groups.keys())
+        firsts += [row for row in rows if groups[_stem_key(row)][0][0].id == row[0].id]
+        cursor = Cursor(rows[-1][1], rows[-1][0].id) if rows else None
+    page = firsts[:limit]
+    if len(firsts) > limit:
+        cursor = Cursor(page[-1][1], page[-1][0].id)
+    elif is_complete:
+        cursor = None
+    shown = {row[0].id: row for first in page for row in groups[_stem_key(first)][: FOLDED_SHOWN + 1]}
+    by_id = dict(zip(shown, matches.summaries(session, list(shown.values())), strict=True))
+    notes = matches.notes
+    if after is None and not matches.is_filtered:
+        notes += tuple(map(str, incomplete_models(session)))
+    return FoldedModelPage(
+        items=tuple(_folded(first, groups[_stem_key(first)], by_id) for first in page),
+        next=cursor_text(matches.text, cursor) if cursor else None,
+        notes=notes,
+    )
+
+
+def _stem_key(row: Any) -> tuple[str, str]:
+    return row[0].namespace, row[0].stem
+
+
+def _same_models(
+    session: Session, matches: ModelMatches, keys: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], list[Any]]:
+    """Return the matches with the namespaces and stems `keys`, in the order of the query."""
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for batch in batches(sorted(keys)):
+        conditions = tuple_(Model.namespace, Model.stem).in_(batch)
+        for row in replace(matches, statement=matches.statement.where(conditions)).rows(session, FOLDED_ROWS_MAX):
+            groups.setdefault(_stem_key(row), []).append(row)
+    return groups
+
+
+def _folded(first: Any, group: Sequence[Any], by_id: Mapping[int, ModelSummary]) -> FoldedModel:
+    """Return a model with its other quantisations, the smallest first."""
+    others = sorted((row[0] for row in group[1 : FOLDED_SHOWN + 1]), key=lambda model: (model.size_bytes, model.id))
+    return FoldedModel(
+        model=by_id[first[0].id],
+        title=first[0].stem,
+        tags=tuple(json.loads(first[0].tags)[:TAGS_SHOWN]),
+        others=tuple(Quantisation(model=by_id[other.id], label=_label(other, first[0])) for other in others),
+        label=_label(first[0], None),
+        left_out=max(0, len(group) - 1 - FOLDED_SHOWN),
+    )
+
+
+def _label(model: Model, first: Model | None) -> str:
+    """Return the quantisation and the version, which tell `model` from others with the same stem."""
+    label = model.quantisation or "no quantisation"
+    is_version = first is not None and model.name == first.name
+    return f"version {model.version}" if is_version else label
 
 
 def _choices(session: Session, query: Query, notes: list[str]) -> Sequence[ColumnElement[bool]]:
@@ -899,12 +1024,14 @@ def _choices(session: Session, query: Query, notes: list[str]) -> Sequence[Colum
 
     conditions: list[ColumnElement[bool]] = []
     kind = case((Model.complete.is_(false()), PARTIAL), (is_composed(), CHIMERA), else_=Model.kind)
-    for name, column in (("kind", kind), ("arch", Model.architecture), ("license", Model.license)):
+    columns = {"kind": kind, "arch": Model.architecture, "license": Model.license, QUANT: Model.quantisation}
+    for name, column in columns.items():
         for choice in query.choices(name):
             values = choice.values if name == "kind" else known_values(session, choice, visible(column), notes)
             text: Any = func.coalesce(column, "")
             conditions.append(text.not_in(values) if choice.negated else text.in_(values))
-    return conditions
+    conditions += [tag_condition(session, choice, notes) for choice in query.choices(TAG)]
+    return conditions + [made_from_condition(session, choice, notes) for choice in query.choices(MADE_FROM)]
 
 
 def _after(statement: Select[Any], column: Any, sort: Sort, after: Cursor) -> Select[Any]:

@@ -48,7 +48,9 @@ from organs.registry.catalog.tables import (
     Contributor,
     Facet,
     FacetCount,
+    Lineage,
     Model,
+    ModelTag,
     ModelWord,
     Organ,
     Placement,
@@ -60,6 +62,7 @@ from organs.registry.catalog.vocabulary import (
     TEXT_GROUPS,
     THETA_MAX_DEGREES,
     UNMEASURED,
+    folded_tag,
     folded_words,
     theta_bin,
 )
@@ -424,6 +427,55 @@ def model_conditions(session: Session, query: Query, notes: list[str]) -> list[C
         _note_words(session, query.words, notes)
     conditions += [Model.id.not_in(models_with_words(words.split("-"))) for words in query.excluded_words]
     return conditions
+
+
+def tag_condition(session: Session, choice: Choice, notes: list[str]) -> ColumnElement[bool]:
+    """Return the condition that a model has one of the chosen tags. A tag without `*` is found by the index of tags."""
+    conditions: list[ColumnElement[bool]] = []
+    for value in choice.values:
+        tagged = select(ModelTag.model_id)
+        if value.casefold() == ABSENT:
+            conditions.append(Model.id.not_in(tagged))
+            continue
+        name = folded_tag(value)
+        tagged = tagged.where(_matches_text(name, ModelTag.tag) if "*" in name else ModelTag.tag == name)
+        conditions.append(Model.id.in_(tagged))
+        _note_missing(session, choice, value, conditions[-1], notes)
+    return not_(or_(*conditions)) if choice.negated else or_(*conditions)
+
+
+def made_from_condition(session: Session, choice: Choice, notes: list[str]) -> ColumnElement[bool]:
+    """Return the condition that a model was made from one of the chosen models, by declaration or by record."""
+    conditions: list[ColumnElement[bool]] = []
+    for value in choice.values:
+        parents = select(Model.id).where(Model.state.in_(REACHABLE_STATES))
+        if value.casefold() == ABSENT:
+            conditions.append(Model.id.not_in(_children(parents)))
+            continue
+        named = _matches_pattern(value) if "*" in value else _matches_name(value)
+        if named is None:
+            notes += [_missing_note(choice.field, value, ())] if not choice.negated and len(notes) < NOTES_MAX else []
+            continue
+        conditions.append(Model.id.in_(_children(parents.where(named))))
+        _note_missing(session, choice, value, conditions[-1], notes)
+    condition = or_(*conditions) if conditions else Model.id < 0
+    return not_(condition) if choice.negated else condition
+
+
+def _children(parents: Select[int]) -> Select[Any]:
+    """Return a SELECT of the ids of the models that were made from `parents`."""
+    edges = select(Lineage.child_model_id).where(Lineage.child_model_id.is_not(None), Lineage.evidence != "measured")
+    return edges.where(Lineage.parent_model_id.in_(parents))
+
+
+def _note_missing(
+    session: Session, choice: Choice, value: str, condition: ColumnElement[bool], notes: list[str]
+) -> None:
+    """Add a note if no visible model meets `condition`, which `value` selects."""
+    if choice.negated or len(notes) >= NOTES_MAX:
+        return
+    if session.scalar(select(Model.id).where(Model.state == "visible", condition).limit(1)) is None:
+        notes.append(_missing_note(choice.field, value, ()))
 
 
 def _kin_condition(session: Session, choice: Choice, notes: list[str]) -> ColumnElement[bool]:

@@ -76,6 +76,7 @@ from organs.registry.catalog.tables import (
     Model,
     ModelFile,
     ModelMetadata,
+    ModelTag,
     ModelWord,
     Organ,
     Placement,
@@ -88,6 +89,7 @@ from organs.registry.catalog.vocabulary import (
     RUNTIME_TEXTS_MAX,
     Action,
     checked_text,
+    folded_tag,
     shown_text,
     unique_words,
 )
@@ -260,10 +262,16 @@ def existing_model(session: Session, record: ModelRecord, keep_name: bool) -> Mo
     return existing
 
 
+INDEXED_TAGS_MAX = 100
+"""The most tags of one model that `tag:` finds. A header may state thousands."""
+
+
 def insert_words(session: Session, model: Model, tags: Sequence[str]) -> None:
-    """Write the words by which searches find `model` with these tags."""
+    """Write the words and the tags by which searches find `model`."""
     words = unique_words([model.namespace, model.name, model.title, *tags, model.description])
     insert_missing(session, ModelWord, [{"word": word, "model_id": model.id} for word in words])
+    names = list(dict.fromkeys(filter(None, map(folded_tag, tags))))
+    insert_missing(session, ModelTag, [{"tag": name, "model_id": model.id} for name in names[:INDEXED_TAGS_MAX]])
 
 
 def _digests(record: ModelRecord) -> set[Digest]:
@@ -648,6 +656,7 @@ def _delete_rows(session: Session, model: Model) -> None:
         delete(ModelMetadata).where(ModelMetadata.model_id == model.id),
         delete(ModelWord).where(ModelWord.model_id == model.id),
         delete(RuntimeText).where(RuntimeText.model_id == model.id),
+        delete(ModelTag).where(ModelTag.model_id == model.id),
         delete(Lineage).where(or_(child, parent & (Lineage.evidence == "measured"))),
         delete(Verdict).where(Verdict.model_id == model.id),
         delete(Gain).where(or_(Gain.model_id == model.id, Gain.base_model_id == model.id)),
@@ -767,6 +776,7 @@ def edit_model(session: Session, model: Model, edits: Edits, by: str) -> list[st
     if edits.base is not None and edits.base != declared_base(session, model):
         _replace_base(session, model, edits.base)
     session.execute(delete(ModelWord).where(ModelWord.model_id == model.id))
+    session.execute(delete(ModelTag).where(ModelTag.model_id == model.id))
     insert_words(session, model, json.loads(model.tags))
     model.changed_at = now()
     record_event(session, by, Action.EDIT, model.full_name, "; ".join(changed), model_id=model.id)

@@ -27,11 +27,12 @@ from organs.registry.catalog.tables import (
     Model,
     ModelFile,
     ModelMetadata,
+    ModelTag,
     ModelWord,
     Organ,
     Placement,
 )
-from organs.registry.catalog.vocabulary import theta_bin, unique_words
+from organs.registry.catalog.vocabulary import folded_tag, theta_bin, unique_words
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import FINGERPRINT_BYTES
@@ -60,7 +61,7 @@ DTYPES = ("F16", "Q8_0", "Q4_K", "F32")
 ARCHITECTURES = ("llama", "qwen2", "LLaMA", None)
 LICENSES = ("apache-2.0", "mit", "MIT", "none", "llama 3, community", None)
 NAMESPACES = ("acme", "Acme", "zoo.lab", "local")
-NAMES = ("tiny", "tiny-code", "tiny_code", "A-2M", "b.c")
+NAMES = ("tiny", "tiny-code", "tiny_code", "A-2M", "b.c", "tiny-Q8_0")
 TITLES = ("Zoo-A v1.0", "Für Ärzte", "coder & farmer", None, "coders")
 DESCRIPTIONS = (None, "A model's letters, ﬁne-tuned", "ΣΊΣΥΦΟΣ İstanbul", "farm 2M")
 HEADS, EXPERTS = (None, None, None, "8", "4"), (None, None, None, None, "16")
@@ -374,6 +375,7 @@ def _place(session: Session, model: ModelRow, placed: WrittenCatalog, chance: ra
     session.flush()
     words = unique_words([model.namespace, model.name, model.title, *model.tags, model.description])
     session.execute(insert(ModelWord), [{"word": word, "model_id": own.id} for word in words])
+    session.add_all(ModelTag(tag=folded_tag(tag), model_id=own.id) for tag in model.tags)
     for position, (key, value) in enumerate(model.metadata):
         session.add(ModelMetadata(model_id=own.id, position=position, key=key, type="uint32", value=value))
     _place_rows(session, own.id, file.id, model, placed, chance)

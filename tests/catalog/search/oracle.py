@@ -11,6 +11,7 @@ from functools import cache
 from organs.registry.catalog.search import Choice, Numbers, Query
 from organs.registry.catalog.vocabulary import unique_words
 from organs.registry.lineage import correlation
+from organs.registry.names import split_quantisation
 from tests.catalog.search.catalogs import GainRow, ModelRow, PlacementRow, WrittenCatalog
 
 PLACES = {
@@ -292,7 +293,21 @@ def _holds_for_model(
         return _gain_matches(query, term, model_gain(placed, query, model_id))
     if isinstance(term, Numbers):
         return number_matches(term, _model_value(placed, query, model, model_id, term.field))
+    if term.field == "base" and isinstance(term, Choice):
+        return _is_made_from(placed, term, model_id)
     return _is_kin(placed, term, model) if term.field == "kin" else _chosen(term, None, model)
+
+
+def _is_made_from(placed: WrittenCatalog, term: Choice, model_id: int) -> bool:
+    parents = [
+        placed.models[edge.parent] for edge in placed.edges if edge.child == model_id and edge.evidence != "measured"
+    ]
+    reachable = [parent for parent in parents if parent.state in ("visible", "yanked")]
+    inside = any(
+        not reachable if value == "none" else any(_is_named(parent, value) for parent in reachable)
+        for value in term.values
+    )
+    return inside is not term.negated
 
 
 def _model_value(placed: WrittenCatalog, query: Query, model: ModelRow, model_id: int, field: str) -> float | None:
@@ -327,8 +342,8 @@ def _chosen(term: Choice, row: PlacementRow | None, model: ModelRow) -> bool:
     if term.field == "model":
         inside = any(_is_named(model, value) for value in term.values)
     else:
-        own = _text(term.field, row, model).casefold()
-        inside = any(_fits(value.casefold(), own) for value in term.values)
+        own_texts = model.tags or ("none",) if term.field == "tag" else (_text(term.field, row, model),)
+        inside = any(_fits(value.casefold(), own.casefold()) for own in own_texts for value in term.values)
     return inside is not term.negated
 
 
@@ -339,6 +354,8 @@ def _text(field: str, row: PlacementRow | None, model: ModelRow) -> str:
         return model.license or "none"
     if field == "by":
         return model.contributor
+    if field == "quant":
+        return split_quantisation(model.name)[1] or "none"
     if field == "kind":
         return model.kind if model.complete else "partial"
     if field == "nonfinite":

@@ -348,7 +348,10 @@ def test_an_invalid_query_is_refused_in_one_sentence(text: str, sentence: str) -
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("slot:ffn_up", "slot is a field of organs; models have kind, model, arch, license, by, theta, signal, params"),
+        (
+            "slot:ffn_up",
+            "slot is a field of organs; models have kind, model, arch, license, by, tag, quant, base, theta",
+        ),
         ("block:5", "block is a field of organs"),
         ("fits:acme/base", "fits is a field of organs"),
         ("kindd:model", "did you mean kind:?"),

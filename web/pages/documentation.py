@@ -1,0 +1,252 @@
+"""The documentation: the Markdown files of the package as pages, readable without a connection to the internet."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from flask import Response, abort, current_app, url_for
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from markupsafe import Markup
+
+from organs.web.pages.routes import Context, Page, paged, pages
+from organs.web.responses import conditional, outside_link, with_parameters
+
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "Begin": {
+        "guide": "Every command and setting, by task.",
+        "catalog": "What each page of the catalog shows.",
+        "search": "The query language of organs and models.",
+        "numbers": "What θ, the signals, ranks and likeness say, and what they do not.",
+        "words": "The words of this project, with the usual terms.",
+    },
+    "Combine": {
+        "chimeras": "Make a chimera, run it, and read its verdict.",
+        "recipes": "The file that describes a chimera.",
+        "prediction": "How good the estimate before a run is.",
+        "gains": "Which donors made a base better, on which texts.",
+        "relatives": "How the registry finds models that share weights.",
+        "experts": "Find, compare and graft single experts.",
+        "reports": "Rankings, organ types, and other tables about all models.",
+    },
+    "Share": {
+        "contributing-organs": "Publish what you trained, with an account.",
+        "pushing": "Send only the organs that a registry does not have.",
+        "publishing": "From an upload to a published model.",
+        "remote": "Use a registry on another machine.",
+        "downloads": "Download models, organs and chimeras.",
+        "uploads": "The protocol of uploads over HTTP.",
+    },
+    "Run a registry": {
+        "deployment": "Run a registry for others: TLS, review, backups, upgrades.",
+        "administration": "Accounts, review, limits, and what to do after damage.",
+        "shards": "Store large models one shard at a time.",
+        "directories": "The folder that has a file for each organ.",
+    },
+    "Write programs": {
+        "api": "The API over HTTP, with examples.",
+        "python": "Use a registry from Python.",
+        "errors": "Every error code, its status and its exit code.",
+        "original-tools": "For users of the original scripts.",
+    },
+}
+"""The pages in the order of the list, by group, each with one sentence."""
+DESIGN = "design"
+FOLDERS = ("", DESIGN)
+"""The folders whose files are shown."""
+_PUNCTUATION = re.compile(r"[^\w\- ]")
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading of a page, with the fragment of its address."""
+
+    text: str
+    fragment: str
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A page of the documentation. `html` has `{root}` before the addresses of this site."""
+
+    name: str
+    title: str
+    text: str
+    html: str
+    headings: tuple[Heading, ...]
+    """The headings of the second level."""
+
+
+@paged(pages, "/docs")
+def documentation() -> Page:
+    """List the pages of the documentation."""
+    documents = all_documents()
+    groups = {
+        title: [(documents[name], summary) for name, summary in summaries.items()]
+        for title, summaries in GROUPS.items()
+    }
+    notes = [document for name, document in sorted(documents.items()) if name.startswith(f"{DESIGN}/")]
+    values = {"documents": sorted(documents)}
+    return Page("documents.html", values, extra=lambda: {"groups": groups, "notes": notes})
+
+
+@paged(pages, "/docs/<path:page>")
+def document(page: str) -> Page:
+    """Show one page of the documentation."""
+    found = all_documents().get(page.removesuffix(".md"))
+    if found is None:
+        abort(404)
+    return Page("document.html", {"name": found.name, "text": found.text}, extra=lambda: _context(found))
+
+
+@pages.get("/docs/images/<picture>")
+def documentation_image(picture: str) -> Response:
+    """Return a picture of the documentation."""
+    content = _images().get(picture)
+    if content is None:
+        abort(404)
+    return conditional(current_app.response_class(content, mimetype="image/png"))
+
+
+def documentation_address(name: str, fragment: str = "") -> str:
+    """Return the address of the page `name`, and of the heading with this fragment."""
+    return with_parameters(url_for("pages.document", page=name), {}) + (f"#{fragment}" if fragment else "")
+
+
+def _context(found: Document) -> Context:
+    root = url_for("pages.documentation")
+    return {
+        "document": found,
+        "content": Markup(found.html.replace(_ROOT, root)),  # noqa: S704  # rendered from files of the package
+        "is_note": found.name.startswith(f"{DESIGN}/"),
+    }
+
+
+@lru_cache(maxsize=1)
+def all_documents() -> Mapping[str, Document]:
+    """Return the pages by name: `guide`, `design/search`. They are read from the package once."""
+    texts = dict(_texts())
+    return {name: _document(name, text, texts.keys()) for name, text in texts.items()}
+
+
+def _texts() -> Any:
+    for folder in FOLDERS:
+        for file in (files("organs") / "docs" / folder if folder else files("organs") / "docs").iterdir():
+            if file.name.endswith(".md"):
+                yield posixpath.join(folder, file.name.removesuffix(".md")), file.read_text("utf-8")
+
+
+@lru_cache(maxsize=1)
+def _images() -> Mapping[str, bytes]:
+    place = files("organs") / "docs"
+    return {file.name: file.read_bytes() for file in place.iterdir() if file.name.endswith(".png")}
+
+
+_ROOT = "{root}"
+
+
+def _document(name: str, text: str, names: Any) -> Document:
+    tokens = _READER.parse(text)
+    title, body = _title(tokens)
+    headings = []
+    for place, token in enumerate(body):
+        if token.type == "heading_open":
+            own = _plain(body[place + 1])
+            token.attrs = {"id": slug(own)}
+            if token.tag == "h2":
+                headings.append(Heading(own, slug(own)))
+        for part in (token, *(token.children or ())):
+            _clean(part, posixpath.dirname(name), names)
+    return Document(
+        name=name,
+        title=title or name,
+        text=text,
+        html=_READER.renderer.render(_without_html(body), _READER.options, {}),
+        headings=tuple(headings),
+    )
+
+
+def slug(heading: str) -> str:
+    """Return the fragment of a heading, as code hosts make it: lower case, hyphens for spaces, no punctuation."""
+    return _PUNCTUATION.sub("", heading.lower()).replace(" ", "-")
+
+
+def _title(tokens: Sequence[Token]) -> tuple[str, list[Token]]:
+    """Return the text of the first heading, and the tokens after it."""
+    for place, token in enumerate(tokens):
+        if token.type == "heading_open" and token.tag == "h1":
+            return _plain(tokens[place + 1]), [*tokens[:place], *tokens[place + 3 :]]
+    return "", list(tokens)
+
+
+def _plain(token: Token) -> str:
+    return "".join(part.content for part in token.children or () if part.type in ("text", "code_inline"))
+
+
+def _without_html(tokens: Sequence[Token]) -> list[Token]:
+    """Return the tokens without HTML: comments for the tests are not shown."""
+    kept = [token for token in tokens if token.type != "html_block"]
+    for token in kept:
+        if token.children:
+            token.children = [part for part in token.children if part.type != "html_inline"]
+    return kept
+
+
+def _clean(token: Token, folder: str, names: Any) -> None:
+    """Point links and images to this site, and replace inline styles, which the policy of pages forbids."""
+    if token.type in ("th_open", "td_open"):
+        token.attrs = {"class": "n"} if "right" in str(token.attrs.get("style", "")) else {}
+    elif token.type == "image":
+        token.attrs = {"src": _target(str(token.attrs.get("src", "")), folder, names) or "", "alt": token.content}
+    elif token.type == "fence":
+        token.info = ""
+    elif token.type == "inline":
+        _link(token.children or [], folder, names)
+
+
+def _link(parts: Sequence[Token], folder: str, names: Any) -> None:
+    """Rewrite the links of a line. A link to a file that is not shown becomes plain text."""
+    is_shown = True
+    for part in parts:
+        if part.type == "link_open":
+            target = _target(str(part.attrs.get("href", "")), folder, names)
+            is_shown = target is not None
+            part.attrs = {"href": target} if target else {}
+        if part.type in ("link_open", "link_close") and not is_shown:
+            part.tag = "span"
+
+
+def _target(address: str, folder: str, names: Any) -> str | None:
+    """Return the address on this site of a link in a file in `folder`; None if nothing is there."""
+    if outside_link(address) or address.startswith("#"):
+        return address
+    path, _, fragment = address.partition("#")
+    place = posixpath.normpath(posixpath.join(folder, path))
+    if place.endswith(".png"):
+        return f"{_ROOT}/images/{posixpath.basename(place)}"
+    name = place.removesuffix(".md").removesuffix("/README")
+    if place == f"{DESIGN}/README.md" or name == DESIGN:
+        name = f"{DESIGN}/README"
+    if name not in names:
+        return None
+    return f"{_ROOT}/{name}" + (f"#{fragment}" if fragment else "")
+
+
+def _make_reader() -> MarkdownIt:
+    reader = MarkdownIt("commonmark", {"html": True})
+    reader.enable("table")
+    rules: dict[str, Any] = reader.renderer.rules  # type: ignore[attr-defined]
+    frame = '<div class="frame" tabindex="0" role="region" aria-label="Table"><table class="wide">\n'
+    rules["table_open"] = lambda *_: frame
+    rules["table_close"] = lambda *_: "</table></div>\n"
+    rules["fence"] = lambda tokens, place, *_: f'<pre tabindex="0">{Markup.escape(tokens[place].content)}</pre>\n'
+    return reader
+
+
+_READER = _make_reader()

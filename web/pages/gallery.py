@@ -1,0 +1,102 @@
+"""The gallery of chimeras: each with a small picture, its parents, its verdict and its gains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from flask import request, url_for
+
+from organs.registry.amounts import gain_text
+from organs.registry.catalog.queries.chimeras import GAINED, NEWEST
+from organs.registry.compose.chimeras import chimera_page
+from organs.registry.entities.chimera import ChimeraPage, ChimeraSummary
+from organs.registry.entities.gain import Gain
+from organs.registry.entities.report import Cell
+from organs.web.charts.strips import DonorLine, Strip, donor_lines, strip
+from organs.web.pages.routes import Context, Page, Sheet, paged, pages
+from organs.web.params import requested_after, requested_choice, requested_limit
+from organs.web.render import TYPE_NAMES
+from organs.web.responses import plain_page, reading, settings, with_parameters
+
+COLUMNS = ("name", "lock_id", "usable", "score", "verdict", "size_bytes", "mean_theta", "created_at")
+"""Columns of the list as CSV."""
+ORDERS = {GAINED: "largest gain", NEWEST: "newest"}
+CARDS = 24
+GAINS_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A chimera in the gallery."""
+
+    chimera: ChimeraSummary
+    strip: Strip
+    donors: list[DonorLine]
+    gains: list[Gain]
+    gains_left_out: int
+
+    @property
+    def words(self) -> str:
+        """The content of the picture, to be read aloud."""
+        return "; ".join(f"{line.words} from {line.model}" for line in self.donors) or "no other parts"
+
+
+@paged(pages, "/chimeras", csv=True, api="chimeras")
+def chimeras() -> Page:
+    """Show the models that were composed here, by gain or by age; `after` and `limit` page through them."""
+    orders = tuple(ORDERS) if plain_page() else (NEWEST, GAINED)
+    order, limit, after = requested_choice("order", orders), requested_limit(CARDS), requested_after()
+    with reading(settings().search_seconds) as session:
+        page = chimera_page(session, limit, after, order=order)
+    return Page(
+        "chimeras.html",
+        {"chimeras": page.items},
+        extra=lambda: _context(page, order),
+        sheet=lambda: _sheet(page),
+        next=page.next,
+    )
+
+
+def _context(page: ChimeraPage, order: str) -> Context:
+    path, limit = url_for("pages.chimeras"), request.args.get("limit", "")
+    chosen = {"order": order} if "order" in request.args else {}
+    return {
+        "cards": [_card(chimera) for chimera in page],
+        "orders": [
+            {"label": label, "chosen": name == order, "address": with_parameters(path, {"order": name}, limit=limit)}
+            for name, label in ORDERS.items()
+        ],
+        "following": page.next and with_parameters(path, chosen | {"after": page.next}, limit=limit),
+        "first": with_parameters(path, chosen, limit=limit) if request.args.get("after") else None,
+        "csv": with_parameters(url_for("pages.chimeras_csv"), {"order": order}, limit="1000"),
+        "twin": with_parameters(url_for("pages.chimeras_json"), {"order": order}, limit=limit),
+    }
+
+
+def _card(chimera: ChimeraSummary) -> Card:
+    gains = sorted(chimera.gains, key=lambda gain: not gain.settled)
+    names = dict(TYPE_NAMES)
+    return Card(
+        chimera=chimera,
+        strip=strip(chimera),
+        donors=donor_lines(chimera, names),
+        gains=sorted(gains[:GAINS_SHOWN], key=lambda gain: -gain.percent),
+        gains_left_out=max(0, len(gains) - GAINS_SHOWN),
+    )
+
+
+def _sheet(page: ChimeraPage) -> Sheet:
+    keys = (*COLUMNS[:1], "parents", *COLUMNS[1:])
+    rows = [[*(_cell(getattr(chimera, key)) for key in keys), _gains(chimera)] for chimera in page]
+    return Sheet((*keys, "gains"), rows)
+
+
+def _gains(chimera: ChimeraSummary) -> str:
+    return "; ".join(f"{gain_text(gain.percent, gain.margin)} {gain.text}" for gain in chimera.gains)
+
+
+def _cell(value: object) -> Cell:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return " ".join(map(str, value)) if isinstance(value, tuple) else value  # type: ignore[return-value]
