@@ -1,16 +1,19 @@
 """The command `organ`. One module for each group of commands in `organ --help`; services below do the work.
 
     demo        Try it
-    files       Files: `ingest`, `assemble`, `measure`, `extract`
-    catalog     Catalog: `search`, `models`, `show`, `compare`, `report`
-    chimeras    Chimeras: `compat`, `compose`, `purify`, `validate`, `transplant`, `graft`
+    scan        On this machine: `scan`
+    files       Files: `ingest`, `assemble`, `extract`, `measure`
+    catalog     Catalog: `models`, `show`, `search`, `compare`, `report`
+    chimeras    Chimeras: `compat`, `compose`, `validate`, `leaderboard`, `purify`, `transplant`, `graft`
+    server      Server: `serve`, `jobs`, `work`
     remote      Remote registries: `push`, `pull`
     accounts    Accounts: `login`, `token`, `contributor`
     admin       Administration: `verify`, `backup`, `sweep`, `admin`
-    server      Server: `serve`, `jobs`, `work`
 
+    details     models and organs: what `organ show` prints
     main        `organ`: the entry point, and the groups
     arguments   the selected registry, and queries as arguments
+    local_tools the options that select other tools of this machine
     composing   plan recipes and make chimeras, for several commands
     outputs     input models and output files
     console     tables, text, JSON, progress and hints

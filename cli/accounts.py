@@ -11,7 +11,7 @@ import click
 from msgspec import structs
 
 from organs.cli.arguments import registry_address, remote_registry
-from organs.cli.console import plain, print_json, print_table
+from organs.cli.console import plain, print_hint, print_json, print_sentence, print_table
 from organs.cli.main import CommandGroup
 from organs.registry.amounts import parse_size, size_text
 from organs.registry.catalog.vocabulary import (
@@ -83,7 +83,7 @@ def add(name: str, quota: int | None) -> None:
     from organs.registry.catalog.register.accounts import add_contributor
 
     _change(lambda session: add_contributor(session, name, quota_bytes=quota))
-    click.echo(f"create a token next: organ token create {plain(name)} --scope upload", err=True)
+    print_hint("create a token next", f"organ token create {name} --scope upload")
 
 
 @contributor.command("list")
@@ -107,15 +107,16 @@ def list_contributors(as_json: bool, quiet: bool) -> None:
             click.echo(plain(account.name))
     elif accounts:
         columns = ("contributor", "state", "used", "quota", "since")
-        print_table(columns, [_contributor_row(account) for account in accounts], _NUMBERS)
+        rows = [_contributor_row(account) for account in accounts]
+        print_table(columns, rows, _NUMBERS, leave_out=("since", "quota"))
     else:
-        click.echo("No contributors. Try: organ contributor add NAME", err=True)
+        print_sentence("No contributors. Try: organ contributor add NAME", err=True)
 
 
 @contributor.command()
 @click.argument("name")
 def suspend(name: str) -> None:
-    """Suspend a contributor: refuse every request with one of their tokens. Their published models stay."""
+    """Suspend a contributor. Requests with their tokens are refused; their published models stay."""
     from organs.registry.catalog.register.accounts import set_contributor_state
 
     _change(lambda session: set_contributor_state(session, name, "suspended"))
@@ -124,7 +125,7 @@ def suspend(name: str) -> None:
 @contributor.command()
 @click.argument("name")
 def resume(name: str) -> None:
-    """Allow a suspended contributor again; the same tokens are valid again."""
+    """End the suspension of a contributor. The same tokens are valid again."""
     from organs.registry.catalog.register.accounts import set_contributor_state
 
     _change(lambda session: set_contributor_state(session, name, "active"))
@@ -150,7 +151,7 @@ def _change(change: Callable[[Session], Contributor]) -> None:
     with LocalRegistry.open() as registry, registry.catalog.writing() as session:
         account = contributor_account(session, change(session), registry.settings.quota_bytes)
     used = f"{size_text(account.quota.used_bytes)} of {size_text(account.quota.limit_bytes)} used"
-    click.echo(f"{plain(account.name)} is {account.state}, {used}", err=True)
+    print_sentence(f"{plain(account.name)} is {account.state}, {used}", err=True)
     click.echo(plain(account.name))
 
 
@@ -226,7 +227,7 @@ def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: i
             created = remote.connection.post(CreatedToken, TOKENS_PATH, request)
         text = created.token
         if created.expires_at is not None:
-            click.echo(f"expires {created.expires_at:%Y-%m-%d}", err=True)
+            print_sentence(f"expires {created.expires_at:%Y-%m-%d}", err=True)
     else:
         if contributor is None:
             raise click.UsageError("give the name of a contributor: organ token create CONTRIBUTOR")
@@ -234,7 +235,7 @@ def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: i
             owner = contributor_by_name(session, contributor)
             text = create_token(session, owner.id, scopes, label, lifetime_days).text
     click.echo(plain(text))
-    click.echo(SHOWN_ONCE, err=True)
+    print_sentence(SHOWN_ONCE, err=True)
 
 
 @token.command("list")
@@ -260,9 +261,10 @@ def list_tokens(contributor: str | None, as_json: bool, quiet: bool) -> None:
     elif tokens:
         owner = () if is_remote else ("contributor",)
         columns = ("token", *owner, "label", "scopes", "state", "expires", "created by", "last used")
-        print_table(columns, [_token_row(item) for item in tokens])
+        optional = ("created by", "last used", "label", "expires")
+        print_table(columns, [_token_row(item) for item in tokens], leave_out=optional)
     else:
-        click.echo("No tokens.", err=True)
+        print_sentence("No tokens.", err=True)
 
 
 @token.command()
@@ -285,7 +287,7 @@ def revoke(token_id: str) -> None:
     else:
         with LocalRegistry.open() as registry, registry.catalog.writing() as session:
             revoked = revoke_token(session, token_id).public_id
-    click.echo(f"{plain(revoked)} is revoked, and so are all tokens that were created with it", err=True)
+    print_sentence(f"{plain(revoked)} is revoked, and so are all tokens that were created with it", err=True)
 
 
 def _listed(contributor: str | None) -> ListedTokenPage:
@@ -369,9 +371,9 @@ def _log_in(url: str, *, from_stdin: bool, insecure: bool, as_json: bool, quiet:
         print_json({"registry": address, "contributor": account.contributor, "scopes": account.scopes})
     elif not quiet:
         click.echo(f"{address}: you are {plain(account.contributor)}, {_scopes(account)}")
-        click.echo(f"the token is stored in {plain(tokens_path())}", err=True)
+        print_sentence(f"the token is stored in {plain(tokens_path())}", err=True)
         if os.environ.get(TOKEN_VARIABLE):
-            click.echo(f"note: {TOKEN_VARIABLE} is set, and is used instead of the stored token", err=True)
+            print_sentence(f"{TOKEN_VARIABLE} is set, and is used instead of the stored token", "note: ", err=True)
 
 
 def _read_token(address: str, *, from_stdin: bool) -> str:
@@ -400,11 +402,13 @@ def _list(*, as_json: bool, quiet: bool) -> None:
     for url, entry in sorted(stored.items()):
         click.echo(plain(url) + (" (also without encryption)" if entry.plain_http and not quiet else ""))
     if not stored and not quiet:
-        click.echo("No stored tokens. Try: organ login URL", err=True)
+        print_sentence("No stored tokens. Try: organ login URL", err=True)
 
 
 def _forget(url: str, *, quiet: bool) -> None:
     if not forget_token(url):
         raise BadSetting(f"no token is stored for {parse_address(url)}")
     if not quiet:
-        click.echo("deleted from this machine; the token itself stays valid until it is revoked or expires", err=True)
+        print_sentence(
+            "deleted from this machine; the token itself stays valid until it is revoked or expires", err=True
+        )

@@ -15,7 +15,17 @@ import click
 from msgspec import structs
 
 from organs.cli.arguments import AFTER_HELP, local_registry, print_more
-from organs.cli.console import plain, print_json, print_table, progress_bar
+from organs.cli.console import (
+    plain,
+    print_facts,
+    print_hint,
+    print_json,
+    print_prose,
+    print_sentence,
+    print_table,
+    progress_bar,
+    waiting,
+)
 from organs.cli.main import CommandGroup
 from organs.registry.amounts import count_text, size_text, theta_text
 from organs.registry.catalog.cursor import PAGE_MAX
@@ -37,7 +47,7 @@ EXIT_FAILED = 1
 ID_MAX = 2**63 - 1
 CHIMERAS_SHOWN = 10
 _LIMIT = click.option(
-    "--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Rows on a page."
+    "--limit", metavar="N", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Rows on a page."
 )
 _AFTER = click.option("--after", metavar="NEXT", help=AFTER_HELP)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -103,7 +113,7 @@ def approve(submission: int) -> None:
 
     with _known(submission), local_registry() as registry:
         approve_submission(registry, submission, LOCAL)
-    click.echo(f"submission {submission} is published", err=True)
+    print_sentence(f"submission {submission} is published", err=True)
 
 
 @admin.command()
@@ -116,7 +126,7 @@ def refuse(submission: int, reason: str) -> None:
 
     with _known(submission), local_registry() as registry:
         refuse_submission(registry, submission, reason, LOCAL)
-    click.echo(f"submission {submission} is refused", err=True)
+    print_sentence(f"submission {submission} is refused", err=True)
 
 
 @admin.command("yank")
@@ -132,7 +142,7 @@ def yank_model(model: str, reason: str) -> None:
         row = model_in_any_state(session, parse_model_name(model))
         hide_model(session, row, "yanked", reason, LOCAL)
         name = row.full_name
-    click.echo(f"{plain(name)} is yanked; to undo: organ admin restore {plain(name)}", err=True)
+    print_hint(f"{name} is yanked; to undo", f"organ admin restore {name}")
 
 
 @admin.command("restore")
@@ -149,7 +159,7 @@ def restore_model(model: str) -> None:
             raise Conflict(f"{row.full_name} is held for review: organ admin submissions lists it")
         publish_model(session, row, LOCAL)
         name = row.full_name
-    click.echo(f"{plain(name)} is visible", err=True)
+    print_sentence(f"{plain(name)} is visible", err=True)
 
 
 @admin.command("remove")
@@ -170,7 +180,7 @@ def remove(model: str, reason: str, yes: bool, as_json: bool) -> None:
     from organs.registry.catalog.register.accounts import LOCAL
     from organs.registry.catalog.register.models import remove_model
 
-    with local_registry() as registry:
+    with local_registry() as registry, waiting("remove", quiet=as_json):
         transaction = registry.catalog.writing if yes else registry.catalog.reading
         with transaction() as session:
             row = model_in_any_state(session, parse_model_name(model))
@@ -183,7 +193,7 @@ def remove(model: str, reason: str, yes: bool, as_json: bool) -> None:
     else:
         _print_removal(removal, done=yes)
     if not yes:
-        click.echo("nothing was changed; repeat the command with -y to remove it", err=True)
+        print_sentence("nothing was changed; repeat the command with -y to remove it", err=True)
 
 
 @admin.command()
@@ -193,7 +203,7 @@ def remove(model: str, reason: str, yes: bool, as_json: bool) -> None:
 @click.option("--action", default="", metavar="WORDS", help="Only this action, such as 'set quota'.")
 @_JSON
 def events(limit: int, after: str | None, by: str, action: str, as_json: bool) -> None:
-    """List the actions of accounts and administrators, newest first."""
+    """List what accounts and administrators did, newest first."""
     from organs.registry.catalog.queries.events import newest_events
 
     with local_registry() as registry, registry.catalog.reading() as session:
@@ -202,10 +212,10 @@ def events(limit: int, after: str | None, by: str, action: str, as_json: bool) -
         print_json(page)
         return
     if not page.items:
-        click.echo("No such events.", err=True)
+        print_sentence("No such events.", err=True)
         return
     rows = [(f"{event.at:%Y-%m-%d %H:%M:%S}", event.contributor, event.action, event.text) for event in page]
-    print_table(("time (UTC)", "account", "action", "object"), rows)
+    print_table(("time (UTC)", "account", "action", "object"), rows, leave_out=("account",))
     if page.next is not None:
         filters = [*(["--by", by] if by else []), *(["--action", action] if action else [])]
         print_more("admin", "", ["events", *filters, "--limit", str(limit)], page.next)
@@ -247,7 +257,7 @@ def doctor(as_json: bool) -> int:
             (program, protection.name, "yes" if protection.is_there else "no", protection.sentence)
             for program, protection in rows
         ]
-        print_table(("process", "protection", "present", "meaning"), cells)
+        print_table(("process", "protection", "present", "meaning"), cells, prose="meaning")
     missing = [protection for items in confined.values() for protection in items if not protection.is_there]
     return EXIT_FAILED if (settings.requires_sandbox and missing) or not folder.is_there else 0
 
@@ -275,15 +285,17 @@ def _known(submission: int) -> Iterator[None]:
 
 def _print_waiting(waiting: Sequence[SubmissionReview]) -> None:
     if not waiting:
-        click.echo("No submissions to review.", err=True)
+        print_sentence("No submissions to review.", err=True)
         return
     columns = ("id", "contributor", "model", "kind", "size", "organs", "new", "submitted")
-    print_table(columns, [_waiting_row(submission) for submission in waiting], ("id", "size", "organs", "new"))
+    rows = [_waiting_row(submission) for submission in waiting]
+    optional = ("new", "organs", "kind", "submitted", "size", "contributor")
+    print_table(columns, rows, ("id", "size", "organs", "new"), leave_out=optional)
     for submission in waiting:
         for finding in submission.findings:
-            click.echo(f"{submission.id}: {plain(finding.severity)}: {plain(finding.sentence)}")
+            print_sentence(f"{finding.severity}: {finding.sentence}", f"{submission.id}: ")
     hint = "details: organ admin show ID; publish: organ admin approve ID; refuse: organ admin refuse ID --reason TEXT"
-    click.echo(hint, err=True)
+    print_sentence(hint, err=True)
 
 
 def _waiting_row(submission: SubmissionReview) -> tuple[object, ...]:
@@ -323,12 +335,8 @@ def _print_submission(submission: SubmissionReview) -> None:
             "base": model.base or "not stated",
             "tags": ", ".join(model.tags) or "–",
         }
-    for name, text in facts.items():
-        click.echo(f"{name:<12}{plain(text)}")
-    for finding in submission.findings:
-        click.echo(f"{plain(finding.severity):<12}{plain(finding.sentence)}")
-    for line in ((model and model.description) or "").splitlines():
-        click.echo(f"  {plain(line)}".rstrip())
+    print_facts([*facts.items(), *((finding.severity, finding.sentence) for finding in submission.findings)])
+    print_prose((model and model.description) or "")
 
 
 def _kind(model: SubmittedModel) -> str:
@@ -341,16 +349,16 @@ def _number(value: int | None) -> str:
 
 def _print_removal(removal: Removal, *, done: bool) -> None:
     result = "is removed" if done else "would be removed"
-    click.echo(f"{plain(removal.model)}, {size_text(removal.size_bytes)}, {result}")
-    click.echo(f"{removal.places} places, {removal.organs} organs that no other model has")
-    click.echo(f"{removal.blobs} blobs ({size_text(removal.stored_bytes)}) that the next two sweeps delete")
+    print_sentence(f"{removal.model}, {size_text(removal.size_bytes)}, {result}")
+    print_sentence(f"{removal.places} places, {removal.organs} organs that no other model has")
+    print_sentence(f"{removal.blobs} blobs ({size_text(removal.stored_bytes)}) that the next two sweeps delete")
     chimeras = removal.chimeras
     if chimeras:
         shown = ", ".join(plain(name) for name in chimeras[:CHIMERAS_SHOWN])
         more = f" and {len(chimeras) - CHIMERAS_SHOWN} more" if len(chimeras) > CHIMERAS_SHOWN else ""
         is_single = len(chimeras) == 1
         count = "1 chimera has" if is_single else f"{len(chimeras)} chimeras have"
-        click.echo(f"{count} organs of this model, and {'keeps' if is_single else 'keep'} them: {shown}{more}")
+        print_sentence(f"{count} organs of this model, and {'keeps' if is_single else 'keep'} them: {shown}{more}")
 
 
 _SHARE = re.compile(r"([0-9]{1,4})/([0-9]{1,4})", re.ASCII)
@@ -418,7 +426,7 @@ def sweep(yes: bool, older_than: str, as_json: bool) -> None:
     from organs.registry.upkeep import sweep as run_sweep
 
     grace = _parse_age(older_than)
-    with local_registry() as registry:
+    with local_registry() as registry, waiting("sweep", quiet=as_json):
         report = run_sweep(registry.catalog, registry.blobs, grace=grace, dry_run=not yes)
         uploads = tidy_uploads(registry, dry_run=not yes)
     if as_json:
@@ -429,42 +437,42 @@ def sweep(yes: bool, older_than: str, as_json: bool) -> None:
 
 def _print_verify(report: VerifyReport, totals: RegistryTotals, *, repair: bool) -> None:
     for fault in report.faults:
-        click.echo(plain(fault.reason))
+        print_sentence(fault.reason)
         for name in fault.needed_by:
-            click.echo(f"  needed by {plain(name)}")
+            print_sentence(name, "  needed by ")
     read = f", {size_text(report.read_bytes)} read and hashed" if report.read_bytes else ""
     state = f"{len(report.faults)} are faulty" if report.faults else "all are sound"
     summary = f"{report.blobs} blobs checked{read}: {state}"
     if report.blobs:
-        click.echo(f"{size_text(totals.stored_bytes)} stored, {size_text(totals.size_bytes)} before compression")
-    click.echo(summary if report.blobs else "the registry has no blobs")
+        print_sentence(f"{size_text(totals.stored_bytes)} stored, {size_text(totals.size_bytes)} before compression")
+    print_sentence(summary if report.blobs else "the registry has no blobs")
     if report.quarantined:
-        click.echo(f"{report.quarantined} set aside; to replace them, ingest a file that has them")
+        print_sentence(f"{report.quarantined} set aside; to replace them, ingest a file that has them")
     if report.recovered:
         done = "in use again" if repair else "the next read or organ verify --repair uses them again"
-        click.echo(f"{len(report.recovered)} blobs that were set aside have the right bytes again: {done}")
+        print_sentence(f"{len(report.recovered)} blobs that were set aside have the right bytes again: {done}")
     if report.counted_organs:
-        click.echo(f"{report.counted_organs} organs checked for weights that are NaN or infinite")
+        print_sentence(f"{report.counted_organs} organs checked for weights that are NaN or infinite")
     for name, (total, counted) in report.miscounted.items():
-        click.echo(f"the running total of {name.replace('_', ' ')} is {total:,}, but the count is {counted:,}")
+        print_sentence(f"the running total of {name.replace('_', ' ')} is {total:,}, but the count is {counted:,}")
     if report.orphans:
-        click.echo(
+        print_sentence(
             f"{report.orphans} files belong to no blob; organ sweep removes them when they are a day old", err=True
         )
         if not report.blobs:
-            click.echo("if this registry is not new, its database is missing: restore it before a sweep", err=True)
+            print_sentence("if this registry is not new, its database is missing: restore it before a sweep", err=True)
 
 
 def _print_sweep(report: SweepReport, uploads: TidyReport) -> None:
     would = "would be " if report.dry_run else ""
-    click.echo(f"{report.removed} marked blobs {would}removed ({size_text(report.removed_bytes)})")
-    click.echo(f"{report.doomed} unneeded blobs {would}marked ({size_text(report.doomed_bytes)})")
-    click.echo(f"{report.stray_files} stray files {would}removed ({size_text(report.stray_bytes)})")
+    print_sentence(f"{report.removed} marked blobs {would}removed ({size_text(report.removed_bytes)})")
+    print_sentence(f"{report.doomed} unneeded blobs {would}marked ({size_text(report.doomed_bytes)})")
+    print_sentence(f"{report.stray_files} stray files {would}removed ({size_text(report.stray_bytes)})")
     if uploads.expired_uploads or uploads.stray_files:
         uploads_text = f"{uploads.expired_uploads} expired uploads and {uploads.stray_files} stray upload files"
-        click.echo(f"{uploads_text} {would}removed ({size_text(uploads.removed_bytes)})")
+        print_sentence(f"{uploads_text} {would}removed ({size_text(uploads.removed_bytes)})")
     if report.dry_run:
-        click.echo("nothing was changed; organ sweep -y removes them", err=True)
+        print_sentence("nothing was changed; organ sweep -y removes them", err=True)
 
 
 def _parse_share(text: str) -> Share:
@@ -523,12 +531,14 @@ def backup(folder: Path, read_back: bool, blobs_only: bool, as_json: bool) -> in
 
 def _print(report: BackupReport) -> None:
     for fault in report.faults:
-        click.echo(plain(fault.reason))
+        print_sentence(fault.reason)
         for name in fault.needed_by:
-            click.echo(f"  needed by {plain(name)}")
-    click.echo(f"{report.copied} files copied ({size_text(report.copied_bytes)}), {report.removed} removed")
+            print_sentence(name, "  needed by ")
+    print_sentence(f"{report.copied} files copied ({size_text(report.copied_bytes)}), {report.removed} removed")
     database = f"a database of {size_text(report.database_bytes)} and " if report.database_bytes else ""
     read = f", {size_text(report.read_bytes)} read back and hashed" if report.read_bytes else ""
-    click.echo(f"{plain(report.folder)} has {database}{report.blobs} blobs{read}")
+    print_sentence(f"{report.folder} has {database}{report.blobs} blobs{read}")
     if report.faults:
-        click.echo(f"{len(report.faults)} blobs are faulty in the registry itself; organ verify lists them", err=True)
+        print_sentence(
+            f"{len(report.faults)} blobs are faulty in the registry itself; organ verify lists them", err=True
+        )

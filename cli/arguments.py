@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from organs.cli import fast_imports
-from organs.cli.console import plain
+from organs.cli.console import print_hint, print_sentence
 from organs.registry.catalog.search import (
     ALIASES,
     MODELS,
@@ -117,7 +117,19 @@ _BOUND = re.compile(r"=?-?\d+(?:\.\d+)?[kMG]?")
 
 
 class QueryCommand(click.Command):
-    """A command with arguments that may begin with a minus: `-type:norm` is a term, not an option."""
+    """A command with arguments that may begin with a minus: `-type:norm` is a term, not an option.
+
+    Its help ends with the `fields` of queries and their meanings, and the epilog.
+    """
+
+    def __init__(self, *args: Any, fields: Mapping[str, str], **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self._fields = dict(fields)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Fields"):
+            formatter.write_dl([(f"{name}:", meaning) for name, meaning in self._fields.items()])
+        super().format_epilog(ctx, formatter)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         terms = [word for word in args if _MINUS_TERM.fullmatch(word)]
@@ -138,8 +150,9 @@ def check_quoted(words: Sequence[str]) -> None:
         )
     has_separate_bound = any(word[:1] in "<>=≥≤" for word in words if word)  # the parser reports that
     for name in () if has_separate_bound else fields:
-        click.echo(
-            f"note: {name} is used as a search word; to filter by {name}, write a bound in quotes: '{name}>=35'",
+        print_sentence(
+            f"{name} is used as a search word; to filter by {name}, write a bound in quotes: '{name}>=35'",
+            "note: ",
             err=True,
         )
 
@@ -229,20 +242,21 @@ def _hidden_name(spelling: str) -> str:
 def print_notes(notes: Sequence[str]) -> None:
     """Print the notes on a page on stderr."""
     for note in notes:
-        click.echo(f"note: {plain(note)}", err=True)
+        print_sentence(note, "note: ", err=True)
 
 
 def print_more(command: str, query: str, options: Sequence[str], place: str, total: int | None = None) -> None:
     """Print the command that shows the next page on stderr."""
-    params = click.get_current_context().find_root().params
-    words = [
+    words = [*organ_words(), command, *options, "--after", place, *([query] if query else [])]
+    of = "" if total is None else f" of {total:,}"
+    print_hint(f"more{of}", shlex.join(words))
+
+
+def organ_words() -> list[str]:
+    """Return the beginning of a command for the user to copy: `organ` and the options that select the registry."""
+    context = click.get_current_context(silent=True)
+    params = {} if context is None else context.find_root().params
+    return [
         "organ",
         *(word for name in ("home", "registry") if params.get(name) for word in (f"--{name}", params[name])),
-        command,
-        *options,
-        "--after",
-        place,
-        *([query] if query else []),
     ]
-    of = "" if total is None else f" of {total:,}"
-    click.echo(f"more{of}: {shlex.join(words)}", err=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from msgspec import structs
+from rich.cells import cell_len
 
 from organs.cli.arguments import (
     AFTER_HELP,
@@ -21,31 +21,35 @@ from organs.cli.arguments import (
 )
 from organs.cli.console import (
     NONFINITE_MARK,
+    PIPED_WIDTH,
+    continued,
     hint_for,
     in_lines,
     plain,
+    print_facts,
     print_json,
-    print_prose,
     print_sentence,
     print_table,
+    shortened,
+    terminal_width,
+    waiting,
 )
-from organs.registry.amounts import count_text, ranges_text, share_text, size_text, theta_text
+from organs.cli.details import ShownParts, print_model, print_organ
+from organs.registry.amounts import count_text, share_text, size_text, theta_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.cursor import PAGE_MAX
-from organs.registry.catalog.search import GAIN, LIKENESS, MODELS, ORGANS, PARTIAL, Query, parse_query
+from organs.registry.catalog.search import GAIN, LIKENESS, MODELS, ORGANS, Query, parse_query
 from organs.registry.catalog.vocabulary import BIN_DEGREES
 from organs.registry.digest import looks_like_prefix
 from organs.registry.entities.gain import MeasuredGain
-from organs.registry.entities.lineage import LineageEdge
-from organs.registry.entities.model import Model, ModelSummary
-from organs.registry.entities.organ import FacetCounts, MadeOrgan, Measurement, Organ, PlacedOrgan
-from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
+from organs.registry.entities.model import ModelSummary
+from organs.registry.entities.organ import FacetCounts, Organ, PlacedOrgan
+from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT, ReportTable
 from organs.registry.errors import BadName, BadSource, Incomplete, NotFound, OrganError
 from organs.registry.measures import BY_FIELD, MEASURES
 
 if TYPE_CHECKING:
     from organs.registry.entities.about import Figures
-    from organs.registry.entities.chimera import Chimera
     from organs.registry.entities.comparison import ComparedStack, Comparison
     from organs.registry.entities.report import Report, ReportSection
     from organs.registry.interface import Registry
@@ -60,22 +64,19 @@ GAIN_MEANING = "gain: how much the perplexity of a validated chimera is below th
 _VALUES_SHOWN = 12
 
 
-def _organ_fields_help() -> str:
-    lines = [f"  {field.name + ':':10} {field.meaning}" for field in ORGANS.fields.values()]
-    return "\n".join(lines)
-
-
 @click.command(
     cls=QueryCommand,
-    epilog="\b\nFields\n" + _organ_fields_help() + "\n\n\b\n"
-    "Any other word is searched in the names, titles, tags and descriptions of models.\n"
+    fields={field.name: field.meaning for field in ORGANS.fields.values()},
+    epilog="Any other word is searched in the names, titles, tags and descriptions of models.\n\n\b\n"
     f"  slot:{','.join(EXAMPLE_SLOTS)}   either value       -type:norm      exclude a value\n"
     "  block:5-20             a range            theta>=45       a bound\n"
     "  sort:-spectral         the highest first  unique:organ    each organ once\n"
-    "  like:DIGEST            organs with the slot and shape of this organ, the most similar first",
+    "  like:DIGEST            organs like this one, the most similar first",
 )
 @click.argument("query", nargs=-1)
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Organs on a page.")
+@click.option(
+    "--limit", metavar="N", default=20, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Organs on a page."
+)
 @click.option("--after", metavar="NEXT", help=AFTER_HELP)
 @click.option(
     "--facets", is_flag=True, help="Also count the results by type, slot, tensor type, architecture, license and θ."
@@ -93,7 +94,7 @@ def search(query: tuple[str, ...], limit: int, after: str | None, facets: bool, 
     """
     text = " ".join(query)
     parsed = parse_query(text)
-    with selected_registry() as registry:
+    with selected_registry() as registry, waiting("search", quiet=as_json or quiet):
         page = registry.search(text, limit=limit, after=after)
         shows_total = page.next is not None and parsed.like is None and not as_json  # "more of 238"
         counts = registry.count(text) if facets or shows_total else None
@@ -115,16 +116,17 @@ def search(query: tuple[str, ...], limit: int, after: str | None, facets: bool, 
 
 def _print_organs(organs: tuple[PlacedOrgan, ...], parsed: Query) -> None:
     if not organs:
-        click.echo("Nothing matches. organ search --help lists the fields.", err=True)
+        print_sentence("Nothing matches. organ search --help lists the fields.", err=True)
         return
     firsts = _first_columns(parsed)
     columns = ["organ", "model", "tensor", "type", "dtype", *(MEASURES[name].label for name in _USUAL), "size"]
     rows = [[*(_number(name, getattr(organ, name)) for name in firsts), *_row(organ)] for organ in organs]
-    print_table([*firsts.values(), *columns], rows, _SEARCH_NUMBERS)
+    optional = ("type", "size", "dtype", MEASURES["spectral_signal"].label)
+    print_table([*firsts.values(), *columns], rows, _SEARCH_NUMBERS, digests=("organ",), leave_out=optional)
     if GAIN in firsts:
-        click.echo(GAIN_MEANING, err=True)
+        print_sentence(GAIN_MEANING, err=True)
     if LIKENESS in firsts:
-        click.echo("likeness: 1 for the same weights, below 0.2 for unrelated weights", err=True)
+        print_sentence("likeness: 1 for the same weights, below 0.2 for unrelated weights", err=True)
 
 
 def _first_columns(parsed: Query) -> dict[str, str]:
@@ -156,12 +158,14 @@ def _print_counts(counts: FacetCounts, parsed: Query) -> None:
     total = "too many to count" if counts.total is None else f"{about}{counts.total:,} (each place of an organ counts)"
     click.echo(f"\nresults: {total}")
     if counts.uncounted:
-        click.echo(f"the counts below ignore these filters: {plain(', '.join(counts.uncounted))}")
+        print_sentence(f"the counts below ignore these filters: {', '.join(counts.uncounted)}")
+    facts = []
     for name, values in counts.fields.items():
         shown = list(values.items())[:_VALUES_SHOWN]
         more = f", and {len(values) - len(shown)} more" if len(values) > len(shown) else ""
         label = f"any {name}" if parsed.choices(name) else name  # its own filter is left out
-        click.echo(f"{label + ':':12} {plain(', '.join(f'{value} {count:,}' for value, count in shown))}{more}")
+        facts.append((f"{label}:", ", ".join(f"{value} {count:,}" for value, count in shown) + more))
+    print_facts(facts)
     _print_histogram(counts, "any θ" if parsed.numbers("theta") or parsed.numbers("signal") else "θ")
 
 
@@ -180,245 +184,20 @@ def _print_histogram(counts: FacetCounts, label: str) -> None:
         click.echo(f"   no θ {'█' * round(_BAR_WIDTH * unmeasured / most):{_BAR_WIDTH}} {unmeasured:,}")
 
 
-VERDICTS_SHOWN = 3
-COMPUTED_SHOWN = 12
-
-
-def print_chimera(chimera: Chimera) -> None:
-    """Print the parents, the changes, the recipe, the prediction and the verdicts of a chimera."""
-    from organs.cli.composing import print_changes, print_findings  # with the planner, which searches do not need
-
-    click.echo(f"\nA chimera, lock sha256:{chimera.lock_id}")
-    for parent in chimera.parents:
-        acts = ", ".join(parent.acts) or "its own organs"
-        print_sentence(f"from {parent.model}, {parent.license or 'license unknown'}: {acts}")
-    click.echo()
-    print_changes(chimera.changes)
-    if chimera.computed:
-        click.echo()
-        for organ in chimera.computed[:COMPUTED_SHOWN]:
-            thetas = f"θ {theta_text(organ.theta_before)} → {theta_text(organ.theta)}"
-            print_sentence(f"{organ.name}: {_how_made(organ)}, {thetas}")
-        if len(chimera.computed) > COMPUTED_SHOWN:
-            click.echo(f"… and {len(chimera.computed) - COMPUTED_SHOWN} more, with --json")
-    click.echo("\nRecipe\n")
-    for line in chimera.recipe_yaml.splitlines():
-        click.echo(f"  {plain(line)}")
-    click.echo()
-    print_findings(chimera.findings)
-    print_sentence(f"predicted: {chimera.prediction.sentence}")
-    for verdict in chimera.verdicts[:VERDICTS_SHOWN]:
-        when = f"{verdict.created_at:%Y-%m-%d %H:%M}"
-        print_sentence(f"{verdict.verdict} in {verdict.runtime} on {when}: {verdict.reason}")
-    if not chimera.verdicts:
-        click.echo(f"not run yet: organ validate {chimera.model}")
-
-
-def print_made(organs: Sequence[MadeOrgan]) -> None:
-    """Print how organs were computed, one line each."""
-    for organ in organs:
-        print_sentence(f"{_how_made(organ)}, whose θ is {theta_text(organ.theta_before)}")
-
-
-def _how_made(organ: MadeOrgan) -> str:
-    count = len(organ.adapters)
-    scales = ", ".join(f"{adapter.scale:g}" for adapter in organ.adapters)
-    merged = [f"{count} adapter{'s' if count > 1 else ''} merged at {scales}"] if count else []
-    keep = f", keeping {organ.keep:.0%} of the energy" if organ.keep is not None else ""
-    grafted = [f"{_experts_text(organ.experts)} grafted"] if organ.experts else []
-    which = f"{_experts_text(organ.purified_experts)} " if organ.purified_experts else ""
-    purified = [f"{which}purified ({organ.method}{keep})"] if organ.method else []
-    steps = [*grafted, *merged, *purified] or ["encoded again"]
-    return f"{' and '.join(steps)}, from {organ.source.digest[:12]} ({organ.source.dtype})"
-
-
-def _experts_text(experts: Sequence[int]) -> str:
-    return f"{'expert' if len(experts) == 1 else 'experts'} {ranges_text(experts)}"
-
-
-FILES_SHOWN = 4
-EDGES_SHOWN = 12
-PARTIAL_MODEL = "partial model"
-FACTS_SHOWN = ("license", "context length", "vocabulary", "tokenizer")
-_SHOW_NUMBERS = ("tensors", "size", "θ", "|Z|", "spectral", "value")
-
-_METHODS = {
-    "z1": "the Z-measure: the shape of the distribution of the weights",
-    "mp1": "the spectral measures: how far the matrix is from a random one",
-}
-_MEANINGS = {name: measure.summary for name, measure in MEASURES.items()} | {
-    "sample_size": "number of values in the sample",
-    "entropy": "how evenly the values fill their range; 0.95 or more for random noise",
-    "kurtosis": "weight of the tails compared with a bell curve; from -1.2 to 1.2 for random noise",
-    "coherence": "how unevenly the sorted values are spaced; 0.5 or less for random noise",
-    "mean": "mean of the values in the sample; the next three are also of the sample",
-    "nan_count": "values that are NaN",
-    "infinite_count": "values that are infinite",
-    "constant": "whether all values are the same",
-}
-
-
-def print_model(model: ModelDetails) -> None:
-    """Print a model: its facts, its types, its lineage, and one line for each organ."""
-    click.echo(f"{model.name}  {plain(model.title or '')}".rstrip())
-    if model.description:
-        print_prose(model.description)
-    size = size_text(model.size_bytes)
-    content = f"{count_text(model.parameters)} parameters in {model.tensors} tensors, {size}"
-    kind = PARTIAL_MODEL if model.kind == PARTIAL else model.kind
-    click.echo(f"{kind}, {plain(model.architecture or 'no architecture')}, {content}")
-    for note in (*model.flags, *model.unassemblable):
-        print_sentence(f"note: {note}")
-    _print_facts(model)
-    _print_state(model)
-    click.echo()
-    rows = [
-        (
-            kind.type,
-            kind.tensors,
-            size_text(kind.size_bytes),
-            theta_text(kind.mean_theta),
-            share_text(kind.mean_spectral_signal),
-        )
-        for kind in model.types
-    ]
-    print_table(("type", "tensors", "size", "θ", "spectral"), rows, _SHOW_NUMBERS)
-    if model.experts:
-        query = shlex.quote(f"expert>=0 model:{model.name}")
-        click.echo(f"\n{model.experts:,} experts, each stored and measured by itself: organ search {query}")
-    print_lineage(model, {finding.sentence for finding in model.chimera.findings} if model.chimera else ())
-    click.echo()
-    columns = ("tensor", "type", "dtype", "shape", "θ", "|Z|", "spectral", "organ")
-    print_table(columns, [_organ_row(organ) for organ in model.organs], _SHOW_NUMBERS)
-
-
-def _print_state(model: ModelDetails) -> None:
-    """Print the state and the use of a model, and the other versions of its name."""
-    if model.state != "visible":
-        day = "" if model.changed_at is None else f"{model.changed_at:%Y-%m-%d}"
-        print_sentence(f"{model.state} on {day}: {model.state_reason or ''}")
-    click.echo(f"{model.downloads} downloads, grafted into {model.grafts} chimeras")
-    others = [version for version in model.versions if version.name != model.name]
-    for version in others:
-        state = "" if version.state == "visible" else f", {version.state}: {version.state_reason}"
-        differ = "" if version.changes is None else f", {_differing(version.changes.changed)} from the version before"
-        print_sentence(f"also {version.name}, {version.created_at:%Y-%m-%d}{differ}{state}")
-    if model.versions_left_out:
-        click.echo(f"and {model.versions_left_out} older versions")
-
-
-def _differing(count: int) -> str:
-    return "1 organ differs" if count == 1 else f"{count} organs differ"
-
-
-def print_organ(organ: Organ) -> None:
-    """Print an organ: its facts, its measures, and its places."""
-    click.echo(f"sha256:{organ.digest}")
-    sizes = f"{size_text(organ.size_bytes)}, stored in {size_text(organ.stored_bytes)} by {plain(organ.codec)}"
-    shape = "x".join(map(str, organ.shape))
-    click.echo(f"{plain(organ.dtype)} {shape}, {organ.elements} values, {sizes}, {plain(organ.state)}")
-    if organ.nonfinite != 0:
-        counted = "not counted yet" if organ.nonfinite is None else f"{organ.nonfinite:,}"
-        click.echo(f"values that are NaN or infinite: {counted}")
-    if organ.experts:
-        click.echo(f"a stack of {organ.experts} experts, each stored and measured as an organ of its own")
-        for place in organ.places[:1]:
-            terms = f"expert>=0 model:{place.model} block:{place.block} slot:{place.slot}"
-            click.echo(f"to list them: organ search {shlex.quote(plain(terms))}")
-    for other in organ.also:
-        click.echo(f"the same bytes are also registered as {plain(other.dtype)} {'x'.join(map(str, other.shape))}")
-    for reading in organ.measurements:
-        _print_reading(reading)
-    if organ.measurements:
-        click.echo()
-        print_sentence("docs/numbers.md explains these numbers and their limits.")
-    click.echo()
-    print_table(("model", "tensor", "type"), [(place.model, place.label, place.type) for place in organ.places])
-    print_made(organ.made)
-
-
-def _print_facts(model: Model) -> None:
-    """Print the license, the most important metadata, and the files; all metadata is in the JSON."""
-    facts = [(name, model.facts[name]) for name in FACTS_SHOWN if name in model.facts]
-    facts += [
-        ("file", f"{file.name}, {size_text(file.size_bytes)}, sha256:{file.sha256[:12]}")
-        for file in model.files[:FILES_SHOWN]
-    ]
-    for name, text in facts:
-        click.echo(f"{name:14}  {plain(text)}")
-    if len(model.files) > FILES_SHOWN:
-        click.echo(f"… and {len(model.files) - FILES_SHOWN} more files, with --json")
-
-
-def _organ_row(organ: PlacedOrgan) -> tuple[object, ...]:
-    return (
-        f"{organ.name} {NONFINITE_MARK}" if organ.nonfinite else organ.name,
-        *(organ.type, organ.dtype, "x".join(map(str, organ.shape))),
-        *(theta_text(organ.theta), share_text(organ.magnitude), share_text(organ.spectral_signal)),
-        organ.digest[:12],
-    )
-
-
-def _print_reading(reading: Measurement) -> None:
-    method = plain(reading.method)
-    click.echo(f"\nmethod {method}, {_METHODS[method]}" if method in _METHODS else f"\nmethod {method}")
-    rows = [
-        (name.replace("_", " "), _reading_text(name, value), _MEANINGS.get(name, ""))
-        for name, value in reading.readings().items()
-    ]
-    print_table(("measure", "value", "meaning"), rows, _SHOW_NUMBERS)
-    if reading.reason is not None:
-        print_sentence(f"not measured: {reading.reason}")
-
-
-def _reading_text(name: str, value: object) -> str:
-    if name == "theta" and isinstance(value, float):
-        return theta_text(value)
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
-
-
-def print_lineage(model: Model, shown: Collection[str] = ()) -> None:
-    """Print the lineage and the findings of a model, if there are any, without the sentences in `shown`."""
-    edges = model.lineage
-    if edges:
-        click.echo()
-        print_sentence(
-            "Lineage. The likeness is the mean correlation of the weights at the same places: 1 for the same weights, "
-            "0 for unrelated models. Measured relations have no direction."
-        )
-        rows = [
-            (edge.direction, edge.model or edge.text, edge.relation, edge.evidence, *_likeness(edge))
-            for edge in edges[:EDGES_SHOWN]
-        ]
-        print_table(("role", "model", "relation", "evidence", "likeness", "matrices"), rows, ("likeness", "matrices"))
-        left_out = len(edges) - EDGES_SHOWN + model.lineage_left_out
-        if left_out > 0:
-            click.echo(f"… and {left_out} more, with --json")
-    for finding in (finding for finding in model.findings if finding.sentence not in shown):
-        print_sentence(f"{finding.severity}: {finding.sentence}")
-
-
-def _likeness(edge: LineageEdge) -> tuple[str, str]:
-    return share_text(edge.likeness), str(edge.compared or "–")
-
-
 _LIST_NUMBERS = (LIKENESS, "tensors", "parameters", "size", "θ", "|Z|", "spectral", "rank", "block")
-
-
-def _model_fields_help() -> str:
-    return "\n".join(f"  {field.name + ':':10} {field.meaning}" for field in MODELS.fields.values())
 
 
 @click.command(
     cls=QueryCommand,
-    epilog="\b\nFields\n"
-    + _model_fields_help()
-    + f"\n  sort:      {', '.join(MODELS.sorts)}; -theta is the highest first\n\n"
-    "Any other word is searched in names, titles, tags and descriptions.",
+    fields={field.name: field.meaning for field in MODELS.fields.values()}
+    | {"sort": f"{', '.join(MODELS.sorts)}; -theta is the highest first"},
+    epilog="Any other word is searched in names, titles, tags and descriptions.",
 )
 @click.argument("query", nargs=-1)
 @click.option("--rank", is_flag=True, help="List only complete models, the highest mean θ first.")
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Models on a page.")
+@click.option(
+    "--limit", metavar="N", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Models on a page."
+)
 @click.option("--after", metavar="NEXT", help=AFTER_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print names only.")
@@ -432,7 +211,7 @@ def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as
     """
     text = " ".join(query)
     parse_query(text, MODELS)  # a mistake is reported before a registry is opened, which may make its folder
-    with selected_registry() as registry:
+    with selected_registry() as registry, waiting("search", quiet=as_json or quiet):
         list_models = registry.ranked_models if rank else registry.models
         page = list_models(text, limit=limit, after=after)
         figures = None
@@ -455,39 +234,44 @@ def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as
 
 @click.command()
 @click.argument("name", metavar="MODEL|DIGEST")
+@click.option("--tensors", is_flag=True, help="Also print the tensors of the model, one line each.")
+@click.option("--lineage", is_flag=True, help="Also print the models that it is related to, and the findings.")
+@click.option("--recipe", is_flag=True, help="Also print the recipe, the prediction and the verdicts of a chimera.")
+@click.option("--measures", is_flag=True, help="Also print all measures of an organ, with their meanings.")
+@click.option("--all", "everything", is_flag=True, help="Also print all of these.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def show(name: str, as_json: bool) -> None:
-    """Show a model or an organ.
+def show(
+    name: str, tensors: bool, lineage: bool, recipe: bool, measures: bool, everything: bool, as_json: bool
+) -> None:
+    """Show a model or an organ: what it is, its relatives, and what you can do with it.
 
     MODEL is NAMESPACE/NAME for the newest version, or NAMESPACE/NAME@VERSION. DIGEST is the SHA-256 of an organ; its
     first 8 characters are enough. With `sha256:` before it, DIGEST can also be that of a model's file or of a chimera's
     lock.
 
-    For a chimera, the command also prints the recipe, the findings, the prediction and the verdicts. For a computed
-    organ, it prints how the organ was computed.
+    For a computed organ, the command prints how the organ was computed.
     """
-    with selected_registry() as registry:
+    with selected_registry() as registry, waiting("read", quiet=as_json):
         try:
             result = _model_or_organ(registry, name)
         except Incomplete as error:
             _print_incomplete(error, as_json=as_json)
             return
+    parts = ShownParts(tensors or everything, lineage or everything, recipe or everything, measures or everything)
     if as_json:
         print_json(result)
     elif isinstance(result, Organ):
-        print_organ(result)
+        print_organ(result, parts)
     else:
-        print_model(result)
-        if result.chimera is not None:
-            print_chimera(result.chimera)
+        print_model(result, parts)
 
 
 def _print_incomplete(error: Incomplete, *, as_json: bool) -> None:
     if as_json:
         print_json({"name": error.name, "state": "incomplete", "shards": error.shards, "missing": error.missing})
     else:
-        click.echo(plain(error))
-        click.echo(hint_for(error), err=True)
+        print_sentence(str(error))
+        print_sentence(hint_for(error) or "", err=True)
 
 
 def _model_or_organ(registry: Registry, name: str) -> ModelDetails | Organ:
@@ -535,13 +319,14 @@ def _print_models(models: Sequence[ModelSummary], figures: Figures | None, parse
     columns = ("model", "kind", "architecture", "tensors", "parameters", "size", "θ", "license")
     firsts = [*([LIKENESS] if parsed.base is not None else []), *([GAIN] if parsed.mentions_gains else [])]
     rows = [[*(_number(name, getattr(model, name)) for name in firsts), *_model_row(model)] for model in models]
-    print_table([*firsts, *columns], rows, _LIST_NUMBERS)
+    optional = ("tensors", "architecture", "parameters", "kind", "license", "θ")
+    print_table([*firsts, *columns], rows, _LIST_NUMBERS, leave_out=optional)
     if GAIN in firsts:
-        click.echo(GAIN_MEANING, err=True)
+        print_sentence(GAIN_MEANING, err=True)
     if figures is not None:
         size = size_text(figures.size_bytes)
         models_text = "1 model" if figures.models == 1 else f"{figures.models:,} models"
-        click.echo(f"{models_text} with {figures.organs:,} different organs, {size}", err=True)
+        print_sentence(f"{models_text} with {figures.organs:,} different organs, {size}", err=True)
 
 
 def _model_row(model: ModelSummary) -> tuple[object, ...]:
@@ -555,6 +340,27 @@ def _model_row(model: ModelSummary) -> tuple[object, ...]:
     )
 
 
+ACTIONS = "actions"
+PROSE_HEADINGS = ("meaning", "finding", "why not measured", "other members")
+"""Last columns of report tables that have sentences."""
+REPORT_LEAVES_OUT = (
+    *(
+        "parameters",
+        "signal",
+        "25%",
+        "75%",
+        "shape",
+        "stored",
+        "size",
+        "caution",
+        "deviation",
+        "tensors",
+        "type",
+        "kind",
+    ),
+    *("elements", "new", "share", "median", "spectral", "matrix θ", "mean θ"),
+)
+"""Columns of report tables that a narrow terminal does without, the least important first."""
 _FORMATS = ("text", "markdown", "json", "csv")
 _BY_SUFFIX = {
     "": "text",
@@ -594,9 +400,10 @@ def report(
 ) -> None:
     """Print a report on the registry or on one MODEL: tables of measures, with explanations.
 
-    The report on the registry has the tables figures, ranking, types, components, scale, families, wells, ingests and
-    ingest_totals. The report on a model has model, notes, relatives, findings, dtypes, types, components, blocks,
-    highest, wells, anomalies and methods.
+    The report on the registry begins with the disk space that it saves, what you can do, and the families of models.
+    Its tables are figures, actions, families, ranking, types, components, scale, wells, ingests and ingest_totals. The
+    report on a model has model, notes, relatives, findings, dtypes, types, components, blocks, highest, wells,
+    anomalies and methods.
     """
     forms = {*(["json"] if as_json else []), *(["csv"] if as_csv else []), *([form] if form else [])}
     if len(forms) > 1:
@@ -604,7 +411,7 @@ def report(
     output_form = forms.pop() if forms else _form_of(output)
     if output is not None:
         _check_target(output, force=force)
-    with selected_registry() as registry:
+    with selected_registry() as registry, waiting("report", quiet=output_form != "text"):
         result = registry.report(model, limit=limit)
     if table is not None:
         if table not in result.sections:
@@ -616,7 +423,7 @@ def report(
     with redirect_stdout(io.StringIO()) as printed:
         _print(result, output_form)
     _place(output, printed.getvalue().encode())
-    click.echo(f"written to {plain(output)}", err=True)
+    print_sentence(f"written to {output}", err=True)
 
 
 def _form_of(output: Path | None) -> str:
@@ -657,17 +464,33 @@ def _print(report: Report, form: str) -> None:
 
 def _print_text(report: Report) -> None:
     _print_heading(report.title, "=")
-    _print_paragraphs(report.opening)
-    for section in report.sections.values():
+    for key, section in report.sections.items():
+        if key == report.main:
+            _print_paragraphs(report.opening)
         click.echo()
         _print_heading(section.title, "-")
-        _print_section(section)
+        if key == ACTIONS and isinstance(section, ReportTable) and section.items:
+            _print_actions(section)
+        else:
+            _print_section(section)
     _print_paragraphs(report.closing)
 
 
 def _print_heading(title: str, line: str) -> None:
-    text = plain(title)
-    click.echo(f"{text}\n{line * len(text)}")
+    text = shortened(plain(title), terminal_width() or PIPED_WIDTH)
+    click.echo(f"{text}\n{line * cell_len(text)}")
+
+
+def _print_actions(section: ReportTable) -> None:
+    """Print findings as sentences, each with its model and the command that helps."""
+    _print_paragraphs(section.before)
+    for row in section.items:
+        about = "" if row["model"] is None else f"{row['model']}: "
+        click.echo()
+        print_sentence(f"{about}{row['finding']}", "- ")
+        for line in continued(plain(row["command"]), terminal_width() or PIPED_WIDTH):
+            click.echo(line)
+    _print_paragraphs(section.after)
 
 
 def _print_section(section: ReportSection) -> None:
@@ -679,7 +502,8 @@ def _print_section(section: ReportSection) -> None:
         click.echo()
         headings = [plain(heading) for heading in table.headings]
         numbers = [heading for heading, right in zip(headings, table.right, strict=True) if right]
-        print_table(headings, table.rows, numbers)
+        prose = headings[-1] if headings[-1] in PROSE_HEADINGS else None
+        print_table(headings, table.rows, numbers, prose=prose, leave_out=REPORT_LEAVES_OUT)
     _print_paragraphs(section.after)
 
 
@@ -700,7 +524,7 @@ CHANGED_SHOWN = 10
 EXPERTS_SHOWN = 8
 NAMES_SHOWN = 10
 BLOCKS_SHOWN = 100
-_COMPARE_NUMBERS = ("θ first", "θ second", "difference", "likeness", "compared", "block")
+_COMPARE_NUMBERS = ("θ first", "θ second", "difference", "likeness", "change", "compared", "block")
 
 
 @click.command()
@@ -716,7 +540,7 @@ def compare(first: str, second: str, as_json: bool) -> None:
     """
     from organs.registry.lineage import Kinship
 
-    with selected_registry() as registry:
+    with selected_registry() as registry, waiting("compare", quiet=as_json):
         result = registry.compare(first, second)
     if as_json:
         print_json(result)
@@ -741,7 +565,7 @@ def _print_header(result: Comparison) -> None:
     print_sentence(
         f"Likeness: {share_text(result.likeness)}, the mean correlation over {organs.compared} of {matrices} matrices. "
         f"1 means the same weights; quantisations down to 4 bits and light fine-tunes have {CLOSE} or more; models "
-        f"below {RELATED} are not related."
+        f"below {RELATED} are not related. Change is 1 - likeness."
     )
     if not result.is_mostly_identical:  # otherwise the first sentence has the number
         print_sentence(
@@ -765,12 +589,18 @@ def _print_types(result: Comparison) -> None:
             theta_text(kind.first_theta),
             theta_text(kind.second_theta),
             "–" if kind.difference is None else f"{kind.difference:+.1f}°",
-            share_text(kind.likeness),
+            *_likeness_and_change(kind.likeness),
             kind.compared,
         )
         for kind in result.types
     ]
-    print_table(("type", "θ first", "θ second", "difference", "likeness", "compared"), rows, _COMPARE_NUMBERS)
+    columns = ("type", "θ first", "θ second", "difference", "likeness", "change", "compared")
+    print_table(columns, rows, _COMPARE_NUMBERS, leave_out=("compared", "difference"))
+
+
+def _likeness_and_change(likeness: float | None) -> tuple[str, str]:
+    """Return the likeness, and the change from the first model to the second: 0 for the same weights."""
+    return share_text(likeness), share_text(None if likeness is None else max(0.0, 1.0 - likeness))
 
 
 def _print_blocks(result: Comparison) -> None:
@@ -779,8 +609,8 @@ def _print_blocks(result: Comparison) -> None:
     lowest = "" if result.kinship == Kinship.UNRELATED else "; the lowest changed most"
     click.echo()
     print_sentence(f"By block: the mean over the block's matrices{lowest}.")
-    rows = [(block.label, share_text(block.likeness), block.compared) for block in result.blocks]
-    print_table(("block", "likeness", "compared"), rows[:BLOCKS_SHOWN], _COMPARE_NUMBERS)
+    rows = [(block.label, *_likeness_and_change(block.likeness), block.compared) for block in result.blocks]
+    print_table(("block", "likeness", "change", "compared"), rows[:BLOCKS_SHOWN], _COMPARE_NUMBERS)
     if len(rows) > BLOCKS_SHOWN:
         click.echo(f"… and {len(rows) - BLOCKS_SHOWN} more blocks, all of them with --json")
 
@@ -795,12 +625,13 @@ def _print_changed(result: Comparison) -> None:
     )
     rows = [
         (
-            *(organ.name, organ.type, share_text(organ.likeness)),
+            *(organ.name, organ.type, *_likeness_and_change(organ.likeness)),
             *(theta_text(organ.first_theta), theta_text(organ.second_theta)),
         )
         for organ in result.unequal[:CHANGED_SHOWN]
     ]
-    print_table(("tensor", "type", "likeness", "θ first", "θ second"), rows, _COMPARE_NUMBERS)
+    columns = ("tensor", "type", "likeness", "change", "θ first", "θ second")
+    print_table(columns, rows, _COMPARE_NUMBERS, leave_out=("type", "θ second", "θ first"))
 
 
 def _print_experts(result: Comparison) -> None:

@@ -40,7 +40,17 @@ from organs.cli.composing import (
     refuse_recipe,
     result_of,
 )
-from organs.cli.console import plain, print_json, print_path, print_sentence, print_table, progress_bar, status_line
+from organs.cli.console import (
+    plain,
+    print_hint,
+    print_json,
+    print_path,
+    print_sentence,
+    print_table,
+    progress_bar,
+    status_line,
+    waiting,
+)
 from organs.cli.outputs import (
     SUFFIX,
     InputModels,
@@ -117,7 +127,7 @@ def compat(base: str, donor: str | None, limit: int, as_json: bool, quiet: bool)
     if donor is None:
         _print_fitting(base, limit, as_json=as_json, quiet=quiet)
         return
-    result = _compatibility(base, donor)
+    result = _compatibility(base, donor, quiet=as_json or quiet)
     if as_json:
         print_json(result)
     elif quiet:
@@ -128,16 +138,16 @@ def compat(base: str, donor: str | None, limit: int, as_json: bool, quiet: bool)
         _print_compatibility(result)
 
 
-def _compatibility(base: str, donor: str) -> Compatibility:
+def _compatibility(base: str, donor: str, *, quiet: bool) -> Compatibility:
     from organs.registry.compose.compatibility import check_compatibility
 
     are_files = [is_file(base), is_file(donor)]
     if not any(are_files):
-        with selected_registry() as registry:
+        with selected_registry() as registry, waiting("compare", quiet=quiet):
             return registry.compatibility(base, donor)
     if registry_address() is not None and not all(are_files):
         raise click.UsageError("a remote registry cannot read your files: give the names of two models, or two files")
-    with ExitStack() as opened:
+    with ExitStack() as opened, status_line("measure", quiet=quiet):
         models = InputModels(opened)
         return check_compatibility(models.parent(base), models.parent(donor))
 
@@ -154,10 +164,15 @@ def _print_compatibility(result: Compatibility) -> None:
 
 
 def _cost(row: TypeCompatibility) -> str:
-    """Return the predicted change of the perplexity by a graft of all organs of the type that fit."""
-    if row.prediction is None:
+    """Return the predicted rise of the perplexity by a graft of all organs of the type that fit."""
+    from organs.registry.compose.prediction import brief_cost_text
+
+    prediction = row.prediction
+    if prediction is None:
         return "–"
-    return row.prediction.cost or "unknown"
+    if prediction.low is None or prediction.loss is None or prediction.high is None or not prediction.cost:
+        return "unknown"
+    return brief_cost_text(prediction.low, prediction.loss, prediction.high)
 
 
 def _reasons(row: TypeCompatibility) -> str:
@@ -167,7 +182,7 @@ def _reasons(row: TypeCompatibility) -> str:
 
 
 def _print_fitting(base: str, limit: int, *, as_json: bool, quiet: bool) -> None:
-    with selected_registry() as registry:
+    with selected_registry() as registry, waiting("compare", quiet=as_json or quiet):
         result = registry.fitting(base, limit=limit)
     if as_json:
         print_json(result)
@@ -176,7 +191,7 @@ def _print_fitting(base: str, limit: int, *, as_json: bool, quiet: bool) -> None
             if not model.same:
                 click.echo(model.model)
     elif not result.items:
-        click.echo(f"No registered model fits into {result.base}.", err=True)
+        print_sentence(f"No registered model fits into {result.base}.", err=True)
     else:
         fitting = {kind for model in result.items for kind, fit in model.types.items() if fit.fitting or fit.equal}
         kinds = list(dict.fromkeys(kind for model in result.items for kind in model.types if kind in fitting))
@@ -188,16 +203,17 @@ def _print_fitting(base: str, limit: int, *, as_json: bool, quiet: bool) -> None
             )
             for model in result.items
         ]
-        print_table(("model", "likeness", *kinds), rows, ("likeness", *kinds))
-        click.echo(f"Details: organ compat {result.base} MODEL", err=True)
+        print_table(("model", "likeness", *kinds), rows, ("likeness", *kinds), leave_out=kinds[:1:-1])
+        print_hint("Details", f"organ compat {result.base} MODEL")
     if result.more and not as_json:
-        click.echo("there may be more models: give a larger --limit", err=True)
+        print_sentence("there may be more models: give a larger --limit", err=True)
 
 
 def _fit_text(fit: FitCount | None) -> str:
     if fit is None:
         return "–"
-    return f"{fit.fitting + fit.equal}/{fit.total}" + (f" ({fit.equal} equal)" if fit.equal else "")
+    equal = "equal" if fit.equal == fit.total else f"{fit.equal} equal"
+    return f"{fit.fitting + fit.equal}/{fit.total}" + (f" ({equal})" if fit.equal else "")
 
 
 _ON = click.option(
@@ -225,7 +241,7 @@ def leaderboard(base: str | None, on: str | None, limit: int, after: str | None,
 
     Repeat the best graft: organ compose --propose BASE --on code > recipe.yaml
     """
-    with selected_registry() as registry:
+    with selected_registry() as registry, waiting("search", quiet=as_json or quiet):
         page = registry.leaderboard(base, on=on, limit=limit, after=after)
     print_notes(page.notes)
     if as_json:
@@ -237,7 +253,7 @@ def leaderboard(base: str | None, on: str | None, limit: int, after: str | None,
     elif page.items:
         _print_measured(page.items, with_base=base is None)
     else:
-        click.echo(_nothing_measured(base, on), err=True)
+        print_hint(_nothing_measured(base, on), "organ validate CHIMERA")
     if page.next is not None:
         options = [*(["--on", on] if on else []), *(["-q"] if quiet else []), "--limit", str(limit)]
         print_more("leaderboard", base or "", options, page.next)
@@ -245,7 +261,7 @@ def leaderboard(base: str | None, on: str | None, limit: int, after: str | None,
 
 def _nothing_measured(base: str | None, on: str | None) -> str:
     where = ("" if base is None else f" over {plain(base)}") + ("" if on is None else f" on {plain(on)}")
-    return f"No validated chimera has a settled gain or loss{where}. Validate a chimera: organ validate CHIMERA"
+    return f"No validated chimera has a settled gain or loss{where}. Validate a chimera"
 
 
 def _print_measured(grafts: Sequence[MeasuredGraft], *, with_base: bool) -> None:
@@ -263,7 +279,8 @@ def _print_measured(grafts: Sequence[MeasuredGraft], *, with_base: bool) -> None
         )
         for graft in grafts
     ]
-    print_table(columns, rows, ("gain", "likeness"))
+    optional = ("likeness", "base", "organs", "largest loss", "donor")
+    print_table(columns, rows, ("gain", "likeness"), leave_out=optional)
 
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -402,7 +419,7 @@ def _from_lock(path: Path, options: OutputOptions) -> None:
         print_path(target)
     else:
         result = f", sha256:{sha256}" if sha256 else "; nothing was written"
-        click.echo(f"{plain(target)}: {size_text(written.size_bytes)}{result}")
+        print_sentence(f"{target}: {size_text(written.size_bytes)}{result}")
         click.echo(f"  lock  sha256:{lock.id}")
 
 
@@ -557,7 +574,8 @@ def _print_written(result: ComposeResult, options: ComposeOptions) -> None:
     elif chimera is not None and options.quiet:
         print_path(chimera.file)
     elif chimera is not None:
-        click.echo(f"\n{plain(chimera.file)}: {size_text(chimera.size_bytes)}, sha256:{chimera.sha256}")
+        click.echo()
+        print_sentence(f"{chimera.file}: {size_text(chimera.size_bytes)}, sha256:{chimera.sha256}")
 
 
 @contextmanager
@@ -801,7 +819,8 @@ def _print_scores(report: VerdictReport) -> None:
         ]
         for text in report.texts
     ]
-    print_table(columns, rows, [*columns[1:-2], "tokens"])
+    roles = [role for role, _ in runs if role.startswith("donor")]
+    print_table(columns, rows, [*columns[1:-2], "tokens"], leave_out=("tokens", *reversed(roles), "control"))
     click.echo()
     for role, run in runs:
         if run.failure is not None:
@@ -1003,7 +1022,8 @@ def _plan_transplant(options: _TransplantOptions, library: FileLibrary, *, quiet
         for text, size_bytes in sizes.items():
             library.parent(text)
             advance(size_bytes)
-    plan = plan_recipe(recipe, library)
+    with waiting("plan", quiet=quiet):
+        plan = plan_recipe(recipe, library)
     if options.yes and plan.unaccepted:
         codes = dict.fromkeys((*recipe.accept, *(finding.code for finding in plan.unaccepted)))
         plan = replace(plan, recipe=replace(recipe, accept=tuple(codes)))
@@ -1043,5 +1063,6 @@ def _print_transplanted(result: ComposeResult, options: _TransplantOptions) -> N
     elif chimera is not None and options.quiet:
         print_path(chimera.file)
     elif chimera is not None:
-        click.echo(f"\n{plain(chimera.file)}: {size_text(chimera.size_bytes)}, sha256:{chimera.sha256}")
+        click.echo()
+        print_sentence(f"{chimera.file}: {size_text(chimera.size_bytes)}, sha256:{chimera.sha256}")
         click.echo(f"  lock  sha256:{chimera.lock_id}")

@@ -15,7 +15,19 @@ from rich.console import Console
 from rich.text import Text
 
 from organs.cli.arguments import registry_address
-from organs.cli.console import in_lines, plain, print_json, print_sentence, print_table, progress_bar
+from organs.cli.console import (
+    INDENT,
+    WIDTH_MAX,
+    plain,
+    print_failure,
+    print_hint,
+    print_json,
+    print_sentence,
+    print_table,
+    progress_bar,
+    waiting,
+    wrapped,
+)
 from organs.cli.outputs import (
     OutputOptions,
     WrittenPath,
@@ -48,8 +60,11 @@ def print_findings(findings: Iterable[Finding], *, err: bool = False) -> None:
         severity = finding.severity.value
         code = f"{finding.code} (accepted)" if finding.accepted else finding.code
         field = f" {finding.field}:" if finding.field else ""
-        line = plain(f"{severity} {code}:{field} {finding.sentence}")
-        text = Text(in_lines(line) if console.is_terminal else line)
+        mark, sentence = plain(f"{severity} {code}:{field} "), plain(finding.sentence)
+        is_wrapped = console.is_terminal
+        text = Text(
+            wrapped(sentence, min(WIDTH_MAX, console.width), mark, INDENT * 2) if is_wrapped else mark + sentence
+        )
         text.stylize(_STYLES[finding.severity], 0, len(severity))
         console.print(text, soft_wrap=True)
 
@@ -60,10 +75,10 @@ def refuse(planned: PlannedRecipe, *, shown: bool, exit_code: int = NotComposabl
         print_findings(serious(planned.findings), err=True)
     refusals = len(planned.refusals)
     if refusals:
-        click.echo(f"organ: refused for {refusals} reason{'s' if refusals > 1 else ''}; nothing was composed", err=True)
+        print_failure(f"refused for {refusals} reason{'s' if refusals > 1 else ''}; nothing was composed")
     else:
-        click.echo(f"organ: not composed: first accept the warnings {', '.join(planned.unaccepted)}", err=True)
-        click.echo(f"       try: {plain(_accepting(planned.unaccepted))}", err=True)
+        print_failure(f"not composed: first accept the warnings {', '.join(planned.unaccepted)}")
+        print_hint("       try", _accepting(planned.unaccepted))
     raise click.exceptions.Exit(exit_code)
 
 
@@ -127,7 +142,8 @@ def print_changes(changes: Iterable[PlanChange]) -> None:
         )
         for change in changes
     ]
-    print_table(("blocks", "type", "organs", "from", "done", "θ before", "θ", "size"), rows, _NUMBERS)
+    columns = ("blocks", "type", "organs", "from", "done", "θ before", "θ", "size")
+    print_table(columns, rows, _NUMBERS, leave_out=("size", "θ before", "θ"))
 
 
 def _print_changes(plan: PlannedChimera) -> None:
@@ -150,7 +166,7 @@ def _print_changes(plan: PlannedChimera) -> None:
         for part in parts
     ]
     headings = ("block", "slot", "from", "done", "dtype", "θ before", "θ", "spectral", "size")
-    print_table(headings, rows, _NUMBERS)
+    print_table(headings, rows, _NUMBERS, leave_out=("spectral", "size", "dtype", "θ before", "θ"))
 
 
 def _print_sizes(plan: PlannedChimera, out: OutputFile | None, output: Path | None) -> None:
@@ -160,7 +176,7 @@ def _print_sizes(plan: PlannedChimera, out: OutputFile | None, output: Path | No
     name = plan.file if output is None else str(output)
     free = None if out is None else out.free_bytes
     room = f"; {size_text(free)} free there" if free is not None else ""
-    click.echo(f"{plain(name)}: {size}{room}; {changed}{computed}")
+    print_sentence(f"{name}: {size}{room}; {changed}{computed}")
 
 
 _COMPUTED_NUMBERS = ("block", "blocks", "organs", "θ before", "θ")
@@ -252,7 +268,8 @@ def make_chimera(registry: Registry, composition: RecipeBuilder, options: Compos
     """
     from organs.registry.compose.recipe_io import recipe_yaml
 
-    plan: RecipePlan = composition.plan()
+    with waiting("plan", quiet=not options.prints):
+        plan: RecipePlan = composition.plan()
     if options.accept_all and plan.planned.unaccepted:
         plan = plan.accepting_all()
     target = None if options.output is None else gguf_targets(options.output, [plan.file_name], force=options.force)[0]
@@ -384,9 +401,9 @@ def _print_made(chimera: WrittenFile) -> None:
     name = chimera.model or ""
     click.echo(f"\n{name}: {'registered' if chimera.created else 'already registered, with the same bytes'}")
     click.echo(f"  lock  sha256:{chimera.lock_id}")
-    where = f"{plain(chimera.file)}, " if chimera.file is not None else ""
-    click.echo(f"  file  {where}{size_text(chimera.size_bytes)}, sha256:{chimera.sha256}")
+    where = f"{chimera.file}, " if chimera.file is not None else ""
+    print_sentence(f"{where}{size_text(chimera.size_bytes)}, sha256:{chimera.sha256}", "  file  ")
     page = f"/models/{name.partition('@')[0]}"
     address = registry_address()
     where = f"{page} in organ serve" if address is None else f"{address}{page}"
-    click.echo(f"show it: organ show {name}, or {plain(where)}", err=True)
+    print_sentence(f"show it: organ show {name}, or {where}", err=True)

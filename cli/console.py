@@ -8,9 +8,10 @@ import re
 import shlex
 import shutil
 import sys
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,40 +52,138 @@ if TYPE_CHECKING:
 
 INDENT = "  "
 WIDTH_MAX = 100
-"""Columns; longer lines are hard to read on any terminal."""
+"""Columns of a text; longer lines are hard to read on any terminal. Tables use the whole width."""
 
 
-def in_lines(text: str, indent: str = "") -> str:
-    """Return text wrapped to the width of the terminal: 80 columns without one, 100 at most."""
+def terminal_width(*, err: bool = False) -> int | None:
+    """Return the width of the terminal on stdout, or with `err` on stderr; None for a pipe or a file."""
+    console = Console(stderr=err)
+    return console.width if console.is_terminal else None
+
+
+def in_lines(text: str, indent: str = "", hanging: str | None = None) -> str:
+    """Return text wrapped between words to the width of the terminal: 80 columns without one, 100 at most.
+
+    The first line begins with `indent`, the others with `hanging`, which is `indent` by default.
+    """
     width = min(WIDTH_MAX, shutil.get_terminal_size().columns)
-    return textwrap.fill(
-        text,
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return wrapped(text, width, indent, hanging)
+
+
+def wrapped(text: str, width: int, indent: str = "", hanging: str | None = None) -> str:
+    """Return text in lines of at most `width`, split between words."""
+    following = indent if hanging is None else hanging
+    room = max(width - cell_len(following), SHORTENED_MIN)
+    first, *others = folded(text, room, width - cell_len(indent))
+    return "\n".join([indent + first, *(following + line for line in others)])
 
 
 def print_prose(text: str) -> None:
     """Print text of several lines, indented to tell it from the lines of the command."""
+    is_terminal = terminal_width() is not None
     for line in text.splitlines():
         printable = plain(line.expandtabs(4))
-        click.echo((in_lines(printable, INDENT) if sys.stdout.isatty() else INDENT + printable).rstrip())
+        click.echo((in_lines(printable, INDENT) if is_terminal else INDENT + printable).rstrip())
 
 
-def print_sentence(text: str) -> None:
-    """Print text without control characters, wrapped on a terminal; in a pipe it is one line, for scripts."""
-    printable = plain(text)
-    click.echo(in_lines(printable) if sys.stdout.isatty() else printable)
+def print_sentence(text: str, mark: str = "", *, err: bool = False) -> None:
+    """Print text without control characters after `mark`, such as `warning: `, on stdout or with `err` on stderr.
+
+    On a terminal it is wrapped between words, and the lines after the first are indented like the text after a short
+    mark. In a pipe it is one line, for scripts.
+    """
+    printable, width = plain(text), terminal_width(err=err)
+    if width is None:
+        click.echo(mark + printable, err=err)
+        return
+    hanging = " " * cell_len(mark) if cell_len(mark) <= HANGING_MAX else INDENT * 2
+    click.echo(wrapped(printable, min(WIDTH_MAX, width), mark, hanging if mark else ""), err=err)
 
 
+def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Print labels with their texts; on a terminal a long text is wrapped beside its label."""
+    rows = [(plain(label), text) for label, text in facts]
+    size = max((cell_len(label) for label, _ in rows), default=0) + len(GAP)
+    for label, text in rows:
+        printable, width = plain(text), terminal_width()
+        mark = label + " " * (size - cell_len(label))
+        click.echo(mark + printable if width is None else wrapped(printable, min(WIDTH_MAX, width), mark, " " * size))
+
+
+def print_commands(commands: Sequence[tuple[str, str]]) -> None:
+    """Print commands that the user can copy, each with what it does as a comment where there is room."""
+    width = terminal_width() or PIPED_WIDTH
+    size = max((cell_len(plain(command)) for command, _ in commands), default=0)
+    purposes = max((cell_len(purpose) for _, purpose in commands), default=0)
+    for command, purpose in commands:
+        printable = plain(command)
+        if size + purposes + len(COMMENT) <= width:
+            click.echo(f"{printable}{' ' * (size - cell_len(printable))}{COMMENT}{plain(purpose)}")
+        else:
+            for part in [printable] if cell_len(printable) <= width else continued(printable, width):
+                click.echo(part)
+
+
+def one_line(text: str, name: str) -> str:
+    """Return text that begins with `name`. On a terminal where it does not fit, the name loses its middle."""
+    printable, width = plain(text), terminal_width()
+    excess = 0 if width is None else cell_len(printable) - width
+    if excess <= 0 or not printable.startswith(plain(name)):
+        return printable
+    return shortened(plain(name), max(cell_len(plain(name)) - excess, SHORTENED_MIN)) + printable[len(plain(name)) :]
+
+
+def shown_name(name: str) -> str:
+    """Return a name as part of a sentence: on a terminal, a very long one loses its middle."""
+    return plain(name) if terminal_width() is None else shortened(plain(name), NAME_MAX)
+
+
+def print_hint(label: str, command: str, *, err: bool = True) -> None:
+    """Print a command that the user can copy, after `label`.
+
+    On a terminal that is too narrow for both, the command has its own line, and a long one continues after backslashes.
+    """
+    width, line = terminal_width(err=err), f"{plain(label)}: {plain(command)}"
+    if width is None or cell_len(line) <= width:
+        click.echo(line, err=err)
+        return
+    click.echo(f"{plain(label)}:", err=err)
+    for part in continued(plain(command), width):
+        click.echo(part, err=err)
+
+
+def continued(command: str, width: int) -> list[str]:
+    """Return a shell command in indented lines of at most `width`; each but the last ends in a backslash."""
+    lines = [""]
+    for word in _SHELL_WORD.findall(command):
+        joined = f"{lines[-1]} {word}" if lines[-1] else INDENT * len(lines[:2]) + word
+        if lines[-1] and cell_len(joined) > width - len(_CONTINUES):
+            lines[-1] += _CONTINUES
+            lines.append(INDENT * 2 + word)
+        else:
+            lines[-1] = joined
+    return lines
+
+
+_SHELL_WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+|['"]""")
+_CONTINUES = " \\"
+HANGING_MAX = 9
+"""Columns of a mark up to which the lines after the first are indented like the text after it."""
 GAP = "  "
 SHORT_MAX = 14
-"""Columns up to this width are never wrapped: types, tensor types, shapes, dates."""
-FOLDED_MIN = 20
-"""The smallest width of a wrapped column; if it would be less, long texts get their own line."""
+"""Columns up to this width are never shortened: types, tensor types, shapes, dates."""
+NAME_MIN = 36
+"""The width of a column with long names that comes before columns that can be left out."""
+NAME_MAX = 48
+"""Columns of a name in a sentence on a terminal."""
+SHORTENED_MIN = 8
+"""The smallest width of a shortened column."""
+DIGEST_MIN = 8
+"""Characters of a digest that still name an organ in commands."""
+ELLIPSIS = "…"
+COMMENT = "  # "
+WEIGHT = ".weight"
+"""The end of the names of nearly all tensors. A column that does not fit is first shortened by it."""
 
 NONFINITE_MARK = "(NaN/inf)"
 """Follows the name of an organ or a model with weights that are NaN or infinite."""
@@ -93,73 +192,163 @@ _JOINTS = re.compile(r"[^-/_.@:]*[-/_.@:]|[^-/_.@:]+")
 """Places where a long name can be wrapped: after a separator."""
 
 
+@dataclass(slots=True)
+class _Column:
+    """A column of a table with its cells as texts, below its heading."""
+
+    heading: str
+    cells: list[str]
+    is_number: bool = False
+    is_digest: bool = False
+    is_prose: bool = False
+    width: int = 0
+    natural: int = field(init=False)
+    """The width without shortening."""
+
+    def __post_init__(self) -> None:
+        self.natural = max(map(cell_len, (self.heading, *self.cells)))
+
+    def without_ending(self, ending: str) -> _Column:
+        """Return the same column with cells that do not end in `ending`."""
+        return replace(self, cells=[cell.removesuffix(ending) for cell in self.cells])
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it can be shortened."""
+        return self.is_prose or (not self.is_number and not self.is_digest and self.natural > SHORT_MAX)
+
+    @property
+    def comfortable(self) -> int:
+        """The width that comes before columns that can be left out."""
+        if self.is_digest:
+            return min(self.natural, max(DIGEST_MIN, cell_len(self.heading)))
+        return min(self.natural, NAME_MIN) if self.is_long else self.natural
+
+    @property
+    def least(self) -> int:
+        return min(self.natural, max(SHORTENED_MIN, cell_len(self.heading))) if self.is_long else self.comfortable
+
+
+@dataclass(frozen=True, slots=True)
+class TableStyle:
+    """Which columns of a table are numbers, digests or sentences, and which ones a narrow terminal does without."""
+
+    numbers: Collection[str] = ()
+    """Aligned to the right, and never shortened."""
+    digests: Collection[str] = ()
+    """Their beginning is enough."""
+    prose: str | None = None
+    """The last column, if it has sentences: these are wrapped, and a row can have several lines."""
+    leave_out: Sequence[str] = ()
+    """Columns that a narrow terminal does without, the least important first."""
+
+
 def table_lines(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool], width: int
+    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int, style: TableStyle | None = None
 ) -> Iterator[tuple[str, bool]]:
-    """Yield the lines of a table of at most `width` columns if possible, each with whether it is of the heading.
+    """Yield the lines of a table of at most `width` columns, each with whether it is the heading.
 
-    Columns in `right` have numbers: they are aligned to the right and never wrapped.
+    A row is one line, except for a column of prose. What does not fit is left out as `style` says, or shortened.
     """
-    natural = [max(map(cell_len, column)) for column in zip(headings, *rows, strict=True)]
-    long = [size > SHORT_MAX and not flush for size, flush in zip(natural, right, strict=True)]
-    widths = _fitted(natural, long, width)
-    if widths is not None:
-        for number, row in enumerate([headings, *rows]):
-            yield from ((line, number == 0) for line in _aligned(row, widths, right))
-        return
-    short = [index for index, is_long in enumerate(long) if not is_long]
-    widths, flush_right = [natural[index] for index in short], [right[index] for index in short]
-    for number, row in enumerate([headings, *rows]):
-        names = GAP.join(cell for cell, is_long in zip(row, long, strict=True) if is_long)
-        yield from ((line, number == 0) for line in folded(names, max(width, FOLDED_MIN)))
-        numbers = _aligned([row[index] for index in short], widths, flush_right)
-        yield from ((GAP + line, number == 0) for line in numbers if line)
+    style = style or TableStyle()
+    columns = [
+        _Column(heading, cells, heading in style.numbers, heading in style.digests, heading == style.prose)
+        for heading, cells in zip(
+            headings, map(list, zip(*rows, strict=True)) if rows else [[]] * len(headings), strict=True
+        )
+    ]
+    columns = _fitted(columns, width, style.leave_out)
+    yield _line([column.heading for column in columns], columns), True
+    for number in range(len(rows)):
+        cells = [column.cells[number] for column in columns]
+        if not columns[-1].is_prose:
+            yield _line(cells, columns), False
+            continue
+        for part, text in enumerate(folded(cells[-1], max(columns[-1].width, 1))):
+            yield _line([*(cells[:-1] if part == 0 else [""] * len(cells[:-1])), text], columns), False
 
 
-def folded(text: str, width: int) -> list[str]:
-    """Return text in lines of at most `width`, split between words, else after `-/_.@:`, else anywhere."""
+def shortened(text: str, width: int) -> str:
+    """Return text of at most `width`. A sentence loses its end; a name its middle, so that the end of it survives."""
     if cell_len(text) <= width:
+        return text
+    if width <= cell_len(ELLIPSIS):
+        return ELLIPSIS[:width]
+    room = width - cell_len(ELLIPSIS)
+    tail = "" if " " in text else text[len(text) - len(_beginning(text[::-1], room // 2)) :]
+    return _beginning(text, room - cell_len(tail)) + ELLIPSIS + tail
+
+
+def folded(text: str, width: int, first_width: int | None = None) -> list[str]:
+    """Return text in lines of at most `width`, split between words, else after `-/_.@:`, else anywhere.
+
+    The first line has at most `first_width` columns; it is empty if nothing fits there.
+    """
+    room = width if first_width is None else first_width
+    if cell_len(text) <= room:
         return [text]
     lines = [""]
     for word in text.split(" "):
         pieces = [word] if cell_len(word) <= width else _pieces(word, width)
         for number, piece in enumerate(pieces):
             joined = f"{lines[-1]} {piece}" if number == 0 and lines[-1] else lines[-1] + piece
-            if cell_len(joined) <= width:
+            if cell_len(joined) <= room:
                 lines[-1] = joined
             else:
                 lines.append(piece)
+                room = width
     return [line.rstrip(" ") for line in lines]
 
 
-def _fitted(natural: Sequence[int], long: Sequence[bool], width: int) -> list[int] | None:
-    """Return the width of every column; None if the long ones would be too narrow."""
-    widths = list(natural)
-    room = (
-        width
-        - len(GAP) * (len(widths) - 1)
-        - sum(size for size, is_long in zip(natural, long, strict=True) if not is_long)
-    )
-    waiting = sorted((size, index) for index, (size, is_long) in enumerate(zip(natural, long, strict=True)) if is_long)
-    while waiting:
-        size, index = waiting.pop(0)  # the shortest first: the others get the width that it does not need
-        widths[index] = min(size, room // (len(waiting) + 1))
-        if widths[index] < min(size, FOLDED_MIN):
-            return None
-        room -= widths[index]
-    return widths
+def _fitted(columns: list[_Column], width: int, leave_out: Sequence[str]) -> list[_Column]:
+    """Return the columns that fit, with their widths. The first column always stays."""
+    if _total(column.natural for column in columns) > width:
+        columns = [column.without_ending(WEIGHT) if column.is_long else column for column in columns]
+    kept = [column for column in columns if column.heading not in leave_out]
+    for heading in reversed(leave_out):
+        with_it = [column for column in columns if column in kept or column.heading == heading]
+        if _total(column.comfortable for column in with_it) <= width:
+            kept = with_it
+    while len(kept) > 1 and _total(column.least for column in kept) > width:
+        kept.pop()
+    _share_room(kept, width)
+    return kept
 
 
-def _aligned(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> Iterator[str]:
-    cells = [folded(cell, max(size, 1)) for cell, size in zip(row, widths, strict=True)]
-    for number in range(max(map(len, cells), default=0)):
-        parts = (cell[number] if number < len(cell) else "" for cell in cells)
-        yield GAP.join(_padded(*part) for part in zip(parts, widths, right, strict=True)).rstrip()
+def _share_room(columns: Sequence[_Column], width: int) -> None:
+    """Set the widths of columns: numbers and short words as they are, the others as far as there is room."""
+    is_narrow = _total(column.natural for column in columns) > width
+    for column in columns:
+        column.width = column.comfortable if is_narrow and column.is_digest else column.natural
+    flexible = sorted((column for column in columns if column.is_long), key=lambda column: column.natural)
+    room = width - _total(0 if column.is_long else column.width for column in columns)
+    for number, column in enumerate(flexible):  # the shortest first: the others get the width that it does not need
+        reserved = sum(other.least for other in flexible[number + 1 :])
+        share = max(room // (len(flexible) - number), min(column.comfortable, room - reserved))
+        column.width = max(min(column.natural, share), 1)
+        room -= column.width
+    for column in (column for column in columns if column.is_digest and room > 0):
+        wider = min(column.natural, column.width + room)
+        room, column.width = room - (wider - column.width), wider
 
 
-def _padded(text: str, width: int, right: bool) -> str:
-    space = " " * (width - cell_len(text))
-    return space + text if right else text + space
+def _total(widths: Iterable[int]) -> int:
+    sizes = list(widths)
+    return sum(sizes) + len(GAP) * (len(sizes) - 1)
+
+
+def _line(cells: Sequence[str], columns: Sequence[_Column]) -> str:
+    return GAP.join(_padded(cell, column) for cell, column in zip(cells, columns, strict=True)).rstrip()
+
+
+def _padded(text: str, column: _Column) -> str:
+    fits = _beginning(text, column.width) if column.is_digest else shortened(text, column.width)
+    space = " " * (column.width - cell_len(fits))
+    return space + fits if column.is_number else fits + space
+
+
+def _beginning(text: str, width: int) -> str:
+    return chop_cells(text, width)[0] if text and width > 0 else ""
 
 
 def _pieces(word: str, width: int) -> Iterator[str]:
@@ -176,6 +365,8 @@ _CONTROL_IN_JSON = re.compile(rf"[{_INVISIBLE}]")  # json.dumps escapes the othe
 
 PIPED_WIDTH = 1 << 16
 PROJECT = "organ-registry"
+FAILURE = "organ: "
+"""The beginning of a message about a failure."""
 
 Advance = Callable[[int], None]
 """Called with the number of bytes that are done."""
@@ -203,9 +394,14 @@ _HINTS: tuple[tuple[type[OrganError], str], ...] = (
 
 def print_error(error: Exception) -> None:
     """Print an error on stderr, and what the user can do about it."""
-    click.echo(f"organ: {plain(error)}", err=True)
+    print_failure(str(error))
     if hint := hint_for(error):
-        click.echo(f"       {hint}", err=True)
+        print_sentence(hint, " " * len(FAILURE), err=True)
+
+
+def print_failure(text: str) -> None:
+    """Print on stderr what failed."""
+    print_sentence(text, FAILURE, err=True)
 
 
 def hint_for(error: Exception) -> str | None:
@@ -271,16 +467,25 @@ def print_path(path: object) -> None:
     click.echo(plain(path) if sys.stdout.isatty() else os.fsencode(str(path)))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], numbers: Sequence[str] = ()) -> None:
-    """Print a table; the columns in `numbers` are aligned to the right.
+def print_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    numbers: Collection[str] = (),
+    *,
+    digests: Collection[str] = (),
+    prose: str | None = None,
+    leave_out: Sequence[str] = (),
+) -> None:
+    """Print a table; `TableStyle` explains the parameters.
 
-    On a terminal it has the width of the terminal: long names are wrapped, numbers and short words are not.
+    On a terminal each row is one line: columns in `leave_out` are left out if they do not fit, and long names are
+    shortened. In a pipe, the table is complete.
     """
-    console = Console(highlight=False)
-    # In a pipe, nothing is wrapped.
-    width = console.width if console.is_terminal else PIPED_WIDTH
+    width = terminal_width()
+    style = TableStyle(numbers, digests, None if width is None else prose, leave_out)
     cells = [[plain(cell) for cell in row] for row in rows]
-    for line, heading in table_lines(columns, cells, [column in numbers for column in columns], width):
+    console = Console(highlight=False)
+    for line, heading in table_lines(columns, cells, PIPED_WIDTH if width is None else width, style):
         console.print(Text(line, "bold" if heading else ""), soft_wrap=True)
 
 
@@ -316,12 +521,36 @@ def progress_bar(label: str, total_bytes: int, *, quiet: bool) -> Iterator[Progr
     )
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bar = BarColumn(bar_width=BAR_WIDTH if console.width < WIDTH_MAX else 2 * BAR_WIDTH)
+    columns = (TextColumn("{task.description}"), bar, DownloadColumn(), TransferSpeedColumn())
     progress = Progress(
         *columns, TimeRemainingColumn(), console=console, transient=True, disable=quiet or not console.is_terminal
     )
     with progress:
         yield ProgressBar(progress, progress.add_task(label, total=total_bytes))
+
+
+@contextmanager
+def waiting(label: str, *, quiet: bool = False) -> Iterator[None]:
+    """Show `label` with a spinner on stderr during a block without steps, if it takes longer than a second."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield
+        return
+    status = console.status(f"{plain(label)} …")
+    timer = threading.Timer(PATIENCE_SECONDS, status.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
+
+
+PATIENCE_SECONDS = 1.0
+"""After this time, a user wants to see that a command works."""
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import click
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from organs.cli.console import print_sentence, print_table, progress_bar
+from organs.cli.console import print_sentence, print_table, progress_bar, status_line
 from organs.registry.amounts import share_text, size_text, theta_text
 from organs.registry.entities.finding import Severity
 from organs.registry.errors import BadSetting, BadSource, OrganError
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from organs.registry.compose.api import ChimeraPlan
     from organs.registry.entities.model import TypeSummary
     from organs.registry.local import LocalRegistry
+    from organs.registry.validation.comparison import Event
 
 LOOPBACK = "127.0.0.1"
 FETCH_SECONDS = 30
@@ -111,7 +112,7 @@ def _fetch(registry: LocalRegistry) -> None:
         server.shutdown()
         server.server_close()
     click.echo(f"GET {address}: {answer.status}, {size_text(len(page))}.")
-    click.echo("There is no terminal, so the catalog stops here; on a terminal it is served until Ctrl-C.")
+    print_sentence("There is no terminal, so the catalog stops here; on a terminal it is served until Ctrl-C.")
 
 
 class _Quiet(WSGIRequestHandler):
@@ -146,8 +147,9 @@ def _ingest(registry: LocalRegistry) -> dict[Path, IngestReport]:
     with registry.catalog.reading() as session:
         totals = running_totals(session)
     total_size = sum(report.size_bytes for report in reports.values())
-    click.echo(
-        f"\n{len(reports)} files of {size_text(total_size)} contain {totals.blobs} different parts. "
+    click.echo()
+    print_sentence(
+        f"{len(reports)} files of {size_text(total_size)} contain {totals.blobs} different parts. "
         f"Each part is stored once, compressed: {size_text(totals.stored_bytes)}."
     )
     return reports
@@ -168,12 +170,15 @@ def _show(registry: LocalRegistry, name: str) -> None:
         [_type_row(kind) for kind in page.types],
         ("tensors", "size", "mean θ", "spectral signal"),
     )
-    click.echo(
-        "\nθ is the shape of the distribution of weights: 0° uniform, about 34° Gaussian (also untrained), "
+    click.echo()
+    print_sentence(
+        "θ is the shape of the distribution of weights: 0° uniform, about 34° Gaussian (also untrained), "
         "90° heavy tails."
-        "\nThe spectral signal is the part of a matrix's energy beyond that of random weights: 0 for random weights."
-        "\nNeither tells how good a model is."
     )
+    print_sentence(
+        "The spectral signal is the part of a matrix's energy beyond that of random weights: 0 for random weights."
+    )
+    print_sentence("Neither tells how good a model is.")
 
 
 def _find(registry: LocalRegistry, name: str) -> None:
@@ -189,7 +194,9 @@ def _find(registry: LocalRegistry, name: str) -> None:
     with registry.catalog.reading() as session:
         edges = lineage_of(session, model_by_name(session, parse_model_name(name))).edges
     measured = [edge for edge in edges if edge.evidence == "measured"]
-    click.echo(f"\nModels like {name}, by their weights alone (likeness 1: the same, 0: unrelated):\n")
+    click.echo()
+    print_sentence(f"Models like {name}, by their weights alone (likeness 1: the same, 0: unrelated):")
+    click.echo()
     print_table(("model", "likeness"), [(edge.model, share_text(edge.likeness)) for edge in measured], ("likeness",))
 
 
@@ -214,7 +221,7 @@ def _assemble(registry: LocalRegistry, path: Path, report: IngestReport) -> None
         place_file(registry.blobs, plan, assembled)
         before = hashlib.sha256(path.read_bytes()).hexdigest()
         after = hashlib.sha256(assembled.read_bytes()).hexdigest()
-    click.echo(f"original   sha256:{before}\nassembled  sha256:{after}")
+    click.echo(f"SHA-256\noriginal   {before}\nassembled  {after}")
     if before != after:
         raise OrganError(f"{plan.name} came back different; please report this")
     click.echo(f"{plan.name}: identical to the last byte, {size_text(plan.size_bytes)}")
@@ -233,9 +240,12 @@ def _compose(registry: LocalRegistry) -> None:
     click.echo()
     print_sentence(plan.prediction.sentence)
     chimera = plan.register()
-    click.echo(f"\n{chimera.model}: {size_text(chimera.size_bytes)}, lock sha256:{chimera.lock_id}")
+    click.echo()
+    print_sentence(f"{chimera.model}: {size_text(chimera.size_bytes)}, lock sha256:{chimera.lock_id}")
     _validate(registry, chimera.model)
-    click.echo(f"\nThe same organs of {STRANGER}, an unrelated model, give a warning before anything is made:\n")
+    click.echo()
+    print_sentence(f"The same organs of {STRANGER}, an unrelated model, give a warning before anything is made:")
+    click.echo()
     _warn(registry.compose(BASE).graft(STRANGER, type="organ").plan())
 
 
@@ -246,10 +256,16 @@ def _validate(registry: LocalRegistry, model: str) -> None:
     try:
         runtime = LlamaCpp(requires_sandbox=registry.settings.requires_sandbox)
     except NoRuntime as error:
-        click.echo(f"Not run: {error}.")
+        print_sentence(f"Not run: {error}.")
         return
     budget = Budget(tokens=DEMO_TOKENS)
-    run = run_chimera(registry.catalog, registry.blobs, model, built_in_texts(), runtime, budget)
+    with status_line("validate", quiet=False) as say:
+
+        def report_step(event: Event) -> None:
+            say(f"{event.share:.0%} {event}")
+
+        texts = built_in_texts()
+        run = run_chimera(registry.catalog, registry.blobs, model, texts, runtime, budget, report_step)
     verdict = run.validation.verdict
     print_sentence(f"Run in llama.cpp: {verdict.kind.value}. {verdict.reason}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,18 +19,22 @@ import click
 
 from organs.cli.arguments import OriginalSpellings, local_registry, selected_registry
 from organs.cli.console import (
+    INDENT,
     ProgressBar,
     exit_status,
-    in_lines,
+    one_line,
     plain,
     print_error,
+    print_failure,
     print_json,
     print_json_line,
     print_path,
+    print_sentence,
     print_table,
     progress_bar,
     status_line,
 )
+from organs.cli.local_tools import TOOL_NAMES, this_machine, tool_options
 from organs.cli.outputs import (
     WrittenPath,
     folder_of,
@@ -37,6 +42,7 @@ from organs.cli.outputs import (
     print_beside_file,
     shard_size,
     stem_of,
+    with_bases,
     write_files,
 )
 from organs.registry.amounts import count_text, plural_text, share_text, size_text, theta_text
@@ -47,6 +53,7 @@ from organs.registry.errors import (
     BadInput,
     BadName,
     BadSource,
+    ConversionFailed,
     CorruptBlob,
     DiskFull,
     Incomplete,
@@ -80,6 +87,7 @@ if TYPE_CHECKING:
     from organs.registry.reports.groups import TensorReading
 
 TOKEN_MAX_BYTES = 4096
+CONVERTER_VARIABLE = "CONVERT_HF_TO_GGUF"
 MEASURED_TABLES = ("types", "components", "blocks", "wells")
 """The tables of `organ report` that `organ measure` also has."""
 PLAIN_COMPONENTS = frozenset(
@@ -96,7 +104,9 @@ PLAIN_COMPONENTS = frozenset(
 @click.option(
     "--name", help="Register the model as NAMESPACE/NAME; for one model only. [default: local/ and the file's name]"
 )
-@click.option("--hf-cache", is_flag=True, help="Ingest every GGUF file in the Hugging Face cache of this machine.")
+@tool_options("Ingest the models of")
+@click.option("--base", metavar="MODEL", help="The base of a PEFT folder: a model, a GGUF file or a folder.")
+@click.option("--convert", is_flag=True, help="Convert a model in safetensors files first, with convert_hf_to_gguf.py.")
 @click.option("--new-version", is_flag=True, help="If the name is taken, register the file as its next version.")
 @click.option(
     "--delete-after", is_flag=True, help="Remove each GGUF file when its stored bytes were read back and are the same."
@@ -109,7 +119,9 @@ PLAIN_COMPONENTS = frozenset(
 def ingest(
     paths: tuple[str, ...],
     name: str | None,
-    hf_cache: bool,
+    tools: tuple[str, ...],
+    base: str | None,
+    convert: bool,
     new_version: bool,
     delete_after: bool,
     dry_run: bool,
@@ -119,9 +131,20 @@ def ingest(
     """Split GGUF files into organs, store each organ once, measure it, and register the model.
 
     FILE is a GGUF file, a folder of GGUF files, a quoted pattern, any shard of a split model, or an organ directory
-    from `organ extract`. Organs in an organ directory may be edited. FILE can also be an address: https://HOST/FILE.gguf
+    from `organ extract`. Organs in an organ directory may be edited. FILE can also be a folder that PEFT saved, with
+    adapter_config.json and adapter_model.safetensors: it becomes a LoRA adapter. --base names its base, a registered
+    model, a GGUF file or a folder with config.json; it is needed if no config.json of the base is on this machine.
+
+    With --convert, FILE is a folder with a model in safetensors files. The program convert_hf_to_gguf.py of llama.cpp,
+    in PATH or named by the variable CONVERT_HF_TO_GGUF, converts it to a temporary file.
+
+    FILE can also be an address: https://HOST/FILE.gguf
     or hf://NAMESPACE/NAME[/FILE][@REVISION]. Its files are fetched one at a time into the folder of the registry, and
     each is removed before the next one is fetched. HF_TOKEN and HF_ENDPOINT are used as by `hf`.
+
+    --ollama, --lmstudio, --llama-cpp, --hf-cache and --gpt4all ingest all models that these tools keep on this machine,
+    --all-tools those of all five. Their names come from the tools: manifests, repositories, folders of publishers.
+    `organ scan` shows them first. Files that were read before, and have not changed, are not read again.
 
     Shards of a split model may be missing. The model is incomplete, and cannot be used, until its last shard is
     ingested; the order does not matter. --delete-after removes each file as soon as it is stored and its stored bytes
@@ -140,7 +163,14 @@ def ingest(
 
     with ExitStack() as opened:
         hub = opened.enter_context(hub_of_environment()) if any(map(is_url, paths)) else None
-        sources = _sources(paths, hf_cache, hub)
+        if tools and delete_after:
+            raise click.UsageError("--delete-after would remove files that the other tools still need")
+        if convert:
+            sources = [opened.enter_context(_converted(paths, dry_run=dry_run, quiet=quiet or as_json))]
+            has_problems = False
+        else:
+            sources, has_problems = _sources(paths, tools, hub)
+            sources = _based(sources, base)
         chosen = None if name is None else parse_model_name(name)
         if chosen is not None and chosen.version is not None:
             raise click.UsageError("--name takes no @version: the registry chooses the next free version")
@@ -150,14 +180,13 @@ def ingest(
         if dry_run:
             return _preview(sources, options)
         failures: list[OrganError] = []
-        is_kept = False
         for outcome in _ingested(sources, options):
             failures += [outcome.error] if outcome.error is not None else []
-            is_kept |= bool(outcome.kept)
+            has_problems |= bool(outcome.kept)
             _print_ingested(outcome, as_json=as_json, quiet=quiet)
     if not quiet:
         _print_skipped(skipped_files(paths))
-    return exit_status(failures, len(sources)) or int(is_kept)
+    return exit_status(failures, len(sources)) or int(has_problems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +242,7 @@ def _download_line(source: ModelSource, label: str, done: str, *, quiet: bool) -
 
         yield advance
     if not quiet and client.received_bytes > received_bytes:
-        click.echo(f"{plain(source.label)}: downloaded {downloaded()}, {time.monotonic() - begin:.0f} s", err=True)
+        print_sentence(f"{plain(source.label)}: downloaded {downloaded()}, {time.monotonic() - begin:.0f} s", err=True)
 
 
 def _print_skipped(skipped: Skipped) -> None:
@@ -222,7 +251,7 @@ def _print_skipped(skipped: Skipped) -> None:
 
     if skipped.files:
         converted = f", {skipped.safetensors} of them safetensors. {CONVERT}" if skipped.safetensors else ""
-        click.echo(f"skipped {skipped.files} files that are not GGUF{converted}", err=True)
+        print_sentence(f"skipped {skipped.files} files that are not GGUF{converted}", err=True)
 
 
 def _ask(bar: ProgressBar, taken: NameTaken) -> bool:
@@ -232,38 +261,66 @@ def _ask(bar: ProgressBar, taken: NameTaken) -> bool:
         return click.confirm(plain(f"{question} {taken.version}?"), default=False, err=True)
 
 
-def _sources(paths: tuple[str, ...], hf_cache: bool, hub: Hub | None) -> list[ModelSource]:
-    from organs.ingest.sources import find_hub_sources, find_sources
+def _sources(paths: tuple[str, ...], tools: tuple[str, ...], hub: Hub | None) -> tuple[list[ModelSource], bool]:
+    """Return the models in `paths` and of `tools`, and whether some models of the tools cannot be read."""
+    from organs.ingest.sources import find_sources
+    from organs.ingest.tools import find_tool_models, sources_of
 
-    if not paths and not hf_cache:
-        raise click.UsageError("give a FILE or --hf-cache")
+    if not paths and not tools:
+        raise click.UsageError("give a FILE, or a tool such as --ollama; organ scan shows what is on this machine")
     sources = find_sources(paths, hub=hub)
-    if hf_cache:
-        cache = hub_cache()
-        cached = find_hub_sources(cache)
-        if not cached and not sources:
-            raise BadSource(f"{cache}: no GGUF file in the Hugging Face cache")
-        sources += cached
-    return sources
+    findings = list(find_tool_models(this_machine(), tools))
+    for sentence in (sentence for part in findings for sentence in part.problems):
+        click.echo(f"organ: {plain(sentence)}", err=True)
+    for sentence in (sentence for part in findings for sentence in part.notes):
+        click.echo(f"note: {plain(sentence)}", err=True)
+    found = sources_of(findings)
+    has_problems = any(part.problems for part in findings)
+    if not found and not sources:
+        places = "; ".join(f"{part.folder}: {'no GGUF file' if part.is_there else 'not there'}" for part in findings)
+        raise BadSource(f"no model of {' or '.join(TOOL_NAMES[tool] for tool in tools)} on this machine: {places}")
+    return [*sources, *found], has_problems
 
 
-def hub_cache() -> Path:
-    """Return the folder of the Hugging Face cache, by the environment variables of its tools."""
-    if hub := os.environ.get("HF_HUB_CACHE"):
-        return Path(hub)
-    return _hub_home() / "hub"
+def _based(sources: list[ModelSource], base: str | None) -> list[ModelSource]:
+    """Return `sources` with the base of their PEFT folders, which --base names."""
+    from organs.ingest.bases import chosen_base
+
+    if base is None:
+        return with_bases(sources, None)
+    if all(source.adapter is None for source in sources):
+        raise click.UsageError("--base is for a folder with adapter_config.json")
+    with local_registry() as registry:
+        return with_bases(sources, chosen_base(registry, base))
 
 
-def _hub_home() -> Path:
-    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    return Path(home).expanduser()
+@contextmanager
+def _converted(paths: tuple[str, ...], *, dry_run: bool, quiet: bool) -> Iterator[ModelSource]:
+    """Convert the model in safetensors files with the program of the user; return it as a GGUF file."""
+    from organs.ingest.convert import PROGRAM, converted
+
+    if len(paths) != 1 or dry_run:
+        raise click.UsageError("--convert is for one FOLDER, and not with --dry-run")
+    program = os.environ.get(CONVERTER_VARIABLE) or shutil.which(PROGRAM)
+    if program is None:
+        raise ConversionFailed(f"no {PROGRAM} in PATH: install llama.cpp, or set {CONVERTER_VARIABLE} to its path")
+    with local_registry() as registry:
+        spool = registry.settings.spool
+    with ExitStack() as opened:
+        with status_line("convert", quiet=quiet) as say:
+            say(f"{paths[0]}: {program} is running")
+            python = shutil.which("python3") or sys.executable
+            source = opened.enter_context(converted(Path(paths[0]), program, python, spool))
+        yield source
 
 
 def _hub_token() -> str | None:
     """Return the token of the Hugging Face tools: HF_TOKEN, or the file that `hf auth login` writes."""
     if token := os.environ.get("HF_TOKEN", "").strip():
         return token
-    path = Path(os.environ.get("HF_TOKEN_PATH") or _hub_home() / "token").expanduser()
+    from organs.ingest.tools.places import hub_home
+
+    path = Path(os.environ.get("HF_TOKEN_PATH") or hub_home(this_machine()) / "token").expanduser()
     try:
         with path.open("rb") as file:
             token = file.read(TOKEN_MAX_BYTES).decode("ascii").strip()
@@ -320,13 +377,15 @@ def _print_planned(source: ModelSource, planned: PlannedModel, options: _IngestO
     part = f", {len(files)} of {files[0].shards} shards" if len(files) < files[0].shards else ""
     stored = "stored already" if source.remote else "probably stored already"  # only the ingest reads all local bytes
     known = "" if missing else f", {stored}"
-    click.echo(f"{plain(source.label)}: would be {name}{part}, {tensors} tensors, {size_text(size)}{known}")
+    print_sentence(f"{source.label}: would be {name}{part}, {tensors} tensors, {size_text(size)}{known}")
     if taken is not None and not options.new_version:
-        click.echo(f"  the name {taken.name} is taken by {taken.taken_by}: the ingest would ask first", err=True)
+        print_sentence(
+            f"the name {taken.name} is taken by {taken.taken_by}: the ingest would ask first", INDENT, err=True
+        )
     if source.remote:
         for file in files:
             known = f", {stored}" if file.is_stored else ""
-            click.echo(f"  {plain(file.name)}: {size_text(file.size_bytes)}{known}")
+            print_sentence(f"{file.name}: {size_text(file.size_bytes)}{known}", INDENT)
         click.echo(f"  would fetch {len(missing)} of {len(files)} files, {size_text(sum(missing))}")
 
 
@@ -338,22 +397,22 @@ def _print_ingested(outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
     if outcome.error is not None and os.environ.get(DEBUG_VARIABLE):
         raise outcome.error
     if report is None:
-        click.echo(f"organ: {plain(_sentence(outcome))}", err=True)
+        print_failure(_sentence(outcome))
         _print_marked("stored before", outcome.stored)
     else:
-        click.echo(report.model if quiet else _summary(report))
+        click.echo(report.model if quiet else one_line(_summary(report), report.model))
         flags = report.flags if report.created and not quiet else ()
         _print_marked("note", flags)
         _print_marked("warning", report.warnings)
         _print_marked("note", report.notes)
     _print_marked("removed", () if quiet else outcome.removed)
     for sentence in outcome.kept:
-        click.echo(f"organ: {plain(sentence)}", err=True)
+        print_failure(sentence)
 
 
 def _print_marked(mark: str, items: Iterable[object]) -> None:
     for item in items:
-        click.echo(f"  {mark}: {plain(item)}", err=True)
+        print_sentence(str(item), f"  {mark}: ", err=True)
 
 
 def _summary(report: IngestReport) -> str:
@@ -502,7 +561,7 @@ def measure(
         sources += [ModelSource((), parse_model_name(name)) for name in names]
         measured, failures = _measure_sources(sources, settings)
     if not measured and not failures and (patterns or kinds):
-        click.echo("organ: no tensor matches --tensor and --type", err=True)
+        print_failure("no tensor matches --tensor and --type")
         return 1
     return exit_status(failures, len(sources))
 
@@ -564,7 +623,7 @@ def _measured_sources(paths: Sequence[str], hub: Hub | None) -> list[ModelSource
     from organs.ingest.sources import find_sources
 
     sets = {path: found for path in paths if (found := find_measured_set(path)) is not None}
-    others = find_sources([path for path in paths if path not in sets], "measure", hub)
+    others = with_bases(find_sources([path for path in paths if path not in sets], "measure", hub), None)
     return [*dict.fromkeys(source for source in sets.values() if source not in others), *others]
 
 
@@ -586,7 +645,7 @@ def _measure_sources(sources: list[ModelSource], settings: _MeasureSettings) -> 
         _print_measured(outcome, form, settings.tables)
         _print_set_notes(source, outcome, settings)
     if form in ("tensors", "tables") and measured:
-        click.echo(in_lines(_EXPLAINED), err=True)
+        print_sentence(_EXPLAINED, err=True)
     return measured, failures
 
 
@@ -595,7 +654,7 @@ def _accepts_cost(source: ModelSource, settings: _MeasureSettings) -> bool:
     from organs.ingest.measuring import plan_reads
 
     plan = plan_reads(source, settings.wanted, settings.options)
-    click.echo(_plan_text(source, plan), err=True)
+    print_sentence(_plan_text(source, plan), err=True)
     if settings.yes or (plan.read_bytes <= ASK_FROM_BYTES and plan.reads <= ASK_FROM_REQUESTS):
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -609,7 +668,7 @@ def _print_set_notes(source: ModelSource, outcome: MeasureOutcome, settings: _Me
 
     if settings.form != "quiet":
         for path in settings.deleted:
-            click.echo(f"deleted {plain(path)}", err=True)
+            print_sentence(f"deleted {plain(path)}", err=True)
     settings.deleted.clear()
     model = outcome.model
     journal = set_journal_path(source)
@@ -618,9 +677,9 @@ def _print_set_notes(source: ModelSource, outcome: MeasureOutcome, settings: _Me
     if missing := model.missing_shards:
         numbers = _some([f"{number:05d}" for number in missing])
         measured = f"{len(model.files)} of {model.shard_count} shards were measured; missing: {numbers}"
-        click.echo(f"{plain(_label(outcome))}: incomplete: {measured}", err=True)
+        print_sentence(f"{plain(_label(outcome))}: incomplete: {measured}", err=True)
     if settings.form != "quiet" and (missing or settings.delete_after):
-        click.echo(f"the measurements are kept in {plain(journal)}; to forget them, delete this file", err=True)
+        print_sentence(f"the measurements are kept in {plain(journal)}; to forget them, delete this file", err=True)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -644,7 +703,7 @@ def _print_merged(paths: Sequence[str], form: str, tables: Sequence[str]) -> int
     assert outcome.model is not None
     if missing := outcome.model.missing_shards:
         numbers = _some([f"{number:05d}" for number in missing])
-        click.echo(f"incomplete: {len(missing)} of {outcome.model.shard_count} shards missing: {numbers}", err=True)
+        print_sentence(f"incomplete: {len(missing)} of {outcome.model.shard_count} shards missing: {numbers}", err=True)
     return 0
 
 
@@ -658,7 +717,7 @@ def _print_plans(sources: list[ModelSource], settings: _MeasureSettings, *, as_j
             plan = plan_reads(source, settings.wanted, settings.options)
         except OrganError as error:
             failures.append(error)
-            click.echo(f"organ: {plain(error)}", err=True)
+            print_failure(str(error))
             continue
         if as_json:
             print_json_line({"file": source.locations[0], "files": list(source.locations)} | asdict(plan))
@@ -698,7 +757,7 @@ def _measure_missing(*, as_json: bool, quiet: bool) -> int:
     elif not quiet:
         click.echo(f"{report.measured:,} organs measured" if examined else "every organ has all measures")
     if report.unreadable:
-        click.echo(f"organ: the bytes of {report.unreadable:,} organs cannot be read; run organ verify", err=True)
+        print_failure(f"the bytes of {report.unreadable:,} organs cannot be read; run organ verify")
     return CorruptBlob.exit_code if report.unreadable else 0
 
 
@@ -740,7 +799,7 @@ def _measured_remote(source: ModelSource, settings: _MeasureSettings, label: str
 
     journal = journal_path(source.locations)
     if journal.is_file() and not quiet:
-        click.echo(f"an interrupted run has measurements in {plain(journal)}; to forget them, delete it", err=True)
+        print_sentence(f"an interrupted run has measurements in {plain(journal)}; to forget them, delete it", err=True)
     with _download_line(source, label, "measured", quiet=quiet) as advance:
         (outcome,) = measure_all([source], settings.wanted, advance, settings.options)
     return outcome
@@ -788,7 +847,7 @@ def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, tables: Sequenc
         f"{count_text(model.parameters)} parameters in {model.tensor_count} tensors, {size_text(model.size_bytes)}"
     )
     unknown = "architecture not known without shard 1" if 1 in model.missing_shards else "no architecture"
-    click.echo(f"{plain(_label(outcome))}: {plain(model.architecture or unknown)}, {content}")
+    print_sentence(f"{_label(outcome)}: {model.architecture or unknown}, {content}")
     if not model.tensors:
         click.echo("no tensor matches --tensor and --type\n" if model.tensor_count else "nothing to measure\n")
         return
@@ -1109,7 +1168,7 @@ def _extract_folder(sources: Sequence[ModelSource], output: Path, *, force: bool
             raise
         except OrganError as error:
             failures.append(error)
-            click.echo(f"organ: {plain(error)}", err=True)
+            print_failure(str(error))
             continue
         extracted.append((target, report))
         if not as_json:
@@ -1195,9 +1254,9 @@ def _print_extracted(extracted: Sequence[tuple[Path, ExtractReport]], *, as_json
         if quiet:
             print_path(output)
             continue
-        click.echo(f"{plain(output)}: {report.tensors} tensors, {size_text(report.size_bytes)}")
+        print_sentence(f"{output}: {report.tensors} tensors, {size_text(report.size_bytes)}")
         for name, size, sha256 in report.files:
-            click.echo(f"  {plain(name)}: {size_text(size)}, sha256:{sha256}")
+            print_sentence(f"{name}: {size_text(size)}, sha256:{sha256}", INDENT)
 
 
 def _extracted_values(output: Path, report: ExtractReport) -> dict[str, object]:
@@ -1347,7 +1406,7 @@ def _from_directory(path: Path, output: Path, options: ComposeOptions) -> list[d
                 digest = None if options.dry_run else place_virtual(file, target, advance)
                 results.append(_result(target, file.size_bytes, digest, _proof(file, digest)))
                 for note in _notes(file, digest):
-                    click.echo(f"  note: {plain(note)}", err=True)
+                    print_sentence(note, "  note: ", err=True)
     return results
 
 
@@ -1396,4 +1455,4 @@ def _print_assembled(results: list[dict[str, object]], *, dry_run: bool, as_json
         verb = "would be" if dry_run else "is"
         proof = _PROOFS[str(result["proof"])]
         digest = f", sha256:{result['sha256']}" if result["sha256"] else ""
-        click.echo(f"{plain(result['file'])}: {size_text(size)}{digest}; {verb} {proof}")
+        print_sentence(f"{result['file']}: {size_text(size)}{digest}; {verb} {proof}")

@@ -12,37 +12,46 @@ from organs.cli import fast_imports
 from organs.registry.settings import DEBUG_VARIABLE, HOME_VARIABLE, REGISTRY_VARIABLE
 
 EXIT_FAILED = 1
+EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 GROUPS = {
     "Try it": {
-        "demo": ("organs.cli.demo", "Try the main steps on the small models that come with the source."),
+        "demo": ("organs.cli.demo", "Try the main steps on the small models of the source."),
+    },
+    "On this machine": {
+        "scan": ("organs.cli.scan", "Show the models that Ollama, LM Studio and other tools keep here."),
     },
     "Files": {
         "ingest": ("organs.cli.files", "Split GGUF files into organs and register them."),
-        "assemble": ("organs.cli.files", "Write a registered model, or an organ directory, as a GGUF file."),
+        "assemble": ("organs.cli.files", "Write a model or an organ directory as a GGUF file."),
+        "extract": ("organs.cli.files", "Split a model into a folder with a file for each organ."),
         "measure": ("organs.cli.files", "Measure GGUF files without registering them."),
-        "extract": ("organs.cli.files", "Split a model into an organ directory: one file for each organ."),
     },
     "Catalog": {
-        "search": ("organs.cli.catalog", "Find organs by type, place, measures, model and likeness."),
         "models": ("organs.cli.catalog", "List the registered models."),
-        "show": ("organs.cli.catalog", "Show a model or an organ."),
-        "compare": ("organs.cli.catalog", "Compare two models: their likeness, and their differences."),
-        "report": ("organs.cli.catalog", "Explain the measures of the registry or of a model."),
+        "show": ("organs.cli.catalog", "Show a model or an organ, and what you can do with it."),
+        "search": ("organs.cli.catalog", "Find organs by type, place, measures, model and likeness."),
+        "compare": ("organs.cli.catalog", "Compare two models: their likeness, their differences."),
+        "report": ("organs.cli.catalog", "Report on the registry: findings, families, measures."),
     },
     "Chimeras": {
         "compat": ("organs.cli.chimeras", "Show which organs fit into a model, and why others do not."),
-        "leaderboard": ("organs.cli.chimeras", "Rank validated chimeras by what they gained over their bases."),
         "compose": ("organs.cli.chimeras", "Make the chimera that a recipe describes."),
-        "purify": ("organs.cli.chimeras", "Purify organs of a model, and show θ before and after."),
         "validate": ("organs.cli.chimeras", "Run a chimera in llama.cpp, and compare it with its base."),
+        "leaderboard": ("organs.cli.chimeras", "Rank chimeras by what they gained over their bases."),
+        "purify": ("organs.cli.chimeras", "Purify organs of a model, and show θ before and after."),
         "transplant": ("organs.cli.chimeras", "Copy organs between GGUF files, without a registry."),
-        "graft": ("organs.cli.chimeras", "Copy organs between organ directories, without a registry."),
+        "graft": ("organs.cli.chimeras", "Copy organs between organ directories."),
+    },
+    "Server": {
+        "serve": ("organs.cli.server", "Serve the catalog for web browsers and programs."),
+        "jobs": ("organs.cli.server", "List the jobs, show one, or cancel one."),
+        "work": ("organs.cli.server", "Run the jobs in the queue."),
     },
     "Remote registries": {
-        "push": ("organs.cli.remote", "Send models to a remote registry: only the organs that it does not have."),
-        "pull": ("organs.cli.remote", "Download a model, a chimera or an organ from a remote registry."),
+        "push": ("organs.cli.remote", "Send models, without the organs that are there already."),
+        "pull": ("organs.cli.remote", "Download a model, a chimera or an organ."),
     },
     "Accounts": {
         "login": ("organs.cli.accounts", "Store the token for a remote registry."),
@@ -50,15 +59,10 @@ GROUPS = {
         "contributor": ("organs.cli.accounts", "Add, list or suspend the accounts of contributors."),
     },
     "Administration": {
-        "verify": ("organs.cli.admin", "Check that every stored blob exists; with --read-data, also check its bytes."),
+        "verify": ("organs.cli.admin", "Check that every stored blob exists and is right."),
         "backup": ("organs.cli.admin", "Copy the registry, also while it is in use."),
         "sweep": ("organs.cli.admin", "Remove stored bytes that no model needs."),
-        "admin": ("organs.cli.admin", "Review, yank and remove models; list events; check the protections."),
-    },
-    "Server": {
-        "serve": ("organs.cli.server", "Serve the catalog for web browsers and programs."),
-        "jobs": ("organs.cli.server", "List the jobs, show one, or cancel one."),
-        "work": ("organs.cli.server", "Run the jobs in the queue."),
+        "admin": ("organs.cli.admin", "Review, yank and remove models; list events."),
     },
 }
 """The commands of `organ --help`, by heading: the module of each, and its summary. A group has a module of its own."""
@@ -143,7 +147,7 @@ EXIT_CODES = {
     2: "wrong usage of the command",
     3: "not found",
     4: "not allowed, or no valid token",
-    5: "conflict: the name is taken, the quota is full, or the model cannot be made",
+    5: "conflict: the name is taken, the quota is full, or a model is refused",
     6: "try again later: busy, too many requests, unreachable",
     7: "stored data are damaged",
 }
@@ -152,13 +156,36 @@ _HELP = """A registry for the parts of language models.
 
 Splits GGUF files into organs (tensors), stores each organ once, measures it, and assembles models again, identical to
 the last byte.
-
-\b
-Exit status:
-""" + "".join(f"  {number}  {meaning}\n" for number, meaning in EXIT_CODES.items())
+"""
+_EXIT_STATUS = "\b\nExit status:\n" + "".join(f"  {number}  {meaning}\n" for number, meaning in EXIT_CODES.items())
 
 
-@click.group(cls=LazyGroup, help=_HELP, context_settings={"help_option_names": HELP_OPTIONS})
+_FIRST_STEPS = """Usage: organ COMMAND [OPTIONS]
+
+A registry for the parts of language models.
+
+  organ demo                       try the main steps on small models
+  organ ingest FILE.gguf           split a model into organs and register it
+  organ models                     list the registered models
+  organ show MODEL                 what it is, and what you can do with it
+  organ search 'type:organ'        find organs by type, place, measures
+  organ compat BASE                list models whose organs fit into BASE
+  organ compose RECIPE.yaml        make a chimera
+  organ serve -o                   open the catalog in a browser
+
+organ --help lists all commands; organ COMMAND --help explains one.
+"""
+
+
+@click.group(
+    cls=LazyGroup,
+    help=_HELP,
+    epilog=_EXIT_STATUS,
+    context_settings={"help_option_names": HELP_OPTIONS},
+    invoke_without_command=True,
+    no_args_is_help=False,
+)
+@click.pass_context
 @click.option(
     "--home", metavar="FOLDER", help="The folder of a local registry. [default: $ORGAN_HOME, or your data folder]"
 )
@@ -166,8 +193,11 @@ Exit status:
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
 )
-def organ(home: str | None, registry: str | None) -> None:
-    """Apply the options that all commands share."""
+def organ(context: click.Context, home: str | None, registry: str | None) -> None:
+    """Apply the options that all commands share. Without a command, print the first steps."""
+    if context.invoked_subcommand is None:
+        click.echo(_FIRST_STEPS, nl=False, err=True)
+        context.exit(EXIT_USAGE)
     if home is not None:
         os.environ[HOME_VARIABLE] = home
         os.environ.pop(REGISTRY_VARIABLE, None)  # an option comes before the environment
@@ -187,8 +217,7 @@ def main() -> None:
     except KeyboardInterrupt:
         _interrupted()
     except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        _misused(error)
     except BrokenPipeError:
         # The reader of the pipe has closed it. Python would report that again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -207,6 +236,24 @@ def _failed(error: Exception) -> None:
     sys.exit(error.exit_code if isinstance(error, OrganError) else EXIT_FAILED)
 
 
+def _misused(error: click.ClickException) -> None:
+    """Print the usage and the error; on a terminal, the error is wrapped between words."""
+    from organs.cli.console import print_sentence, terminal_width
+
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is None or isinstance(error, click.exceptions.NoArgsIsHelpError) or terminal_width(err=True) is None:
+        error.show()
+        sys.exit(error.exit_code)
+    click.echo(f"{context.get_usage()}\nTry '{context.command_path} --help' for help.\n", err=True)
+    first, *others = error.format_message().splitlines() or [""]
+    print_sentence(first, "Error: ", err=True)
+    for line in others:
+        print_sentence(line.strip(), " " * len("Error: "), err=True)
+    sys.exit(error.exit_code)
+
+
 def _interrupted() -> None:
-    click.echo("organ: interrupted; nothing is incomplete: run the same command again to continue", err=True)
+    from organs.cli.console import print_failure
+
+    print_failure("interrupted; nothing is incomplete: run the same command again to continue")
     sys.exit(EXIT_INTERRUPTED)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 import click
 
 from organs.cli.arguments import local_registry
-from organs.cli.console import plain, progress_bar
+from organs.cli.console import print_sentence, progress_bar
 from organs.registry.amounts import parse_size
 from organs.registry.digest import Digest
 from organs.registry.errors import BadInput, BadSource
 
 if TYPE_CHECKING:
+    from organs.ingest.bases import AdaptedBase
     from organs.ingest.sources import ModelSource
     from organs.registry.compose.models import Parent, RegisteredLibrary
     from organs.registry.store.files import NamedFile, OutputFiles, SourceModel
@@ -50,12 +51,13 @@ class InputModels:
 
 
 def is_file(text: str) -> bool:
-    """Return whether `text` is a GGUF file or an organ directory, not the name of a registered model."""
+    """Return whether `text` is a GGUF file or a folder with a model, not the name of a registered model."""
     from organs.ingest.directory.folder import is_organ_directory
+    from organs.ingest.peft import is_adapter_folder
     from organs.ingest.sources import GGUF_SUFFIX
 
     path = Path(text)
-    return text.endswith(GGUF_SUFFIX) or path.is_file() or is_organ_directory(path)
+    return text.endswith(GGUF_SUFFIX) or path.is_file() or is_organ_directory(path) or is_adapter_folder(path)
 
 
 def one_source(text: str, purpose: str) -> ModelSource:
@@ -66,6 +68,23 @@ def one_source(text: str, purpose: str) -> ModelSource:
     if len(sources) != 1:
         raise click.UsageError(f"give one model; {text} has {len(sources)}")
     return sources[0]
+
+
+def with_bases(sources: Sequence[ModelSource], base: AdaptedBase | None) -> list[ModelSource]:
+    """Return `sources` with the `base` of their PEFT folders; by default with what the Hugging Face cache has of it."""
+    from organs.cli.local_tools import this_machine
+    from organs.ingest.bases import local_base
+    from organs.ingest.peft import read_config
+    from organs.ingest.tools.places import hub_cache
+
+    based = []
+    for source in sources:
+        facts = base if source.adapter is not None else None
+        if source.adapter is not None and base is None:
+            with suppress(BadInput):  # the ingest refuses the folder with the reasons
+                facts = local_base(read_config(source.adapter).base_text, source.adapter, hub_cache(this_machine()))
+        based.append(source if facts is None else replace(source, base=facts))
+    return based
 
 
 SUFFIX = ".gguf"
@@ -135,9 +154,9 @@ def print_beside_file(model: SourceModel | None) -> None:
     if model is None:
         return
     if model.yanked is not None:
-        click.echo(f"{plain(model.name)} was yanked: {plain(model.yanked)}", err=True)
+        print_sentence(f"{model.name} was yanked: {model.yanked}", err=True)
     for finding in model.findings:
-        click.echo(plain(f"{finding.severity.value}: {finding.sentence}"), err=True)
+        print_sentence(finding.sentence, f"{finding.severity.value}: ", err=True)
 
 
 def _is_complete(target: Path, file: NamedFile) -> bool:

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING
 import click
 
 from organs.cli.arguments import remote_registry
-from organs.cli.console import exit_status, plain, print_json, print_json_line, print_path, progress_bar, status_line
+from organs.cli.console import (
+    exit_status,
+    plain,
+    print_failure,
+    print_json,
+    print_json_line,
+    print_path,
+    print_sentence,
+    progress_bar,
+    status_line,
+)
 from organs.cli.outputs import (
     SUFFIX,
     WrittenPath,
@@ -20,6 +30,7 @@ from organs.cli.outputs import (
     print_beside_file,
     shard_size,
     stem_of,
+    with_bases,
     write_files,
     write_text,
 )
@@ -107,8 +118,10 @@ def push(
 ) -> int:
     """Send models to a remote registry. Organs that the registry has already are not sent.
 
-    FILE is a GGUF file, a folder of GGUF files, a quoted pattern, any shard of a split model, or an organ directory. It
-    can be a whole model, a LoRA adapter, or a partial model (only some organs of a model). `organ login` stores the
+    FILE is a GGUF file, a folder of GGUF files, a quoted pattern, any shard of a split model, an organ directory, or a
+    folder that PEFT saved (adapter_config.json and adapter_model.safetensors). It can be a whole model, a LoRA adapter,
+    or a partial model (only some organs of a model). --base can also be a GGUF file or a folder with config.json, if
+    FILE is a PEFT folder. `organ login` stores the
     token that this command needs. To continue an interrupted push, run the same command again.
 
     For each model, the last line is the address of its page. If the model is not published yet (it is held for
@@ -131,20 +144,23 @@ def push(
     from organs.ingest.contributions.loads import user_memory
     from organs.ingest.contributions.push import PushOptions
     from organs.ingest.contributions.push import push as push_model
+    from organs.ingest.service import with_base
     from organs.ingest.sources import find_sources
 
     sources = find_sources(paths, "push")
     if name is not None and len(sources) > 1:
         raise click.UsageError(f"--name is for one model; {len(sources)} were found")
+    registry = remote_registry()
+    sources, base = _based(registry, sources, base)
     stated = {"title": title, "license": license_name, "description": description, "base": base, "tags": list(tags)}
     metadata = {key: value for key, value in stated.items() if value}
     options = PushOptions(name, metadata, chunk_bytes, wait=not no_wait, dry_run=dry_run, accepted=accept)
     memory = user_memory()
-    connection, failures, unpublished = remote_registry().connection, list[OrganError](), 0
+    connection, failures, unpublished = registry.connection, list[OrganError](), 0
     for source in sources:
         try:
             with _Shown(quiet=quiet or as_json) as shown:
-                report = push_model(connection, source, options, memory, shown)
+                report = push_model(connection, with_base(registry, source), options, memory, shown)
         except (BadInput, OverQuota) as error:
             failures.append(error)
             _print_refused(source, error, as_json=as_json)
@@ -152,6 +168,22 @@ def push(
         unpublished += report.state in NOT_PUBLISHED
         _print_pushed(source, report, as_json=as_json, quiet=quiet)
     return exit_status(failures, len(sources)) or int(unpublished > 0)
+
+
+def _based(registry: Registry, sources: list[ModelSource], base: str | None) -> tuple[list[ModelSource], str | None]:
+    """Return `sources` with the base of their PEFT folders, and the base as the registry knows it.
+
+    A base that is a path says what the conversion needs; the registry reads the name of the base in the adapter.
+    """
+    from organs.ingest.bases import chosen_base
+
+    if base is None or all(source.adapter is None for source in sources):
+        return with_bases(sources, None), base
+    try:
+        facts = chosen_base(registry, base)
+    except (BadName, NotFound):  # only a description of the base
+        facts = None
+    return with_bases(sources, facts), None if Path(base).exists() else base
 
 
 def _refuse_options(*values: object) -> None:
@@ -200,7 +232,7 @@ def _print_refused(source: ModelSource, error: OrganError, *, as_json: bool) -> 
     elif os.environ.get(DEBUG_VARIABLE):
         raise error
     else:
-        click.echo(f"organ: {plain(error)}", err=True)
+        print_failure(str(error))
 
 
 def _print_pushed(source: ModelSource, report: PushReport, *, as_json: bool, quiet: bool) -> None:
@@ -208,13 +240,13 @@ def _print_pushed(source: ModelSource, report: PushReport, *, as_json: bool, qui
         print_json_line(_values(source, report))
         return
     for note in report.notes:
-        click.echo(f"  note: {plain(note)}", err=True)
+        print_sentence(note, "  note: ", err=True)
     for finding in report.findings:
-        click.echo(f"  {plain(finding.severity)}: {plain(finding.sentence)} ({plain(finding.code)})", err=True)
+        print_sentence(f"{finding.sentence} ({finding.code})", f"  {plain(finding.severity)}: ", err=True)
     failed, dry = report.state in NOT_PUBLISHED, report.state == DRY_RUN
     message = f"{'organ: ' if failed else ''}{plain(report.model or report.name)}: {_outcome(report)}"
     if not quiet or failed or report.state not in (*VISIBLE, DRY_RUN):
-        click.echo(message, err=quiet or failed)
+        print_sentence(message, err=quiet or failed)
     if quiet and dry:
         click.echo(plain(report.name))
     if report.address and not failed:
@@ -399,8 +431,8 @@ def _print_pulled(written: Sequence[WrittenPath], ingested: str | None, card_pat
         if quiet:
             print_path(file.path)
         else:
-            click.echo(f"{plain(file.path)}: {size_text(file.size_bytes)}, sha256:{file.sha256}")
+            print_sentence(f"{file.path}: {size_text(file.size_bytes)}, sha256:{file.sha256}")
     if card_path is not None and not quiet:
-        click.echo(f"{plain(card_path)}: the model's card, with facts that its file does not contain")
+        print_sentence(f"{card_path}: the model's card, with facts that its file does not contain")
     if ingested is not None and not quiet:
-        click.echo(f"{ingested} is registered in your local registry", err=True)
+        print_sentence(f"{ingested} is registered in your local registry", err=True)

@@ -18,7 +18,7 @@ import click
 from werkzeug.serving import is_running_from_reloader, run_simple
 
 from organs.cli.arguments import AFTER_HELP, local_registry, print_more, selected_registry
-from organs.cli.console import plain, print_json, print_table
+from organs.cli.console import plain, print_json, print_sentence, print_table
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.entities.job import JobSummary
 from organs.registry.errors import BadSetting
@@ -56,7 +56,7 @@ def work(once: bool, quiet: bool, with_parent: int | None) -> None:
         if not quiet:
             seconds = f" after {event.seconds:.1f} s" if event.state != "running" else ""
             because = f": {plain(event.sentence)}" if event.sentence else ""
-            click.echo(f"job {event.id} {plain(event.kind)}: {event.state}{seconds}{because}", err=True)
+            print_sentence(f"job {event.id} {plain(event.kind)}: {event.state}{seconds}{because}", err=True)
 
     logging.basicConfig(format="organ work: %(message)s", level=logging.WARNING)
     stop = threading.Event()
@@ -65,13 +65,15 @@ def work(once: bool, quiet: bool, with_parent: int | None) -> None:
     with local_registry() as registry, _ended_by_signals(stop):
         all_left = Runner(registry, stop, on_event=print_event).run(once=once)
     if once and not done and not quiet:
-        click.echo("The queue is empty.", err=True)
+        print_sentence("The queue is empty.", err=True)
     if not all_left:
         os._exit(EXIT_ABANDONED)  # a thread still runs a job that is back in the queue
 
 
 @click.command()
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Jobs on a page.")
+@click.option(
+    "--limit", metavar="N", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Jobs on a page."
+)
 @click.option("--after", metavar="NEXT", help=AFTER_HELP)
 @click.option(
     "--cancel",
@@ -90,7 +92,7 @@ def jobs(limit: int, after: str | None, cancel: int | None, show: int | None, as
         raise click.UsageError("--cancel and --show exclude each other")
     with selected_registry() as registry:
         if cancel is not None:
-            click.echo(f"job {cancel} is {plain(registry.cancel_job(cancel).state)}", err=True)
+            print_sentence(f"job {cancel} is {plain(registry.cancel_job(cancel).state)}", err=True)
             return
         if show is not None:
             print_json(registry.job(show))
@@ -110,13 +112,13 @@ def jobs(limit: int, after: str | None, cancel: int | None, show: int | None, as
 
 def _print_jobs(jobs: Sequence[JobSummary]) -> None:
     if not jobs:
-        click.echo("No jobs.", err=True)
+        print_sentence("No jobs.", err=True)
         return
     rows = [
         (job.id, job.kind, job.state, f"{job.progress:.0%}", f"{job.created_at:%Y-%m-%d %H:%M}", job.note)
         for job in jobs
     ]
-    print_table(("job", "kind", "state", "progress", "requested", "note"), rows, _NUMBERS)
+    print_table(("job", "kind", "state", "progress", "requested", "note"), rows, _NUMBERS, leave_out=("requested",))
 
 
 @contextmanager
@@ -229,9 +231,9 @@ def serve(
     with local_registry() as registry:
         registry.catalog.close()  # connections must not cross the fork; each worker opens its own
         if not is_running_from_reloader():  # otherwise the first process printed this
-            click.echo(f"The catalog is at {address} (Ctrl-C ends it)", err=True)
+            print_sentence(f"The catalog is at {address} (Ctrl-C ends it)", err=True)
             if host in ALL_INTERFACES and not allowed:
-                click.echo(
+                print_sentence(
                     "To answer other machines, allow a host name: --allow-host NAME, or * for every name", err=True
                 )
             if open_browser:

@@ -1,7 +1,13 @@
 """Ingest: from a path to rows and blobs.
 
 sources        find and open files, folders, patterns, split sets, organ directories
+safetensors    read safetensors files
+bases          the base of an adapter: the facts that a PEFT folder does not have
+peft           PEFT folders, read as adapters in GGUF
+convert        models in safetensors files, converted by the program of llama.cpp
 urls           find models at https:// and hf:// addresses
+tools          models that other tools keep on this machine
+inventory      what these models are, before an ingest
 files          files from outside, checked for changes while they are read
 directory      organ directories: a model as a folder with one small file for each tensor
 dissect        plan how a file is split: the spans that become blobs

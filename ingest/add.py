@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from organs.ingest.service import always, ingest_model, never
+from organs.ingest.bases import chosen_base
+from organs.ingest.service import always, ingest_model, never, with_base
 from organs.ingest.sources import ModelSource, find_sources
 from organs.registry.errors import BadSource
 from organs.registry.interface import Registry
@@ -30,24 +31,32 @@ class AddedModel:
 
 
 def add_model(
-    registry: Registry, path: str | Path | ModelSource, *, name: str | None = None, new_version: bool = False
+    registry: Registry,
+    path: str | Path | ModelSource,
+    *,
+    name: str | None = None,
+    new_version: bool = False,
+    base: str | None = None,
 ) -> AddedModel:
-    """Add the model in a GGUF file, a split set or an organ directory to `registry`.
+    """Add the model in a GGUF file, a split set, an organ directory or a PEFT folder to `registry`.
 
     A local registry reads and measures the file; a remote one receives only the organs that it lacks, and checks them.
     `name` is `namespace/name`; by default the name of the file, in `local` or in the namespace of your account. Adding
     the same file again changes nothing. In a local registry, another file under a name that is taken raises NameTaken,
-    unless `new_version` is set; a remote registry always adds a version. Raises BadSource if `path` is not one model,
+    unless `new_version` is set; a remote registry always adds a version. `base` is the base of a PEFT folder: a
+    registered model, a GGUF file, or a folder with its `config.json`. Raises BadSource if `path` is not one model,
     BadInput for a file that is refused, StoreError, and for a remote registry NotAllowed, OverQuota and Unreachable.
     """
     source = path if isinstance(path, ModelSource) else _single_source(find_sources([str(path)], "add"), str(path))
+    if base is not None:
+        source = replace(source, base=chosen_base(registry, base))
     if isinstance(registry, LocalRegistry):
         model_name = None if name is None else parse_model_name(name)
         report = ingest_model(registry, source, model_name, new_version=always if new_version else never)
         if report.incomplete:
             return AddedModel(report.model, report.created, "incomplete", (report.incomplete,))
         return AddedModel(report.model, report.created, "published")
-    return _push(registry, source, name)
+    return _push(registry, with_base(registry, source), name)
 
 
 def _push(registry: Registry, source: ModelSource, name: str | None) -> AddedModel:

@@ -6,17 +6,20 @@ import os
 import queue
 import stat
 import threading
+import time
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Protocol
 
-from organs.registry.digest import Digest
+from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadSource
 
 BUFFER_BYTES = 4 * 1024 * 1024
 WAIT_SECONDS = 0.5
+SETTLED_NS = 50_000_000
+"""Systems write times of changes in steps of up to 10 ms, some file systems in steps of more."""
 
 
 class Cancelled(Exception):
@@ -172,6 +175,16 @@ class FileIdentity:
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
+def stamp_text(status: os.stat_result) -> str:
+    """Return a digest of the values that change when a file is written or replaced.
+
+    Programs cannot set the time of the last change of attributes. The device is left out, because its number changes
+    when a disk is connected again.
+    """
+    values = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return digest_of(":".join(map(str, values)).encode())
+
+
 class FileSource:
     """A regular file, open for reads at an offset from several threads. A context manager."""
 
@@ -190,10 +203,22 @@ class FileSource:
             _refuse_irregular(path, status)
         except OSError as error:
             raise BadSource(f"{path}: {error.strerror}") from error
+        self._opened_ns = time.time_ns()
         self.identity = FileIdentity.of(status)
         self.size_bytes = status.st_size
         self.version = f"modified {status.st_mtime_ns}"
         """Changes when the file is written."""
+
+    @property
+    def stamp(self) -> str | None:
+        """A text that changes when the file is written or replaced.
+
+        None for a copy of a file on a server, and for a file that was written just before it was opened: a later change
+        could have the same time.
+        """
+        status = os.fstat(self._descriptor)
+        is_settled = max(status.st_mtime_ns, status.st_ctime_ns) < self._opened_ns - SETTLED_NS
+        return stamp_text(status) if is_settled and self.path == self.location else None
 
     def __enter__(self) -> FileSource:
         return self

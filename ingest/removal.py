@@ -17,10 +17,12 @@ from organs.registry.local import LocalRegistry
 
 
 def check_removable(source: ModelSource) -> None:
-    """Raise BadSource if `source` has a path that is never removed: a folder or a symbolic link.
+    """Raise BadSource if `source` has a path that is never removed: a folder, a symbolic link, a file of another tool.
 
     Other files are left to the ingest, which opens them. Files on a server are not removed.
     """
+    if source.tool:
+        raise BadSource(f"{source.label}: {source.tool} still needs it; --delete-after does not remove it")
     for path in source.paths:
         if path.is_symlink():
             raise BadSource(
@@ -28,7 +30,7 @@ def check_removable(source: ModelSource) -> None:
                 "to, or leave out the option"
             )
         if path.is_dir():
-            raise BadSource(f"{path}: an organ directory; --delete-after removes only GGUF files")
+            raise BadSource(f"{path}: an organ directory or a PEFT folder; --delete-after removes only GGUF files")
 
 
 class Removal:

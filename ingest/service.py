@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import msgspec
 from sqlalchemy import ColumnElement, false
 from sqlalchemy.orm import Session
 
+from organs.ingest.bases import base_by_name, local_base
 from organs.ingest.dissect import DissectedFile, OpenGguf, TensorCount, check_tensor_sizes, dissect, read_front
 from organs.ingest.files import FileSource
 from organs.ingest.hashing import Stages, merged_stages
+from organs.ingest.peft import read_config
 from organs.ingest.pipeline import Gathered, Pipeline
 from organs.ingest.records import StoredFront, model_record, nonfinite_flags, nonfinite_tensors, split_record
 from organs.ingest.removal import Removal, check_removable
@@ -30,6 +33,7 @@ from organs.ingest.sources import (
 )
 from organs.ingest.spool import spooled, stated_digest
 from organs.ingest.tasks import BUFFERS, Measurer, Progress
+from organs.ingest.tools.facts import add_facts, check_stated, known_model
 from organs.registry.assembly import FileStream, plan_file, stored_header
 from organs.registry.catalog.queries.models import (
     check_model_name,
@@ -39,6 +43,7 @@ from organs.registry.catalog.queries.models import (
     incomplete_model,
     incompleteness,
     ingest_reports,
+    model_by_name,
     newest_reachable,
     next_version,
     nonfinite_organs,
@@ -53,6 +58,7 @@ from organs.registry.catalog.register.models import (
     add_shard,
     complete_model,
     existing_model,
+    record_known_files,
     register_model,
     remove_model,
     show_model,
@@ -73,6 +79,7 @@ from organs.registry.gguf.split import (
     is_shard,
     parse_shard_name,
 )
+from organs.registry.interface import Registry
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
 from organs.registry.relatives import record_relatives, resolve_declared
@@ -260,14 +267,35 @@ def ingest_model(
     Raises BadInput for invalid files, NameTaken, StoreError if the store cannot be written; then nothing is registered,
     except shards that were stored before. After an interruption, the next run continues.
     """
+    source = with_base(registry, source)
     progress = progress or _no_progress
     intake = Intake(
-        source.label, name or source.name, keep_name=name is not None, new_version=new_version, stored=stored
+        source.label,
+        name or source.name,
+        keep_name=name is not None,
+        new_version=new_version,
+        settle=partial(check_stated, source),
+        stored=stored,
     )
     with registry.catalog.reading() as session:
         check_model_name(session, intake.name)
     if source.remote:
         return _ingest_remote(registry, source, intake, progress)
+    known = known_model(registry, source) if source.tool and name is None else None
+    if known is not None:
+        report = _unread_report(registry, known)
+        progress(report.size_bytes)
+    else:
+        report = _ingest_local(registry, source, intake, progress)
+    if name is not None or report.incomplete:
+        return report
+    renamed = add_facts(registry, source, report.model)
+    notes = (f"renamed from {report.model}",) if renamed != report.model else ()
+    return replace(report, model=renamed, notes=(*report.notes, *notes))
+
+
+def _ingest_local(registry: LocalRegistry, source: ModelSource, intake: Intake, progress: Progress) -> IngestReport:
+    """Read the files of `source`, which are on this machine, and ingest them."""
     stages = Stages()
     with ExitStack() as opened:
         with stages.timed("open"):
@@ -279,6 +307,16 @@ def ingest_model(
         with FileSource(path) as file:  # one at a time, so that a file that is removed frees its disk
             shards.add(dissect(file))
     return shards.report()
+
+
+def with_base(registry: Registry, source: ModelSource) -> ModelSource:
+    """Return the source of a PEFT folder with the registered base that it names, if no file has the needed facts."""
+    if source.adapter is None or source.base is not None:
+        return source
+    stated = read_config(source.adapter).base_text
+    if local_base(stated, source.adapter) is not None:
+        return source
+    return replace(source, base=base_by_name(registry, stated))
 
 
 def ingest_files(
@@ -355,6 +393,7 @@ def plan_model(registry: LocalRegistry, source: ModelSource, name: ModelName | N
 
     Raises BadInput, and Unreachable for files on a server.
     """
+    source = with_base(registry, source)
     intake = Intake(source.label, name or source.name, keep_name=name is not None)
     names, shards = _NameCheck(registry, intake), _ShardIngest(registry, intake, _no_progress)
     with registry.catalog.reading() as session:
@@ -416,6 +455,7 @@ def _ingest(
                 record_relatives(session, registered.model)
                 resolve_declared(session, registered.model)
         intake.registered(registered.model)
+        _record_read(session, files, gathered)
         report = _report(registered, len(record.placements), files, gathered, stages)
         model_id = registered.model.id
         end_ingest(session, ingest_id, "finished", json.dumps(asdict(report)), model_id)
@@ -543,7 +583,7 @@ class _ShardIngest:
             )
             gathered = pipeline.run()
             file.source.check_unchanged()
-            record = model_record(intake.name, [file], gathered)
+            record = intake.settle(model_record(intake.name, [file], gathered))
             with self._registry.catalog.writing() as session:
                 registered = self._register(session, file, record, stages)
                 report = own = _report(registered, len(record.placements), [file], gathered, stages)
@@ -554,6 +594,7 @@ class _ShardIngest:
                     own = replace(own, flags=report.flags, nonfinite=report.nonfinite)
                     detach_ingests(session, registered.model.id)
                 model_id = registered.model.id
+                _record_read(session, [file], gathered)
                 end_ingest(session, ingest_id, "finished", json.dumps(asdict(own)), model_id)
         self._reports.append(report)
         intake.stored(file, model_id, gathered.files[0].file)
@@ -711,6 +752,37 @@ def merged_report(reports: Sequence[IngestReport]) -> IngestReport:
         nonfinite={name: count for report in reports for name, count in report.nonfinite.items()},
         **sums,
     )
+
+
+def _unread_report(registry: LocalRegistry, name: ModelName) -> IngestReport:
+    """Return the report on a registered model whose files were not read again."""
+    with registry.catalog.reading() as session:
+        model = model_by_name(session, name)
+        return IngestReport(
+            model=model.full_name,
+            digest=Digest(model.digest),
+            created=False,
+            organs=model.tensors,
+            new_blobs=0,
+            size_bytes=model.size_bytes,
+            new_bytes=0,
+            known_bytes=model.size_bytes,
+            stored_bytes=0,
+            healed_blobs=0,
+            seconds=0.0,
+            stages={},
+            flags=(),
+        )
+
+
+def _record_read(session: Session, files: Sequence[DissectedFile], gathered: Gathered) -> None:
+    """Record the SHA-256 of files on this machine, so that the same files of a tool need not be read again."""
+    digests = {
+        stamp: gathered.files[index].file
+        for index, file in enumerate(files)
+        if isinstance(file.source, FileSource) and (stamp := file.source.stamp) is not None
+    }
+    record_known_files(session, digests)
 
 
 def _ingest_remote(registry: LocalRegistry, source: ModelSource, intake: Intake, progress: Progress) -> IngestReport:

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import glob
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from organs.ingest.bases import AdaptedBase
 from organs.ingest.directory.folder import Folder, is_organ_directory
 from organs.ingest.directory.layout import MANIFEST_FILE
 from organs.ingest.directory.opening import directory_size_bytes, open_directory
 from organs.ingest.dissect import DissectedFile, OpenGguf, check_tensor_sizes, dissect
 from organs.ingest.files import FileSource, OpenFile, ReadableFile
+from organs.ingest.peft import adapter_folder, adapter_size_bytes, is_adapter_folder, open_adapter
+from organs.ingest.safetensors import SAFETENSORS_SUFFIX, is_model_folder
 from organs.ingest.urls import Hub, RemoteFile, find_remote, is_url
 from organs.registry.digest import Digest
+from organs.registry.entities.model import RuntimeText
 from organs.registry.errors import BadSource, BadSplit
 from organs.registry.gguf import read_header
 from organs.registry.gguf.split import ShardName, check_split, is_shard, parse_shard_name
 from organs.registry.names import ModelName, name_from_text, namespace_from_text
 
 GGUF_SUFFIX = ".gguf"
-SAFETENSORS_SUFFIX = ".safetensors"
 CONVERT = "Convert a safetensors model first, with llama.cpp: convert_hf_to_gguf.py FOLDER --outfile MODEL.gguf"
 LOCAL_NAMESPACE = "local"
-_HUB_FOLDER = "models--"
 G = TypeVar("G", bound=OpenGguf)
 
 
@@ -34,13 +37,21 @@ G = TypeVar("G", bound=OpenGguf)
 class ModelSource:
     """The files of one model (one GGUF, or the shards of a split set) and its future name.
 
-    An organ directory has one path, that of the folder.
+    An organ directory and a PEFT folder have one path, that of the folder.
     """
 
     paths: tuple[Path, ...]
     name: ModelName
     remote: tuple[RemoteFile, ...] = ()
     """The files on a server; then there are no `paths`. A model in a registry has neither."""
+    tool: str = ""
+    """The tool that keeps the files (`ingest.tools`); empty for files that a person named."""
+    texts: tuple[RuntimeText, ...] = ()
+    """Texts that the tool keeps beside the model."""
+    digests: tuple[Digest, ...] = ()
+    """The SHA-256 of each file as the tool states it, not checked; empty if it is unknown."""
+    base: AdaptedBase | None = None
+    """The base of a PEFT folder, if its facts do not come from the folder."""
 
     @property
     def locations(self) -> tuple[str, ...]:
@@ -51,6 +62,11 @@ class ModelSource:
     def is_registered(self) -> bool:
         """Whether it is a model in a registry, without files."""
         return not self.remote and not self.paths
+
+    @property
+    def adapter(self) -> Path | None:
+        """The PEFT folder; None for another source."""
+        return self.paths[0] if len(self.paths) == 1 and is_adapter_folder(self.paths[0]) else None
 
     @property
     def label(self) -> str:
@@ -85,11 +101,22 @@ def find_sources(arguments: Iterable[str], purpose: str = "ingest", hub: Hub | N
         except OSError as error:
             raise BadSource(f"{argument[:200]}: {error.strerror}") from error
         if not matches:
+            if is_model_folder(Path(argument)):
+                raise BadSource(
+                    f"{argument}: a model in safetensors files. Convert it first: {convert_command(argument)}"
+                )
             hint = f". {CONVERT}" if skipped_files([argument]).safetensors else ""
             problem = f"{argument}: nothing to {purpose}: no such file, or a folder without GGUF files or organs"
             raise BadSource(f"{problem}{hint}")
         paths.update(dict.fromkeys(matches))
-    return [*_group(paths, LOCAL_NAMESPACE), *(_remote_source(address, purpose, hub) for address in remote)]
+    return [*group_models(paths, LOCAL_NAMESPACE), *(_remote_source(address, purpose, hub) for address in remote)]
+
+
+def convert_command(folder: str) -> str:
+    """Return the command that converts the safetensors model in `folder` with the program of llama.cpp."""
+    name = name_from_text(Path(folder).resolve().name)
+    words = ("python", "convert_hf_to_gguf.py", folder, "--outfile", f"{name}{GGUF_SUFFIX}", "--outtype", "auto")
+    return shlex.join(words)
 
 
 def _remote_source(address: str, purpose: str, hub: Hub | None) -> ModelSource:
@@ -105,7 +132,7 @@ def skipped_files(arguments: Iterable[str]) -> Skipped:
     files = {
         path
         for argument in arguments
-        if argument and (folder := Path(argument)).is_dir() and not is_organ_directory(folder)
+        if argument and (folder := Path(argument)).is_dir() and not _is_model_in_folder(folder)
         for path in _visible_files(folder)
         if not is_gguf_name(path.name)
     }
@@ -118,27 +145,23 @@ def is_gguf_name(name: str) -> bool:
 
 
 def _visible_files(folder: Path) -> Iterator[Path]:
-    """Yield the files below `folder` that are neither hidden nor part of an organ directory."""
+    """Yield the files below `folder` that are neither hidden nor part of an organ directory or a PEFT folder."""
     for parent, folders, files in os.walk(folder):
         directory = Path(parent)
-        folders[:] = [name for name in folders if not name.startswith(".") and not is_organ_directory(directory / name)]
+        folders[:] = [
+            name for name in folders if not name.startswith(".") and not _is_model_in_folder(directory / name)
+        ]
         yield from (directory / name for name in files if not name.startswith("."))
 
 
+def _is_model_in_folder(path: Path) -> bool:
+    """Return whether the folder is one model: an organ directory or a PEFT folder."""
+    return is_organ_directory(path) or is_adapter_folder(path)
+
+
 def directory_source(path: Path) -> ModelSource:
-    """Return the model in the organ directory `path`, named after its folder."""
+    """Return the model in the organ directory or the PEFT folder `path`, named after its folder."""
     return ModelSource((path,), ModelName(LOCAL_NAMESPACE, name_from_text(path.resolve().name)))
-
-
-def find_hub_sources(cache: Path) -> list[ModelSource]:
-    """Return the GGUF models in a hub's cache folder, named after their repositories."""
-    sources: list[ModelSource] = []
-    for folder in sorted(cache.glob(f"{_HUB_FOLDER}*--*")):
-        owner = folder.name.removeprefix(_HUB_FOLDER).partition("--")[0]
-        snapshots = [snapshot for snapshot in folder.glob("snapshots/*") if snapshot.is_dir()]
-        files = dict.fromkeys(sorted(path for snapshot in snapshots for path in _find_models(snapshot)))
-        sources.extend(_group(files, namespace_from_text(owner)))
-    return sources
 
 
 def _expand(argument: str) -> Iterator[Path]:
@@ -146,19 +169,31 @@ def _expand(argument: str) -> Iterator[Path]:
     if path.is_dir():
         yield from _find_models(path)
     elif path.exists() or path.is_symlink():
-        yield path
+        yield adapter_folder(path) or path
     elif glob.has_magic(argument):
         matches = (Path(match) for match in sorted(glob.glob(argument, recursive=True)))
-        yield from (match for match in matches if not match.is_dir() or is_organ_directory(match))
+        yield from (match for match in matches if not match.is_dir() or _is_model_in_folder(match))
 
 
 def _find_models(folder: Path) -> list[Path]:
     files = [path for path in folder.rglob("*") if is_gguf_name(path.name) and path.is_file()]
     directories = [path.parent for path in folder.rglob(MANIFEST_FILE) if is_organ_directory(path.parent)]
-    return sorted([*files, *directories])
+    return sorted([*files, *directories, *_find_adapters(folder)])
 
 
-def _group(paths: Iterable[Path], namespace: str) -> list[ModelSource]:
+def _find_adapters(folder: Path) -> Iterator[Path]:
+    """Yield the PEFT folders in `folder`; those inside of another one are its earlier checkpoints, and left out."""
+    if is_adapter_folder(folder):
+        yield folder
+        return
+    for parent, folders, _ in os.walk(folder):
+        adapters = [name for name in folders if is_adapter_folder(Path(parent, name))]
+        folders[:] = [name for name in folders if name not in adapters]
+        yield from (Path(parent, name) for name in adapters)
+
+
+def group_models(paths: Iterable[Path], namespace: str) -> list[ModelSource]:
+    """Return the models in files and organ directories, named after them; shards with all others beside them."""
     sources: dict[tuple[Path, ShardName | str], ModelSource] = {}
     for path in paths:
         if path.is_dir():
@@ -193,7 +228,7 @@ def open_files(opened: ExitStack, source: ModelSource) -> list[DissectedFile]:
 
 def open_unordered(opened: ExitStack, source: ModelSource) -> list[DissectedFile]:
     """Open the files of `source` as `open_files` does, in the order of their names; shards may be missing."""
-    return [dissect(file) for path in source.paths for file in _open(opened, path)]
+    return [dissect(file) for path in source.paths for file in _open(opened, path, source.base)]
 
 
 def open_headers(opened: ExitStack, source: ModelSource) -> list[OpenGguf]:
@@ -202,7 +237,7 @@ def open_headers(opened: ExitStack, source: ModelSource) -> list[OpenGguf]:
     The files are in the order of their names, and shards may be missing: see `in_order`.
     """
     sources: list[ReadableFile] = [file.open() for file in source.remote]
-    sources += [file for path in source.paths for file in _open(opened, path)]
+    sources += [file for path in source.paths for file in _open(opened, path, source.base)]
     return [OpenGguf(file, read_header(file)) for file in sources]
 
 
@@ -222,10 +257,13 @@ def in_order(name: str, files: Sequence[G]) -> list[G]:
 
 def source_size_bytes(source: ModelSource) -> int:
     """Return the bytes to read, for progress; unreadable files count as 0."""
-    return sum(
-        directory_size_bytes(path) if path.is_dir() else path.stat().st_size if path.is_file() else 0
-        for path in source.paths
-    )
+    return sum(_size_bytes(path) for path in source.paths)
+
+
+def _size_bytes(path: Path) -> int:
+    if is_adapter_folder(path):
+        return adapter_size_bytes(path)
+    return directory_size_bytes(path) if path.is_dir() else path.stat().st_size if path.is_file() else 0
 
 
 def notes_of(
@@ -246,9 +284,11 @@ def by_file(count: int, pieces: Mapping[tuple[int, int], Digest]) -> list[dict[i
     return by_offset
 
 
-def _open(opened: ExitStack, path: Path) -> Sequence[OpenFile]:
+def _open(opened: ExitStack, path: Path, base: AdaptedBase | None) -> Sequence[OpenFile]:
     if path.suffix.lower() == SAFETENSORS_SUFFIX and path.is_file():
         raise BadSource(f"{path}: a safetensors file; this program reads GGUF. {CONVERT}")
-    if not is_organ_directory(path):
-        return [opened.enter_context(FileSource(path))]
-    return open_directory(opened.enter_context(Folder(path)))
+    if is_organ_directory(path):
+        return open_directory(opened.enter_context(Folder(path)))
+    if is_adapter_folder(path):
+        return [open_adapter(opened, path, base)]
+    return [opened.enter_context(FileSource(path))]

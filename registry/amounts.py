@@ -51,6 +51,16 @@ def share_text(value: float | None) -> str:
     return NO_VALUE if value is None else f"{value:.3f}"
 
 
+def change_share_text(likeness: float | None) -> str:
+    """Return how far a likeness is from 1, as text: `0.6%`, `less than 0.01%`; a dash if it is unknown."""
+    if likeness is None:
+        return NO_VALUE
+    percent = 100.0 * min(max(0.0, 1.0 - likeness), 1.0)
+    if percent < 0.01:
+        return "<0.01%"
+    return f"{percent:.0f}%" if percent >= 10 else f"{percent:.2g}%"
+
+
 MULTIPLE_FROM = 10.0
 """From this ratio of perplexities on, texts have a multiple, below it a percentage."""
 

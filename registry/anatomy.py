@@ -295,6 +295,13 @@ def is_after_blocks(slot: str) -> bool:
     return slot.startswith(("output", "cls")) or slot.split(".")[0].endswith("output_norm")
 
 
+def is_beside_attention(slot: str, kind: str) -> bool:
+    """Return whether an organ of a block is drawn with attention, not with feed-forward."""
+    if kind in (OrganType.SKELETON, OrganType.ORGAN):
+        return kind == OrganType.SKELETON
+    return slot.startswith(("attn", "post_attention", "ssm", "time_mix"))
+
+
 _READING_ORDER = (
     *("attn_norm", "attn_qkv", "attn_q_norm", "attn_q", "attn_k_norm", "attn_k", "attn_v", "attn_sinks", "attn_out"),
     *("post_attention_norm", "attn_post_norm", "ffn_norm", "ffn_gate_inp", "ffn_gate", "ffn_up", "ffn_down", "ffn_"),

@@ -146,6 +146,29 @@ class BadDirectory(BadInput, code="bad-directory"):
         return tuple(error.detail for error in self.errors)
 
 
+class BadAdapter(BadInput, code="bad-adapter"):
+    """A PEFT folder cannot be converted to an adapter. It is refused as a whole, with a list of all reasons."""
+
+    def __init__(self, path: str, reasons: Sequence[str]) -> None:
+        super().__init__(
+            f"{path}: this PEFT folder cannot be converted: {'; '.join(reasons)}",
+            errors=field_errors(self.code, [("", reason) for reason in reasons]),
+        )
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """All reasons, as sentences."""
+        return tuple(error.detail for error in self.errors)
+
+
+class UnknownBase(BadInput, code="base-unknown"):
+    """The conversion of a PEFT folder needs facts about its base model, and nothing on this machine has them."""
+
+
+class ConversionFailed(BadInput, code="conversion-failed"):
+    """A program that converts models to GGUF is missing, or it failed."""
+
+
 class TooManyTensors(BadInput, code="too-many-tensors"):
     """A model has more tensors than are accepted for its size."""
 

@@ -24,6 +24,7 @@ from organs.registry.catalog.queries.models import (
     ingest_of,
     metadata_of,
     model_summary,
+    runtime_texts,
     type_summaries,
 )
 from organs.registry.catalog.queries.organs import organs_of_model
@@ -144,6 +145,7 @@ def model_page(session: Session, row: tables.Model) -> Model:
         ),
         facts=facts_of(row, metadata, dtype_counts(session, row.id)),
         metadata=tuple(MetadataEntry(key=entry.key, type=entry.type, value=entry.value) for entry in metadata),
+        texts=runtime_texts(session, row.id),
         ingest=_ingest(session, row),
         composed=_composed(session, row),
         lineage=lineage.edges,

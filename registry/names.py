@@ -12,7 +12,8 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from organs.registry.errors import BadName
@@ -57,6 +58,7 @@ _QUANTISATION = re.compile(
     r"(?P<stem>.*?[A-Za-z0-9])[-._](?P<quantisation>(?:UD-)?(?:I?Q[1-8]|TQ[12])_[A-Z0-9_]{1,12}|BF16|F16|F32|FP16|FP32|MXFP4(?:_MOE)?)",
     re.ASCII | re.IGNORECASE,
 )
+_WORDS = re.compile(r"[^._-]+[._-]*", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 _UNWANTED = re.compile(r"[^A-Za-z0-9._-]+", re.ASCII)
 _SPECIALS = re.compile(r"[.-]{2,}")
@@ -120,6 +122,23 @@ def split_quantisation(name: str) -> tuple[str, str | None]:
     """
     match = _QUANTISATION.fullmatch(name[:NAME_MAX_LENGTH])
     return (match["stem"], match["quantisation"].upper()) if match else (name, None)
+
+
+def family_name(stems: Sequence[str]) -> str:
+    """Return a name for the family of models with these names without namespaces.
+
+    It is the words that more than half of the names begin with, or else the first name.
+    """
+    names = [_WORDS.findall(stem) for stem in stems]
+    common: list[str] = []
+    while True:
+        depth = len(common) + 1
+        begins = Counter("".join(words[:depth]).strip(_EDGES).lower() for words in names if len(words) >= depth)
+        begin, count = begins.most_common(1)[0] if begins else ("", 0)
+        if 2 * count <= len(stems):
+            return "".join(common).strip(_EDGES) or stems[0]
+        names = [words for words in names if "".join(words[:depth]).strip(_EDGES).lower() == begin]
+        common = names[0][:depth]
 
 
 def check_new_name(part: str, kind: str = "name") -> None:

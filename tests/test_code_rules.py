@@ -55,7 +55,6 @@ FRAGMENTS: dict[str, str] = {
     "registry/store/codec/entropy.py": "The checks of a Zstandard frame are a subject of their own.",
     "registry/validation/decoder.py": "The C interface of llama.cpp is a subject of its own.",
     "registry/validation/verdict.py": "The rules of verdicts, which are pure, apart from the runs that they judge.",
-    "web/ollama.py": "The routes of container registries, for the application.",
     "web/server/connection.py": "HTTP/1.1 over one connection, apart from the process that accepts connections.",
     "web/server/worker.py": "The worker process, apart from the parent that starts it.",
 }
@@ -80,6 +79,7 @@ OPEN_VALUES: dict[str, str] = {
     "web/api/document.py": "The OpenAPI document and its examples are JSON of any shape.",
     "web/server/gateway.py": "PEP 3333 defines the WSGI environment as a dictionary of any values.",
     "web/pages/anatomy.py": "The context of a template: only Jinja reads it.",
+    "web/pages/chimera.py": "The context of a template: only Jinja reads it.",
     "web/pages/charts.py": "The context of a template: only Jinja reads it.",
     "ingest/contributions/messages.py": "Messages of the confined inspector have a strict format of their own.",
 }

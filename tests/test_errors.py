@@ -30,6 +30,7 @@ from organs.registry.entities.problem import ERRORS_MAX, INTERNAL, data_of, enco
 from organs.registry.errors import (
     DETAIL_MAX_LENGTH,
     ERRORS,
+    BadAdapter,
     BadDirectory,
     BadGguf,
     BadInput,
@@ -78,6 +79,7 @@ SAMPLES: tuple[OrganError, ...] = (
     BadGguf("a.gguf", "n_tensors", 1 << 40, "too many"),
     BadSplit("a", ["shard 2 is missing", "shard 3 is missing"]),
     BadDirectory("folder", ["no manifest"]),
+    BadAdapter("folder", ["no factors", "no alpha"]),
     BadQuery("limit", "a whole number"),
     BadRecipe("recipe", [("grafts[1].blocks", "not a block"), ("", "no base")]),
     BadRequest("pieces[3]", "not a piece", [(None, "too many"), ("name", "no name")]),
@@ -275,7 +277,7 @@ def test_every_exit_code_is_explained_by_the_help_of_the_command_and_the_guide()
     assert used == set(EXIT_CODES)
     guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
     for number, meaning in EXIT_CODES.items():
-        assert f"  {number}  {meaning}\n" in (organ.help or "")
+        assert f"  {number}  {meaning}\n" in (organ.epilog or "")
         assert f"| {number} | {meaning} |" in guide
 
 

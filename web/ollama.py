@@ -19,11 +19,19 @@ from flask import Blueprint, Response, g, jsonify, request, url_for
 from sqlalchemy.orm import Session
 from werkzeug.exceptions import HTTPException
 
-from organs.registry.catalog.queries.models import files_by_model, metadata_of_models, reachable_file, versions_of
+from organs.registry.catalog.queries.models import (
+    files_by_model,
+    metadata_of_models,
+    reachable_file,
+    runtime_texts,
+    versions_of,
+)
 from organs.registry.catalog.tables import Model, ModelFile
+from organs.registry.catalog.vocabulary import RUNTIME_TEXT_MAX
 from organs.registry.compose.metadata import ENCODINGS
 from organs.registry.compose.models import partial_base
 from organs.registry.digest import Digest, digest_of, parse_digest
+from organs.registry.entities.model import RuntimeText
 from organs.registry.errors import BadDigest, BadName, NotFound, OrganError, Removed
 from organs.registry.names import ModelName, split_quantisation
 from organs.web.downloads import explaining_faults, model_file
@@ -140,7 +148,7 @@ def _images(session: Session, wanted: Sequence[tuple[Model, Sequence[Model]]]) -
         kinds += [("projector", other) for other in projectors if len(files[other.id]) == 1][:1]
         main = kinds[0][1]
         layers = tuple((kind, files[row.id][0]) for kind, row in kinds)
-        yield Image(model, layers, tuple(_texts(model, facts[main.id])), _config(main, layers, facts[main.id]))
+        yield Image(model, layers, tuple(_texts(session, model, facts[main.id])), _config(main, layers, facts[main.id]))
 
 
 def _reason(model: Model, base: Model | None, files: dict[int, list[ModelFile]]) -> str | None:
@@ -190,17 +198,32 @@ def _size_label(model: Model) -> str:
     return str(model.parameters)
 
 
-def _texts(model: Model, facts: dict[str, str]) -> Iterator[Text]:
-    """Yield the texts for Ollama.
+def _texts(session: Session, model: Model, facts: dict[str, str]) -> Iterator[Text]:
+    """Yield the texts for Ollama: those that came with the model from another Ollama, else what the file says.
 
     Newer versions of Ollama read the chat template from the GGUF file. A template for older versions is only sent for
     chat templates that are known exactly, because no chat template is ever translated or run.
     """
-    if facts.get(CHAT_TEMPLATE, "").strip().replace("\n", r"\n") in CHATML:
+    kept = [_kept_text(text) for text in runtime_texts(session, model.id)]
+    texts = {text.kind: text for text in reversed(kept) if text is not None}
+    if not texts and facts.get(CHAT_TEMPLATE, "").strip().replace("\n", r"\n") in CHATML:
         yield Text("template", CHATML_FOR_OLLAMA.encode("utf-8"))
         yield Text("params", _json({"stop": CHATML_STOPS}))
-    if model.license:
+    yield from texts.values()
+    if model.license and "license" not in texts:
         yield Text("license", f"{model.license}\n".encode())
+
+
+def _kept_text(text: RuntimeText) -> Text | None:
+    """Return a text that came with a model from Ollama; None if it was cut, or if it is not JSON and has to be."""
+    if len(text.text) >= RUNTIME_TEXT_MAX:
+        return None
+    if text.kind in ("parameters", "messages"):
+        try:
+            json.loads(text.text)
+        except (ValueError, RecursionError):
+            return None
+    return Text("params" if text.kind == "parameters" else text.kind, text.text.encode("utf-8"))
 
 
 def ollama_line(name: str, host_url: str, file: str = "") -> str:

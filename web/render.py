@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from textwrap import shorten
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -37,8 +38,30 @@ THETA_TONES = (
 )
 """Colours of θ from 0° (uniform distribution of the weights) to 90° (heavy tails), in even steps."""
 
-CHANGE_TONES = (*("#2c5f8a", "#5781a5", "#81a4c0", "#b5c5d0", "#e8e5de", "#d5b8c3", "#be8da5", "#a56483", "#8a3a63"),)
-"""Colours from the largest decrease to the largest increase. The fifth colour means no change."""
+CHANGE_TONES_LIGHT = (
+    *("#f6f2d0", "#f1e3b1", "#efd292", "#efbf73", "#eeaa57", "#e99445", "#e37d39", "#db6633"),
+    *("#cd5236", "#bc413c", "#a93240", "#962342", "#821c47", "#6d1949", "#581647", "#451342"),
+)
+CHANGE_TONES_DARK = (
+    *("#2e2131", "#40263d", "#542946", "#6a2c4a", "#80304b", "#94384b", "#a84047", "#bc4a40"),
+    *("#cc5939", "#d96d37", "#e48137", "#ed963c", "#f1ac4e", "#f3c265", "#f5d67f", "#f7ea9b"),
+)
+"""Colours of the change against another model, on a logarithmic scale from 0.01% to 100%."""
+
+SPECTRAL_TONES_LIGHT = (
+    *("#f2f6e0", "#e1eed0", "#cee6c3", "#b7dfba", "#9ed6b4", "#84c8ae", "#6cb9a9", "#54aaa5"),
+    *("#3f9a9f", "#2d8999", "#207891", "#186688", "#19567e", "#1b4772", "#1c3865", "#1c2a58"),
+)
+SPECTRAL_TONES_DARK = (
+    *("#1e263a", "#21304a", "#223c5a", "#204869", "#1b5677", "#1e6682", "#24768c", "#2e8794"),
+    *("#3d979c", "#50a8a2", "#66b8a7", "#7fc8ac", "#9bd5ae", "#b8dfb3", "#d3eabb", "#edf4c6"),
+)
+"""Colours of the spectral signal from 0 to SPECTRAL_MAX."""
+
+DONOR_TONES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#9a8ad6")
+BASE_TONES = ("#cfc8b8", "#545b63")
+"""Colours of the donors of a chimera, and of its base in light and dark. People with any colour vision can tell them
+apart; each donor also has a letter."""
 
 SHARE_TONES_LIGHT = (
     *("#f1ede4", "#e2dfd7", "#d4d1cb", "#c5c4bf", "#b7b6b2", "#a9a9a6", "#9b9c9b", "#8e8f8f"),
@@ -48,7 +71,7 @@ SHARE_TONES_DARK = (
     *("#262c32", "#31373c", "#3c4246", "#484d51", "#54585c", "#616467", "#6d7072", "#7a7d7d"),
     *("#878989", "#959695", "#a2a3a1", "#b0b0ad", "#bebdb9", "#cccbc6", "#dad8d2", "#e9e6df"),
 )
-"""Greys for shares from 0 to 1. They are grey because colour means θ."""
+"""Greys for sizes."""
 
 LIGHT = {"paper": "#faf8f3", "plate": "#fffdf8", "ink": "#1b1e22", "quiet": "#585c63", "line": "#d9d4c7"}
 DARK = {"paper": "#121518", "plate": "#171b1f", "ink": "#e8e5de", "quiet": "#a6aab0", "line": "#31373e"}
@@ -59,6 +82,8 @@ NESTING_MAX = 12
 """Maximum depth of lists and quotes inside each other."""
 BRACKETS_MAX = 200
 """Maximum number of opening brackets. Each may begin a link, and the time of parsing grows with their square."""
+OPENING_MAX = 420
+"""Maximum number of characters of a description that are shown before the rest is opened."""
 MARKS_MAX = 1000
 """Maximum number of asterisks and underscores, for the same reason."""
 HEADINGS_BELOW = 3
@@ -77,6 +102,38 @@ def markdown(text: str) -> Markup:
     tokens = _READER.parse(text)
     for token in _flatten(tokens):
         _clean_token(token)
+    return _rendered(tokens)
+
+
+@lru_cache(maxsize=256)
+def opening(text: str) -> tuple[Markup, Markup]:
+    """Return the first blocks of Markdown `text`, and its other blocks, as safe HTML.
+
+    If the first block alone is longer than OPENING_MAX characters, its beginning is returned as plain text, and then
+    all blocks.
+    """
+    text = text[:DESCRIPTION_MAX]
+    if _is_too_much(text):
+        return _beginning(text), _AS_TEXT.format(text)
+    tokens, end, length = _READER.parse(text), 0, 0
+    for number, token in enumerate(tokens, 1):
+        length += len(token.content)
+        if length > OPENING_MAX:
+            break
+        if token.level == 0 and token.nesting != 1 and token.type != "heading_close":
+            end = number
+    for token in _flatten(tokens):
+        _clean_token(token)
+    if end == 0 and tokens:
+        return _beginning(next((token.content for token in tokens if token.type == "inline"), text)), _rendered(tokens)
+    return _rendered(tokens[:end]), _rendered(tokens[end:])
+
+
+def _beginning(text: str) -> Markup:
+    return _AS_TEXT.format(shorten(text, OPENING_MAX, placeholder=" …"))
+
+
+def _rendered(tokens: Sequence[Token]) -> Markup:
     return Markup(_READER.renderer.render(tokens, _READER.options, {}))  # noqa: S704  # text is escaped, tags are ours
 
 
@@ -122,8 +179,10 @@ WIDTH_STEPS = 40
 CAUTIONS = {FEW: "computed from few values", COARSE: "distorted by a coarse tensor type"}
 SHORT_MAX = 120
 """Maximum length of names whose HTML is cached."""
-CHANGE_STEPS = 9
-"""Number of classes of the divergent scale. The fifth class means no change."""
+CHANGE_DECADES = 4
+"""Powers of ten on the scale of the change: from 0.0001 to 1."""
+SPECTRAL_MAX = 0.8
+"""The spectral signal at the end of its scale. Trained matrices have 0.15 to 0.6, random matrices 0."""
 
 GLYPHS = {
     OrganType.SKELETON.value: "◆",
@@ -133,7 +192,7 @@ GLYPHS = {
     OrganType.ADAPTER.value: "▲",
     OrganType.OTHER.value: "○",
 }
-"""Symbols of types. Types differ by symbol and name, because colour means only θ."""
+"""Symbols of types. Types differ by symbol and name, because colours mean numbers or donors."""
 
 TYPE_NAMES = {
     OrganType.SKELETON.value: "attention",
@@ -181,16 +240,24 @@ def _clamp(share: float) -> float:
     return max(0.0, min(share, 1.0))
 
 
-def change_class(change: float | None, most: float) -> str:
-    """Return the CSS class of a colour of the divergent scale; `tn` for None.
-
-    `d0` means a decrease by `most` or more, `d4` no change, and `d8` an increase by `most` or more.
-    """
+def change_class(change: float | None) -> str:
+    """Return the CSS class of a change from 0 (the same) to 1 (unrelated): `c0` to `c15`; `tn` for None."""
     if change is None:
         return "tn"
-    half = CHANGE_STEPS // 2
-    step = 0 if most <= 0 else round(max(-1.0, min(change / most, 1.0)) * half)
-    return f"d{half + step}"
+    decades = math.log10(max(change, 1e-9)) + CHANGE_DECADES
+    return f"c{min(int(_clamp(decades / CHANGE_DECADES) * SHARE_STEPS), SHARE_STEPS - 1)}"
+
+
+def spectral_class(signal: float | None) -> str:
+    """Return the CSS class of a spectral signal: `p0` (as random numbers) to `p15`; `tn` for None."""
+    if signal is None:
+        return "tn"
+    return f"p{min(int(_clamp(signal / SPECTRAL_MAX) * SHARE_STEPS), SHARE_STEPS - 1)}"
+
+
+def donor_class(number: int) -> str:
+    """Return the CSS class of the colour of a donor, counted from 0. With many donors, colours repeat."""
+    return f"g{number % len(DONOR_TONES)}"
 
 
 def number_text(value: object) -> str:
@@ -297,7 +364,6 @@ def state_name(state: str) -> str:
 
 FILTERS: Mapping[str, Callable[..., Any]] = {
     "caution": caution_of,
-    "change_class": change_class,
     "count": count_text,
     "degrees": theta_text,
     "foldable": foldable,
@@ -305,6 +371,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "kind_mark": kind_mark,
     "kind_name": kind_name,
     "markdown": markdown,
+    "opening": opening,
     "model_address": model_address,
     "moment": moment_text,
     "number": number_text,

@@ -43,6 +43,8 @@ from organs.registry.catalog.vocabulary import (
     MODEL_STATES,
     ORGAN_TYPES,
     RELATIONS,
+    RUNTIME_TEXT_KINDS,
+    RUNTIME_TEXT_MAX,
     SUBMISSION_STATES,
     TEXT_MAX,
     TOWERS,
@@ -387,6 +389,51 @@ class ModelMetadata(Base):
     key: Mapped[str] = mapped_column(text(TEXT_MAX))
     type: Mapped[str] = mapped_column(text(32))
     value: Mapped[str] = mapped_column(text(TEXT_MAX))
+
+
+class RuntimeText(Base):
+    """A text that another tool keeps beside a model: a template, a system prompt, parameters, a license."""
+
+    __tablename__ = "runtime_texts"
+    __table_args__ = (
+        one_of("kind", RUNTIME_TEXT_KINDS),
+        at_most("source", 255),
+        at_most("text", RUNTIME_TEXT_MAX),
+    )
+
+    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), primary_key=True)
+    position: Mapped[int] = mapped_column(Integer, primary_key=True)
+    kind: Mapped[str] = mapped_column(text(16))
+    source: Mapped[str] = mapped_column(text(255))
+    """The tool, and its name for the model."""
+    text: Mapped[str] = mapped_column(Text)
+
+
+class FormerName(Base):
+    """A name that a model had before. It still leads to the model, unless a model has this name now."""
+
+    __tablename__ = "former_names"
+    __table_args__ = (at_most("namespace", 96), at_most("name", 96))
+
+    namespace: Mapped[str] = mapped_column(text(96), primary_key=True)
+    name: Mapped[str] = mapped_column(text(96), primary_key=True)
+    version: Mapped[int] = mapped_column(Integer, primary_key=True)
+    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), index=True)
+
+
+class KnownFile(Base):
+    """A file on this machine that an ingest has read. The stamp changes when the file is written or replaced."""
+
+    __tablename__ = "known_files"
+    __table_args__ = (
+        CheckConstraint("length(stamp) = 64", name="stamp_length"),
+        CheckConstraint("length(sha256) = 64", name="sha256_length"),
+    )
+
+    stamp: Mapped[str] = mapped_column(text(64), primary_key=True)
+    """SHA-256 of inode, size, and the times of the last change of content and of attributes."""
+    sha256: Mapped[str] = mapped_column(text(64))
+    """SHA-256 of the bytes that were read."""
 
 
 RANKED_COLUMNS = (*RANKED_MEASURES, "size_bytes")

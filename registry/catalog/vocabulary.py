@@ -26,6 +26,11 @@ MODEL_STATES = ("visible", "quarantined", "yanked", "removed", "incomplete")
 REACHABLE_STATES = ("visible", "yanked")
 """States of models that are shown and served by exact name. Searches find only visible models."""
 MODEL_KINDS = ("model", "adapter", "vocabulary")
+RUNTIME_TEXT_KINDS = ("template", "system", "parameters", "messages", "license")
+RUNTIME_TEXT_MAX = 32_768
+"""The most characters of a text that another tool keeps beside a model. Longer ones are cut."""
+RUNTIME_TEXTS_MAX = 16
+"""The most such texts of a model."""
 RELATIONS = ("finetune", "quantized", "adapter", "grafted", "purified", "merged", "dissected", "relative")
 VERDICTS = ("broken", "undecided", "inert", "degraded", "gains", "coherent")
 TEXT_GROUPS = {
@@ -86,6 +91,8 @@ class Action(StrEnum):
     REFUSE = "refuse"
     PUBLISH = "publish"
     EDIT = "edit"
+    RENAME = "rename"
+    """A model whose name was a digest got a name."""
     QUARANTINE = "quarantine"
     YANK = "yank"
     RESTORE = "restore"

@@ -20,7 +20,6 @@ from organs.registry.catalog.queries.models import (
     header_text,
     is_reachable,
     metadata_of,
-    model_by_name,
     placements_of,
 )
 from organs.registry.catalog.queries.search_plan import known_texts
@@ -42,7 +41,6 @@ from organs.registry.compose.recipe_io import recipe_file, recipe_python, recipe
 from organs.registry.entities.base import Digest, Entity, Text
 from organs.registry.entities.chimera import (
     Chimera,
-    ChimeraBrief,
     ChimeraFile,
     ChimeraPage,
     ChimeraSummary,
@@ -62,9 +60,7 @@ from organs.registry.entities.plan import (
     RecipeFile,
 )
 from organs.registry.entities.published import LICENSE_MAX
-from organs.registry.entities.verdict import Verdict, VerdictReport, VerdictSummary
-from organs.registry.errors import BadName, NotFound
-from organs.registry.names import parse_model_name
+from organs.registry.entities.verdict import Verdict, VerdictReport
 from organs.registry.relatives.lineage import origin_findings
 
 
@@ -102,13 +98,12 @@ def _recipe_of(row: ChimeraRow) -> RecipeFile:
 def chimera_by_lock(session: Session, prefix: str) -> Chimera:
     """Return the chimera whose lock has a digest that begins with `prefix`.
 
-    Several models with the same bytes can have the same lock: the oldest is returned, and `also` has the names of the
-    others. Raises BadDigest, NotFound, Ambiguous.
+    Several models with the same bytes can have the same lock: the oldest is returned. Raises BadDigest, NotFound,
+    Ambiguous.
     """
-    model, *others = chimera_rows.chimeras_by_lock(session, prefix)
-    chimera = chimera_of_model(session, model)
+    chimera = chimera_of_model(session, chimera_rows.chimeras_by_lock(session, prefix)[0])
     assert chimera is not None
-    return msgspec.structs.replace(chimera, also=tuple(other.full_name for other in others))
+    return chimera
 
 
 def chimera_of_model(session: Session, model: Model) -> Chimera | None:
@@ -122,7 +117,7 @@ def chimera_of_model(session: Session, model: Model) -> Chimera | None:
     usage = _usage(session, model, file)
     chimera = Chimera(
         model=model.full_name,
-        also=(),
+        also=tuple(name for name in chimera_rows.names_of_lock(session, row.lock_id) if name != model.full_name),
         lock_id=Digest(row.lock_id),
         title=model.title,
         architecture=model.architecture,
@@ -149,30 +144,6 @@ def chimera_of_model(session: Session, model: Model) -> Chimera | None:
         card="",
     )
     return msgspec.structs.replace(chimera, card=_card(session, model, [(file.name, file)], chimera))
-
-
-def chimera_brief(session: Session, model: Model) -> ChimeraBrief | None:
-    """Return the lock, the prediction and the newest verdict of `model`; None if it was not composed here."""
-    row = chimera_of(session, model.id)
-    if row is None:
-        return None
-    verdict = chimera_rows.strongest_verdicts(session, [model.id]).get(model.id)
-    return ChimeraBrief(
-        lock_id=Digest(row.lock_id),
-        prediction=_prediction(row),
-        verdict=None if verdict is None else VerdictSummary(verdict=verdict.verdict, reason=verdict.reason),
-    )
-
-
-def lock_of_name(session: Session, name: object) -> str | None:
-    """Return the digest of the lock of the chimera called `name`; None if no chimera has this name."""
-    if not isinstance(name, str):
-        return None
-    try:
-        row = chimera_of(session, model_by_name(session, parse_model_name(name)).id)
-    except (BadName, NotFound):
-        return None
-    return None if row is None else row.lock_id
 
 
 class _Origins(Entity, frozen=True, kw_only=True):

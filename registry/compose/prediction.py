@@ -542,6 +542,18 @@ def cost_text(low: float, likely: float, high: float) -> str:
     return f"{begin} to {end} times the perplexity of the base, most likely {middle}"
 
 
+def brief_cost_text(low: float, likely: float, high: float) -> str:
+    """Return a predicted interval of losses as text for a table: `1% to 9%, likely 3%`."""
+    if low >= LOSS_SHOWN_MAX:
+        return f"{_times(low)} times"
+    if high <= math.log(2.0):
+        begin, middle, end = (_percent(math.expm1(loss)) for loss in (low, likely, high))
+        return f"about {middle}" if begin == end else f"{begin} to {end}, likely {middle}"
+    begin, middle, end = map(_times, (low, likely, high))
+    bounds = f"at least {begin}" if high >= LOSS_SHOWN_MAX else f"{begin} to {end}"
+    return f"{bounds} times, likely {middle}"
+
+
 def _percent(share: float) -> str:
     digits = 1 if abs(share) < 0.0095 else 0
     return f"{round(100.0 * share, digits) + 0.0:.{digits}f}%".replace("-", "−")

@@ -33,7 +33,7 @@ from organs.registry.entities.plan import (
     Prediction,
     RecipeFile,
 )
-from organs.registry.entities.verdict import Verdict, VerdictSummary
+from organs.registry.entities.verdict import Verdict
 
 
 class ChimeraSummary(Entity, frozen=True, kw_only=True):
@@ -58,14 +58,6 @@ class ChimeraSummary(Entity, frozen=True, kw_only=True):
 
 class ChimeraPage(Page[ChimeraSummary], frozen=True, kw_only=True):
     """A page of chimeras, newest first."""
-
-
-class ChimeraBrief(Entity, frozen=True, kw_only=True):
-    """A chimera on the page of its model: its lock, its prediction and its strongest verdict."""
-
-    lock_id: Digest
-    prediction: Prediction
-    verdict: VerdictSummary | None
 
 
 class ComputedOrgan(MadeOrgan, frozen=True, kw_only=True):

@@ -175,6 +175,5 @@ class Comparison(Entity, frozen=True, kw_only=True):
 class OrganChange(Entity, frozen=True, kw_only=True):
     """The difference between the organs of two models at the same place."""
 
-    theta_change: ThetaChange | None
     likeness: Annotated[Likeness | None, Meta(description="Null for organs that cannot be compared, such as vectors.")]
     identical: bool

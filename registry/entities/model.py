@@ -103,6 +103,14 @@ class MetadataEntry(Entity, frozen=True, kw_only=True):
     value: Text
 
 
+class RuntimeText(Entity, frozen=True, kw_only=True):
+    """A text that another tool keeps beside a model. It is untrusted, and never run as a template."""
+
+    kind: Annotated[Word, Meta(description="template, system, parameters, messages or license.")]
+    source: Annotated[Text, Meta(description="The tool, and its name for the model.")]
+    text: Annotated[Text, Meta(description="Long texts are cut.")]
+
+
 class IngestSummary(Entity, frozen=True, kw_only=True, omit_defaults=True):
     """The public part of the report of an ingest. It does not disclose how much of the model was new.
 
@@ -147,6 +155,10 @@ class Model(ModelSummary, frozen=True, kw_only=True):
         Meta(max_length=ITEMS_MAX, description="Facts from its header and its organs, as short texts by name."),
     ]
     metadata: Annotated[tuple[MetadataEntry, ...], Meta(max_length=ITEMS_MAX)]
+    texts: Annotated[
+        tuple[RuntimeText, ...],
+        Meta(max_length=ITEMS_MAX, description="Template, parameters and licenses that a tool such as Ollama keeps."),
+    ] = ()
     ingest: Annotated[IngestSummary, Meta(description="The report of its ingest.")] | None
     composed: (
         Annotated[Composed, Meta(description="How it was composed in this registry; null for any other model.")] | None

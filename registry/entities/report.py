@@ -104,7 +104,7 @@ class Report(Entity, frozen=True, kw_only=True):
 
     title: Text
     main: Annotated[Word, Meta(description="The key of the section that a CSV file contains by default.")]
-    opening: Texts
+    opening: Annotated[Texts, Meta(description="The meaning of the measures, for readers of the main section.")]
     sections: Annotated[
         dict[Word, ReportSection], Meta(max_length=SECTIONS_MAX, description="By key, in the order of reading.")
     ]

@@ -3,6 +3,7 @@
 resolve     find the relatives of a model
 comparison  compare two models by type, by block and by organ
 families    families of models: descent and similarity
+holdings    what a registry holds: families with their models and quantisations
 lineage     the lineage of a model
 """
 

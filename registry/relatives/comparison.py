@@ -197,7 +197,6 @@ def organ_changes(first: ComparedModel, second: ComparedModel) -> dict[Slot, Org
     alike = similarity(_organs(firsts), _organs(seconds))
     return {
         slot: OrganChange(
-            theta_change=_difference(firsts[slot].theta, placed.theta),
             likeness=alike.by_organ.get(slot),
             identical=firsts[slot].organ.identity == placed.organ.identity,
         )

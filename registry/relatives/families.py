@@ -47,7 +47,7 @@ class Kin:
 
 def families(session: Session, first: int, count: int) -> FamilyPage:
     """Return `count` families of two models or more, from place `first` on. `next` is the place of the next one."""
-    kin = _kin(session)
+    kin = model_families(session)
     listed = [family for family in kin.families if len(family) >= FAMILY_MIN]
     following = first + count
     return FamilyPage(
@@ -59,12 +59,13 @@ def families(session: Session, first: int, count: int) -> FamilyPage:
 
 def family_of(session: Session, model: Model) -> Family:
     """Return the family of `model`, which may be a family of one."""
-    kin = _kin(session)
+    kin = model_families(session)
     family = next((family for family in kin.families if model.id in family), (model.id,))
     return _family(session, family, kin.edges, keep=model.id)
 
 
-def _kin(session: Session) -> Kin:
+def model_families(session: Session) -> Kin:
+    """Return all families of public models, as ids."""
     return cached(session, "kin", lambda: _grouped(session))
 
 

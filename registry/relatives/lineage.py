@@ -84,6 +84,12 @@ def unexplained(
 
     A chain goes over parents and children, over parents of one name that are not registered, and over equal titles.
     """
+    groups = stated_groups(declared, titles)
+    return {other for other in close if groups.leader(other) != groups.leader(model_id)}
+
+
+def stated_groups(declared: Iterable[DeclaredEdge], titles: Mapping[int, str | None]) -> Groups:
+    """Return the models in groups that declarations connect, also over unregistered parents and equal titles."""
     groups = Groups()
     for edge in declared:
         if folded(edge.text):
@@ -93,7 +99,7 @@ def unexplained(
     for titled_id, title in titles.items():
         if folded(title or ""):
             groups.join(titled_id, ("title", folded(title or "")))
-    return {other for other in close if groups.leader(other) != groups.leader(model_id)}
+    return groups
 
 
 def _of_declared(kind: str, parent: Declared) -> list[Finding]:

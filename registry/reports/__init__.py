@@ -1,7 +1,7 @@
 """Reports: the measurements in tables, with explanations for readers who do not know θ.
 
     words       the explanations in reports, and when a θ is rough
-    overview    the report on a whole registry
+    overview    the report on a whole registry: figures, findings with commands, and all measures
     dissection  the report on one model: its contents, what it shares, and its measurements
     formats     reports as text, Markdown and CSV
     groups      tables of tensors by type, component and depth, and the tensors with extreme θ

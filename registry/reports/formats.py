@@ -94,8 +94,8 @@ def escaped(text: str) -> str:
 
 def _lines(report: Report) -> Iterator[str]:
     yield f"# {escaped(report.title)}"
-    yield from _paragraphs(report.opening)
-    for section in report.sections.values():
+    for key, section in report.sections.items():
+        yield from _paragraphs(report.opening if key == report.main else ())
         yield from ("", f"## {escaped(section.title)}")
         yield from _section_lines(section)
     yield from _paragraphs(report.closing)

@@ -246,13 +246,19 @@ class Point:
     """A model, or the means of a family."""
 
     name: str
-    models: int
+    members: tuple[str, ...]
+    """The names of its other models, oldest first."""
     log_parameters: float
     """The base-10 logarithm of the number of parameters."""
     mean_theta: float
     """The mean over all tensors."""
     matrix_theta: float | None
     """The mean over the matrices; None if none could be measured."""
+
+    @property
+    def models(self) -> int:
+        """The number of models."""
+        return 1 + len(self.members)
 
     @property
     def parameters(self) -> int:
@@ -271,7 +277,7 @@ def scale_tables(
     models = {
         row.id: Point(
             str(ModelName(row.namespace, row.name, row.version)),
-            1,
+            (),
             math.log10(row.parameters),
             row.mean_theta,
             matrices[row.id].mean_theta if row.id in matrices else None,
@@ -353,7 +359,11 @@ def _families(families: Sequence[Point], limit: int) -> ReportTable:
         title="Families of models",
         columns=_FAMILY_COLUMNS,
         rows=tuple(
-            (family.name, family.models, family.parameters, family.mean_theta, family.matrix_theta) for family in listed
+            (
+                *(family.name, family.models, family.parameters, family.mean_theta, family.matrix_theta),
+                _members(family),
+            )
+            for family in listed
         ),
         before=(
             "A family is a model with its fine-tunes, checkpoints and quantisations, named after the model that "
@@ -365,11 +375,21 @@ def _families(families: Sequence[Point], limit: int) -> ReportTable:
     )
 
 
+MEMBERS_LISTED = 20
+
+
+def _members(family: Point) -> str:
+    """Return the names of the other models of a family, the first of them; empty if there is none."""
+    more = [f"and {len(family.members) - MEMBERS_LISTED} more"] if len(family.members) > MEMBERS_LISTED else []
+    return ", ".join([*family.members[:MEMBERS_LISTED], *more])
+
+
 def _family(points: Sequence[Point]) -> Point:
     count = len(points)
     log_mean = math.fsum(point.log_parameters for point in points) / count
     of_all = math.fsum(point.mean_theta for point in points) / count
-    return Point(points[0].name, count, log_mean, of_all, mean_of(point.matrix_theta for point in points))
+    members = tuple(point.name for point in points[1:])
+    return Point(points[0].name, members, log_mean, of_all, mean_of(point.matrix_theta for point in points))
 
 
 def _of_matrices(point: Point) -> float | None:
@@ -414,6 +434,7 @@ _FAMILY_COLUMNS = (
     ReportColumn("mean_parameters_count", "parameters", CellKind.LARGE),
     ReportColumn("mean_theta_degrees", "mean θ", CellKind.DEGREES),
     ReportColumn("matrix_mean_theta_degrees", "matrix θ", CellKind.DEGREES),
+    ReportColumn("members", "other members", CellKind.TEXT),
 )
 
 

@@ -57,3 +57,10 @@ def shifted(page: Page) -> float:
     """The sum of the layout shifts since the page began, when two frames have been drawn."""
     frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(window.shifts))))"
     return float(page.evaluate(frames))
+
+
+def transferred_bytes(page: Page) -> int:
+    """Return the bytes that the page and all that it loaded have transferred, with headers."""
+    script = """() => ["navigation", "resource"].flatMap((type) => performance.getEntriesByType(type))
+      .reduce((sum, entry) => sum + entry.transferSize, 0)"""
+    return int(page.evaluate(script))

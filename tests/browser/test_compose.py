@@ -66,15 +66,15 @@ def test_a_chimera_is_made_by_clicks(options: dict[str, Any], workshop: Site, op
     page.get_by_label("Name of the chimera").fill(name)
     page.get_by_role("button", name="Create the chimera").click()
     page.wait_for_url(re.compile(r"/jobs/\d+"), timeout=PATIENCE_MS)
-    made = page.locator("main a[href*='/chimeras/']")
+    made = page.locator(f"main a[href*='/models/{name}@']")
     for _ in range(60):
         if made.count():
             break
         page.wait_for_timeout(500)
         page.reload()
     made.first.click()
-    page.wait_for_url(re.compile("/chimeras/"), timeout=PATIENCE_MS)
-    assert name in page.locator("main").inner_text()
+    page.wait_for_url(re.compile("/models/"), timeout=PATIENCE_MS)
+    assert name in page.locator("h1").inner_text()
 
 
 @SCRIPTS

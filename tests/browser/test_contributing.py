@@ -264,7 +264,7 @@ def test_on_a_phone_lists_of_administrators_are_complete_and_the_buttons_of_owne
     assert_accessible(page)
     page.get_by_role("link", name="Yank", exact=True).click()
     assert page.locator("#manage").is_visible()
-    lines = page.locator("p.narrow").bounding_box()
+    lines = page.locator("p.own-links").bounding_box()
     anatomy = page.locator("#anatomy").bounding_box()
     assert lines is not None
     assert anatomy is not None

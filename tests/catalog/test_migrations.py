@@ -123,7 +123,7 @@ def go_back(session: Session, revision: int) -> None:
     """Undo the migration to `revision` and all later ones; no migration does this."""
     assert revision == 4
     tables = ("page_tokens", "web_sessions", "tokens", "upload_pieces", "uploads", "submissions", "daily_downloads")
-    tables += ("gain_organs", "gains", "experts", "blob_parts")
+    tables += ("gain_organs", "gains", "experts", "blob_parts", "runtime_texts", "former_names", "known_files")
     columns = {"contributors": ("state", "quota_bytes")}
     columns["models"] = ("state_reason", "changed_at", "downloads", "grafts", "nonfinite_tensors", "shards")
     columns["organs"], columns["jobs"] = ("nonfinite",), ("problem",)

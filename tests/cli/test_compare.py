@@ -48,7 +48,7 @@ def test_two_models_are_shown_side_by_side_with_a_sentence_for_every_table(kin: 
     for beginning in ("By type: the mean θ of local/base@1 and of local/tuned@1", "By block: ", "Changed most: "):
         assert any(line.startswith(beginning) for line in lines), beginning
     header = next(line for line in lines if line.startswith("type"))
-    assert header.split() == ["type", "θ", "first", "θ", "second", "difference", "likeness", "compared"]
+    assert header.split() == ["type", "θ", "first", "θ", "second", "difference", "likeness", "change", "compared"]
 
 
 def test_the_json_has_all_results(kin: OrganCommand) -> None:
@@ -165,19 +165,19 @@ def test_an_unregistered_model_gives_an_error_of_one_line(kin: OrganCommand) -> 
 
 
 def test_show_prints_the_lineage_and_the_findings(kin: OrganCommand) -> None:
-    lines = [line.split() for line in kin.done("show", "tuned").lines]
+    lines = [line.split() for line in kin.done("show", "tuned", "--lineage").lines]
     assert ["role", "model", "relation", "evidence", "likeness", "matrices"] in lines
     parents = [line for line in lines if line[:1] == ["parent"]]
     assert [line[:4] for line in parents] == [["parent", "local/base@1", "finetune", "declared"]]
     assert sum(line[:1] == ["relative"] for line in lines) == 3
-    out = kin.done("show", "stranger").out
+    out = kin.done("show", "stranger", "--lineage").out
     assert "info: It declares no parent, and no registered model has similar weights at the same places." in out
 
 
 def test_a_declared_name_cannot_control_the_terminal(organ: OrganCommand, tmp_path: Path) -> None:
     hostile = model_file("Hostile", related_tensors(), parent_entries("\x1b[31mred\u202e"))
-    out = filled_with(organ, tmp_path, {"hostile": hostile}).done("show", "hostile").out
+    out = filled_with(organ, tmp_path, {"hostile": hostile}).done("show", "hostile", "--lineage").out
     assert "\x1b" not in out
     assert "\u202e" not in out
     lines = [line for line in out.splitlines() if "[31mred" in line and not line.startswith("general.")]
-    assert [line.split()[0] for line in lines] == ["parent", "info:"]
+    assert [line.split()[0] for line in lines] == ["base", "parent", "info:"]

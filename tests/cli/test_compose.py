@@ -314,7 +314,16 @@ def test_many_changes_are_folded_to_a_line_for_each_run_of_blocks(organ: OrganCo
 def test_a_chimera_is_shown_with_its_origin(organ: OrganCommand, parents: Parents) -> None:
     more = "purify: {method: spectral, keep: 0.8, slot: attn_q, blocks: 0}\n"
     made = organ.done("compose", parents.graft("stranger", more), "-y", "--json").values["made"]
-    out = organ.done("show", made["model"]).out
+    summary = organ.done("show", made["model"]).out
+    for expected in (
+        "\nbase      local/base@1\n",
+        "\ndonor     local/stranger@1: ",
+        "\nverdict   not run yet. ",
+        f"organ validate {made['model'].removesuffix('@1').removeprefix('local/')}",
+    ):
+        assert expected in summary
+    out = organ.done("show", made["model"], "--recipe").out
+    assert out.startswith(summary)
     for expected in (
         f"A chimera, lock sha256:{made['lock_id']}",
         "from local/base@1, apache-2.0: purified",
@@ -323,11 +332,11 @@ def test_a_chimera_is_shown_with_its_origin(organ: OrganCommand, parents: Parent
         "  accept: [unrelated-lineage]",
         "warn unrelated-lineage (accepted): ",
         "predicted: ",
-        f"not run yet: organ validate {made['model']}",
+        "not run yet",
     ):
         assert expected in out
-    assert organ.done("show", f"sha256:{made['lock_id'][:16]}").out == out, "by its lock"
-    assert organ.done("show", f"sha256:{made['sha256']}").out == out, "by its file"
+    assert organ.done("show", f"sha256:{made['lock_id'][:16]}", "--recipe").out == out, "by its lock"
+    assert organ.done("show", f"sha256:{made['sha256']}").out == summary, "by its file"
     chimera = organ.done("show", made["model"], "--json").values["chimera"]
     (computed,) = chimera["computed"]
     assert (computed["method"], computed["keep"], computed["acts"]) == ("spectral", 0.8, ["purified"])

@@ -1,59 +1,81 @@
-"""A table fits the terminal: numbers and short words stay whole, names fold where their parts meet."""
+"""A table fits the terminal: a row is one line, numbers stay whole, and names keep their beginning and their end."""
 
 from __future__ import annotations
+
+import shlex
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from organs.cli.console import (
-    FOLDED_MIN,
-    folded,
-    table_lines,
-)
+from organs.cli.console import TableStyle, continued, folded, shortened, table_lines, wrapped
 
 NAME = "local/Zoo-A-2M-Branch-v1.0-Q8_0@1"
 TENSOR = "blk.0.attn_norm.weight"
+PRINTABLE = st.characters(categories=["L", "N", "P", "S"])
+ANY_TEXT = st.text(st.characters(categories=["L", "N", "P", "Zs"]), max_size=60)
 
 
-def lines_of(headings: list[str], rows: list[list[str]], right: list[bool], width: int) -> list[str]:
-    return [line for line, _ in table_lines(headings, rows, right, width)]
+def lines_of(headings: list[str], rows: list[list[str]], width: int, **style: object) -> list[str]:
+    return [line for line, _ in table_lines(headings, rows, width, TableStyle(**style))]  # type: ignore[arg-type]
 
 
-def test_a_row_that_fits_is_printed_on_one_line() -> None:
-    lines = lines_of(["model", "θ"], [["a", "9.1°"], ["long", "12.3°"]], [False, True], 80)
+def test_a_row_that_fits_is_printed_completely() -> None:
+    lines = lines_of(["model", "θ"], [["a", "9.1°"], ["long", "12.3°"]], 80, numbers=("θ",), leave_out=("θ",))
     assert lines == ["model      θ", "a       9.1°", "long   12.3°"]
 
 
-def test_a_long_name_is_folded_between_its_parts_and_a_short_word_never() -> None:
+def test_a_long_name_keeps_its_quantisation_and_a_short_word_is_never_shortened() -> None:
     rows = [[NAME, "skeleton", "0.123"]]
-    lines = lines_of(["model", "type", "alike"], rows, [False, False, True], 42)
-    assert lines == [
-        "model                      type      alike",
-        "local/Zoo-A-2M-Branch-v1.  skeleton  0.123",
-        "0-Q8_0@1",
-    ]
+    lines = lines_of(["model", "type", "likeness"], rows, 42, numbers=("likeness",))
+    assert lines == ["model                   type      likeness", "local/Zoo-A…1.0-Q8_0@1  skeleton     0.123"]
 
 
-def test_names_whose_column_would_be_too_narrow_get_their_own_line() -> None:
-    rows = [[NAME, TENSOR, "skeleton", "35.1°"]]
-    lines = lines_of(["model", "tensor", "type", "θ"], rows, [False, False, False, True], 50)
-    assert lines == ["model  tensor", "  type          θ", NAME, TENSOR, "  skeleton  35.1°"]
+def test_a_narrow_table_does_without_the_least_important_columns_first() -> None:
+    headings, rows = ["model", "size", "θ", "license"], [[NAME, "2.1 MB", "35.1°", "apache-2.0"]]
+    important_last = {"numbers": ("size", "θ"), "leave_out": ("size", "license", "θ")}
+    kept = [lines_of(headings, rows, width, **important_last)[0].split() for width in (80, 54, 44, 34)]
+    assert kept == [headings, ["model", "θ", "license"], ["model", "θ"], ["model"]]
 
 
-def test_a_sentence_is_folded_between_words_and_its_neighbours_stay_beside_it() -> None:
-    lines = lines_of(["figure", "what it is"], [["size", "As the files came in, no byte changed."]], [False] * 2, 32)
-    assert lines == ["figure  what it is", "size    As the files came in, no", "        byte changed."]
+def test_names_of_tensors_lose_their_usual_ending_first_and_digests_their_end() -> None:
+    rows = [["0123456789ab", TENSOR, NAME]]
+    (_, line) = lines_of(["organ", "tensor", "model"], rows, 60, digests=("organ",))
+    assert line == f"01234567  blk.0.attn_norm  {NAME}"
 
 
-def test_the_heading_is_marked() -> None:
-    marked = list(table_lines(["model", "θ"], [[NAME * 3, "1°"]], [False, True], 30))
-    assert [heading for _, heading in marked][:2] == [True, False]
+def test_only_a_column_of_sentences_has_several_lines() -> None:
+    rows = [["size", "As the files came in, no byte changed."], ["name", "x"]]
+    lines = lines_of(["figure", "meaning"], rows, 32, prose="meaning")
+    assert lines == ["figure  meaning", "size    As the files came in, no", "        byte changed.", "name    x"]
 
 
-def test_numbers_that_do_not_fit_are_printed_completely() -> None:
-    assert lines_of(["a", "b"], [["1" * 30, "2" * 30]], [True, True], 40)[1] == "1" * 30 + "  " + "2" * 30
+def test_the_heading_is_marked_also_without_rows() -> None:
+    assert [heading for _, heading in table_lines(["model", "θ"], [[NAME * 3, "1°"]], 30)] == [True, False]
+    assert list(table_lines(["model", "θ"], [], 30)) == [("model  θ", True)]
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "short"),
+    [
+        (NAME, 21, "local/Zoo-…1.0-Q8_0@1"),
+        ("one two three", 8, "one two…"),
+        ("abc", 3, "abc"),
+        ("abcd", 1, "…"),
+        ("abcd", 0, ""),
+        ("世界世界", 5, "世…界"),
+    ],
+)
+def test_a_name_loses_its_middle_and_a_sentence_its_end(text: str, width: int, short: str) -> None:
+    assert shortened(text, width) == short
+
+
+@given(ANY_TEXT, st.integers(0, 40))
+def test_a_shortened_text_fits_and_begins_like_the_text(text: str, width: int) -> None:
+    short = shortened(text, width)
+    assert cell_len(short) <= width
+    assert text.startswith(short.partition("…")[0])
 
 
 @pytest.mark.parametrize(
@@ -71,7 +93,7 @@ def test_a_text_is_folded_at_the_best_possible_place(text: str, width: int, line
     assert folded(text, width) == lines
 
 
-@given(st.text(st.characters(categories=["L", "N", "P", "Zs"]), max_size=60), st.integers(2, 40))
+@given(ANY_TEXT, st.integers(2, 40))
 @example("0\u3000", 2)
 def test_folding_keeps_every_character_and_the_width(text: str, width: int) -> None:
     lines = folded(text, width)
@@ -79,8 +101,23 @@ def test_folding_keeps_every_character_and_the_width(text: str, width: int) -> N
     assert all(cell_len(line) <= width for line in lines)
 
 
-@given(st.lists(st.lists(st.text("ab-/_.1 ", max_size=50), min_size=4, max_size=4), max_size=5), st.integers(24, 100))
-def test_text_columns_never_exceed_the_width(rows: list[list[str]], width: int) -> None:
-    room = 4 * 14 + 3 * 2 + 2
-    lines = lines_of(["a", "b", "c", "d"], rows, [False] * 4, width)
-    assert all(cell_len(line) <= max(width, room, FOLDED_MIN) for line in lines)
+def test_a_message_is_wrapped_between_words_and_hangs_below_its_mark() -> None:
+    text = "the second line and all others begin below the first word"
+    assert wrapped(text, 30, "organ: ", " " * 7) == (
+        "organ: the second line and all\n       others begin below the\n       first word"
+    )
+
+
+@given(st.lists(st.text(PRINTABLE, min_size=1, max_size=30), min_size=1, max_size=8), st.integers(20, 80))
+def test_a_command_on_several_lines_is_the_same_command_for_a_shell(words: list[str], width: int) -> None:
+    lines = continued(shlex.join(words), width)
+    assert shlex.split("\n".join(lines).replace(" \\\n", " ")) == words, (
+        "a shell removes a backslash at the end of a line"
+    )
+
+
+@given(st.lists(st.lists(st.text("ab-/_.1 ", max_size=50), min_size=4, max_size=4), max_size=5), st.integers(12, 100))
+def test_a_table_of_texts_is_never_wider_than_the_terminal(rows: list[list[str]], width: int) -> None:
+    lines = lines_of(["a", "b", "c", "d"], rows, width)
+    assert all(cell_len(line) <= max(width, 14) for line in lines)
+    assert len(lines) == 1 + len(rows)

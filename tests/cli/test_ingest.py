@@ -174,7 +174,8 @@ def test_an_empty_hub_cache_is_reported_as_empty(organ: OrganCommand, model: Pat
     environment = {"HF_HUB_CACHE": str(tmp_path / "nowhere")}
     ended = organ("ingest", "--hf-cache", environment=environment)
     assert ended.status == 1
-    assert "no GGUF file in the Hugging Face cache" in ended.err
+    assert "no model of the Hugging Face tools on this machine" in ended.err
+    assert "nowhere: not there" in ended.err
     assert organ("ingest", "--hf-cache", "-q", model, environment=environment).out == "local/little@1\n"
 
 
@@ -241,7 +242,7 @@ def test_with_new_version_it_becomes_the_next_version(filled: OrganCommand, mode
         assert "already registered" in filled.done("ingest", known).out
 
 
-@pytest.mark.parametrize(("answer", "added"), [("y", True), ("n", False), ("", False)])
+@pytest.mark.parametrize(("answer", "added"), [("y", True), ("", False)])
 def test_on_a_terminal_the_command_asks_whether_this_is_a_new_version(
     filled: OrganCommand, stranger: Path, answer: str, added: bool
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from organs.cli import chimeras
 from organs.cli.main import GROUPS
 from organs.registry.compose.recipe_io import METHODS
+from organs.registry.errors import NothingRegistered
 from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
 
@@ -112,10 +113,22 @@ def test_the_error_for_a_mistyped_command_suggests_the_nearest(
     assert ended.err.splitlines()[-1] == f"Error: no such command: {meant}"
 
 
-def test_a_call_without_a_command_shows_the_help(organ: OrganCommand) -> None:
+def test_a_call_without_a_command_shows_the_first_steps_and_only_existing_commands(organ: OrganCommand) -> None:
     ended = organ()
-    assert ended.status == 2
-    assert "Catalog:" in ended.out + ended.err
+    assert (ended.status, ended.out) == (2, "")
+    assert len(ended.err.splitlines()) < 20
+    commands = re.findall(r"^  organ ([a-z]+) ", ended.err, re.MULTILINE)
+    assert len(commands) > 5
+    assert {*commands} <= {name for entries in GROUPS.values() for name in entries}
+    assert "organ --help lists all commands" in ended.err
+
+
+def test_the_help_has_one_line_for_each_command_on_a_terminal_of_80_columns(organ: OrganCommand) -> None:
+    lines = organ("--help", environment={"COLUMNS": "80"}).lines
+    assert [line for line in lines if len(line) > 80] == []
+    for entries in GROUPS.values():
+        for name, (_, summary) in entries.items():
+            assert f"  {name.ljust(11)}  {summary}" in lines
 
 
 @pytest.mark.parametrize(
@@ -167,12 +180,10 @@ def test_an_unusable_database_gives_an_error_of_one_line(organ: OrganCommand) ->
         assert "Traceback" not in ended.err
 
 
-def test_a_traceback_is_shown_on_request(tmp_path: Path) -> None:
-    process = start("show", "nobody", home=tmp_path / "home", ORGAN_DEBUG="1")
-    out, err = process.communicate()
-    assert (process.returncode, out) == (1, "")
-    assert err.startswith("Traceback (most recent call last):")
-    assert "organs.registry.errors.NothingRegistered" in err
+def test_an_error_reaches_python_on_request_which_prints_its_traceback(organ: OrganCommand) -> None:
+    assert organ("show", "nobody").status == 3
+    with pytest.raises(NothingRegistered):
+        organ("show", "nobody", environment={"ORGAN_DEBUG": "1"})
 
 
 def test_the_option_home_takes_precedence_over_the_environment(filled: OrganCommand, tmp_path: Path) -> None:

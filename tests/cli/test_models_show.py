@@ -91,12 +91,17 @@ def test_a_partial_model_is_marked_as_partial(organ: OrganCommand, tmp_path: Pat
     (tmp_path / "part.gguf").write_bytes(file_bytes(block_metadata(blocks=7), block_tensors(2)))
     organ.done("ingest", tmp_path / "part.gguf")
     assert organ.done("models").lines[1].split()[1] == "partial"
-    assert organ.done("show", "part").lines[1].startswith("partial model, llama, ")
+    assert organ.done("show", "part").lines[1].startswith("partial model  llama, ")
 
 
 def test_a_model_is_shown_with_its_types_and_its_tensors(filled: OrganCommand) -> None:
-    out = filled.done("show", "little").out
-    assert out.startswith("local/little@1  Little\nmodel, llama, 47.3 k parameters in 10 tensors, ")
+    summary = filled.done("show", "little").out
+    assert summary.startswith("local/little@1  Little\nmodel    llama, 47.3 k parameters in 10 tensors, ")
+    assert len(summary.splitlines()) <= 20
+    assert "organ show little --tensors  # 10 tensors\n" in summary
+    assert "blk." not in summary
+    out = filled.done("show", "little", "--tensors").out
+    assert out.startswith(summary)
     for expected in ("skeleton", "blk.1.ffn_down.weight", "128x64", "F16", "output_norm.weight"):
         assert expected in out
 
@@ -120,8 +125,12 @@ def test_an_organ_is_found_by_the_beginning_of_its_digest(filled: OrganCommand) 
     digest = digest_of(data)
     for typed in (digest, digest[:8], f"sha256:{digest}", digest[:12].upper()):
         out = filled.done("show", typed).out
-        assert out.startswith(f"sha256:{digest}\nF16 64x64, 4096 values, 8.2 kB, stored in ")
-        assert "blk.0.attn_q.weight" in out
+        assert out.startswith(
+            "blk.0.attn_q.weight of local/little@1, an attention tensor (type:skeleton)\n"
+            f"sha256:{digest}\ncontent   F16 64x64, 4096 values, 8.2 kB, stored in "
+        )
+        assert f"organ search like:{digest[:12]} " in out
+    out = filled.done("show", digest, "--measures").out
     for expected in (
         "method z1, the Z-measure: ",
         "θ in degrees: 0 uniform, about 34 Gaussian, 90 heavy tails",
@@ -146,7 +155,7 @@ def test_a_description_keeps_its_lines_and_versions_show_the_number_of_different
         model = model_by_name(session, parse_model_name("local/twice"))
         edit_model(session, model, Edits(description="# What\n\n\tlicense  mit\x1b[2J"), "local")
     out = filled.done("show", "twice").out
-    assert "\n  # What\n\n      license  mit\\u001b[2J\nmodel, " in out
+    assert "\n  # What\n\n      license  mit\\u001b[2J\nmodel     llama, " in out
     newest, first = (filled.done("show", f"twice@{version}").out for version in (2, 1))
     assert "also local/twice@1" in newest
     assert ", 1 organ differs from the version before\n" in first

@@ -72,7 +72,7 @@ def test_csv_is_one_tidy_table_by_default_the_ranking(filled: OrganCommand) -> N
 def test_an_unknown_table_is_wrong_usage_and_the_error_lists_the_tables(filled: OrganCommand) -> None:
     ended = filled("report", "--table", "blocks")
     assert ended.status == 2
-    assert "figures, ranking, types, components, scale, families, wells, ingests, ingest_totals" in ended.err
+    assert "figures, actions, families, ranking, types, components, scale, wells, ingests, ingest_totals" in ended.err
     for options in (["--json", "--format", "csv"], ["--csv", "--format", "text"], ["--csv", "--json"]):
         assert filled("report", *options).status == 2
 
@@ -96,18 +96,6 @@ def test_an_unknown_format_is_refused_in_one_sentence(name: str, filled: OrganCo
     assert not (tmp_path / name).exists()
     filled.done("report", "--format", "text", "-o", tmp_path / name)
     assert (tmp_path / name).read_text("utf-8").startswith("Report")
-
-
-def test_the_output_fits_80_columns_and_breaks_no_word(filled: OrganCommand, model: Path) -> None:
-    (model.parent / "zoo.gguf").symlink_to(Path(__file__).parents[2] / "examples/zoo/Zoo-C-1M-v1.0-Q8_0.gguf")
-    filled.done("ingest", model.parent / "zoo.gguf", "--name", "A-Model-With-A-Long-Name-Of-Several-Parts-v1.0-Q8_0")
-    for arguments in (("report",), ("report", "A-Model-With-A-Long-Name-Of-Several-Parts-v1.0-Q8_0"), ("models",)):
-        ended = filled(*arguments, environment={"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "80"})
-        assert ended.status == 0
-        assert [line for line in ended.lines if len(line) > 80] == []
-    out = filled("report", "--table", "types", environment={"FORCE_COLOR": "1", "TERM": "dumb"}).out
-    for word in ("embed  ", "norm  ", "organ  ", "skeleton  "):
-        assert f"\n{word}" in out
 
 
 def test_a_count_in_csv_is_a_whole_number(filled: OrganCommand, tmp_path: Path) -> None:

@@ -92,8 +92,8 @@ def test_the_hint_after_a_page_is_the_command_for_the_next_page(registry: LocalR
 def test_facets_are_counted_beside_the_page(filled: OrganCommand) -> None:
     ended = filled.done("search", "type:organ", "--facets", "--limit", 1)
     assert "results: 4 (each place of an organ counts)" in ended.lines
-    assert "any type:    organ 4, norm 3, skeleton 2, embed 1" in ended.lines
-    assert "slot:        ffn_down 2, ffn_up 2" in ended.lines
+    assert "any type:  organ 4, norm 3, skeleton 2, embed 1" in ended.lines
+    assert "slot:      ffn_down 2, ffn_up 2" in ended.lines
     assert any("█" in line and "°" in line for line in ended.lines)
     facets = filled.done("search", "type:organ", "--facets", "--json").values["facets"]
     assert facets.keys() == {"total", "exact", "uncounted", "hurried", "fields", "theta"}

@@ -462,6 +462,14 @@ FAULTS = {
         "ingest/test_shards.py",
         "test_a_full_disk_is_reported_and_the_next_run_continues",
     ),
+    "manifests of other tools that are huge, nested, not JSON, or name a file outside": (
+        "ingest/test_tools.py",
+        "test_each_manifest_that_cannot_be_used_gets_a_sentence_and_the_others_are_found",
+    ),
+    "a file of another tool whose bytes are not those of its digest": (
+        "ingest/test_tools.py",
+        "test_bytes_that_are_not_those_of_their_digest_are_refused",
+    ),
     "a power cut at any moment": (
         "faults/test_powerloss.py",
         "test_every_state_after_a_power_cut_is_sound",
@@ -501,6 +509,22 @@ FAULTS = {
     "a database whose schema differs from its revision": (
         "catalog/test_migrations.py",
         "test_a_schema_that_differs_from_its_recorded_revision_is_not_migrated",
+    ),
+    "a safetensors file with a hostile header": (
+        "ingest/test_safetensors.py",
+        "test_a_hostile_header_is_refused_before_memory_is_used",
+    ),
+    "an adapter in a pickle": (
+        "ingest/test_peft.py",
+        "test_a_pickle_is_never_read",
+    ),
+    "regular expressions and other hostile values in the configuration of an adapter": (
+        "ingest/test_peft.py",
+        "test_what_an_adapter_cannot_have_is_refused_with_a_sentence",
+    ),
+    "a changed byte in a PEFT folder": (
+        "ingest/test_peft.py",
+        "test_a_changed_byte_anywhere_in_the_two_files_is_refused_or_does_no_harm",
     ),
 }
 """Each fault, with the file and the name of one test which shows that the program survives it."""

@@ -264,7 +264,7 @@ def test_models_without_tensors_or_measures_cause_no_division_by_zero(
             ("search", "sort:spectral", "--json"),
             ("models", "sort:theta"),
             ("models", "--rank"),
-            ("show", name),
+            ("show", name, "--all"),
             ("report",),
             ("report", name),
             ("compare", name, name),

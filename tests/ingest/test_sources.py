@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from organs.ingest.service import ingest_model
-from organs.ingest.sources import ModelSource, find_hub_sources, find_sources, skipped_files
+from organs.ingest.sources import ModelSource, find_sources, skipped_files
+from organs.ingest.tools import find_tool_models, sources_of
+from organs.ingest.tools.places import Machine
 from organs.registry.errors import BadSource, BadSplit
 from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.local import LocalRegistry
@@ -236,18 +238,23 @@ def hub(cache: Path, owner: str, repo: str, files: dict[str, str], revision: str
     return folder
 
 
+def hub_sources(cache: Path) -> list[ModelSource]:
+    """Return the models in a cache of the Hugging Face tools."""
+    return sources_of(find_tool_models(Machine(cache, {"HF_HUB_CACHE": str(cache)}, "linux"), ["hf-cache"]))
+
+
 def test_each_gguf_of_the_hub_cache_is_in_the_namespace_of_its_owner(tmp_path: Path) -> None:
     hub(tmp_path, "Qwen", "Qwen3-0.6B-GGUF", {"Qwen3-0.6B-Q8_0.gguf": "d1", "config.json": "d2"})
     hub(tmp_path, "unsloth", "stories--x", {"UD/stories-Q4_K_M.gguf": "d3"})
     touch(tmp_path / "datasets--a--b" / "snapshots" / "x" / "data.gguf", tmp_path / "version.txt")
-    sources = find_hub_sources(tmp_path)
+    sources = hub_sources(tmp_path)
     assert names(sources) == ["Qwen/Qwen3-0.6B-Q8_0", "unsloth/stories-Q4_K_M"]
     assert sources[0].paths[0].parent.name == "abc123", "the link with its name, not the blob without one"
 
 
 def test_a_split_set_in_the_hub_cache_is_one_model(tmp_path: Path) -> None:
     hub(tmp_path, "big", "model", {f"m-{number:05d}-of-00002.gguf": f"d{number}" for number in (1, 2)})
-    (source,) = find_hub_sources(tmp_path)
+    (source,) = hub_sources(tmp_path)
     assert (str(source.name), len(source.paths)) == ("big/m", 2)
 
 
@@ -255,22 +262,22 @@ def test_an_unfinished_download_is_not_a_source(tmp_path: Path) -> None:
     folder = hub(tmp_path, "a", "b", {"whole.gguf": "d1", "gone.gguf": "d2"})
     (folder / "blobs" / "d2").unlink()
     touch(folder / "blobs" / "d3.incomplete")
-    assert names(find_hub_sources(tmp_path)) == ["a/whole"]
+    assert names(hub_sources(tmp_path)) == ["a/whole"]
 
 
 def test_an_owner_name_reserved_for_a_page_gets_a_prefix(tmp_path: Path) -> None:
     hub(tmp_path, "models", "m", {"m.gguf": "d1"})
-    (source,) = find_hub_sources(tmp_path)
+    (source,) = hub_sources(tmp_path)
     assert str(source.name) == "by-models/m"
     assert parse_model_name(str(source.name)) == source.name
 
 
 def test_a_missing_cache_is_empty(tmp_path: Path) -> None:
-    assert find_hub_sources(tmp_path / "nowhere") == []
+    assert hub_sources(tmp_path / "nowhere") == []
 
 
 def test_a_model_of_the_hub_cache_is_ingested_through_its_links(registry: LocalRegistry, tmp_path: Path) -> None:
     folder = hub(tmp_path, "Qwen", "Qwen3-GGUF", {"Qwen3-Q8_0.gguf": "d1"})
     (folder / "blobs" / "d1").write_bytes(file_bytes([text("general.name", "Qwen3")], [tensor("blk.0.a", (8,))]))
-    (source,) = find_hub_sources(tmp_path)
+    (source,) = hub_sources(tmp_path)
     assert ingest_model(registry, source).model == "Qwen/Qwen3-Q8_0@1"

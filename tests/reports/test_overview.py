@@ -10,16 +10,19 @@ import numpy as np
 import pytest
 from sqlalchemy import event, select, update
 
+from organs.registry.catalog.queries.reports import running_totals
 from organs.registry.catalog.register.facets import repair_totals
 from organs.registry.catalog.tables import Model, Placement
-from organs.registry.entities.report import Report
+from organs.registry.entities.report import Report, ReportTable
 from organs.registry.local import LocalRegistry
+from organs.registry.reports.formats import markdown
 from organs.registry.reports.overview import registry_report
+from tests.gains import add_gains
 from tests.gguf_files import file_bytes
 from tests.registry_templates import RegistryTemplates, add_three_models
 from tests.small_models import block_metadata, block_tensors, ingest_file, weight_tensor
 
-TABLES = ("figures", "ranking", "types", "components", "scale", "families", "wells", "ingests")
+TABLES = ("figures", "actions", "families", "ranking", "types", "components", "scale", "wells", "ingests")
 
 
 def report_on(registry: LocalRegistry, limit: int = 50) -> Report:
@@ -43,7 +46,7 @@ def test_the_report_of_an_empty_registry_suggests_a_command(registry: LocalRegis
     assert tuple(report.sections) == TABLES
     values = report.sections
     assert values["figures"].before == ("Nothing is registered yet. To begin: organ ingest FILE.gguf",)
-    assert [figure.value for figure in values["figures"].figures.values()] == [0] * 4
+    assert [figure.value for figure in values["figures"].figures.values()] == [0] * 5
     for name in TABLES[1:]:
         assert values[name].items == ()
         assert values[name].before[0].startswith(("There", "No"))
@@ -246,3 +249,69 @@ def test_every_table_has_a_description_and_its_limits(filled: LocalRegistry) -> 
     words = " ".join([*report.opening, *report.closing])
     for claim in ("is not a grade", "34°", "never trained", "does not show that a model is good or bad"):
         assert claim in words
+
+
+def actions_of(registry: LocalRegistry, *, complete: bool = True) -> dict[str, tuple[object, ...]]:
+    """The model, the number of models and the command of each row of "What you can do", by the finding."""
+    with registry.catalog.reading() as session:
+        table = registry_report(session, complete=complete).sections["actions"]
+    assert isinstance(table, ReportTable)
+    return {str(row["finding"]): (row["model"], row["models_count"], row["command"]) for row in table.items}
+
+
+def test_almost_identical_models_are_reported_unless_a_file_or_the_registry_says_why(family: LocalRegistry) -> None:
+    def alike() -> list[tuple[object, ...]]:
+        return [row for finding, row in actions_of(family).items() if finding.startswith("Almost identical (0.99")]
+
+    assert alike() == [("local/base@1", 2, "organ compare local/base@1 local/tuned@1")]
+    composition = family.compose("base").graft("tuned", type="organ").named("local/mixed")
+    assert composition.plan().register().model == "local/mixed@1"
+    assert alike() == [], "the chimera that was made of both connects them"
+    assert actions_of(family)["1 chimera was never run."] == ("local/mixed@1", 1, "organ validate local/mixed@1")
+    add_gains(family, "local/mixed@1", {"python": 5.0, "narrative": -2.0})
+    actions = actions_of(family)
+    assert actions["The largest measured gain: 5.0% on python."] == ("local/mixed@1", 1, "organ leaderboard")
+
+
+def test_a_file_with_two_names_and_a_model_without_a_license_are_reported(
+    family: LocalRegistry, tmp_path: Path
+) -> None:
+    path = tmp_path / "copy.gguf"
+    path.write_bytes(file_bytes(block_metadata("Copy"), block_tensors(seed=7)))
+    ingest_file(family, path)
+    ingest_file(family, path, "local/again")
+    with family.catalog.writing() as session:
+        session.execute(update(Model).where(Model.name == "base").values(license=None))
+    actions = actions_of(family, complete=False)
+    same = "The same file has 2 names: local/copy@1, local/again@1."
+    assert actions[same] == ("local/copy@1", 2, "organ show local/copy@1")
+    assert actions["1 model states no license."] == ("local/base@1", 1, "organ models license:none")
+
+
+def test_only_the_owner_sees_what_is_hidden_and_what_the_disk_saves(family: LocalRegistry) -> None:
+    with family.catalog.writing() as session:
+        session.execute(update(Model).where(Model.name == "stranger").values(state="yanked"))
+    hidden = "1 model is yanked: hidden from searches and lists."
+    assert actions_of(family)[hidden] == ("local/stranger@1", 1, "organ show local/stranger@1")
+    assert hidden not in actions_of(family, complete=False)
+    with family.catalog.reading() as session:
+        public, own = (registry_report(session, complete=complete).sections["figures"] for complete in (False, True))
+        totals = running_totals(session)
+    figures = {key: figure.value for key, figure in own.figures.items()}
+    assert set(figures) - set(public.figures) == {"saved_bytes", "stored_bytes"}
+    assert figures["stored_bytes"] == totals.stored_bytes
+    assert next(iter(own.figures)) == "saved_bytes"
+
+
+def test_a_report_is_about_what_one_can_do_before_it_explains_the_measures(family: LocalRegistry) -> None:
+    text = markdown(report_on(family))
+    places = [text.index(heading) for heading in ("## The registry in figures", "## What you can do", "## Families")]
+    assert places == sorted(places)
+    assert places[-1] < text.index("θ is not a grade") < text.index("## Ranking of models")
+
+
+def test_a_family_has_the_names_of_its_members(family: LocalRegistry) -> None:
+    rows = {
+        row["family"]: (row["models_count"], row["members"]) for row in report_on(family).sections["families"].items
+    }
+    assert rows == {"local/base@1": (2, "local/tuned@1"), "local/stranger@1": (1, "")}

@@ -1,108 +1,143 @@
-"""The anatomy grid as values."""
+"""The drawing of a network, and the colours, numbers and labels of its organs."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from organs.registry.entities.comparison import OrganChange
-from organs.web.pages.anatomy import CELLS_MAX, LISTED_MAX, anatomy
+from organs.web.charts.network import Shape, network
+from organs.web.pages.anatomy import CELLS_MAX, LISTED_MAX, LegendLine, anatomy
 from tests.gguf_files import placed_organ
 
-
-def slots(grid: dict[str, Any]) -> list[str]:
-    return [slot["name"] for slot in grid["slots"]]
+STREAM = 64
 
 
-def test_slots_are_ordered_skeleton_norms_organs_and_others() -> None:
+def cell_of(grid: dict[str, Any], slot: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(cell for cell in grid["cells"] if cell["name"].endswith(f" {slot}"))
+    return found
+
+
+def shapes_by_slot(shapes: tuple[Shape, ...]) -> dict[str, Shape]:
+    return {shape.organ.slot: shape for shape in shapes}
+
+
+def test_attention_is_left_of_the_residual_stream_and_feed_forward_right_in_reading_order() -> None:
     organs = [
-        placed_organ("ffn_up"), placed_organ("attn_norm", kind="norm"), placed_organ("attn_q", kind="skeleton"),
-        placed_organ("odd", kind="other"),
-        placed_organ("ffn_norm", kind="norm"),
-    ]  # fmt: skip
-    assert slots(anatomy(organs, "theta", {})) == ["attn_q", "attn_norm", "ffn_norm", "ffn_up", "odd"]
-
-
-def test_slots_are_in_reading_order() -> None:
-    names = ["attn_v", "attn_output", "attn_k", "attn_q"]
-    assert slots(anatomy([placed_organ(name, kind="skeleton") for name in names], "theta", {})) == [
-        "attn_q", "attn_k", "attn_v", "attn_output",
-    ]  # fmt: skip
-    feed = ["ffn_down", "ffn_gate", "ffn_up", "ffn_gate_inp"]
-    assert slots(anatomy([placed_organ(name) for name in feed], "theta", {})) == [
-        "ffn_gate_inp",
-        "ffn_gate",
-        "ffn_up",
-        "ffn_down",
+        *(placed_organ(slot, kind="skeleton") for slot in ("attn_output", "attn_v", "attn_q", "attn_k")),
+        *(placed_organ(slot) for slot in ("ffn_down", "ffn_gate", "ffn_up", "ffn_gate_inp")),
+        placed_organ("attn_norm", kind="norm", shape=(64,)),
+        placed_organ("ffn_norm", kind="norm", shape=(64,)),
     ]
+    drawing = network(organs)
+    in_order = [shape.organ.slot for shape in sorted(drawing.shapes, key=lambda shape: shape.x)]
+    assert in_order == [
+        "attn_output", "attn_v", "attn_k", "attn_q", "attn_norm",
+        "ffn_norm", "ffn_gate_inp", "ffn_gate", "ffn_up", "ffn_down",
+    ]  # fmt: skip
+    by_slot = shapes_by_slot(drawing.shapes)
+    x, _, width, _ = drawing.spine
+    assert by_slot["attn_norm"].x + by_slot["attn_norm"].width <= x
+    assert by_slot["ffn_norm"].x >= x + width
 
 
-def test_tensors_outside_the_blocks_are_at_head_and_foot() -> None:
+def test_widths_are_to_scale_so_grouped_keys_are_narrower_and_feed_forward_is_wider() -> None:
     organs = [
-        placed_organ("output", None, "embed"),
-        placed_organ("token_embd", None, "embed"),
-        placed_organ("output_norm", None, "norm"),
+        placed_organ("token_embd", None, "embed", shape=(STREAM, 1000)),
+        placed_organ("attn_q", kind="skeleton", shape=(STREAM, 64)),
+        placed_organ("attn_k", kind="skeleton", shape=(STREAM, 32)),
+        placed_organ("ffn_up", shape=(STREAM, 256)),
+        placed_organ("ffn_down", shape=(256, STREAM)),
     ]
-    grid = anatomy(organs, "theta", {})
-    assert [one["name"] for one in grid["head"]] == ["text None token_embd"]
-    assert [one["name"] for one in grid["foot"]] == ["text None output", "text None output_norm"]
+    by_slot = shapes_by_slot(network(organs).shapes)
+    assert abs(by_slot["attn_q"].width - 2 * by_slot["attn_k"].width) < 0.01
+    assert abs(by_slot["ffn_up"].width - 4 * by_slot["attn_q"].width) < 0.01
+    assert by_slot["ffn_down"].width == by_slot["ffn_up"].width
 
 
-def test_each_tower_has_its_own_blocks_and_missing_blocks_stay_empty() -> None:
-    organs = [
-        placed_organ("ffn_up", 1),
-        placed_organ("ffn_up", 10),
-        placed_organ("ffn_down", 2),
-        placed_organ("ffn_up", 0, tower="vision"),
-    ]
-    grid = anatomy(organs, "theta", {})
-    assert [row["label"] for row in grid["rows"]] == ["1", "2", "10", "vision 0"]
-    assert [[cell is not None for cell in row["cells"]] for row in grid["rows"]] == [
-        [True, False], [False, True], [True, False], [True, False],
-    ]  # fmt: skip
+def test_blocks_have_equal_heights_and_follow_each_other_in_each_tower() -> None:
+    organs = [placed_organ("ffn_up", block) for block in (2, 0, 1)] + [placed_organ("ffn_up", 0, tower="vision")]
+    drawing = network(organs)
+    tops = {(shape.organ.tower, shape.organ.block): shape.y for shape in drawing.shapes}
+    assert tops["text", 1] - tops["text", 0] == tops["text", 2] - tops["text", 1] > 0
+    assert tops["vision", 0] > tops["text", 2]
+    assert [label.text for label in drawing.towers] == ["text", "vision"]
 
 
-def test_each_measure_has_its_number_its_colour_and_its_legend() -> None:
-    one = placed_organ("ffn_up")
-    changes = {("text", 0, "ffn_up"): OrganChange(theta_change=-1.5, likeness=0.9, identical=False)}
-    cells = {
-        by: anatomy([one], by, changes)["rows"][0]["cells"][0]
-        for by in ("theta", "spectral", "size", "change", "alike")
-    }
+def test_the_embedding_narrows_to_the_residual_stream_and_is_the_output_if_there_is_no_other() -> None:
+    embedding = placed_organ("token_embd", None, "embed", shape=(STREAM, 1000))
+    drawing = network([embedding, placed_organ("ffn_up")])
+    head = shapes_by_slot(drawing.shapes)["token_embd"]
+    (left, top), (right, _), (narrow_right, bottom), (narrow_left, _) = head.corners
+    assert (narrow_left, narrow_right) == (drawing.spine[0], drawing.spine[0] + drawing.spine[2])
+    assert left < narrow_left < narrow_right < right
+    assert top < bottom
+    assert drawing.tied is not None
+    assert drawing.tied.y > max(shape.y for shape in drawing.shapes)
+    output = placed_organ("output", None, "embed", shape=(STREAM, 1000))
+    untied = network([embedding, output, placed_organ("ffn_up")])
+    assert untied.tied is None
+    assert shapes_by_slot(untied.shapes)["output"].y > shapes_by_slot(untied.shapes)["ffn_up"].y
+
+
+def test_organs_without_a_place_are_listed() -> None:
+    organs = [placed_organ("rope_freqs", None, "other"), placed_organ("output_norm", None, "norm", shape=(64,))]
+    drawing = network(organs)
+    assert [organ.slot for organ in drawing.others] == ["rope_freqs"]
+    assert [shape.look for shape in drawing.shapes] == ["bar"]
+
+
+def test_a_drawing_of_80_blocks_is_taller_than_that_of_4_but_far_from_20_times() -> None:
+    tall, short = (network([placed_organ("ffn_up", block) for block in range(count)]) for count in (80, 4))
+    assert short.height < tall.height < 8 * short.height
+    assert len(short.blocks) == 4
+    assert [label.text for label in tall.blocks][:2] == ["0", "1"]
+    huge = network([placed_organ("ffn_up", block) for block in range(1000)])
+    assert [label.text for label in huge.blocks][:2] == ["0", "2"]
+
+
+def test_each_reading_has_its_number_its_colour_and_its_legend() -> None:
+    organs = [placed_organ("ffn_up"), placed_organ("ffn_down", theta=42.0), placed_organ("ffn_gate", theta=38.0)]
+    changes = {("text", 0, "ffn_up"): OrganChange(likeness=0.99, identical=False)}
+    grids = {by: anatomy(organs, by, changes) for by in ("theta", "spectral", "size", "change")}
+    cells = {by: cell_of(grid, "ffn_up") for by, grid in grids.items()}
     assert {by: (cell["number"], cell["tone"]) for by, cell in cells.items()} == {
-        "theta": ("40.0°", "t14"), "spectral": ("0.500", "s8"), "size": ("100", "s8"),
-        "change": ("-1.5°", "d0"), "alike": ("0.900", "s14"),
+        "theta": ("40.0°", "t16"), "spectral": ("0.500", "p10"), "size": ("100", "s8"), "change": ("1%", "c8"),
     }  # fmt: skip
+    assert grids["theta"]["legend"]["ranges"] == ["feed-forward 38.0–42.0°"]
+    assert cells["change"]["label"] == "text 0 ffn_up: change 1%, θ 40.0°"
 
 
-def test_equal_bytes_count_as_unchanged() -> None:
-    changes = {("text", 0, "ffn_up"): OrganChange(theta_change=0.0, likeness=1.0, identical=True)}
-    cell = anatomy([placed_organ("ffn_up"), placed_organ("ffn_down")], "change", changes)["rows"][0]["cells"]
-    assert (cell[0]["number"], cell[0]["tone"]) == ("=", "d4")
-    assert (cell[1]["number"], cell[1]["tone"]) == ("–", "tn")
+def test_equal_bytes_and_organs_that_cannot_be_compared_have_no_colour() -> None:
+    changes = {("text", 0, "ffn_up"): OrganChange(likeness=1.0, identical=True)}
+    grid = anatomy([placed_organ("ffn_up"), placed_organ("ffn_down")], "change", changes)
+    assert (cell_of(grid, "ffn_up")["number"], cell_of(grid, "ffn_up")["tone"]) == ("=", "same")
+    assert (cell_of(grid, "ffn_down")["number"], cell_of(grid, "ffn_down")["tone"]) == ("–", "tn")
 
 
-def test_a_grid_of_61_blocks_and_40_slots_has_all_cells_and_is_dense() -> None:
+def test_organs_of_donors_have_the_colour_and_the_letter_of_the_donor() -> None:
+    line = LegendLine("A", "me/donor@1", is_base=False, acts=("grafted",), organs=1, tone="g0")
+    grid = anatomy([placed_organ("ffn_up"), placed_organ("ffn_down")], "donor", {}, {"text 0 ffn_up": line})
+    changed, kept = cell_of(grid, "ffn_up"), cell_of(grid, "ffn_down")
+    assert (changed["tone"], changed["text"], kept["tone"], kept["text"]) == ("g0", "A", "gb", "")
+    assert changed["label"].startswith("A, from me/donor@1, grafted: ")
+
+
+def test_a_drawing_of_61_blocks_and_40_slots_has_all_organs() -> None:
     grid = anatomy([placed_organ(f"slot_{slot:02}", block) for block in range(61) for slot in range(40)], "theta", {})
-    assert len(grid["rows"]) == 61
-    assert all(len(row["cells"]) == 40 and None not in row["cells"] for row in grid["rows"])
-    assert grid["dense"]
+    assert len(grid["cells"]) == 61 * 40
+    assert not grid["fits"], "it scrolls in its frame"
     assert grid["left_out"] == 0
 
 
-def test_a_grid_that_would_be_mostly_empty_becomes_a_truncated_list() -> None:
+def test_a_drawing_that_would_be_mostly_empty_becomes_a_truncated_list() -> None:
     organs = [placed_organ(f"slot_{number}", number) for number in range(CELLS_MAX // 100)]
     grid = anatomy(organs * 5, "theta", {})
-    assert grid["rows"] == []
-    assert len(grid["head"]) == LISTED_MAX
+    assert grid["drawing"] is None
+    assert len(grid["others"]) == LISTED_MAX
     assert grid["left_out"] == len(organs) * 5 - LISTED_MAX
 
 
-def test_a_missing_measure_has_a_dash_and_no_colour() -> None:
-    cell = anatomy([placed_organ("ffn_up", theta=None)], "theta", {})["rows"][0]["cells"][0]
-    assert (cell["number"], cell["tone"]) == ("–", "tn")
-
-
-def test_a_measure_of_few_values_or_of_a_coarse_type_is_marked_as_uncertain() -> None:
+def test_an_uncertain_theta_has_its_reason_in_the_label() -> None:
     organs = [
         placed_organ("a"),
         placed_organ("b", shape=(192,)),
@@ -110,9 +145,7 @@ def test_a_measure_of_few_values_or_of_a_coarse_type_is_marked_as_uncertain() ->
         placed_organ("d", shape=(192,), theta=None),
     ]
     grid = anatomy(organs, "theta", {})
-    assert [cell["rough"] for cell in grid["rows"][0]["cells"]] == [False, True, True, False]
-    assert [cell["label"].partition("(")[2] for cell in grid["rows"][0]["cells"]] == [
+    assert [cell_of(grid, slot)["label"].partition("(")[2] for slot in "abcd"] == [
         "", "computed from few values)", "distorted by a coarse tensor type)", "",
     ]  # fmt: skip
-    assert grid["legend"]["rough"]
-    assert not anatomy([placed_organ("a")], "theta", {})["legend"]["rough"]
+    assert (cell_of(grid, "d")["number"], cell_of(grid, "d")["tone"]) == ("–", "tn")

@@ -48,11 +48,16 @@ from organs.web.charts.plots import (
     weights_of,
 )
 from organs.web.render import (
-    CHANGE_TONES,
+    BASE_TONES,
+    CHANGE_TONES_DARK,
+    CHANGE_TONES_LIGHT,
     DARK,
+    DONOR_TONES,
     LIGHT,
     SHARE_TONES_DARK,
     SHARE_TONES_LIGHT,
+    SPECTRAL_TONES_DARK,
+    SPECTRAL_TONES_LIGHT,
     THETA_TONES,
 )
 from tests.assembly.test_stream import flip_last, largest_file
@@ -148,11 +153,19 @@ def test_the_policy_of_a_picture_allows_its_own_stylesheet_and_nothing_else() ->
 
 def test_pages_and_pictures_have_the_same_colours() -> None:
     css = STYLESHEET.read_text(encoding="utf-8")
-    for letter, tones in (("t", THETA_TONES), ("d", CHANGE_TONES)):
+    for letter, tones in (("t", THETA_TONES), ("g", DONOR_TONES)):
         found = dict(re.findall(rf"^\.{letter}(\d+) \{{ --tone: (#\w{{6}});", css, re.MULTILINE))
         assert found == {str(step): tone for step, tone in enumerate(tones)}
-    for indent, tones in (("", SHARE_TONES_LIGHT), ("  ", SHARE_TONES_DARK)):
-        assert re.findall(rf"^{indent}\.s\d+ \{{ --tone: (#\w{{6}});", css, re.MULTILINE) == list(tones)
+    scales = {
+        "s": (SHARE_TONES_LIGHT, SHARE_TONES_DARK),
+        "c": (CHANGE_TONES_LIGHT, CHANGE_TONES_DARK),
+        "p": (SPECTRAL_TONES_LIGHT, SPECTRAL_TONES_DARK),
+        "gb": ((BASE_TONES[0],), (BASE_TONES[1],)),
+    }
+    for letter, both in scales.items():
+        for indent, tones in zip(("", "  "), both, strict=True):
+            found = re.findall(rf"^{indent}\.{letter}\d* \{{ --tone: (#\w{{6}});", css, re.MULTILINE)
+            assert found == list(tones)
     light, dark = re.findall(r":root \{([^}]*--paper[^}]*)\}", css)[:2]
     for inks, declared in ((LIGHT, light), (DARK, dark)):
         assert {name: re.findall(rf"--{name}: (#\w+);", declared)[0] for name in inks} == inks

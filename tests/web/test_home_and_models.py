@@ -3,29 +3,76 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from flask.testing import FlaskClient
 
+from organs.ingest.service import ingest_model
+from organs.ingest.tools import find_tool_models, sources_of
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
+from tests.ingest.tool_layouts import machine, ollama_layer, ollama_manifest
+from tests.related_models import ingest_bytes, model_file, related_tensors
+from tests.small_models import block_tensors, ingest_file, small_model
 from tests.web.conftest import LOOP_BOMB
 from tests.web.page_parser import parse_page
 
 
-def test_the_home_page_shows_counts_and_the_newest_models(family_client: FlaskClient) -> None:
-    html = family_client.get("/").text
+def test_the_home_page_shows_families_with_quantisations_under_their_model(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    base = related_tensors()
+    for name, tensors in {
+        "Tiny-v1-F16": base,
+        "Tiny-v1-Q8_0": base,
+        "Tiny-Code": related_tensors(correlation=0.99),
+        "Other": block_tensors(2, seed=9),
+    }.items():
+        ingest_bytes(registry, tmp_path, name, model_file(name, tensors))
+    with create_app(registry).test_client() as client:
+        html = client.get("/").text
     page = parse_page(html)
-    figures = html[html.index('<dl class="figures">') :]
-    assert figures.index("<dt>models</dt><dd>3</dd>") < figures.index("</dl>")
-    newest = html[html.index('<h2 id="new">') :]
-    assert re.findall(r'<a href="/models/([^"]+)"', newest[: newest.index("</table>")])[-3:] == [
-        *("local/stranger@1", "local/tuned@1", "local/base@1")
+    figures = re.sub(r"<[^>]+>", " ", html[html.index('<dl class="figures">') : html.index("</dl>")]).split()
+    assert figures[:4] == ["models", "4", "family", "1"]
+    family = html[html.index('id="family-1"') : html.index('id="singles"')]
+    assert re.sub(r"<[^>]+>", "", family[family.index(">") + 1 : family.index("</h3>")]) == "Tiny"
+    rows = [re.findall(r'<a href="/models/([^"]+)"', row) for row in family.split("<tr>")[2:]]
+    assert rows == [
+        ["local/Tiny-Code@1"],
+        ["local/Tiny-v1-Q8_0@1", "local/Tiny-v1-Q8_0@1", "local/Tiny-v1-F16@1"],
     ]
-    top = html[html.index('<h2 id="top">') : html.index('<h2 id="new">')]
-    spectral = [float(share) for share in re.findall(r'</th><td class="n">([\d.]+)</td>', top)]
-    assert len(spectral) == 8
-    assert spectral == sorted(spectral, reverse=True)
-    assert "Anatomy of local/stranger@1" in re.sub(r"\s+", " ", page.text)
+    shared = re.search(r"equal parts, stored once: ([0-9.]+) (\w+)", family)
+    assert shared is not None, "two models have the same organs"
+    assert "local/Other@1" in html[html.index('id="singles"') :]
+    assert "/lineage?model=local/Tiny-v1-F16@1" in page.links()
+    assert "θ" not in page.text[: page.text.index("Search the parts")]
+
+
+def test_a_renamed_model_is_found_at_its_old_address_and_its_texts_are_inert(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    models = tmp_path / ".ollama" / "models"
+    layers = [ollama_layer(models, "model", small_model())]
+    layers += [
+        ollama_layer(models, "template", LOOP_BOMB.encode()),
+        ollama_layer(models, "system", b"<script>x</script>"),
+    ]
+    blob = models / "blobs" / str(layers[0]["digest"]).replace(":", "-")
+    old = ingest_file(registry, blob).model
+    ollama_manifest(models, "registry.ollama.ai/library/tiny/latest", *layers)
+    (source,) = sources_of(find_tool_models(machine(tmp_path), ["ollama"]))
+    assert ingest_model(registry, source).model == "library/tiny@1"
+    with create_app(registry).test_client() as client:
+        for address in (f"/models/{old}", f"/models/{old.partition('@')[0]}", "/models/library/tiny"):
+            html = client.get(address).text
+            assert "library/tiny@1" in re.sub(r"\s+|</?wbr>", "", html[html.index("<h1") : html.index("</h1>")]), (
+                address
+            )
+            assert "<script>x" not in html
+            assert "&lt;script&gt;x&lt;/script&gt;" in html
+        assert client.get(f"/api/v1/models/{old}").get_json()["name"] == "library/tiny@1"
+        assert client.get(f"/{old.partition('@')[0]}/resolve/main/x").status_code == 404
+        assert client.get(f"/api/models/{old.partition('@')[0]}").status_code == 200
 
 
 def test_the_page_of_an_empty_registry_shows_the_command_to_run(registry: LocalRegistry) -> None:
@@ -34,6 +81,7 @@ def test_the_page_of_an_empty_registry_shows_the_command_to_run(registry: LocalR
             answer = client.get(address)
             assert answer.status_code == 200
             assert "organ ingest FILE.gguf" in answer.text, address
+        assert "organ scan" in client.get("/").text
 
 
 def test_models_are_searched_sorted_and_paged(family_client: FlaskClient) -> None:
@@ -108,46 +156,44 @@ def test_models_as_csv_have_one_line_for_each_model(family_client: FlaskClient) 
     assert [line.partition(",")[0] for line in lines[1:]] == ["local/stranger@1", "local/tuned@1", "local/base@1"]
 
 
-def test_the_grid_has_one_row_for_each_block_and_one_cell_for_each_slot(family_client: FlaskClient) -> None:
+def drawn_readings(client: FlaskClient, address: str) -> dict[str, str]:
+    """Return the labels of the organs in the drawing at `address`, by the name of the organ."""
+    labels = re.findall(r"<title>([^<]+: [^<]+)</title>", client.get(address).text)
+    return dict(label.split(": ", 1) for label in labels)
+
+
+def test_the_drawing_has_every_block_every_slot_and_a_link_to_every_organ(family_client: FlaskClient) -> None:
     page = family_client.get("/models/local/tuned").text
-    grid = page[page.index('<table class="grid">') :]
-    grid = grid[: grid.index("</table>")]
-    assert re.findall(r'<th scope="row">([^<]+)</th>', grid) == ["0", "1"]
-    assert re.findall(r'<th scope="col" title="([^"]+)"', grid) == ["attn_q", "attn_norm", "ffn_up", "ffn_down"]
-    assert len(re.findall(r'<td class="cell', grid)) == 8
-
-
-def test_cells_link_to_their_organs(family_client: FlaskClient) -> None:
-    digests = {
-        one["digest"] for one in family_client.get("/api/v1/models/local/tuned/organs?limit=1000").get_json()["items"]
+    assert re.findall(r'<text class="block"[^>]*>(\d+)</text>', page) == ["0", "1"]
+    assert set(re.findall(r'<text class="slot"[^>]*>(\w+)</text>', page)) == {
+        "attn_q",
+        "ffn_up",
+        "ffn_down",
+        "attn_norm",
     }
-    links = parse_page(family_client.get("/models/local/tuned").text).links()
-    assert {f"/organs/{digest}" for digest in digests} <= links
+    answer = family_client.get("/api/v1/models/local/tuned/organs?limit=1000").get_json()
+    organs = {one["name"]: one["digest"] for one in answer["items"]}
+    assert drawn_readings(family_client, "/models/local/tuned").keys() == organs.keys()
+    links = parse_page(page).links()
+    for digest in organs.values():
+        assert f"/organs/{digest[:16]}" in links
+        assert family_client.get(f"/organs/{digest[:16]}").status_code == 200
 
 
-def readings(client: FlaskClient, address: str) -> dict[str, str]:
-    """Return the texts of the cells of the grid at `address`, by the name of the organ."""
-    cells = [one.attributes.get("data-reading") for one in parse_page(client.get(address).text).named("a")]
-    return dict(cell.split(": ", 1) for cell in cells if cell)
-
-
-def test_changes_are_measured_from_the_declared_parent(family_client: FlaskClient) -> None:
-    html = family_client.get("/models/local/tuned?by=change").text
-    assert 'Compared with <a href="/models/local/base@1"' in html
-    alike = readings(family_client, "/models/local/tuned?by=alike")["blk.0.ffn_up.weight"]
-    assert re.match(r"likeness (0\.9[89]|1\.0)", alike)
-    change = readings(family_client, "/models/local/tuned?by=change")["blk.0.ffn_up.weight"]
-    assert re.match(r"change of θ [+-]\d\.\d°", change), "not the same bytes"
-    page = family_client.get("/models/local/tuned?by=change").text
-    assert 'class="cell d4' in page or 'class="cell d3' in page or 'class="cell d5' in page
+def test_the_change_against_the_declared_parent_is_shown_first(family_client: FlaskClient) -> None:
+    assert 'Compared with <a href="/models/local/base@1"' in family_client.get("/models/local/tuned").text
+    change = drawn_readings(family_client, "/models/local/tuned")["blk.0.ffn_up.weight"]
+    assert re.match(r"change (<0\.01|0\.\d+|1)%, θ", change), change
+    spectral = drawn_readings(family_client, "/models/local/tuned?by=spectral")["blk.0.ffn_up.weight"]
+    assert re.match(r"spectral signal 0\.\d+, θ", spectral)
 
 
 def test_changes_are_measured_from_the_named_model(family_client: FlaskClient) -> None:
-    cells = readings(family_client, "/models/local/tuned?by=alike&against=local/stranger").values()
-    likeness = [float(found[1]) for cell in cells if (found := re.match(r"likeness (-?[\d.]+)", cell))]
-    assert likeness
-    assert max(likeness) < 0.3
-    assert family_client.get("/models/local/tuned?by=alike&against=local/nobody").status_code == 404
+    labels = drawn_readings(family_client, "/models/local/tuned?against=local/stranger").values()
+    changes = [float(found[1]) for label in labels if (found := re.match(r"change (\d+)%", label))]
+    assert changes
+    assert min(changes) > 70
+    assert family_client.get("/models/local/tuned?against=local/nobody").status_code == 404
 
 
 def test_a_models_page_lists_its_relatives_and_findings(family_client: FlaskClient) -> None:
@@ -171,7 +217,7 @@ def test_a_chat_template_is_shown_and_never_rendered(hostile_client: FlaskClient
 def test_an_unknown_way_to_colour_the_cells_is_refused(family_client: FlaskClient) -> None:
     answer = family_client.get("/models/local/tuned?by=charm")
     assert answer.status_code == 400
-    assert "one of theta, spectral, size, change, alike" in answer.text
+    assert "one of donor, change, spectral, theta, size" in answer.text
 
 
 def test_the_health_check_succeeds_while_the_database_answers(family_client: FlaskClient) -> None:

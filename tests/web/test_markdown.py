@@ -13,7 +13,9 @@ from organs.web.render import (
     BRACKETS_MAX,
     MARKS_MAX,
     NESTING_MAX,
+    OPENING_MAX,
     markdown,
+    opening,
 )
 
 TAGS = frozenset(
@@ -131,3 +133,20 @@ def test_text_beyond_the_bounds_is_shown_as_typed() -> None:
 @given(st.lists(st.sampled_from([*"[]()<>!*_`#-&;:\\\"' \n", "a", "http://x", "javascript:", "<b", "&#"]), max_size=60))
 def test_any_text_gives_only_allowed_tags(parts: list[str]) -> None:
     read("".join(parts))
+
+
+def test_the_opening_ends_between_blocks_and_nothing_is_left_out() -> None:
+    first, rest = opening("# Title\n\nOne **line**.\n\n## More\n\n" + "word " * 200 + "\n\nEnd.")
+    assert first == "<h3>Title</h3>\n<p>One <strong>line</strong>.</p>\n"
+    assert rest.startswith("<h4>More</h4>")
+    assert rest.endswith("<p>End.</p>\n")
+    assert opening("Short.") == ("<p>Short.</p>\n", "")
+
+
+@pytest.mark.parametrize("text", ["word " * 200, "# Title\n\n" + "word " * 200, "*" * (MARKS_MAX + 1) + " <b>" * 99])
+def test_the_beginning_of_a_long_first_block_is_plain_text(text: str) -> None:
+    first, rest = opening(text)
+    assert first.startswith('<p class="wrap as-typed">')
+    assert len(re.sub("<.*?>", "", first)) <= 2 * OPENING_MAX
+    assert rest == markdown(text)
+    assert "<b>" not in first + rest

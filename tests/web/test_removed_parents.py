@@ -11,7 +11,7 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import event
 
-from organs.cli.catalog import print_chimera, print_lineage
+from organs.cli.details import print_chimera, print_lineage
 from organs.ingest.service import publish_model
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.models import (
@@ -98,7 +98,7 @@ def test_the_page_of_a_chimera_says_that_a_parent_was_yanked_later(
     for place in places:
         assert warnings(client.get(place, follow_redirects=True).get_json()) == expected, place
     for page in (f"/models/{CHIMERA}", f"/chimeras/{lock}"):
-        text = client.get(page).text
+        text = client.get(page, follow_redirects=True).text
         assert f"The parent {parent}@1 was {state} on " in text, page
         assert REASON[:-1] in text
     (listed,) = client.get("/api/v1/chimeras").get_json()["items"]
@@ -134,7 +134,7 @@ def test_a_chimera_of_a_chimera_says_that_a_model_behind_its_parent_was_yanked(
             assert warnings(client.get(place).get_json()) == expected, place
         sentence = f"{DONOR}@1, from which {CHIMERA}@1 was made, was {state} on "
         for page in (f"/models/{name}", f"/chimeras/{lock}"):
-            assert sentence in client.get(page).text, page
+            assert sentence in client.get(page, follow_redirects=True).text, page
         card = client.get(f"/{name}/resolve/main/README.md").text
         assert f"- warn, parent-{state}: {DONOR}\\@1, from which {CHIMERA}\\@1 was made, was {state} on " in card
     listed = {one["name"]: one for one in client.get("/api/v1/chimeras").get_json()["items"]}

@@ -12,25 +12,33 @@ from hypothesis import strategies as st
 
 from organs.registry.catalog.vocabulary import ORGAN_TYPES
 from organs.web.render import (
-    CHANGE_STEPS,
+    DONOR_TONES,
     GLYPHS,
     SHARE_STEPS,
     THETA_STEPS,
     WIDTH_STEPS,
     change_class,
+    donor_class,
     foldable,
     number_text,
     share_class,
+    spectral_class,
     theta_class,
     width_class,
 )
 
 STYLE = (Path(__file__).parents[2] / "web" / "static" / "style.css").read_text()
-CLASSES = set(re.findall(r"^ *\.([tdswh]n?\d*) ", STYLE, re.MULTILINE))
+CLASSES = set(re.findall(r"^ *\.([tcpgswh][nb]?\d*) ", STYLE, re.MULTILINE))
 
 
 def test_every_css_class_of_a_number_is_in_the_stylesheet() -> None:
-    wanted = {"tn", *(f"t{step}" for step in range(THETA_STEPS)), *(f"d{step}" for step in range(CHANGE_STEPS))}
+    wanted = {
+        "tn",
+        *(f"t{step}" for step in range(THETA_STEPS)),
+        *(f"g{number}" for number in range(len(DONOR_TONES))),
+        "gb",
+    }
+    wanted |= {f"{letter}{step}" for letter in "cp" for step in range(SHARE_STEPS)}
     wanted |= {f"s{step}" for step in range(SHARE_STEPS)}
     wanted |= {f"{side}{step}" for side in "wh" for step in range(WIDTH_STEPS + 1)}
     assert wanted == CLASSES
@@ -41,19 +49,23 @@ def test_any_number_has_a_css_class(number: float | None) -> None:
     assert theta_class(number) in CLASSES
     assert share_class(number) in CLASSES
     assert width_class(number) in CLASSES
-    assert change_class(number, 1.0) in CLASSES
+    assert change_class(number) in CLASSES
+    assert spectral_class(number) in CLASSES
 
 
 def test_the_ends_and_the_middle_of_the_scales_have_their_classes() -> None:
     assert [theta_class(theta) for theta in (0.0, 45.0, 90.0, None)] == ["t0", "t16", "t31", "tn"]
     assert [width_class(share) for share in (None, 0.0, 0.001, 0.5, 1.0)] == ["w0", "w0", "w1", "w20", "w40"]
-    assert [change_class(change, 2.0) for change in (-9.0, -2.0, 0.0, 2.0, None)] == ["d0", "d0", "d4", "d8", "tn"]
-    assert change_class(0.0, 0.0) == "d4"
+    assert [change_class(change) for change in (0.0, 0.0001, 0.01, 1.0, 2.0, None)] == [
+        "c0", "c0", "c8", "c15", "c15", "tn",
+    ]  # fmt: skip
+    assert [spectral_class(signal) for signal in (0.0, 0.4, 0.8, 1.0, None)] == ["p0", "p8", "p15", "p15", "tn"]
+    assert [donor_class(number) for number in (0, 7, 8)] == ["g0", "g7", "g0"]
 
 
 def test_text_on_every_colour_of_the_scales_has_enough_contrast() -> None:
-    colours = re.findall(r"^ *\.[tds]\d+ \{ --tone: (#\w{6}); --on-tone: (#\w{6}); \}", STYLE, re.MULTILINE)
-    assert len(colours) == THETA_STEPS + CHANGE_STEPS + 2 * SHARE_STEPS
+    colours = re.findall(r"^ *\.[tcpsg][\db]+ \{ --tone: (#\w{6}); --on-tone: (#\w{6}); \}", STYLE, re.MULTILINE)
+    assert len(colours) == THETA_STEPS + 6 * SHARE_STEPS + len(DONOR_TONES) + 2
     for background, ink in colours:
         assert contrast(background, ink) >= 4.5, background
 

@@ -12,7 +12,7 @@ from organs.registry.entities.base import decode
 from organs.registry.entities.verdict import VerdictReport
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
-from organs.web.pages.chimeras import TextRow, runs_of, text_rows
+from organs.web.pages.chimera import TextRow, runs_of, text_rows
 from tests.related_models import ingest_bytes, model_file, related_tensors
 from tests.web.page_parser import parse_page
 
@@ -65,7 +65,7 @@ def test_the_page_has_a_row_for_each_kind_of_text_and_omits_a_missing_control(
         model = chimeras_by_lock(session, made.lock_id)[0]
         add_verdict(session, model.id, "llama.cpp", "gains", "It is better.", json.dumps(report(seconds=12.0)))
     with create_app(registry).test_client() as client:
-        text = " ".join(parse_page(client.get(f"/chimeras/{made.lock_id}").text).text.split())
+        text = " ".join(parse_page(client.get(f"/models/{made.model}").text).text.split())
     assert "−6.0% ± 0.7%" in text
     assert "4.1 k" in text
     assert "Nothing was grafted." in text
@@ -79,7 +79,7 @@ def test_a_verdict_with_an_unreadable_report_is_shown_with_its_reason(registry: 
         model = chimeras_by_lock(session, made.lock_id)[0]
         add_verdict(session, model.id, "llama.cpp", "gains", "It is better.", "{}")
     with create_app(registry).test_client() as client:
-        page = client.get(f"/chimeras/{made.lock_id}")
+        page = client.get(f"/models/{made.model}")
     assert page.status_code == 200
     assert "It is better." in page.text
     (verdict,) = registry.chimera(made.lock_id).verdicts

@@ -30,7 +30,10 @@ from organs.web.responses import reading
 GROUP = "Reports"
 REPORT_SECONDS = 10.0
 """Time limit. A report reads every placement: about 2.5 s for a million. It is cached until the catalog changes."""
-SECTIONS = ("figures", "ranking", "types", "components", "scale", "families", "wells", "ingests", "ingest_totals")
+SECTIONS = (
+    *("figures", "actions", "families", "ranking", "types", "components", "scale", "wells"),
+    *("ingests", "ingest_totals"),
+)
 """The sections of the report. Only the owner's report has the totals of ingests."""
 SECTION = Parameter(
     "section",
@@ -51,8 +54,8 @@ SECTION = Parameter(
     example=f"{ROOT}/reports?limit=2",
 )
 def report() -> Report:
-    """Return figures, ranking, types, components, scale law, families, gravitational wells and ingests, with
-    explanations.
+    """Return figures, what one can do, families, ranking, types, components, scale law, gravitational wells and
+    ingests, with explanations.
     """
     return _registry_report()
 

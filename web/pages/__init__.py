@@ -1,8 +1,10 @@
 """The pages, one module for each subject. Lists are also served as CSV. JSON addresses redirect to the API.
 
 organs     organs: the search with its columns, filters and histogram, and the page of one organ
-models     models: the list, one model with its anatomy, lineage and files, and its form for edits
-chimeras   chimeras: the list, and one with its origin, its prediction and the results of its validations
+model      one model: its card with commands that use it, its anatomy, lineage and files
+chimera    a chimera on the page of its model: origin, prediction, results of its validations, recipe
+models     models: the list, and the forms that edit, yank and restore a model
+chimeras   chimeras: the list, and the leaderboard
 compare    two models side by side
 compose    composing: models that fit a base, its blocks and their candidates, the steps of a recipe
 lineage    families of models as graphs and as lists
@@ -13,8 +15,9 @@ uploads    uploading in the browser
 account    log-in and log-out, the user's own account, and the public pages of contributors
 admin      administration: submissions to review, the event log, contributors
 reference  the reference of the API
-anatomy    the anatomy grid: blocks as rows, slots or types as columns, coloured by a measure
+anatomy    the drawing of a model coloured by a measure, and the grid of blocks and types
 charts     charts as separate SVG files
+pictures   pictures of models and chimeras to send around, as SVG and PNG
 routes     routes of pages as HTML, JSON and CSV, and of forms that write
 """
 
@@ -22,14 +25,17 @@ from organs.web.pages import (
     account,
     admin,
     charts,
+    chimera,
     chimeras,
     compare,
     compose,
     home,
     jobs,
     lineage,
+    model,
     models,
     organs,
+    pictures,
     reference,
     reports,
     uploads,
@@ -40,15 +46,18 @@ __all__ = [
     "account",
     "admin",
     "charts",
+    "chimera",
     "chimeras",
     "compare",
     "compose",
     "home",
     "jobs",
     "lineage",
+    "model",
     "models",
     "organs",
     "pages",
+    "pictures",
     "reference",
     "reports",
     "uploads",

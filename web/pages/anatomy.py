@@ -1,4 +1,4 @@
-"""The anatomy grid: blocks as rows, slots or types as columns, a reading as the colour, letters for donors."""
+"""The anatomy of a model: its drawing coloured by a reading, and the grid of blocks and types for choosing parts."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 
-from organs.registry.amounts import share_text, size_text, theta_text
-from organs.registry.anatomy import is_after_blocks, reading_order
+from organs.registry.amounts import NO_VALUE, change_share_text, share_text, size_text, theta_text
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import CellTotals, PlanChange, PlanPart
+from organs.web.charts.network import Shape, network
 from organs.web.pages.routes import Context
 from organs.web.render import (
+    SPECTRAL_MAX,
+    THETA_MAX_DEGREES,
     caution_of,
     change_class,
+    donor_class,
     kind_name,
     share_class,
+    spectral_class,
     theta_class,
 )
 
@@ -42,6 +46,8 @@ class LegendLine:
     is_base: bool
     acts: tuple[str, ...]
     organs: int
+    tone: str = "gb"
+    """The CSS class of the colour of the parent."""
 
     @property
     def words(self) -> str:
@@ -50,13 +56,16 @@ class LegendLine:
 
 
 def legend(parts: Iterable[PlanPart], base: str) -> list[LegendLine]:
-    """Return a line for each pair of a parent and acts, in the order of the parts."""
+    """Return a line for each pair of a parent and acts, in the order of the parts. Each donor has one colour."""
     counts: dict[tuple[str, ...], int] = {}
     for part in parts:
         key = (part.model, *part.acts)
         counts[key] = counts.get(key, 0) + 1
+    models = [model for model, *_ in counts]
+    donors = list(dict.fromkeys(model for model in models if model != base))
+    tones = {model: donor_class(number) for number, model in enumerate(donors)} | {base: "gb"}
     return [
-        LegendLine(letter(number), model, model == base, tuple(acts), count)
+        LegendLine(letter(number), model, model == base, tuple(acts), count, tones[model])
         for number, ((model, *acts), count) in enumerate(counts.items())
     ]
 
@@ -73,37 +82,8 @@ def with_marks(runs: Iterable[PlanChange], shown: Iterable[LegendLine]) -> list[
     return [(lines[run.model, *run.acts].mark, run) for run in runs]
 
 
-def marked(grid: Context, by_name: Mapping[str, LegendLine]) -> Context:
-    """Return `grid` with the letter of each changed cell."""
-    rows = [row | {"cells": [_with_mark(cell, by_name) for cell in row["cells"]]} for row in grid["rows"]]
-    ends = {end: [_with_mark(cell, by_name) for cell in grid[end]] for end in ("head", "foot")}
-    return grid | ends | {"rows": rows, "lettered": True}
-
-
-def changes(organs: Iterable[PlacedOrgan], parts: Iterable[PlanPart]) -> dict[Place, OrganChange]:
-    """Return the change of each organ of the base, to colour a grid. The likeness is always None."""
-    parts_by_name = {part.name: part for part in parts}
-    return {(organ.tower, organ.block, organ.slot): _change_of(parts_by_name.get(organ.name)) for organ in organs}
-
-
 def _lines_by_key(shown: Iterable[LegendLine]) -> dict[tuple[str, ...], LegendLine]:
     return {(line.model, *line.acts): line for line in shown}
-
-
-def _change_of(part: PlanPart | None) -> OrganChange:
-    if part is None:
-        return OrganChange(theta_change=0.0, likeness=None, identical=True)
-    before, after = part.theta_before, part.theta
-    shift = None if before is None or after is None else after - before
-    return OrganChange(theta_change=shift, likeness=None, identical=False)
-
-
-def _with_mark(cell: Context | None, by_name: Mapping[str, LegendLine]) -> Context | None:
-    line = None if cell is None else by_name.get(cell["name"])
-    if cell is None or line is None:
-        return cell
-    source = "from the base" if line.is_base else f"from {line.model}"
-    return cell | {"mark": line.mark, "label": f"{line.mark}, {source}, {line.words}: {cell['label']}"}
 
 
 def letter(number: int) -> str:
@@ -113,68 +93,60 @@ def letter(number: int) -> str:
 
 
 CELLS_MAX = 20_000
-"""The limit is for hostile files: their grid can have a cell for each pair of tensors."""
+"""The limit is for hostile files: their drawing can have a place for each pair of tensors."""
 LISTED_MAX = 500
-DENSE_SLOTS = 16
-"""With more columns, cells are small and show their number only under the pointer."""
+NUMBER_WIDTH, NUMBER_PITCH = 24.0, 24.0
+"""The least size of a shape that shows its number, in the units of the drawing."""
+LETTER_PITCH = 12.0
+FIT_WIDTH = 420.0
+"""Wider drawings scroll in their frame."""
+BASELINE = 2.6
+"""From the middle of a text to its baseline."""
+SHORT_DIGEST = 16
+"""Digits of a digest in the address of an organ, which has to be short: a page can have thousands."""
 
 READINGS = {
-    "theta": "θ",
+    "donor": "donor",
+    "change": "change",
     "spectral": "spectral signal",
+    "theta": "θ",
     "size": "size",
-    "change": "change of θ",
-    "alike": "likeness",
 }
-"""Readings that can colour cells, with their names. The last two compare with another model."""
-COMPARED = ("change", "alike")
-
-_TYPE_ORDER = {"skeleton": 0, "norm": 1, "organ": 2}
+"""Readings that can colour a drawing, with their names. `donor` needs a chimera, `change` another model."""
 
 
-def anatomy(organs: Sequence[PlacedOrgan], by: str, changes: Mapping[Place, OrganChange]) -> Context:
-    """Return the grid of `organs` coloured by a key of READINGS.
+def anatomy(
+    organs: Sequence[PlacedOrgan],
+    by: str,
+    changes: Mapping[Place, OrganChange],
+    donors: Mapping[str, LegendLine] | None = None,
+) -> Context:
+    """Return the drawing of `organs` coloured by a key of READINGS.
 
-    `changes` has the change of each organ by its place. Only the readings in COMPARED use it.
+    `changes` has the change of each organ by its place, for the reading `change`. `donors` has the line of the legend
+    for each organ that a chimera has from elsewhere, by its name.
     """
-    inside = [organ for organ in organs if organ.block is not None]
-    outside = [organ for organ in organs if organ.block is None]
-    kinds = {organ.slot: organ.type for organ in inside}
-    slots = sorted(kinds, key=lambda slot: (_TYPE_ORDER.get(kinds[slot], 3), reading_order(slot), slot))
-    rows = sorted({(organ.tower, organ.block) for organ in inside})
-    if len(rows) * len(slots) > CELLS_MAX:
-        return _listed(organs, by, changes)
-    painter = _Painter(organs, by, changes)
-    cells = {(organ.tower, organ.block, organ.slot): painter.cell(organ) for organ in inside}
-    end_cells = [(is_after_blocks(organ.slot), painter.cell(organ)) for organ in outside]
-    rough = any(cell["rough"] for cell in [*cells.values(), *(cell for _, cell in end_cells)])
+    painter = _Painter(organs, by, changes, donors or {})
+    blocks = {(organ.tower, organ.block) for organ in organs if organ.block is not None}
+    slots = {organ.slot for organ in organs if organ.block is not None}
+    if len(blocks) * len(slots) > CELLS_MAX:
+        return {
+            "drawing": None,
+            "cells": [],
+            "others": [painter.cell(organ) for organ in organs[:LISTED_MAX]],
+            "left_out": len(organs) - min(len(organs), LISTED_MAX),
+            "legend": painter.legend(),
+            "blocks": len(blocks),
+        }
+    drawing = network(organs)
     return {
-        "slots": [{"name": slot, "type": kinds[slot]} for slot in slots],
-        "rows": [
-            {
-                "label": str(block) if tower == "text" else f"{tower} {block}",
-                "cells": [cells.get((tower, block, slot)) for slot in slots],
-            }
-            for tower, block in rows
-        ],
-        "head": [cell for is_after, cell in end_cells if not is_after][:LISTED_MAX],
-        "foot": [cell for is_after, cell in end_cells if is_after][:LISTED_MAX],
-        "left_out": max(0, len(outside) - LISTED_MAX),
-        "dense": len(slots) > DENSE_SLOTS,
-        "legend": painter.legend() | {"rough": rough},
-    }
-
-
-def _listed(organs: Sequence[PlacedOrgan], by: str, changes: Mapping[Place, OrganChange]) -> Context:
-    """Return the first LISTED_MAX organs as a list, for a model with too many cells for a grid."""
-    painter = _Painter(organs, by, changes)
-    return {
-        "slots": [],
-        "rows": [],
-        "head": [painter.cell(organ) for organ in organs[:LISTED_MAX]],
-        "foot": [],
-        "left_out": len(organs) - min(len(organs), LISTED_MAX),
-        "dense": False,
+        "drawing": drawing,
+        "cells": [painter.drawn(shape, drawing.pitch) for shape in drawing.shapes],
+        "others": [painter.cell(organ) for organ in drawing.others[:LISTED_MAX]],
+        "left_out": max(0, len(drawing.others) - LISTED_MAX),
         "legend": painter.legend(),
+        "blocks": len(blocks),
+        "fits": drawing.width <= FIT_WIDTH,
     }
 
 
@@ -188,67 +160,117 @@ def _short_size(size: float) -> str:
 
 
 class _Painter:
-    """Paints cells by one reading. The scale covers the whole model."""
+    """Paints organs by one reading. The scale covers the whole model; that of θ covers each type."""
 
-    def __init__(self, organs: Iterable[PlacedOrgan], by: str, changes: Mapping[Place, OrganChange]) -> None:
+    def __init__(
+        self,
+        organs: Sequence[PlacedOrgan],
+        by: str,
+        changes: Mapping[Place, OrganChange],
+        donors: Mapping[str, LegendLine],
+    ) -> None:
         self.by = by
         self.changes = changes
+        self.donors = donors
         sizes = [organ.size_bytes for organ in organs]
         self.size_min, self.size_max = min(sizes, default=1), max(sizes, default=1)
-        shifts = [abs(organ.theta_change) for organ in changes.values() if organ.theta_change is not None]
-        self.shift_max = max([*shifts, 0.1])
+        self.spreads = _theta_spreads(organs)
+
+    def drawn(self, shape: Shape, pitch: float) -> Context:
+        """Return a shape of the drawing with its colour, its text and its label."""
+        cell = self.cell(shape.organ)
+        mark = cell["mark"]
+        is_wide = shape.width >= NUMBER_WIDTH and (pitch >= NUMBER_PITCH or shape.look in ("head", "foot"))
+        text = cell["number"] if is_wide and self.by != "donor" else ""
+        if shape.look in ("head", "foot"):
+            text = f"{shape.organ.slot} {text}".rstrip()
+        elif mark and shape.look != "thin" and pitch >= LETTER_PITCH:
+            text = f"{mark} {text}".rstrip()
+        return cell | {
+            "path": shape.path,
+            "look": shape.look,
+            "text": text,
+            "x": round(shape.x + shape.width / 2, 1),
+            "y": round(shape.y + _text_height(shape) + BASELINE, 1),
+        }
 
     def cell(self, organ: PlacedOrgan) -> Context:
-        """Return the cell of a placed organ: its colour, its number and its label."""
+        """Return the colour, the number and the label of an organ."""
         number, tone = self._reading(organ)
-        label = f"{organ.name}: {READINGS[self.by]} {number}"
+        line = self.donors.get(organ.name)
+        label = f"{organ.name}: {READINGS[self.by]} {number}" if number else organ.name
         label = label if self.by == "theta" else f"{label}, θ {theta_text(organ.theta)}"
-        warning = caution_of(organ) if organ.theta is not None else ""
+        warning = caution_of(organ) if organ.theta is not None and self.by == "theta" else ""
+        if line is not None:
+            source = "from the base" if line.is_base else f"from {line.model}"
+            label = f"{line.mark}, {source}, {line.words}: {label}"
         return {
-            "digest": organ.digest,
+            "digest": organ.digest[:SHORT_DIGEST],
             "name": organ.name,
             "type": organ.type,
             "number": number,
             "tone": tone,
-            "thin": organ.type == "norm",
-            "rough": bool(warning) and self.by in ("theta", "change"),
+            "mark": "" if line is None else line.mark,
             "label": f"{label}{warning and f' ({warning})'}",
         }
 
     def legend(self) -> Context:
-        """Return the labels of the ends of the scale."""
+        """Return the scale with the labels of its ends, and the ranges of θ by type."""
         if self.by == "theta":
-            return {"low": "θ 0° uniform", "middle": "", "high": "90° heavy tails; Gaussian: about 34°", "scale": "t"}
+            ranges = [f"{kind_name(kind)} {low:.1f}–{high:.1f}°" for kind, (low, high) in sorted(self.spreads.items())]
+            return {"low": "lowest of its type", "high": "highest of its type", "scale": "t", "ranges": ranges}
         if self.by == "spectral":
-            return {"low": "0 random", "middle": "0.5", "high": "1 all structure", "scale": "s"}
+            return {"low": "0 as random numbers", "high": f"{SPECTRAL_MAX:g} or more", "scale": "p"}
         if self.by == "size":
-            low, high = size_text(self.size_min), size_text(self.size_max)
-            return {"low": low, "middle": "logarithmic", "high": high, "scale": "s"}
-        if self.by == "alike":
-            return {"low": "0 unrelated", "middle": "0.5", "high": "1 the same", "scale": "s"}
-        limit = theta_text(self.shift_max)
-        return {"low": f"−{limit}", "middle": "no change; = identical bytes", "high": f"+{limit}", "scale": "d"}
+            return {"low": size_text(self.size_min), "high": size_text(self.size_max), "scale": "s"}
+        if self.by == "donor":
+            return {"scale": "", "low": "", "high": ""}
+        return {"low": "0.01%", "middle": "1%", "high": "100% unrelated", "scale": "c", "has_same": True}
 
     def _reading(self, organ: PlacedOrgan) -> tuple[str, str]:
         if self.by == "theta":
-            return theta_text(organ.theta), theta_class(organ.theta)
+            return theta_text(organ.theta), self._theta_tone(organ)
         if self.by == "spectral":
-            return share_text(organ.spectral_signal), share_class(organ.spectral_signal)
+            return share_text(organ.spectral_signal), spectral_class(organ.spectral_signal)
         if self.by == "size":
             return _short_size(organ.size_bytes), share_class(self._size_share(organ.size_bytes))
+        if self.by == "donor":
+            line = self.donors.get(organ.name)
+            return "", "gb" if line is None else line.tone
         change = self.changes.get((organ.tower, organ.block, organ.slot))
         if change is None:
-            return "–", "tn"
-        if self.by == "alike":
-            return share_text(change.likeness), share_class(change.likeness)
+            return NO_VALUE, "tn"
         if change.identical:
-            return "=", change_class(0.0, self.shift_max)
-        shift = change.theta_change
-        return ("–" if shift is None else f"{shift:+.1f}°"), change_class(shift, self.shift_max)
+            return "=", "same"
+        return change_share_text(change.likeness), change_class(
+            None if change.likeness is None else 1.0 - change.likeness
+        )
+
+    def _theta_tone(self, organ: PlacedOrgan) -> str:
+        low, high = self.spreads.get(organ.type, (0.0, 0.0))
+        if organ.theta is None:
+            return theta_class(None)
+        share = 0.5 if high <= low else (organ.theta - low) / (high - low)
+        return theta_class(share * THETA_MAX_DEGREES)
 
     def _size_share(self, size: int) -> float:
         low, high = math.log(max(self.size_min, 1)), math.log(max(self.size_max, 1))
         return 0.5 if high <= low else (math.log(max(size, 1)) - low) / (high - low)
+
+
+def _text_height(shape: Shape) -> float:
+    """Return the distance from the top of a shape to the middle of its text: in the wide part of a cap."""
+    return {"head": 0.3, "foot": 0.7}.get(shape.look, 0.5) * shape.height
+
+
+def _theta_spreads(organs: Iterable[PlacedOrgan]) -> dict[str, tuple[float, float]]:
+    """Return the lowest and the highest θ of each type."""
+    spreads: dict[str, tuple[float, float]] = {}
+    for organ in organs:
+        if organ.theta is not None:
+            low, high = spreads.get(organ.type, (organ.theta, organ.theta))
+            spreads[organ.type] = (min(low, organ.theta), max(high, organ.theta))
+    return spreads
 
 
 ROWS_MAX = 600

@@ -80,7 +80,7 @@ def _details(result: Comparison, organs: Sequence[PlacedOrgan], changes: dict[Sl
     lists = ("only_first", "only_second", "shapes_differ")
     return {
         "swapped": with_parameters(url_for("pages.compare"), swapped),
-        "grid": anatomy(organs, "alike", changes) if result.is_comparable and organs else None,
+        "grid": anatomy(organs, "change", changes) if result.is_comparable and organs else None,
         "changed_shown": result.unequal[:CHANGED_SHOWN],
         "changed_count": len(result.unequal),
         "stacks_shown": result.stacks[:STACKS_SHOWN],

@@ -14,7 +14,6 @@ from organs.ingest.jobs.extract import pack_file
 from organs.registry.amounts import size_text
 from organs.registry.catalog.queries.jobs import JobFile, active_jobs, file_of_job, job_by_id, newest_jobs
 from organs.registry.catalog.register.jobs import cancel_job
-from organs.registry.compose.chimeras import lock_of_name
 from organs.registry.entities.job import Job, JobPage
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
 from organs.registry.validation.llama import NOT_INSTALLED, PACKAGE
@@ -70,15 +69,12 @@ class Outcome:
     links: tuple[Link, ...] = ()
 
 
-def outcome(kind: str, result: Mapping[str, object], lock: str | None = None) -> Outcome:
-    """Return the outcome of a job of that kind from its result.
-
-    `lock` is the digest of the lock of the validated chimera; the result of a validation does not contain it.
-    """
+def outcome(kind: str, result: Mapping[str, object]) -> Outcome:
+    """Return the outcome of a job of that kind from its result."""
     facts: list[Fact] = []
     differences: list[Difference] = []
     if kind == "validate":
-        facts = _validation_facts(result, lock)
+        facts = _validation_facts(result)
     elif _lock(result):
         facts = _composition_facts(result)
     elif kind == "measure":
@@ -91,31 +87,31 @@ def outcome(kind: str, result: Mapping[str, object], lock: str | None = None) ->
 
 
 def result_links(result: Mapping[str, object]) -> list[Link]:
-    """Return links to the models and organs in the members `model`, `models`, `organ` and `organs` of a result, and to
-    the chimera of its `lock`."""
+    """Return links to the models and organs in the members `model`, `models`, `organ` and `organs` of a result. Without
+    the name of a model, there is a link to the chimera of its `lock`."""
     models = [name for name in _texts(result, "model") if _is_name(name)]
     organs = [digest for digest in _texts(result, "organ") if digest.isalnum()]
     locks = [digest for digest in (_lock(result), *_texts(result, "lock")) if digest.isalnum()]
-    links = [Link("the chimera", url_for("pages.chimera", lock=digest)) for digest in locks]
+    links = [Link("the chimera", url_for("pages.chimera", lock=digest)) for digest in locks if not models]
     links += [Link(name, model_address(name)) for name in models]
     links += [Link(digest[:12], organ_address(digest)) for digest in organs]
     return list({link.address: link for link in links}.values())[:LINKS_MAX]
 
 
-def _validation_facts(result: Mapping[str, object], lock: str | None) -> list[Fact]:
+def _validation_facts(result: Mapping[str, object]) -> list[Fact]:
     verdict, reason, name = (_text(result, key) for key in ("verdict", "reason", "model"))
     meaning = f": {VERDICT_MEANINGS[verdict]}" if verdict in VERDICT_MEANINGS else ""
     return [
         *([Fact("verdict", f"{verdict}{meaning}")] if verdict else []),
         *([Fact("reason", reason)] if reason else []),
-        *_chimera_fact(name, lock),
+        *_chimera_fact(name),
     ]
 
 
 def _composition_facts(result: Mapping[str, object]) -> list[Fact]:
     size, created = result.get("size_bytes"), result.get("created")
     return [
-        *_chimera_fact(_text(result, "model"), _lock(result)),
+        *_chimera_fact(_text(result, "model")),
         *([Fact("size", size_text(size))] if isinstance(size, int) else []),
         *([Fact("made", "earlier: the same recipe with the same organs already existed")] if created is False else []),
     ]
@@ -143,12 +139,8 @@ def _report_facts(result: Mapping[str, object]) -> list[Fact]:
     return [Fact("report", f"on {name}", model_address(name, "pages.dissection"))] if _is_name(name) else []
 
 
-def _chimera_fact(name: str, lock: str | None) -> list[Fact]:
-    """Return a link to the page of the chimera if its lock is known, else to the page of the model."""
-    if not _is_name(name):
-        return []
-    is_digest = lock is not None and lock.isalnum()
-    return [Fact("chimera", name, url_for("pages.chimera", lock=lock) if is_digest else model_address(name))]
+def _chimera_fact(name: str) -> list[Fact]:
+    return [Fact("chimera", name, model_address(name))] if _is_name(name) else []
 
 
 def _is_name(text: str) -> bool:
@@ -193,9 +185,7 @@ def job(job: str) -> Page:
     with reading(settings().search_seconds) as session:
         current = job_by_id(session, job_id, whose)
         file = file_of_job(session, job_id, whose)
-        model = (current.result or {}).get("model")
-        lock = lock_of_name(session, model) if current.kind == VALIDATE else None
-    return Page("job.html", {"job": current}, extra=lambda: _page_context(current, lock, file), entity=current)
+    return Page("job.html", {"job": current}, extra=lambda: _page_context(current, file), entity=current)
 
 
 @writing_form(pages, "/jobs/<job>/cancel", ANY)
@@ -216,8 +206,8 @@ def _context(page: JobPage) -> Context:
     }
 
 
-def _page_context(job: Job, lock: str | None, file: JobFile | None) -> Context:
-    job_outcome = outcome(job.kind, job.result or {}, lock)
+def _page_context(job: Job, file: JobFile | None) -> Context:
+    job_outcome = outcome(job.kind, job.result or {})
     text = "" if job.result is None else json.dumps(job.result, ensure_ascii=False, indent=2)
     return {
         "arguments": json.dumps(job.arguments, ensure_ascii=False, indent=2)[:RESULT_SHOWN_CHARACTERS],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from organs.web.api.document import document, example_answers, program_version
 from organs.web.api.operation import Operation, operations
@@ -11,6 +10,8 @@ from organs.web.pages.routes import Context, Page, paged, pages
 
 ADDRESS = "localhost:8935"
 """The address in the examples: the default address of `organ serve`. The Host header of the request is not used."""
+ANSWER_LINES_MAX = 24
+"""Lines of an example answer on the page. The OpenAPI document has all of them."""
 _METHODS = ("get", "post", "put", "patch", "delete")
 _WITHOUT_ANSWER = ("openapi",)
 """Operations whose example answer would be the whole document."""
@@ -27,7 +28,7 @@ def _page_context(api_document: Context) -> Context:
     components = api_document["components"]
     specs = {spec.name: spec for spec in operations()}
     operations_shown = [
-        _operation(method, path, item[method], specs.get(item[method]["operationId"]), components)
+        _operation(method, path, item[method], specs.get(item[method]["operationId"]))
         for path, item in api_document["paths"].items()
         for method in _METHODS
         if method in item
@@ -40,14 +41,33 @@ def _page_context(api_document: Context) -> Context:
         }
         for tag in api_document["tags"]
     ]
-    return {"groups": groups, "paragraphs": api_document["info"]["description"].split("\n\n")}
+    return {
+        "groups": groups,
+        "paragraphs": api_document["info"]["description"].split("\n\n"),
+        "shared_statuses": _shared_statuses(components),
+    }
+
+
+def _shared_statuses(components: Context) -> list[tuple[str, str]]:
+    """Return the statuses that mean the same for many operations, each with its meanings."""
+    texts: dict[str, list[str]] = {}
+    for name, response in components["responses"].items():
+        meanings = texts.setdefault(_shared_status(name), [])
+        if response["description"] not in meanings:
+            meanings.append(response["description"])
+    return sorted((status, " Or: ".join(meanings)) for status, meanings in texts.items())
+
+
+def _shared_status(name: str) -> str:
+    """Return the status of a shared response: `404` of `json-404`."""
+    return "304" if name == "NotModified" else name.rpartition("-")[2]
 
 
 def _operations_of_group(operations: list[Context], name: str) -> list[Context]:
     return [operation for operation in operations if operation["group"] == name]
 
 
-def _operation(method: str, path: str, item: Context, spec: Operation | None, components: Context) -> Context:
+def _operation(method: str, path: str, item: Context, spec: Operation | None) -> Context:
     answer = None if spec is None or spec.name in _WITHOUT_ANSWER else example_answers().get(spec.name)
     return {
         "name": item["operationId"],
@@ -58,12 +78,20 @@ def _operation(method: str, path: str, item: Context, spec: Operation | None, co
         "description": item["description"],
         "parameters": [_parameter(parameter) for parameter in item["parameters"] if "$ref" not in parameter],
         "request": _request(path, spec),
-        "answer": answer and json.dumps(answer, ensure_ascii=False, indent=2),
+        "answer": answer and _first_lines(json.dumps(answer, ensure_ascii=False, indent=2)),
         "schema": None if spec is None else spec.answer,
         "statuses": [
-            (status, _status_text(response, components)) for status, response in sorted(item["responses"].items())
+            (status, response["description"])
+            for status, response in sorted(item["responses"].items())
+            if "$ref" not in response
         ],
+        "shared_statuses": sorted(status for status, response in item["responses"].items() if "$ref" in response),
     }
+
+
+def _first_lines(text: str) -> str:
+    lines = text.split("\n")
+    return text if len(lines) <= ANSWER_LINES_MAX else "\n".join([*lines[:ANSWER_LINES_MAX], "…"])
 
 
 def _parameter(parameter: Context) -> Context:
@@ -95,10 +123,3 @@ def _request(path: str, spec: Operation | None) -> str | None:
     if spec.body is None:
         return f"curl {method or '-X POST '}'{ADDRESS}{spec.example}'"
     return f"curl {method}-H 'Content-Type: application/json' -d '{spec.example}' {ADDRESS}{path}"
-
-
-def _status_text(response: Context, components: Context) -> str:
-    if "$ref" in response:
-        response = components["responses"][response["$ref"].rpartition("/")[2]]
-    text: Any = response["description"]
-    return str(text)

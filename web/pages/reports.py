@@ -31,6 +31,7 @@ ROWS_SHOWN = 100
 """Rows of one table on a page; the others are in its CSV."""
 MODEL_KEYS = ("model", "family")
 TENSOR_KEY = "tensor"
+COMMAND_KEY = "command"
 TYPE_KEY = "type"
 THETA_ENDING = "theta_degrees"
 QUOTE = '"'
@@ -90,7 +91,7 @@ def _row(row: Mapping[str, Cell], columns: Sequence[ReportColumn], model: str | 
             text=_text(row[column.key], column),
             is_number=_is_number(column),
             is_name=column.kind == CellKind.NAME,
-            is_tensor=column.key == TENSOR_KEY,
+            is_tensor=column.key in (TENSOR_KEY, COMMAND_KEY),
             address=_address(row[column.key], column, row.get("model", model)),
             theta=_theta(row[column.key], column),
             has_bar=column.key == first_theta,
@@ -151,17 +152,19 @@ PAGES = {
     "ingests": ("Ingests", "When models were added, their sizes, and how long it took.", ("ingest_totals", "ingests")),
 }
 """For each key of a page: its heading, its description and its sections, of which some are for the owner only."""
+FIRST_SECTIONS = ("figures", "actions", "families")
+"""The sections on the first page."""
 
 
 @paged(pages, "/reports", api="report")
 def reports() -> Page:
-    """Show the registry in figures, and links to all reports."""
+    """Show the registry in figures, what one can do, the families of models, and links to the measures."""
     try:
         full_report = _registry_report()
     except TooSlow as error:
         return Page("reports.html", {"problem": _too_slow_text(error), "links": _page_links()}, status=503)
-    figures = shown_section("figures", full_report.sections["figures"])
-    values = {"report": full_report, "figures": figures, "markdown": url_for("pages.reports_markdown")}
+    firsts = [shown_section(key, full_report.sections[key]) for key in FIRST_SECTIONS]
+    values = {"report": full_report, "firsts": firsts, "markdown": url_for("pages.reports_markdown")}
     return Page("reports.html", values | {"links": _page_links()})
 
 

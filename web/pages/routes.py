@@ -96,7 +96,7 @@ class Page:
     twin cannot redirect to the API. The entity is the same that the API returns."""
 
 
-View = Callable[..., Page]
+View = Callable[..., Page | Response]
 FormView = Callable[..., str | Page | Response]
 
 
@@ -106,13 +106,15 @@ def paged(
     """Serve a view at `address`. `csv` adds its list as CSV. The JSON address redirects to the API operation `api`.
 
     The operation has the same path parameters as the view. If `api` is a function, it returns the name of the operation
-    for the request. The name of the view is the name of the endpoint: `url_for("pages.organs")`.
+    for the request. The view returns a page or another answer, for example a redirect. Its name is the name of the
+    endpoint: `url_for("pages.organs")`.
     """
 
     def register(view: View) -> View:
         @wraps(view)
         def answer(**arguments: Any) -> Response:
-            return respond(view(**arguments))
+            result = view(**arguments)
+            return result if isinstance(result, Response) else respond(result)
 
         name = view.__name__
         twin = "/index" if address == "/" else address

@@ -1,5 +1,5 @@
-// The pages work without this script. It adds keys: "/" moves to the search box, arrows move in the anatomy grid. It also
-// updates running jobs without reloading the page.
+// The pages work without this script. It adds keys: "/" moves to the search box, arrows move between the organs of a
+// drawing and show their labels. It also updates running jobs without reloading the page.
 "use strict";
 
 document.addEventListener("keydown", (event) => {
@@ -16,30 +16,43 @@ document.addEventListener("keydown", (event) => {
     }
     return;
   }
-  const cell = event.target.closest(".grid td");
-  if (cell) walk(cell, event);
+  const link = event.target.closest(".network a, .grid td a");
+  if (link) walk(link, event);
 });
 
-function walk(cell, event) {
-  const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
-  const step = steps[event.key];
-  if (!step) return;
+// Move the focus to the nearest link in the direction of an arrow key.
+function walk(link, event) {
+  const direction = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+  if (!direction) return;
   event.preventDefault();
-  const rows = cell.closest("tbody").rows;
-  let row = cell.parentElement.sectionRowIndex;
-  let column = cell.cellIndex;
-  for (;;) {
-    row += step[0];
-    column += step[1];
-    const next = rows[row]?.cells[column];
-    if (!next || column < 1) return;
-    const link = next.querySelector("a");
-    if (link) {
-      link.focus({ preventScroll: true }); // the default scrolling can hide the cell behind the headings
-      link.scrollIntoView({ block: "nearest", inline: "nearest" });
-      return;
-    }
+  const from = middle(link);
+  let best = null;
+  let least = Infinity;
+  for (const other of link.closest(".network, .grid").querySelectorAll("a")) {
+    const [right, down] = middle(other).map((place, axis) => place - from[axis]);
+    const along = right * direction[0] + down * direction[1];
+    const aside = Math.abs(right * direction[1] + down * direction[0]);
+    const distance = along + 4 * aside;
+    if (along > 1 && aside <= along + 2 && distance < least) [best, least] = [other, distance];
   }
+  if (best) best.focus();
+}
+
+function middle(link) {
+  const box = link.getBoundingClientRect();
+  return [box.left + box.width / 2, box.top + box.height / 2];
+}
+
+// A drawing of a network is one stop for the Tab key, and shows the label of the organ that is pointed at or focused.
+for (const figure of document.querySelectorAll(".network")) {
+  const links = [...figure.querySelectorAll("svg a")];
+  links.slice(1).forEach((link) => link.setAttribute("tabindex", "-1"));
+  const show = (event) => {
+    const label = event.target.closest("svg a")?.querySelector("title");
+    if (label) figure.querySelector(".pointed").textContent = label.textContent;
+  };
+  figure.addEventListener("pointerover", show);
+  figure.addEventListener("focusin", show);
 }
 
 const FOLLOW_MS = 1000;

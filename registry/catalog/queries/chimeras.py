@@ -89,6 +89,17 @@ def chimeras_by_lock(session: Session, prefix: str) -> Sequence[Model]:
     return [model for model, _ in rows]
 
 
+def names_of_lock(session: Session, lock_id: str) -> list[str]:
+    """Return the full names of the reachable models with this lock, the oldest visible model first."""
+    statement = (
+        select(Model)
+        .join(Chimera, Chimera.model_id == Model.id)
+        .where(Chimera.lock_id == lock_id, Model.state.in_(REACHABLE_STATES))
+        .order_by(Model.state != "visible", Model.id)
+    )
+    return [model.full_name for model in session.scalars(statement.limit(_SAME_LOCKS_MAX))]
+
+
 @dataclass(frozen=True, slots=True)
 class WithdrawnAncestor:
     """A model that was yanked or removed, and from which a chimera was made."""

@@ -23,20 +23,25 @@ from organs.registry.catalog.search import (
 )
 from organs.registry.catalog.tables import (
     Blob,
+    BlobPart,
     Chimera,
     Contributor,
     Expert,
     FilePart,
+    FormerName,
     Ingest,
+    KnownFile,
     Lineage,
     Model,
     ModelFile,
     ModelMetadata,
     Organ,
     Placement,
+    RuntimeText,
 )
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import Digest, looks_like_prefix, parse_prefix
+from organs.registry.entities import model as entities
 from organs.registry.entities.gain import MeasuredGain
 from organs.registry.entities.model import ModelSummary, TypeSummary
 from organs.registry.entities.plan import ACTS
@@ -213,7 +218,7 @@ def _similar_name(name: ModelName, full_names: Sequence[str]) -> str | None:
 
 
 def find_model(session: Session, name: ModelName) -> Model | None:
-    """Return the visible or yanked model of that name, or None.
+    """Return the visible or yanked model of that name, or else the one that had it before; None without either.
 
     Without a version in `name`, it is the newest visible version, or the newest yanked version if none is visible.
     """
@@ -223,6 +228,20 @@ def find_model(session: Session, name: ModelName) -> Model | None:
     if name.version is not None:
         statement = statement.where(Model.version == name.version)
     order = (Model.state != "visible", Model.version.desc())
+    found = session.scalars(statement.order_by(*order).limit(1)).one_or_none()
+    return renamed_model(session, name) if found is None else found
+
+
+def renamed_model(session: Session, name: ModelName) -> Model | None:
+    """Return the visible or yanked model that had that name before it was renamed, or None."""
+    former = select(FormerName.model_id, FormerName.version).where(
+        FormerName.namespace == name.namespace, FormerName.name == name.name
+    )
+    if name.version is not None:
+        former = former.where(FormerName.version == name.version)
+    names = former.subquery()
+    statement = select(Model).join(names, names.c.model_id == Model.id).where(Model.state.in_(REACHABLE_STATES))
+    order = (Model.state != "visible", names.c.version.desc())
     return session.scalars(statement.order_by(*order).limit(1)).one_or_none()
 
 
@@ -246,9 +265,12 @@ def newest_reachable(session: Session, name: ModelName) -> Model | None:
 
 
 def next_version(session: Session, name: ModelName) -> int:
-    """Return the version that new bytes get under that name. Numbers of removed versions are not reused."""
-    same_name = (Model.namespace == name.namespace, Model.name == name.name)
-    return (session.scalar(select(func.max(Model.version)).where(*same_name)) or 0) + 1
+    """Return the version that new bytes get under that name. Numbers of removed and renamed versions are not reused."""
+    newest = select(func.max(Model.version)).where(Model.namespace == name.namespace, Model.name == name.name)
+    former = select(func.max(FormerName.version)).where(
+        FormerName.namespace == name.namespace, FormerName.name == name.name
+    )
+    return max(session.scalar(newest) or 0, session.scalar(former) or 0) + 1
 
 
 def has_visible_model_of_size(session: Session, size_bytes: int) -> bool:
@@ -418,6 +440,48 @@ def header_text(session: Session, model_id: int, key: str) -> str | None:
     """Return the stored value of a text in a model's header; None if the header does not have it."""
     statement = select(ModelMetadata.value).where(ModelMetadata.model_id == model_id, ModelMetadata.key == key)
     return session.scalar(statement.order_by(ModelMetadata.position).limit(1))
+
+
+def runtime_texts(session: Session, model_id: int) -> tuple[entities.RuntimeText, ...]:
+    """Return the texts that other tools keep beside a model."""
+    statement = select(RuntimeText).where(RuntimeText.model_id == model_id).order_by(RuntimeText.position)
+    return tuple(
+        entities.RuntimeText(kind=row.kind, source=row.source, text=row.text) for row in session.scalars(statement)
+    )
+
+
+def known_digests(session: Session, stamps: Collection[str]) -> dict[str, Digest]:
+    """Return the SHA-256 of the files with these stamps that an ingest has read."""
+    digests: dict[str, Digest] = {}
+    for batch in batches(sorted(stamps)):
+        rows = session.execute(select(KnownFile.stamp, KnownFile.sha256).where(KnownFile.stamp.in_(batch)))
+        digests |= {stamp: Digest(sha256) for stamp, sha256 in rows}
+    return digests
+
+
+def registered_digests(session: Session, digests: Collection[Digest]) -> dict[Digest, str]:
+    """Return the name of a visible model with a file of each of these SHA-256s, if there is one."""
+    names: dict[Digest, str] = {}
+    for batch in batches(sorted(digests)):
+        statement = select(ModelFile.sha256, Model).join(Model, Model.id == ModelFile.model_id)
+        statement = statement.where(ModelFile.sha256.in_(batch), Model.state == "visible").order_by(Model.id)
+        for sha256, model in session.execute(statement):
+            names.setdefault(Digest(sha256), model.full_name)
+    return names
+
+
+def has_damaged_blobs(session: Session, model_id: int) -> bool:
+    """Return whether a blob of the model was set aside because its stored bytes are wrong or missing."""
+    damaged = select(Blob.id).where(Blob.state == "corrupt")
+    files = select(ModelFile.id).where(ModelFile.model_id == model_id)
+    in_parts = select(FilePart.blob_id).where(FilePart.file_id.in_(files), FilePart.blob_id.in_(damaged))
+    stacked = select(BlobPart.blob_id).where(BlobPart.part_id.in_(damaged))
+    in_places = (
+        select(Organ.blob_id)
+        .join(Placement, Placement.organ_id == Organ.id)
+        .where(Placement.model_id == model_id, or_(Organ.blob_id.in_(damaged), Organ.blob_id.in_(stacked)))
+    )
+    return any(session.scalar(statement.limit(1)) is not None for statement in (in_parts, in_places))
 
 
 def type_summaries(session: Session, model_id: int) -> tuple[TypeSummary, ...]:
@@ -737,9 +801,10 @@ def versions_of(session: Session, name: ModelName) -> Sequence[Model]:
     statement = select(Model).where(
         Model.namespace == name.namespace, Model.name == name.name, Model.state.in_(REACHABLE_STATES)
     )
-    return session.scalars(
-        statement.order_by(Model.state != "visible", Model.version.desc()).limit(LISTED_VERSIONS_MAX)
-    ).all()
+    ordered = statement.order_by(Model.state != "visible", Model.version.desc())
+    found = session.scalars(ordered.limit(LISTED_VERSIONS_MAX)).all()
+    renamed = None if found else renamed_model(session, name)
+    return found if renamed is None else [renamed]
 
 
 QUANTISATIONS_MAX = 200

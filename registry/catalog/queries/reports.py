@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Row, and_, case, func, or_, select, true
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.anatomy import OrganType
@@ -19,6 +19,7 @@ from organs.registry.catalog.tables import (
     Expert,
     Facet,
     FilePart,
+    Gain,
     Ingest,
     Lineage,
     Measurement,
@@ -27,6 +28,7 @@ from organs.registry.catalog.tables import (
     Organ,
     Placement,
     Total,
+    Verdict,
 )
 from organs.registry.catalog.vocabulary import STACK_CODEC
 from organs.registry.entities.about import Figures, RegistryTotals
@@ -193,6 +195,90 @@ def declared_parents(session: Session) -> dict[int, list[str]]:
         if child is not None and text is not None:
             parents.setdefault(child, []).append(text)
     return parents
+
+
+@dataclass(frozen=True, slots=True)
+class NamedModels:
+    """The number of models with a property, and the full names of the first of them, oldest first."""
+
+    count: int
+    names: tuple[str, ...]
+
+
+def unlicensed_models(session: Session, limit: int) -> NamedModels:
+    """Return the visible models that state no license, without vocabularies."""
+    return _named(session, limit, Model.state == "visible", Model.license.is_(None), Model.kind != "vocabulary")
+
+
+def nonfinite_models(session: Session, limit: int) -> NamedModels:
+    """Return the visible models with weights that are NaN or infinite."""
+    return _named(session, limit, Model.state == "visible", Model.nonfinite_tensors > 0)
+
+
+def models_in_state(session: Session, state: str, limit: int) -> NamedModels:
+    """Return the models in a state, such as yanked, quarantined or incomplete."""
+    return _named(session, limit, Model.state == state)
+
+
+def unrun_chimeras(session: Session, limit: int) -> NamedModels:
+    """Return the visible chimeras without a verdict."""
+    has_verdict = select(Verdict.id).where(Verdict.model_id == Model.id).exists()
+    return _named(session, limit, Model.state == "visible", is_composed(), ~has_verdict)
+
+
+def _named(session: Session, limit: int, *conditions: ColumnElement[bool]) -> NamedModels:
+    count = session.scalar(select(func.count()).select_from(Model).where(*conditions)) or 0
+    rows = session.scalars(select(Model).where(*conditions).order_by(Model.id).limit(limit)) if count else ()
+    return NamedModels(count, tuple(model.full_name for model in rows))
+
+
+def equal_models(session: Session, limit: int) -> list[tuple[str, ...]]:
+    """Return the names of visible models with the same file, for each of at most `limit` such files."""
+    visible = Model.state == "visible"
+    digests = select(Model.digest).where(visible).group_by(Model.digest).having(func.count() > 1)
+    shared = session.scalars(digests.order_by(func.min(Model.id)).limit(limit)).all()
+    names: dict[str, list[str]] = {digest: [] for digest in shared}
+    for model in session.scalars(select(Model).where(visible, Model.digest.in_(shared)).order_by(Model.id)):
+        names[model.digest].append(model.full_name)
+    return [tuple(group) for group in names.values()]
+
+
+def close_models(session: Session, least: float, limit: int) -> list[tuple[Model, Model, float]]:
+    """Return the pairs of visible models with a measured likeness of at least `least`, the most similar first."""
+    first, second = aliased(Model), aliased(Model)
+    statement = (
+        select(first, second, Lineage.score)
+        .join(first, first.id == Lineage.parent_model_id)
+        .join(second, second.id == Lineage.child_model_id)
+        .where(
+            Lineage.evidence == "measured",
+            Lineage.score >= least,
+            first.state == "visible",
+            second.state == "visible",
+        )
+    )
+    rows = session.execute(statement.order_by(Lineage.score.desc(), Lineage.id).limit(limit))
+    return [(parent, child, score or 0.0) for parent, child, score in rows]
+
+
+def stated_edges(session: Session) -> Iterator[tuple[int, int | None, str]]:
+    """Yield child, parent and declared name of every edge of lineage that a file declares or the registry recorded."""
+    statement = select(Lineage.child_model_id, Lineage.parent_model_id, Lineage.parent_text).where(
+        Lineage.child_model_id.is_not(None), Lineage.evidence != "measured"
+    )
+    for child, parent, text in session.execute(statement):
+        yield child or 0, parent, text or ""
+
+
+def largest_gain(session: Session) -> tuple[str, float, str] | None:
+    """Return the visible chimera with the largest settled gain, the gain in percent, and the text; None without one."""
+    statement = (
+        select(Model, Gain.percent, Gain.text)
+        .join(Gain, Gain.model_id == Model.id)
+        .where(Model.state == "visible", Gain.settled.is_(true()), Gain.percent > 0)
+    )
+    row = session.execute(statement.order_by(Gain.percent.desc(), Gain.id).limit(1)).one_or_none()
+    return None if row is None else (row[0].full_name, row[1], row[2])
 
 
 def lowest_matrices(session: Session, limit: int) -> list[tuple[Model, TensorRow]]:

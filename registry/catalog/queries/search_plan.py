@@ -20,7 +20,12 @@ from organs.registry.catalog.cache import cached
 from organs.registry.catalog.cursor import Cursor
 from organs.registry.catalog.queries.fitting import Base, Fitting, among, base_of, fitting, same_models
 from organs.registry.catalog.queries.gains import GainFilter, names_of_texts
-from organs.registry.catalog.queries.models import incomplete_model, incomplete_models, incompleteness
+from organs.registry.catalog.queries.models import (
+    incomplete_model,
+    incomplete_models,
+    incompleteness,
+    renamed_model,
+)
 from organs.registry.catalog.queries.relatives import kin_of
 from organs.registry.catalog.search import (
     BASES_MAX,
@@ -533,7 +538,8 @@ def _newest_models(session: Session, value: str) -> list[int]:
             newest.setdefault((namespace, own_name), model_id)
         if newest:
             return list(newest.values())[:BASES_MAX]
-    return []
+    renamed = renamed_model(session, name)
+    return [] if renamed is None else [renamed.id]
 
 
 def _model_names(session: Session) -> list[str]:

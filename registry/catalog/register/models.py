@@ -27,7 +27,9 @@ from organs.registry.catalog.queries.models import (
     incomplete_model,
     incompleteness,
     model_by_name,
+    next_version,
     quarantined_model,
+    runtime_texts,
     visible_model_with_digest,
 )
 from organs.registry.catalog.queries.organs import (
@@ -65,8 +67,10 @@ from organs.registry.catalog.tables import (
     Facet,
     FilePart,
     Fingerprint,
+    FormerName,
     Gain,
     GainOrgan,
+    KnownFile,
     Lineage,
     Measurement,
     Model,
@@ -75,11 +79,20 @@ from organs.registry.catalog.tables import (
     ModelWord,
     Organ,
     Placement,
+    RuntimeText,
     Verdict,
     now,
 )
-from organs.registry.catalog.vocabulary import Action, checked_text, shown_text, unique_words
+from organs.registry.catalog.vocabulary import (
+    RUNTIME_TEXT_MAX,
+    RUNTIME_TEXTS_MAX,
+    Action,
+    checked_text,
+    shown_text,
+    unique_words,
+)
 from organs.registry.digest import Digest, model_digest
+from organs.registry.entities import model as entities
 from organs.registry.entities.published import (
     BASE_MAX,
     DESCRIPTION_MAX,
@@ -90,7 +103,7 @@ from organs.registry.entities.published import (
     TITLE_MAX,
 )
 from organs.registry.errors import BadName, BadValue, Conflict, MissingBlob, NotFound
-from organs.registry.names import parse_model_name
+from organs.registry.names import ModelName, parse_model_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,16 +278,13 @@ def _insert_model(
     organs: Mapping[OrganKey, int],
 ) -> Model:
     name = record.name
-    newest = session.scalar(
-        select(func.max(Model.version)).where(Model.namespace == name.namespace, Model.name == name.name)
-    )
     check_model_name(session, name)
     thetas = _values(record, measured, organs, "theta")
     signals = _values(record, measured, organs, "signal")
     model = Model(
         namespace=checked_text(name.namespace, "the namespace", 96),
         name=checked_text(name.name, "the name", 96),
-        version=(newest or 0) + 1,
+        version=next_version(session, name),
         digest=record.digest,
         state=record.state,
         kind=record.kind,
@@ -637,6 +647,7 @@ def _delete_rows(session: Session, model: Model) -> None:
         delete(ModelFile).where(ModelFile.model_id == model.id),
         delete(ModelMetadata).where(ModelMetadata.model_id == model.id),
         delete(ModelWord).where(ModelWord.model_id == model.id),
+        delete(RuntimeText).where(RuntimeText.model_id == model.id),
         delete(Lineage).where(or_(child, parent & (Lineage.evidence == "measured"))),
         delete(Verdict).where(Verdict.model_id == model.id),
         delete(Gain).where(or_(Gain.model_id == model.id, Gain.base_model_id == model.id)),
@@ -671,6 +682,60 @@ def _execute(session: Session, statement: Delete | Update) -> None:
     # The session does not update its loaded objects, because there can be tens of thousands of rows.
     options: dict[str, Any] = {"synchronize_session": False}
     session.execute(statement, execution_options=options)
+
+
+def record_texts(session: Session, model: Model, texts: Sequence[entities.RuntimeText]) -> int:
+    """Add the texts that `model` does not have yet, within RUNTIME_TEXTS_MAX; return how many were added."""
+    stored = runtime_texts(session, model.id)
+    known = {(row.kind, row.text) for row in stored}
+    added = 0
+    for item in texts:
+        content = shown_text(item.text, RUNTIME_TEXT_MAX)
+        if (item.kind, content) in known or len(stored) + added >= RUNTIME_TEXTS_MAX:
+            continue
+        known.add((item.kind, content))
+        row = RuntimeText(model_id=model.id, position=len(stored) + added, kind=item.kind, text=content)
+        row.source = shown_text(item.source, 255)
+        session.add(row)
+        added += 1
+    session.flush()
+    return added
+
+
+def rename_model(session: Session, model: Model, name: ModelName, by: str) -> None:
+    """Give a visible model another name, as the next version of that name. The old name still leads to it.
+
+    The bytes of chimeras that were made from it stay as they are: their locks name organs by digest. Raises BadName.
+    """
+    session.refresh(model, with_for_update=True)
+    _check_changeable(session, model)
+    check_model_name(session, name)
+    old = model.full_name
+    session.add(FormerName(namespace=model.namespace, name=model.name, version=model.version, model_id=model.id))
+    version = next_version(session, name)
+    model.namespace, model.name, model.version = name.namespace, name.name, version
+    model.changed_at = now()
+    session.flush()
+    _rename_origins(session, model, old)
+    _execute(session, delete(ModelWord).where(ModelWord.model_id == model.id))
+    insert_words(session, model, json.loads(model.tags))
+    record_event(session, by, Action.RENAME, model.full_name, f"before: {old}", model_id=model.id)
+    session.flush()
+
+
+def _rename_origins(session: Session, model: Model, old: str) -> None:
+    """Write the new name of `model` into the origins of the chimeras that were made from it."""
+    children = select(Lineage.child_model_id).where(Lineage.parent_model_id == model.id)
+    used = Chimera.model_id.in_(children.where(Lineage.child_model_id.is_not(None)))
+    for chimera in session.scalars(select(Chimera).where(or_(used, Chimera.base_model_id == model.id))):
+        origins = json.loads(chimera.origins)
+        origins["parents"] = [model.full_name if label == old else label for label in origins["parents"]]
+        chimera.origins = json.dumps(origins, ensure_ascii=False, separators=(",", ":"))
+
+
+def record_known_files(session: Session, digests: Mapping[str, Digest]) -> None:
+    """Write the SHA-256 of files on this machine, by their stamps, so that they need not be read again."""
+    insert_missing(session, KnownFile, [{"stamp": stamp, "sha256": sha256} for stamp, sha256 in digests.items()])
 
 
 SHOWN_MAX = 80

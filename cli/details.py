@@ -1,0 +1,426 @@
+"""Models and organs in detail: what `organ show` prints. A summary comes first, then the parts that were requested."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from organs.cli.arguments import organ_words
+from organs.cli.console import (
+    NAME_MAX,
+    NONFINITE_MARK,
+    plain,
+    print_commands,
+    print_facts,
+    print_prose,
+    print_sentence,
+    print_table,
+    shown_name,
+)
+from organs.registry.amounts import count_text, plural_text, ranges_text, share_text, size_text, theta_text
+from organs.registry.catalog.search import CHIMERA, PARTIAL
+from organs.registry.entities.lineage import LineageEdge
+from organs.registry.entities.model import Model
+from organs.registry.entities.organ import MadeOrgan, Measurement, Organ, PlacedOrgan
+from organs.registry.measures import MEASURES
+
+if TYPE_CHECKING:
+    from organs.registry.entities.chimera import Chimera
+    from organs.registry.models import ModelDetails
+
+DESCRIPTION_LINES = 3
+TEXT_SHOWN = 100
+"""The most characters of a template, or another text of another tool, in the summary."""
+NAMES_SHOWN = 2
+NOTES_SHOWN = 2
+VERSIONS_SHOWN = 2
+VERDICTS_SHOWN = 3
+COMPUTED_SHOWN = 12
+EDGES_SHOWN = 12
+PLACES_SHOWN = 10
+PARTIAL_MODEL = "partial model"
+LOCAL = "local/"
+DIGEST_SHOWN = 12
+_NUMBERS = ("tensors", "size", "θ", "|Z|", "spectral", "value", "likeness", "change", "matrices")
+
+
+@dataclass(frozen=True, slots=True)
+class ShownParts:
+    """The parts of a model or an organ that follow its summary."""
+
+    tensors: bool = False
+    lineage: bool = False
+    recipe: bool = False
+    measures: bool = False
+
+
+def print_model(model: ModelDetails, parts: ShownParts) -> None:
+    """Print the summary of a model, and the parts of it that were requested."""
+    _print_model_summary(model)
+    shown: tuple[str, ...] = ()
+    if parts.recipe and model.chimera is not None:
+        print_chimera(model.chimera)
+        shown = tuple(finding.sentence for finding in model.chimera.findings)
+    if parts.lineage:
+        print_lineage(model, shown)
+    if parts.tensors:
+        _print_types(model)
+        _print_tensors(model)
+
+
+def _print_model_summary(model: ModelDetails) -> None:
+    title = f"  {plain(model.title)}" if model.title else ""
+    print_sentence(f"{model.name}{title}")
+    _print_description(model.description or "")
+    if model.state != "visible":
+        day = "" if model.changed_at is None else f" on {model.changed_at:%Y-%m-%d}"
+        print_sentence(f"{model.state}{day}: {model.state_reason or ''}")
+    print_facts(_model_facts(model))
+    shown = [finding for finding in model.findings if finding.severity.value != "info"]
+    for finding in shown[:NOTES_SHOWN]:
+        print_sentence(finding.sentence, f"{finding.severity.value}: ")
+    notes = (*model.unassemblable, *model.flags)
+    for note in notes[:NOTES_SHOWN]:
+        print_sentence(note, "note: ")
+    more = max(0, len(shown) - NOTES_SHOWN) + max(0, len(notes) - NOTES_SHOWN)
+    if more:
+        click.echo(f"and {plural_text(more, 'more finding or note', 'more findings and notes')}, with --json")
+    click.echo()
+    print_commands(list(_model_commands(model)))
+
+
+def _print_description(text: str) -> None:
+    lines = text.splitlines()
+    print_prose("\n".join(lines[:DESCRIPTION_LINES]))
+    if len(lines) > DESCRIPTION_LINES:
+        print_prose(f"… ({len(lines) - DESCRIPTION_LINES} more lines, with --json)")
+
+
+def _model_facts(model: ModelDetails) -> list[tuple[str, str]]:
+    """Return the facts of the summary, the most important first."""
+    kind = PARTIAL_MODEL if model.kind == PARTIAL else model.kind
+    dtypes = model.facts.get("dtypes")
+    content = f"{count_text(model.parameters)} parameters in {plural_text(model.tensors, 'tensor', 'tensors')}"
+    experts = f", {model.experts:,} experts" if model.experts else ""
+    facts = [
+        (
+            kind,
+            f"{model.architecture or 'no architecture'}, {content}{experts}, {size_text(model.size_bytes)}"
+            + (f" ({dtypes})" if dtypes else ""),
+        ),
+        ("license", model.license or "not stated"),
+        *_origins(model),
+        *_relatives(model),
+    ]
+    facts += [("verdict", _verdict(model.chimera))] if model.chimera is not None else []
+    facts += [("used", used)] if (used := _use(model)) else []
+    facts += [("version", text) for text in _versions(model)]
+    vocabulary = ", ".join(model.facts[name] for name in ("vocabulary", "tokenizer") if name in model.facts)
+    context = f"{model.facts['context length']} tokens" if "context length" in model.facts else ""
+    facts += [("context", context)] if context else []
+    facts += [("vocabulary", vocabulary)] if vocabulary else []
+    if model.files:
+        more = f", and {len(model.files) - 1} more files" if len(model.files) > 1 else ""
+        facts.append(("file", f"{model.files[0].name}, sha256:{model.files[0].sha256[:12]}{more}"))
+    facts += [(item.kind, f"{_beginning(item.text)} ({item.source})") for item in model.texts]
+    return facts
+
+
+def _beginning(text: str) -> str:
+    """Return the beginning of a text that another tool keeps beside a model; all of it is in the JSON."""
+    line = " ".join(text.split())
+    return line if len(line) <= TEXT_SHOWN else line[: TEXT_SHOWN - 1] + "…"
+
+
+def _origins(model: ModelDetails) -> Iterator[tuple[str, str]]:
+    """Yield the base and the donors of a model: those of a chimera, else those that its file declares."""
+    if model.chimera is not None:
+        base, *donors = model.chimera.parents
+        yield "base", base.model
+        for donor in donors[:NAMES_SHOWN]:
+            changes = [change for change in model.chimera.changes if change.model == donor.model]
+            types = ", ".join(dict.fromkeys(f"type:{change.type}" for change in changes))
+            organs = plural_text(sum(change.organs for change in changes), "organ", "organs")
+            yield "donor", f"{donor.model}: {organs}{f' of {types}' if types else ''}, {', '.join(donor.acts)}"
+        if len(donors) > NAMES_SHOWN:
+            yield "donor", f"and {len(donors) - NAMES_SHOWN} more, with --recipe"
+        return
+    parents = [edge for edge in model.lineage if edge.direction == "parent"]
+    for edge in parents[:NAMES_SHOWN]:
+        alike = f", likeness {share_text(edge.likeness)}" if edge.likeness is not None else ""
+        missing = "" if edge.model else ", not registered here"
+        yield "base", f"{edge.model or edge.text} ({edge.relation}, {edge.evidence}{alike}{missing})"
+    if len(parents) > NAMES_SHOWN:
+        yield "base", f"and {len(parents) - NAMES_SHOWN} more, with --lineage"
+
+
+def _relatives(model: ModelDetails) -> Iterator[tuple[str, str]]:
+    """Yield the most similar models with their likeness, and the models that were made from this one."""
+    alike = [edge for edge in model.lineage if edge.direction == "relative"]
+    if alike:
+        listed = [f"{shown_name(edge.model or '')} {share_text(edge.likeness)}" for edge in alike[:NAMES_SHOWN]]
+        more = f" and {len(alike) - NAMES_SHOWN} more" if len(alike) > NAMES_SHOWN else ""
+        yield "likeness", ", ".join(listed) + more
+    children = [edge.model or edge.text or "" for edge in model.lineage if edge.direction == "child"]
+    if children:
+        more = f" and {len(children) - NAMES_SHOWN} more" if len(children) > NAMES_SHOWN else ""
+        yield "children", ", ".join(map(shown_name, children[:NAMES_SHOWN])) + more
+
+
+def _verdict(chimera: Chimera) -> str:
+    if not chimera.verdicts:
+        return f"not run yet. {chimera.prediction.sentence}"
+    best = chimera.verdicts[0]
+    return f"{best.verdict} in {best.runtime} on {best.created_at:%Y-%m-%d}: {best.reason}"
+
+
+def _use(model: ModelDetails) -> str:
+    downloads = [plural_text(model.downloads, "download", "downloads")] if model.downloads else []
+    grafts = [f"grafted into {plural_text(model.grafts, 'chimera', 'chimeras')}"] if model.grafts else []
+    return ", ".join([*downloads, *grafts])
+
+
+def _versions(model: ModelDetails) -> Iterator[str]:
+    """Yield the other versions of the name of a model."""
+    others = [version for version in model.versions if version.name != model.name]
+    for version in others[:VERSIONS_SHOWN]:
+        state = "" if version.state == "visible" else f", {version.state}: {version.state_reason}"
+        differ = "" if version.changes is None else f", {_differing(version.changes.changed)} from the version before"
+        yield f"also {version.name}, {version.created_at:%Y-%m-%d}{differ}{state}"
+    left_out = len(others[VERSIONS_SHOWN:]) + model.versions_left_out
+    if left_out:
+        yield f"and {plural_text(left_out, 'other version', 'other versions')}"
+
+
+def _differing(count: int) -> str:
+    return "1 organ differs" if count == 1 else f"{count} organs differ"
+
+
+def _model_commands(model: ModelDetails) -> Iterator[tuple[str, str]]:
+    """Yield what one can do with a model: commands, and what each does."""
+    name = model.name.removeprefix(LOCAL)
+    name = name if len(model.versions) + model.versions_left_out > 1 else name.partition("@")[0]
+    name = name if len(name) <= NAME_MAX else f"sha256:{model.digest[:DIGEST_SHOWN]}"
+    organ = organ_words()
+    if model.chimera is not None and not model.chimera.verdicts:
+        yield shlex.join([*organ, "validate", name]), "run it, and measure the gain"
+    if not model.unassemblable and model.state != "removed":
+        yield shlex.join([*organ, "assemble", name, "-o", "."]), "write its file"
+    if model.kind in ("model", CHIMERA):
+        yield shlex.join([*organ, "compat", name]), "list donors for it"
+    if model.chimera is not None:
+        yield shlex.join([*organ, "show", name, "--recipe"]), "recipe, prediction and verdicts"
+    if model.lineage:
+        count = len(model.lineage) + model.lineage_left_out
+        yield shlex.join([*organ, "show", name, "--lineage"]), plural_text(count, "relation", "relations")
+    if model.tensors:
+        yield shlex.join([*organ, "show", name, "--tensors"]), plural_text(model.tensors, "tensor", "tensors")
+    if model.experts:
+        yield shlex.join([*organ, "search", f"expert>=0 model:{model.name}"]), f"{model.experts:,} experts"
+
+
+def _print_types(model: ModelDetails) -> None:
+    click.echo()
+    rows = [
+        (
+            kind.type,
+            kind.tensors,
+            size_text(kind.size_bytes),
+            theta_text(kind.mean_theta),
+            share_text(kind.mean_spectral_signal),
+        )
+        for kind in model.types
+    ]
+    print_table(("type", "tensors", "size", "θ", "spectral"), rows, _NUMBERS)
+
+
+def _print_tensors(model: ModelDetails) -> None:
+    click.echo()
+    columns = ("tensor", "type", "dtype", "shape", "θ", "|Z|", "spectral", "organ")
+    rows = [_tensor_row(organ) for organ in model.organs]
+    print_table(columns, rows, _NUMBERS, digests=("organ",), leave_out=("|Z|", "type", "shape"))
+
+
+def _tensor_row(organ: PlacedOrgan) -> tuple[object, ...]:
+    return (
+        f"{organ.name} {NONFINITE_MARK}" if organ.nonfinite else organ.name,
+        *(organ.type, organ.dtype, "x".join(map(str, organ.shape))),
+        *(theta_text(organ.theta), share_text(organ.magnitude), share_text(organ.spectral_signal)),
+        organ.digest[:12],
+    )
+
+
+def print_lineage(model: Model, shown: Collection[str] = ()) -> None:
+    """Print the lineage and the findings of a model, if there are any, without the sentences in `shown`."""
+    edges = model.lineage
+    if edges:
+        click.echo()
+        print_sentence(
+            "Lineage. The likeness is the mean correlation of the weights at the same places: 1 for the same weights, "
+            "0 for unrelated models. Measured relations have no direction."
+        )
+        rows = [
+            (edge.direction, edge.model or edge.text, edge.relation, edge.evidence, *_likeness(edge))
+            for edge in edges[:EDGES_SHOWN]
+        ]
+        columns = ("role", "model", "relation", "evidence", "likeness", "matrices")
+        print_table(columns, rows, _NUMBERS, leave_out=("matrices", "evidence"))
+        left_out = len(edges) - EDGES_SHOWN + model.lineage_left_out
+        if left_out > 0:
+            click.echo(f"… and {left_out} more, with --json")
+    for finding in (finding for finding in model.findings if finding.sentence not in shown):
+        print_sentence(finding.sentence, f"{finding.severity}: ")
+
+
+def _likeness(edge: LineageEdge) -> tuple[str, str]:
+    return share_text(edge.likeness), str(edge.compared or "–")
+
+
+def print_chimera(chimera: Chimera) -> None:
+    """Print the parents, the changes, the recipe, the prediction and the verdicts of a chimera."""
+    from organs.cli.composing import print_changes, print_findings  # with the planner, which searches do not need
+
+    click.echo()
+    print_sentence(f"A chimera, lock sha256:{chimera.lock_id}")
+    for parent in chimera.parents:
+        acts = ", ".join(parent.acts) or "its own organs"
+        print_sentence(f"{parent.model}, {parent.license or 'license unknown'}: {acts}", "from ")
+    click.echo()
+    print_changes(chimera.changes)
+    if chimera.computed:
+        click.echo()
+        for organ in chimera.computed[:COMPUTED_SHOWN]:
+            thetas = f"θ {theta_text(organ.theta_before)} → {theta_text(organ.theta)}"
+            print_sentence(f"{organ.name}: {_how_made(organ)}, {thetas}")
+        if len(chimera.computed) > COMPUTED_SHOWN:
+            click.echo(f"… and {len(chimera.computed) - COMPUTED_SHOWN} more, with --json")
+    click.echo("\nRecipe\n")
+    for line in chimera.recipe_yaml.splitlines():
+        click.echo(f"  {plain(line)}")
+    click.echo()
+    print_findings(chimera.findings)
+    print_sentence(chimera.prediction.sentence, "predicted: ")
+    for verdict in chimera.verdicts[:VERDICTS_SHOWN]:
+        when = f"{verdict.created_at:%Y-%m-%d %H:%M}"
+        print_sentence(f"{verdict.verdict} in {verdict.runtime} on {when}: {verdict.reason}")
+    if not chimera.verdicts:
+        click.echo("not run yet")
+
+
+def _how_made(organ: MadeOrgan) -> str:
+    count = len(organ.adapters)
+    scales = ", ".join(f"{adapter.scale:g}" for adapter in organ.adapters)
+    merged = [f"{plural_text(count, 'adapter', 'adapters')} merged at {scales}"] if count else []
+    keep = f", keeping {organ.keep:.0%} of the energy" if organ.keep is not None else ""
+    grafted = [f"{_experts_text(organ.experts)} grafted"] if organ.experts else []
+    which = f"{_experts_text(organ.purified_experts)} " if organ.purified_experts else ""
+    purified = [f"{which}purified ({organ.method}{keep})"] if organ.method else []
+    steps = [*grafted, *merged, *purified] or ["encoded again"]
+    return f"{' and '.join(steps)}, from {organ.source.digest[:12]} ({organ.source.dtype})"
+
+
+def _experts_text(experts: Sequence[int]) -> str:
+    return f"{'expert' if len(experts) == 1 else 'experts'} {ranges_text(experts)}"
+
+
+_KINDS = {
+    "skeleton": "an attention tensor (type:skeleton)",
+    "organ": "a feed-forward tensor (type:organ)",
+    "embed": "an embedding (type:embed)",
+    "norm": "a norm (type:norm)",
+    "adapter": "a matrix of an adapter (type:adapter)",
+}
+_METHODS = {
+    "z1": "the Z-measure: the shape of the distribution of the weights",
+    "mp1": "the spectral measures: how far the matrix is from a random one",
+}
+_MEANINGS = {name: measure.summary for name, measure in MEASURES.items()} | {
+    "sample_size": "number of values in the sample",
+    "entropy": "how evenly the values fill their range; 0.95 or more for random noise",
+    "kurtosis": "weight of the tails compared with a bell curve; from -1.2 to 1.2 for random noise",
+    "coherence": "how unevenly the sorted values are spaced; 0.5 or less for random noise",
+    "mean": "mean of the values in the sample; the next three are also of the sample",
+    "nan_count": "values that are NaN",
+    "infinite_count": "values that are infinite",
+    "constant": "whether all values are the same",
+}
+
+
+def print_organ(organ: Organ, parts: ShownParts) -> None:
+    """Print the summary of an organ: what it is, its main measures and its places; on request, all its measures."""
+    first = organ.places[0] if organ.places else None
+    what = f"{first.label} of {first.model}, {_KINDS.get(first.type, 'a tensor')}" if first else "An organ"
+    print_sentence(what)
+    click.echo(f"sha256:{organ.digest}")
+    print_facts(_organ_facts(organ))
+    for reading in organ.measurements if parts.measures else ():
+        _print_reading(reading)
+    if parts.measures and organ.measurements:
+        click.echo()
+        print_sentence("docs/numbers.md explains these numbers and their limits.")
+    click.echo()
+    print_table(
+        ("model", "tensor", "type"), [(place.model, place.label, place.type) for place in organ.places[:PLACES_SHOWN]]
+    )
+    if len(organ.places) > PLACES_SHOWN:
+        click.echo(f"… and {len(organ.places) - PLACES_SHOWN} more places, with --json")
+    click.echo()
+    print_commands(list(_organ_commands(organ, has_measures=parts.measures)))
+
+
+def _organ_facts(organ: Organ) -> Iterator[tuple[str, str]]:
+    shape = "x".join(map(str, organ.shape))
+    sizes = f"{size_text(organ.size_bytes)}, stored in {size_text(organ.stored_bytes)} by {organ.codec}"
+    yield "content", f"{organ.dtype} {shape}, {organ.elements} values, {sizes}, {organ.state}"
+    measured = {
+        name: value
+        for reading in organ.measurements
+        for name, value in reading.readings().items()
+        if name in ("theta", "magnitude", "spectral_signal")
+    }
+    for name, value in measured.items():
+        yield MEASURES[name].label, f"{_reading_text(name, value)}  {_MEANINGS[name]}"
+    if organ.nonfinite != 0:
+        counted = "not counted yet" if organ.nonfinite is None else f"{organ.nonfinite:,}"
+        yield "NaN/inf", f"values that are NaN or infinite: {counted}"
+    if organ.experts:
+        yield "experts", f"a stack of {organ.experts} experts, each stored and measured as an organ of its own"
+    for other in organ.also:
+        yield "also", f"the same bytes are registered as {other.dtype} {'x'.join(map(str, other.shape))}"
+    for made in organ.made:
+        yield "computed", f"{_how_made(made)}, whose θ is {theta_text(made.theta_before)}"
+
+
+def _organ_commands(organ: Organ, *, has_measures: bool) -> Iterator[tuple[str, str]]:
+    """Yield what one can do with an organ: commands, and what each does."""
+    words, digest = organ_words(), organ.digest[:12]
+    if organ.experts and organ.places:
+        place = organ.places[0]
+        terms = f"expert>=0 model:{place.model} block:{place.block} slot:{place.slot}"
+        yield shlex.join([*words, "search", terms]), "its experts"
+    yield shlex.join([*words, "search", f"like:{digest}"]), "the most similar organs"
+    if organ.measurements and not has_measures:
+        yield shlex.join([*words, "show", digest, "--measures"]), "all measures"
+
+
+def _print_reading(reading: Measurement) -> None:
+    method = plain(reading.method)
+    click.echo()
+    print_sentence(f"method {method}, {_METHODS[method]}" if method in _METHODS else f"method {method}")
+    rows = [
+        (name.replace("_", " "), _reading_text(name, value), _MEANINGS.get(name, ""))
+        for name, value in reading.readings().items()
+    ]
+    print_table(("measure", "value", "meaning"), rows, _NUMBERS, prose="meaning")
+    if reading.reason is not None:
+        print_sentence(f"not measured: {reading.reason}")
+
+
+def _reading_text(name: str, value: object) -> str:
+    if name == "theta" and isinstance(value, float):
+        return theta_text(value)
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,170 @@
+"""`organ scan`: the models that other tools keep on this machine, without an ingest."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from organs.cli import fast_imports
+from organs.cli.arguments import local_registry
+from organs.cli.console import plain, print_json, print_sentence, print_table, progress_bar, status_line
+from organs.cli.local_tools import TOOL_NAMES, this_machine, tool_options
+from organs.registry.amounts import count_text, plural_text, size_text
+from organs.registry.settings import REGISTRY_VARIABLE, Settings
+
+if TYPE_CHECKING:
+    from organs.ingest.inventory import Inventory, LocalFamily, LocalModel
+    from organs.ingest.tools.findings import Findings
+    from organs.registry.local import LocalRegistry
+
+_NUMBERS = ("size", "parameters")
+
+
+@click.command()
+@tool_options("Show only the models of")
+@click.option("--read", "reads", is_flag=True, help="Read all bytes, and count those of equal tensors.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def scan(tools: tuple[str, ...], reads: bool, as_json: bool) -> int:
+    """Show the models that Ollama, LM Studio, llama.cpp, the Hugging Face tools and GPT4All keep on this machine.
+
+    Models are listed by family, with their quantisations under their name. A family is what the headers of the files
+    say: models with the same base name, and models that name one as their base. After an ingest, the registry finds
+    families by the weights.
+
+    Only headers and samples are read, and nothing is stored. Files that are equal in size, header and samples, and
+    whose tools state no different SHA-256, count as copies. --read reads all bytes, and tells how many the registry
+    would have to store. The last line is the command that ingests what was found.
+    """
+    with fast_imports():
+        from organs.ingest.sources import source_size_bytes
+        from organs.ingest.tools import find_tool_models, sources_of
+
+    findings: list[Findings] = []
+    for part in find_tool_models(this_machine(), tools or tuple(TOOL_NAMES)):
+        findings.append(part)
+        if not as_json and part.is_there:
+            _print_folder(part)
+    with fast_imports():
+        from organs.ingest.inventory import take_inventory  # loads the database, so the folders are printed before
+
+    sources = sources_of(findings)
+    with _existing_registry() as registry:
+        total = sum(map(source_size_bytes, sources)) if reads else 0
+        with (
+            status_line("headers", quiet=as_json or reads) as say,
+            progress_bar("read", total, quiet=as_json or not reads) as advance,
+        ):
+            inventory = take_inventory(sources, registry, say, advance if reads else None)
+    if as_json:
+        print_json(_values(findings, inventory))
+    else:
+        _print_inventory(inventory)
+    for sentence in (*(problem for part in findings for problem in part.problems), *inventory.problems):
+        click.echo(f"organ: {plain(sentence)}", err=True)
+    if not as_json:
+        _print_next(findings, inventory)
+    return 0
+
+
+def _print_folder(findings: Findings) -> None:
+    """Print how many models a folder has, at once."""
+    name = TOOL_NAMES[findings.tool].removeprefix("the ").removesuffix(" tools")
+    click.echo(f"{name}: {plural_text(len(findings.sources), 'model', 'models')} in {plain(findings.folder)}")
+    sys.stdout.flush()
+
+
+@contextmanager
+def _existing_registry() -> Iterator[LocalRegistry | None]:
+    """Open the registry if there is one on this machine; a scan does not make its folder."""
+    import os
+
+    settings = Settings.from_environment(os.environ)
+    if os.environ.get(REGISTRY_VARIABLE) or not Path(settings.home).is_dir():
+        yield None
+        return
+    with local_registry() as registry:
+        yield registry
+
+
+def _print_inventory(inventory: Inventory) -> None:
+    for family in inventory.families:
+        click.echo()
+        _print_family(family, with_registered=inventory.registered > 0)
+    if not inventory.files:
+        return
+    click.echo()
+    files = plural_text(inventory.files, "file", "files")
+    copies = "no second copies"
+    if inventory.duplicate_bytes > 0:
+        copies = f"{size_text(inventory.duplicate_bytes)} of them are second copies"
+    links = inventory.size_bytes - inventory.disk_bytes
+    linked = f"; links to the same bytes save {size_text(links)}" if links else ""
+    print_sentence(f"{files}, {size_text(inventory.disk_bytes)} on the disk, {copies}{linked}.")
+    if inventory.distinct_bytes is not None:
+        print_sentence(
+            f"Different tensors: {size_text(inventory.distinct_bytes)}, before the registry compresses them."
+        )
+    if inventory.registered:
+        count = sum(1 for _ in inventory.models)
+        print_sentence(f"Registered already: {inventory.registered} of {count} different models.")
+
+
+def _print_family(family: LocalFamily, *, with_registered: bool) -> None:
+    models = plural_text(len(family.models), "model", "models")
+    about = ", ".join([family.architecture or "no architecture", models, size_text(family.size_bytes)])
+    click.echo(click.style(plain(f"{family.name}: {about}"), bold=True))
+    rows = [
+        (
+            f"  {folded.name}" if number == 0 else "",
+            _variant(variant),
+            size_text(variant.size_bytes),
+            ", ".join(dict.fromkeys(copy.tool for copy in variant.copies)),
+            *(["yes" if variant.registered else "no"] if with_registered else []),
+        )
+        for folded in family.models
+        for number, variant in enumerate(folded.variants)
+    ]
+    columns = ("  model", "type", "size", "in", *(["registered"] if with_registered else []))
+    print_table(columns, rows, _NUMBERS)
+
+
+def _variant(model: LocalModel) -> str:
+    kind = "" if model.kind == "model" else f"{model.kind} "
+    return f"{kind}{model.quantisation or count_text(model.parameters)}"
+
+
+def _print_next(findings: Sequence[Findings], inventory: Inventory) -> None:
+    """Print the command that ingests what was found, and where models were searched if there are none."""
+    for note in (note for part in findings for note in part.notes):
+        click.echo(f"note: {plain(note)}", err=True)
+    tools = [tool for tool in TOOL_NAMES if any(part.tool == tool and part.sources for part in findings)]
+    if not tools:
+        click.echo("No model of these tools was found. Searched:")
+        for part in findings:
+            click.echo(f"  {plain(part.folder)}")
+        click.echo("\norgan ingest FOLDER takes GGUF files from any other folder.")
+        return
+    if inventory.registered < sum(1 for _ in inventory.models):
+        click.echo(f"\nTo register them: organ ingest {' '.join(f'--{tool}' for tool in tools)}")
+
+
+def _values(findings: Sequence[Findings], inventory: Inventory) -> dict[str, object]:
+    import msgspec
+
+    folders = [
+        {
+            "tool": part.tool,
+            "folder": str(part.folder),
+            "exists": part.is_there,
+            "models": len(part.sources),
+            "problems": list(part.problems),
+            "notes": list(part.notes),
+        }
+        for part in findings
+    ]
+    return {"folders": folders, **msgspec.structs.asdict(inventory)}

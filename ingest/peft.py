@@ -1,0 +1,455 @@
+"""PEFT folders: LoRA adapters as the library `peft` saves them, read as adapters in GGUF without writing a file.
+
+A folder has `adapter_config.json` and `adapter_model.safetensors`; other files are ignored. The result depends only on
+these two files and on the facts about the base (`ingest.bases`), so the same folder always gives the same bytes.
+
+PEFT computes W + s * B @ A, where s is alpha / r, or alpha / sqrt(r) with `use_rslora`. llama.cpp computes s from one
+alpha for all tensors and the rank of each tensor. So the alpha is stored that gives most tensors their s; a tensor with
+another s has the quotient multiplied into B, in float32.
+
+In llama models, the rows of the matrices for queries and keys are in another order in GGUF files, and so are the rows
+of their B: the first and the second half of each head alternate.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from msgspec import Meta, Struct
+from numpy.typing import NDArray
+
+from organs.ingest.bases import ARCHITECTURES, AdaptedBase, ParentName, local_base, parent_of_hub_id, read_json
+from organs.ingest.files import BytesInMemory, ComposedFile, Section
+from organs.ingest.safetensors import FLOATS, SafetensorsFile, WeightEntry
+from organs.registry.amounts import names_text
+from organs.registry.anatomy import LORA_SUFFIXES
+from organs.registry.digest import Digest
+from organs.registry.errors import BadAdapter, BadSource, UnknownBase
+from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name, encode_header, padded
+from organs.registry.gguf.types import ALIGNMENT_DEFAULT
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+PICKLE_FILE = "adapter_model.bin"
+PERMUTED_ARCHITECTURE = "llama"
+RANK_MAX = 8192
+BLOCKS_MAX = 1024
+HEAD_MAX_BYTES = 64 * 1024 * 1024
+"""Limit of the rows of one head in B, which are read together."""
+NAME_MAX_LENGTH = 512
+ALPHA_LEAST, ALPHA_MOST = 1e-6, 1e9
+SAME_SCALE = 1e-9
+"""Relative difference of two scales that are equal except for rounding."""
+
+BLOCK_MODULES = (
+    *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
+    *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+)
+"""Modules of a block that can have an adapter, in the order of the file."""
+EMBEDDING_MODULE, OUTPUT_MODULE = "embed_tokens", "lm_head"
+
+REFUSED_MEMBERS = {
+    "modules_to_save": "it also has whole modules (modules_to_save), which an adapter in GGUF cannot have",
+    "use_dora": "it is a DoRA (use_dora), which changes the length of the columns too; only LoRA is supported",
+    "lora_bias": "it has biases (lora_bias), which an adapter in GGUF cannot have",
+    "trainable_token_indices": "it has retrained tokens (trainable_token_indices), which GGUF adapters cannot have",
+    "target_parameters": "it changes parameters outside of linear layers (target_parameters)",
+    "layer_replication": "it repeats layers of its base (layer_replication)",
+    "alora_invocation_tokens": "it is an activated LoRA (alora_invocation_tokens): it works only after these tokens",
+    "arrow_config": "it selects experts (arrow_config)",
+    "kasa_config": "it changes the weights of its base (kasa_config)",
+    "monteclora_config": "it has a random part (monteclora_config)",
+}
+"""Members of the configuration that are refused, unless they are empty or false, with the reason."""
+CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""Values of `init_lora_weights` that change the weights of the base before the training."""
+
+_TENSOR = re.compile(
+    r"(?:base_model\.model\.)?(?P<module>[\w.]+?)\.lora_(?P<embedding>embedding_)?(?P<half>[AB])"
+    r"(?:\.(?P<adapter>(?!weight(?:\.|\Z))[\w-]+))?(?:\.weight)?",
+    re.ASCII,
+)
+_FROZEN = re.compile(rf"(?:[\w]+\.)*(?P<module>{EMBEDDING_MODULE}|{OUTPUT_MODULE})\.base_layer\.weight", re.ASCII)
+_BLOCK = re.compile(r"layers\.(?P<block>[0-9]{1,4})\.(?P<module>[a-z_.]+)")
+_PLAIN_KEY = re.compile(r"\^?(?P<module>[\w.]+)\$?", re.ASCII)
+
+
+def is_adapter_folder(path: Path) -> bool:
+    """Return whether the folder `path` has an adapter as PEFT saves it."""
+    return (path / CONFIG_FILE).is_file()
+
+
+def adapter_folder(path: Path) -> Path | None:
+    """Return the PEFT folder of `path`, which is the folder or one of its two files; None if it is something else."""
+    folder = path.parent if path.name in (CONFIG_FILE, WEIGHTS_FILE, PICKLE_FILE) else path
+    return folder if is_adapter_folder(folder) else None
+
+
+def adapter_size_bytes(folder: Path) -> int:
+    """Return the bytes to read in the PEFT folder, for progress; 0 if its weights cannot be read."""
+    path = folder / WEIGHTS_FILE
+    return path.stat().st_size if path.is_file() else 0
+
+
+class AdapterConfig(Struct, frozen=True):
+    """The members of an `adapter_config.json` that the conversion uses."""
+
+    peft_type: str = "LORA"
+    base_model_name_or_path: str | None = None
+    r: Annotated[int, Meta(ge=1, le=RANK_MAX)] = 8
+    lora_alpha: float = 8.0
+    use_rslora: bool = False
+    alpha_pattern: dict[str, float] | None = None
+    init_lora_weights: bool | str | None = True
+
+    @property
+    def base_text(self) -> str:
+        """The base as the adapter names it; empty if it names none."""
+        return self.base_model_name_or_path or ""
+
+    def scale(self, module: str, rank: int) -> float:
+        """Return the factor of B @ A for `module`."""
+        alpha = self.lora_alpha
+        for key, value in (self.alpha_pattern or {}).items():
+            plain = _PLAIN_KEY.fullmatch(key)
+            if plain is not None and f".{module}".endswith(f".{plain['module']}"):
+                alpha = value
+                break
+        divisor = math.sqrt(rank) if self.use_rslora else float(rank)
+        return alpha / divisor
+
+
+def read_config(folder: Path) -> AdapterConfig:
+    """Return the configuration of the adapter in `folder`.
+
+    Raises BadAdapter, with all reasons, for one that cannot be converted, BadSource if it cannot be read.
+    """
+    try:
+        values = read_json(folder / CONFIG_FILE)
+        config = msgspec.convert(values, AdapterConfig)
+    except ValueError as error:
+        raise BadAdapter(str(folder), [f"{CONFIG_FILE}: {error}"]) from error
+    if reasons := list(_config_reasons(values, config)):
+        raise BadAdapter(str(folder), reasons)
+    return config
+
+
+def _config_reasons(values: Mapping[str, object], config: AdapterConfig) -> Iterator[str]:
+    if config.peft_type != "LORA":
+        yield f"its peft_type is {config.peft_type[:40]!r}; only LORA is supported"
+    yield from (reason for key, reason in REFUSED_MEMBERS.items() if values.get(key))
+    known = {"use_rslora", *REFUSED_MEMBERS}
+    unknown = [key for key, value in values.items() if key.startswith("use_") and value and key not in known]
+    if unknown:
+        yield f"it uses {names_text(unknown)}, which this program does not know"
+    start = str(config.init_lora_weights)[:40]
+    if start.lower().startswith(CHANGED_BASE):
+        yield (
+            f"its training changed the weights of the base first (init_lora_weights is {start!r}); save it with "
+            "path_initial_model_for_weight_conversion, which makes a LoRA for the unchanged base"
+        )
+    if len(config.base_text) > NAME_MAX_LENGTH or not config.base_text.isprintable():
+        yield "its base_model_name_or_path is too long, or has characters that cannot be printed"
+    if not ALPHA_LEAST <= abs(config.lora_alpha) <= ALPHA_MOST:
+        yield f"its lora_alpha is {config.lora_alpha}"
+    patterns = config.alpha_pattern or {}
+    if odd := [key for key in patterns if not _PLAIN_KEY.fullmatch(key)]:
+        yield f"its alpha_pattern has regular expressions, and only names of modules are supported: {names_text(odd)}"
+    if any(abs(value) > ALPHA_MOST for value in patterns.values()):
+        yield "its alpha_pattern has a value that is too large"
+
+
+class AdapterFile(ComposedFile):
+    """The adapter of a PEFT folder as a GGUF file."""
+
+    def __init__(self, folder: Path, size_bytes: int, sections: Sequence[Section], remarks: Sequence[str]) -> None:
+        super().__init__(folder / f"{folder.resolve().name or 'adapter'}.gguf", size_bytes, sections)
+        self.name = str(folder)
+        self._remarks = tuple(remarks)
+
+    def notes(self, sha256: Digest, organs: Mapping[int, Digest]) -> Iterable[str]:
+        """Return what the conversion did."""
+        return self._remarks
+
+
+def open_adapter(opened: ExitStack, folder: Path, base: AdaptedBase | None = None) -> AdapterFile:
+    """Return the adapter in the PEFT folder as a GGUF file, which can be read until `opened` is closed.
+
+    Without `base`, its facts are searched in the files that the folder has or names. Raises BadAdapter with all
+    reasons, UnknownBase if the facts are not found, BadSource if a file cannot be read.
+    """
+    config = read_config(folder)
+    weights = _open_weights(opened, folder)
+    base = base or local_base(config.base_text, folder)
+    if base is None:
+        named = f"its base is {config.base_text[:200]!r}" if config.base_text else "it names no base"
+        raise UnknownBase(
+            f"{folder}: {named}, and no config.json of it is on this machine; "
+            "name the base: --base MODEL, a registered model, a GGUF file or a folder with config.json"
+        )
+    if base.architecture not in ARCHITECTURES.values():
+        supported = ", ".join(sorted(set(ARCHITECTURES.values())))
+        reason = f"its base {base.label} has the architecture {base.architecture[:40]!r}; supported are {supported}"
+        raise BadAdapter(str(folder), [reason])
+    if base.blocks > BLOCKS_MAX:
+        raise BadAdapter(str(folder), [f"its base {base.label} states {base.blocks} blocks; at most {BLOCKS_MAX}"])
+    pairs, reasons = _pairs(weights.entries.values(), base)
+    reasons += [misfit for pair in pairs if (misfit := pair.reason(base)) is not None]
+    if reasons or not pairs:
+        raise BadAdapter(str(folder), reasons or ["it has no weights of a LoRA"])
+    return _compose(folder, weights, config, base, pairs)
+
+
+def _open_weights(opened: ExitStack, folder: Path) -> SafetensorsFile:
+    path = folder / WEIGHTS_FILE
+    if not path.exists() and (folder / PICKLE_FILE).exists():
+        raise BadSource(
+            f"{folder / PICKLE_FILE}: a pickle, which can run any program, is not read; save the adapter as "
+            "safetensors: model.save_pretrained(FOLDER, safe_serialization=True)"
+        )
+    try:
+        return opened.enter_context(SafetensorsFile(path))
+    except ValueError as error:
+        raise BadAdapter(str(folder), [f"{WEIGHTS_FILE}: {error}"]) from error
+
+
+@dataclass(slots=True)
+class _Pair:
+    """The two factors for one module. `position` orders the modules of a file."""
+
+    module: str
+    tensor: str
+    position: tuple[int, int]
+    is_embedding: bool
+    halves: dict[str, WeightEntry] = field(default_factory=dict)
+
+    @property
+    def slot(self) -> str:
+        """The last part of the module's name."""
+        return self.module.rpartition(".")[2]
+
+    @property
+    def rank(self) -> int:
+        return self.halves["A"].shape[0]
+
+    def heads(self, base: AdaptedBase) -> int:
+        """Return the number of heads whose rows are permuted; 0 if the rows stay as they are."""
+        if base.architecture != PERMUTED_ARCHITECTURE:
+            return 0
+        counts = {"q_proj": base.heads, "k_proj": base.kv_heads}
+        return counts.get(self.slot, 0) or 0
+
+    def reason(self, base: AdaptedBase) -> str | None:
+        """Return why these factors do not fit, or None."""
+        if len(self.halves) != 2:
+            return f"{self.module} has only one of two factors"
+        first, second = self.halves["A"], self.halves["B"]
+        odd = {entry.dtype for entry in (first, second)} - FLOATS
+        if odd:
+            return f"{self.module} has values of the type {odd.pop()}; supported are {names_text(sorted(FLOATS))}"
+        if len(first.shape) != 2 or len(second.shape) != 2 or not 1 <= first.shape[0] == second.shape[1] <= RANK_MAX:
+            return f"{self.module} has factors of the shapes {first.shape} and {second.shape}"
+        shape = base.shapes.get(self.tensor) or base.shapes.get(self.slot)
+        own = second.shape[0], first.shape[1]
+        if shape is not None and tuple(shape) != (own if self.is_embedding else own[::-1]):
+            return f"{self.module} is for a matrix of {own[0]} × {own[1]}, but its base {base.label} has {shape}"
+        return self._head_reason(base)
+
+    def _head_reason(self, base: AdaptedBase) -> str | None:
+        if base.is_tied and self.slot in (EMBEDDING_MODULE, OUTPUT_MODULE):
+            return f"it changes {self.slot}, but its base {base.label} uses one matrix for embeddings and output"
+        if base.architecture != PERMUTED_ARCHITECTURE or self.slot not in ("q_proj", "k_proj"):
+            return None
+        heads, (rows, rank) = self.heads(base), self.halves["B"].shape
+        if not heads:
+            return f"the number of heads for {self.module} is not known from {base.label}"
+        if rows % (2 * heads):
+            return f"the {rows} rows of {self.module} are not {heads} heads of an even width"
+        if rows // heads * rank * 4 > HEAD_MAX_BYTES:
+            return f"{self.module} has heads of {rows // heads} rows, which is too much"
+        return None
+
+
+def _pairs(entries: Iterable[WeightEntry], base: AdaptedBase) -> tuple[list[_Pair], list[str]]:
+    """Return the factors of `entries` by module, in the order of a file, and reasons against other tensors."""
+    pairs: dict[str, _Pair] = {}
+    names: set[str] = set()
+    unknown: list[str] = []
+    for entry in entries:
+        match = _TENSOR.fullmatch(entry.name) if len(entry.name) <= NAME_MAX_LENGTH else None
+        pair = None if match is None else _pair_of(match["module"], base)
+        if match is None or pair is None or pair.is_embedding != bool(match["embedding"]):
+            if not _is_frozen_copy(entry, base):
+                unknown.append(entry.name[:100])
+            continue
+        names.add(match["adapter"] or "")
+        halves = pairs.setdefault(pair.tensor, pair).halves
+        if match["half"] in halves:
+            unknown.append(entry.name)
+        halves[match["half"]] = entry
+    reasons = []
+    if unknown:
+        modules = (*BLOCK_MODULES, EMBEDDING_MODULE, OUTPUT_MODULE)
+        supported = ", ".join(module.rpartition(".")[2] for module in modules)
+        reasons.append(
+            f"{names_text(unknown)} cannot be converted: only factors of {supported} in the {base.blocks} blocks of "
+            f"its base can, each once"
+        )
+    if len(names) > 1:
+        reasons.append(f"it has several adapters: {names_text(sorted(name or 'without a name' for name in names))}")
+    return sorted(pairs.values(), key=lambda pair: pair.position), reasons
+
+
+def _pair_of(module: str, base: AdaptedBase) -> _Pair | None:
+    """Return the empty pair for a module of a transformers model; None if it cannot have an adapter."""
+    parts = module.split(".")
+    while parts[0] in ("model", "language_model") and len(parts) > 1:
+        parts.pop(0)
+    inner = ".".join(parts)
+    match = _BLOCK.fullmatch(inner)
+    if match is not None and match["module"] in BLOCK_MODULES:
+        position = int(match["block"]), BLOCK_MODULES.index(match["module"])
+    elif inner in (EMBEDDING_MODULE, OUTPUT_MODULE):
+        position = (-1 if inner == EMBEDDING_MODULE else base.blocks), 0
+    else:
+        return None
+    name = _tensor_names(base.architecture, base.blocks).get(inner if inner == OUTPUT_MODULE else f"model.{inner}")
+    return None if name is None else _Pair(module, f"{name}.weight", position, inner == EMBEDDING_MODULE)
+
+
+@lru_cache(maxsize=4)
+def _tensor_names(architecture: str, blocks: int) -> Mapping[str, str]:
+    """Return the names of tensors in GGUF files, without `.weight`, by the names of modules in transformers."""
+    from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, get_tensor_name_map
+
+    (number,) = (number for number, name in MODEL_ARCH_NAMES.items() if name == architecture)
+    names = get_tensor_name_map(MODEL_ARCH(number), blocks)
+    blocks_modules = (f"model.layers.{block}.{module}" for block in range(blocks) for module in BLOCK_MODULES)
+    modules = (f"model.{EMBEDDING_MODULE}", OUTPUT_MODULE, *blocks_modules)
+    return {module: name for module in modules if (name := names.get_name(module)) is not None}
+
+
+def _is_frozen_copy(entry: WeightEntry, base: AdaptedBase) -> bool:
+    """Return whether a tensor is the unchanged matrix of the base, which PEFT saves beside adapters of embeddings."""
+    match = _FROZEN.fullmatch(entry.name) if len(entry.name) <= NAME_MAX_LENGTH else None
+    pair = None if match is None else _pair_of(match["module"], base)
+    if pair is None:
+        return False
+    shape = base.shapes.get(pair.tensor) or base.shapes.get(pair.slot)
+    return shape is None or tuple(reversed(shape)) == entry.shape
+
+
+def _compose(
+    folder: Path, weights: SafetensorsFile, config: AdapterConfig, base: AdaptedBase, pairs: Sequence[_Pair]
+) -> AdapterFile:
+    scales = {pair.tensor: config.scale(pair.module, pair.rank) for pair in pairs}
+    alpha = config.lora_alpha * (math.sqrt(config.r) if config.use_rslora else 1.0)
+    converted: list[ConvertedTensor] = []
+    folded = 0
+    for pair in pairs:
+        factor = scales[pair.tensor] * pair.rank / alpha
+        factor = 1.0 if abs(factor - 1.0) <= SAME_SCALE else factor
+        folded += factor != 1.0
+        names = [pair.tensor + suffix for suffix in LORA_SUFFIXES]
+        converted += [
+            ConvertedTensor(weights, pair.halves["A"], names[0], is_transposed=pair.is_embedding),
+            ConvertedTensor(weights, pair.halves["B"], names[1], heads=pair.heads(base), factor=factor),
+        ]
+    specs = [tensor.spec for tensor in converted]
+    header = encode_header(_metadata(config, base, alpha, specs), specs)
+    sections = [Section(0, len(header), BytesInMemory(header))]
+    offset = len(header)
+    for tensor, spec in zip(converted, specs, strict=True):
+        sections.append(Section(offset, spec.size_bytes, tensor))
+        offset += padded(spec.size_bytes, ALIGNMENT_DEFAULT)
+    ranks = names_text([str(rank) for rank in sorted({pair.rank for pair in pairs})])
+    remarks = [f"converted from a PEFT folder: {len(pairs)} modules, rank {ranks}, alpha {alpha:g}"]
+    if folded:
+        remarks.append(f"{folded} modules have another scale than the others; it is multiplied into their factors")
+    return AdapterFile(folder, offset, sections, remarks)
+
+
+def _metadata(
+    config: AdapterConfig, base: AdaptedBase, alpha: float, tensors: Sequence[TensorSpec]
+) -> Iterator[KeyValue]:
+    yield KeyValue("general.architecture", ValueType.STRING, base.architecture)
+    yield KeyValue("general.type", ValueType.STRING, "adapter")
+    parent = _parent(config, base)
+    texts = {
+        key: getattr(parent, key) for key in ("name", "version", "organization", "repo_url") if getattr(parent, key)
+    }
+    if texts:
+        yield KeyValue("general.base_model.count", ValueType.UINT32, 1)
+        for key, text in texts.items():
+            yield KeyValue(f"general.base_model.0.{key}", ValueType.STRING, text)
+    has_halves = any(tensor.dtype.name == "F16" for tensor in tensors)
+    yield KeyValue("general.file_type", ValueType.UINT32, int(has_halves))
+    yield KeyValue("adapter.type", ValueType.STRING, "lora")
+    yield KeyValue("adapter.lora.alpha", ValueType.FLOAT32, alpha)
+
+
+def _parent(config: AdapterConfig, base: AdaptedBase) -> ParentName:
+    """Return the name of the base: that of its own header, else the hub's, else the last part of a path."""
+    if base.parent.name:
+        return base.parent
+    hub_id = None if Path(config.base_text).is_dir() else parent_of_hub_id(config.base_text)
+    return hub_id or ParentName(Path(config.base_text).name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConvertedTensor:
+    """A factor as it is in a GGUF file, converted while it is read (`ingest.files.Bytes`)."""
+
+    weights: SafetensorsFile
+    entry: WeightEntry
+    name: str
+    heads: int = 0
+    """Number of heads whose rows alternate between their halves; 0 for none."""
+    is_transposed: bool = False
+    factor: float = 1.0
+
+    @property
+    def spec(self) -> TensorSpec:
+        """The tensor of the GGUF file: float16 if the values are stored so and not multiplied, else float32."""
+        dtype = "F16" if self.entry.dtype == "F16" and self.factor == 1.0 else "F32"
+        shape = self.entry.shape if self.is_transposed else self.entry.shape[::-1]
+        return TensorSpec(self.name, shape, dtype_by_name(dtype))
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill `buffer` from `offset`; raises BadSource if the file became shorter."""
+        stored: np.dtype[Any] = np.dtype("<f2" if self.spec.dtype.name == "F16" else "<f4")
+        row_bytes = self.spec.shape[0] * stored.itemsize
+        first, last = offset // row_bytes, -(-(offset + len(buffer)) // row_bytes)
+        values = self._rows(first, last)
+        if self.factor != 1.0:
+            values = values.astype(np.float64) * self.factor
+        data = np.ascontiguousarray(values, stored).tobytes()
+        begin = offset - first * row_bytes
+        buffer[:] = data[begin : begin + len(buffer)]
+
+    def check_unchanged(self) -> None:
+        """Raise BadSource if the file was written or replaced since it was opened."""
+        self.weights.check_unchanged()
+
+    def _rows(self, first: int, last: int) -> NDArray[np.generic]:
+        """Return the rows from `first` to before `last` of the converted matrix."""
+        rows, columns = self.entry.shape
+        if self.is_transposed:
+            spans = ((row * columns + first, row * columns + last) for row in range(rows))
+            return np.stack([self.weights.read(self.entry, begin, end) for begin, end in spans], axis=1)
+        if not self.heads:
+            return self.weights.read(self.entry, first * columns, last * columns).reshape(-1, columns)
+        width = rows // self.heads
+        begin, end = first // width, -(-last // width)
+        heads = self.weights.read(self.entry, begin * width * columns, end * width * columns)
+        alternated = heads.reshape(end - begin, 2, width // 2, columns).swapaxes(1, 2).reshape(-1, columns)
+        return alternated[first - begin * width : last - begin * width]

@@ -1,0 +1,142 @@
+"""Safetensors files: their header, checked before it is used, and the values of their tensors.
+
+The format: a length (8 bytes, little-endian), that many bytes of JSON, then the values of all tensors without gaps.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from msgspec import Meta, Struct
+from numpy.typing import NDArray
+
+from organs.ingest.directory.jsontext import parse_json
+from organs.ingest.files import FileSource
+
+SAFETENSORS_SUFFIX = ".safetensors"
+MODEL_CONFIG_FILE = "config.json"
+"""The file with the dimensions of a model, beside its safetensors files."""
+HEADER_MAX_BYTES = 64 * 1024 * 1024
+"""Limit of the JSON; the library of the format has 100 MB. The JSON of a LoRA of 80 blocks has 200 kB."""
+DIMENSIONS_MAX = 8
+METADATA_KEY = "__metadata__"
+
+_LENGTH_BYTES = 8
+_VALUE_BYTES = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0"), 1),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
+    **dict.fromkeys(("U32", "I32", "F32"), 4),
+    **dict.fromkeys(("U64", "I64", "F64"), 8),
+}
+_STORED: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+FLOATS = frozenset(_STORED)
+"""Types whose values can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightEntry:
+    """A tensor of a safetensors file; `offset_bytes` is its place in the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset_bytes: int
+
+    @property
+    def elements(self) -> int:
+        """The number of values."""
+        return math.prod(self.shape)
+
+
+class SafetensorsFile:
+    """An open safetensors file, which several threads can read. A context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path` and check its header. Raises BadSource for another file, ValueError for a bad header."""
+        self._file = FileSource(path)
+        try:
+            self.entries = {entry.name: entry for entry in _read_entries(self._file)}
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> SafetensorsFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def read(self, entry: WeightEntry, first: int, last: int) -> NDArray[np.generic]:
+        """Return the values from `first` to before `last` of a tensor: float32, or float16 as it is stored.
+
+        BF16 becomes float32, which has all of its values. Raises BadSource if the file became shorter.
+        """
+        stored = _STORED[entry.dtype]
+        data = self._file.read_at(entry.offset_bytes + first * stored.itemsize, (last - first) * stored.itemsize)
+        values: NDArray[np.generic] = np.frombuffer(data, stored)
+        if entry.dtype == "BF16":
+            return (values.astype("<u4") << np.uint32(16)).view("<f4")
+        return values
+
+    def check_unchanged(self) -> None:
+        """Raise BadSource if the file was written or replaced since it was opened."""
+        self._file.check_unchanged()
+
+
+def is_model_folder(path: Path) -> bool:
+    """Return whether the folder `path` has a model in safetensors files: its configuration and its weights."""
+    try:
+        with os.scandir(path) as entries:
+            names = {entry.name for entry in entries}
+    except OSError:
+        return False
+    return MODEL_CONFIG_FILE in names and any(name.lower().endswith(SAFETENSORS_SUFFIX) for name in names)
+
+
+class _StatedEntry(Struct, frozen=True):
+    """A tensor in the JSON of the header."""
+
+    dtype: str
+    shape: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=DIMENSIONS_MAX)]
+    data_offsets: tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]]
+
+
+def _read_entries(file: FileSource) -> Iterator[WeightEntry]:
+    if file.size_bytes < _LENGTH_BYTES:
+        raise ValueError(f"{file.size_bytes} bytes are too few for a safetensors file")
+    size = int.from_bytes(file.read_at(0, _LENGTH_BYTES), "little")
+    most = min(HEADER_MAX_BYTES, file.size_bytes - _LENGTH_BYTES)
+    if size > most:
+        raise ValueError(f"its header states a length of {size} bytes; at most {most} are possible")
+    values = parse_json(file.read_at(_LENGTH_BYTES, size))
+    if isinstance(values, dict):
+        values.pop(METADATA_KEY, None)
+    stated = msgspec.convert(values, dict[str, _StatedEntry])
+    position = _LENGTH_BYTES + size
+    for name, item in sorted(stated.items(), key=lambda pair: pair[1].data_offsets):
+        begin, end = (_LENGTH_BYTES + size + offset for offset in item.data_offsets)
+        _check_entry(name, item, position - begin)
+        yield WeightEntry(name, item.dtype, item.shape, begin)
+        position = end
+    if position != file.size_bytes:
+        raise ValueError(f"its tensors end at byte {position}, but the file has {file.size_bytes}")
+
+
+def _check_entry(name: str, item: _StatedEntry, gap: int) -> None:
+    """Raise ValueError for an unknown type, a size that is not that of the shape, and bytes between two tensors."""
+    shown = repr(name[:80])
+    if item.dtype not in _VALUE_BYTES:
+        raise ValueError(f"{shown} has the unknown type {item.dtype[:20]!r}")
+    begin, end = item.data_offsets
+    size = math.prod(item.shape) * _VALUE_BYTES[item.dtype]
+    if end - begin != size:
+        raise ValueError(f"{shown} has {end - begin} bytes, but its shape and type need {size}")
+    if gap:
+        raise ValueError(f"{shown} does not begin where the tensor before it ends")

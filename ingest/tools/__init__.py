@@ -1,0 +1,54 @@
+"""Models that other tools keep on this machine: found by the tools' own conventions, and named by what they record.
+
+places     where each tool keeps its models
+ollama     Ollama: manifests and blobs
+folders    LM Studio, llama.cpp, the Hugging Face tools and GPT4All: folders of GGUF files
+findings   what a search returns, and names from repositories
+facts      what the registry keeps beside the bytes: texts, a license, a better name
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from organs.ingest.sources import ModelSource
+from organs.ingest.tools.findings import Findings
+from organs.ingest.tools.folders import find_gpt4all, find_hub_cache, find_llama_cpp, find_lmstudio
+from organs.ingest.tools.ollama import find_ollama
+from organs.ingest.tools.places import Machine
+
+FINDERS: dict[str, Callable[[Machine], Iterator[Findings]]] = {
+    "hf-cache": find_hub_cache,
+    "llama-cpp": find_llama_cpp,
+    "lmstudio": find_lmstudio,
+    "ollama": find_ollama,
+    "gpt4all": find_gpt4all,
+}
+"""The tools by their options. The first one with a model names it: repositories have the most precise names."""
+TOOL_NAMES = {
+    "hf-cache": "Hugging Face",
+    "llama-cpp": "llama.cpp",
+    "lmstudio": "LM Studio",
+    "ollama": "Ollama",
+    "gpt4all": "GPT4All",
+}
+
+
+def find_tool_models(machine: Machine, tools: Iterable[str]) -> Iterator[Findings]:
+    """Yield what each folder of `tools` has, in the order of FINDERS; a folder that two tools share comes once."""
+    wanted, known = set(tools), set()
+    for tool, find in FINDERS.items():
+        if tool not in wanted:
+            continue
+        for findings in find(machine):
+            if findings.folder in known:
+                continue
+            known.add(findings.folder)
+            named = tuple(replace(source, tool=TOOL_NAMES[tool]) for source in findings.sources)
+            yield replace(findings, tool=tool, sources=named)
+
+
+def sources_of(findings: Iterable[Findings]) -> list[ModelSource]:
+    """Return the models in `findings`."""
+    return [source for part in findings for source in part.sources]

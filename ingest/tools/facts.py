@@ -1,0 +1,147 @@
+"""What a tool knows about a model beside its bytes: texts, a license, and a name for bytes that had only a digest."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from organs.ingest.files import stamp_text
+from organs.ingest.sources import GGUF_SUFFIX, ModelSource
+from organs.registry.catalog.queries.accounts import contributor_name
+from organs.registry.catalog.queries.models import (
+    find_model,
+    has_damaged_blobs,
+    known_digests,
+    newest_reachable,
+    runtime_texts,
+    visible_model_with_digest,
+)
+from organs.registry.catalog.records import Edits, ModelRecord
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.register.models import edit_model, record_texts, rename_model
+from organs.registry.catalog.tables import Model
+from organs.registry.catalog.vocabulary import RUNTIME_TEXT_MAX, RUNTIME_TEXTS_MAX, shown_text
+from organs.registry.digest import model_digest
+from organs.registry.entities.model import RuntimeText
+from organs.registry.errors import BadSource
+from organs.registry.local import LocalRegistry
+from organs.registry.names import ModelName, parse_model_name
+
+LICENSE_BEGIN = 3000
+"""The characters at the beginning of a license that say which one it is."""
+SHORT_LICENSE_MAX = 2500
+"""The most characters of a text that is the MIT license and nothing else."""
+_LICENSES = {
+    "apache-2.0": re.compile(r"^\W*apache license\W+version 2\.0, january 2004\b"),
+    "mit": re.compile(r"^.{0,300}?permission is hereby granted, free of charge, to any person obtaining a copy"),
+    "llama2": re.compile(r"^\W*llama 2 community license agreement\b"),
+    "llama3": re.compile(r"^\W*meta llama 3 community license agreement\b"),
+    "llama3.1": re.compile(r"^\W*llama 3\.1 community license agreement\b"),
+    "llama3.2": re.compile(r"^\W*llama 3\.2 community license agreement\b"),
+    "llama3.3": re.compile(r"^\W*llama 3\.3 community license agreement\b"),
+    "gemma": re.compile(r"^\W*gemma terms of use\b"),
+}
+"""How texts of licenses begin, in lower case and with single spaces, by the names that headers of models use."""
+_DIGEST_NAME = re.compile(r"(?:sha256[-_.])?[0-9a-f]{12,64}", re.ASCII | re.IGNORECASE)
+
+
+def license_of(texts: Iterable[RuntimeText]) -> str | None:
+    """Return the license that one of `texts` is; None if none is known, or if they are several licenses."""
+    found = {name for text in texts if text.kind == "license" and (name := _license(text.text)) is not None}
+    return found.pop() if len(found) == 1 else None
+
+
+def _license(text: str) -> str | None:
+    begin = " ".join(text[:LICENSE_BEGIN].lower().split())
+    name = next((name for name, pattern in _LICENSES.items() if pattern.match(begin)), None)
+    return None if name == "mit" and len(text) > SHORT_LICENSE_MAX else name
+
+
+def is_digest_name(name: ModelName) -> bool:
+    """Return whether the name of a model is only a digest, as that of a blob, so that any other name is better."""
+    return _DIGEST_NAME.fullmatch(name.name) is not None
+
+
+def stamp_of(path: Path) -> str | None:
+    """Return the stamp of the file at `path`; None if it cannot be read."""
+    try:
+        return stamp_text(os.stat(path))
+    except (OSError, ValueError):
+        return None
+
+
+def known_model(registry: LocalRegistry, source: ModelSource) -> ModelName | None:
+    """Return the name of the registered model of `source`, whose files were read before and are unchanged; else None.
+
+    A model with damaged blobs is read again, which repairs it.
+    """
+    stamps = [stamp_of(path) for path in source.paths]
+    if None in stamps:
+        return None
+    with registry.catalog.reading() as session:
+        digests = known_digests(session, [stamp for stamp in stamps if stamp is not None])
+        if any(stamp not in digests for stamp in stamps):
+            return None
+        digest = model_digest([digests[stamp] for stamp in stamps if stamp is not None])
+        model = visible_model_with_digest(session, digest, None)
+        if model is None or has_damaged_blobs(session, model.id):
+            return None
+        return parse_model_name(model.full_name)
+
+
+def check_stated(source: ModelSource, record: ModelRecord) -> ModelRecord:
+    """Return `record` with the name of the model for a file whose name is a digest.
+
+    Raises BadSource if a file has another SHA-256 than its tool states.
+    """
+    stated = {path.name: digest for path, digest in zip(source.paths, source.digests, strict=False)}
+    for file in record.files:
+        if stated.get(file.name, file.sha256) != file.sha256:
+            raise BadSource(
+                f"{source.tool} {file.name}: its SHA-256 is {file.sha256}, not the one in its name; it is damaged, or "
+                "was changed"
+            )
+    if not source.tool or len(record.files) != 1 or not _DIGEST_NAME.fullmatch(record.files[0].name):
+        return record
+    return replace(record, files=(replace(record.files[0], name=f"{source.name.name}{GGUF_SUFFIX}"),))
+
+
+def add_facts(registry: LocalRegistry, source: ModelSource, name: str) -> str:
+    """Give the registered model `name` the texts, the license and the name that `source` has; return its name.
+
+    Only a model that this machine's user registered is changed: a license that is missing, and a name that is a
+    digest. Nothing is written if there is nothing to add.
+    """
+    with registry.catalog.reading() as session:
+        model = find_model(session, parse_model_name(name))
+        if model is None or not _has_more(model, source, runtime_texts(session, model.id)):
+            return name
+        if contributor_name(session, model.contributor_id) != LOCAL:
+            return name
+        is_taken = newest_reachable(session, source.name) is not None
+    with registry.catalog.writing() as session:
+        model = find_model(session, parse_model_name(name))
+        if model is None or model.state != "visible":
+            return name
+        record_texts(session, model, source.texts)
+        license = license_of(source.texts)
+        if model.license is None and license is not None:
+            edit_model(session, model, Edits(license=license), LOCAL)
+        if _is_better(model, source) and not is_taken:
+            rename_model(session, model, source.name, LOCAL)
+        return model.full_name
+
+
+def _has_more(model: Model, source: ModelSource, stored: Sequence[RuntimeText]) -> bool:
+    known = {(text.kind, text.text) for text in stored}
+    new = {(text.kind, shown_text(text.text, RUNTIME_TEXT_MAX)) for text in source.texts} - known
+    has_texts = bool(new) and len(stored) < RUNTIME_TEXTS_MAX
+    has_license = model.license is None and license_of(source.texts) is not None
+    return has_texts or has_license or _is_better(model, source)
+
+
+def _is_better(model: Model, source: ModelSource) -> bool:
+    return is_digest_name(ModelName(model.namespace, model.name)) and not is_digest_name(source.name)

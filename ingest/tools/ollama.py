@@ -1,0 +1,241 @@
+"""Ollama: models named by manifests, `manifests/HOST/NAMESPACE/MODEL/TAG`, with their layers in `blobs`.
+
+A manifest is JSON with a list of layers: the model, adapters and projectors are GGUF files; template, system prompt,
+parameters, messages and licenses are texts. A layer is named by its SHA-256. Nothing in a manifest is trusted: names
+of blobs must be digests, and sizes and bytes are compared. Source: Ollama's `manifest/` and `server/images.go`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from organs.ingest.sources import ModelSource
+from organs.ingest.tools.findings import Findings, Remarks, is_folder, repository_base, shown, unreadable, walk_files
+from organs.ingest.tools.places import Machine, ollama_folders
+from organs.registry.digest import Digest
+from organs.registry.entities.model import RuntimeText
+from organs.registry.names import ModelName, name_from_text, namespace_from_text, split_quantisation
+
+DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_TAG = "registry.ollama.ai", "library", "latest"
+HUB_HOSTS = ("hf.co", "huggingface.co")
+MANIFEST_MAX_BYTES = 1 << 20
+MANIFESTS_MAX = 10_000
+LAYERS_MAX = 4096
+TEXT_MAX_BYTES = 1 << 20
+"""The largest layer that is read as a text."""
+MEDIA_TYPE = "application/vnd.ollama.image."
+PARTS = {"model": "", "adapter": "adapter", "projector": "projector", "draft": "draft"}
+"""Layers that are GGUF files, with what they add to the name."""
+TEXTS = {
+    "template": "template",
+    "prompt": "template",
+    "system": "system",
+    "params": "parameters",
+    "messages": "messages",
+    "license": "license",
+}
+"""Layers that are texts, with their kinds here."""
+_DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})", re.ASCII)
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}", re.ASCII)
+
+
+class _Layer(msgspec.Struct):
+    media_type: str = msgspec.field(name="mediaType", default="")
+    digest: str = ""
+    size: int = -1
+
+
+class _Manifest(msgspec.Struct):
+    layers: Annotated[list[_Layer], Meta(max_length=LAYERS_MAX)] = msgspec.field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class OllamaName:
+    """The name of a model in Ollama."""
+
+    host: str
+    namespace: str
+    model: str
+    tag: str
+
+    def __str__(self) -> str:
+        """Return the name as `ollama list` prints it."""
+        path = f"{self.model}:{self.tag}"
+        if self.host.lower() != DEFAULT_HOST:
+            return f"{self.host}/{self.namespace}/{path}"
+        return path if self.namespace.lower() == DEFAULT_NAMESPACE else f"{self.namespace}/{path}"
+
+    @property
+    def model_name(self) -> ModelName:
+        """The name in a registry: the tag follows the name, except `latest`. Another host is in the namespace."""
+        base, namespace = self.model, self.namespace
+        if self.host.lower() in HUB_HOSTS:
+            base = repository_base(base)
+        elif self.host.lower() != DEFAULT_HOST:
+            namespace = f"{self.host.replace(':', '-')}-{namespace}"
+        is_in_name = self.tag == DEFAULT_TAG or base.lower().endswith(f"-{self.tag.lower()}")
+        name = base if is_in_name else f"{base}-{self.tag}"
+        return ModelName(namespace_from_text(namespace), name_from_text(name))
+
+    @property
+    def rank(self) -> tuple[bool, bool, int, str]:
+        """The order of names of the same bytes: the first says most about the model."""
+        has_quantisation = split_quantisation(self.model_name.name)[1] is not None
+        return (not has_quantisation, self.tag == DEFAULT_TAG, -len(self.tag), str(self))
+
+
+@dataclass(slots=True)
+class _Blob:
+    """A GGUF file in `blobs`, with all names and texts that manifests give it."""
+
+    path: Path
+    digest: Digest
+    part: str
+    names: list[OllamaName] = field(default_factory=list)
+    numbers: dict[OllamaName, int] = field(default_factory=dict)
+    texts: dict[OllamaName, tuple[RuntimeText, ...]] = field(default_factory=dict)
+
+
+def find_ollama(machine: Machine) -> Iterator[Findings]:
+    """Yield the models of Ollama, named by their manifests; each blob once, by its most precise name."""
+    for folder in ollama_folders(machine):
+        yield _findings(folder)
+
+
+def _findings(folder: Path) -> Findings:
+    manifests = folder / "manifests"
+    if not is_folder(manifests):
+        return Findings(folder, is_there=False)
+    problems, notes, blobs = Remarks(), Remarks(), dict[Digest, _Blob]()
+    files = walk_files(manifests, lambda name: not name.startswith("."), problems)
+    for path in islice(files, MANIFESTS_MAX):
+        name = _name_of(path.relative_to(manifests).parts)
+        if name is None:
+            problems.add(f"{shown(str(path))}: not the name of a model; a manifest is HOST/NAMESPACE/MODEL/TAG")
+            continue
+        _add_manifest(folder, name, path, blobs, problems, notes)
+    sources = tuple(_source(blob) for blob in blobs.values())
+    return Findings(folder, is_there=True, sources=sources, problems=problems.sentences, notes=notes.sentences)
+
+
+def _name_of(parts: Sequence[str]) -> OllamaName | None:
+    if len(parts) != 4 or not all(map(_PART.fullmatch, parts)):
+        return None
+    return OllamaName(*parts)
+
+
+def _add_manifest(
+    folder: Path, name: OllamaName, path: Path, blobs: dict[Digest, _Blob], problems: Remarks, notes: Remarks
+) -> None:
+    manifest = _read_manifest(name, path, problems)
+    if manifest is None:
+        return
+    found: list[_Blob] = []
+    numbers: dict[str, int] = {}
+    for layer in manifest.layers:
+        part = layer.media_type.removeprefix(MEDIA_TYPE)
+        if part not in PARTS or not layer.media_type.startswith(MEDIA_TYPE):
+            continue
+        blob = _checked_blob(folder, name, layer, problems)
+        numbers[part] = numbers.get(part, 0) + 1
+        if blob is not None:
+            kept = blobs.setdefault(blob[1], _Blob(*blob, part))
+            kept.names.append(name)
+            kept.numbers[name] = numbers[part]
+            found.append(kept)
+    if not numbers:
+        kinds = {layer.media_type.removeprefix(MEDIA_TYPE) for layer in manifest.layers}
+        why = "its weights are separate tensors, not a GGUF file" if "tensor" in kinds else "it has no weights here"
+        notes.add(f"Ollama {name}: {why}")
+    texts = tuple(_texts(folder, name, manifest, problems)) if found else ()
+    for kept in found:
+        kept.texts[name] = texts
+
+
+def _read_manifest(name: OllamaName, path: Path, problems: Remarks) -> _Manifest | None:
+    try:
+        if not path.is_file():
+            problems.add(f"Ollama {name}: {path} is not a file")
+            return None
+        with path.open("rb") as file:
+            data = file.read(MANIFEST_MAX_BYTES + 1)
+    except OSError as error:
+        problems.add(f"Ollama {name}: {path}: {error.strerror}")
+        return None
+    if len(data) > MANIFEST_MAX_BYTES:
+        problems.add(f"Ollama {name}: its manifest has more than {MANIFEST_MAX_BYTES:,} bytes")
+        return None
+    try:
+        return msgspec.json.decode(data, type=_Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        problems.add(f"Ollama {name}: its manifest is not the JSON of a manifest")
+        return None
+
+
+def _checked_blob(folder: Path, name: OllamaName, layer: _Layer, problems: Remarks) -> tuple[Path, Digest] | None:
+    """Return the path and the stated digest of a layer; None, with a problem, if its blob cannot be used."""
+    match = _DIGEST.fullmatch(layer.digest)
+    if match is None:
+        problems.add(f"Ollama {name}: {shown(layer.digest)!r} in its manifest is not a SHA-256")
+        return None
+    blobs = folder / "blobs"
+    path = blobs / f"sha256-{match[1]}"
+    if not os.path.lexists(path) and os.path.lexists(blobs / f"sha256:{match[1]}"):
+        path = blobs / f"sha256:{match[1]}"  # older versions of Ollama
+    if reason := unreadable(path):
+        problems.add(f"Ollama {name}: {path}: {reason}; ollama pull {name} fetches it again")
+        return None
+    size = path.stat().st_size
+    if layer.size >= 0 and size != layer.size:
+        problems.add(f"Ollama {name}: {path} has {size:,} bytes, and its manifest says {layer.size:,}")
+        return None
+    return path, Digest(match[1])
+
+
+def _texts(folder: Path, name: OllamaName, manifest: _Manifest, problems: Remarks) -> Iterator[RuntimeText]:
+    """Yield the texts of a manifest, in the order of TEXTS."""
+    ordered = list(TEXTS)
+    layers = [
+        (ordered.index(kind), layer)
+        for layer in manifest.layers
+        if (kind := layer.media_type.removeprefix(MEDIA_TYPE)) in TEXTS and layer.media_type.startswith(MEDIA_TYPE)
+    ]
+    for position, layer in sorted(layers, key=lambda pair: pair[0]):
+        blob = _checked_blob(folder, name, layer, problems)
+        if blob is None:
+            continue
+        path, digest = blob
+        try:
+            with path.open("rb") as file:
+                data = file.read(TEXT_MAX_BYTES + 1)
+        except OSError as error:
+            problems.add(f"Ollama {name}: {path}: {error.strerror}")
+            continue
+        if len(data) > TEXT_MAX_BYTES:
+            problems.add(f"Ollama {name}: its {TEXTS[ordered[position]]} has more than {TEXT_MAX_BYTES:,} bytes")
+        elif hashlib.sha256(data).hexdigest() != digest:
+            problems.add(f"Ollama {name}: {path} has other bytes than its name says")
+        elif text := data.decode("utf-8", "replace").strip():
+            yield RuntimeText(kind=TEXTS[ordered[position]], source=f"Ollama {name}", text=text)
+
+
+def _source(blob: _Blob) -> ModelSource:
+    best = min(blob.names, key=lambda name: name.rank)
+    name = best.model_name
+    if PARTS[blob.part]:
+        number = blob.numbers[best]
+        ending = PARTS[blob.part] + (f"-{number}" if number > 1 else "")
+        name = ModelName(name.namespace, name_from_text(f"{name.name}-{ending}"))
+    ordered = sorted(blob.names, key=lambda other: (other != best, other.rank))
+    texts = tuple(text for other in ordered for text in blob.texts.get(other, ()))
+    return ModelSource((blob.path,), name, texts=texts, digests=(blob.digest,))

@@ -1,0 +1,138 @@
+"""`organ scan`, and `organ ingest` with the options of other tools."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.in_process import OrganCommand
+from tests.ingest.tool_layouts import lay_out_zoo, ollama_layer, ollama_manifest, put
+from tests.small_models import small_model
+
+EMPTY = dict.fromkeys(
+    (
+        *("OLLAMA_MODELS", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "LLAMA_CACHE"),
+        *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
+    ),
+    "",
+)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """The environment of a user whose home is empty."""
+    (tmp_path / "user").mkdir()
+    return EMPTY | {"HOME": str(tmp_path / "user")}
+
+
+def test_a_scan_shows_folders_families_copies_and_the_command_that_ingests_them(
+    organ: OrganCommand, environment: dict[str, str], tmp_path: Path
+) -> None:
+    home = tmp_path / "user"
+    lay_out_zoo(home)
+    ended = organ("scan", environment=environment)
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.lines[0] == f"Hugging Face: 1 model in {home}/.cache/huggingface/hub"
+    assert "Zoo-A-2M: llama, 5 models, 13.1 MB" in ended.lines
+    rows = [line.split() for line in ended.lines]
+    assert ["zoo/Zoo-A-2M-v1.0", "F16", "4.1", "MB", "Hugging", "Face,", "LM", "Studio"] in rows
+    assert ["me/coder-adapter", "adapter", "F32", "447.1", "kB", "Ollama"] in rows
+    assert "8 files, 18.6 MB on the disk, 4.1 MB of them are second copies; links to the same bytes save 1.4 MB." in (
+        ended.lines
+    )
+    assert ended.lines[-1] == ("To register them: organ ingest --ollama --lmstudio --llama-cpp --hf-cache --gpt4all")
+    assert organ("models", "-q").out == "", "a scan registers nothing"
+
+
+def test_a_scan_as_json_has_every_copy_and_the_registered_model(
+    organ: OrganCommand, environment: dict[str, str], tmp_path: Path
+) -> None:
+    home = tmp_path / "user"
+    put(home / ".lmstudio" / "models" / "acme" / "tiny-GGUF" / "tiny-F16.gguf", small_model())
+    models = home / ".ollama" / "models"
+    layer = ollama_layer(models, "model", small_model())
+    ollama_manifest(models, "registry.ollama.ai/library/tiny/latest", layer)
+    assert organ("ingest", "--ollama", "-q", environment=environment).out == "library/tiny@1\n"
+    values = organ("scan", "--json", environment=environment).values
+    ((folded,),) = [family["models"] for family in values["families"]]
+    (variant,) = folded["variants"]
+    assert (variant["name"], variant["registered"]) == ("acme/tiny-F16", "library/tiny@1")
+    assert [(copy["tool"], copy["is_link"]) for copy in variant["copies"]] == [("LM Studio", False), ("Ollama", False)]
+    assert values["duplicate_bytes"] == len(small_model())
+    assert [part["tool"] for part in values["folders"] if part["exists"]] == ["lmstudio", "ollama"]
+    assert organ("scan", "--read", "--json", environment=environment).values["distinct_bytes"] > 0
+    only = organ("scan", "--gpt4all", "--json", environment=environment).values
+    assert {part["tool"] for part in only["folders"]} == {"gpt4all"}
+
+
+def test_a_scan_without_models_lists_where_it_searched(
+    organ: OrganCommand, environment: dict[str, str], tmp_path: Path
+) -> None:
+    ended = organ("scan", environment=environment)
+    assert ended.status == 0
+    assert ended.lines[0] == "No model of these tools was found. Searched:"
+    assert f"  {tmp_path}/user/.ollama/models" in ended.lines
+    assert ended.lines[-1] == "organ ingest FOLDER takes GGUF files from any other folder."
+
+
+def test_a_scan_makes_no_registry(environment: dict[str, str], tmp_path: Path) -> None:
+    put(tmp_path / "user" / ".cache" / "gpt4all" / "tiny.gguf", small_model())
+    command = OrganCommand(tmp_path / "nowhere")
+    assert "local/tiny" in command("scan", environment=environment).out
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_model_that_cannot_be_read_gets_one_sentence_and_the_others_are_ingested(
+    organ: OrganCommand, environment: dict[str, str], tmp_path: Path
+) -> None:
+    models = tmp_path / "user" / ".ollama" / "models"
+    ollama_manifest(models, "registry.ollama.ai/library/good/latest", ollama_layer(models, "model", small_model()))
+    ollama_manifest(models, "registry.ollama.ai/library/cloud/latest")
+    bad = put(models / "manifests" / "registry.ollama.ai" / "library" / "bad" / "latest", b"\x1b[31m{")
+    ended = organ("ingest", "--all-tools", environment=environment)
+    assert ended.status == 1
+    assert ended.out.startswith("library/good@1: 10 organs")
+    assert sorted(ended.err.splitlines()) == [
+        "note: Ollama cloud:latest: it has no weights here",
+        "organ: Ollama bad:latest: its manifest is not the JSON of a manifest",
+    ]
+    bad.unlink()
+    again = organ("ingest", "--all-tools", environment=environment)
+    assert (again.status, again.out) == (0, "library/good@1: already registered, nothing added\n")
+    scanned = organ("scan", environment=environment)
+    assert scanned.lines[-1] == "Registered already: 1 of 1 different models."
+
+
+def test_the_texts_of_ollama_are_shown_with_a_model(
+    organ: OrganCommand, environment: dict[str, str], tmp_path: Path
+) -> None:
+    models = tmp_path / "user" / ".ollama" / "models"
+    layers = [ollama_layer(models, "model", small_model()), ollama_layer(models, "system", b"Be \x1b[31mred.\n" * 40)]
+    ollama_manifest(models, "registry.ollama.ai/library/tiny/latest", *layers)
+    assert organ("ingest", "--ollama", "-q", environment=environment).out == "library/tiny@1\n"
+    printed = organ.done("show", "library/tiny").out
+    (line,) = [line for line in printed.splitlines() if line.startswith("system ")]
+    assert line.startswith("system          Be \\u001b[31mred. Be ")
+    assert line.endswith("… (Ollama tiny:latest)")
+    texts = json.loads(organ.done("show", "--json", "library/tiny").out)["texts"]
+    assert [(item["kind"], len(item["text"].splitlines())) for item in texts] == [("system", 40)]
+
+
+@pytest.mark.parametrize("arguments", [["--ollama", "--delete-after"], []])
+def test_wrong_uses_of_the_options_of_tools_are_refused(
+    arguments: list[str], organ: OrganCommand, environment: dict[str, str]
+) -> None:
+    ended = organ("ingest", *arguments, environment=environment)
+    assert ended.status == 2
+    assert ("still need" in ended.err) == bool(arguments)
+
+
+def test_a_tool_without_models_is_reported_with_its_folders(
+    organ: OrganCommand, environment: dict[str, str], tmp_path: Path
+) -> None:
+    ended = organ("ingest", "--gpt4all", environment=environment)
+    assert ended.status == 1
+    assert "no model of GPT4All on this machine" in ended.err
+    assert f"{tmp_path}/user/.cache/gpt4all: not there" in ended.err

@@ -1,0 +1,447 @@
+"""Tests of PEFT folders: the adapter has the values that PEFT applies, and what cannot be converted is refused."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from organs.ingest.bases import AdaptedBase, ParentName, base_in
+from organs.ingest.peft import PICKLE_FILE, WEIGHTS_FILE, AdapterFile, open_adapter
+from organs.ingest.sources import find_sources, skipped_files
+from organs.registry.errors import BadAdapter, BadInput, BadSource, UnknownBase
+from organs.registry.gguf import Header, MemorySource, read_header
+from tests.ingest.peft_folders import (
+    ALPHA,
+    BLOCKS,
+    HEADS,
+    INNER,
+    KV_HEADS,
+    MODULES,
+    PREFIX,
+    RANK,
+    VOCABULARY,
+    WIDTH,
+    Matrix,
+    base_config,
+    base_file,
+    change_in,
+    expected_change,
+    factors,
+    in_file_order,
+    read_tensors,
+    root_scale,
+    write_folder,
+)
+
+Q, K, V = (f"model.layers.0.self_attn.{part}_proj" for part in "qkv")
+
+
+def opened_adapter(folder: Path, base: AdaptedBase | None = None) -> bytes:
+    with ExitStack() as opened:
+        file = open_adapter(opened, folder, base)
+        return file.read_at(0, file.size_bytes)
+
+
+def remarks(folder: Path) -> list[str]:
+    with ExitStack() as opened:
+        file = open_adapter(opened, folder)
+        assert isinstance(file, AdapterFile)
+        return list(file.notes(None, {}))  # type: ignore[arg-type]
+
+
+def header_of(data: bytes) -> Header:
+    return read_header(MemorySource(data))
+
+
+def reasons(folder: Path, base: AdaptedBase | None = None) -> str:
+    with pytest.raises(BadAdapter) as caught:
+        opened_adapter(folder, base)
+    return str(caught.value)
+
+
+def test_the_adapter_changes_every_tensor_as_peft_does(tmp_path: Path) -> None:
+    weights = factors(list(MODULES))
+    data = opened_adapter(write_folder(tmp_path / "lora", weights, base_config()))
+    tensors, header = read_tensors(data), header_of(data)
+    assert header.text("general.type") == "adapter"
+    assert header.text("adapter.type") == "lora"
+    assert header.architecture == "llama"
+    alpha = header.field("adapter.lora.alpha")
+    assert alpha is not None
+    assert alpha.value == ALPHA
+    assert len(tensors) == 2 * len(MODULES)
+    for module, (target, _) in MODULES.items():
+        assert np.array_equal(change_in(tensors, target, ALPHA), expected_change(module, weights)), module
+
+
+def test_only_rows_of_queries_and_keys_of_llama_models_are_reordered(tmp_path: Path) -> None:
+    weights = factors((Q, K, V))
+    orders: dict[str, list[bool]] = {}
+    for model_type in ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"):
+        folder = write_folder(tmp_path / model_type, weights, base_config(model_type))
+        tensors = read_tensors(opened_adapter(folder))
+        stored = {part: weights[f"{PREFIX}{part}.lora_B.weight"] for part in (Q, K, V)}
+        orders[model_type] = [np.array_equal(tensors[f"{MODULES[part][0]}.lora_b"], stored[part]) for part in (Q, K, V)]
+    assert orders.pop("llama") == orders.pop("mistral") == [False, False, True]
+    assert set(map(tuple, orders.values())) == {(True, True, True)}
+
+
+def test_any_part_of_the_file_has_the_bytes_of_the_whole(tmp_path: Path) -> None:
+    half = {name: values.astype(np.float16) for name, values in factors((Q, K)).items()}
+    folder = write_folder(tmp_path / "lora", half, base_config(), alpha_pattern={"k_proj": 5})
+    whole = opened_adapter(folder)
+    random = np.random.default_rng(0)
+    with ExitStack() as opened:
+        file = open_adapter(opened, folder)
+        for begin, end in np.sort(random.integers(0, len(whole), (200, 2)), axis=1).tolist():
+            assert file.read_at(begin, end - begin) == whole[begin:end]
+
+
+def test_the_stored_type_is_kept_and_bf16_becomes_float32(tmp_path: Path) -> None:
+    values = factors((Q, V))
+    upper = {name: (matrix.view(np.uint32) >> 16).astype(np.uint16) for name, matrix in values.items()}
+    bf16 = write_folder(tmp_path / "bf16", upper, base_config(), dict.fromkeys(upper, "BF16"))
+    half = {name: matrix.astype(np.float16) for name, matrix in values.items()}
+    f16 = write_folder(tmp_path / "f16", half, base_config())
+    read = read_tensors(opened_adapter(bf16))
+    first = f"{MODULES[V][0]}.lora_a"
+    assert read[first].dtype == np.float32
+    assert np.array_equal(read[first].view(np.uint32) >> 16, upper[f"{PREFIX}{V}.lora_A.weight"].astype(np.uint32))
+    kept = read_tensors(opened_adapter(f16))
+    assert kept[first].dtype == np.float16
+    assert np.array_equal(kept[f"{MODULES[Q][0]}.lora_b"], in_file_order(half[f"{PREFIX}{Q}.lora_B.weight"], HEADS))
+
+
+def test_a_rank_stabilised_adapter_has_the_alpha_that_gives_its_scale(tmp_path: Path) -> None:
+    weights = factors((Q, V))
+    data = opened_adapter(write_folder(tmp_path / "lora", weights, base_config(), use_rslora=True))
+    alpha = header_of(data).field("adapter.lora.alpha")
+    assert alpha is not None
+    assert alpha.value == ALPHA * np.sqrt(RANK)
+    change = change_in(read_tensors(data), MODULES[V][0], float(str(alpha.value)))
+    assert np.allclose(change, expected_change(V, weights, root_scale(ALPHA, RANK)), rtol=1e-6, atol=0)
+
+
+def test_other_alphas_and_ranks_of_some_modules_are_multiplied_into_their_factors(tmp_path: Path) -> None:
+    weights = factors((Q,)) | factors((V,), rank=2)
+    folder = write_folder(
+        tmp_path / "lora",
+        weights,
+        base_config(),
+        rank_pattern={"v_proj": 2},
+        alpha_pattern={"layers.0.self_attn.q_proj": 3, "^model.layers.9.self_attn.v_proj": 100},
+    )
+    tensors = read_tensors(opened_adapter(folder))
+    assert np.allclose(change_in(tensors, MODULES[Q][0], ALPHA), expected_change(Q, weights, 3 / RANK), rtol=1e-5)
+    assert np.array_equal(change_in(tensors, MODULES[V][0], ALPHA), expected_change(V, weights, ALPHA / 2))
+    assert remarks(folder) == [
+        "converted from a PEFT folder: 2 modules, rank 2 and 4, alpha 8",
+        "1 modules have another scale than the others; it is multiplied into their factors",
+    ]
+
+
+def embedding_weights() -> dict[str, Matrix]:
+    random = np.random.default_rng(3)
+    shapes = {
+        f"{PREFIX}model.embed_tokens.lora_embedding_A": (RANK, VOCABULARY),
+        f"{PREFIX}model.embed_tokens.lora_embedding_B": (WIDTH, RANK),
+        f"{PREFIX}model.embed_tokens.base_layer.weight": (VOCABULARY, WIDTH),
+        f"{PREFIX}lm_head.lora_A.weight": (RANK, WIDTH),
+        f"{PREFIX}lm_head.lora_B.weight": (VOCABULARY, RANK),
+    }
+    return {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def test_adapters_of_embeddings_and_of_the_output_are_converted(tmp_path: Path) -> None:
+    weights = embedding_weights()
+    tensors = read_tensors(opened_adapter(write_folder(tmp_path / "lora", weights, base_config())))
+    first, second, _, third, fourth = weights.values()
+    assert np.array_equal(tensors["token_embd.weight.lora_a"], first.T)
+    assert np.array_equal(tensors["token_embd.weight.lora_b"], second)
+    assert np.array_equal(tensors["output.weight.lora_a"], third)
+    assert np.array_equal(tensors["output.weight.lora_b"], fourth)
+    assert len(tensors) == 4
+
+
+def test_adapters_of_embeddings_are_refused_if_the_output_is_the_same_matrix(tmp_path: Path) -> None:
+    tied = write_folder(tmp_path / "tied", embedding_weights(), base_config(tie_word_embeddings=True))
+    assert reasons(tied).count("uses one matrix for embeddings and output") == 2
+    gemma = write_folder(tmp_path / "gemma", embedding_weights(), base_config("gemma"))
+    assert "uses one matrix for embeddings and output" in reasons(gemma)
+    (tmp_path / "tied.gguf").write_bytes(base_file(tied=True))
+    untied = write_folder(tmp_path / "untied", embedding_weights())
+    assert "uses one matrix" in reasons(untied, base_in(tmp_path / "tied.gguf"))
+
+
+def test_a_resized_vocabulary_is_refused(tmp_path: Path) -> None:
+    weights = embedding_weights()
+    weights[f"{PREFIX}model.embed_tokens.base_layer.weight"] = np.zeros((VOCABULARY + 8, WIDTH), np.float32)
+    folder = write_folder(tmp_path / "lora", weights, base_config())
+    assert f"{PREFIX}model.embed_tokens.base_layer.weight cannot be converted" in reasons(folder)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("lora_A.weight", "lora_A.default.weight"),
+        ("base_model.model.model.", "base_model.model."),
+        ("base_model.model.model.", "model."),
+        ("base_model.model.model.", "base_model.model.model.language_model."),
+        ("base_model.model.model.", "base_model.model.language_model.model."),
+    ],
+)
+def test_the_names_of_other_versions_and_model_classes_are_known(tmp_path: Path, old: str, new: str) -> None:
+    weights = factors((Q, V))
+    renamed = {name.replace(old, new): values for name, values in weights.items()}
+    renamed = {
+        name.replace("B.weight", "B.default.weight") if "default" in new else name: renamed[name] for name in renamed
+    }
+    assert renamed.keys() != weights.keys()
+    wanted = opened_adapter(write_folder(tmp_path / "plain", weights, base_config()))
+    assert opened_adapter(write_folder(tmp_path / "renamed", renamed, base_config())) == wanted
+
+
+def test_the_base_can_be_a_folder_that_the_adapter_names(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "config.json").write_text(json.dumps(base_config()))
+    folder = write_folder(tmp_path / "lora", base_model_name_or_path=str(tmp_path / "base"))
+    beside = write_folder(tmp_path / "beside", base=base_config(), base_model_name_or_path=str(tmp_path / "base"))
+    data = opened_adapter(folder)
+    assert data == opened_adapter(beside)
+    assert header_of(data).text("general.base_model.0.name") == "base"
+    assert header_of(data).text("general.base_model.0.repo_url") is None
+
+
+def test_a_repository_of_the_hub_becomes_the_declared_parent(tmp_path: Path) -> None:
+    header = header_of(opened_adapter(write_folder(tmp_path / "lora", base=base_config())))
+    declared = {key: header.text(f"general.base_model.0.{key}") for key in ("name", "organization", "repo_url")}
+    assert declared == {
+        "name": "Little-Base",
+        "organization": "acme",
+        "repo_url": "https://huggingface.co/acme/Little-Base",
+    }
+    assert header.integer("general.base_model.count") == 1
+
+
+def test_the_base_can_be_a_gguf_file(tmp_path: Path) -> None:
+    (tmp_path / "base.gguf").write_bytes(base_file())
+    folder, weights = write_folder(tmp_path / "lora"), factors(list(MODULES))
+    base = base_in(tmp_path / "base.gguf")
+    data = opened_adapter(folder, base)
+    tensors = read_tensors(data)
+    assert header_of(data).text("general.base_model.0.name") == "Little Base"
+    for module, (target, _) in MODULES.items():
+        assert np.array_equal(change_in(tensors, target, ALPHA), expected_change(module, weights))
+
+
+def test_without_a_base_the_message_says_how_to_name_it(tmp_path: Path) -> None:
+    with pytest.raises(UnknownBase, match=r"its base is 'acme/Little-Base'.*name the base: --base MODEL"):
+        opened_adapter(write_folder(tmp_path / "lora"))
+    with pytest.raises(UnknownBase, match="it names no base"):
+        opened_adapter(write_folder(tmp_path / "nameless", base_model_name_or_path=None))
+
+
+@pytest.mark.parametrize("model_type", ["phi3", "mixtral", "bert", "mistral3"])
+def test_another_architecture_is_refused_by_its_name(tmp_path: Path, model_type: str) -> None:
+    folder = write_folder(tmp_path / "lora", base=base_config(model_type))
+    supported = "gemma, gemma2, gemma3, llama, qwen2, qwen3"
+    assert f"has the architecture {model_type!r}; supported are {supported}" in reasons(folder)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "another method": ({"peft_type": "IA3"}, "its peft_type is 'IA3'; only LORA is supported"),
+    "whole modules": ({"modules_to_save": ["lm_head"]}, "whole modules (modules_to_save)"),
+    "DoRA": ({"use_dora": True}, "it is a DoRA (use_dora)"),
+    "biases": ({"lora_bias": True}, "it has biases (lora_bias)"),
+    "retrained tokens": ({"trainable_token_indices": [1]}, "trainable_token_indices"),
+    "repeated layers": ({"layer_replication": [[0, 2]]}, "it repeats layers of its base"),
+    "an activated LoRA": ({"alora_invocation_tokens": [1, 2]}, "activated LoRA"),
+    "a method of the future": ({"use_magic": True}, "it uses use_magic, which this program does not know"),
+    "PiSSA": ({"init_lora_weights": "pissa_niter_4"}, "changed the weights of the base first"),
+    "LoftQ": ({"init_lora_weights": "loftq"}, "changed the weights of the base first"),
+    "no alpha": ({"lora_alpha": 0}, "its lora_alpha is 0"),
+    "a rank of zero": ({"r": 0}, "Expected `int` >= 1 - at `$.r`"),
+    "a text as a rank": ({"r": "8"}, "Expected `int`, got `str` - at `$.r`"),
+    "a regular expression": ({"alpha_pattern": {"(a+)+$": 2}}, "alpha_pattern has regular expressions"),
+    "an endless name": ({"base_model_name_or_path": "x" * 10_000}, "base_model_name_or_path is too long"),
+    "half of a character": ({"base_model_name_or_path": "a\ud800"}, "characters that cannot be printed"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_an_adapter_cannot_have_is_refused_with_a_sentence(tmp_path: Path, case: str) -> None:
+    config, sentence = REFUSED[case]
+    assert sentence in reasons(write_folder(tmp_path / "lora", base=base_config(), **config))
+
+
+def test_members_without_an_effect_are_ignored(tmp_path: Path) -> None:
+    plain = opened_adapter(write_folder(tmp_path / "plain", base=base_config()))
+    config = {"bias": "all", "fan_in_fan_out": True, "modules_to_save": [], "layers_to_transform": [0], "new": 7}
+    more = write_folder(tmp_path / "more", base=base_config(), init_lora_weights="gaussian", **config)
+    assert opened_adapter(more) == plain
+
+
+def changed_weights(**changes: Matrix | None) -> dict[str, Matrix]:
+    """Return factors of Q and V with other tensors; `lora_A` and so on mean those of Q."""
+    weights = factors((Q, V))
+    for name, values in changes.items():
+        full = f"{PREFIX}{Q}.{name}.weight" if name in ("lora_A", "lora_B") else name
+        weights.pop(full, None)
+        if values is not None:
+            weights[full] = values
+    return weights
+
+
+WRONG_WEIGHTS = {
+    "one factor": (changed_weights(lora_B=None), f"{Q} has only one of two factors"),
+    "another width": (
+        changed_weights(lora_A=np.zeros((RANK, WIDTH + 1), np.float32)),
+        f"{Q} is for a matrix of {WIDTH} × {WIDTH + 1}",
+    ),
+    "two ranks": (changed_weights(lora_A=np.zeros((RANK + 1, WIDTH), np.float32)), f"{Q} has factors of the shapes"),
+    "a rank of zero": (
+        changed_weights(lora_A=np.zeros((0, WIDTH), np.float32), lora_B=np.zeros((WIDTH, 0), np.float32)),
+        f"{Q} has factors of the shapes",
+    ),
+    "whole numbers": (changed_weights(lora_A=np.zeros((RANK, WIDTH), np.int64)), f"{Q} has values of the type I64"),
+    "a vector": (changed_weights(lora_A=np.zeros(WIDTH, np.float32)), f"{Q} has factors of the shapes"),
+    "a bias": (
+        changed_weights(**{f"{PREFIX}{Q}.lora_B.bias": np.zeros(WIDTH, np.float32)}),
+        f"{PREFIX}{Q}.lora_B.bias cannot be converted",
+    ),
+    "a magnitude": (
+        changed_weights(**{f"{PREFIX}{Q}.lora_magnitude_vector": np.zeros(WIDTH, np.float32)}),
+        "lora_magnitude_vector cannot be converted",
+    ),
+    "a whole module": (
+        changed_weights(**{f"{PREFIX}lm_head.weight": np.zeros((VOCABULARY, WIDTH), np.float32)}),
+        f"{PREFIX}lm_head.weight cannot be converted",
+    ),
+    "a block that the base lacks": (
+        changed_weights(
+            **{f"{PREFIX}model.layers.{BLOCKS}.mlp.up_proj.lora_A.weight": np.zeros((RANK, WIDTH), np.float32)}
+        ),
+        f"in the {BLOCKS} blocks of its base",
+    ),
+    "a module that the base lacks": (
+        changed_weights(
+            **{f"{PREFIX}model.layers.0.block_sparse_moe.gate.lora_A.weight": np.zeros((RANK, WIDTH), np.float32)}
+        ),
+        "block_sparse_moe.gate.lora_A.weight cannot be converted",
+    ),
+    "two adapters": (
+        changed_weights(
+            **{
+                f"{PREFIX}{K}.lora_A.first.weight": np.zeros((RANK, WIDTH), np.float32),
+                f"{PREFIX}{K}.lora_B.second.weight": np.zeros((WIDTH // 2, RANK), np.float32),
+            }
+        ),
+        "it has several adapters: first, second and without a name",
+    ),
+    "nothing": ({}, "it has no weights of a LoRA"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_WEIGHTS)
+def test_weights_that_do_not_fit_are_refused_with_a_sentence(tmp_path: Path, case: str) -> None:
+    weights, sentence = WRONG_WEIGHTS[case]
+    assert sentence in reasons(write_folder(tmp_path / "lora", weights, base_config()))
+
+
+def test_heads_that_do_not_divide_the_rows_are_refused(tmp_path: Path) -> None:
+    shapes = {own: shape[::-1] for own, shape in MODULES.values()}
+
+    def base(heads: int | None) -> AdaptedBase:
+        return AdaptedBase("base", "llama", BLOCKS, heads, KV_HEADS, shapes, is_tied=False, parent=ParentName())
+
+    folder = write_folder(tmp_path / "lora", factors((Q,)))
+    assert f"the {WIDTH} rows of {Q} are not 5 heads of an even width" in reasons(folder, base(5))
+    assert f"are not {WIDTH} heads of an even width" in reasons(folder, base(WIDTH))
+    assert f"the number of heads for {Q} is not known from base" in reasons(folder, base(None))
+    assert opened_adapter(write_folder(tmp_path / "values", factors((V,))), base(None))
+
+
+def test_all_reasons_are_listed_at_once(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "lora", base=base_config(), use_dora=True, lora_bias=True)
+    with pytest.raises(BadAdapter) as caught:
+        opened_adapter(folder)
+    assert len(caught.value.reasons) == 2
+    both = changed_weights(lora_B=None) | {"more": np.zeros(1, np.float32)}
+    with pytest.raises(BadAdapter) as caught:
+        opened_adapter(write_folder(tmp_path / "both", both, base_config()))
+    assert len(caught.value.reasons) == 2
+
+
+def test_a_pickle_is_never_read(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "lora", base=base_config())
+    (folder / WEIGHTS_FILE).unlink()
+    (folder / PICKLE_FILE).write_bytes(b"cos\nsystem\n(S'touch stolen'\ntR.")
+    for path in (folder, folder / PICKLE_FILE):
+        (source,) = find_sources([str(path)])
+        with pytest.raises(BadSource, match=r"a pickle.*model.save_pretrained\(FOLDER, safe_serialization=True\)"):
+            opened_adapter(source.paths[0])
+    (folder / PICKLE_FILE).unlink()
+    with pytest.raises(BadSource, match="No such file"):
+        opened_adapter(folder)
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff", b'{"r": 1, "r": 2}', b"[" * 9000, b" " * (2 << 20)])
+def test_a_configuration_that_is_not_json_of_some_size_is_refused(tmp_path: Path, text: bytes) -> None:
+    folder = write_folder(tmp_path / "lora", base=base_config())
+    (folder / "adapter_config.json").write_bytes(text)
+    assert "adapter_config.json: " in reasons(folder)
+    folder = write_folder(tmp_path / "other", base=base_config())
+    (folder / "config.json").write_bytes(text)
+    with pytest.raises(UnknownBase):
+        opened_adapter(folder)
+
+
+def test_changed_weights_are_detected_while_they_are_read(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "lora", base=base_config())
+    with ExitStack() as opened:
+        file = open_adapter(opened, folder)
+        file.check_unchanged()
+        (folder / WEIGHTS_FILE).write_bytes((folder / WEIGHTS_FILE).read_bytes()[:-1] + b"\1")
+        with pytest.raises(BadSource, match="changed while it was read"):
+            file.check_unchanged()
+
+
+def test_a_folder_is_one_source_and_its_checkpoints_are_left_out(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "my-lora", base=base_config())
+    write_folder(folder / "checkpoint-100", base=base_config())
+    for name in ("README.md", "optimizer.pt", "training_args.bin"):
+        (folder / name).touch()
+    ways = [folder, folder / WEIGHTS_FILE, folder / "adapter_config.json", tmp_path, tmp_path / "my-*"]
+    for way in ways:
+        (source,) = find_sources([str(way)])
+        assert (source.paths, str(source.name), source.adapter) == ((folder,), "local/my-lora", folder)
+    assert skipped_files([str(tmp_path)]).files == 0
+    (checkpoint,) = find_sources([str(folder / "checkpoint-100")])
+    assert str(checkpoint.name) == "local/checkpoint-100"
+
+
+def test_a_changed_byte_anywhere_in_the_two_files_is_refused_or_does_no_harm(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "lora", factors((Q, V)), base_config())
+    random = np.random.default_rng(5)
+    outcomes = set()
+    for path in (folder / WEIGHTS_FILE, folder / "adapter_config.json"):
+        original = path.read_bytes()
+        for _ in range(30):
+            data = bytearray(original)
+            data[random.integers(len(data))] = int(random.integers(256))
+            path.write_bytes(data)
+            try:
+                outcomes.add(len(opened_adapter(folder)) > 0)
+            except BadInput:
+                outcomes.add(False)
+        path.write_bytes(original)
+    assert outcomes == {True, False}
+
+
+def test_the_sizes_of_the_small_base_are_those_of_its_modules() -> None:
+    assert MODULES["model.layers.1.mlp.down_proj"] == ("blk.1.ffn_down.weight", (WIDTH, INNER))

@@ -1,0 +1,591 @@
+"""Models of other tools: where they are, their names, their texts, and folders that are damaged or hostile."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from organs.ingest.inventory import take_inventory
+from organs.ingest.service import IngestReport, ingest_all, ingest_model
+from organs.ingest.sources import ModelSource, find_sources
+from organs.ingest.tools import FINDERS, find_tool_models, sources_of
+from organs.ingest.tools.facts import is_digest_name, license_of
+from organs.ingest.tools.findings import Findings, name_in_repository
+from organs.ingest.tools.ollama import MANIFEST_MAX_BYTES, TEXT_MAX_BYTES, OllamaName
+from organs.ingest.tools.places import Machine, gpt4all_folders, lmstudio_folders, ollama_folders
+from organs.registry.entities.model import RuntimeText
+from organs.registry.errors import BadSource, NotFound
+from organs.registry.local import LocalRegistry
+from organs.registry.names import ModelName, family_name, parse_model_name
+from organs.registry.upkeep import all_blobs, set_aside
+from tests.gguf_files import file_bytes, text
+from tests.ingest.tool_layouts import (
+    APACHE,
+    ZOO_NAMES,
+    hub_repository,
+    lay_out_zoo,
+    machine,
+    ollama_layer,
+    ollama_manifest,
+    put,
+)
+from tests.small_models import block_tensors, small_model, small_shards
+
+MIT = "Permission is hereby granted, free of charge, to any person obtaining a copy"
+
+
+def found(place: Machine, tool: str) -> list[Findings]:
+    return [part for part in find_tool_models(place, [tool]) if part.is_there]
+
+
+def names(place: Machine, tool: str) -> list[str]:
+    return sorted(str(source.name) for source in sources_of(found(place, tool)))
+
+
+def problems(place: Machine, tool: str) -> list[str]:
+    return [sentence for part in found(place, tool) for sentence in part.problems]
+
+
+@pytest.fixture
+def ollama(tmp_path: Path) -> Path:
+    return tmp_path / ".ollama" / "models"
+
+
+# Places.
+
+
+def test_ollama_is_found_in_its_variable_or_in_the_home_and_the_folder_of_its_service(tmp_path: Path) -> None:
+    assert ollama_folders(Machine(tmp_path, {}, "linux")) == [
+        tmp_path / ".ollama" / "models",
+        Path("/usr/share/ollama/.ollama/models"),
+    ]
+    assert ollama_folders(Machine(tmp_path, {}, "darwin")) == [tmp_path / ".ollama" / "models"]
+    assert ollama_folders(Machine(tmp_path, {"OLLAMA_MODELS": "/data/ollama"}, "linux")) == [Path("/data/ollama")]
+
+
+@pytest.mark.parametrize(
+    ("variables", "folder"),
+    [
+        ({}, "home/.cache/huggingface/hub"),
+        ({"XDG_CACHE_HOME": "cache"}, "cache/huggingface/hub"),
+        ({"HF_HOME": "hf"}, "hf/hub"),
+        ({"HUGGINGFACE_HUB_CACHE": "old", "HF_HOME": "hf"}, "old"),
+        ({"HF_HUB_CACHE": "new", "HUGGINGFACE_HUB_CACHE": "old"}, "new"),
+    ],
+)
+def test_the_cache_of_the_hub_is_found_by_its_variables(variables: dict[str, str], folder: str, tmp_path: Path) -> None:
+    hub_repository(tmp_path / folder, "acme/tiny", {"tiny-F16.gguf": b"x"})
+    place = machine(tmp_path / "home", {name: str(tmp_path / value) for name, value in variables.items()})
+    assert names(place, "hf-cache") == ["acme/tiny-F16"]
+    assert names(place, "llama-cpp") == ["acme/tiny-F16"], "newer versions of llama.cpp use this cache"
+
+
+@pytest.mark.parametrize(
+    ("platform", "variables", "folder"),
+    [
+        ("linux", {}, ".cache/llama.cpp"),
+        ("linux", {"XDG_CACHE_HOME": "xdg"}, "xdg/llama.cpp"),
+        ("linux", {"LLAMA_CACHE": "own"}, "own"),
+        ("darwin", {}, "Library/Caches/llama.cpp"),
+        ("win32", {"LOCALAPPDATA": "local"}, "local/llama.cpp"),
+    ],
+)
+def test_the_cache_of_llama_cpp_is_that_of_its_platform(
+    platform: str, variables: dict[str, str], folder: str, tmp_path: Path
+) -> None:
+    put(tmp_path / folder / "tiny.gguf", b"x")
+    hub_repository(tmp_path / folder, "acme/new", {"new-F16.gguf": b"y"})
+    place = machine(tmp_path, {name: str(tmp_path / value) for name, value in variables.items()}, platform)
+    assert names(place, "llama-cpp") == ["acme/new-F16", "local/tiny"]
+
+
+def test_lm_studio_is_found_by_its_pointer_its_settings_and_its_older_folder(tmp_path: Path) -> None:
+    chosen, moved = tmp_path / "chosen", tmp_path / "moved"
+    put(tmp_path / ".lmstudio-home-pointer", f"{moved}\n".encode())
+    put(moved / "settings.json", json.dumps({"downloadsFolder": str(chosen)}).encode())
+    put(chosen / "acme" / "tiny-GGUF" / "tiny-Q8_0.gguf", b"x")
+    put(moved / ".internal" / "bundled-models" / "nomic" / "embed-GGUF" / "embed-F16.gguf", b"y")
+    put(tmp_path / ".cache" / "lm-studio" / "models" / "old" / "one" / "one.gguf", b"z")
+    assert names(machine(tmp_path), "lmstudio") == ["acme/tiny-Q8_0", "nomic/embed-F16", "old/one"]
+
+
+@pytest.mark.parametrize(
+    "settings", [b"", b"[]", b'{"downloadsFolder": 5}', b"{" * 9000, b'{"downloadsFolder": "../x"}']
+)
+def test_settings_of_lm_studio_that_make_no_sense_leave_its_default_folder(settings: bytes, tmp_path: Path) -> None:
+    put(tmp_path / ".lmstudio" / "settings.json", settings)
+    os.mkfifo(tmp_path / ".lmstudio-home-pointer")
+    assert lmstudio_folders(machine(tmp_path))[0] == tmp_path / ".lmstudio" / "models"
+
+
+def test_gpt4all_is_found_by_its_settings_its_platform_and_its_python_package(tmp_path: Path) -> None:
+    chosen = tmp_path / "chosen"
+    put(tmp_path / ".config" / "nomic.ai" / "GPT4All.ini", f"[General]\nmodelPath={chosen}/\nx=%1\n".encode())
+    put(chosen / "tiny.gguf", b"x")
+    put(chosen / "incomplete-big.gguf", b"y")
+    put(chosen / "gpt4all-gpt-4.rmodel", b"z")
+    put(tmp_path / ".cache" / "gpt4all" / "other.gguf", b"w")
+    assert names(machine(tmp_path), "gpt4all") == ["local/other", "local/tiny"]
+    darwin = gpt4all_folders(machine(tmp_path, platform="darwin"))
+    assert darwin[0] == tmp_path / "Library" / "Application Support" / "nomic.ai" / "GPT4All"
+
+
+# Names.
+
+
+@pytest.mark.parametrize(
+    ("manifest", "name", "shown"),
+    [
+        ("registry.ollama.ai/library/llama3/8b", "library/llama3-8b", "llama3:8b"),
+        ("registry.ollama.ai/library/llama3/latest", "library/llama3", "llama3:latest"),
+        ("registry.ollama.ai/jane/tiny/q4_0", "jane/tiny-q4_0", "jane/tiny:q4_0"),
+        ("hf.co/acme/Tiny-1B-GGUF/Q4_K_M", "acme/Tiny-1B-Q4_K_M", "hf.co/acme/Tiny-1B-GGUF:Q4_K_M"),
+        ("models.example:5000/team/a/b", "models.example-5000-team/a-b", "models.example:5000/team/a:b"),
+        ("registry.ollama.ai/models/x/y", "by-models/x-y", "models/x:y"),
+    ],
+)
+def test_a_model_of_ollama_is_named_by_its_manifest(manifest: str, name: str, shown: str) -> None:
+    parsed = OllamaName(*manifest.split("/"))
+    assert (str(parsed.model_name), str(parsed)) == (name, shown)
+    assert parse_model_name(str(parsed.model_name)) == parsed.model_name
+
+
+def test_the_tag_that_says_most_names_a_blob_with_several_tags(ollama: Path, tmp_path: Path) -> None:
+    layer = ollama_layer(ollama, "model", b"bytes")
+    for tag in ("latest", "8b", "8b-instruct-q4_0", "instruct"):
+        ollama_manifest(ollama, f"registry.ollama.ai/library/llama3/{tag}", layer)
+    assert names(machine(tmp_path), "ollama") == ["library/llama3-8b-instruct-q4_0"]
+
+
+def test_adapters_and_projectors_of_ollama_are_models_of_their_own(ollama: Path, tmp_path: Path) -> None:
+    layers = [
+        ollama_layer(ollama, kind, kind.encode() + extra)
+        for kind, extra in (("model", b""), ("projector", b""), ("adapter", b""), ("adapter", b"2"))
+    ]
+    ollama_manifest(ollama, "registry.ollama.ai/library/llava/7b", *layers)
+    assert names(machine(tmp_path), "ollama") == [
+        *("library/llava-7b", "library/llava-7b-adapter", "library/llava-7b-adapter-2", "library/llava-7b-projector")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("repository", "stem", "name"),
+    [
+        ("Qwen3-0.6B-GGUF", "Qwen3-0.6B-Q8_0", "Qwen3-0.6B-Q8_0"),
+        ("tiny-GGUF", "model", "tiny"),
+        ("tiny-GGUF", "ggml-model-q4_0", "tiny-Q4_0"),
+        ("tiny.gguf", "Q4_K_M", "tiny-Q4_K_M"),
+        ("tiny-GGUF", "mmproj-F16", "tiny-mmproj-F16"),
+        ("tiny-GGUF", "mmproj-model-f16", "tiny-mmproj-F16"),
+        ("tiny-GGUF", "mmproj-tiny-F16", "mmproj-tiny-F16"),
+        ("GGUF", "model", "GGUF"),
+    ],
+)
+def test_a_file_whose_name_says_nothing_is_named_after_its_repository(repository: str, stem: str, name: str) -> None:
+    assert name_in_repository(repository, stem) == name
+
+
+def test_a_flat_file_of_llama_cpp_is_named_by_the_manifest_or_the_metadata_beside_it(tmp_path: Path) -> None:
+    cache = tmp_path / ".cache" / "llama.cpp"
+    put(cache / "acme_tiny_v2_tiny_v2-Q8_0.gguf", b"1")
+    put(cache / "manifest=acme=tiny_v2=latest.json", b"not read")
+    put(cache / "lab_x_x-F16.gguf", b"2")
+    put(cache / "lab_x_x-F16.gguf.json", b'{"url": "https://huggingface.co/lab/x/resolve/main/x-F16.gguf"}')
+    put(cache / "bob_Big-GGUF_Q4_K_M_Big-Q4_K_M.gguf", b"3")
+    put(cache / "some_file.gguf", b"4")
+    put(cache / "more" / "below.gguf", b"5")
+    put(cache / "x.gguf.downloadInProgress", b"6")
+    assert names(machine(tmp_path), "llama-cpp") == [
+        *("acme/tiny_v2-Q8_0", "bob/Q4_K_M_Big-Q4_K_M", "lab/x-F16", "local/some_file")
+    ]
+
+
+def test_only_the_main_revision_of_a_file_in_the_hub_cache_is_used(tmp_path: Path) -> None:
+    cache = tmp_path / ".cache" / "huggingface" / "hub"
+    hub_repository(cache, "acme/tiny", {"tiny-F16.gguf": b"old", "gone-F16.gguf": b"only in the old one"}, "a" * 40)
+    hub_repository(cache, "acme/tiny", {"tiny-F16.gguf": b"new"}, "b" * 40)
+    sources = {str(source.name): source for source in sources_of(found(machine(tmp_path), "hf-cache"))}
+    assert sorted(sources) == ["acme/gone-F16", "acme/tiny-F16"]
+    assert sources["acme/tiny-F16"].paths[0].read_bytes() == b"new"
+
+
+def test_shards_of_tools_are_one_model(tmp_path: Path) -> None:
+    shards = small_shards()
+    hub_repository(
+        tmp_path / ".cache" / "huggingface" / "hub", "a/b", {f"Q4/{name}": data for name, data in shards.items()}
+    )
+    for name, data in shards.items():
+        put(tmp_path / ".cache" / "llama.cpp" / f"a_b-GGUF_{name}", data)
+    (first,) = sources_of(found(machine(tmp_path), "hf-cache"))
+    assert (str(first.name), len(first.paths), len(first.digests)) == ("a/m", len(shards), len(shards))
+    flat = [source for source in sources_of(found(machine(tmp_path), "llama-cpp")) if "llama.cpp" in source.label]
+    assert [(str(source.name), len(source.paths)) for source in flat] == [("a/m", len(shards))]
+
+
+def test_a_family_is_named_by_what_most_names_begin_with() -> None:
+    assert family_name(["Zoo-A-2M-v1.0", "Zoo-A-2M-Code", "zoo-a-2m-prose", "pycoder"]) == "Zoo-A-2M"
+    assert family_name(["Llama-3", "Qwen"]) == "Llama-3"
+    assert family_name(["one"]) == "one"
+
+
+@pytest.mark.parametrize(("name", "is_digest"), [("sha256-" + "ab" * 32, True), ("ab" * 32, True), ("decade", False)])
+def test_a_name_that_is_only_a_digest_is_recognised(name: str, is_digest: bool) -> None:
+    assert is_digest_name(ModelName("local", name)) is is_digest
+
+
+# Damaged and hostile folders.
+
+
+def hostile_manifests(models: Path) -> Iterator[tuple[str, str]]:
+    """Write manifests that cannot be used; yield the name of each with a part of the sentence about it."""
+    good = ollama_layer(models, "model", b"bytes")
+    root = models / "manifests" / "registry.ollama.ai" / "library"
+    for tag, data, part in (
+        ("rubbish", b"\xff\x00 not JSON", "not the JSON of a manifest"),
+        ("list", b"[1, 2]", "not the JSON of a manifest"),
+        ("deep", b'{"layers": ' + b"[" * 200_000, "not the JSON of a manifest"),
+        ("huge", b" " * (MANIFEST_MAX_BYTES + 1), "has more than 1,048,576 bytes"),
+        ("layers", json.dumps({"layers": [good] * 5000}).encode(), "not the JSON of a manifest"),
+    ):
+        put(root / tag / "x", data)
+        yield f"{tag}:x", part
+    for tag, layer, part in (
+        ("traversal", good | {"digest": "sha256:../../../../etc/passwd"}, "is not a SHA-256"),
+        ("upper", good | {"digest": str(good["digest"]).upper()}, "is not a SHA-256"),
+        ("missing", good | {"digest": "sha256:" + "0" * 64}, "no such file"),
+        ("shorter", good | {"size": 6}, "has 5 bytes, and its manifest says 6"),
+    ):
+        ollama_manifest(models, f"registry.ollama.ai/library/{tag}/x", layer)
+        yield f"{tag}:x", part
+    dangling = ollama_layer(models, "model", b"other")
+    blob = models / "blobs" / str(dangling["digest"]).replace(":", "-")
+    blob.unlink()
+    blob.symlink_to("nowhere")
+    ollama_manifest(models, "registry.ollama.ai/library/dangling/x", dangling)
+    yield "dangling:x", "a link to a file that is not there"
+    (root / "loop").mkdir()
+    (root / "loop" / "x").symlink_to("x")
+    yield f"{root / 'loop' / 'x'}", "Too many levels of symbolic links"
+    (root / "pipe").mkdir()
+    os.mkfifo(root / "pipe" / "x")
+    yield "pipe:x", "is not a file"
+    put(models / "manifests" / "too" / "short", b"{}")
+    yield f"{models / 'manifests' / 'too' / 'short'}", "not the name of a model"
+
+
+def test_each_manifest_that_cannot_be_used_gets_a_sentence_and_the_others_are_found(
+    ollama: Path, tmp_path: Path
+) -> None:
+    expected = list(hostile_manifests(ollama))
+    ollama_manifest(ollama, "registry.ollama.ai/library/good/x", ollama_layer(ollama, "model", b"good"))
+    (ollama / "manifests" / "again").symlink_to(ollama / "manifests")  # a loop of folders
+    assert names(machine(tmp_path), "ollama") == ["library/good-x"]
+    sentences = problems(machine(tmp_path), "ollama")
+    for name, part in expected:
+        assert [sentence for sentence in sentences if name in sentence and part in sentence], (name, part, sentences)
+    assert len(sentences) == len(expected)
+
+
+def test_a_model_without_weights_in_a_file_gets_a_note(ollama: Path, tmp_path: Path) -> None:
+    ollama_manifest(ollama, "registry.ollama.ai/library/cloud/x", ollama_layer(ollama, "template", b"{{ . }}"))
+    ollama_manifest(ollama, "registry.ollama.ai/library/mlx/x", ollama_layer(ollama, "tensor", b"weights"))
+    (part,) = found(machine(tmp_path), "ollama")
+    assert part.notes == (
+        "Ollama cloud:x: it has no weights here",
+        "Ollama mlx:x: its weights are separate tensors, not a GGUF file",
+    )
+    assert not part.problems
+
+
+def test_broken_links_of_other_tools_get_a_sentence_each(tmp_path: Path) -> None:
+    studio = tmp_path / ".lmstudio" / "models" / "acme" / "tiny-GGUF"
+    put(studio / "good-F16.gguf", b"x")
+    (studio / "gone-F16.gguf").symlink_to("nowhere.gguf")
+    (studio / "up").symlink_to(tmp_path)
+    assert names(machine(tmp_path), "lmstudio") == ["acme/good-F16"]
+    assert problems(machine(tmp_path), "lmstudio") == [
+        f"{studio / 'gone-F16.gguf'}: a link to a file that is not there"
+    ]
+
+
+def test_a_folder_without_permission_gets_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for tool, folder in {
+        "ollama": ".ollama/models/manifests",
+        "lmstudio": ".lmstudio/models",
+        "llama-cpp": ".cache/llama.cpp",
+        "hf-cache": ".cache/huggingface/hub",
+        "gpt4all": ".cache/gpt4all",
+    }.items():
+        (tmp_path / folder).mkdir(parents=True)
+
+        def refuse(path: object = ".", *_: object, **__: object) -> object:
+            raise PermissionError(13, "Permission denied", str(path))
+
+        with monkeypatch.context() as patched:  # root may read everything
+            for name in ("scandir", "listdir"):
+                patched.setattr(os, name, refuse)
+            assert f"{tmp_path / folder}: Permission denied" in problems(machine(tmp_path), tool), tool
+
+
+def test_a_tool_that_is_not_there_has_no_models_and_no_problems(tmp_path: Path) -> None:
+    findings = list(find_tool_models(machine(tmp_path), FINDERS))
+    assert len(findings) >= len(FINDERS)
+    assert not any(part.is_there or part.sources or part.problems for part in findings)
+
+
+@pytest.mark.parametrize("kind", ["template", "license"])
+def test_a_text_that_is_too_long_or_not_what_its_name_says_is_left_out(kind: str, ollama: Path, tmp_path: Path) -> None:
+    model = ollama_layer(ollama, "model", b"bytes")
+    long = ollama_layer(ollama, kind, b"x" * (TEXT_MAX_BYTES + 1))
+    changed = ollama_layer(ollama, kind, b"before")
+    (ollama / "blobs" / str(changed["digest"]).replace(":", "-")).write_bytes(b"after!")
+    good = ollama_layer(ollama, kind, b"good \xff\x00")
+    ollama_manifest(ollama, "registry.ollama.ai/library/m/x", model, long, changed, good)
+    (part,) = found(machine(tmp_path), "ollama")
+    assert [item.text for item in part.sources[0].texts] == ["good \ufffd\0"]
+    assert [("more than" in one, "other bytes" in one) for one in part.problems] == [(True, False), (False, True)]
+
+
+# Ingests.
+
+
+def ingest_tools(registry: LocalRegistry, place: Machine, *tools: str) -> list[IngestReport]:
+    """Ingest what `tools` have; no model may be refused."""
+    reports = []
+    for outcome in ingest_all(registry, sources_of(find_tool_models(place, tools or FINDERS))):
+        assert outcome.report is not None, outcome.error
+        reports.append(outcome.report)
+    return reports
+
+
+@pytest.mark.long
+def test_all_tools_give_the_right_names_and_the_second_run_adds_and_reads_nothing(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    lay_out_zoo(tmp_path)
+    time.sleep(0.06)  # files that were written just before are read again
+    first = ingest_tools(registry, machine(tmp_path))
+    assert {report.model.partition("@")[0] for report in first if report.created} == ZOO_NAMES
+    assert all(report.model.endswith("@1") for report in first)
+    before = registry.figures()
+    second = ingest_tools(registry, machine(tmp_path))
+    assert registry.figures() == before
+    assert [report.model for report in second] == [report.model for report in first]
+    assert {(report.created, report.seconds) for report in second} == {(False, 0.0)}
+    page = registry.model("library/zoo-a-2m-q8_0")
+    assert [(item.kind, item.source) for item in page.texts] == [
+        ("template", "Ollama zoo-a:2m-q8_0"),
+        ("parameters", "Ollama zoo-a:2m-q8_0"),
+        ("license", "Ollama zoo-a:2m-q8_0"),
+    ]
+    assert registry.model("me/coder-adapter").kind == "adapter"
+
+
+def test_texts_of_ollama_are_kept_and_a_known_license_fills_a_missing_one(
+    registry: LocalRegistry, ollama: Path, tmp_path: Path
+) -> None:
+    data = file_bytes([text("general.architecture", "llama"), text("general.name", "Bare")], block_tensors(1))
+    layers = [
+        ollama_layer(ollama, "model", data),
+        ollama_layer(ollama, "system", b"Be brief."),
+        ollama_layer(ollama, "license", APACHE.encode()),
+    ]
+    ollama_manifest(ollama, "registry.ollama.ai/library/bare/latest", *layers)
+    (report,) = ingest_tools(registry, machine(tmp_path), "ollama")
+    page = registry.model(report.model)
+    assert (page.name, page.license) == ("library/bare@1", "apache-2.0")
+    assert [(item.kind, item.text) for item in page.texts] == [("system", "Be brief."), ("license", APACHE.strip())]
+    assert page.files[0].name == "bare.gguf"
+    assert [one.name for one in registry.models("license:apache-2.0").items] == ["library/bare@1"]
+
+
+@pytest.mark.parametrize(
+    ("begin", "license"),
+    [
+        (APACHE, "apache-2.0"),
+        (f"MIT License\n\nCopyright (c) A\n\n{MIT}", "mit"),
+        ("Meta Llama 3 Community License Agreement\nMeta Llama 3 Version", "llama3"),
+        ("LLAMA 3.2 COMMUNITY LICENSE AGREEMENT\nLlama 3.2", "llama3.2"),
+        ("Gemma Terms of Use \n\nLast modified", "gemma"),
+        ("This model may be used under the Apache License Version 2.0, January 2004, except on Sundays", None),
+        (MIT + " x" * 2000, None),
+        ("", None),
+    ],
+)
+def test_a_license_is_recognised_only_by_the_beginning_of_its_text(begin: str, license: str | None) -> None:
+    policy = RuntimeText(kind="license", source="x", text="Acceptable use policy")
+    assert license_of([RuntimeText(kind="license", source="x", text=begin), policy]) == license
+    other = RuntimeText(kind="license", source="x", text=APACHE)
+    assert license_of([other, RuntimeText(kind="license", source="x", text=begin)]) == (
+        "apache-2.0" if license in (None, "apache-2.0") else None
+    )
+    assert license_of([RuntimeText(kind="system", source="x", text=APACHE)]) is None
+
+
+def test_bytes_that_are_not_those_of_their_digest_are_refused(
+    registry: LocalRegistry, ollama: Path, tmp_path: Path
+) -> None:
+    layer = ollama_layer(ollama, "model", small_model())
+    (ollama / "blobs" / str(layer["digest"]).replace(":", "-")).write_bytes(small_model(seed=1))
+    ollama_manifest(ollama, "registry.ollama.ai/library/m/x", layer)
+    (source,) = sources_of(found(machine(tmp_path), "ollama"))
+    with pytest.raises(BadSource, match="not the one in its name"):
+        ingest_model(registry, source)
+    assert registry.figures().models == 0
+
+
+def test_a_file_of_a_tool_that_was_changed_is_read_again(registry: LocalRegistry, tmp_path: Path) -> None:
+    path = put(tmp_path / ".lmstudio" / "models" / "acme" / "tiny" / "tiny.gguf", small_model())
+    time.sleep(0.06)
+    (source,) = sources_of(found(machine(tmp_path), "lmstudio"))
+    assert ingest_model(registry, source).created
+    assert ingest_model(registry, source).seconds == 0.0
+    status = path.stat()
+    path.write_bytes(small_model(seed=3))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))  # as an attacker would
+    assert ingest_model(registry, source, new_version=lambda _taken: True).model == "acme/tiny@2"
+
+
+def test_a_model_with_damaged_blobs_is_read_again_and_healed(registry: LocalRegistry, tmp_path: Path) -> None:
+    put(tmp_path / ".lmstudio" / "models" / "acme" / "tiny" / "tiny.gguf", small_model())
+    time.sleep(0.06)
+    (source,) = sources_of(found(machine(tmp_path), "lmstudio"))
+    ingest_model(registry, source)
+    assert set_aside(registry.catalog, list(all_blobs(registry.catalog))[-1:]) == 1
+    assert ingest_model(registry, source).healed_blobs == 1
+
+
+# Better names.
+
+
+def test_a_name_from_a_tool_replaces_a_digest_and_the_old_name_still_works(
+    registry: LocalRegistry, ollama: Path, tmp_path: Path
+) -> None:
+    layer = ollama_layer(ollama, "model", small_model())
+    blob = ollama / "blobs" / str(layer["digest"]).replace(":", "-")
+    (by_path,) = find_sources([str(blob)])
+    old = ingest_model(registry, by_path).model
+    assert old.startswith("local/sha256-")
+    ollama_manifest(ollama, "registry.ollama.ai/library/tiny/q8_0", layer)
+    (report,) = ingest_tools(registry, machine(tmp_path), "ollama")
+    assert (report.model, report.created, report.notes) == (
+        "library/tiny-q8_0@1",
+        False,
+        (f"renamed from {old}",),
+    )
+    assert [one.name for one in registry.models().items] == ["library/tiny-q8_0@1"]
+    for name in (old, old.partition("@")[0]):
+        assert registry.model(name).name == "library/tiny-q8_0@1"
+    assert [one.name for one in registry.models("tiny").items] == ["library/tiny-q8_0@1"]
+    assert registry.models(f"kin:{old}").items[0].name == "library/tiny-q8_0@1"
+    (other,) = find_sources([str(put(tmp_path / blob.name, small_model(seed=5)))])
+    assert ingest_model(registry, other).model == f"{old.partition('@')[0]}@2", "old versions are not reused"
+    assert registry.model(old).name == "library/tiny-q8_0@1"
+
+
+def test_a_chimera_of_a_renamed_model_still_shows_and_recomposes_its_parents(
+    registry: LocalRegistry, ollama: Path, tmp_path: Path
+) -> None:
+    layer = ollama_layer(ollama, "model", small_model("Base"))
+    blob = ollama / "blobs" / str(layer["digest"]).replace(":", "-")
+    old = ingest_model(registry, find_sources([str(blob)])[0]).model
+    donor = put(tmp_path / "donor.gguf", small_model("Donor", seed=2))
+    ingest_model(registry, find_sources([str(donor)])[0])
+    composition = registry.compose(old).graft("local/donor", type="organ").named("me/mixed")
+    made = composition.plan().accepting_all().register()
+    before = registry.chimera(made.lock_id)
+    ollama_manifest(ollama, "registry.ollama.ai/library/base/latest", layer)
+    ingest_tools(registry, machine(tmp_path), "ollama")
+    after = registry.chimera(made.lock_id)
+    assert [parent.model for parent in before.parents] == [old, "local/donor@1"]
+    assert [parent.model for parent in after.parents] == ["library/base@1", "local/donor@1"]
+    assert after.lock_id == before.lock_id
+    assert {edge.model for edge in registry.model("me/mixed").lineage if edge.direction == "parent"} == {
+        "library/base@1",
+        "local/donor@1",
+    }
+    again = composition.plan().accepting_all().register()
+    assert (again.lock_id, again.created) == (made.lock_id, False)
+    lineage = registry.model("library/base").lineage
+    assert [edge.model for edge in lineage if edge.direction == "child"] == ["me/mixed@1"]
+
+
+def test_a_name_that_other_bytes_have_is_not_taken_by_a_renaming(
+    registry: LocalRegistry, ollama: Path, tmp_path: Path
+) -> None:
+    layer = ollama_layer(ollama, "model", small_model())
+    blob = ollama / "blobs" / str(layer["digest"]).replace(":", "-")
+    old = ingest_model(registry, find_sources([str(blob)])[0]).model
+    other = put(tmp_path / "other.gguf", small_model(seed=4))
+    ingest_model(registry, find_sources([str(other)])[0], ModelName("library", "tiny"))
+    ollama_manifest(ollama, "registry.ollama.ai/library/tiny/latest", layer)
+    (report,) = ingest_tools(registry, machine(tmp_path), "ollama")
+    assert report.model == old
+    assert registry.model("library/tiny").files[0].name == "other.gguf"
+    with pytest.raises(NotFound):
+        registry.model("library/tiny@2")
+
+
+# The inventory.
+
+
+def local_sources(home: Path) -> list[ModelSource]:
+    return sources_of(find_tool_models(machine(home), FINDERS))
+
+
+def test_the_inventory_has_families_quantisations_copies_and_links(tmp_path: Path) -> None:
+    lay_out_zoo(tmp_path)
+    inventory = take_inventory(local_sources(tmp_path))
+    families = {family.name: [model.name for model in family.models] for family in inventory.families}
+    assert families["Zoo-A-2M"] == [
+        *("library/zoo-a-2m", "local/Zoo-A-2M-Prose-v1.0", "me/coder-adapter"),
+        *("zoo/Zoo-A-2M-Code-v1.0", "zoo/Zoo-A-2M-v1.0"),
+    ]
+    models = {model.name: model for model in inventory.models}
+    assert models.keys() == ZOO_NAMES
+    base, small = models["zoo/Zoo-A-2M-v1.0-F16"], models["zoo/Zoo-C-1M-v1.0-Q8_0"]
+    assert [(copy.tool, copy.is_link) for copy in base.copies] == [("Hugging Face", False), ("LM Studio", False)]
+    assert [(copy.tool, copy.is_link) for copy in small.copies] == [("LM Studio", False), ("GPT4All", True)]
+    assert inventory.duplicate_bytes == base.size_bytes
+    assert inventory.size_bytes - inventory.disk_bytes == small.size_bytes
+    assert inventory.problems == ()
+
+
+def test_reading_all_bytes_counts_equal_tensors_once(tmp_path: Path) -> None:
+    put(tmp_path / ".lmstudio" / "models" / "a" / "b" / "one.gguf", small_model("One"))
+    put(tmp_path / ".lmstudio" / "models" / "a" / "b" / "two.gguf", small_model("Two"))
+    read = []
+    inventory = take_inventory(local_sources(tmp_path), progress=read.append)
+    one, two = inventory.models
+    assert (one.name, two.name) == ("a/one", "a/two"), "their headers differ"
+    assert two.distinct_bytes == 0
+    assert inventory.distinct_bytes == one.distinct_bytes == sum(read) / 2
+
+
+def test_files_with_equal_samples_and_other_stated_digests_are_different(tmp_path: Path) -> None:
+    data = bytearray(small_model(blocks=12))
+    cache = tmp_path / ".cache" / "huggingface" / "hub"
+    hub_repository(cache, "a/one", {"m.gguf": bytes(data)})
+    data[len(data) // 30 * 5 + 4200] ^= 1  # between two samples
+    hub_repository(cache, "a/two", {"m.gguf": bytes(data)})
+    inventory = take_inventory(local_sources(tmp_path))
+    assert (len(list(inventory.models)), inventory.duplicate_bytes) == (2, 0)
+
+
+def test_a_file_that_is_refused_is_a_problem_of_the_inventory(registry: LocalRegistry, tmp_path: Path) -> None:
+    put(tmp_path / ".cache" / "gpt4all" / "bad.gguf", b"GGML rubbish")
+    put(tmp_path / ".cache" / "gpt4all" / "good.gguf", small_model())
+    inventory = take_inventory(local_sources(tmp_path), registry)
+    assert [model.registered for model in inventory.models] == [None]
+    assert len(inventory.problems) == 1
+    assert "bad.gguf" in inventory.problems[0]
+    time.sleep(0.06)
+    (good,) = (source for source in local_sources(tmp_path) if "good" in source.label)
+    ingest_model(registry, good)
+    again = take_inventory(local_sources(tmp_path), registry)
+    assert [model.registered for model in again.models] == ["local/good@1"]

@@ -1,0 +1,139 @@
+"""Pictures of models and chimeras, as SVG and PNG."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from flask.testing import FlaskClient
+from PIL import Image, ImageFont
+
+from organs.registry.catalog.queries.chimeras import chimeras_by_lock
+from organs.registry.catalog.register.chimeras import add_verdict
+from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.local import LocalRegistry
+from organs.web.app import create_app
+from organs.web.charts import picture
+from organs.web.charts.drawing import POLICY
+from organs.web.charts.picture import Facts, Parent, png, svg, tone
+from organs.web.render import BASE_TONES, DONOR_TONES
+from tests.gguf_files import placed_organ
+from tests.related_models import ingest_bytes, model_file, related_tensors
+from tests.web.conftest import HOSTILE
+from tests.web.test_verdicts import report
+
+SVG = "{http://www.w3.org/2000/svg}"
+FACTS = Facts(
+    "Chimera", "me/coder", "A × B", "−5.7% ± 1.5%", "Perplexity on python.", "http://localhost/models/me/coder"
+)
+
+
+@pytest.fixture
+def lock(registry: LocalRegistry, tmp_path: Path) -> str:
+    """The lock of a chimera of two models."""
+    ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
+    ingest_bytes(registry, tmp_path, "tuned", model_file("Tuned", related_tensors(correlation=0.995)))
+    recipe = registry.compose(read_recipe("base: local/base\nname: me/mix\n"))
+    return recipe.graft("local/tuned", type="organ", blocks=0).plan().register().lock_id
+
+
+@pytest.fixture
+def client(registry: LocalRegistry, lock: str) -> Iterator[FlaskClient]:
+    with create_app(registry).test_client() as client:
+        yield client
+
+
+def texts_of(svg_bytes: bytes) -> list[str]:
+    return [one.text or "" for one in ElementTree.fromstring(svg_bytes).iter(f"{SVG}text")]
+
+
+def fills_of(svg_bytes: bytes) -> list[str]:
+    return [one.attrib["fill"] for one in ElementTree.fromstring(svg_bytes).iter(f"{SVG}polygon")]
+
+
+def test_the_picture_of_a_chimera_has_its_name_its_donors_its_prediction_and_its_address(
+    client: FlaskClient, lock: str
+) -> None:
+    answer = client.get(f"/chimeras/{lock}/picture.svg")
+    texts = texts_of(answer.data)
+    assert "me/mix" in texts
+    assert "A local/tuned" in texts
+    assert "not run yet" in texts
+    assert any(text.startswith("Predicted: ") for text in texts)
+    assert "http://localhost/models/me/mix" in texts
+    fills = fills_of(answer.data)
+    assert fills.count(DONOR_TONES[0]) == 3, "two organs, and the legend"
+    assert BASE_TONES[0] in fills
+    assert answer.headers["Content-Security-Policy"] == POLICY
+
+
+def test_the_picture_of_a_chimera_has_its_measured_gain(
+    registry: LocalRegistry, client: FlaskClient, lock: str
+) -> None:
+    with registry.catalog.writing() as session:
+        model = chimeras_by_lock(session, lock)[0]
+        add_verdict(session, model.id, "llama.cpp", "gains", "It is better.", json.dumps(report(seconds=12.0)))
+    texts = texts_of(client.get("/models/me/mix/picture.svg").data)
+    assert "−6.0% ± 0.7%" in texts
+    assert "not run yet" not in texts
+
+
+def test_the_png_has_the_size_of_previews_of_links_and_the_colours_of_the_donors(
+    client: FlaskClient, lock: str
+) -> None:
+    answer = client.get(f"/chimeras/{lock}/picture.png")
+    assert answer.mimetype == "image/png"
+    image = Image.open(io.BytesIO(answer.data)).convert("RGB")
+    assert image.size == (1200, 630)
+    colours = {colour for _, colour in image.getcolors(1 << 20) or ()}
+    for expected in (DONOR_TONES[0], BASE_TONES[0]):
+        assert tuple(bytes.fromhex(expected[1:])) in colours
+
+
+def test_a_model_has_the_same_picture_until_it_changes(client: FlaskClient) -> None:
+    first = client.get("/models/local/tuned/picture.png")
+    again = client.get("/models/local/tuned/picture.png", headers={"If-None-Match": first.headers["ETag"]})
+    assert (first.status_code, again.status_code) == (200, 304)
+    assert client.get("/models/local/nobody/picture.png").status_code == 404
+    assert client.get("/models/local/tuned/picture.gif").status_code == 404
+
+
+def test_hostile_texts_stay_texts_and_are_cut_to_the_picture() -> None:
+    facts = Facts(
+        "Chimera", HOSTILE * 9, HOSTILE, HOSTILE, HOSTILE, HOSTILE, [Parent(HOSTILE * 9, "A", tone("g0"))] * 9
+    )
+    drawn = svg(facts, [placed_organ("ffn_up")], lambda organ: tone("g0"))
+    assert {one.tag for one in ElementTree.fromstring(drawn).iter()} == {
+        f"{SVG}{name}" for name in ("svg", "title", "polygon", "text")
+    }
+    assert all(len(text) < 140 for text in texts_of(drawn))
+    assert "and 4 more" in texts_of(drawn)
+    assert png(facts, [placed_organ("ffn_up")], lambda organ: tone("g0")).startswith(b"\x89PNG")
+
+
+def test_a_machine_without_fonts_paints_texts_in_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = ImageFont.truetype
+
+    def only_embedded(font: Any, *arguments: Any, **options: Any) -> Any:
+        if isinstance(font, str):
+            raise OSError
+        return load(font, *arguments, **options)
+
+    picture._font.cache_clear()
+    monkeypatch.setattr(ImageFont, "truetype", only_embedded)
+    without = png(FACTS, [placed_organ("ffn_up")], lambda organ: tone("g0"))
+    picture._font.cache_clear()
+    monkeypatch.undo()
+    blank = png(Facts("Chimera", "", "", "", "", ""), [placed_organ("ffn_up")], lambda organ: tone("g0"))
+    assert Image.open(io.BytesIO(without)).size == (1200, 630)
+    assert without != blank
+    assert picture._plain("−5.7% ± 1.5% × é") == "-5.7% +/- 1.5% x e"
+
+
+def test_a_model_without_organs_has_a_picture_too() -> None:
+    assert b"<svg" in svg(FACTS, [], lambda organ: tone("tn"))

@@ -1,0 +1,325 @@
+"""The drawing of a network: its organs as shapes, from the embedding at the top to the output at the bottom.
+
+The residual stream is a vertical band. In each block, attention is on its left and feed-forward on its right, next to
+it first. Widths are to scale: the width of a matrix is its size on the side that does not face the residual stream, so
+keys and values of grouped heads are narrower than queries, and the feed-forward width is visible. Blocks have equal
+heights. This module computes positions; it knows nothing about colours.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from organs.registry.anatomy import is_beside_attention, reading_order
+from organs.registry.entities.organ import PlacedOrgan
+
+WINGS_WIDTH = 312.0
+"""Width of attention and feed-forward together. Many slots, each with its least width, can make it wider."""
+CELL_WIDTH_MIN, THIN_WIDTH, GAP = 11.0, 5.0, 1.6
+SPINE_MIN, SPINE_MAX = 20.0, 34.0
+MARGIN = 7.0
+WING_MIN = 40.0
+"""Least width of a side, also of one without organs."""
+CAP_HEIGHT, CAP_GAP = 30.0, 9.0
+HEADINGS_HEIGHT = 62.0
+TOWER_GAP = 18.0
+PITCHES = ((6, 40.0), (12, 32.0), (24, 24.0), (40, 18.0), (64, 15.0), (150, 12.0))
+"""The height of a block, by the largest number of blocks that have it."""
+PITCH_MIN = 7.0
+LABEL_PITCH = 11.0
+"""Least distance between two numbers of blocks; with flatter blocks, not all are numbered."""
+EXPERT_DIMENSIONS = 3
+LABEL_DISTANCE = 9.5
+"""Least distance between the names of two slots. Matrices have their names first."""
+BLOCK_STEPS = (1, 2, 4, 5, 8, 10, 20, 50, 100)
+
+_EMBEDDING, _OUTPUT, _LAST_NORM = "token_embd", "output", "output_norm"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An organ as it is drawn, in the units of the drawing."""
+
+    organ: PlacedOrgan
+    x: float
+    y: float
+    width: float
+    height: float
+    look: str
+    """`cell`, `thin` (a vector), `stack` (experts), `head` (embedding), `foot` (output), or `bar` (the last norm)."""
+    taper: tuple[float, float] = (0.0, 0.0)
+    """Of `head` and `foot`: x and width of the residual stream."""
+
+    @property
+    def path(self) -> str:
+        """The outline as data of an SVG path."""
+        x, y, width, height = self.x, self.y, self.width, self.height
+        if self.look in ("head", "foot"):
+            return "M" + " ".join(f"{_short(a)} {_short(b)}" for a, b in self.corners) + "z"
+        return f"M{_short(x)} {_short(y)}h{_short(width)}v{_short(height)}h{_short(-width)}z"
+
+    @property
+    def corners(self) -> tuple[tuple[float, float], ...]:
+        """The corners of the outline. The embedding narrows to the residual stream; the output widens from it."""
+        left, right, top, bottom = self.x, self.x + self.width, self.y, self.y + self.height
+        narrow_left, narrow_right = self.taper[0], self.taper[0] + self.taper[1]
+        if self.look == "head":
+            return (left, top), (right, top), (narrow_right, bottom), (narrow_left, bottom)
+        if self.look == "foot":
+            return (narrow_left, top), (narrow_right, top), (right, bottom), (left, bottom)
+        return (left, top), (right, top), (right, bottom), (left, bottom)
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A text at a position: the number of a block, the name of a slot or of a tower."""
+
+    text: str
+    x: float
+    y: float
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The drawing. All lengths are in its own units; it can be shown at any size."""
+
+    width: float
+    height: float
+    shapes: tuple[Shape, ...]
+    spine: tuple[float, float, float, float]
+    """The residual stream: x, y, width, height."""
+    ribs: tuple[tuple[float, float, float], ...]
+    """A line through the organs of each block: from x, to x, y."""
+    blocks: tuple[Label, ...]
+    slots: tuple[Label, ...]
+    towers: tuple[Label, ...]
+    others: tuple[PlacedOrgan, ...]
+    """Organs without a place in the drawing."""
+    tied: Shape | None
+    """The embedding once more, if it is also the output."""
+    pitch: float
+    """The height of a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """The organs of one slot, one below the other."""
+
+    slot: str
+    inner: int
+    """The largest size on the side that does not face the residual stream; 0 for vectors."""
+
+
+def network(organs: Sequence[PlacedOrgan], pitch: float | None = None, *, named: bool = True) -> Network:
+    """Return the drawing of `organs`, with the names of the slots if `named`.
+
+    `pitch` is the height of a block; by default it follows the number of blocks.
+    """
+    inside = [organ for organ in organs if organ.block is not None]
+    outside = _outside([organ for organ in organs if organ.block is None])
+    stream = _stream_width(organs)
+    left, right = _columns(inside, stream, on_left=True), _columns(inside, stream, on_left=False)
+    widths = _widths([*left, *right], stream)
+    spine_width = min(max(SPINE_MIN, stream * _scale([*left, *right])), SPINE_MAX)
+    left_width = sum(widths[column.slot] + GAP for column in left)
+    right_width = sum(widths[column.slot] + GAP for column in right)
+    spine_x = MARGIN + max(left_width, WING_MIN)
+    width = spine_x + spine_width + max(right_width, WING_MIN) + MARGIN
+    rows = sorted({(organ.tower, organ.block or 0) for organ in inside})
+    pitch = _pitch(len(rows)) if pitch is None else pitch
+    headings = HEADINGS_HEIGHT if inside and named else MARGIN
+    head_height = CAP_HEIGHT + CAP_GAP if _EMBEDDING in outside else 0.0
+    tops, towers, bottom = _rows(rows, MARGIN + head_height + headings, pitch)
+    places = _places(left, right, widths, spine_x, spine_width)
+    shapes = [_block_shape(organ, *places[organ.slot], tops, pitch, stream, widths) for organ in inside]
+    has_foot = _EMBEDDING in outside or _OUTPUT in outside
+    caps = _caps(outside, (MARGIN, width - 2 * MARGIN), (spine_x, spine_width), bottom)
+    height = bottom + (MARGIN + 8.0 + CAP_HEIGHT + CAP_GAP if has_foot else MARGIN + 8.0)
+    middle = spine_x + spine_width / 2
+    spine_top = MARGIN + (CAP_HEIGHT if _EMBEDDING in outside else 0.0)
+    spine_bottom = height - MARGIN - (CAP_HEIGHT if has_foot else 0.0)
+    ends = _rib_ends(shapes, spine_x)
+    return Network(
+        width=round(width, 1),
+        height=round(height, 1),
+        shapes=(*shapes, *caps),
+        spine=(spine_x, spine_top, spine_width, spine_bottom - spine_top),
+        ribs=tuple((*ends[row], tops[row] + pitch / 2) for row in rows if row in ends),
+        blocks=_block_labels(rows, tops, pitch, middle),
+        slots=_slot_labels([*left, *right], places, widths, MARGIN + head_height + headings - 6),
+        towers=towers,
+        others=tuple(organ for organ in organs if organ.block is None and outside.get(organ.slot) is not organ),
+        pitch=pitch,
+        tied=_tied(outside, caps, height - MARGIN - CAP_HEIGHT),
+    )
+
+
+def _outside(organs: Iterable[PlacedOrgan]) -> dict[str, PlacedOrgan]:
+    """Return the embedding, the last norm and the output, by slot."""
+    named: dict[str, PlacedOrgan] = {}
+    for organ in organs:
+        if organ.slot in (_EMBEDDING, _OUTPUT, _LAST_NORM) and organ.tower == "text":
+            named.setdefault(organ.slot, organ)
+    return named
+
+
+def _stream_width(organs: Sequence[PlacedOrgan]) -> int:
+    """Return the width of the residual stream: that of the embedding, else the size that most organs have."""
+    for organ in organs:
+        if organ.slot == _EMBEDDING and organ.block is None:
+            return organ.shape[0]
+    sizes = Counter(size for organ in organs for size in set(organ.shape[:2]))
+    return max(sizes, key=lambda size: (sizes[size], -size), default=1)
+
+
+def _inner(organ: PlacedOrgan, stream: int) -> int:
+    """Return the size of a matrix on the side that does not face the residual stream; 0 for a vector."""
+    if len(organ.shape) < 2:  # a vector has one dimension
+        return 0
+    first, second = organ.shape[:2]
+    if stream in (first, second):
+        return second if first == stream else first
+    return max(first, second)
+
+
+def _columns(organs: Iterable[PlacedOrgan], stream: int, *, on_left: bool) -> list[_Column]:
+    """Return the columns of one side, that next to the residual stream first."""
+    sizes: dict[str, int] = {}
+    for organ in organs:
+        if is_beside_attention(organ.slot, organ.type) == on_left:
+            sizes[organ.slot] = max(sizes.get(organ.slot, 0), _inner(organ, stream))
+    return [_Column(slot, sizes[slot]) for slot in sorted(sizes, key=lambda slot: (reading_order(slot), slot))]
+
+
+def _scale(columns: Sequence[_Column]) -> float:
+    """Return the units of the drawing for one column or row of a matrix."""
+    thin = sum(1 for column in columns if not column.inner)
+    total = sum(column.inner for column in columns)
+    return (WINGS_WIDTH - thin * (THIN_WIDTH + GAP)) / total if total else 1.0
+
+
+def _widths(columns: Sequence[_Column], stream: int) -> dict[str, float]:
+    scale = max(_scale(columns), 0.0) if stream else 0.0
+    return {
+        column.slot: max(CELL_WIDTH_MIN, column.inner * scale) if column.inner else THIN_WIDTH for column in columns
+    }
+
+
+def _pitch(blocks: int) -> float:
+    return next((pitch for most, pitch in PITCHES if blocks <= most), PITCH_MIN)
+
+
+def _rows(
+    rows: Sequence[tuple[str, int]], top: float, pitch: float
+) -> tuple[dict[tuple[str, int], float], tuple[Label, ...], float]:
+    """Return the y of each block, the names of the towers, and the y below the last block."""
+    tops: dict[tuple[str, int], float] = {}
+    towers: list[Label] = []
+    several = len({tower for tower, _ in rows}) > 1
+    last = None
+    for row in rows:
+        if several and row[0] != last:
+            towers.append(Label(row[0], MARGIN, top + 12))
+            top += TOWER_GAP
+            last = row[0]
+        tops[row] = top
+        top += pitch
+    return tops, tuple(towers), top
+
+
+def _places(
+    left: Sequence[_Column], right: Sequence[_Column], widths: Mapping[str, float], x: float, spine_width: float
+) -> dict[str, tuple[float, bool]]:
+    """Return the x of the edge of each column that faces the residual stream, and whether it is on the left."""
+    places: dict[str, tuple[float, bool]] = {}
+    edge = x - GAP
+    for column in left:
+        places[column.slot] = (edge, True)
+        edge -= widths[column.slot] + GAP
+    edge = x + spine_width + GAP
+    for column in right:
+        places[column.slot] = (edge, False)
+        edge += widths[column.slot] + GAP
+    return places
+
+
+def _block_shape(
+    organ: PlacedOrgan,
+    edge: float,
+    on_left: bool,
+    tops: Mapping[tuple[str, int], float],
+    pitch: float,
+    stream: int,
+    widths: Mapping[str, float],
+) -> Shape:
+    """Return the shape of an organ of a block. A narrower organ than its column keeps the edge at the stream."""
+    width = widths[organ.slot]
+    is_stack = len(organ.shape) >= EXPERT_DIMENSIONS
+    inner = _inner(organ, stream)
+    gap = 5.0 if pitch >= 32 else 3.0 if pitch >= 18 else 2.0 if pitch > PITCH_MIN else 1.0
+    look = "stack" if is_stack else "cell" if inner else "thin"
+    top = tops[organ.tower, organ.block or 0] + gap / 2
+    return Shape(organ, edge - width if on_left else edge, top, width, pitch - gap, look)
+
+
+def _caps(
+    outside: Mapping[str, PlacedOrgan], across: tuple[float, float], spine: tuple[float, float], bottom: float
+) -> list[Shape]:
+    """Return the embedding, the last norm and the output."""
+    caps = []
+    if _EMBEDDING in outside:
+        caps.append(Shape(outside[_EMBEDDING], across[0], MARGIN, across[1], CAP_HEIGHT, "head", spine))
+    if _LAST_NORM in outside:
+        caps.append(Shape(outside[_LAST_NORM], spine[0] - 8, bottom + 3, spine[1] + 16, 6.0, "bar"))
+    if _OUTPUT in outside:
+        caps.append(Shape(outside[_OUTPUT], across[0], bottom + 8.0 + CAP_GAP, across[1], CAP_HEIGHT, "foot", spine))
+    return caps
+
+
+def _tied(outside: Mapping[str, PlacedOrgan], caps: Iterable[Shape], bottom: float) -> Shape | None:
+    """Return the embedding in the place of the output, if there is no output matrix."""
+    if _OUTPUT in outside:
+        return None
+    return next((replace(cap, y=bottom, look="foot") for cap in caps if cap.look == "head"), None)
+
+
+def _rib_ends(shapes: Iterable[Shape], spine_x: float) -> dict[tuple[str, int], tuple[float, float]]:
+    """Return from where to where the organs of each block reach."""
+    ends: dict[tuple[str, int], tuple[float, float]] = {}
+    for shape in shapes:
+        row = (shape.organ.tower, shape.organ.block or 0)
+        low, high = ends.get(row, (spine_x, spine_x))
+        ends[row] = (min(low, shape.x), max(high, shape.x + shape.width))
+    return ends
+
+
+def _block_labels(
+    rows: Sequence[tuple[str, int]], tops: Mapping[tuple[str, int], float], pitch: float, middle: float
+) -> tuple[Label, ...]:
+    """Return the numbers of the blocks, as many as are legible."""
+    step = next((step for step in BLOCK_STEPS if step * pitch >= LABEL_PITCH), BLOCK_STEPS[-1])
+    return tuple(Label(str(row[1]), middle, tops[row] + pitch / 2) for row in rows if row[1] % step == 0)
+
+
+def _slot_labels(
+    columns: Iterable[_Column],
+    places: Mapping[str, tuple[float, bool]],
+    widths: Mapping[str, float],
+    y: float,
+) -> tuple[Label, ...]:
+    """Return the names of the slots above their columns."""
+    labels: list[Label] = []
+    for column in sorted(columns, key=lambda column: column.inner, reverse=True):
+        edge, on_left = places[column.slot]
+        half = widths[column.slot] / 2
+        x = edge - half if on_left else edge + half
+        if all(abs(label.x - x) >= LABEL_DISTANCE for label in labels):
+            labels.append(Label(column.slot, x, y))
+    return tuple(labels)
+
+
+def _short(number: float) -> str:
+    """Return a coordinate with at most one decimal."""
+    return f"{number:.1f}".removesuffix(".0")

@@ -1,0 +1,269 @@
+"""Pictures to send around: a model or a chimera with its title, its drawing, its measured gain and its address.
+
+A picture is a list of polygons and texts. It is written as SVG, and painted as PNG for programs that show previews of
+links. Its size is the usual one of such previews.
+"""
+
+from __future__ import annotations
+
+import io
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import escape, quoteattr
+
+from organs.registry.entities.organ import PlacedOrgan
+from organs.web.charts.drawing import printable
+from organs.web.charts.network import Network, network
+from organs.web.render import (
+    BASE_TONES,
+    CHANGE_TONES_LIGHT,
+    DONOR_TONES,
+    LIGHT,
+    SHARE_TONES_LIGHT,
+    SPECTRAL_TONES_LIGHT,
+    THETA_TONES,
+)
+
+if TYPE_CHECKING:
+    from PIL.ImageFont import FreeTypeFont, ImageFont
+
+WIDTH, HEIGHT = 1200, 630
+MARGIN = 56
+TEXT_WIDTH = 470
+DRAWING = (560.0, 50.0, 590.0, 500.0)
+"""The place of the drawing: x, y, width, height."""
+PITCH_MAX = 60.0
+DONORS_MAX = 4
+FAMILIES = {
+    "serif": (
+        "ui-serif, Georgia, 'Times New Roman', serif",
+        ("DejaVuSerif.ttf", "LiberationSerif-Regular.ttf", "georgia.ttf"),
+    ),
+    "sans": (
+        "system-ui, 'Segoe UI', 'Noto Sans', sans-serif",
+        ("DejaVuSans.ttf", "LiberationSans-Regular.ttf", "arial.ttf"),
+    ),
+    "mono": (
+        "ui-monospace, 'DejaVu Sans Mono', monospace",
+        ("DejaVuSansMono.ttf", "LiberationMono-Regular.ttf", "consola.ttf"),
+    ),
+}
+"""Fonts in SVG, and the files of fonts in PNG: the first that this machine has."""
+LETTER_WIDTHS = {"serif": 0.56, "sans": 0.56, "mono": 0.62}
+"""Mean width of a letter, as a share of its size."""
+OVERSAMPLING = 2
+"""The PNG is painted at this multiple of its size, so that edges are smooth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """A parent in the legend: its name, its letter, and its colour."""
+
+    name: str
+    mark: str
+    tone: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The texts of a picture."""
+
+    kind: str
+    name: str
+    title: str
+    figure: str
+    """The most important number: the measured gain, or the prediction."""
+    remark: str
+    """What the number means."""
+    address: str
+    parents: Sequence[Parent] = ()
+
+
+@dataclass(slots=True)
+class _Scene:
+    """Polygons and texts, in the order in which they are painted."""
+
+    items: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+
+    def polygon(self, points: Sequence[tuple[float, float]], fill: str, line: str | None = None) -> None:
+        self.items.append(
+            ("polygon", {"points": [(round(x, 1), round(y, 1)) for x, y in points], "fill": fill, "line": line})
+        )
+
+    def text(self, x: float, y: float, text: str, size: float, family: str, fill: str) -> None:
+        self.items.append(("text", {"x": x, "y": y, "text": text, "size": size, "family": family, "fill": fill}))
+
+
+def svg(facts: Facts, organs: Sequence[PlacedOrgan], tone_of: Callable[[PlacedOrgan], str]) -> bytes:
+    """Return the picture as an SVG document. `tone_of` returns the colour of an organ, as `#rrggbb`."""
+    title = f"{facts.kind} {facts.name}: {facts.figure}, {facts.remark}"
+    parts = [
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+            f'width="{WIDTH}" height="{HEIGHT}" role="img">'
+        ),
+        f"<title>{escape(printable(title))}</title>",
+    ]
+    for kind, item in _scene(facts, organs, tone_of).items:
+        if kind == "polygon":
+            points = " ".join(f"{x:g},{y:g}" for x, y in item["points"])
+            line = f' stroke="{item["line"]}"' if item["line"] else ""
+            parts.append(f'<polygon points="{points}" fill="{item["fill"]}"{line}/>')
+        else:
+            family = quoteattr(FAMILIES[item["family"]][0])
+            parts.append(
+                f'<text x="{item["x"]:g}" y="{item["y"]:g}" font-family={family} font-size="{item["size"]:g}" '
+                f'fill="{item["fill"]}">{escape(printable(item["text"]))}</text>'
+            )
+    return "\n".join([*parts, "</svg>\n"]).encode()
+
+
+def png(facts: Facts, organs: Sequence[PlacedOrgan], tone_of: Callable[[PlacedOrgan], str]) -> bytes:
+    """Return the picture as a PNG. `tone_of` returns the colour of an organ, as `#rrggbb`."""
+    from PIL import Image, ImageDraw  # only for pictures
+
+    many = OVERSAMPLING
+    image = Image.new("RGB", (WIDTH * many, HEIGHT * many), LIGHT["paper"])
+    painter = ImageDraw.Draw(image)
+    for kind, item in _scene(facts, organs, tone_of).items:
+        if kind == "polygon":
+            points = [(x * many, y * many) for x, y in item["points"]]
+            painter.polygon(points, fill=None if item["fill"] == "none" else item["fill"], outline=item["line"])
+        else:
+            font, is_full = _font(item["family"], round(item["size"] * many))
+            text = printable(item["text"])
+            place = (item["x"] * many, item["y"] * many)
+            painter.text(place, text if is_full else _plain(text), font=font, fill=item["fill"], anchor="ls")
+    out = io.BytesIO()
+    image.resize((WIDTH, HEIGHT), Image.Resampling.LANCZOS).save(out, "PNG", optimize=True)
+    return out.getvalue()
+
+
+def tone(name: str) -> str:
+    """Return the colour of a CSS class of a drawing, on light paper."""
+    if name == "gb":
+        return BASE_TONES[0]
+    tones = _TONES.get(name[:1])
+    return tones[int(name[1:])] if tones and name[1:].isdigit() else LIGHT["plate"]
+
+
+_TONES = {
+    "g": DONOR_TONES,
+    "c": CHANGE_TONES_LIGHT,
+    "p": SPECTRAL_TONES_LIGHT,
+    "t": THETA_TONES,
+    "s": SHARE_TONES_LIGHT,
+}
+
+
+@lru_cache(maxsize=64)
+def _font(family: str, size: int) -> tuple[FreeTypeFont | ImageFont, bool]:
+    """Return a font, and whether it has more than ASCII. Without fonts on this machine, it is that of the library."""
+    from PIL import ImageFont
+
+    for name in FAMILIES[family][1]:
+        try:
+            return ImageFont.truetype(name, size), True
+        except OSError:
+            continue
+    return ImageFont.load_default(size), False
+
+
+_ASCII = {"−": "-", "×": "x", "±": "+/-", "·": "-", "…": "...", "–": "-", "θ": "theta "}
+
+
+def _plain(text: str) -> str:
+    """Return `text` in ASCII."""
+    text = "".join(_ASCII.get(letter, letter) for letter in text)
+    return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+
+
+def _scene(facts: Facts, organs: Sequence[PlacedOrgan], tone_of: Callable[[PlacedOrgan], str]) -> _Scene:
+    scene = _Scene()
+    scene.polygon([(0, 0), (WIDTH, 0), (WIDTH, HEIGHT), (0, HEIGHT)], LIGHT["paper"])
+    _draw_network(scene, organs, tone_of)
+    _write_facts(scene, facts)
+    return scene
+
+
+def _draw_network(scene: _Scene, organs: Sequence[PlacedOrgan], tone_of: Callable[[PlacedOrgan], str]) -> None:
+    """Draw the network from left to right, attention above the residual stream."""
+    blocks = len({(organ.tower, organ.block) for organ in organs if organ.block is not None})
+    drawing = network(organs, min(PITCH_MAX, 340.0 / max(blocks, 1)), named=False)
+    x, y, width, height = DRAWING
+    scale = min(width / drawing.height, height / drawing.width)
+    left, top = x + (width - drawing.height * scale) / 2, y + (height - drawing.width * scale) / 2
+
+    def turned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+        return [(left + across * scale, top + down * scale) for down, across in points]
+
+    _draw_stream(scene, drawing, turned)
+    for shape in drawing.shapes:
+        fill = tone_of(shape.organ)
+        scene.polygon(turned(shape.corners), fill, LIGHT["line"] if fill == LIGHT["plate"] else None)
+
+
+def _draw_stream(
+    scene: _Scene, drawing: Network, turned: Callable[[Sequence[tuple[float, float]]], list[tuple[float, float]]]
+) -> None:
+    x, y, width, height = drawing.spine
+    scene.polygon(
+        turned([(x, y), (x + width, y), (x + width, y + height), (x, y + height)]), LIGHT["plate"], LIGHT["quiet"]
+    )
+    if drawing.tied is not None:
+        scene.polygon(turned(drawing.tied.corners), "none", LIGHT["quiet"])
+    for start, end, middle in drawing.ribs:
+        scene.polygon(
+            turned([(start, middle - 0.3), (end, middle - 0.3), (end, middle + 0.3), (start, middle + 0.3)]),
+            LIGHT["quiet"],
+        )
+
+
+def _write_facts(scene: _Scene, facts: Facts) -> None:
+    """Write the texts below each other, at the left."""
+    ink, quiet = LIGHT["ink"], LIGHT["quiet"]
+    y = 92.0
+    scene.text(MARGIN, y, f"{facts.kind.upper()} · ORGAN REGISTRY", 17, "sans", quiet)
+    y += 58
+    for line in _lines(facts.name, 42, "serif", 2):
+        scene.text(MARGIN, y, line, 42, "serif", ink)
+        y += 50
+    for line in _lines(facts.title, 21, "serif", 2):
+        scene.text(MARGIN, y - 8, line, 21, "serif", quiet)
+        y += 28
+    y += 22
+    for parent in facts.parents[: DONORS_MAX + 1]:
+        scene.polygon([(MARGIN, y - 15), (MARGIN + 18, y - 15), (MARGIN + 18, y + 3), (MARGIN, y + 3)], parent.tone)
+        name = _lines(f"{parent.mark} {parent.name}".strip(), 18, "sans", 1, TEXT_WIDTH - 30)
+        scene.text(MARGIN + 30, y, name[0] if name else "", 18, "sans", ink)
+        y += 29
+    if len(facts.parents) > DONORS_MAX + 1:
+        scene.text(MARGIN + 30, y, f"and {len(facts.parents) - DONORS_MAX - 1} more", 18, "sans", quiet)
+    base = HEIGHT - 168
+    for line in _lines(facts.figure, 46, "serif", 1):
+        scene.text(MARGIN, base, line, 46, "serif", ink)
+    for number, line in enumerate(_lines(facts.remark, 18, "sans", 3)):
+        scene.text(MARGIN, base + 32 + 25 * number, line, 18, "sans", quiet)
+    for line in _lines(facts.address, 17, "mono", 1, WIDTH - 2 * MARGIN):
+        scene.text(MARGIN, HEIGHT - 40, line, 17, "mono", quiet)
+
+
+def _lines(text: str, size: float, family: str, most: int, width: float = TEXT_WIDTH) -> list[str]:
+    """Return `text` in at most `most` lines that fit; the last one ends in `…` if something is left out."""
+    length = max(4, int(width / (size * LETTER_WIDTHS[family])))
+    lines: list[str] = []
+    rest = " ".join(text.split())
+    while rest and len(lines) < most:
+        if len(rest) <= length:
+            lines.append(rest)
+            return lines
+        cut = max(rest.rfind(mark, 0, length) for mark in " -/_.") + 1
+        cut = cut if cut > length // 3 else length
+        lines.append(rest[:cut].rstrip())
+        rest = rest[cut:].lstrip()
+    if rest and lines:
+        lines[-1] = lines[-1][: length - 1].rstrip() + "…"
+    return lines

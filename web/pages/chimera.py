@@ -1,0 +1,129 @@
+"""A chimera on the page of its model: letters of its donors, verdict, findings, recipe; and its form that validates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flask import Response, redirect, request, url_for
+
+from organs.registry.amounts import change_text, perplexity_text
+from organs.registry.catalog.queries.chimeras import chimeras_by_lock
+from organs.registry.entities.chimera import Chimera
+from organs.registry.entities.finding import WITHDRAWN_CODES, Severity
+from organs.registry.entities.job import Job
+from organs.registry.entities.verdict import RunReport, TextScore, TextVerdict, VerdictReport
+from organs.web.pages.anatomy import LegendLine, legend, marks, with_marks
+from organs.web.pages.jobs import VALIDATE, active_validations, missing_runtime
+from organs.web.pages.routes import Context, paged, pages, writing_form
+from organs.web.permissions import queue_job
+from organs.web.responses import model_address, reading, settings, with_parameters
+
+COMPUTED_SHOWN = 60
+"""Computed organs that the page lists; the JSON has all of them."""
+TEXTS = ("recipe.yaml", "lock.json", "card.md", "Modelfile")
+
+
+@paged(pages, "/chimeras/<lock>", api="chimera")
+def chimera(lock: str) -> Response:
+    """Redirect to the page of the model, with the parameters of the request."""
+    with reading(settings().search_seconds) as session:
+        name = chimeras_by_lock(session, lock)[0].full_name
+    answer = redirect(with_parameters(model_address(name), request.args.to_dict()))
+    assert isinstance(answer, Response)
+    return answer
+
+
+@writing_form(pages, "/chimeras/<lock>/validate")
+def validate(lock: str) -> str:
+    """Queue a validation, unless one is active already, and show the model's page, which links to the job."""
+    with reading(settings().search_seconds) as session:
+        name = chimeras_by_lock(session, lock)[0].full_name
+        is_active = bool(active_validations(session, name))
+    if not is_active:
+        queue_job(VALIDATE, {"chimera": name})
+    return f"{model_address(name)}#verdict"
+
+
+def donor_lines(chimera: Chimera | None) -> dict[str, LegendLine]:
+    """Return the line of the legend of donors for each changed organ, by its name."""
+    return {} if chimera is None else marks(chimera.parts, legend(chimera.parts, chimera.parents[0].model))
+
+
+def chimera_context(chimera: Chimera | None, jobs: Sequence[Job]) -> Context:
+    """Return what the page shows of a model as a chimera."""
+    if chimera is None:
+        return {"chimera": None}
+    lines = legend(chimera.parts, chimera.parents[0].model)
+    measured = chimera.verdicts[0] if chimera.verdicts else None
+    report = None if measured is None else measured.report
+    findings = [finding for finding in chimera.findings if finding.code not in WITHDRAWN_CODES]
+    return {
+        "chimera": chimera,
+        "jobs": jobs,
+        "donors": lines,
+        "changes_shown": with_marks(chimera.changes, lines),
+        "measured": measured,
+        "report": report,
+        "runs": [] if report is None else runs_of(report),
+        "rows": [] if report is None else text_rows(report),
+        "warnings": [finding for finding in findings if finding.severity is not Severity.INFO],
+        "notes": [finding for finding in findings if finding.severity is Severity.INFO],
+        "computed_shown": chimera.computed[:COMPUTED_SHOWN],
+        "texts": [_text_link(chimera, name) for name in TEXTS],
+        "missing_runtime": missing_runtime(),
+    }
+
+
+def _text_link(chimera: Chimera, name: str) -> Context:
+    return {"label": name, "address": url_for("artifacts.chimera_text", lock=chimera.lock_id, text=name)}
+
+
+@dataclass(frozen=True, slots=True)
+class TextRow:
+    """The scores on one text: a perplexity for each model that ran, and the comparison of the chimera with its base."""
+
+    text: str
+    perplexities: list[str]
+    change: str
+    verdict: str
+    counts: bool
+    recovered: float | None
+    tokens: int
+
+
+def runs_of(report: VerdictReport) -> list[tuple[str, RunReport]]:
+    """Return the models that ran, with their roles."""
+    return [
+        ("base", report.base),
+        ("chimera", report.chimera),
+        *((("control", report.control),) if report.control is not None else ()),
+        *(("donor", run) for run in report.donors),
+    ]
+
+
+def text_rows(report: VerdictReport) -> list[TextRow]:
+    """Return a row for each text."""
+    runs = [{score.text: score for score in run.scores} for _, run in runs_of(report)]
+    return [
+        TextRow(
+            text.name,
+            [_perplexity(scores.get(text.name)) for scores in runs],
+            _change(text),
+            text.verdict,
+            text.counts,
+            text.recovered,
+            text.tokens or 0,
+        )
+        for text in report.texts
+    ]
+
+
+def _change(text: TextVerdict) -> str:
+    """Return the change of the chimera against its base; reports of earlier versions have only a standard error."""
+    margin = text.ratio_margin if text.ratio_margin is not None else text.ratio_error
+    return "–" if text.ratio is None or margin is None else change_text(text.ratio, margin)
+
+
+def _perplexity(score: TextScore | None) -> str:
+    return "–" if score is None or score.perplexity is None else perplexity_text(score.perplexity)

@@ -1,0 +1,268 @@
+"""One model: its card, its anatomy, its verdict and recipe if it is a chimera, its lineage and files."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from flask import request, url_for
+from sqlalchemy.orm import Session
+
+from organs.registry.amounts import size_text
+from organs.registry.anatomy import Slot
+from organs.registry.catalog import tables
+from organs.registry.catalog.queries.models import count_descendants, descendants_page, model_by_name, versions
+from organs.registry.catalog.queries.organs import organs_of_model
+from organs.registry.catalog.search import CHIMERA, PARTIAL
+from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.compose.chimeras import Usage, chimera_of_model
+from organs.registry.entities.chimera import Chimera
+from organs.registry.entities.comparison import OrganChange
+from organs.registry.entities.job import Job
+from organs.registry.entities.lineage import LineageEdge
+from organs.registry.entities.model import Model
+from organs.registry.entities.organ import PlacedOrgan
+from organs.registry.errors import BadQuery, Incomplete
+from organs.registry.models import model_page
+from organs.registry.names import parse_model_name
+from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, organ_changes, registered_model
+from organs.web.downloads import public_names, whole_name
+from organs.web.ollama import llama_server_line, ollama_line
+from organs.web.pages.anatomy import READINGS, acts_text, anatomy
+from organs.web.pages.charts import depth_shown
+from organs.web.pages.chimera import chimera_context, donor_lines
+from organs.web.pages.jobs import active_validations
+from organs.web.pages.organs import CSV_COLUMNS, organ_rows
+from organs.web.pages.routes import Context, Page, Sheet, paged, pages
+from organs.web.params import requested_choice
+from organs.web.permissions import may_edit, may_yank
+from organs.web.responses import model_address, plain_page, reading, settings
+
+METADATA_SHOWN = 400
+USE_SHOWN = 3
+"""Commands that are shown before the rest is opened."""
+VERSIONS_SHOWN = DESCENDANTS_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A model on its page."""
+
+    model: Model
+    organs: tuple[PlacedOrgan, ...]
+    organs_left_out: int
+    compared_with: str | None
+    """The model that its organs are compared with."""
+    chimera: Chimera | None
+    jobs: Sequence[Job]
+    """Active validations."""
+
+
+@paged(pages, "/models/<namespace>/<name>", csv=True, api="model")
+def model(namespace: str, name: str) -> Page:
+    """Show the model of that name. `by` is the reading that colours cells; `against` is the model to compare with."""
+    try:
+        return _shown_model(namespace, name)
+    except Incomplete as error:
+        if not plain_page():
+            raise
+        context = {"name": error.name, "shards": error.shards, "missing": error.missing, "sentence": str(error)}
+        return Page("incomplete.html", context, status=Incomplete.status)
+
+
+def _shown_model(namespace: str, name: str) -> Page:
+    requested = requested_choice("by", tuple(READINGS)) if request.args.get("by") else None
+    with reading(settings().search_seconds) as session:
+        row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
+        page = model_page(session, row)
+        organs = organs_of_model(session, row, PAGE_TENSORS_MAX)
+        left_out = row.tensors - len(organs)
+        chimera = chimera_of_model(session, row)
+        jobs = active_validations(session, row.full_name) if chimera else []
+        shown = _Shown(page, organs, left_out, None if left_out else model_to_compare(session, page), chimera, jobs)
+        others = versions(session, row, REACHABLE_STATES, VERSIONS_SHOWN)
+        descendants = descendants_page(session, row, DESCENDANTS_SHOWN).items
+        descendants_count = count_descendants(session, row)
+        readings = _readings(shown)
+        by = requested if requested in readings else readings[0]
+        changes = changes_against(session, row, shown.compared_with) if by == "change" and shown.compared_with else {}
+    context = {
+        "model": page,
+        "organs": organs,
+        "organs_left_out": left_out,
+        "compared_with": shown.compared_with,
+        "versions": others.items,
+        "versions_left_out": others.left_out,
+        "newest": next((version.name for version in others.items if version.state == "visible"), None),
+        "descendants": descendants,
+        "descendants_count": descendants_count,
+    }
+    return Page(
+        "model.html",
+        context,
+        extra=lambda: _page_context(shown, by, changes),
+        sheet=lambda: _organs_sheet(shown),
+    )
+
+
+def _readings(shown: _Shown) -> tuple[str, ...]:
+    """Return the readings that can colour the drawing, the most useful first: the change only against a base."""
+    possible = {"donor": shown.chimera is not None, "change": shown.compared_with is not None}
+    readings = [name for name in READINGS if possible.get(name, True)]
+    parents = {edge.model for edge in shown.model.lineage if edge.direction == "parent"}
+    if possible["change"] and shown.compared_with not in parents and "against" not in request.args:
+        readings.sort(key="change".__eq__)
+    return tuple(readings)
+
+
+def _organs_sheet(shown: _Shown) -> Sheet:
+    """Return the organs of the model as CSV. Raises BadQuery if it has more than PAGE_TENSORS_MAX."""
+    if shown.organs_left_out:
+        tensors = f"{shown.model.tensors:,}"
+        reason = f"it has {tensors} tensors, and a CSV has at most {PAGE_TENSORS_MAX:,}; the API lists all in pages"
+        raise BadQuery(shown.model.name, reason)
+    return Sheet(CSV_COLUMNS, organ_rows(shown.organs))
+
+
+def model_to_compare(session: Session, model: Model) -> str | None:
+    """Return the name of the requested model, else of a registered parent, else of the closest relative, else None."""
+    requested = request.args.get("against")
+    if requested:
+        return model_by_name(session, parse_model_name(requested)).full_name
+    if model.kind not in ("model", CHIMERA):
+        return None  # the weights of an adapter are not similar to the weights that it changes
+    registered = [edge for edge in model.lineage if edge.model is not None]
+    parents = [edge.model for edge in registered if edge.direction == "parent"]
+    relatives = [edge.model for edge in registered if edge.direction == "relative"]
+    return next(iter([*parents, *relatives]), None)
+
+
+def changes_against(session: Session, row: tables.Model, against: str) -> dict[Slot, OrganChange]:
+    """Return how the organs of the model differ from those of `against`."""
+    other = model_by_name(session, parse_model_name(against))
+    return organ_changes(*(registered_model(session, model_row, PAGE_TENSORS_MAX) for model_row in (other, row)))
+
+
+def _matrix_theta(organs: Sequence[PlacedOrgan]) -> float | None:
+    """Return the mean θ of the matrices. Norms dominate the mean over all organs, although they have few values."""
+    thetas = [organ.theta for organ in organs if organ.spectral_signal is not None and organ.theta is not None]
+    return fmean(thetas) if thetas else None
+
+
+def _downloads(model: Model) -> list[Context]:
+    """Return the links to the complete model as one file. The list is empty if the registry cannot assemble it."""
+    if model.unassemblable or not model.files:
+        return []
+    if (graft_links := _graft_links(model)) is not None:
+        return graft_links
+    label = "Download GGUF" if len(model.files) == 1 else "Download as one GGUF"
+    address = model_address(model.name, "downloads.model")
+    return [{"label": f"{label}, {size_text(model.size_bytes)}", "address": address}]
+
+
+def _graft_links(model: Model) -> list[Context] | None:
+    """Return the link that grafts a partial model into its base; empty without the base, None for other models."""
+    declared = [edge for edge in model.lineage if (edge.direction, edge.evidence) == ("parent", "declared")]
+    if model.kind != PARTIAL or not declared:
+        return None
+    base = next((edge.model for edge in declared if edge.model is not None), None)
+    graft = f"from:{model.name}"
+    address = base and url_for("pages.compose", base=base, graft=graft)
+    return [{"label": "Graft it into its base", "address": address, "is_page": True}] if base else []
+
+
+def _parents(model: Model) -> list[LineageEdge]:
+    """Return the declared base of a model that was not composed here, or the bases of a merge."""
+    edges = [edge for edge in model.lineage if (edge.direction, edge.evidence) == ("parent", "declared")]
+    return [] if model.composed else edges
+
+
+def _files(model: Model) -> list[Context]:
+    """Return the files, each with the address of its download, or None if it cannot be assembled."""
+    names = public_names([file.name for file in model.files])
+    return [
+        {
+            "file": file,
+            "address": None if model.unassemblable else model_address(model.name, "downloads.file_of_model", file=name),
+        }
+        for name, file in zip(names, model.files, strict=True)
+    ]
+
+
+def _page_context(shown: _Shown, by: str, changes: dict[Slot, OrganChange]) -> Context:
+    model = shown.model
+    requested = request.args.get("against", "")
+    buttons = _downloads(model)
+    return {
+        "by": by,
+        "by_label": READINGS[by],
+        "can_receive": model.kind == "model" and model.complete and not model.unassemblable,
+        **chimera_context(shown.chimera, shown.jobs),
+        "grid": anatomy(shown.organs, by, changes, donor_lines(shown.chimera)),
+        "picture": model_address(model.name, "pages.model_picture", form="png"),
+        "choices": [
+            {
+                "label": READINGS[name],
+                "chosen": name == by,
+                "address": model_address(model.name, by=name, **({"against": requested} if requested else {})),
+            }
+            for name in _readings(shown)
+        ],
+        "is_compared": by == "change",
+        "matrix_theta": _matrix_theta(shown.organs),
+        "buttons": buttons,
+        "files_shown": _files(model),
+        "use": _use_lines(model, shown.chimera) if buttons and not buttons[0].get("is_page") else [],
+        "use_shown": USE_SHOWN,
+        "parents": _parents(model),
+        "acts_text": acts_text,
+        "may_edit": may_edit(model.name.partition("/")[0]),
+        "may_yank": may_yank(model.name.partition("/")[0]),
+        "csv": model_address(model.name, "pages.model_csv"),
+        "report_address": model_address(model.name, "pages.dissection"),
+        "lineage_address": url_for("pages.lineage", model=model.name),
+        "compare_endpoint": "pages.compare",
+        **({} if shown.organs_left_out else depth_shown(model.name, shown.organs)),
+        "metadata_shown": model.metadata[:METADATA_SHOWN],
+    }
+
+
+def _use_lines(model: Model, chimera: Chimera | None) -> list[Context]:
+    """Return commands with their purposes; `chimera` is None for a model that was not composed here.
+
+    The download comes first: other commands use the name of its file.
+    """
+    file = whole_name(model.name, [file.name for file in model.files])
+    get, pull = _pull_lines(model.name, file)
+    usage = Usage(model=model.name, file=file, title="", context_length=None)
+    runs = []
+    if model.kind in ("model", CHIMERA):
+        server = llama_server_line(model.name, request.host_url)
+        runs = [
+            {"label": "Run it with Ollama", "line": _ollama_line(model, file)},
+            {"label": "Run it with llama.cpp, from this registry", "line": server},
+            {"label": "Run the downloaded file with llama.cpp", "line": usage.llama_cli()},
+        ]
+    return [
+        {"label": "Download the file", "line": get},
+        *runs,
+        {"label": "Download it with Hugging Face tools", "line": pull},
+        {"label": "Write the file on the registry's machine", "line": usage.assemble()},
+    ]
+
+
+def _ollama_line(model: Model, file: str) -> str:
+    """Return the command that pulls the model; Ollama takes one file, so shards are merged and imported."""
+    is_split = len(model.files) > 1
+    return ollama_line(model.name, request.host_url, shlex.quote(file) if is_split else "")
+
+
+def _pull_lines(name: str, file: str) -> list[str]:
+    """Return commands that download the model `name`: with curl into `file`, and with the Hugging Face client."""
+    host, (repository, _, version) = request.host_url.rstrip("/"), name.partition("@")
+    return [
+        f"curl -fL -C - -o {shlex.quote(file)} '{host}{model_address(name, 'downloads.model')}'",
+        f"HF_ENDPOINT={host} hf download {repository} --revision v{version}",
+    ]
