@@ -71,7 +71,11 @@ PAGES = """
     /api/models/<user>/<name>/tree/<revision>/<path:path>
     /<user>/<name>/raw/<revision>/<path:path>
     /<user>/<name>/resolve/<revision>/<path:path>
+    /v2/
+    /v2/<user>/<name>/blobs/<digest>
+    /v2/<user>/<name>/chunksums/<digest>
     /v2/<user>/<name>/manifests/<tag>
+    /v2/<user>/<name>/tags/list
     /api/v1 /account /account/overview /account/tokens
     /api/v1 /assemblies /compare /compatibility /facets /families /fitting /headers/<header>
     /api/v1/openapi.json
