@@ -15,10 +15,11 @@ from organs.cli.arguments import local_registry
 from organs.cli.console import plain, print_json, print_path, progress_bar
 from organs.cli.files import hub_of_environment
 from organs.cli.outputs import folder_of, gguf_targets, is_file
-from organs.registry.amounts import size_text
+from organs.registry.amounts import plural_text, size_text
+from organs.registry.errors import Conflict
 
 if TYPE_CHECKING:
-    from organs.ingest.hub import HubTarget, Upload
+    from organs.ingest.hub import HubContent, HubTarget, Upload
     from organs.registry.client.ranges import RangeClient
     from organs.registry.local import LocalRegistry
     from organs.registry.store.blobs import BlobStore
@@ -54,8 +55,11 @@ def push_to_hub(models: Sequence[str], address: str, options: HubPushOptions) ->
         shows_progress = all(map(is_file, models)) and sys.stderr.isatty() and not options.quiet and not options.as_json
         repository = HubRepository(hub, target, shows_progress=shows_progress)
         uploads, store = _uploads(opened, models)
-        present = repository.file_names()
-        uploads = [upload for upload in uploads if upload.path != "README.md" or "README.md" not in (present or ())]
+        present = repository.content()
+        if options.private and present is not None and not present.is_private:
+            raise Conflict(f"{target.name} exists and is public: make it private on the hub, or leave out --private")
+        if present is not None and "README.md" in present.files:
+            uploads = [upload for upload in uploads if upload.path != "README.md"]
         if not options.as_json and not options.quiet:
             _print_plan(target, hub.endpoint, uploads, present, private=options.private)
         if options.dry_run:
@@ -80,13 +84,14 @@ def _agrees() -> bool:
 
 
 def _print_plan(
-    target: HubTarget, endpoint: str, uploads: Sequence[Upload], present: list[str] | None, *, private: bool
+    target: HubTarget, endpoint: str, uploads: Sequence[Upload], present: HubContent | None, *, private: bool
 ) -> None:
-    kind = "a new private repository" if private else "a new public repository"
-    state = kind if present is None else f"with {len(present)} files"
+    is_private = private if present is None else present.is_private
+    kind = f"{'a new ' if present is None else ''}{'private' if is_private else 'public'} repository"
+    state = kind if present is None else f"{kind} with {plural_text(len(present.files), 'file', 'files')}"
     click.echo(f"to {plain(endpoint)}/{target.name}, branch {plain(target.branch)}, {state}:", err=True)
     for upload in uploads:
-        replaces = ", replaces the file there" if present and upload.path in present else ""
+        replaces = ", replaces the file there" if present is not None and upload.path in present.files else ""
         click.echo(f"  {plain(upload.path)}  {size_text(upload.size_bytes)}{replaces}", err=True)
 
 

@@ -92,6 +92,14 @@ def hub_target(address: str, hub: Hub) -> HubTarget:
     return HubTarget(name, branch)
 
 
+@dataclass(frozen=True, slots=True)
+class HubContent:
+    """What a repository of a hub has: the names of its files, and whether it is private."""
+
+    files: tuple[str, ...]
+    is_private: bool
+
+
 class HubRepository:
     """A repository of a hub that the client `huggingface_hub` writes to.
 
@@ -103,13 +111,19 @@ class HubRepository:
         self._api = _client(hub, shows_progress=shows_progress)
         self._hub, self.target = hub, target
 
-    def file_names(self) -> list[str] | None:
-        """Return the names of the files; None if there is no such repository."""
+    def content(self) -> HubContent | None:
+        """Return what the repository has; None if there is no such repository."""
         try:
             with _translated(self._hub):
-                return self._api.list_repo_files(self.target.name, revision=self.target.branch)
+                is_private = bool(self._api.repo_info(self.target.name).private)
         except NoSuchFile:
             return None
+        try:
+            with _translated(self._hub):
+                names = self._api.list_repo_files(self.target.name, revision=self.target.branch)
+        except NoSuchFile:  # the branch is new
+            names = []
+        return HubContent(tuple(names), is_private)
 
     def push(
         self,

@@ -51,6 +51,8 @@ class FakeHub:
         if name not in self.repositories:
             return 404, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"}, {}
         files = self.repositories[name]
+        if path == f"/api/models/{name}":
+            return 200, {}, {"id": name, "private": any(self.private), "siblings": []}
         if "/tree/" in path:
             listed = [{"type": "file", "path": file, "size": len(files[file]), "oid": "0" * 40} for file in files]
             return 200, {}, listed

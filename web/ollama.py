@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from flask import Blueprint, Response, g, jsonify, request, url_for
 from sqlalchemy.orm import Session
 from werkzeug.exceptions import HTTPException
@@ -38,7 +39,7 @@ from organs.web.downloads import explaining_faults, model_file
 from organs.web.file_responses import Unsatisfiable, hand_out, requested_span
 from organs.web.hub import describe_error, hub_error
 from organs.web.repositories import EntryMissing, Member, Repository, RevisionMissing, check_repository, repository
-from organs.web.responses import reading
+from organs.web.responses import reading, settings
 
 MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
 CONFIG_TYPE = "application/vnd.docker.container.image.v1+json"
@@ -49,6 +50,8 @@ LATEST = "latest"
 VERSIONS_MAX = 100
 """The most versions of a model that have images: the newest."""
 TOO_MANY = 429
+OLLAMA = "Ollama "
+"""How the sources of texts begin that came from another Ollama."""
 DIGEST_START = "sha256:"
 CHAT_TEMPLATE = "tokenizer.chat_template"
 FILE_TYPE = "general.file_type"
@@ -80,7 +83,7 @@ class Text:
     """A text that Ollama keeps beside a model."""
 
     kind: str
-    """`template`, `system`, `params`, `messages` or `license`: the end of the media type of the layer."""
+    """`template`, `params` or `license`: the end of the media type of the layer."""
     data: bytes
 
 
@@ -204,7 +207,7 @@ def _texts(session: Session, model: Model, facts: dict[str, str]) -> Iterator[Te
     Newer versions of Ollama read the chat template from the GGUF file. A template for older versions is only sent for
     chat templates that are known exactly, because no chat template is ever translated or run.
     """
-    kept = [_kept_text(text) for text in runtime_texts(session, model.id)]
+    kept = [_kept_text(text) for text in runtime_texts(session, model.id) if text.source.startswith(OLLAMA)]
     texts = {text.kind: text for text in reversed(kept) if text is not None}
     if not texts and facts.get(CHAT_TEMPLATE, "").strip().replace("\n", r"\n") in CHATML:
         yield Text("template", CHATML_FOR_OLLAMA.encode("utf-8"))
@@ -215,15 +218,17 @@ def _texts(session: Session, model: Model, facts: dict[str, str]) -> Iterator[Te
 
 
 def _kept_text(text: RuntimeText) -> Text | None:
-    """Return a text that came with a model from Ollama; None if it was cut, or if it is not JSON and has to be."""
+    """Return a text that came with a model from Ollama; None if it was cut, or if parameters are not JSON."""
     if len(text.text) >= RUNTIME_TEXT_MAX:
         return None
-    if text.kind in ("parameters", "messages"):
-        try:
-            json.loads(text.text)
-        except (ValueError, RecursionError):
-            return None
-    return Text("params" if text.kind == "parameters" else text.kind, text.text.encode("utf-8"))
+    data = text.text.encode("utf-8")
+    if text.kind != "parameters":
+        return Text(text.kind, data)
+    try:
+        msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return Text("params", data)
 
 
 def ollama_line(name: str, host_url: str, file: str = "") -> str:
@@ -329,7 +334,7 @@ def _blob_headers(user: str, name: str, digest: str) -> dict[str, str]:
 
 def _small_blob(user: str, name: str, digest: str) -> Response:
     sha256 = _parsed_digest(digest)
-    with reading() as session:
+    with reading(settings().search_seconds) as session:
         found = (image.small_blobs.get(sha256) for image in _all_images(session, user, name))
         data = next((item for item in found if item is not None), None)
     if data is None:

@@ -28,8 +28,8 @@ from organs.registry.catalog.queries.organs import BlobRow
 from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.compose.chimeras import CARD_VERSION, card
 from organs.registry.errors import NotFound, Removed
-from organs.registry.gguf.split import ShardName
-from organs.registry.names import ModelName, parse_model_name
+from organs.registry.gguf.split import ShardName, parse_shard_name
+from organs.registry.names import ModelName, parse_model_name, split_quantisation
 from organs.web.downloads import SUFFIX, model_file, public_names
 from organs.web.file_responses import ByteSource, Content
 
@@ -102,9 +102,15 @@ class Member:
         return is_projector(self.model)
 
     def matches(self, tag: str) -> bool:
-        """Return whether the name of a file has the quantisation `tag`, as llama.cpp matches it."""
-        paths = [entry.path.lower() for entry in self.entries]
-        return any(f"{tag.lower()}{mark}" in path for path in paths for mark in ".-")
+        """Return whether the model, or one of its files, has the quantisation `tag` at the end of its name."""
+        names = (self.model.name, *(_stem(entry.path) for entry in self.entries if entry.is_model))
+        return tag.upper() in {split_quantisation(name)[1] for name in names}
+
+
+def _stem(path: str) -> str:
+    """Return the name of a file without its ending, and without the number of its shard."""
+    shard = parse_shard_name(path)
+    return path.removesuffix(SUFFIX) if shard is None else shard.stem
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ _LICENSES = {
     "gemma": re.compile(r"^\W*gemma terms of use\b"),
 }
 """How texts of licenses begin, in lower case and with single spaces, by the names that headers of models use."""
-_DIGEST_NAME = re.compile(r"(?:sha256[-_.])?[0-9a-f]{12,64}", re.ASCII | re.IGNORECASE)
+_DIGEST_NAME = re.compile(r"sha256[-_.][0-9a-f]{12,64}|[0-9a-f]{64}", re.ASCII | re.IGNORECASE)
 
 
 def license_of(texts: Iterable[RuntimeText]) -> str | None:

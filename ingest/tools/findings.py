@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,11 +120,13 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def unreadable(path: Path) -> str:
     """Return why the file cannot be read, in a few words; empty if it can."""
     try:
-        path.stat()
+        is_file = stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:
         return "a link to a file that is not there" if path.is_symlink() else "no such file"
     except (OSError, ValueError) as error:
         return getattr(error, "strerror", None) or "not a valid path"
+    if not is_file:
+        return "not a file"
     return "" if os.access(path, os.R_OK) else "Permission denied"
 
 

@@ -1,7 +1,7 @@
 """Ollama: models named by manifests, `manifests/HOST/NAMESPACE/MODEL/TAG`, with their layers in `blobs`.
 
-A manifest is JSON with a list of layers: the model, adapters and projectors are GGUF files; template, system prompt,
-parameters, messages and licenses are texts. A layer is named by its SHA-256. Nothing in a manifest is trusted: names
+A manifest is JSON with a list of layers: the model, adapters and projectors are GGUF files; template, parameters and
+licenses are texts. A layer is named by its SHA-256. Nothing in a manifest is trusted: names
 of blobs must be digests, and sizes and bytes are compared. Source: Ollama's `manifest/` and `server/images.go`.
 """
 
@@ -22,6 +22,7 @@ from msgspec import Meta
 from organs.ingest.sources import ModelSource
 from organs.ingest.tools.findings import Findings, Remarks, is_folder, repository_base, shown, unreadable, walk_files
 from organs.ingest.tools.places import Machine, ollama_folders
+from organs.registry.catalog.vocabulary import RUNTIME_TEXT_MAX, RUNTIME_TEXTS_MAX
 from organs.registry.digest import Digest
 from organs.registry.entities.model import RuntimeText
 from organs.registry.names import ModelName, name_from_text, namespace_from_text, split_quantisation
@@ -39,12 +40,10 @@ PARTS = {"model": "", "adapter": "adapter", "projector": "projector", "draft": "
 TEXTS = {
     "template": "template",
     "prompt": "template",
-    "system": "system",
     "params": "parameters",
-    "messages": "messages",
     "license": "license",
 }
-"""Layers that are texts, with their kinds here."""
+"""Layers that are texts, with their kinds here. System prompts and saved messages stay private: they are not read."""
 _DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})", re.ASCII)
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}", re.ASCII)
 
@@ -210,7 +209,8 @@ def _texts(folder: Path, name: OllamaName, manifest: _Manifest, problems: Remark
         for layer in manifest.layers
         if (kind := layer.media_type.removeprefix(MEDIA_TYPE)) in TEXTS and layer.media_type.startswith(MEDIA_TYPE)
     ]
-    for position, layer in sorted(layers, key=lambda pair: pair[0]):
+    chosen = {layer.digest: (position, layer) for position, layer in sorted(layers, key=lambda pair: pair[0])}
+    for position, layer in list(chosen.values())[:RUNTIME_TEXTS_MAX]:
         blob = _checked_blob(folder, name, layer, problems)
         if blob is None:
             continue
@@ -226,7 +226,7 @@ def _texts(folder: Path, name: OllamaName, manifest: _Manifest, problems: Remark
         elif hashlib.sha256(data).hexdigest() != digest:
             problems.add(f"Ollama {name}: {path} has other bytes than its name says")
         elif text := data.decode("utf-8", "replace").strip():
-            yield RuntimeText(kind=TEXTS[ordered[position]], source=f"Ollama {name}", text=text)
+            yield RuntimeText(kind=TEXTS[ordered[position]], source=f"Ollama {name}", text=text[:RUNTIME_TEXT_MAX])
 
 
 def _source(blob: _Blob) -> ModelSource:
@@ -236,6 +236,4 @@ def _source(blob: _Blob) -> ModelSource:
         number = blob.numbers[best]
         ending = PARTS[blob.part] + (f"-{number}" if number > 1 else "")
         name = ModelName(name.namespace, name_from_text(f"{name.name}-{ending}"))
-    ordered = sorted(blob.names, key=lambda other: (other != best, other.rank))
-    texts = tuple(text for other in ordered for text in blob.texts.get(other, ()))
-    return ModelSource((blob.path,), name, texts=texts, digests=(blob.digest,))
+    return ModelSource((blob.path,), name, texts=tuple(blob.texts.get(best, ())), digests=(blob.digest,))

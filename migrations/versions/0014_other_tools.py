@@ -45,7 +45,7 @@ def upgrade() -> None:
         sa.Column("source", sa.String(length=255).with_variant(sa.TEXT(), "sqlite"), nullable=False),
         sa.Column("text", sa.Text(), nullable=False),
         sa.CheckConstraint(
-            "kind IN ('template', 'system', 'parameters', 'messages', 'license')",
+            "kind IN ('template', 'parameters', 'license')",
             name=op.f("ck_runtime_texts_kind_known"),
         ),
         sa.CheckConstraint("length(source) <= 255", name=op.f("ck_runtime_texts_source_length")),

@@ -26,7 +26,7 @@ MODEL_STATES = ("visible", "quarantined", "yanked", "removed", "incomplete")
 REACHABLE_STATES = ("visible", "yanked")
 """States of models that are shown and served by exact name. Searches find only visible models."""
 MODEL_KINDS = ("model", "adapter", "vocabulary")
-RUNTIME_TEXT_KINDS = ("template", "system", "parameters", "messages", "license")
+RUNTIME_TEXT_KINDS = ("template", "parameters", "license")
 RUNTIME_TEXT_MAX = 32_768
 """The most characters of a text that another tool keeps beside a model. Longer ones are cut."""
 RUNTIME_TEXTS_MAX = 16

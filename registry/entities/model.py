@@ -106,7 +106,7 @@ class MetadataEntry(Entity, frozen=True, kw_only=True):
 class RuntimeText(Entity, frozen=True, kw_only=True):
     """A text that another tool keeps beside a model. It is untrusted, and never run as a template."""
 
-    kind: Annotated[Word, Meta(description="template, system, parameters, messages or license.")]
+    kind: Annotated[Word, Meta(description="template, parameters or license.")]
     source: Annotated[Text, Meta(description="The tool, and its name for the model.")]
     text: Annotated[Text, Meta(description="Long texts are cut.")]
 

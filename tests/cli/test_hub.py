@@ -62,6 +62,14 @@ def test_a_registered_model_is_sent_from_its_organs_with_its_card(filled: OrganC
     assert len(parts) > 2
 
 
+def test_a_private_push_never_goes_into_a_public_repository(filled: OrganCommand, hub: FakeHub) -> None:
+    hub.repositories["me/coder"] = {}
+    refused = push(filled, hub, "coder-F16", "-y", "--private")
+    assert refused.exit_code == 5
+    assert "me/coder exists and is public" in refused.err
+    assert (hub.private, hub.objects) == ([], {})
+
+
 def test_the_token_goes_to_the_hub_and_never_to_its_storage(filled: OrganCommand, hub: FakeHub) -> None:
     push(filled, hub, "coder-F16", "-y")
     servers = {server for server, _, _ in hub.requests}

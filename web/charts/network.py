@@ -8,6 +8,7 @@ heights. This module computes positions; it knows nothing about colours.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -110,6 +111,7 @@ class _Column:
     slot: str
     inner: int
     """The largest size on the side that does not face the residual stream; 0 for vectors."""
+    on_left: bool
 
 
 def network(organs: Sequence[PlacedOrgan], pitch: float | None = None, *, named: bool = True) -> Network:
@@ -133,7 +135,12 @@ def network(organs: Sequence[PlacedOrgan], pitch: float | None = None, *, named:
     head_height = CAP_HEIGHT + CAP_GAP if _EMBEDDING in outside else 0.0
     tops, towers, bottom = _rows(rows, MARGIN + head_height + headings, pitch)
     places = _places(left, right, widths, spine_x, spine_width)
-    shapes = [_block_shape(organ, *places[organ.slot], tops, pitch, stream, widths) for organ in inside]
+    shapes = [
+        _block_shape(
+            organ, *places[organ.slot, is_beside_attention(organ.slot, organ.type)], tops, pitch, stream, widths
+        )
+        for organ in inside
+    ]
     has_foot = _EMBEDDING in outside or _OUTPUT in outside
     caps = _caps(outside, (MARGIN, width - 2 * MARGIN), (spine_x, spine_width), bottom)
     height = bottom + (MARGIN + 8.0 + CAP_HEIGHT + CAP_GAP if has_foot else MARGIN + 8.0)
@@ -148,7 +155,7 @@ def network(organs: Sequence[PlacedOrgan], pitch: float | None = None, *, named:
         spine=(spine_x, spine_top, spine_width, spine_bottom - spine_top),
         ribs=tuple((*ends[row], tops[row] + pitch / 2) for row in rows if row in ends),
         blocks=_block_labels(rows, tops, pitch, middle),
-        slots=_slot_labels([*left, *right], places, widths, MARGIN + head_height + headings - 6),
+        slots=_slot_labels([*left, *right], places, widths, MARGIN + head_height + headings - 6) if named else (),
         towers=towers,
         others=tuple(organ for organ in organs if organ.block is None and outside.get(organ.slot) is not organ),
         pitch=pitch,
@@ -190,7 +197,7 @@ def _columns(organs: Iterable[PlacedOrgan], stream: int, *, on_left: bool) -> li
     for organ in organs:
         if is_beside_attention(organ.slot, organ.type) == on_left:
             sizes[organ.slot] = max(sizes.get(organ.slot, 0), _inner(organ, stream))
-    return [_Column(slot, sizes[slot]) for slot in sorted(sizes, key=lambda slot: (reading_order(slot), slot))]
+    return [_Column(slot, sizes[slot], on_left) for slot in sorted(sizes, key=lambda slot: (reading_order(slot), slot))]
 
 
 def _scale(columns: Sequence[_Column]) -> float:
@@ -231,16 +238,16 @@ def _rows(
 
 def _places(
     left: Sequence[_Column], right: Sequence[_Column], widths: Mapping[str, float], x: float, spine_width: float
-) -> dict[str, tuple[float, bool]]:
+) -> dict[tuple[str, bool], tuple[float, bool]]:
     """Return the x of the edge of each column that faces the residual stream, and whether it is on the left."""
-    places: dict[str, tuple[float, bool]] = {}
+    places: dict[tuple[str, bool], tuple[float, bool]] = {}
     edge = x - GAP
     for column in left:
-        places[column.slot] = (edge, True)
+        places[column.slot, True] = (edge, True)
         edge -= widths[column.slot] + GAP
     edge = x + spine_width + GAP
     for column in right:
-        places[column.slot] = (edge, False)
+        places[column.slot, False] = (edge, False)
         edge += widths[column.slot] + GAP
     return places
 
@@ -305,18 +312,21 @@ def _block_labels(
 
 def _slot_labels(
     columns: Iterable[_Column],
-    places: Mapping[str, tuple[float, bool]],
+    places: Mapping[tuple[str, bool], tuple[float, bool]],
     widths: Mapping[str, float],
     y: float,
 ) -> tuple[Label, ...]:
     """Return the names of the slots above their columns."""
     labels: list[Label] = []
+    taken: list[float] = []
     for column in sorted(columns, key=lambda column: column.inner, reverse=True):
-        edge, on_left = places[column.slot]
+        edge, on_left = places[column.slot, column.on_left]
         half = widths[column.slot] / 2
         x = edge - half if on_left else edge + half
-        if all(abs(label.x - x) >= LABEL_DISTANCE for label in labels):
+        place = bisect(taken, x)
+        if all(abs(other - x) >= LABEL_DISTANCE for other in taken[max(0, place - 1) : place + 1]):
             labels.append(Label(column.slot, x, y))
+            taken.insert(place, x)
     return tuple(labels)
 
 

@@ -94,6 +94,8 @@ def letter(number: int) -> str:
 
 CELLS_MAX = 20_000
 """The limit is for hostile files: their drawing can have a place for each pair of tensors."""
+SLOTS_MAX = 400
+"""Real architectures have at most about 60 slots."""
 LISTED_MAX = 500
 NUMBER_WIDTH, NUMBER_PITCH = 24.0, 24.0
 """The least size of a shape that shows its number, in the units of the drawing."""
@@ -129,7 +131,7 @@ def anatomy(
     painter = _Painter(organs, by, changes, donors or {})
     blocks = {(organ.tower, organ.block) for organ in organs if organ.block is not None}
     slots = {organ.slot for organ in organs if organ.block is not None}
-    if len(blocks) * len(slots) > CELLS_MAX:
+    if len(blocks) * len(slots) > CELLS_MAX or len(slots) > SLOTS_MAX:
         return {
             "drawing": None,
             "cells": [],

@@ -109,7 +109,7 @@ def text_rows(report: VerdictReport) -> list[TextRow]:
         TextRow(
             text.name,
             [_perplexity(scores.get(text.name)) for scores in runs],
-            _change(text),
+            change_of(text),
             text.verdict,
             text.counts,
             text.recovered,
@@ -119,7 +119,7 @@ def text_rows(report: VerdictReport) -> list[TextRow]:
     ]
 
 
-def _change(text: TextVerdict) -> str:
+def change_of(text: TextVerdict) -> str:
     """Return the change of the chimera against its base; reports of earlier versions have only a standard error."""
     margin = text.ratio_margin if text.ratio_margin is not None else text.ratio_error
     return "–" if text.ratio is None or margin is None else change_text(text.ratio, margin)

@@ -58,6 +58,8 @@ class _Shown:
     chimera: Chimera | None
     jobs: Sequence[Job]
     """Active validations."""
+    is_newest: bool
+    """Whether it is the newest visible version."""
 
 
 @paged(pages, "/models/<namespace>/<name>", csv=True, api="model")
@@ -81,8 +83,10 @@ def _shown_model(namespace: str, name: str) -> Page:
         left_out = row.tensors - len(organs)
         chimera = chimera_of_model(session, row)
         jobs = active_validations(session, row.full_name) if chimera else []
-        shown = _Shown(page, organs, left_out, None if left_out else model_to_compare(session, page), chimera, jobs)
+        compared_with = None if left_out else model_to_compare(session, page)
         others = versions(session, row, REACHABLE_STATES, VERSIONS_SHOWN)
+        newest = next((version.name for version in others.items if version.state == "visible"), None)
+        shown = _Shown(page, organs, left_out, compared_with, chimera, jobs, is_newest=newest == page.name)
         descendants = descendants_page(session, row, DESCENDANTS_SHOWN).items
         descendants_count = count_descendants(session, row)
         readings = _readings(shown)
@@ -95,7 +99,7 @@ def _shown_model(namespace: str, name: str) -> Page:
         "compared_with": shown.compared_with,
         "versions": others.items,
         "versions_left_out": others.left_out,
-        "newest": next((version.name for version in others.items if version.state == "visible"), None),
+        "newest": newest,
         "descendants": descendants,
         "descendants_count": descendants_count,
     }
@@ -214,7 +218,7 @@ def _page_context(shown: _Shown, by: str, changes: dict[Slot, OrganChange]) -> C
         "matrix_theta": _matrix_theta(shown.organs),
         "buttons": buttons,
         "files_shown": _files(model),
-        "use": _use_lines(model, shown.chimera) if buttons and not buttons[0].get("is_page") else [],
+        "use": _use_lines(model, is_newest=shown.is_newest) if buttons and not buttons[0].get("is_page") else [],
         "use_shown": USE_SHOWN,
         "parents": _parents(model),
         "acts_text": acts_text,
@@ -229,8 +233,8 @@ def _page_context(shown: _Shown, by: str, changes: dict[Slot, OrganChange]) -> C
     }
 
 
-def _use_lines(model: Model, chimera: Chimera | None) -> list[Context]:
-    """Return commands with their purposes; `chimera` is None for a model that was not composed here.
+def _use_lines(model: Model, *, is_newest: bool) -> list[Context]:
+    """Return commands with their purposes. llama.cpp can only load the newest version of a model from here.
 
     The download comes first: other commands use the name of its file.
     """
@@ -242,7 +246,7 @@ def _use_lines(model: Model, chimera: Chimera | None) -> list[Context]:
         server = llama_server_line(model.name, request.host_url)
         runs = [
             {"label": "Run it with Ollama", "line": _ollama_line(model, file)},
-            {"label": "Run it with llama.cpp, from this registry", "line": server},
+            *([{"label": "Run it with llama.cpp, from this registry", "line": server}] if is_newest else []),
             {"label": "Run the downloaded file with llama.cpp", "line": usage.llama_cli()},
         ]
     return [

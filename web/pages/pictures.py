@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flask import Response, current_app, request
 from sqlalchemy.orm import Session
 
-from organs.registry.amounts import change_text, count_text, size_text
+from organs.registry.amounts import count_text, size_text
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.queries.models import model_by_name
@@ -15,13 +15,14 @@ from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.organ import PlacedOrgan
-from organs.registry.entities.verdict import TextVerdict
+from organs.registry.errors import BadQuery
 from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX
 from organs.web.charts.picture import Facts, Parent, png, svg, tone
 from organs.web.pages.anatomy import LegendLine, anatomy, legend, marks
 from organs.web.pages.charts import svg_answer
+from organs.web.pages.chimera import change_of
 from organs.web.pages.model import changes_against, model_to_compare
 from organs.web.pages.routes import Context, pages
 from organs.web.responses import conditional, model_address, reading, settings
@@ -31,29 +32,32 @@ from organs.web.responses import conditional, model_address, reading, settings
 @pages.get("/models/<namespace>/<name>/picture.png", defaults={"form": "png"})
 def model_picture(namespace: str, name: str, form: str) -> Response:
     """Send the picture of a model: coloured by donor for a chimera, else by the change against its base."""
-    with reading(settings().search_seconds) as session:
-        return _answer(session, model_by_name(session, parse_model_name(f"{namespace}/{name}")), form)
+    return _answer(lambda session: model_by_name(session, parse_model_name(f"{namespace}/{name}")), form)
 
 
 @pages.get("/chimeras/<lock>/picture.svg", defaults={"form": "svg"})
 @pages.get("/chimeras/<lock>/picture.png", defaults={"form": "png"})
 def chimera_picture(lock: str, form: str) -> Response:
     """Send the picture of a chimera."""
+    return _answer(lambda session: chimeras_by_lock(session, lock)[0], form)
+
+
+def _answer(find: Callable[[Session], tables.Model], form: str) -> Response:
+    if request.args:  # each query would be an answer of its own in the cache
+        raise BadQuery("picture", "a picture has no parameters")
     with reading(settings().search_seconds) as session:
-        return _answer(session, chimeras_by_lock(session, lock)[0], form)
-
-
-def _answer(session: Session, row: tables.Model, form: str) -> Response:
-    organs = organs_of_model(session, row, PAGE_TENSORS_MAX)
-    chimera = chimera_of_model(session, row)
-    if chimera is not None:
-        lines = legend(chimera.parts, chimera.parents[0].model)
-        grid = anatomy(organs, "donor", {}, marks(chimera.parts, lines))
-        facts = _chimera_facts(chimera, lines)
-    else:
-        facts, grid = _model_facts(session, row, organs)
+        row = find(session)
+        organs = organs_of_model(session, row, PAGE_TENSORS_MAX) if row.tensors <= PAGE_TENSORS_MAX else ()
+        chimera = chimera_of_model(session, row)
+        if chimera is not None:
+            lines = legend(chimera.parts, chimera.parents[0].model)
+            grid = anatomy(organs, "donor", {}, marks(chimera.parts, lines))
+            facts = _chimera_facts(chimera, lines)
+        else:
+            facts, grid = _model_facts(session, row, organs)
     tones = {cell["name"]: tone(cell["tone"]) for cell in grid["cells"]}
-    body = (svg if form == "svg" else png)(facts, organs, lambda organ: tones.get(organ.name, tone("tn")))
+    drawn = organs if grid["drawing"] is not None else ()
+    body = (svg if form == "svg" else png)(facts, drawn, lambda organ: tones.get(organ.name, tone("tn")))
     if form == "svg":
         return svg_answer(body)
     return conditional(current_app.response_class(body, mimetype="image/png"))
@@ -92,13 +96,8 @@ def _result(chimera: Chimera) -> tuple[str, str]:
     worst = max(measured, key=lambda text: text.ratio or 0.0)
     remark = f"Perplexity on {best.name} against the base: {report.verdict}."
     if worst is not best:
-        remark += f" At worst {_change(worst)} on {worst.name}."
-    return _change(best), remark
-
-
-def _change(text: TextVerdict) -> str:
-    margin = text.ratio_margin if text.ratio_margin is not None else text.ratio_error
-    return change_text(text.ratio or 0.0, margin or 0.0)
+        remark += f" At worst {change_of(worst)} on {worst.name}."
+    return change_of(best), remark
 
 
 def _model_facts(session: Session, row: tables.Model, organs: Sequence[PlacedOrgan]) -> tuple[Facts, Context]:
@@ -106,7 +105,7 @@ def _model_facts(session: Session, row: tables.Model, organs: Sequence[PlacedOrg
     against = model_to_compare(session, model) if len(organs) == row.tensors else None
     if against is None:
         grid = anatomy(organs, "spectral", {})
-        colours = "Colour: structure, as the share that random numbers do not have"
+        colours = "Colour: structure that random numbers do not have" if grid["cells"] else "Too large to draw"
     else:
         grid = anatomy(organs, "change", changes_against(session, row, against))
         colours = f"Colour: change against {against.partition('@')[0]}"
