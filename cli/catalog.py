@@ -86,13 +86,16 @@ _VALUES_SHOWN = 12
 def search(query: tuple[str, ...], limit: int, after: str | None, facets: bool, as_json: bool, quiet: bool) -> None:
     """Find organs: `organ search type:organ theta:35-60 sort:-spectral`.
 
+    Without a query, the feed-forward organs with the most structure are listed; with --json or -q, all organs.
+
     Without `sort:`, the organs with the highest θ come first. θ is the shape of the distribution of an organ's weights:
     0° uniform, about 34° Gaussian (also untrained), 90° heavy tails. It does not tell how good an organ is.
 
     With a base (`fits:MODEL` or `kin:MODEL`), the table has the likeness of each organ to the organ of the base at the
     same place, and without `sort:` the most similar organs come first: `organ search fits:acme/base likeness:0.5-0.99`.
     """
-    text = " ".join(query)
+    begins = not (query or as_json or quiet)
+    text = ORGANS.start if begins else " ".join(query)
     parsed = parse_query(text)
     with selected_registry() as registry, waiting("search", quiet=as_json or quiet):
         page = registry.search(text, limit=limit, after=after)
@@ -107,6 +110,8 @@ def search(query: tuple[str, ...], limit: int, after: str | None, facets: bool, 
             click.echo(organ.digest)
     else:
         _print_organs(page.items, parsed)
+        if begins:
+            click.echo(f"feed-forward organs: {ORGANS.start}; all organs: organ search sort:-theta", err=True)
         if facets and counts is not None:
             _print_counts(counts, parsed)
     if page.next is not None:

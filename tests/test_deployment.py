@@ -62,7 +62,7 @@ def test_an_image_contains_only_the_program() -> None:
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*", "everything is left out that is not named"
     kept = {rule.removeprefix("!") for rule in rules if rule.startswith("!")}
-    assert kept == {"LICENSE", "README.md", "pyproject.toml", "src", *PORTIONS}
+    assert kept == {"LICENSE", "README.md", "pyproject.toml", "src", "docs", *PORTIONS}
 
 
 def test_port_80_serves_certificate_challenges_before_it_redirects() -> None:
@@ -73,10 +73,13 @@ def test_port_80_serves_certificate_challenges_before_it_redirects() -> None:
     assert not re.search(r"^    return 301", plain, re.MULTILINE), "it would come before every location"
 
 
-def test_a_wheel_has_a_py_typed_marker_in_every_package(tmp_path: Path) -> None:
+def test_a_wheel_has_the_documentation_and_a_py_typed_marker_in_every_package(tmp_path: Path) -> None:
     (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
+    pages = {f"organs/{path.relative_to(ROOT)}" for path in (ROOT / "docs").rglob("*.md")}
+    assert len(pages) > 50
+    assert pages <= names
     for portion in PORTIONS:
         assert f"organs/{portion}/py.typed" in names, portion
         assert f"organs/{portion}/__init__.py" in names, portion

@@ -65,7 +65,7 @@ def test_a_registered_model_is_sent_from_its_organs_with_its_card(filled: OrganC
 def test_a_private_push_never_goes_into_a_public_repository(filled: OrganCommand, hub: FakeHub) -> None:
     hub.repositories["me/coder"] = {}
     refused = push(filled, hub, "coder-F16", "-y", "--private")
-    assert refused.exit_code == 5
+    assert refused.status == 5
     assert "me/coder exists and is public" in refused.err
     assert (hub.private, hub.objects) == ([], {})
 

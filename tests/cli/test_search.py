@@ -70,9 +70,25 @@ def test_quiet_prints_only_digests(filled: OrganCommand) -> None:
     assert ended.err == ""
 
 
+def test_a_search_without_a_query_begins_with_feed_forward_organs_except_for_programs(filled: OrganCommand) -> None:
+    ended = filled.done("search")
+    assert len(ended.lines) == 1 + 4
+    assert all(" organ " in line for line in ended.lines[1:])
+    assert ended.err == "feed-forward organs: type:organ sort:-spectral; all organs: organ search sort:-theta\n"
+    everything = filled.done("search", "sort:-theta", "--json").values["items"]
+    assert filled.done("search", "--json").values["items"] == everything
+    assert len(everything) > 4
+
+
 def test_the_hint_after_a_page_is_the_command_for_the_next_page(registry: LocalRegistry, organ: OrganCommand) -> None:
     write_models(registry, random_models(20, seed=4))
-    for words in (["-type:norm sort:-size"], ["-type:norm", "-coder"], ["-coder"], [], ['by:"carol smith"', "sort:z"]):
+    for words in (
+        ["-type:norm sort:-size"],
+        ["-type:norm", "-coder"],
+        ["-coder"],
+        ["sort:-theta"],
+        ['by:"carol smith"', "sort:z"],
+    ):
         seen: list[str] = []
         command = ["search", *words, "--limit", "9"]
         while True:
