@@ -87,10 +87,10 @@ class OllamaName:
         return ModelName(namespace_from_text(namespace), name_from_text(name))
 
     @property
-    def rank(self) -> tuple[bool, bool, int, str]:
+    def rank(self) -> tuple[bool, bool, int, int, str]:
         """The order of names of the same bytes: the first says most about the model."""
         has_quantisation = split_quantisation(self.model_name.name)[1] is not None
-        return (not has_quantisation, self.tag == DEFAULT_TAG, -len(self.tag), str(self))
+        return (not has_quantisation, self.tag == DEFAULT_TAG, -len(self.tag), len(str(self)), str(self))
 
 
 @dataclass(slots=True)

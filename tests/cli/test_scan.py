@@ -109,12 +109,12 @@ def test_the_texts_of_ollama_are_shown_with_a_model(
     organ: OrganCommand, environment: dict[str, str], tmp_path: Path
 ) -> None:
     models = tmp_path / "user" / ".ollama" / "models"
-    layers = [ollama_layer(models, "model", small_model()), ollama_layer(models, "system", b"Be \x1b[31mred.\n" * 40)]
+    layers = [ollama_layer(models, "model", small_model()), ollama_layer(models, "template", b"Be \x1b[31mred.\n" * 40)]
     ollama_manifest(models, "registry.ollama.ai/library/tiny/latest", *layers)
     assert organ("ingest", "--ollama", "-q", environment=environment).out == "library/tiny@1\n"
     printed = organ.done("show", "library/tiny").out
-    (line,) = [line for line in printed.splitlines() if line.startswith("system ")]
-    assert line.startswith("system          Be \\u001b[31mred. Be ")
+    (line,) = [line for line in printed.splitlines() if line.startswith("template ")]
+    assert line.startswith("template  Be \\u001b[31mred. Be ")
     assert line.endswith("… (Ollama tiny:latest)")
     texts = json.loads(organ.done("show", "--json", "library/tiny").out)["texts"]
     assert [(item["kind"], len(item["text"].splitlines())) for item in texts] == [("system", 40)]

@@ -18,6 +18,7 @@ from organs.ingest.tools.facts import is_digest_name, license_of
 from organs.ingest.tools.findings import Findings, name_in_repository
 from organs.ingest.tools.ollama import MANIFEST_MAX_BYTES, TEXT_MAX_BYTES, OllamaName
 from organs.ingest.tools.places import Machine, gpt4all_folders, lmstudio_folders, ollama_folders
+from organs.registry.catalog.vocabulary import RUNTIME_TEXT_MAX
 from organs.registry.entities.model import RuntimeText
 from organs.registry.errors import BadSource, NotFound
 from organs.registry.local import LocalRegistry
@@ -273,7 +274,7 @@ def hostile_manifests(models: Path) -> Iterator[tuple[str, str]]:
     yield f"{root / 'loop' / 'x'}", "Too many levels of symbolic links"
     (root / "pipe").mkdir()
     os.mkfifo(root / "pipe" / "x")
-    yield "pipe:x", "is not a file"
+    yield "pipe:x", "not a file"
     put(models / "manifests" / "too" / "short", b"{}")
     yield f"{models / 'manifests' / 'too' / 'short'}", "not the name of a model"
 
@@ -399,7 +400,8 @@ def test_texts_of_ollama_are_kept_and_a_known_license_fills_a_missing_one(
     (report,) = ingest_tools(registry, machine(tmp_path), "ollama")
     page = registry.model(report.model)
     assert (page.name, page.license) == ("library/bare@1", "apache-2.0")
-    assert [(item.kind, item.text) for item in page.texts] == [("system", "Be brief."), ("license", APACHE.strip())]
+    kept = [(item.kind, item.text) for item in page.texts]
+    assert kept == [("license", APACHE.strip())], "a system prompt is private"
     assert page.files[0].name == "bare.gguf"
     assert [one.name for one in registry.models("license:apache-2.0").items] == ["library/bare@1"]
 
@@ -424,7 +426,34 @@ def test_a_license_is_recognised_only_by_the_beginning_of_its_text(begin: str, l
     assert license_of([other, RuntimeText(kind="license", source="x", text=begin)]) == (
         "apache-2.0" if license in (None, "apache-2.0") else None
     )
-    assert license_of([RuntimeText(kind="system", source="x", text=APACHE)]) is None
+    assert license_of([RuntimeText(kind="template", source="x", text=APACHE)]) is None
+
+
+def test_a_model_has_only_the_texts_of_the_name_that_it_gets(
+    registry: LocalRegistry, ollama: Path, tmp_path: Path
+) -> None:
+    model = ollama_layer(ollama, "model", small_model())
+    ollama_manifest(ollama, "registry.ollama.ai/library/plain/latest", model, ollama_layer(ollama, "template", b"A"))
+    mine = (ollama_layer(ollama, "template", b"B"), ollama_layer(ollama, "messages", b'["private"]'))
+    ollama_manifest(ollama, "registry.ollama.ai/library/plain-mine/latest", model, *mine)
+    (report,) = ingest_tools(registry, machine(tmp_path), "ollama")
+    page = registry.model(report.model)
+    assert page.name == "library/plain@1"
+    assert [(item.kind, item.text) for item in page.texts] == [("template", "A")]
+
+
+def test_many_layers_of_one_text_are_read_once_and_a_pipe_is_no_text(ollama: Path, tmp_path: Path) -> None:
+    license_layer = ollama_layer(ollama, "license", b"x" * 1_000_000)
+    pipe = ollama_layer(ollama, "params", b"{}")
+    path = ollama / "blobs" / str(pipe["digest"]).replace(":", "-")
+    path.unlink()
+    os.mkfifo(path)
+    layers = [ollama_layer(ollama, "model", b"good"), *[license_layer] * 1000, pipe]
+    ollama_manifest(ollama, "registry.ollama.ai/library/big/x", *layers)
+    findings = list(find_tool_models(machine(tmp_path), ("ollama",)))
+    (source,) = sources_of(findings)
+    assert [(item.kind, len(item.text)) for item in source.texts] == [("license", RUNTIME_TEXT_MAX)]
+    assert any("not a file" in problem for part in findings for problem in part.problems)
 
 
 def test_bytes_that_are_not_those_of_their_digest_are_refused(

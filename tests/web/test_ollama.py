@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
-from sqlalchemy import update
+from sqlalchemy import select, update
 from werkzeug.test import TestResponse
 
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import Model, RuntimeText
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.ollama import CHATML, CHATML_FOR_OLLAMA, llama_server_line, ollama_line
@@ -145,6 +145,37 @@ def test_quantisations_are_one_repository(client: FlaskClient) -> None:
     assert model["projector"] == projector["model"]
     assert model["model"] == digests(manifest(client, "me/coder-Q8_0"))["model"]
     assert digests(manifest(client, "me/coder"))["model"] == digests(manifest(client, "me/coder-Q4_K_M"))["model"]
+
+
+def test_a_tag_is_exactly_the_quantisation_of_a_model(registry: LocalRegistry, tmp_path: Path) -> None:
+    files = {name: add(registry, tmp_path, f"me/{name}", seed=seed) for seed, name in enumerate(("x-BF16", "x-F16"))}
+    add(registry, tmp_path, "me/y-v3.0", seed=5)
+    with create_app(registry).test_client() as client:
+        for tag in ("BF16", "F16", "f16"):
+            data = files[f"x-{tag.upper()}"]
+            expected = f"sha256:{hashlib.sha256(data).hexdigest()}"
+            assert digests(manifest(client, "me/x", tag))["model"] == expected
+        for name, tag in (("me/x", "6"), ("me/x", "x"), ("me/y-v3.0", "v3")):
+            assert error_of(client.get(f"/v2/{name}/manifests/{tag}", headers=IMAGES))[0] == 400
+
+
+def test_texts_that_came_from_another_ollama_are_served_again(registry: LocalRegistry, tmp_path: Path) -> None:
+    add(registry, tmp_path, "me/kept")
+    texts = [("template", "{{ .Prompt }}"), ("parameters", '{"stop": ["x"]}'), ("license", "MIT License")]
+    with registry.catalog.writing() as session:
+        model = session.scalars(select(Model).where(Model.name == "kept")).one()
+        for position, (kind, value) in enumerate(texts):
+            session.add(
+                RuntimeText(model_id=model.id, position=position, kind=kind, source="Ollama kept:x", text=value)
+            )
+    with create_app(registry).test_client() as client:
+        layers = digests(manifest(client, "me/kept"))
+        assert blob(client, "me/kept", layers["template"]).data == b"{{ .Prompt }}"
+        assert blob(client, "me/kept", layers["params"]).get_json(force=True) == {"stop": ["x"]}
+    with registry.catalog.writing() as session:
+        session.execute(update(RuntimeText).where(RuntimeText.kind == "parameters").values(text="[NaN]"))
+    with create_app(registry).test_client() as client:
+        assert "params" not in digests(manifest(client, "me/kept"))
 
 
 def test_the_commit_of_quantisations_changes_with_them(

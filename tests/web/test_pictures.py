@@ -21,9 +21,11 @@ from organs.web.app import create_app
 from organs.web.charts import picture
 from organs.web.charts.drawing import POLICY
 from organs.web.charts.picture import Facts, Parent, png, svg, tone
+from organs.web.pages.anatomy import SLOTS_MAX
 from organs.web.render import BASE_TONES, DONOR_TONES
 from tests.gguf_files import placed_organ
 from tests.related_models import ingest_bytes, model_file, related_tensors
+from tests.small_models import weight_tensor
 from tests.web.conftest import HOSTILE
 from tests.web.test_verdicts import report
 
@@ -101,6 +103,16 @@ def test_a_model_has_the_same_picture_until_it_changes(client: FlaskClient) -> N
     assert (first.status_code, again.status_code) == (200, 304)
     assert client.get("/models/local/nobody/picture.png").status_code == 404
     assert client.get("/models/local/tuned/picture.gif").status_code == 404
+
+
+def test_a_picture_has_no_parameters_and_a_model_of_very_many_slots_is_not_drawn(
+    registry: LocalRegistry, client: FlaskClient, tmp_path: Path
+) -> None:
+    assert client.get("/models/local/tuned/picture.png?x=1").status_code == 400
+    wide = [weight_tensor(f"blk.0.slot_{number:04}.weight", (4, 4)) for number in range(SLOTS_MAX + 1)]
+    ingest_bytes(registry, tmp_path, "wide", model_file("Wide", wide))
+    texts = texts_of(client.get("/models/local/wide/picture.svg").data)
+    assert any("Too large to draw" in text for text in texts)
 
 
 def test_hostile_texts_stay_texts_and_are_cut_to_the_picture() -> None:
