@@ -117,7 +117,7 @@ def test_the_texts_of_ollama_are_shown_with_a_model(
     assert line.startswith("template  Be \\u001b[31mred. Be ")
     assert line.endswith("… (Ollama tiny:latest)")
     texts = json.loads(organ.done("show", "--json", "library/tiny").out)["texts"]
-    assert [(item["kind"], len(item["text"].splitlines())) for item in texts] == [("system", 40)]
+    assert [(item["kind"], len(item["text"].splitlines())) for item in texts] == [("template", 40)]
 
 
 @pytest.mark.parametrize("arguments", [["--ollama", "--delete-after"], []])

@@ -274,7 +274,7 @@ def hostile_manifests(models: Path) -> Iterator[tuple[str, str]]:
     yield f"{root / 'loop' / 'x'}", "Too many levels of symbolic links"
     (root / "pipe").mkdir()
     os.mkfifo(root / "pipe" / "x")
-    yield "pipe:x", "not a file"
+    yield f"{root / 'pipe' / 'x'}", "not a file"
     put(models / "manifests" / "too" / "short", b"{}")
     yield f"{models / 'manifests' / 'too' / 'short'}", "not the name of a model"
 
