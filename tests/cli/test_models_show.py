@@ -200,7 +200,7 @@ def test_the_hint_after_a_page_of_models_is_the_command_for_the_next_page(
 ) -> None:
     write_models(registry, random_models(60, seed=2))
     seen: list[str] = []
-    command = ["models", *words, "--limit", "3", "-q"]
+    command = ["models", *words, "--limit", "4", "-q"]
     while True:
         ended = organ.done(*command)
         seen += ended.lines
@@ -209,7 +209,7 @@ def test_the_hint_after_a_page_of_models_is_the_command_for_the_next_page(
         first, *command = [*shlex.split(ended.err.removeprefix("more: ").strip()), "-q"]
         assert first == "organ"
     assert seen == organ.done("models", *words, "--limit", 1000, "-q").lines
-    assert len(seen) > 3
+    assert len(seen) > 4
 
 
 def test_an_unknown_model_name_in_a_query_is_noted(filled: OrganCommand) -> None:

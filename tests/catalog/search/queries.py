@@ -21,8 +21,8 @@ VALUES: dict[str, tuple[str, ...]] = {
     "quant": ("Q8_0", "q8*", "none", "F16"),
     "base": ("acme/tiny", "acme/*", "tiny*", "zoo.lab/tiny@1", "none", "acme/tiny@77", "a/b/c"),
     "by": ("alice", "BOB", '"carol smith"', "c*", "nobody"),
-    "fits": ("acme/tiny", "A-2M", "zoo.lab/b.c", "Acme/tiny-code@1", "ACME/tiny@1", "local/tiny_code", "acme/tiny@77"),
-    "kin": ("acme/tiny", "A-2M", "zoo.lab/b.c", "Acme/tiny-code@1", "acme/tiny@77"),
+    "fits": ("acme/tiny", "A-2M", "zoo.lab/b.c", "Acme/tiny-Q8_0@1", "ACME/tiny@1", "local/tiny_code", "acme/tiny@77"),
+    "kin": ("acme/tiny", "A-2M", "zoo.lab/b.c", "Acme/tiny-Q8_0@1", "acme/tiny@77"),
     "on": ("python", "Prose", "code", '"My notes*"', "*", "nothing"),
     "model": ("acme/tiny", "acme/*", "tiny*", "b.c", "zoo.lab/tiny@1", "*_code", "acme/tiny@77", "*", "a/b/c"),
 }
