@@ -102,6 +102,7 @@ PAGES = """
     /compare .csv .json
     /compose .json /fits /fits.json
     /contributors .csv .json /<contributor> /<contributor>.json
+    /docs .json /<path:page> /<path:page>.json /images/<picture>
     /healthz
     /jobs .json /<job> /<job>.json /<job>/files/<file>
     /leaderboard .csv .json
@@ -228,6 +229,8 @@ def known_values(client: FlaskClient, name: str) -> dict[str, str]:
         "path": file,
         "form": "npy",
         "section": "ranking",
+        "page": "guide",
+        "picture": "catalog-compose.png",
         "revision": "main",
         "tag": "latest",
         "job": "1",

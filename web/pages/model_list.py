@@ -78,7 +78,7 @@ CSV_MODEL_COLUMNS = (
 """Columns of the list as CSV."""
 ORDERS = {"-new": "newest", "-grafts": "most used", "-downloads": "most downloaded", "-params": "largest"}
 """Orders that are links above the list, with their names."""
-EXAMPLES = ("kind:model sort:-grafts", "kind:chimera gain>=1", "tag:code", "quant:Q4_* license:apache-2.0")
+EXAMPLES = ("kind:model sort:-size", "tag:code", "quant:Q8_0 sort:new", "license:apache-2.0 params<10G")
 
 
 @paged(pages, "/models", csv=True, api="models")
