@@ -21,6 +21,7 @@ from organs.web.responses import conditional, outside_link, with_parameters
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "Begin": {
         "guide": "Every command and setting, by task.",
+        "local-models": "Take in the models that Ollama, LM Studio and other tools keep.",
         "catalog": "What each page of the catalog shows.",
         "search": "The query language of organs and models.",
         "numbers": "What θ, the signals, ranks and likeness say, and what they do not.",
@@ -32,6 +33,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "prediction": "How good the estimate before a run is.",
         "gains": "Which donors made a base better, on which texts.",
         "relatives": "How the registry finds models that share weights.",
+        "adapters": "Take in a LoRA adapter that was trained with PEFT.",
         "experts": "Find, compare and graft single experts.",
         "reports": "Rankings, organ types, and other tables about all models.",
     },
@@ -41,6 +43,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "publishing": "From an upload to a published model.",
         "remote": "Use a registry on another machine.",
         "downloads": "Download models, organs and chimeras.",
+        "ollama": "Pull from and to Ollama and llama.cpp.",
         "uploads": "The protocol of uploads over HTTP.",
     },
     "Run a registry": {
