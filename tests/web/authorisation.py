@@ -131,6 +131,8 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET /api .json
         GET /chimeras .json .csv
         GET /chimeras/<lock> .json
+        GET /chimeras/<lock>/picture.png
+        GET /chimeras/<lock>/picture.svg
         GET /chimeras/<lock>/<any("recipe.yaml", "lock.json", "card.md", "Modelfile"):text>
         GET /compare .json .csv
         GET /compose .json
@@ -151,6 +153,8 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET /models/<namespace>/<name> .json .csv .gguf
         GET /models/<namespace>/<name>/depth.svg
         GET /models/<namespace>/<name>/files/<file>
+        GET /models/<namespace>/<name>/picture.png
+        GET /models/<namespace>/<name>/picture.svg
         GET /models/<namespace>/<name>/report .json .csv .md
         GET /organs .json .csv
         GET /organs/<digest> .json

@@ -151,8 +151,8 @@ def test_the_page_marks_every_cell_that_differs_from_the_base(client: FlaskClien
     ]
     assert len(labels) == 10, "norms and caps are drawn too"
     text = words(html)
-    assert "1 organ from local/tuned@1: grafted, then purified" in text
-    assert "no letter: unchanged organs of the base" in text
+    assert "A local/tuned@1: 1 organ grafted, then purified" in text
+    assert "local/base@1, the base" in text
 
 
 def test_the_page_shows_every_known_fact_about_the_chimera(
@@ -165,7 +165,13 @@ def test_the_page_shows_every_known_fact_about_the_chimera(
     values = client.get(f"{address}.json", follow_redirects=True).get_json()
     for said in (values["recipe_yaml"].strip().splitlines()[0], values["prediction"]["sentence"], values["license"]):
         assert said in text
-    for line in ("llama-cli -m", "ollama create mixed -f Modelfile", "organ assemble local/mixed@1", "hf download"):
+    for line in (
+        "llama-cli -m",
+        "ollama pull --insecure localhost/local/mixed:v1",
+        "llama-server -hf local/mixed",
+        "organ assemble local/mixed@1",
+        "hf download",
+    ):
         assert line in text, line
     for line in values["python"].splitlines():
         assert line.strip() in text, line

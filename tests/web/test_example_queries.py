@@ -39,19 +39,16 @@ def test_every_offered_search_finds_something(zoo: FlaskClient, page: str) -> No
 
 
 @pytest.mark.parametrize("name", [ADAPTER, ALONE])
-@pytest.mark.parametrize("by", ["change", "alike"])
-def test_a_model_without_a_relative_to_compare_with_is_shown_by_theta(zoo: FlaskClient, name: str, by: str) -> None:
-    answer = zoo.get(f"/models/{name}?by={by}")
+def test_a_model_without_a_relative_to_compare_with_is_shown_by_spectral_signal(zoo: FlaskClient, name: str) -> None:
+    answer = zoo.get(f"/models/{name}?by=change")
     assert answer.status_code == 200
-    assert "likeness</a>" not in answer.text
+    assert 'aria-current="true">spectral signal</a>' in answer.text
     assert "Compared with" not in answer.text
 
 
 def test_uncertain_numbers_are_marked(zoo: FlaskClient) -> None:
-    page = zoo.get("/models/local/Zoo-A-2M-v1.0-F16").text
-    (foot,) = re.findall(r'<li class="t31 rough"><a [^>]*aria-label="([^"]+)"', page)
-    assert foot == "output_norm.weight: θ 90.0° (computed from few values)"
-    assert "uncertain: few values" in page
+    page = zoo.get("/models/local/Zoo-A-2M-v1.0-F16?by=theta").text
+    assert "<title>output_norm.weight: θ 90.0° (computed from few values)</title>" in page
     digest = zoo.get("/api/v1/organs?q=type:norm&limit=1").get_json()["items"][0]["digest"]
     assert "This θ is uncertain" in zoo.get(f"/organs/{digest}").text
     matrix = zoo.get("/api/v1/organs?q=type:organ&limit=1").get_json()["items"][0]["digest"]

@@ -55,7 +55,7 @@ def test_a_renamed_model_is_found_at_its_old_address_and_its_texts_are_inert(
     layers = [ollama_layer(models, "model", small_model())]
     layers += [
         ollama_layer(models, "template", LOOP_BOMB.encode()),
-        ollama_layer(models, "system", b"<script>x</script>"),
+        ollama_layer(models, "license", b"<script>x</script>"),
     ]
     blob = models / "blobs" / str(layers[0]["digest"]).replace(":", "-")
     old = ingest_file(registry, blob).model
