@@ -21,7 +21,7 @@ LONG  := long and not slow and not npm and not object_store
 PARALLEL := -n 2 --dist worksteal
 
 # Large buffers go back to the system. Otherwise a worker of the tests grows to 10 GB, which are free but not returned.
-export MALLOC_MMAP_THRESHOLD_ := 1048576
+export MALLOC_MMAP_THRESHOLD_ := 4194304
 export MALLOC_TRIM_THRESHOLD_ := 4194304
 
 .DEFAULT_GOAL := check

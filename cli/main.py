@@ -20,7 +20,7 @@ GROUPS = {
         "demo": ("organs.cli.demo", "Try the main steps on the small models of the source."),
     },
     "On this machine": {
-        "scan": ("organs.cli.scan", "Show the models that Ollama, LM Studio and other tools keep here."),
+        "scan": ("organs.cli.scan", "Show the models that Ollama and other tools keep here."),
     },
     "Files": {
         "ingest": ("organs.cli.files", "Split GGUF files into organs and register them."),
