@@ -20,10 +20,6 @@ LONG  := long and not slow and not npm and not object_store
 # Neighbours stay on one worker, so most fixtures of a module are set up once.
 PARALLEL := -n 2 --dist worksteal
 
-# Large buffers go back to the system. Otherwise a worker of the tests grows to 10 GB, which are free but not returned.
-export MALLOC_MMAP_THRESHOLD_ := 4194304
-export MALLOC_TRIM_THRESHOLD_ := 4194304
-
 .DEFAULT_GOAL := check
 .PHONY: check help demo test test-long test-slow test-postgres test-object-store test-browser screenshots fuzz fuzz-api crash kill room-for-one cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
 
