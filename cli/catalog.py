@@ -27,6 +27,7 @@ from organs.cli.console import (
     in_lines,
     plain,
     print_facts,
+    print_hint,
     print_json,
     print_sentence,
     print_table,
@@ -111,7 +112,7 @@ def search(query: tuple[str, ...], limit: int, after: str | None, facets: bool, 
     else:
         _print_organs(page.items, parsed)
         if begins:
-            click.echo(f"feed-forward organs: {ORGANS.start}; all organs: organ search sort:-theta", err=True)
+            print_hint("feed-forward organs first; all organs", "organ search sort:-theta")
         if facets and counts is not None:
             _print_counts(counts, parsed)
     if page.next is not None:

@@ -74,7 +74,7 @@ def test_a_search_without_a_query_begins_with_feed_forward_organs_except_for_pro
     ended = filled.done("search")
     assert len(ended.lines) == 1 + 4
     assert all(" organ " in line for line in ended.lines[1:])
-    assert ended.err == "feed-forward organs: type:organ sort:-spectral; all organs: organ search sort:-theta\n"
+    assert ended.err == "feed-forward organs first; all organs: organ search sort:-theta\n"
     everything = filled.done("search", "sort:-theta", "--json").values["items"]
     assert filled.done("search", "--json").values["items"] == everything
     assert len(everything) > 4

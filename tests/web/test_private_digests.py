@@ -174,6 +174,8 @@ ARGUMENTS: dict[str, Callable[[Secret], tuple[str, ...]]] = {
     "form": lambda _: ("raw",),
     "text": lambda _: ("card.md",),
     "section": lambda _: ("ranking",),
+    "page": lambda _: ("guide",),
+    "picture": lambda _: ("catalog-compose.png",),
     "revision": lambda _: ("main", "v1"),
     "tag": lambda _: ("latest",),
     "token": lambda _: ("aaaaaaaaa",),
