@@ -73,7 +73,9 @@ def scan(tools: tuple[str, ...], reads: bool, as_json: bool) -> int:
 
 def _print_folder(findings: Findings) -> None:
     """Print how many models a folder has, at once."""
-    name = TOOL_NAMES[findings.tool].removeprefix("the ").removesuffix(" tools")
+    from organs.ingest import tools
+
+    name = tools.TOOL_NAMES[findings.tool]
     click.echo(f"{name}: {plural_text(len(findings.sources), 'model', 'models')} in {plain(findings.folder)}")
     sys.stdout.flush()
 

@@ -145,7 +145,7 @@ def model_page(session: Session, row: tables.Model) -> Model:
         ),
         facts=facts_of(row, metadata, dtype_counts(session, row.id)),
         metadata=tuple(MetadataEntry(key=entry.key, type=entry.type, value=entry.value) for entry in metadata),
-        texts=runtime_texts(session, row.id),
+        texts=runtime_texts(session, [row.id])[row.id],
         ingest=_ingest(session, row),
         composed=_composed(session, row),
         lineage=lineage.edges,

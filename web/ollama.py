@@ -141,6 +141,7 @@ def _images(session: Session, wanted: Sequence[tuple[Model, Sequence[Model]]]) -
     bases = {model.id: partial_base(session, model) for model, _ in wanted if model.kind == "adapter"}
     ids = {row.id for model, others in wanted for row in (model, bases.get(model.id), *others) if row is not None}
     files, facts = files_by_model(session, ids), metadata_of_models(session, ids, (CHAT_TEMPLATE, FILE_TYPE))
+    texts = runtime_texts(session, {model.id for model, _ in wanted})
     for model, projectors in wanted:
         base = bases.get(model.id)
         reason = _reason(model, base, files)
@@ -151,7 +152,8 @@ def _images(session: Session, wanted: Sequence[tuple[Model, Sequence[Model]]]) -
         kinds += [("projector", other) for other in projectors if len(files[other.id]) == 1][:1]
         main = kinds[0][1]
         layers = tuple((kind, files[row.id][0]) for kind, row in kinds)
-        yield Image(model, layers, tuple(_texts(session, model, facts[main.id])), _config(main, layers, facts[main.id]))
+        own_texts = tuple(_texts(model, texts[model.id], facts[main.id]))
+        yield Image(model, layers, own_texts, _config(main, layers, facts[main.id]))
 
 
 def _reason(model: Model, base: Model | None, files: dict[int, list[ModelFile]]) -> str | None:
@@ -185,7 +187,7 @@ def _config(model: Model, layers: Sequence[tuple[str, ModelFile]], facts: dict[s
             "model_family": family,
             "model_families": families,
             "model_type": _size_label(model),
-            "file_type": encoding or split_quantisation(model.name)[1] or "unknown",
+            "file_type": encoding or model.quantisation or "unknown",
             "architecture": "amd64",
             "os": "linux",
             "rootfs": {"type": "layers", "diff_ids": [f"{DIGEST_START}{file.sha256}" for _, file in layers]},
@@ -201,13 +203,13 @@ def _size_label(model: Model) -> str:
     return str(model.parameters)
 
 
-def _texts(session: Session, model: Model, facts: dict[str, str]) -> Iterator[Text]:
+def _texts(model: Model, kept_texts: Sequence[RuntimeText], facts: dict[str, str]) -> Iterator[Text]:
     """Yield the texts for Ollama: those that came with the model from another Ollama, else what the file says.
 
     Newer versions of Ollama read the chat template from the GGUF file. A template for older versions is only sent for
     chat templates that are known exactly, because no chat template is ever translated or run.
     """
-    kept = [_kept_text(text) for text in runtime_texts(session, model.id) if text.source.startswith(OLLAMA)]
+    kept = [_kept_text(text) for text in kept_texts if text.source.startswith(OLLAMA)]
     texts = {text.kind: text for text in reversed(kept) if text is not None}
     if not texts and facts.get(CHAT_TEMPLATE, "").strip().replace("\n", r"\n") in CHATML:
         yield Text("template", CHATML_FOR_OLLAMA.encode("utf-8"))
@@ -266,7 +268,7 @@ def ping() -> Response:
 def tags(user: str, name: str) -> Response:
     """List the tags: the newest version, the versions, and the quantisations."""
     found = _read(user, name, "main")
-    quantisations = [split_quantisation(row.model.name)[1] for row in found.members if not row.is_projector]
+    quantisations = [row.model.quantisation for row in found.members if not row.is_projector]
     names = [LATEST, *found.commits_by_tag, *dict.fromkeys(tag for tag in quantisations if tag)]
     return _document(_json({"name": found.name, "tags": names}), "application/json")
 

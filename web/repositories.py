@@ -103,8 +103,8 @@ class Member:
 
     def matches(self, tag: str) -> bool:
         """Return whether the model, or one of its files, has the quantisation `tag` at the end of its name."""
-        names = (self.model.name, *(_stem(entry.path) for entry in self.entries if entry.is_model))
-        return tag.upper() in {split_quantisation(name)[1] for name in names}
+        stems = (_stem(entry.path) for entry in self.entries if entry.is_model)
+        return tag.upper() in {self.model.quantisation, *(split_quantisation(stem)[1] for stem in stems)}
 
 
 def _stem(path: str) -> str:

@@ -117,7 +117,7 @@ def add_facts(registry: LocalRegistry, source: ModelSource, name: str) -> str:
     """
     with registry.catalog.reading() as session:
         model = find_model(session, parse_model_name(name))
-        if model is None or not _has_more(model, source, runtime_texts(session, model.id)):
+        if model is None or not _has_more(model, source, runtime_texts(session, [model.id])[model.id]):
             return name
         if contributor_name(session, model.contributor_id) != LOCAL:
             return name

@@ -18,7 +18,7 @@ from organs.registry.catalog.queries.holdings import (
 from organs.registry.catalog.queries.models import composed_among
 from organs.registry.catalog.queries.relatives import models_by_id
 from organs.registry.catalog.tables import Model
-from organs.registry.names import family_name, split_quantisation
+from organs.registry.names import family_name
 from organs.registry.relatives.families import FAMILY_MIN, model_families
 
 FAMILIES_SHOWN = 6
@@ -145,8 +145,7 @@ def _folded(models: Sequence[Model]) -> list[HeldModel]:
     """Return `models` with the quantisations and versions of each under its name, in the order of the first ones."""
     groups: dict[str, list[Model]] = {}
     for model in models:
-        stem, _ = split_quantisation(model.name)
-        groups.setdefault(f"{model.namespace}/{stem}", []).append(model)
+        groups.setdefault(f"{model.namespace}/{model.stem}", []).append(model)
     return [
         _held(name, sorted(group, key=lambda model: (-model.size_bytes, -model.id))) for name, group in groups.items()
     ]
@@ -171,6 +170,5 @@ def _held(name: str, models: Sequence[Model]) -> HeldModel:
 
 def _label(model: Model, count: int) -> str:
     """Return the quantisation and, from the second one on, the version: `Q8_0`, `Q8_0 @2`."""
-    quantisation = split_quantisation(model.name)[1]
-    version = f"@{model.version}" if model.version > 1 or (quantisation is None and count > 1) else ""
-    return " ".join(part for part in (quantisation, version) if part)
+    version = f"@{model.version}" if model.version > 1 or (model.quantisation is None and count > 1) else ""
+    return " ".join(part for part in (model.quantisation, version) if part)

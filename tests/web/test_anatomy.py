@@ -63,6 +63,16 @@ def test_blocks_have_equal_heights_and_follow_each_other_in_each_tower() -> None
     assert [label.text for label in drawing.towers] == ["text", "vision"]
 
 
+def test_a_slot_can_be_on_the_other_side_in_another_tower() -> None:
+    organs = [placed_organ("mixer"), placed_organ("mixer", kind="skeleton", tower="vision", shape=(STREAM, 16))]
+    drawing = network(organs)
+    text, vision = (
+        next(shape for shape in drawing.shapes if shape.organ.tower == tower) for tower in ("text", "vision")
+    )
+    assert vision.x + vision.width <= drawing.spine[0] < drawing.spine[0] + drawing.spine[2] <= text.x
+    assert vision.width < text.width
+
+
 def test_the_embedding_narrows_to_the_residual_stream_and_is_the_output_if_there_is_no_other() -> None:
     embedding = placed_organ("token_embd", None, "embed", shape=(STREAM, 1000))
     drawing = network([embedding, placed_organ("ffn_up")])

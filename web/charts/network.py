@@ -104,14 +104,19 @@ class Network:
     """The height of a block."""
 
 
+_Key = tuple[str, bool]
+"""A slot, and whether it is beside attention: another tower can have it on the other side."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """The organs of one slot, one below the other."""
+    """The organs of one slot, one below the other, between `x` and `x` + `width`."""
 
     slot: str
     inner: int
     """The largest size on the side that does not face the residual stream; 0 for vectors."""
-    on_left: bool
+    x: float
+    width: float
 
 
 def network(organs: Sequence[PlacedOrgan], pitch: float | None = None, *, named: bool = True) -> Network:
@@ -122,25 +127,21 @@ def network(organs: Sequence[PlacedOrgan], pitch: float | None = None, *, named:
     inside = [organ for organ in organs if organ.block is not None]
     outside = _outside([organ for organ in organs if organ.block is None])
     stream = _stream_width(organs)
-    left, right = _columns(inside, stream, on_left=True), _columns(inside, stream, on_left=False)
-    widths = _widths([*left, *right], stream)
-    spine_width = min(max(SPINE_MIN, stream * _scale([*left, *right])), SPINE_MAX)
-    left_width = sum(widths[column.slot] + GAP for column in left)
-    right_width = sum(widths[column.slot] + GAP for column in right)
+    sizes = _sizes(inside, stream)
+    scale = _scale(sizes)
+    widths = {key: max(CELL_WIDTH_MIN, inner * scale) if inner else THIN_WIDTH for key, inner in sizes.items()}
+    left_width = sum(width + GAP for (_, on_left), width in widths.items() if on_left)
+    right_width = sum(width + GAP for (_, on_left), width in widths.items() if not on_left)
+    spine_width = min(max(SPINE_MIN, stream * scale), SPINE_MAX)
     spine_x = MARGIN + max(left_width, WING_MIN)
     width = spine_x + spine_width + max(right_width, WING_MIN) + MARGIN
+    columns = _columns(sizes, widths, spine_x, spine_width)
     rows = sorted({(organ.tower, organ.block or 0) for organ in inside})
     pitch = _pitch(len(rows)) if pitch is None else pitch
     headings = HEADINGS_HEIGHT if inside and named else MARGIN
     head_height = CAP_HEIGHT + CAP_GAP if _EMBEDDING in outside else 0.0
     tops, towers, bottom = _rows(rows, MARGIN + head_height + headings, pitch)
-    places = _places(left, right, widths, spine_x, spine_width)
-    shapes = [
-        _block_shape(
-            organ, *places[organ.slot, is_beside_attention(organ.slot, organ.type)], tops, pitch, stream, widths
-        )
-        for organ in inside
-    ]
+    shapes = [_block_shape(organ, columns[_key(organ)], tops, pitch) for organ in inside]
     has_foot = _EMBEDDING in outside or _OUTPUT in outside
     caps = _caps(outside, (MARGIN, width - 2 * MARGIN), (spine_x, spine_width), bottom)
     height = bottom + (MARGIN + 8.0 + CAP_HEIGHT + CAP_GAP if has_foot else MARGIN + 8.0)
@@ -155,7 +156,7 @@ def network(organs: Sequence[PlacedOrgan], pitch: float | None = None, *, named:
         spine=(spine_x, spine_top, spine_width, spine_bottom - spine_top),
         ribs=tuple((*ends[row], tops[row] + pitch / 2) for row in rows if row in ends),
         blocks=_block_labels(rows, tops, pitch, middle),
-        slots=_slot_labels([*left, *right], places, widths, MARGIN + head_height + headings - 6) if named else (),
+        slots=_slot_labels(columns.values(), MARGIN + head_height + headings - 6) if named else (),
         towers=towers,
         others=tuple(organ for organ in organs if organ.block is None and outside.get(organ.slot) is not organ),
         pitch=pitch,
@@ -191,27 +192,39 @@ def _inner(organ: PlacedOrgan, stream: int) -> int:
     return max(first, second)
 
 
-def _columns(organs: Iterable[PlacedOrgan], stream: int, *, on_left: bool) -> list[_Column]:
-    """Return the columns of one side, that next to the residual stream first."""
-    sizes: dict[str, int] = {}
+def _key(organ: PlacedOrgan) -> _Key:
+    return organ.slot, is_beside_attention(organ.slot, organ.type)
+
+
+def _sizes(organs: Iterable[PlacedOrgan], stream: int) -> dict[_Key, int]:
+    """Return the largest inner size of each column, those next to the residual stream first."""
+    sizes: dict[_Key, int] = {}
     for organ in organs:
-        if is_beside_attention(organ.slot, organ.type) == on_left:
-            sizes[organ.slot] = max(sizes.get(organ.slot, 0), _inner(organ, stream))
-    return [_Column(slot, sizes[slot], on_left) for slot in sorted(sizes, key=lambda slot: (reading_order(slot), slot))]
+        sizes[_key(organ)] = max(sizes.get(_key(organ), 0), _inner(organ, stream))
+    return {key: sizes[key] for key in sorted(sizes, key=lambda key: (reading_order(key[0]), key))}
 
 
-def _scale(columns: Sequence[_Column]) -> float:
+def _scale(sizes: Mapping[_Key, int]) -> float:
     """Return the units of the drawing for one column or row of a matrix."""
-    thin = sum(1 for column in columns if not column.inner)
-    total = sum(column.inner for column in columns)
-    return (WINGS_WIDTH - thin * (THIN_WIDTH + GAP)) / total if total else 1.0
+    thin = sum(1 for inner in sizes.values() if not inner)
+    total = sum(sizes.values())
+    return max(0.0, (WINGS_WIDTH - thin * (THIN_WIDTH + GAP)) / total) if total else 1.0
 
 
-def _widths(columns: Sequence[_Column], stream: int) -> dict[str, float]:
-    scale = max(_scale(columns), 0.0) if stream else 0.0
-    return {
-        column.slot: max(CELL_WIDTH_MIN, column.inner * scale) if column.inner else THIN_WIDTH for column in columns
-    }
+def _columns(
+    sizes: Mapping[_Key, int], widths: Mapping[_Key, float], spine_x: float, spine_width: float
+) -> dict[_Key, _Column]:
+    """Return the place of each column: outwards from the residual stream on both sides."""
+    columns: dict[_Key, _Column] = {}
+    left, right = spine_x, spine_x + spine_width
+    for (slot, on_left), inner in sizes.items():
+        width = widths[slot, on_left]
+        if on_left:
+            left -= width + GAP
+        columns[slot, on_left] = _Column(slot, inner, left if on_left else right + GAP, width)
+        if not on_left:
+            right += width + GAP
+    return columns
 
 
 def _pitch(blocks: int) -> float:
@@ -236,39 +249,13 @@ def _rows(
     return tops, tuple(towers), top
 
 
-def _places(
-    left: Sequence[_Column], right: Sequence[_Column], widths: Mapping[str, float], x: float, spine_width: float
-) -> dict[tuple[str, bool], tuple[float, bool]]:
-    """Return the x of the edge of each column that faces the residual stream, and whether it is on the left."""
-    places: dict[tuple[str, bool], tuple[float, bool]] = {}
-    edge = x - GAP
-    for column in left:
-        places[column.slot, True] = (edge, True)
-        edge -= widths[column.slot] + GAP
-    edge = x + spine_width + GAP
-    for column in right:
-        places[column.slot, False] = (edge, False)
-        edge += widths[column.slot] + GAP
-    return places
-
-
-def _block_shape(
-    organ: PlacedOrgan,
-    edge: float,
-    on_left: bool,
-    tops: Mapping[tuple[str, int], float],
-    pitch: float,
-    stream: int,
-    widths: Mapping[str, float],
-) -> Shape:
-    """Return the shape of an organ of a block. A narrower organ than its column keeps the edge at the stream."""
-    width = widths[organ.slot]
-    is_stack = len(organ.shape) >= EXPERT_DIMENSIONS
-    inner = _inner(organ, stream)
+def _block_shape(organ: PlacedOrgan, column: _Column, tops: Mapping[tuple[str, int], float], pitch: float) -> Shape:
+    """Return the shape of an organ of a block, which has the width of its column."""
+    is_vector = len(organ.shape) < 2
     gap = 5.0 if pitch >= 32 else 3.0 if pitch >= 18 else 2.0 if pitch > PITCH_MIN else 1.0
-    look = "stack" if is_stack else "cell" if inner else "thin"
+    look = "stack" if len(organ.shape) >= EXPERT_DIMENSIONS else "thin" if is_vector else "cell"
     top = tops[organ.tower, organ.block or 0] + gap / 2
-    return Shape(organ, edge - width if on_left else edge, top, width, pitch - gap, look)
+    return Shape(organ, column.x, top, column.width, pitch - gap, look)
 
 
 def _caps(
@@ -310,19 +297,12 @@ def _block_labels(
     return tuple(Label(str(row[1]), middle, tops[row] + pitch / 2) for row in rows if row[1] % step == 0)
 
 
-def _slot_labels(
-    columns: Iterable[_Column],
-    places: Mapping[tuple[str, bool], tuple[float, bool]],
-    widths: Mapping[str, float],
-    y: float,
-) -> tuple[Label, ...]:
-    """Return the names of the slots above their columns."""
+def _slot_labels(columns: Iterable[_Column], y: float) -> tuple[Label, ...]:
+    """Return the names of the slots above their columns, those of the largest matrices first."""
     labels: list[Label] = []
     taken: list[float] = []
     for column in sorted(columns, key=lambda column: column.inner, reverse=True):
-        edge, on_left = places[column.slot, column.on_left]
-        half = widths[column.slot] / 2
-        x = edge - half if on_left else edge + half
+        x = column.x + column.width / 2
         place = bisect(taken, x)
         if all(abs(other - x) >= LABEL_DISTANCE for other in taken[max(0, place - 1) : place + 1]):
             labels.append(Label(column.slot, x, y))

@@ -130,8 +130,7 @@ def anatomy(
     """
     painter = _Painter(organs, by, changes, donors or {})
     blocks = {(organ.tower, organ.block) for organ in organs if organ.block is not None}
-    slots = {organ.slot for organ in organs if organ.block is not None}
-    if len(blocks) * len(slots) > CELLS_MAX or len(slots) > SLOTS_MAX:
+    if not can_be_drawn(organs):
         return {
             "drawing": None,
             "cells": [],
@@ -150,6 +149,24 @@ def anatomy(
         "blocks": len(blocks),
         "fits": drawing.width <= FIT_WIDTH,
     }
+
+
+def can_be_drawn(organs: Sequence[PlacedOrgan]) -> bool:
+    """Return whether a drawing of `organs` has a reasonable size."""
+    blocks = {(organ.tower, organ.block) for organ in organs if organ.block is not None}
+    slots = {organ.slot for organ in organs if organ.block is not None}
+    return len(blocks) * len(slots) <= CELLS_MAX and len(slots) <= SLOTS_MAX
+
+
+def tones(
+    organs: Sequence[PlacedOrgan],
+    by: str,
+    changes: Mapping[Place, OrganChange],
+    donors: Mapping[str, LegendLine] | None = None,
+) -> dict[str, str]:
+    """Return the CSS class of the colour of each organ by its name, as in `anatomy`."""
+    painter = _Painter(organs, by, changes, donors or {})
+    return {organ.name: painter.reading(organ)[1] for organ in organs}
 
 
 def _short_size(size: float) -> str:
@@ -198,7 +215,7 @@ class _Painter:
 
     def cell(self, organ: PlacedOrgan) -> Context:
         """Return the colour, the number and the label of an organ."""
-        number, tone = self._reading(organ)
+        number, tone = self.reading(organ)
         line = self.donors.get(organ.name)
         label = f"{organ.name}: {READINGS[self.by]} {number}" if number else organ.name
         label = label if self.by == "theta" else f"{label}, θ {theta_text(organ.theta)}"
@@ -229,7 +246,8 @@ class _Painter:
             return {"scale": "", "low": "", "high": ""}
         return {"low": "0.01%", "middle": "1%", "high": "100% unrelated", "scale": "c", "has_same": True}
 
-    def _reading(self, organ: PlacedOrgan) -> tuple[str, str]:
+    def reading(self, organ: PlacedOrgan) -> tuple[str, str]:
+        """Return the number of an organ as text, and the CSS class of its colour."""
         if self.by == "theta":
             return theta_text(organ.theta), self._theta_tone(organ)
         if self.by == "spectral":

@@ -20,11 +20,11 @@ from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX
 from organs.web.charts.picture import Facts, Parent, png, svg, tone
-from organs.web.pages.anatomy import LegendLine, anatomy, legend, marks
+from organs.web.pages.anatomy import LegendLine, can_be_drawn, legend, marks, tones
 from organs.web.pages.charts import svg_answer
 from organs.web.pages.chimera import change_of
 from organs.web.pages.model import changes_against, model_to_compare
-from organs.web.pages.routes import Context, pages
+from organs.web.pages.routes import pages
 from organs.web.responses import conditional, model_address, reading, settings
 
 
@@ -48,16 +48,15 @@ def _answer(find: Callable[[Session], tables.Model], form: str) -> Response:
     with reading(settings().search_seconds) as session:
         row = find(session)
         organs = organs_of_model(session, row, PAGE_TENSORS_MAX) if row.tensors <= PAGE_TENSORS_MAX else ()
+        organs = organs if can_be_drawn(organs) else ()
         chimera = chimera_of_model(session, row)
         if chimera is not None:
             lines = legend(chimera.parts, chimera.parents[0].model)
-            grid = anatomy(organs, "donor", {}, marks(chimera.parts, lines))
+            colours = tones(organs, "donor", {}, marks(chimera.parts, lines))
             facts = _chimera_facts(chimera, lines)
         else:
-            facts, grid = _model_facts(session, row, organs)
-    tones = {cell["name"]: tone(cell["tone"]) for cell in grid["cells"]}
-    drawn = organs if grid["drawing"] is not None else ()
-    body = (svg if form == "svg" else png)(facts, drawn, lambda organ: tones.get(organ.name, tone("tn")))
+            facts, colours = _model_facts(session, row, organs)
+    body = (svg if form == "svg" else png)(facts, organs, lambda organ: tone(colours[organ.name]))
     if form == "svg":
         return svg_answer(body)
     return conditional(current_app.response_class(body, mimetype="image/png"))
@@ -68,10 +67,10 @@ def _chimera_facts(chimera: Chimera, lines: Sequence[LegendLine]) -> Facts:
     marks_by_model: dict[str, str] = {}
     for line in lines:
         marks_by_model[line.model] = f"{marks_by_model.get(line.model, '')} {line.mark}".strip()
-    tones = {line.model: line.tone for line in lines}
+    classes = {line.model: line.tone for line in lines}
     parents = [
         Parent(
-            parent.model.partition("@")[0], marks_by_model.get(parent.model, ""), tone(tones.get(parent.model, "gb"))
+            parent.model.partition("@")[0], marks_by_model.get(parent.model, ""), tone(classes.get(parent.model, "gb"))
         )
         for parent in sorted(chimera.parents, key=lambda parent: marks_by_model.get(parent.model, ""))
     ]
@@ -100,24 +99,25 @@ def _result(chimera: Chimera) -> tuple[str, str]:
     return change_of(best), remark
 
 
-def _model_facts(session: Session, row: tables.Model, organs: Sequence[PlacedOrgan]) -> tuple[Facts, Context]:
+def _model_facts(session: Session, row: tables.Model, organs: Sequence[PlacedOrgan]) -> tuple[Facts, dict[str, str]]:
+    """Return the texts of the picture of a model, and the CSS class of the colour of each organ."""
     model = model_page(session, row)
     against = model_to_compare(session, model) if len(organs) == row.tensors else None
     if against is None:
-        grid = anatomy(organs, "spectral", {})
-        colours = "Colour: structure that random numbers do not have" if grid["cells"] else "Too large to draw"
+        colours = tones(organs, "spectral", {})
+        meaning = "Colour: structure that random numbers do not have" if organs else "Too large to draw"
     else:
-        grid = anatomy(organs, "change", changes_against(session, row, against))
-        colours = f"Colour: change against {against.partition('@')[0]}"
+        colours = tones(organs, "change", changes_against(session, row, against))
+        meaning = f"Colour: change against {against.partition('@')[0]}"
     facts = Facts(
         kind=model.kind,
         name=model.name.partition("@")[0],
         title=model.title or "",
         figure=f"{count_text(model.parameters)} weights",
-        remark=f"{size_text(model.size_bytes)}, {model.license or 'no license'}. {colours}.",
+        remark=f"{size_text(model.size_bytes)}, {model.license or 'no license'}. {meaning}.",
         address=_address(model.name),
     )
-    return facts, grid
+    return facts, colours
 
 
 def _address(name: str) -> str:

@@ -54,7 +54,7 @@ from organs.registry.entities.published import (
     VersionChanges,
 )
 from organs.registry.errors import Ambiguous, BadDigest, BadName, Incomplete, NotFound, NothingRegistered, Removed
-from organs.registry.names import ModelName, check_new_name, parse_model_name, split_quantisation
+from organs.registry.names import ModelName, check_new_name, parse_model_name
 
 REMOVALS_MAX = 1000
 """The most removed versions of a name that are read: the newest."""
@@ -442,12 +442,14 @@ def header_text(session: Session, model_id: int, key: str) -> str | None:
     return session.scalar(statement.order_by(ModelMetadata.position).limit(1))
 
 
-def runtime_texts(session: Session, model_id: int) -> tuple[entities.RuntimeText, ...]:
-    """Return the texts that other tools keep beside a model."""
-    statement = select(RuntimeText).where(RuntimeText.model_id == model_id).order_by(RuntimeText.position)
-    return tuple(
-        entities.RuntimeText(kind=row.kind, source=row.source, text=row.text) for row in session.scalars(statement)
-    )
+def runtime_texts(session: Session, model_ids: Collection[int]) -> dict[int, tuple[entities.RuntimeText, ...]]:
+    """Return the texts that other tools keep beside each model."""
+    texts: dict[int, tuple[entities.RuntimeText, ...]] = dict.fromkeys(model_ids, ())
+    for batch in batches(sorted(model_ids)):
+        statement = select(RuntimeText).where(RuntimeText.model_id.in_(batch))
+        for row in session.scalars(statement.order_by(RuntimeText.model_id, RuntimeText.position)):
+            texts[row.model_id] += (entities.RuntimeText(kind=row.kind, source=row.source, text=row.text),)
+    return texts
 
 
 def known_digests(session: Session, stamps: Collection[str]) -> dict[str, Digest]:
@@ -809,11 +811,8 @@ def versions_of(session: Session, name: ModelName) -> Sequence[Model]:
 
 QUANTISATIONS_MAX = 200
 """The most models that are read to find the quantisations of one model."""
-QUANTISATION_MAX_LENGTH = 24
-"""The longest quantisation at the end of a name, with the character before it."""
 PROJECTOR = "mmproj"
 """The word in the names of the vision and audio parts of a model, which have files of their own."""
-_SEPARATORS = "-._"
 
 
 def quantisations_of(session: Session, name: ModelName) -> list[Model]:
@@ -822,25 +821,18 @@ def quantisations_of(session: Session, name: ModelName) -> list[Model]:
     They are whole models whose names are `name`, a separator and a quantisation. A projector is such a model with
     `mmproj` before or after `name`; it may have no quantisation.
     """
-    stems = (name.name, f"{PROJECTOR}-{name.name}")
-    begins = [func.substr(Model.name, 1, len(stem) + 1).in_([stem + mark for mark in _SEPARATORS]) for stem in stems]
-    length = len(stems[1]) + QUANTISATION_MAX_LENGTH
-    statement = select(Model).where(
-        Model.namespace == name.namespace, or_(*begins, Model.name == stems[1]), func.length(Model.name) <= length
-    )
+    stems = (name.name, f"{PROJECTOR}-{name.name}", f"{name.name}-{PROJECTOR}")
+    has_quantisation = or_(Model.stem != name.name, Model.quantisation.is_not(None))
+    statement = select(Model).where(Model.namespace == name.namespace, Model.stem.in_(stems), has_quantisation)
     statement = statement.where(Model.state == "visible", Model.complete, Model.kind == "model", is_newest())
     statement = statement.where(Model.unassemblable == "[]")
     rows = session.scalars(statement.order_by(Model.name).limit(QUANTISATIONS_MAX)).all()
-    members = [row for row in rows if is_projector(row) or split_quantisation(row.name)[1] is not None]
-    wanted = {*stems, f"{name.name}-{PROJECTOR}"}
-    members = [row for row in members if split_quantisation(row.name)[0] in wanted]
-    return sorted(members, key=lambda row: (is_projector(row), row.name))
+    return sorted(rows, key=lambda row: (is_projector(row), row.name))
 
 
 def is_projector(model: Model) -> bool:
     """Return whether a model is called the vision or audio part of another model."""
-    stem, _ = split_quantisation(model.name)
-    return stem.startswith(f"{PROJECTOR}-") or stem.endswith(f"-{PROJECTOR}")
+    return model.stem.startswith(f"{PROJECTOR}-") or model.stem.endswith(f"-{PROJECTOR}")
 
 
 def is_newest() -> ColumnElement[bool]:

@@ -695,7 +695,7 @@ def _execute(session: Session, statement: Delete | Update) -> None:
 
 def record_texts(session: Session, model: Model, texts: Sequence[entities.RuntimeText]) -> int:
     """Add the texts that `model` does not have yet, within RUNTIME_TEXTS_MAX; return how many were added."""
-    stored = runtime_texts(session, model.id)
+    stored = runtime_texts(session, [model.id])[model.id]
     known = {(row.kind, row.text) for row in stored}
     added = 0
     for item in texts:
