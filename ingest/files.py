@@ -7,6 +7,7 @@ import queue
 import stat
 import threading
 import time
+import weakref
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class SharedBuffer:
     """Bytes that several threads read. Each holds and releases the buffer once; the last one returns it to its pool."""
 
     def __init__(self, pool: BufferPool, memory: memoryview) -> None:
-        self._pool = pool
+        self._pool = weakref.ref(pool)  # no cycle, so that the memory is free as soon as the pool is
         self._memory = memory
         self._lock = threading.Lock()
         self._holders = 0
@@ -55,8 +56,9 @@ class SharedBuffer:
             self._holders -= 1
             free = self._holders == 0
             assert self._holders >= 0
-        if free:
-            self._pool.give_back(self)
+        pool = self._pool() if free else None
+        if pool is not None:
+            pool.give_back(self)
 
 
 class BufferPool:
@@ -77,6 +79,11 @@ class BufferPool:
     def give_back(self, buffer: SharedBuffer) -> None:
         """Return a buffer to the pool; the last holder calls this."""
         self._free.put(buffer)
+
+    def clear(self) -> None:
+        """Free the memory of the buffers that have no holder. No new buffer is allocated after this."""
+        self._unallocated = 0
+        self._free = queue.LifoQueue()
 
     def _take_free_or_new(self) -> SharedBuffer | None:
         try:

@@ -274,6 +274,7 @@ class Tasks:
         self._workers.shutdown(cancel_futures=cancel)
         self._measurers.shutdown(cancel_futures=cancel)
         self._syncers.shutdown()
+        self._pool.clear()  # these objects refer to each other, and the collection of garbage can be far away
 
     def _read(self, files: Sequence[DissectedFile]) -> None:
         try:

@@ -234,15 +234,16 @@ def _kept_text(text: RuntimeText) -> Text | None:
 
 
 def ollama_line(name: str, host_url: str, file: str = "") -> str:
-    """Return the command with which Ollama pulls the model `name`, such as `me/coder@2`, from the server `host_url`.
+    """Return the command with which Ollama pulls the model `name`, such as `me/coder@2`, from `host_url` and runs it.
 
     Without TLS it needs `--insecure`. If `file` is not empty, Ollama cannot pull the model: the line imports `file`.
     """
     if file:
-        return f"echo FROM ./{file} > Modelfile && ollama create {name.partition('@')[0]} -f Modelfile"
+        plain = name.partition("@")[0]
+        return f"echo FROM ./{file} > Modelfile && ollama create {plain} -f Modelfile && ollama run {plain}"
     scheme, _, host = host_url.rstrip("/").partition("://")
     plain, _, version = name.partition("@")
-    return f"ollama pull {'' if scheme == 'https' else '--insecure '}{host}/{plain}{f':v{version}' if version else ''}"
+    return f"ollama run {'' if scheme == 'https' else '--insecure '}{host}/{plain}{f':v{version}' if version else ''}"
 
 
 def llama_server_line(name: str, host_url: str) -> str:
@@ -405,6 +406,8 @@ def _gguf_file(user: str, name: str, tag: str) -> Response:
     member = found.member(tag)
     if member is None:
         raise EntryMissing(f"{found.name} has no file of {tag[:80]}")
+    if member.model.kind == "adapter":
+        raise EntryMissing(f"{found.name} is an adapter; download it, and load it beside its base with --lora")
     values: dict[str, Any] = {"ggufFile": _file_values(member)}
     projector = next((row for row in found.members if row.is_projector and row is not member), None)
     if projector is not None:

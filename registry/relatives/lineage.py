@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec import structs
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.chimeras import chimera_of, withdrawn_ancestors
@@ -223,6 +224,22 @@ def _direction(edge: Lineage, model: Model) -> str:
 
 def _rank(edge: Lineage, model: Model) -> tuple[int, float, int]:
     return ("parent", "child", "relative").index(_direction(edge, model)), -(edge.score or 0.0), edge.id
+
+
+def one_for_each_model(edges: Sequence[LineageEdge]) -> tuple[LineageEdge, ...]:
+    """Return `edges` with the measured likeness on the edge of descent to the same model, if there is one."""
+    measured = {edge.model: edge for edge in edges if edge.direction == "relative"}
+    rows = []
+    descended = set()
+    for edge in edges:
+        if edge.direction == "relative":
+            continue
+        descended.add(edge.model)
+        alike = measured.get(edge.model)
+        if edge.likeness is None and alike is not None:
+            edge = structs.replace(edge, likeness=alike.likeness, compared=alike.compared)
+        rows.append(edge)
+    return (*rows, *(edge for name, edge in measured.items() if name not in descended))
 
 
 def _edge(edge: Lineage, model: Model, others: Mapping[int, Model], declared: Mapping[int, Declared]) -> LineageEdge:

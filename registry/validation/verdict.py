@@ -210,7 +210,12 @@ def judge(
         return Verdict(VerdictKind.UNDECIDED, _joined("Nothing was scored.", remark), scores)
     counting = tuple(score for score in scores if score.is_known) or scores
     kind = _overall(counting)
-    sentences = [_headline(kind, counting, act), _by_text(scores), _unknown(scores, counting), _missing(kind, counting)]
+    sentences = (
+        _headline(kind, counting, act),
+        _worst(kind, counting),
+        _unknown(scores, counting),
+        _missing(kind, counting),
+    )
     return Verdict(kind, _joined(*sentences, remark), scores)
 
 
@@ -268,14 +273,14 @@ def _undecided(scores: Sequence[TextScores], act: str) -> str:
     return f"The measurement does not settle it on {', '.join(names)}."
 
 
-def _by_text(scores: Sequence[TextScores]) -> str:
-    """Return the change on each text."""
-    changes = [
-        f"{score.text} {change_text(score.ratio, score.ratio_margin)}"
-        for score in scores
-        if score.ratio is not None and score.ratio_margin is not None
-    ]
-    return f"Change by kind of text: {', '.join(changes)}." if changes else ""
+def _worst(kind: VerdictKind, scores: Sequence[TextScores]) -> str:
+    """Return the largest change beside a gain, which the headline does not have."""
+    if kind is not VerdictKind.GAINS or len(scores) < 2:
+        return ""
+    worst = _extreme(scores, lambda score: score.ratio, largest=True)
+    if worst is None or worst.ratio is None or worst.ratio_margin is None:
+        return ""
+    return f"At worst, the change is {change_text(worst.ratio, worst.ratio_margin)} on {worst.text}."
 
 
 def _unknown(scores: Sequence[TextScores], counting: Sequence[TextScores]) -> str:

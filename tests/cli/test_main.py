@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.cli import chimeras
+from organs.cli import chimeras, fast_imports
 from organs.cli.main import GROUPS
 from organs.registry.compose.recipe_io import METHODS
 from organs.registry.errors import NothingRegistered
@@ -207,6 +208,14 @@ def test_a_closed_output_pipe_ends_the_command_quietly(filled: OrganCommand) -> 
     os.close(write_end)
     assert done.stderr == ""
     assert done.returncode == 1
+
+
+def test_a_second_command_of_a_process_does_not_keep_the_garbage_of_the_first() -> None:
+    frozen = gc.get_freeze_count()
+    with fast_imports():
+        pass
+    assert gc.get_freeze_count() == frozen
+    assert gc.isenabled()
 
 
 def test_ctrl_c_ends_with_130_and_says_how_to_continue(tmp_path: Path) -> None:

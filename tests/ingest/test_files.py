@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from organs.ingest.files import FileSource
+from organs.ingest.files import BUFFER_BYTES, BufferPool, FileSource
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import ModelSource
 from organs.registry.errors import BadSource
@@ -161,3 +163,23 @@ def test_a_file_that_changes_while_it_is_ingested_registers_nothing(
     counts = row_counts(registry)
     assert counts["models"] == counts["organs"] == counts["placements"] == counts["blob_leases"] == 0
     assert counts["ingests"] == 1
+
+
+def test_the_buffers_of_a_pool_are_free_without_a_collection_of_garbage() -> None:
+    pool = BufferPool(2, threading.Event())
+    used, held = pool.get(1), pool.get(BUFFER_BYTES)
+    used.release()
+    assert pool.get(2) is used
+    used.release()
+    memory = weakref.ref(used)
+    del used
+    pool.clear()
+    assert memory() is None
+    ended = weakref.ref(pool)
+    gc.disable()
+    try:
+        del pool
+        assert ended() is None
+        held.release()  # a buffer can outlive its pool
+    finally:
+        gc.enable()

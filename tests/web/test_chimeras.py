@@ -167,7 +167,7 @@ def test_the_page_shows_every_known_fact_about_the_chimera(
         assert said in text
     for line in (
         "llama-cli -m",
-        "ollama pull --insecure localhost/local/mixed:v1",
+        "ollama run --insecure localhost/local/mixed:v1",
         "llama-server -hf local/mixed",
         "organ assemble local/mixed@1",
         "hf download",
@@ -213,7 +213,7 @@ def test_the_card_of_a_chimera_shows_its_prediction_until_it_is_measured(
     assert "gains runs, and is better than its base on at least one text" in card
     assert "predicted" not in card
     assert prediction["sentence"] in rest
-    assert ": gains It is better." in rest[rest.index("Measured on") :]
+    assert ": gains It is better." in rest[rest.index("Measured") :]
     assert "Predicted" not in words(client.get("/models/local/base").text)
 
 

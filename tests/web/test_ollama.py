@@ -257,8 +257,8 @@ def test_the_protocol_needs_no_account(client: FlaskClient) -> None:
 
 
 def test_the_lines_for_other_tools_name_the_host_and_the_quantisation() -> None:
-    assert ollama_line("me/coder", "http://127.0.0.1:8935/") == "ollama pull --insecure 127.0.0.1:8935/me/coder"
-    assert ollama_line("me/coder@2", "https://registry.example") == "ollama pull registry.example/me/coder:v2"
+    assert ollama_line("me/coder", "http://127.0.0.1:8935/") == "ollama run --insecure 127.0.0.1:8935/me/coder"
+    assert ollama_line("me/coder@2", "https://registry.example") == "ollama run registry.example/me/coder:v2"
     served = "HF_ENDPOINT=https://registry.example llama-server -hf me/coder"
     assert llama_server_line("me/coder-Q4_K_M@2", "https://registry.example/") == f"{served}:Q4_K_M"
     assert llama_server_line("me/coder", "https://registry.example") == served

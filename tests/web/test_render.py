@@ -70,6 +70,15 @@ def test_text_on_every_colour_of_the_scales_has_enough_contrast() -> None:
         assert contrast(background, ink) >= 4.5, background
 
 
+def test_the_style_sheet_has_no_declarations_outside_of_rules() -> None:
+    rules = re.sub(r"/\*.*?\*/", "", STYLE, flags=re.DOTALL)
+    depth = 0
+    for token in re.findall(r"[^{};]+[{};]|[{};]", rules):
+        assert depth or token.endswith("{") or token.lstrip().startswith("@"), token
+        depth += {"{": 1, "}": -1}.get(token[-1], 0)
+    assert depth == 0
+
+
 @pytest.mark.parametrize("scheme", [0, 1])
 def test_text_on_paper_and_plates_has_enough_contrast_in_light_and_dark(scheme: int) -> None:
     block = re.findall(r":root \{([^}]*--paper[^}]*)\}", STYLE)[scheme]

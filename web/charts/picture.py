@@ -35,7 +35,12 @@ MARGIN = 56
 TEXT_WIDTH = 470
 DRAWING = (560.0, 50.0, 590.0, 500.0)
 """The place of the drawing: x, y, width, height."""
-PITCH_MAX = 60.0
+PITCH_MAX, BLOCKS_HEIGHT = 60.0, 340.0
+"""The largest height of a block, and of all blocks, in the units of the drawing."""
+LETTER_ROOM = 11.0
+"""The least width and height of a shape with a letter, in pixels."""
+ANCHORS = {"start": "ls", "middle": "ms"}
+"""The anchors of texts in SVG, as Pillow names them."""
 DONORS_MAX = 4
 FAMILIES = {
     "serif": (
@@ -93,12 +98,22 @@ class _Scene:
             ("polygon", {"points": [(round(x, 1), round(y, 1)) for x, y in points], "fill": fill, "line": line})
         )
 
-    def text(self, x: float, y: float, text: str, size: float, family: str, fill: str) -> None:
-        self.items.append(("text", {"x": x, "y": y, "text": text, "size": size, "family": family, "fill": fill}))
+    def text(self, x: float, y: float, text: str, size: float, family: str, fill: str, anchor: str = "start") -> None:
+        """Add a text whose base line begins at x and y, or has its middle there."""
+        values = {"x": x, "y": y, "text": text, "size": size, "family": family, "fill": fill, "anchor": anchor}
+        self.items.append(("text", values))
 
 
-def svg(facts: Facts, organs: Sequence[PlacedOrgan], tone_of: Callable[[PlacedOrgan], str]) -> bytes:
-    """Return the picture as an SVG document. `tone_of` returns the colour of an organ, as `#rrggbb`."""
+def svg(
+    facts: Facts,
+    organs: Sequence[PlacedOrgan],
+    tone_of: Callable[[PlacedOrgan], str],
+    marks: Mapping[str, str] | None = None,
+) -> bytes:
+    """Return the picture as an SVG document.
+
+    `tone_of` returns the colour of an organ, as `#rrggbb`. `marks` has the letters of donors, by name of the organ.
+    """
     title = f"{facts.kind} {facts.name}: {facts.figure}, {facts.remark}"
     parts = [
         (
@@ -107,7 +122,7 @@ def svg(facts: Facts, organs: Sequence[PlacedOrgan], tone_of: Callable[[PlacedOr
         ),
         f"<title>{escape(printable(title))}</title>",
     ]
-    for kind, item in _scene(facts, organs, tone_of).items:
+    for kind, item in _scene(facts, organs, tone_of, marks or {}).items:
         if kind == "polygon":
             points = " ".join(f"{x:g},{y:g}" for x, y in item["points"])
             line = f' stroke="{item["line"]}"' if item["line"] else ""
@@ -116,19 +131,24 @@ def svg(facts: Facts, organs: Sequence[PlacedOrgan], tone_of: Callable[[PlacedOr
             family = quoteattr(FAMILIES[item["family"]][0])
             parts.append(
                 f'<text x="{item["x"]:g}" y="{item["y"]:g}" font-family={family} font-size="{item["size"]:g}" '
-                f'fill="{item["fill"]}">{escape(printable(item["text"]))}</text>'
+                f'text-anchor="{item["anchor"]}" fill="{item["fill"]}">{escape(printable(item["text"]))}</text>'
             )
     return "\n".join([*parts, "</svg>\n"]).encode()
 
 
-def png(facts: Facts, organs: Sequence[PlacedOrgan], tone_of: Callable[[PlacedOrgan], str]) -> bytes:
-    """Return the picture as a PNG. `tone_of` returns the colour of an organ, as `#rrggbb`."""
+def png(
+    facts: Facts,
+    organs: Sequence[PlacedOrgan],
+    tone_of: Callable[[PlacedOrgan], str],
+    marks: Mapping[str, str] | None = None,
+) -> bytes:
+    """Return the picture as a PNG, from the same values as `svg`."""
     from PIL import Image, ImageDraw  # only for pictures
 
     many = OVERSAMPLING
     image = Image.new("RGB", (WIDTH * many, HEIGHT * many), LIGHT["paper"])
     painter = ImageDraw.Draw(image)
-    for kind, item in _scene(facts, organs, tone_of).items:
+    for kind, item in _scene(facts, organs, tone_of, marks or {}).items:
         if kind == "polygon":
             points = [(x * many, y * many) for x, y in item["points"]]
             painter.polygon(points, fill=None if item["fill"] == "none" else item["fill"], outline=item["line"])
@@ -136,7 +156,9 @@ def png(facts: Facts, organs: Sequence[PlacedOrgan], tone_of: Callable[[PlacedOr
             font, is_full = _font(item["family"], round(item["size"] * many))
             text = printable(item["text"])
             place = (item["x"] * many, item["y"] * many)
-            painter.text(place, text if is_full else _plain(text), font=font, fill=item["fill"], anchor="ls")
+            painter.text(
+                place, text if is_full else _plain(text), font=font, fill=item["fill"], anchor=ANCHORS[item["anchor"]]
+            )
     out = io.BytesIO()
     image.resize((WIDTH, HEIGHT), Image.Resampling.LANCZOS).save(out, "PNG", optimize=True)
     return out.getvalue()
@@ -148,6 +170,14 @@ def tone(name: str) -> str:
         return BASE_TONES[0]
     tones = _TONES.get(name[:1])
     return tones[int(name[1:])] if tones and name[1:].isdigit() else LIGHT["plate"]
+
+
+def _on_tone(colour: str) -> str:
+    """Return the colour of text on `colour`: white if it has the contrast 4.5 of WCAG 2, else black."""
+    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    red, green, blue = (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels)
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return "#ffffff" if 1.05 / (luminance + 0.05) >= 4.5 else "#050607"
 
 
 _TONES = {
@@ -181,43 +211,52 @@ def _plain(text: str) -> str:
     return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
 
 
-def _scene(facts: Facts, organs: Sequence[PlacedOrgan], tone_of: Callable[[PlacedOrgan], str]) -> _Scene:
+def _scene(
+    facts: Facts, organs: Sequence[PlacedOrgan], tone_of: Callable[[PlacedOrgan], str], marks: Mapping[str, str]
+) -> _Scene:
     scene = _Scene()
     scene.polygon([(0, 0), (WIDTH, 0), (WIDTH, HEIGHT), (0, HEIGHT)], LIGHT["paper"])
-    _draw_network(scene, organs, tone_of)
+    _draw_network(scene, organs, tone_of, marks)
     _write_facts(scene, facts)
     return scene
 
 
-def _draw_network(scene: _Scene, organs: Sequence[PlacedOrgan], tone_of: Callable[[PlacedOrgan], str]) -> None:
-    """Draw the network from left to right, attention above the residual stream."""
+def _draw_network(
+    scene: _Scene, organs: Sequence[PlacedOrgan], tone_of: Callable[[PlacedOrgan], str], marks: Mapping[str, str]
+) -> None:
+    """Draw the network as on the page of the model: from the embedding at the top to the output."""
     blocks = len({(organ.tower, organ.block) for organ in organs if organ.block is not None})
-    drawing = network(organs, min(PITCH_MAX, 340.0 / max(blocks, 1)), named=False)
+    drawing = network(organs, min(PITCH_MAX, BLOCKS_HEIGHT / max(blocks, 1)), named=False)
     x, y, width, height = DRAWING
-    scale = min(width / drawing.height, height / drawing.width)
-    left, top = x + (width - drawing.height * scale) / 2, y + (height - drawing.width * scale) / 2
+    scale = min(width / drawing.width, height / drawing.height)
+    left, top = x + (width - drawing.width * scale) / 2, y + (height - drawing.height * scale) / 2
 
-    def turned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-        return [(left + across * scale, top + down * scale) for down, across in points]
+    def placed(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+        return [(left + across * scale, top + down * scale) for across, down in points]
 
-    _draw_stream(scene, drawing, turned)
+    _draw_stream(scene, drawing, placed)
     for shape in drawing.shapes:
         fill = tone_of(shape.organ)
-        scene.polygon(turned(shape.corners), fill, LIGHT["line"] if fill == LIGHT["plate"] else None)
+        scene.polygon(placed(shape.corners), fill, LIGHT["line"] if fill == LIGHT["plate"] else None)
+        mark, room = marks.get(shape.organ.name, ""), min(shape.width, shape.height) * scale
+        if mark and room >= LETTER_ROOM:
+            size = min(20.0, 0.7 * room)
+            ((middle_x, middle_y),) = placed([(shape.x + shape.width / 2, shape.y + shape.height / 2)])
+            scene.text(middle_x, middle_y + 0.36 * size, mark, size, "sans", _on_tone(fill), "middle")
 
 
 def _draw_stream(
-    scene: _Scene, drawing: Network, turned: Callable[[Sequence[tuple[float, float]]], list[tuple[float, float]]]
+    scene: _Scene, drawing: Network, placed: Callable[[Sequence[tuple[float, float]]], list[tuple[float, float]]]
 ) -> None:
     x, y, width, height = drawing.spine
     scene.polygon(
-        turned([(x, y), (x + width, y), (x + width, y + height), (x, y + height)]), LIGHT["plate"], LIGHT["quiet"]
+        placed([(x, y), (x + width, y), (x + width, y + height), (x, y + height)]), LIGHT["plate"], LIGHT["quiet"]
     )
     if drawing.tied is not None:
-        scene.polygon(turned(drawing.tied.corners), "none", LIGHT["quiet"])
+        scene.polygon(placed(drawing.tied.corners), "none", LIGHT["quiet"])
     for start, end, middle in drawing.ribs:
         scene.polygon(
-            turned([(start, middle - 0.3), (end, middle - 0.3), (end, middle + 0.3), (start, middle + 0.3)]),
+            placed([(start, middle - 0.3), (end, middle - 0.3), (end, middle + 0.3), (start, middle + 0.3)]),
             LIGHT["quiet"],
         )
 

@@ -99,7 +99,8 @@ SLOTS_MAX = 400
 LISTED_MAX = 500
 NUMBER_WIDTH, NUMBER_PITCH = 24.0, 24.0
 """The least size of a shape that shows its number, in the units of the drawing."""
-LETTER_PITCH = 12.0
+LETTER_PITCH, TALL_PITCH = 12.0, 18.0
+"""The least height of a block that has room for letters, and for large letters."""
 FIT_WIDTH = 420.0
 """Wider drawings scroll in their frame."""
 BASELINE = 2.6
@@ -199,16 +200,19 @@ class _Painter:
         """Return a shape of the drawing with its colour, its text and its label."""
         cell = self.cell(shape.organ)
         mark = cell["mark"]
-        is_wide = shape.width >= NUMBER_WIDTH and (pitch >= NUMBER_PITCH or shape.look in ("head", "foot"))
-        text = cell["number"] if is_wide and self.by != "donor" else ""
-        if shape.look in ("head", "foot"):
-            text = f"{shape.organ.slot} {text}".rstrip()
+        is_cap = shape.look in ("head", "foot")
+        is_wide = shape.width >= NUMBER_WIDTH and (pitch >= NUMBER_PITCH or is_cap)
+        text, text_class = (cell["number"] if is_wide and self.by != "donor" else ""), ""
+        if is_cap:
+            text, text_class = f"{shape.organ.slot} {text}".rstrip(), "end"
         elif mark and shape.look != "thin" and pitch >= LETTER_PITCH:
+            text_class = "" if text else "letter" if pitch >= TALL_PITCH else "letter flat"
             text = f"{mark} {text}".rstrip()
         return cell | {
             "path": shape.path,
             "look": shape.look,
             "text": text,
+            "text_class": text_class,
             "x": round(shape.x + shape.width / 2, 1),
             "y": round(shape.y + _text_height(shape) + BASELINE, 1),
         }
@@ -306,7 +310,10 @@ def letters(parents: Sequence[str]) -> dict[str, str]:
 def cell_grid(
     cells: Sequence[CellTotals], marks: Mapping[str, str], chosen: str, address: Callable[[str], str]
 ) -> Context:
-    """Return `cells` as rows. `marks` has the letters of the parents; `address` returns the address of a cell."""
+    """Return `cells` as rows, in the colours of their donors.
+
+    `marks` has the letters of the parents, in the order of their colours; `address` returns the address of a cell.
+    """
     cell_contexts = {cell.cell: _cell_context(cell, marks, chosen, address) for cell in cells}
     inside = [cell for cell in cells if cell.block is not None]
     types = {cell.type for cell in inside}
@@ -330,7 +337,8 @@ def cell_grid(
 
 
 def _cell_context(cell: CellTotals, marks: Mapping[str, str], chosen: str, address: Callable[[str], str]) -> Context:
-    signs = [*(marks[name] for name in cell.models if name in marks), *([PURIFIED] if cell.purified else [])]
+    donors = [name for name in cell.models if name in marks]
+    signs = [*(marks[name] for name in donors), *([PURIFIED] if cell.purified else [])]
     where = "outside the blocks" if cell.block is None else f"block {cell.block}"
     tower = "" if cell.tower == "text" else f"{cell.tower} "
     number = theta_text(cell.theta_taken)
@@ -341,7 +349,7 @@ def _cell_context(cell: CellTotals, marks: Mapping[str, str], chosen: str, addre
     return {
         "key": cell.cell,
         "type": cell.type,
-        "tone": theta_class(cell.theta_taken),
+        "tone": donor_class(list(marks).index(donors[0])) if donors else "gb",
         "number": f"({number})" if cell.to_compute else number,
         "sign": "".join(signs),
         "label": label + (", purified" if cell.purified else ""),

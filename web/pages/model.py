@@ -17,7 +17,7 @@ from organs.registry.catalog.queries.models import count_descendants, descendant
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.search import CHIMERA, PARTIAL
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
-from organs.registry.compose.chimeras import Usage, chimera_of_model
+from organs.registry.compose.chimeras import PROMPT, Usage, chimera_of_model
 from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.job import Job
@@ -28,6 +28,7 @@ from organs.registry.errors import BadQuery, Incomplete
 from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, organ_changes, registered_model
+from organs.registry.relatives.lineage import one_for_each_model
 from organs.web.downloads import public_names, whole_name
 from organs.web.ollama import llama_server_line, ollama_line
 from organs.web.pages.anatomy import READINGS, acts_text, anatomy
@@ -44,6 +45,8 @@ METADATA_SHOWN = 400
 USE_SHOWN = 3
 """Commands that are shown before the rest is opened."""
 VERSIONS_SHOWN = DESCENDANTS_SHOWN = 20
+LINEAGE_SHOWN = 6
+"""Relatives that are shown before the rest is opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,12 @@ def _downloads(model: Model) -> list[Context]:
         return graft_links
     label = "Download GGUF" if len(model.files) == 1 else "Download as one GGUF"
     address = model_address(model.name, "downloads.model")
-    return [{"label": f"{label}, {size_text(model.size_bytes)}", "address": address}]
+    links: list[Context] = [{"label": f"{label}, {size_text(model.size_bytes)}", "address": address}]
+    base = next((edge.model for edge in _parents(model) if edge.model is not None), None)
+    if model.kind == "adapter" and base is not None:
+        merge = url_for("pages.compose", base=base, adapter=f"from:{model.name}")
+        links.append({"label": "Use it in a chimera", "address": merge, "is_page": True})
+    return links
 
 
 def _graft_links(model: Model) -> list[Context] | None:
@@ -221,6 +229,8 @@ def _page_context(shown: _Shown, by: str, changes: dict[Slot, OrganChange]) -> C
         "use": _use_lines(model, is_newest=shown.is_newest) if buttons and not buttons[0].get("is_page") else [],
         "use_shown": USE_SHOWN,
         "parents": _parents(model),
+        "lineage": one_for_each_model(model.lineage),
+        "lineage_shown": LINEAGE_SHOWN,
         "acts_text": acts_text,
         "may_edit": may_edit(model.name.partition("/")[0]),
         "may_yank": may_yank(model.name.partition("/")[0]),
@@ -242,7 +252,9 @@ def _use_lines(model: Model, *, is_newest: bool) -> list[Context]:
     get, pull = _pull_lines(model.name, file)
     usage = Usage(model=model.name, file=file, title="", context_length=None)
     runs = []
-    if model.kind in ("model", CHIMERA):
+    if model.kind == "adapter":
+        runs = _adapter_lines(model, file)
+    elif model.kind in ("model", CHIMERA):
         server = llama_server_line(model.name, request.host_url)
         runs = [
             {"label": "Run it with Ollama", "line": _ollama_line(model, file)},
@@ -250,10 +262,25 @@ def _use_lines(model: Model, *, is_newest: bool) -> list[Context]:
             {"label": "Run the downloaded file with llama.cpp", "line": usage.llama_cli()},
         ]
     return [
-        {"label": "Download the file", "line": get},
+        {"label": "Download the file, or continue the download (error 416: it is complete)", "line": get},
         *runs,
         {"label": "Download it with Hugging Face tools", "line": pull},
         {"label": "Write the file on the registry's machine", "line": usage.assemble()},
+    ]
+
+
+def _adapter_lines(model: Model, file: str) -> list[Context]:
+    """Return the commands that run an adapter on its base, if its base is registered."""
+    base = next((edge.model for edge in _parents(model) if edge.model is not None), None)
+    if base is None:
+        return []
+    host = request.host_url.rstrip("/")
+    get = f"curl -fL -C - -o base.gguf '{host}{model_address(base, 'downloads.model')}'"
+    run = f"llama-cli -m base.gguf --lora {shlex.quote(file)} -p {shlex.quote(PROMPT)} -n 64"
+    return [
+        {"label": "Download its base", "line": get},
+        {"label": "Run both with llama.cpp", "line": run},
+        {"label": "Run both with Ollama", "line": _ollama_line(model, file)},
     ]
 
 
@@ -268,5 +295,5 @@ def _pull_lines(name: str, file: str) -> list[str]:
     host, (repository, _, version) = request.host_url.rstrip("/"), name.partition("@")
     return [
         f"curl -fL -C - -o {shlex.quote(file)} '{host}{model_address(name, 'downloads.model')}'",
-        f"HF_ENDPOINT={host} hf download {repository} --revision v{version}",
+        f"HF_ENDPOINT={host} hf download {repository} --revision v{version} --local-dir .",
     ]

@@ -52,11 +52,14 @@ def _answer(find: Callable[[Session], tables.Model], form: str) -> Response:
         chimera = chimera_of_model(session, row)
         if chimera is not None:
             lines = legend(chimera.parts, chimera.parents[0].model)
-            colours = tones(organs, "donor", {}, marks(chimera.parts, lines))
+            donors = marks(chimera.parts, lines)
+            colours = tones(organs, "donor", {}, donors)
+            letters = {name: line.mark for name, line in donors.items()}
             facts = _chimera_facts(chimera, lines)
         else:
             facts, colours = _model_facts(session, row, organs)
-    body = (svg if form == "svg" else png)(facts, organs, lambda organ: tone(colours[organ.name]))
+            letters = {}
+    body = (svg if form == "svg" else png)(facts, organs, lambda organ: tone(colours[organ.name]), letters)
     if form == "svg":
         return svg_answer(body)
     return conditional(current_app.response_class(body, mimetype="image/png"))
