@@ -35,7 +35,9 @@ function walk(link, event) {
     const distance = along + 4 * aside;
     if (along > 1 && aside <= along + 2 && distance < least) [best, least] = [other, distance];
   }
-  if (best) best.focus();
+  if (!best) return;
+  best.focus();
+  best.scrollIntoView({ block: "nearest", inline: "nearest" }); // focus() leaves an organ at the edge of its frame hidden
 }
 
 function middle(link) {
