@@ -199,11 +199,11 @@ class _Painter:
         """Return a shape of the drawing with its colour, its text and its label."""
         cell = self.cell(shape.organ)
         mark = cell["mark"]
-        is_wide = shape.width >= NUMBER_WIDTH and (pitch >= NUMBER_PITCH or shape.look in ("head", "foot"))
-        text = cell["number"] if is_wide and self.by != "donor" else ""
+        is_high = shape.look in ("head", "foot") or (shape.look != "bar" and pitch >= NUMBER_PITCH)
+        text = cell["number"] if is_high and shape.width >= NUMBER_WIDTH and self.by != "donor" else ""
         if shape.look in ("head", "foot"):
             text = f"{shape.organ.slot} {text}".rstrip()
-        elif mark and shape.look != "thin" and pitch >= LETTER_PITCH:
+        elif mark and shape.look not in ("thin", "bar") and pitch >= LETTER_PITCH:
             text = f"{mark} {text}".rstrip()
         return cell | {
             "path": shape.path,
