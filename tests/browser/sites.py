@@ -23,6 +23,8 @@ WIDE = "local/wide"
 ODD = "local/odd"
 BLOCKS, NARROW = 40, 16
 ATTENTION = ("attn_q", "attn_k", "attn_v", "attn_output", "attn_gate", "attn_q_a", "attn_q_b", "attn_kv_b")
+RECURRENT = ("ssm_in", "ssm_x", "ssm_dt", "ssm_out", "ssm_conv1d", "time_mix_receptance", "time_mix_output")
+COMPRESSED = ("attn_kv_a_mqa", "attn_k_b", "attn_v_b", "indexer.proj", "indexer.attn_k", "indexer.attn_q_b")
 FORWARD = ("ffn_gate", "ffn_up", "ffn_down", "ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 SHARED = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
 NORMS = ("attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm", "post_attention_norm", "post_ffw_norm")
@@ -103,9 +105,8 @@ def _attack() -> bytes:
 def _wide() -> bytes:
     tensors: Tensors = [weight_tensor("token_embd.weight", (NARROW, 64))]
     for block in range(BLOCKS):
-        tensors += [
-            weight_tensor(f"blk.{block}.{slot}.weight", (NARROW, NARROW)) for slot in ATTENTION + FORWARD + SHARED
-        ]
+        slots = ATTENTION + COMPRESSED + RECURRENT + FORWARD + SHARED
+        tensors += [weight_tensor(f"blk.{block}.{slot}.weight", (NARROW, NARROW)) for slot in slots]
         tensors += [weight_tensor(f"blk.{block}.{slot}.weight", (NARROW,), dtype="F32") for slot in NORMS]
     entries = [*block_metadata(LONG_TITLE, BLOCKS), unsigned("llama.context_length", 1 << 20)]
     return file_bytes(entries, [*tensors, weight_tensor("output_norm.weight", (NARROW,), dtype="F32")])

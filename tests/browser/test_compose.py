@@ -11,7 +11,7 @@ import pytest
 
 from organs.registry.local import LocalRegistry
 from tests.browser.addresses import PHONE_WIDTHS, WITHOUT_SCRIPT, Opener, phone
-from tests.browser.sites import BASE, TUNED, ZOO, Site
+from tests.browser.sites import BASE, TUNED, WIDE, ZOO, Site
 from tests.browser.test_accessibility import assert_accessible
 from tests.small_models import ingest_file
 from tests.web.live_server import running_server
@@ -169,3 +169,48 @@ def test_a_page_of_composing_fits_a_phone(path: str, workshop: Site, open_page: 
     for width in (*PHONE_WIDTHS, 1024, 1280):
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate("document.scrollingElement.scrollWidth") <= width
+
+
+def test_a_cell_shows_its_label_when_it_is_pointed_at_or_focused(workshop: Site, open_page: Opener) -> None:
+    page = open_page(workshop, BENCH)
+    shown = "(link) => getComputedStyle(link, '::after').content"
+    hovered = page.get_by_role("link", name=re.compile("block 1, feed-forward"))
+    focused = page.get_by_role("link", name=re.compile("block 2, attention"))
+    assert hovered.evaluate(shown) == focused.evaluate(shown) == "none"
+    hovered.hover()
+    assert hovered.evaluate(shown).startswith('"block 1, feed-forward: θ')
+    page.keyboard.press("Tab")  # so that what is focused counts as focused by the keyboard
+    focused.focus()
+    assert focused.evaluate(shown).startswith('"block 2, attention: θ')
+
+
+def test_arrow_keys_walk_the_cells_and_stop_at_the_edges(workshop: Site, open_page: Opener) -> None:
+    page = open_page(workshop, BENCH)
+    page.get_by_role("link", name=re.compile("block 0, attention")).focus()
+    visited = []
+    for key in ("ArrowLeft", "ArrowDown", "ArrowRight", "ArrowUp", "ArrowUp"):
+        page.keyboard.press(key)
+        visited.append(page.evaluate("document.activeElement.id"))
+    assert visited == ["cell-skeleton:0", "cell-skeleton:1", "cell-norm:1", "cell-norm:0", "cell-norm:0"]
+
+
+def test_many_cells_scroll_in_their_frame_and_keep_the_headings_visible(odd: Site, open_page: Opener) -> None:
+    page = open_page(odd, f"/compose?base={WIDE}", **phone())
+    frame = page.get_by_role("region", name="Cells of the base")
+    heading = page.get_by_role("columnheader", name="attention")
+    link = page.get_by_role("link", name=re.compile("block 30, attention"))
+    before = link.bounding_box()
+    assert frame.evaluate("(frame) => { frame.scrollTo(0, 500); return frame.scrollTop; }") == 500
+    edge, head, after = frame.bounding_box(), heading.bounding_box(), link.bounding_box()
+    assert before
+    assert after
+    assert edge
+    assert head
+    assert before["y"] - after["y"] == 500
+    assert abs(head["y"] - edge["y"]) <= 2
+    page.get_by_role("link", name=re.compile("block 20, attention")).focus()
+    for _ in range(18):
+        page.keyboard.press("ArrowUp")
+        top = page.evaluate("document.activeElement.getBoundingClientRect().top")
+        bottom = heading.evaluate("(head) => head.getBoundingClientRect().bottom")
+        assert top >= bottom - 1, f"{bottom - top} pixels are behind the headings"

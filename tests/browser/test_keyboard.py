@@ -14,20 +14,21 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 STOPS_MAX = 400
-WALKED = ("home", "narrowed", "organ", "models", "model", "compared", "lineage")
-# A bar of the histogram wears the outline inside, a node of a graph a thicker stroke.
+WALKED = ("home", "narrowed", "organ", "models", "model", "chimera", "compared", "lineage", "composing")
+# A bar of the histogram wears the outline inside; a node of a graph and an organ of a drawing have a thicker stroke.
 FOCUSED = """() => {
   const one = document.activeElement;
   const style = getComputedStyle(one);
   const bar = one.closest(".histogram a");
-  const node = one.querySelector(":scope > .node");
+  const shape = one.querySelector(":scope > .node, :scope > rect.variant, :scope > path:last-of-type");
+  const outline = shape && getComputedStyle(shape);
   const styles = [style, ...(bar ? [getComputedStyle(bar.firstElementChild)] : [])];
   const kinds = { skip: ".skip", nav: "header nav a", search: "input[type=search]", filter: ".filter a",
     row: "table.rows tbody th > a", body: "body" };
   return {
     kind: Object.keys(kinds).find((kind) => one.matches(kinds[kind])) ?? "other",
     is_seen: styles.some((one) => one.outlineStyle !== "none" && parseFloat(one.outlineWidth) > 0)
-      || (node !== null && parseFloat(getComputedStyle(node).strokeWidth) >= 2),
+      || (outline !== null && outline.stroke !== "none" && parseFloat(outline.strokeWidth) >= 2),
     what: one.outerHTML.slice(0, 160),
   };
 }"""
@@ -82,7 +83,8 @@ def test_a_slash_opens_the_search_page_if_a_page_has_no_search_box(zoo: Site, op
     page = open_page(zoo, f"/models/{BASE}")
     with page.expect_navigation():
         page.keyboard.press("/")
-    assert urlsplit(page.url).path == "/organs"
+    assert urlsplit(page.url).path == "/models"
+    page.wait_for_function("document.activeElement.id === 'q'")
 
 
 def test_an_explanation_opens_in_place_by_the_keyboard(zoo: Site, open_page: Opener) -> None:

@@ -1,4 +1,4 @@
-"""A model's page in a browser: the grid is walked, coloured anew, scrolled in its frame, and printed."""
+"""The page of a model in a browser: its drawing is pointed at, walked by keys, coloured anew, scrolled and printed."""
 
 from __future__ import annotations
 
@@ -9,108 +9,231 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.browser.addresses import WITHOUT_SCRIPT, Opener, follow, phone
-from tests.browser.sites import BASE, TUNED, WIDE, Site
+from tests.browser.sites import BASE, BLOCKS, ODD, TUNED, WIDE, Site
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 NARROW_DESK = {"viewport": {"width": 520, "height": 600}}
-HEADS = (("thead th", 0), ("thead th", 12), ("tbody th", 14))
-"""The corner, a head of a column and one of a row."""
-FROM_CORNER = """() => {
-  const cell = document.activeElement.getBoundingClientRect();
-  const corner = document.querySelector(".grid thead th").getBoundingClientRect();
-  return [cell.left - corner.right, cell.top - corner.bottom];
-}"""
-"""Distances of the focused cell from the corner, to the right and down, in pixels."""
 SCRIPTS = pytest.mark.parametrize("options", [{}, WITHOUT_SCRIPT], ids=["script", "no script"])
+ORGANS = 38
+"""Of each model of the zoo; the drawing shows all of them."""
+FOCUSED = "document.activeElement.querySelector(':scope > title')?.textContent.split(':')[0] ?? ''"
+"""The name of the focused organ, or nothing if the focus is elsewhere."""
+REACHED_BY_ARROWS = """(first) => {
+  const reached = new Set([first]);
+  for (const link of reached)
+    for (const key of ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"]) {
+      link.focus();
+      link.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+      reached.add(document.activeElement);
+    }
+  return reached.size;
+}"""
+"""The number of organs that arrow keys reach from the first one."""
+IS_VISIBLE = """(link) => {
+  const box = link.getBoundingClientRect();
+  const found = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
+  return found !== null && link.contains(found);
+}"""
+SHOWN_TEXT = """(text) => {
+  const style = getComputedStyle(text);
+  const scale = text.getScreenCTM().a ** 2 + text.getScreenCTM().b ** 2;
+  return { pixels: parseFloat(style.fontSize) * Math.sqrt(scale), fill: style.fill, display: style.display };
+}"""
 
 
-def cell(page: Page, block: int, column: int) -> Locator:
-    """The link of a cell of the grid, both counted from 0."""
-    return page.locator(".grid tbody tr").nth(block).locator("td").nth(column).locator("a")
+def drawing(page: Page) -> Locator:
+    """The organs of the drawing, as links."""
+    return page.locator(".network svg").get_by_role("link")
 
 
-def box(found: Locator) -> dict[str, float]:
-    """Return the position of an element on the screen."""
-    rectangle: Any = found.bounding_box()
-    assert rectangle
-    return dict(rectangle)
+def organ(page: Page, name: str) -> Locator:
+    """The link of one organ of the drawing, found by its accessible name."""
+    return page.locator(".network svg").get_by_role("link", name=re.compile(rf"(^|: ){re.escape(name)}([:,]|$)"))
 
 
-def test_a_cell_links_to_its_organ_and_back(zoo: Site, open_page: Opener) -> None:
-    page = open_page(zoo, f"/models/{BASE}")
-    said = cell(page, 2, 0).get_attribute("aria-label")
-    assert said is not None
-    follow(page, cell(page, 2, 0))
-    assert re.fullmatch(r"/organs/[0-9a-f]{64}", urlsplit(page.url).path)
-    assert page.locator("h1").inner_text() == said.partition(":")[0]
+def caption(page: Page) -> str:
+    return page.locator(".network figcaption").inner_text()
+
+
+def text_of(found: Locator) -> str:
+    """The text of an element of an SVG."""
+    return found.text_content() or ""
+
+
+def label(link: Locator) -> str:
+    return text_of(link.locator("title"))
+
+
+def press(page: Page, keys: str) -> list[str]:
+    """Press the keys, and return the organ that has the focus after each."""
+    focused = []
+    for key in keys.split():
+        page.keyboard.press(key)
+        focused.append(page.evaluate(FOCUSED))
+    return focused
+
+
+@SCRIPTS
+def test_an_organ_of_the_drawing_links_to_its_page_and_back(
+    options: dict[str, bool], zoo: Site, open_page: Opener
+) -> None:
+    page = open_page(zoo, f"/models/{BASE}", **options)
+    follow(page, organ(page, "blk.2.ffn_down.weight"))
+    assert re.fullmatch(r"/organs/[0-9a-f]{16,64}", urlsplit(page.url).path)
+    assert page.locator("h1").inner_text() == "blk.2.ffn_down.weight"
     page.go_back()
     assert urlsplit(page.url).path.startswith("/models/local/")
 
 
-def test_a_cell_shows_its_name_and_number_when_it_is_pointed_at_or_focused(zoo: Site, open_page: Opener) -> None:
+def test_the_label_of_an_organ_is_shown_when_it_is_pointed_at_or_focused(zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, f"/models/{BASE}?by=theta")
+    assert "Point at an organ for its number" in caption(page)
+    organ(page, "blk.1.attn_k.weight").hover()
+    assert re.fullmatch(r"blk\.1\.attn_k\.weight: θ \d+\.\d°.*", caption(page))
+    organ(page, "blk.3.ffn_up.weight").focus()
+    assert caption(page) == label(organ(page, "blk.3.ffn_up.weight"))
+    press(page, "ArrowUp")
+    assert caption(page).startswith("blk.2.ffn_up.weight: θ ")
+
+
+def test_a_hovered_or_focused_organ_has_a_stronger_outline(zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, f"/models/{BASE}")
-    shown = "(link) => getComputedStyle(link, '::after').content"
-    link = cell(page, 1, 1)
-    assert link.evaluate(shown) == "none"
-    link.hover()
-    assert "°" in link.evaluate(shown)
-    other = cell(page, 1, 2)
+    outline = "(link) => parseFloat(getComputedStyle(link.querySelector('path:last-of-type')).strokeWidth)"
+    hovered, focused = organ(page, "blk.0.ffn_up.weight"), organ(page, "blk.1.attn_norm.weight")
+    assert max(hovered.evaluate(outline), focused.evaluate(outline)) < 1
+    hovered.hover()
     page.keyboard.press("Tab")  # so that what is focused counts as focused by the keyboard
-    other.focus()
-    assert "°" in other.evaluate(shown)
+    focused.focus()
+    assert min(hovered.evaluate(outline), focused.evaluate(outline)) >= 2
 
 
-def test_arrow_keys_walk_the_grid_and_stop_at_its_edges(zoo: Site, open_page: Opener) -> None:
+def test_the_drawing_is_one_tab_stop_that_keeps_its_place(zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, f"/models/{BASE}")
-    at = "[document.activeElement.closest('tr').sectionRowIndex, document.activeElement.closest('td').cellIndex]"
-    cell(page, 0, 0).focus()
-    visited = []
-    for key in ("ArrowRight", "ArrowDown", "ArrowLeft", "ArrowLeft", "ArrowUp", "ArrowUp"):
-        page.keyboard.press(key)
-        visited.append(page.evaluate(at))
-    assert visited == [[0, 2], [1, 2], [1, 1], [1, 1], [0, 1], [0, 1]]
+    page.get_by_role("list", name="Colour the organs by").get_by_role("link").last.focus()
+    first, after = press(page, "Tab Tab")
+    assert first
+    assert after == ""
+    assert press(page, "Shift+Tab") == [first]
+    moved = press(page, "ArrowDown ArrowRight")[-1]
+    assert moved not in ("", first)
+    assert press(page, "Tab Shift+Tab") == ["", moved]
+
+
+def test_arrow_keys_move_to_the_neighbours_and_stop_at_the_edges(zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, f"/models/{BASE}")
+    organ(page, "blk.0.attn_q.weight").focus()
+    top = page.evaluate("window.scrollY")
+    assert press(page, "ArrowRight ArrowRight ArrowDown ArrowLeft ArrowUp") == [
+        "blk.0.attn_norm.weight",
+        "blk.0.ffn_norm.weight",
+        "blk.1.ffn_norm.weight",
+        "blk.1.attn_norm.weight",
+        "blk.0.attn_norm.weight",
+    ]
+    assert page.evaluate("window.scrollY") == top
+    organ(page, "blk.3.attn_output.weight").focus()
+    assert press(page, "ArrowLeft ArrowUp") == ["blk.3.attn_output.weight", "blk.2.attn_output.weight"]
+    organ(page, "token_embd.weight").focus()
+    assert press(page, "ArrowUp") == ["token_embd.weight"]
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+    assert page.locator("h1").inner_text() == "token_embd.weight"
+
+
+@pytest.mark.parametrize("model", [BASE, TUNED])
+def test_arrow_keys_reach_every_organ_of_the_drawing(model: str, zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, f"/models/{model}")
+    assert drawing(page).count() == ORGANS
+    assert drawing(page).first.evaluate(REACHED_BY_ARROWS) == ORGANS
+
+
+def test_arrow_keys_reach_every_organ_of_a_drawing_of_unknown_organs(odd: Site, open_page: Opener) -> None:
+    page = open_page(odd, f"/models/{ODD}")
+    organs = page.locator(".network a")
+    assert organs.count() == drawing(page).count() + 1 > 10
+    assert drawing(page).first.evaluate(REACHED_BY_ARROWS) == organs.count()
+
+
+def test_without_the_script_tab_reaches_every_organ(zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, f"/models/{BASE}", **WITHOUT_SCRIPT)
+    page.get_by_role("list", name="Colour the organs by").get_by_role("link").last.focus()
+    *focused, after = press(page, "Tab " * (ORGANS + 1))
+    assert len(set(focused)) == ORGANS
+    assert "" not in focused
+    assert after == ""
 
 
 @SCRIPTS
-def test_the_switch_colours_the_cells_by_another_measure(
+def test_the_switch_colours_the_organs_by_another_reading(
     options: dict[str, bool], zoo: Site, open_page: Opener
 ) -> None:
     page = open_page(zoo, f"/models/{TUNED}", **options)
-    switch = page.get_by_role("list", name="Colour the cells by")
-    for label, pattern in (("spectral signal", r"0\.\d{3}"), ("size", r"[\d.]+k"), ("change of θ", r"[+-−].*°")):
-        follow(page, switch.get_by_role("link", name=label))
-        assert switch.locator("a[aria-current]").inner_text() == label
-        assert re.fullmatch(pattern, cell(page, 1, 0).inner_text())
+    switch = page.get_by_role("list", name="Colour the organs by")
+    patterns = {"spectral signal": r"0\.\d{3}", "size": r"[\d.]+k", "θ": r"\d+\.\d°", "change": r"[\d.]+%"}
+    colours = set()
+    for name, pattern in patterns.items():
+        follow(page, switch.get_by_role("link", name=name, exact=True))
+        assert switch.locator("a[aria-current]").inner_text() == name
+        shape = organ(page, "blk.1.ffn_down.weight")
+        number = text_of(shape.locator("text"))
+        assert re.fullmatch(pattern, number)
+        assert label(shape).startswith(f"blk.1.ffn_down.weight: {name} {number}")
+        colours.add(shape.locator("path").last.evaluate("(path) => getComputedStyle(path).fill"))
+    assert len(colours) == len(patterns)
+    assert page.locator("section[aria-labelledby=anatomy]").get_by_role("link", name=BASE).is_visible()
+
+
+def test_the_drawing_of_a_chimera_shows_the_donor_of_each_organ(zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, "/chimeras/{lock}")
+    donors = page.get_by_role("list", name="Donors").get_by_role("listitem")
+    lines = [line.strip().partition(":")[0] for line in donors.all_inner_texts()]
+    assert lines == [f"{BASE}@1, the base", f"A {TUNED}@1", f"B {TUNED}@1"]
+    grafted, base = organ(page, "blk.0.ffn_down.weight"), organ(page, "blk.0.attn_q.weight")
+    assert text_of(grafted.locator("text")) == "A"
+    assert text_of(organ(page, "blk.3.ffn_up.weight").locator("text")) == "B"
+    assert base.locator("text").count() == 0
+    grafted.hover()
+    assert caption(page).startswith(f"A, from {TUNED}@1, grafted: blk.0.ffn_down.weight")
+    key = donors.nth(1).locator(".key").evaluate("(key) => getComputedStyle(key).backgroundColor")
+    assert grafted.locator("path").last.evaluate("(path) => getComputedStyle(path).fill") == key
 
 
 @pytest.mark.parametrize("options", [NARROW_DESK, phone()], ids=["desk", "phone"])
-def test_a_wide_grid_scrolls_in_its_frame_and_keeps_its_heads_visible(
+def test_a_wide_drawing_scrolls_in_its_frame_and_not_the_page(
     options: dict[str, Any], odd: Site, open_page: Opener
 ) -> None:
     page = open_page(odd, f"/models/{WIDE}", **options)
-    frame = page.locator(".anatomy")
-    before = box(cell(page, 3, 3))
-    right, down = frame.evaluate("(frame) => { frame.scrollTo(120, 200); return [frame.scrollLeft, frame.scrollTop]; }")
-    assert (right, down) == (120, 200)
+    frame = page.get_by_role("region", name="Drawing of the network")
+    width, visible = frame.evaluate("(frame) => [frame.scrollWidth, frame.clientWidth]")
+    assert width > visible + 100
+    assert frame.get_attribute("tabindex") == "0"
+    last = organ(page, "blk.20.post_ffw_norm.weight")
+    last.focus()
+    assert frame.evaluate("(frame) => frame.scrollLeft") > 50
+    assert last.evaluate(IS_VISIBLE)
     assert page.evaluate("document.scrollingElement.scrollLeft") == 0
-    edge, after = box(frame), box(cell(page, 3, 3))
-    assert (before["x"] - after["x"], before["y"] - after["y"]) == (120, 200)
-    corner, slot, block = (box(page.locator(f".grid {part}").nth(index)) for part, index in HEADS)
-    assert abs(slot["y"] - edge["y"]) <= 2
-    assert 0 <= block["x"] - edge["x"] <= 10
-    assert (corner["x"], corner["y"]) == (block["x"], slot["y"])
+    assert page.evaluate("document.scrollingElement.scrollWidth") <= options["viewport"]["width"]
 
 
-def test_a_focused_cell_is_not_hidden_behind_the_heads_of_the_grid(odd: Site, open_page: Opener) -> None:
+def test_an_organ_that_arrow_keys_focus_is_in_view(odd: Site, open_page: Opener) -> None:
     page = open_page(odd, f"/models/{WIDE}", **phone())
-    cell(page, 20, 15).focus()
-    for key in ("ArrowLeft",) * 14 + ("ArrowUp",) * 18:
+    organ(page, f"blk.{BLOCKS - 1}.attn_q.weight").focus()
+    for key in ("ArrowUp",) * (BLOCKS - 1) + ("ArrowRight",) * 12:
         page.keyboard.press(key)
-        right, below = page.evaluate(FROM_CORNER)
-        assert right >= -1, f"{-right} pixels are behind the column of blocks after {key}"
-        assert below >= -1, f"{-below} pixels are behind the row of slots after {key}"
+        assert page.evaluate(f"({IS_VISIBLE})(document.activeElement)"), page.evaluate(FOCUSED)
+
+
+def test_on_a_phone_the_names_of_slots_and_blocks_are_legible(zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, f"/models/{BASE}", **phone())
+    names = page.locator(".network text.slot, .network text.block, .network text.end")
+    assert names.count() == 9 + 4 + 1
+    for text in names.all():
+        shown = text.evaluate(SHOWN_TEXT)
+        assert shown["fill"] != "none"
+        assert shown["display"] != "none"
+        assert shown["pixels"] >= 9
 
 
 def test_the_page_of_a_model_prints_on_one_sheet(zoo: Site, open_page: Opener) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from tests.browser.addresses import WITHOUT_SCRIPT, Opener, follow
 from tests.browser.sites import BASE, TUNED, Site
 
+QUANTISED = "local/Zoo-A-2M-v1.0-Q8_0"
+ORGANS, BLOCKS = 38, 4
+"""Of each of the two models. Some organs are outside the blocks."""
 SCRIPTS = pytest.mark.parametrize("options", [{}, WITHOUT_SCRIPT], ids=["script", "no script"])
 
 
@@ -18,7 +22,8 @@ def test_two_models_are_compared_by_the_form(options: dict[str, bool], zoo: Site
     page.get_by_label("First model").fill(BASE)
     page.get_by_label("Second model").fill(TUNED)
     follow(page, page.get_by_role("button", name="Compare"))
-    assert page.locator(".grid tbody tr").count() == 4
+    assert page.locator(".network svg").get_by_role("link", name=re.compile("change")).count() == ORGANS
+    assert page.get_by_role("region", name="Table by block").locator("tbody tr").count() == BLOCKS + 1
     facts = page.locator("dl.facts").inner_text()
     assert BASE in facts
     assert TUNED in facts
@@ -42,7 +47,17 @@ def test_a_node_of_the_lineage_links_to_its_model(options: dict[str, bool], zoo:
     node = page.locator("svg a").filter(has_text="Code-v1.0").first
     name = node.get_attribute("aria-label") or ""
     follow(page, node)
-    assert page.locator("h1").inner_text() == name.partition(",")[0]
+    assert page.locator("h1").inner_text() == f"{name}@1"
+
+
+@SCRIPTS
+def test_a_quantisation_in_the_lineage_links_to_its_model(
+    options: dict[str, bool], zoo: Site, open_page: Opener
+) -> None:
+    page = open_page(zoo, "/lineage", **options)
+    assert page.locator("svg").get_by_role("link", name="local/Zoo-A-2M-v1.0, 2 quantisations").count() == 1
+    follow(page, page.locator("svg").get_by_role("link", name=f"{QUANTISED}@1"))
+    assert page.locator("h1").inner_text() == f"{QUANTISED}@1"
 
 
 def test_a_relative_is_compared_from_the_page_of_a_model(zoo: Site, open_page: Opener) -> None:

@@ -34,6 +34,11 @@ def names(page: Page) -> list[str]:
     return page.locator("table.rows tbody th > a").all_inner_texts()
 
 
+def types(page: Page) -> set[str]:
+    """The types of the organs of the list."""
+    return {text.lstrip("●◆■│").strip() for text in page.locator("table.rows td .type").all_inner_texts()}
+
+
 @SCRIPTS
 def test_a_query_is_typed_and_entered(options: dict[str, bool], zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, "/", **options)
@@ -50,17 +55,31 @@ def test_a_query_is_typed_and_entered(options: dict[str, bool], zoo: Site, open_
 def test_a_filter_narrows_the_search_and_is_removed_again(
     options: dict[str, bool], zoo: Site, open_page: Opener
 ) -> None:
-    page = open_page(zoo, "/organs", **options)
+    page = open_page(zoo, "/organs?q=sort:-theta", **options)
     everything = places(page)
     filters = page.get_by_role("complementary", name="Filters")
     follow(page, filters.get_by_role("link", name="attention", exact=True))
     assert query(page) == "type:skeleton"
     assert 0 < places(page) < everything
-    types = page.locator("td .type").all_inner_texts()
-    assert types
-    assert [one for one in types if not one.endswith("attention")] == []
+    assert types(page) == {"attention"}
     follow(page, filters.locator("a[aria-current]"))
     assert places(page) == everything
+
+
+@SCRIPTS
+def test_the_search_begins_with_feed_forward_organs_and_a_filter_adds_others(
+    options: dict[str, bool], zoo: Site, open_page: Opener
+) -> None:
+    page = open_page(zoo, "/organs", **options)
+    first = places(page)
+    assert types(page) == {"feed-forward"}
+    filters = page.get_by_role("complementary", name="Filters")
+    follow(page, filters.get_by_role("link", name="attention", exact=True))
+    both = places(page)
+    assert both > first
+    follow(page, filters.locator("a[aria-current]").filter(has_text="feed-forward"))
+    assert types(page) == {"attention"}
+    assert places(page) == both - first
 
 
 @SCRIPTS
@@ -88,7 +107,9 @@ def test_a_column_head_sorts_and_shows_the_order(options: dict[str, bool], zoo: 
     assert head.get_attribute("aria-sort") is None
     follow(page, head.get_by_role("link"))
     assert head.get_attribute("aria-sort") == "descending"
-    shares = [float(text) for text in page.locator("tbody tr td:nth-of-type(4)").all_inner_texts() if text != "–"]
+    column = head.evaluate("(head) => head.cellIndex")
+    cells = page.locator(f"table.rows tbody tr > :nth-child({column + 1})").all_inner_texts()
+    shares = [float(text) for text in cells if text != "–"]
     assert len(shares) > 10
     assert shares == sorted(shares, reverse=True)
     follow(page, head.get_by_role("link"))

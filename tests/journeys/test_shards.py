@@ -133,8 +133,8 @@ def test_a_merged_file_is_the_same_model_and_adds_no_organs(
     ended = organ.done("ingest", tmp_path / "merged.gguf")
     assert ended.out == "local/model@1: already registered, nothing added\n"
     after = row_counts(registry)
-    assert after.pop("ingests") == before.pop("ingests") + 1
-    assert after == before
+    assert after["known_files"] - before["known_files"] in (0, 1), "not recorded if the file was written just before"
+    assert after == before | {"ingests": before["ingests"] + 1, "known_files": after["known_files"]}
 
 
 def test_a_merged_model_under_its_own_name_shares_all_organs(

@@ -132,6 +132,15 @@ def test_organs_of_donors_have_the_colour_and_the_letter_of_the_donor() -> None:
     assert changed["label"].startswith("A, from me/donor@1, grafted: ")
 
 
+def test_a_flat_shape_has_no_text() -> None:
+    line = LegendLine("A", "ada/donor@1", False, ("grafted",), 1, "g0")
+    norm = placed_organ("output_norm", None, "norm", shape=(STREAM,))
+    for by in ("theta", "donor"):
+        grid = anatomy([norm, placed_organ("ffn_up")], by, {}, {norm.name: line})
+        cell = next(cell for cell in grid["cells"] if cell["look"] == "bar")
+        assert (cell["text"], "output_norm" in cell["label"]) == ("", True)
+
+
 def test_a_drawing_of_61_blocks_and_40_slots_has_all_organs() -> None:
     grid = anatomy([placed_organ(f"slot_{slot:02}", block) for block in range(61) for slot in range(40)], "theta", {})
     assert len(grid["cells"]) == 61 * 40

@@ -201,11 +201,12 @@ class _Painter:
         cell = self.cell(shape.organ)
         mark = cell["mark"]
         is_cap = shape.look in ("head", "foot")
-        is_wide = shape.width >= NUMBER_WIDTH and (pitch >= NUMBER_PITCH or is_cap)
-        text, text_class = (cell["number"] if is_wide and self.by != "donor" else ""), ""
+        is_high = is_cap or (shape.look != "bar" and pitch >= NUMBER_PITCH)
+        text = cell["number"] if is_high and shape.width >= NUMBER_WIDTH and self.by != "donor" else ""
+        text_class = ""
         if is_cap:
             text, text_class = f"{shape.organ.slot} {text}".rstrip(), "end"
-        elif mark and shape.look != "thin" and pitch >= LETTER_PITCH:
+        elif mark and shape.look not in ("thin", "bar") and pitch >= LETTER_PITCH:
             text_class = "" if text else "letter" if pitch >= TALL_PITCH else "letter flat"
             text = f"{mark} {text}".rstrip()
         return cell | {

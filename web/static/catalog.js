@@ -35,7 +35,9 @@ function walk(link, event) {
     const distance = along + 4 * aside;
     if (along > 1 && aside <= along + 2 && distance < least) [best, least] = [other, distance];
   }
-  if (best) best.focus();
+  if (!best) return;
+  best.focus();
+  best.scrollIntoView({ block: "nearest", inline: "nearest" }); // focus() leaves an organ at the edge of its frame hidden
 }
 
 function middle(link) {
@@ -43,13 +45,20 @@ function middle(link) {
   return [box.left + box.width / 2, box.top + box.height / 2];
 }
 
-// A drawing of a network is one stop for the Tab key, and shows the label of the organ that is pointed at or focused.
+// A drawing of a network is one stop for the Tab key: the organ that had the focus last. It shows the label of the organ
+// that is pointed at or focused.
 for (const figure of document.querySelectorAll(".network")) {
   const links = [...figure.querySelectorAll("svg a")];
+  let stop = links[0];
   links.slice(1).forEach((link) => link.setAttribute("tabindex", "-1"));
   const show = (event) => {
-    const label = event.target.closest("svg a")?.querySelector("title");
-    if (label) figure.querySelector(".pointed").textContent = label.textContent;
+    const link = event.target.closest("svg a");
+    if (!link) return;
+    figure.querySelector(".pointed").textContent = link.querySelector("title").textContent;
+    if (event.type !== "focusin") return;
+    stop.setAttribute("tabindex", "-1");
+    stop = link;
+    stop.removeAttribute("tabindex");
   };
   figure.addEventListener("pointerover", show);
   figure.addEventListener("focusin", show);
