@@ -94,6 +94,9 @@ class Application:
         if path == "/early":
             start_response("413 Too Large", [("Content-Type", "text/plain")])
             return [b"too large\n"]
+        if path == "/dated":
+            start_response("200 OK", [("Date", "Thu, 01 Jan 1970 00:00:00 GMT"), ("Server", "another")])
+            return [b"dated"]
         bodies = {"/whole": WHOLE, "/opening": str(environ[MAY_DOWNLOAD]).encode()}
         body = bodies.get(path, environ["REMOTE_ADDR"].encode())
         if path in ("/echo", "/late"):
@@ -337,6 +340,13 @@ def test_a_body_in_chunks_is_put_together(loop: Loop) -> None:
     assert loop.send(chunked + b"5\r\nhello\r\n6;a=b\r\n world\r\n0\r\nX: y\r\n\r\n").endswith(b"hello world")
     large = b"%x\r\n%b\r\n" % (300_000, b"a" * 300_000)
     assert loop.send(chunked + large + b"0\r\n\r\n").endswith(b"a" * 300_000)
+
+
+def test_an_answer_has_one_date_and_one_server_also_if_the_application_sets_them(loop: Loop) -> None:
+    for path in ("/dated", "/plain"):
+        head = loop.send(get(path)).partition(b"\r\n\r\n")[0].lower()
+        assert (head.count(b"\r\ndate:"), head.count(b"\r\nserver:")) == (1, 1)
+        assert b"1970" not in head
 
 
 def test_a_client_that_waits_for_100_gets_it(loop: Loop) -> None:
