@@ -694,18 +694,20 @@ def validate(
     texts = [read_text(path) for path in paths] or None
     granted = Sandbox(read=runtime_read, write=runtime_write, processes=runtime_processes)
     runtime, budget = _runtime(template, granted), _budget(budgets)
-    with status_line("validate", quiet=quiet or as_json) as progress:
-        if chimera.endswith(GGUF_SUFFIX):
+    is_quiet = quiet or as_json
+    if chimera.endswith(GGUF_SUFFIX):
+        with status_line("validate", quiet=is_quiet) as progress:
             report = _validate_file(Path(chimera), base, donors, texts, runtime, budget, progress)
-        elif base or donors:
-            raise click.UsageError(
-                "--base and --donor are for a FILE.gguf; the registry knows the base and the donors of a chimera"
-            )
-        else:
-            if registry_address() is not None and (texts is not None or template is not None or granted != Sandbox()):
-                raise click.UsageError("--text and --runtime are for a local registry: a remote registry uses its own")
-            with selected_registry() as registry:
-                runtime = None if registry_address() is not None else runtime
+    elif base or donors:
+        raise click.UsageError(
+            "--base and --donor are for a FILE.gguf; the registry knows the base and the donors of a chimera"
+        )
+    else:
+        if registry_address() is not None and (texts is not None or template is not None or granted != Sandbox()):
+            raise click.UsageError("--text and --runtime are for a local registry: a remote registry uses its own")
+        with selected_registry() as registry:
+            registry.model(chimera)  # a name that does not exist is reported before the runtime is loaded
+            with status_line("validate", quiet=is_quiet) as progress:
                 report = registry.validate(chimera, budget=budget, texts=texts, runtime=runtime, progress=progress)
     _print_verdict(report, as_json=as_json, quiet=quiet)
 

@@ -48,6 +48,7 @@ from organs.registry.errors import (
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+    from rich.status import Status
 
 
 INDENT = "  "
@@ -533,20 +534,8 @@ def progress_bar(label: str, total_bytes: int, *, quiet: bool) -> Iterator[Progr
 @contextmanager
 def waiting(label: str, *, quiet: bool = False) -> Iterator[None]:
     """Show `label` with a spinner on stderr during a block without steps, if it takes longer than a second."""
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
+    with _spinner(f"{label} …", quiet=quiet):
         yield
-        return
-    status = console.status(f"{plain(label)} …")
-    timer = threading.Timer(PATIENCE_SECONDS, status.start)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
-        status.stop()
 
 
 PATIENCE_SECONDS = 1.0
@@ -555,16 +544,31 @@ PATIENCE_SECONDS = 1.0
 
 @contextmanager
 def status_line(label: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Show a line on stderr with the current step of the block, if stderr is a terminal.
+    """Show a line on stderr with the current step of the block, if it takes longer than a second on a terminal.
 
     A step that begins with a percentage, such as `35% chimera, loading`, gets a bar.
     """
+    with _spinner(f"{label} …", quiet=quiet) as status:
+        yield lambda step: None if status is None else status.update(f"{plain(label)}: {step_text(step)}")
+
+
+@contextmanager
+def _spinner(text: str, *, quiet: bool) -> Iterator[Status | None]:
+    """Show `text` with a spinner on stderr from PATIENCE_SECONDS on; None without a terminal, or with `quiet`."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
-        yield lambda _step: None
+        yield None
         return
-    with console.status(plain(label)) as status:
-        yield lambda step: status.update(f"{plain(label)}: {step_text(step)}")
+    status = console.status(plain(text))
+    timer = threading.Timer(PATIENCE_SECONDS, status.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield status
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
 
 
 def step_text(step: str) -> str:
