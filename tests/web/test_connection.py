@@ -48,6 +48,13 @@ PIECES = 200
 WHOLE = b"w" * 2_000_000
 
 
+FIXED: dict[str, tuple[str, list[tuple[str, str]]]] = {
+    "/early": ("413 Too Large", [("Content-Type", "text/plain")]),
+    "/dated": ("200 OK", [("Date", "Thu, 01 Jan 1970 00:00:00 GMT"), ("Server", "another")]),
+}
+"""Answers by their paths."""
+
+
 class Opening:
     """A download whose first piece cannot be read."""
 
@@ -91,12 +98,9 @@ class Application:
         if path == "/pieces":
             start_response("200 OK", [])
             return (PIECE for _ in range(PIECES))
-        if path == "/early":
-            start_response("413 Too Large", [("Content-Type", "text/plain")])
-            return [b"too large\n"]
-        if path == "/dated":
-            start_response("200 OK", [("Date", "Thu, 01 Jan 1970 00:00:00 GMT"), ("Server", "another")])
-            return [b"dated"]
+        if path in FIXED:
+            start_response(*FIXED[path])
+            return [b"fixed\n"]
         bodies = {"/whole": WHOLE, "/opening": str(environ[MAY_DOWNLOAD]).encode()}
         body = bodies.get(path, environ["REMOTE_ADDR"].encode())
         if path in ("/echo", "/late"):
@@ -322,7 +326,7 @@ def test_a_client_that_is_refused_while_it_sends_reads_the_answer(loop: Loop) ->
         client.sendall(post("/early", size) + b"a" * 200_000)
         answer = receive_all(client)
     assert status(answer) == 413
-    assert answer.endswith(b"too large\n")
+    assert answer.endswith(b"fixed\n")
 
 
 def test_requests_that_come_together_are_answered_in_order(loop: Loop) -> None:
