@@ -39,7 +39,7 @@ from organs.cli.details import ShownParts, print_model, print_organ
 from organs.registry.amounts import change_share_text, count_text, share_text, size_text, theta_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.cursor import PAGE_MAX
-from organs.registry.catalog.search import GAIN, LIKENESS, MODELS, ORGANS, Query, parse_query
+from organs.registry.catalog.search import CHIMERA, GAIN, LIKENESS, MODELS, ORGANS, Query, parse_query
 from organs.registry.catalog.vocabulary import BIN_DEGREES
 from organs.registry.digest import looks_like_prefix
 from organs.registry.entities.gain import MeasuredGain
@@ -61,7 +61,7 @@ _USUAL = ("theta", "spectral_signal")
 """Measures in every table. Another measure is the first column if the list is sorted by it."""
 _SEARCH_NUMBERS = ("size", "likeness", *(measure.label for measure in MEASURES.values()))
 _BAR_WIDTH = 40
-GAIN_MEANING = "gain: how much the perplexity of a validated chimera is below that of its base; more is better"
+GAIN_MEANING = "gain +5.7%: the perplexity of the chimera is 5.7% lower than that of its base; more is better"
 _VALUES_SHOWN = 12
 
 
@@ -319,8 +319,7 @@ def _print_models(models: Sequence[ModelSummary], figures: Figures | None, parse
     The first columns are the likeness to the base of the query `parsed`, and the gain if it is about gains.
     """
     if not models:
-        is_empty = figures is not None and not figures.models
-        click.echo("No models yet. Try: organ ingest FILE.gguf" if is_empty else "Nothing matches.", err=True)
+        print_sentence(_no_models(parsed, is_empty=figures is not None and not figures.models), err=True)
         return
     columns = ("model", "kind", "architecture", "tensors", "parameters", "size", "θ", "license")
     firsts = [*([LIKENESS] if parsed.base is not None else []), *([GAIN] if parsed.mentions_gains else [])]
@@ -333,6 +332,15 @@ def _print_models(models: Sequence[ModelSummary], figures: Figures | None, parse
         size = size_text(figures.size_bytes)
         models_text = "1 model" if figures.models == 1 else f"{figures.models:,} models"
         print_sentence(f"{models_text} with {figures.organs:,} different organs, {size}", err=True)
+
+
+def _no_models(parsed: Query, *, is_empty: bool) -> str:
+    """Return why a list of models is empty, and what to do next."""
+    if is_empty:
+        return "No models yet. Try: organ ingest FILE.gguf"
+    if any(choice.values == (CHIMERA,) and not choice.negated for choice in parsed.choices("kind")):
+        return "No chimera matches. To find donors for a model: organ compat BASE. To make one: organ compose RECIPE"
+    return "Nothing matches. organ models --help lists the fields."
 
 
 def _model_row(model: ModelSummary) -> tuple[object, ...]:

@@ -59,7 +59,8 @@ SAMPLED = (
 )
 NO_CONCLUSION = (
     "This report does not show that a model is good or bad, safe or unsafe, well or badly trained, or better than "
-    "another model. To answer such questions, run and test the model. Nothing in this report comes from a run."
+    "another model. To answer such questions, run and test the model. All measures here are "
+    "computed from the weights, without a run. Only a measured gain comes from a run."
 )
 CLOSING = (SAMPLED, NO_CONCLUSION)
 

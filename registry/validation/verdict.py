@@ -275,7 +275,7 @@ def _by_text(scores: Sequence[TextScores]) -> str:
         for score in scores
         if score.ratio is not None and score.ratio_margin is not None
     ]
-    return f"Change by kind of text: {', '.join(changes)}." if changes else ""
+    return f"Change of perplexity by kind of text: {', '.join(changes)}." if changes else ""
 
 
 def _unknown(scores: Sequence[TextScores], counting: Sequence[TextScores]) -> str:
@@ -317,7 +317,7 @@ def _compared(score: TextScores) -> str:
     p, p0 = perplexity_of(score.chimera), perplexity_of(score.base)
     change = ""
     if score.ratio is not None and score.ratio_margin is not None:
-        change = f" ({change_text(score.ratio, score.ratio_margin)})"
+        change = f" (perplexity {change_text(score.ratio, score.ratio_margin)})"
     return f"On {score.text}, the chimera's perplexity is {_shown(p)} and the base's is {_shown(p0)}{change}"
 
 

@@ -33,7 +33,7 @@ def test_validate_prints_the_change_on_each_kind_of_text_with_its_margin(
     (row,) = (line for line in ended.lines if line.strip().startswith("notes "))
     assert row.count("%") == 2
     assert row.split()[-1] == "1,275"
-    assert "Change by kind of text: notes " in " ".join(ended.out.split())
+    assert "Change of perplexity by kind of text: notes " in " ".join(ended.out.split())
     assert "graft" not in ended.out
 
 

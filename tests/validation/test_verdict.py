@@ -137,8 +137,10 @@ def test_a_chimera_that_does_not_run_is_broken_with_the_reason() -> None:
 def test_the_reason_has_the_change_on_every_kind_of_text() -> None:
     parts = [scores(28.0, 26.35, 999.0, noise=0.01), scores(40.0, 42.0, 999.0, text="narrative", noise=0.01)]
     reason = judge(parts).reason
-    assert reason.startswith("On python, the chimera's perplexity is 27.4 and the base's is 29.2 (−6.0% ± 0.4%).")
-    assert "Change by kind of text: python −6." in reason
+    assert reason.startswith(
+        "On python, the chimera's perplexity is 27.4 and the base's is 29.2 (perplexity −6.0% ± 0.4%)."
+    )
+    assert "Change of perplexity by kind of text: python −6." in reason
     assert ", narrative +" in reason
     assert "The grafted organs work: they restore 99%" in reason
     assert "graft" not in judge(parts, act="changed").reason
