@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,9 +29,11 @@ from organs.cli.console import (
     print_facts,
     print_hint,
     print_json,
+    print_lines,
     print_sentence,
     print_table,
     shortened,
+    table_text,
     terminal_width,
     waiting,
 )
@@ -508,20 +510,22 @@ def _print_actions(section: ReportTable) -> None:
 
 
 def _print_section(section: ReportSection) -> None:
-    from organs.registry.reports.formats import grid
+    from organs.registry.reports.formats import explanations, grid
 
-    _print_paragraphs(section.before)
     table = grid(section)
+    headings = [plain(heading) for heading in table.headings]
+    numbers = [heading for heading, right in zip(headings, table.right, strict=True) if right]
+    prose = headings[-1] if headings[-1] in PROSE_HEADINGS else None
+    lines, shown = table_text(headings, table.rows, numbers, prose=prose, leave_out=REPORT_LEAVES_OUT)
+    left_out = set(headings) - set(shown)
+    _print_paragraphs(explanations(section.before, left_out))
     if table.rows:
         click.echo()
-        headings = [plain(heading) for heading in table.headings]
-        numbers = [heading for heading, right in zip(headings, table.right, strict=True) if right]
-        prose = headings[-1] if headings[-1] in PROSE_HEADINGS else None
-        print_table(headings, table.rows, numbers, prose=prose, leave_out=REPORT_LEAVES_OUT)
-    _print_paragraphs(section.after)
+        print_lines(lines)
+    _print_paragraphs(explanations(section.after, left_out))
 
 
-def _print_paragraphs(texts: tuple[str, ...]) -> None:
+def _print_paragraphs(texts: Iterable[str]) -> None:
     for text in texts:
         click.echo("\n" + in_lines(plain(text)))
 

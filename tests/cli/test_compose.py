@@ -324,7 +324,7 @@ def test_a_chimera_is_shown_with_its_origin(organ: OrganCommand, parents: Parent
     for expected in (
         "\nbase        local/base@1, likeness 0.",
         "\ndonor       local/stranger@1",
-        ": 3 organs, feed-forward (type organ), grafted",
+        ", feed-forward (type organ), grafted",
         "\nverdict     not run yet\n",
         "\nprediction  ",
         f"organ validate {made['model'].removesuffix('@1').removeprefix('local/')}",
