@@ -510,7 +510,8 @@ def _print_actions(section: ReportTable) -> None:
 
 
 def _print_section(section: ReportSection) -> None:
-    from organs.registry.reports.formats import explanations, grid
+    from organs.registry.reports.formats import grid
+    from organs.registry.reports.words import explanations
 
     table = grid(section)
     headings = [plain(heading) for heading in table.headings]

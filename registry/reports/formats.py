@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from organs.registry.amounts import NO_VALUE, count_text, share_text, size_text, theta_text
 from organs.registry.entities.report import Cell, CellKind, Report, ReportSection, ReportTable
-from organs.registry.reports.words import OF_COLUMNS
 
 TEXT_KINDS = (CellKind.TEXT, CellKind.NAME)
 FIGURE_HEADINGS = ("figure", "value", "meaning")
@@ -41,17 +40,6 @@ def grid(section: ReportSection) -> Grid:
         (figure.label, cell_text(figure.value, figure.kind), figure.meaning) for figure in section.figures.values()
     )
     return Grid(FIGURE_HEADINGS, (CellKind.TEXT,) * len(FIGURE_HEADINGS), tuple(figures))
-
-
-def explanations(texts: Iterable[str], left_out: Iterable[str]) -> Iterator[str]:
-    """Yield the paragraphs `texts` without the sentences that explain only columns in `left_out`."""
-    sentences = [sentence for heading in left_out for sentence in OF_COLUMNS.get(heading, ())]
-    for text in texts:
-        kept = text
-        for sentence in sentences:
-            kept = kept.replace(sentence, "")
-        if kept.strip():
-            yield " ".join(kept.split()) if kept != text else text
 
 
 def section_sheet(section: ReportSection) -> tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from organs.registry.anatomy import Component, OrganType
 from organs.registry.gguf import dtype_by_name
 from organs.registry.lineage import CLOSE, RELATED
@@ -181,6 +183,18 @@ OF_COLUMNS = {
     "caution": (CAUTION,),
 }
 """The sentences that explain a column only, by its heading: a reader without the column does not need them."""
+
+
+def explanations(texts: Iterable[str], left_out: Iterable[str]) -> Iterator[str]:
+    """Yield the paragraphs `texts` without the sentences that explain only columns in `left_out`."""
+    sentences = [sentence for heading in left_out for sentence in OF_COLUMNS.get(heading, ())]
+    for text in texts:
+        kept = text
+        for sentence in sentences:
+            kept = kept.replace(sentence, "")
+        if kept.strip():
+            yield " ".join(kept.split()) if kept != text else text
+
 
 TYPE_WORDS = {
     OrganType.SKELETON: "attention, which connects the words of a text",

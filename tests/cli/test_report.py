@@ -153,7 +153,7 @@ def test_columns_that_a_narrow_terminal_leaves_out_are_not_explained(filled: Org
 
     sentences = {
         "ranking": ("Signal is the sine", "Parameters is the count"),
-        "types": ("The deviation is", "A quarter of them", '"Spectral" is the mean'),
+        "types": ("The deviation is", "A quarter of them"),
     }
     for table, explained in sentences.items():
         wide, narrow = printed(table, 200), printed(table, 50)
