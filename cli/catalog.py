@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,9 +29,11 @@ from organs.cli.console import (
     print_facts,
     print_hint,
     print_json,
+    print_lines,
     print_sentence,
     print_table,
     shortened,
+    table_text,
     terminal_width,
     waiting,
 )
@@ -39,7 +41,7 @@ from organs.cli.details import ShownParts, print_model, print_organ
 from organs.registry.amounts import change_share_text, count_text, share_text, size_text, theta_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.cursor import PAGE_MAX
-from organs.registry.catalog.search import GAIN, LIKENESS, MODELS, ORGANS, Query, parse_query
+from organs.registry.catalog.search import CHIMERA, GAIN, LIKENESS, MODELS, ORGANS, Query, parse_query
 from organs.registry.catalog.vocabulary import BIN_DEGREES
 from organs.registry.digest import looks_like_prefix
 from organs.registry.entities.gain import MeasuredGain
@@ -61,7 +63,7 @@ _USUAL = ("theta", "spectral_signal")
 """Measures in every table. Another measure is the first column if the list is sorted by it."""
 _SEARCH_NUMBERS = ("size", "likeness", *(measure.label for measure in MEASURES.values()))
 _BAR_WIDTH = 40
-GAIN_MEANING = "gain: how much the perplexity of a validated chimera is below that of its base; more is better"
+GAIN_MEANING = "gain +5.7%: the perplexity of the chimera is 5.7% lower than that of its base; more is better"
 _VALUES_SHOWN = 12
 
 
@@ -319,8 +321,7 @@ def _print_models(models: Sequence[ModelSummary], figures: Figures | None, parse
     The first columns are the likeness to the base of the query `parsed`, and the gain if it is about gains.
     """
     if not models:
-        is_empty = figures is not None and not figures.models
-        click.echo("No models yet. Try: organ ingest FILE.gguf" if is_empty else "Nothing matches.", err=True)
+        print_sentence(_no_models(parsed, is_empty=figures is not None and not figures.models), err=True)
         return
     columns = ("model", "kind", "architecture", "tensors", "parameters", "size", "θ", "license")
     firsts = [*([LIKENESS] if parsed.base is not None else []), *([GAIN] if parsed.mentions_gains else [])]
@@ -333,6 +334,15 @@ def _print_models(models: Sequence[ModelSummary], figures: Figures | None, parse
         size = size_text(figures.size_bytes)
         models_text = "1 model" if figures.models == 1 else f"{figures.models:,} models"
         print_sentence(f"{models_text} with {figures.organs:,} different organs, {size}", err=True)
+
+
+def _no_models(parsed: Query, *, is_empty: bool) -> str:
+    """Return why a list of models is empty, and what to do next."""
+    if is_empty:
+        return "No models yet. Try: organ ingest FILE.gguf"
+    if any(choice.values == (CHIMERA,) and not choice.negated for choice in parsed.choices("kind")):
+        return "No chimera matches. To find donors for a model: organ compat BASE. To make one: organ compose RECIPE"
+    return "Nothing matches. organ models --help lists the fields."
 
 
 def _model_row(model: ModelSummary) -> tuple[object, ...]:
@@ -501,19 +511,22 @@ def _print_actions(section: ReportTable) -> None:
 
 def _print_section(section: ReportSection) -> None:
     from organs.registry.reports.formats import grid
+    from organs.registry.reports.words import explanations
 
-    _print_paragraphs(section.before)
     table = grid(section)
+    headings = [plain(heading) for heading in table.headings]
+    numbers = [heading for heading, right in zip(headings, table.right, strict=True) if right]
+    prose = headings[-1] if headings[-1] in PROSE_HEADINGS else None
+    lines, shown = table_text(headings, table.rows, numbers, prose=prose, leave_out=REPORT_LEAVES_OUT)
+    left_out = set(headings) - set(shown)
+    _print_paragraphs(explanations(section.before, left_out))
     if table.rows:
         click.echo()
-        headings = [plain(heading) for heading in table.headings]
-        numbers = [heading for heading, right in zip(headings, table.right, strict=True) if right]
-        prose = headings[-1] if headings[-1] in PROSE_HEADINGS else None
-        print_table(headings, table.rows, numbers, prose=prose, leave_out=REPORT_LEAVES_OUT)
-    _print_paragraphs(section.after)
+        print_lines(lines)
+    _print_paragraphs(explanations(section.after, left_out))
 
 
-def _print_paragraphs(texts: tuple[str, ...]) -> None:
+def _print_paragraphs(texts: Iterable[str]) -> None:
     for text in texts:
         click.echo("\n" + in_lines(plain(text)))
 

@@ -157,6 +157,10 @@ def _print_compatibility(result: Compatibility) -> None:
     if rows:
         print_table(("type", "fit", "of", "predicted cost of all", "warnings"), rows, _FIT_NUMBERS)
         click.echo()
+        print_sentence(
+            "Predicted cost of all: how much the perplexity would rise if all fitting organs of the type were grafted. "
+            "A cost below 0 is a gain."
+        )
     print_findings(result.findings)
     refused = any(finding.severity is Severity.REFUSE for finding in result.findings)
     if refused and any(row.fitting for row in result.types):
@@ -235,9 +239,9 @@ _ON = click.option(
 def leaderboard(base: str | None, on: str | None, limit: int, after: str | None, as_json: bool, quiet: bool) -> None:
     """Rank validated chimeras by what they gained over their bases, the largest gain first.
 
-    With BASE, list the grafts on this model. A gain is the fall of the perplexity against the base, in percent,
-    as `organ validate` measured it; it counts if its interval of 95% excludes 0. The column `largest loss` has the
-    largest rise of the perplexity on any text.
+    With BASE, list the grafts on this model. The gain +5.7% means that `organ validate` measured a perplexity 5.7%
+    lower than that of the base. A loss is a gain below 0. Only results whose interval of 95% excludes 0 are listed. The
+    column `largest loss` has the lowest gain on any text.
 
     Repeat the best graft: organ compose --propose BASE --on code > recipe.yaml
     """
@@ -397,8 +401,8 @@ def _propose(base: str, on: str | None, *, as_json: bool, quiet: bool) -> None:
         print_json(recipe)
         return
     if not quiet:
-        losses = "" if best.worst is None else f", and its largest loss is {best.worst}"
-        click.echo(f"# {plain(best.chimera)} gained {plain(str(best.best))}{plain(losses)}.")
+        loss = "" if best.worst is None else f" Largest loss: {best.worst}."
+        click.echo(f"# Measured gain of {plain(best.chimera)}: {plain(str(best.best))}.{plain(loss)}")
         click.echo(f"# Grafted: {plain(best.grafted)}. Other measured grafts: organ leaderboard {plain(base)}")
     click.echo(recipe_yaml(recipe_of(recipe)), nl=False)
 
@@ -694,18 +698,20 @@ def validate(
     texts = [read_text(path) for path in paths] or None
     granted = Sandbox(read=runtime_read, write=runtime_write, processes=runtime_processes)
     runtime, budget = _runtime(template, granted), _budget(budgets)
-    with status_line("validate", quiet=quiet or as_json) as progress:
-        if chimera.endswith(GGUF_SUFFIX):
+    is_quiet = quiet or as_json
+    if chimera.endswith(GGUF_SUFFIX):
+        with status_line("validate", quiet=is_quiet) as progress:
             report = _validate_file(Path(chimera), base, donors, texts, runtime, budget, progress)
-        elif base or donors:
-            raise click.UsageError(
-                "--base and --donor are for a FILE.gguf; the registry knows the base and the donors of a chimera"
-            )
-        else:
-            if registry_address() is not None and (texts is not None or template is not None or granted != Sandbox()):
-                raise click.UsageError("--text and --runtime are for a local registry: a remote registry uses its own")
-            with selected_registry() as registry:
-                runtime = None if registry_address() is not None else runtime
+    elif base or donors:
+        raise click.UsageError(
+            "--base and --donor are for a FILE.gguf; the registry knows the base and the donors of a chimera"
+        )
+    else:
+        if registry_address() is not None and (texts is not None or template is not None or granted != Sandbox()):
+            raise click.UsageError("--text and --runtime are for a local registry: a remote registry uses its own")
+        with selected_registry() as registry:
+            registry.model(chimera)  # a name that does not exist is reported before the runtime is loaded
+            with status_line("validate", quiet=is_quiet) as progress:
                 report = registry.validate(chimera, budget=budget, texts=texts, runtime=runtime, progress=progress)
     _print_verdict(report, as_json=as_json, quiet=quiet)
 
@@ -808,7 +814,7 @@ def _print_scores(report: VerdictReport) -> None:
     runs = [("base", report.base), ("chimera", report.chimera)]
     runs += [("control", report.control)] if report.control else []
     runs += [(f"donor {number}" if number > 1 else "donor", run) for number, run in enumerate(report.donors, start=1)]
-    columns = ["text", *(role for role, _ in runs), "change", "verdict", "tokens"]
+    columns = ["text", *(role for role, _ in runs), CHANGE, "verdict", "tokens"]
     rows = [
         [
             text.name,
@@ -826,7 +832,8 @@ def _print_scores(report: VerdictReport) -> None:
         if run.failure is not None:
             print_sentence(f"{role}: {run.failure.reason}.")
     print_sentence(
-        f"Perplexity, lower is better; the change of the chimera against its base with its interval of 95%. Base: "
+        f"All numbers are perplexities: lower is better. The change is that of the chimera against its base, with its "
+        f"interval of 95%: −5.7% is a gain of 5.7%. Base: "
         f"{report.base.name}."
         + "".join(f" {role.capitalize()}: {run.name}." for role, run in runs if role.startswith("donor"))
         + (f" Control: {len(report.zeroed)} {report.zeroed_because} organs zeroed." if report.control else "")
@@ -847,6 +854,8 @@ def _change(text: TextVerdict) -> str:
     return "–" if text.ratio is None or text.ratio_margin is None else change_text(text.ratio, text.ratio_margin)
 
 
+CHANGE = "change of perplexity"
+"""The heading of the measured changes."""
 TYPE_DEFAULT = "organ"
 
 Command = Callable[..., None]

@@ -43,11 +43,12 @@ from organs.registry.amounts import share_text, size_text, theta_text
 from organs.registry.entities.chimera import ComposeResult, ComputedOrgan, OutputFile, WrittenFile
 from organs.registry.entities.finding import Finding, Severity, in_order
 from organs.registry.entities.plan import MadeChimera, PlanChange, PlannedChimera, PlannedRecipe
-from organs.registry.errors import BadRecipe, NotComposable
+from organs.registry.errors import BadRecipe, NotComposable, OrganError
 
 if TYPE_CHECKING:
     from organs.registry.compose.api import RecipeBuilder, RecipePlan
     from organs.registry.compose.recipe import Recipe
+    from organs.registry.entities.chimera import Chimera
     from organs.registry.interface import Registry
 
 _STYLES = {"refuse": "bold red", "warn": "yellow", "info": "dim"}
@@ -276,7 +277,7 @@ def make_chimera(registry: Registry, composition: RecipeBuilder, options: Compos
     for path in (options.lock, options.write_recipe):
         if path is not None:
             check_free(path, force=options.force)
-    result = check_plan(plan, target, options)
+    result = check_plan(plan, target, options, _measured(registry, plan.planned.plan))
     if options.dry_run:
         return result
     chimera = _made(plan, target, options)
@@ -301,13 +302,31 @@ def write_partial(
     return written
 
 
-def check_plan(plan: RecipePlan, target: Path | None, options: ComposeOptions) -> ComposeResult:
-    """Print a plan and check that its file fits on the disk; exit if it cannot be made."""
+def _measured(registry: Registry, plan: PlannedChimera | None) -> Chimera | None:
+    """Return the registered chimera with the same lock as a plan, if it was validated."""
+    if plan is None or plan.lock_id is None:
+        return None
+    try:
+        chimera = registry.chimera(plan.lock_id)
+    except OrganError:  # the plan is useful without it
+        return None
+    return chimera if chimera.verdicts else None
+
+
+def check_plan(
+    plan: RecipePlan, target: Path | None, options: ComposeOptions, measured: Chimera | None = None
+) -> ComposeResult:
+    """Print a plan and check that its file fits on the disk; exit if it cannot be made.
+
+    `measured` is a registered chimera with the same lock, and a verdict.
+    """
     result = result_of(plan.planned, target or options.folder)
     if options.base_label:
         result = _called(result, plan.chimera.base, options.base_label)
     is_shown = options.prints and options.shows_plan
     if is_shown:
+        if measured is not None:
+            _print_measured(measured)
         print_plan(result, target or options.folder)
     if target is not None and not result.refusals:
         check_fits(target, plan.size_bytes)
@@ -316,6 +335,16 @@ def check_plan(plan: RecipePlan, target: Path | None, options: ComposeOptions) -
             print_json(result)
         refuse(result, shown=is_shown)
     return result
+
+
+def _print_measured(chimera: Chimera) -> None:
+    best = chimera.verdicts[0]
+    when = f"{best.created_at:%Y-%m-%d}"
+    print_sentence(
+        f"{chimera.model} is the same chimera. It was run on {when}: {best.verdict}. {best.reason}", "measured: "
+    )
+    print_sentence("The plan below has a prediction: an estimate from the weights, without a run.")
+    click.echo()
 
 
 def result_of(planned: PlannedRecipe, target: Path | None) -> ComposeResult:

@@ -48,6 +48,7 @@ from organs.registry.errors import (
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+    from rich.status import Status
 
 
 INDENT = "  "
@@ -250,16 +251,25 @@ def table_lines(
 
     A row is one line, except for a column of prose. What does not fit is left out as `style` says, or shortened.
     """
-    style = style or TableStyle()
+    return _table_lines(_fitted_columns(headings, rows, width, style or TableStyle()), len(rows))
+
+
+def _fitted_columns(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int, style: TableStyle
+) -> list[_Column]:
+    """Return the columns of a table that fit, with their widths."""
     columns = [
         _Column(heading, cells, heading in style.numbers, heading in style.digests, heading == style.prose)
         for heading, cells in zip(
             headings, map(list, zip(*rows, strict=True)) if rows else [[]] * len(headings), strict=True
         )
     ]
-    columns = _fitted(columns, width, style.leave_out)
+    return _fitted(columns, width, style.leave_out)
+
+
+def _table_lines(columns: Sequence[_Column], count: int) -> Iterator[tuple[str, bool]]:
     yield _line([column.heading for column in columns], columns), True
-    for number in range(len(rows)):
+    for number in range(count):
         cells = [column.cells[number] for column in columns]
         if not columns[-1].is_prose:
             yield _line(cells, columns), False
@@ -481,11 +491,31 @@ def print_table(
     On a terminal each row is one line: columns in `leave_out` are left out if they do not fit, and long names are
     shortened. In a pipe, the table is complete.
     """
+    lines, _ = table_text(columns, rows, numbers, digests=digests, prose=prose, leave_out=leave_out)
+    print_lines(lines)
+
+
+def table_text(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    numbers: Collection[str] = (),
+    *,
+    digests: Collection[str] = (),
+    prose: str | None = None,
+    leave_out: Sequence[str] = (),
+) -> tuple[list[tuple[str, bool]], list[str]]:
+    """Return the lines of the table that `print_table` prints, and the headings of the columns that it has."""
     width = terminal_width()
     style = TableStyle(numbers, digests, None if width is None else prose, leave_out)
     cells = [[plain(cell) for cell in row] for row in rows]
+    fitted = _fitted_columns(columns, cells, PIPED_WIDTH if width is None else width, style)
+    return list(_table_lines(fitted, len(cells))), [column.heading for column in fitted]
+
+
+def print_lines(lines: Iterable[tuple[str, bool]]) -> None:
+    """Print the lines of a table, each with whether it is the heading."""
     console = Console(highlight=False)
-    for line, heading in table_lines(columns, cells, PIPED_WIDTH if width is None else width, style):
+    for line, heading in lines:
         console.print(Text(line, "bold" if heading else ""), soft_wrap=True)
 
 
@@ -533,20 +563,8 @@ def progress_bar(label: str, total_bytes: int, *, quiet: bool) -> Iterator[Progr
 @contextmanager
 def waiting(label: str, *, quiet: bool = False) -> Iterator[None]:
     """Show `label` with a spinner on stderr during a block without steps, if it takes longer than a second."""
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
+    with _spinner(f"{label} …", quiet=quiet):
         yield
-        return
-    status = console.status(f"{plain(label)} …")
-    timer = threading.Timer(PATIENCE_SECONDS, status.start)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
-        status.stop()
 
 
 PATIENCE_SECONDS = 1.0
@@ -555,16 +573,31 @@ PATIENCE_SECONDS = 1.0
 
 @contextmanager
 def status_line(label: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Show a line on stderr with the current step of the block, if stderr is a terminal.
+    """Show a line on stderr with the current step of the block, if it takes longer than a second on a terminal.
 
     A step that begins with a percentage, such as `35% chimera, loading`, gets a bar.
     """
+    with _spinner(f"{label} …", quiet=quiet) as status:
+        yield lambda step: None if status is None else status.update(f"{plain(label)}: {step_text(step)}")
+
+
+@contextmanager
+def _spinner(text: str, *, quiet: bool) -> Iterator[Status | None]:
+    """Show `text` with a spinner on stderr from PATIENCE_SECONDS on; None without a terminal, or with `quiet`."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
-        yield lambda _step: None
+        yield None
         return
-    with console.status(plain(label)) as status:
-        yield lambda step: status.update(f"{plain(label)}: {step_text(step)}")
+    status = console.status(plain(text))
+    timer = threading.Timer(PATIENCE_SECONDS, status.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield status
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
 
 
 def step_text(step: str) -> str:

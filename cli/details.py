@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import structs
 
 from organs.cli.arguments import organ_words
 from organs.cli.console import (
@@ -21,7 +22,7 @@ from organs.cli.console import (
     print_table,
     shown_name,
 )
-from organs.registry.amounts import count_text, plural_text, ranges_text, share_text, size_text, theta_text
+from organs.registry.amounts import change_text, count_text, plural_text, ranges_text, share_text, size_text, theta_text
 from organs.registry.catalog.search import CHIMERA, PARTIAL
 from organs.registry.entities.lineage import LineageEdge
 from organs.registry.entities.model import Model
@@ -30,6 +31,7 @@ from organs.registry.measures import MEASURES
 
 if TYPE_CHECKING:
     from organs.registry.entities.chimera import Chimera
+    from organs.registry.entities.verdict import TextVerdict
     from organs.registry.models import ModelDetails
 
 DESCRIPTION_LINES = 3
@@ -43,7 +45,15 @@ COMPUTED_SHOWN = 12
 EDGES_SHOWN = 12
 PLACES_SHOWN = 10
 PARTIAL_MODEL = "partial model"
+PREDICTED_AND_MEASURED = (
+    "The prediction is an estimate from the weights, before the model is run. The verdict is measured: the runtime ran "
+    "the model on texts."
+)
 LOCAL = "local/"
+TYPE_NAMES = {"skeleton": "attention (type skeleton)", "organ": "feed-forward (type organ)"}
+"""Names of types that readers do not know, in sentences."""
+RELATIVE = "relative"
+"""The direction of a measured likeness."""
 DIGEST_SHOWN = 12
 _NUMBERS = ("tensors", "size", "θ", "|Z|", "spectral", "value", "likeness", "change", "matrices")
 
@@ -116,7 +126,7 @@ def _model_facts(model: ModelDetails) -> list[tuple[str, str]]:
         *_origins(model),
         *_relatives(model),
     ]
-    facts += [("verdict", _verdict(model.chimera))] if model.chimera is not None else []
+    facts += _verdict(model.chimera) if model.chimera is not None else []
     facts += [("used", used)] if (used := _use(model)) else []
     facts += [("version", text) for text in _versions(model)]
     vocabulary = ", ".join(model.facts[name] for name in ("vocabulary", "tokenizer") if name in model.facts)
@@ -140,42 +150,65 @@ def _origins(model: ModelDetails) -> Iterator[tuple[str, str]]:
     """Yield the base and the donors of a model: those of a chimera, else those that its file declares."""
     if model.chimera is not None:
         base, *donors = model.chimera.parents
-        yield "base", base.model
+        alike = {edge.model: edge.likeness for edge in merged_edges(model.lineage)}
+        yield "base", f"{base.model}{_alike_text(alike.get(base.model))}"
         for donor in donors[:NAMES_SHOWN]:
             changes = [change for change in model.chimera.changes if change.model == donor.model]
-            types = ", ".join(dict.fromkeys(f"type:{change.type}" for change in changes))
+            types = ", ".join(dict.fromkeys(TYPE_NAMES.get(change.type, change.type) for change in changes))
             organs = plural_text(sum(change.organs for change in changes), "organ", "organs")
-            yield "donor", f"{donor.model}: {organs}{f' of {types}' if types else ''}, {', '.join(donor.acts)}"
+            content = f"{organs}{f', {types}' if types else ''}, {', '.join(donor.acts)}"
+            yield "donor", f"{donor.model}{_alike_text(alike.get(donor.model))}: {content}"
         if len(donors) > NAMES_SHOWN:
             yield "donor", f"and {len(donors) - NAMES_SHOWN} more, with --recipe"
         return
-    parents = [edge for edge in model.lineage if edge.direction == "parent"]
+    parents = [edge for edge in merged_edges(model.lineage) if edge.direction == "parent"]
     for edge in parents[:NAMES_SHOWN]:
-        alike = f", likeness {share_text(edge.likeness)}" if edge.likeness is not None else ""
         missing = "" if edge.model else ", not registered here"
-        yield "base", f"{edge.model or edge.text} ({edge.relation}, {edge.evidence}{alike}{missing})"
+        details = f"{edge.relation}, {edge.evidence}{_alike_text(edge.likeness)}{missing}"
+        yield "base", f"{edge.model or edge.text} ({details})"
     if len(parents) > NAMES_SHOWN:
         yield "base", f"and {len(parents) - NAMES_SHOWN} more, with --lineage"
 
 
+def _alike_text(likeness: float | None) -> str:
+    return "" if likeness is None else f", likeness {share_text(likeness)}"
+
+
 def _relatives(model: ModelDetails) -> Iterator[tuple[str, str]]:
     """Yield the most similar models with their likeness, and the models that were made from this one."""
-    alike = [edge for edge in model.lineage if edge.direction == "relative"]
+    edges = merged_edges(model.lineage)
+    alike = [edge for edge in edges if edge.direction == RELATIVE]
     if alike:
         listed = [f"{shown_name(edge.model or '')} {share_text(edge.likeness)}" for edge in alike[:NAMES_SHOWN]]
         more = f" and {len(alike) - NAMES_SHOWN} more" if len(alike) > NAMES_SHOWN else ""
         yield "likeness", ", ".join(listed) + more
-    children = [edge.model or edge.text or "" for edge in model.lineage if edge.direction == "child"]
+    children = [edge.model or edge.text or "" for edge in edges if edge.direction == "child"]
     if children:
         more = f" and {len(children) - NAMES_SHOWN} more" if len(children) > NAMES_SHOWN else ""
         yield "children", ", ".join(map(shown_name, children[:NAMES_SHOWN])) + more
 
 
-def _verdict(chimera: Chimera) -> str:
+def _verdict(chimera: Chimera) -> Iterator[tuple[str, str]]:
+    """Yield the strongest verdict with a line for each kind of text, and the prediction."""
     if not chimera.verdicts:
-        return f"not run yet. {chimera.prediction.sentence}"
+        yield "verdict", "not run yet"
+        yield "prediction", chimera.prediction.sentence
+        return
     best = chimera.verdicts[0]
-    return f"{best.verdict} in {best.runtime} on {best.created_at:%Y-%m-%d}: {best.reason}"
+    texts = () if best.report is None else best.report.texts
+    changes = [(text.name, change) for text in texts if (change := verdict_on_text(text))]
+    yield "verdict", f"{best.verdict}, measured in {best.runtime} on {best.created_at:%Y-%m-%d}"
+    yield from changes or [("reason", best.reason)]
+    yield "prediction", chimera.prediction.sentence
+    yield "", PREDICTED_AND_MEASURED
+
+
+def verdict_on_text(text: TextVerdict) -> str:
+    """Return the change of the perplexity on a text, and its verdict; empty if there is no change."""
+    if text.ratio is None or text.ratio_margin is None:
+        return ""
+    counts = "" if text.counts else ", does not count: the base does not know this kind of text"
+    return f"perplexity {change_text(text.ratio, text.ratio_margin)}, {text.verdict}{counts}"
 
 
 def _use(model: ModelDetails) -> str:
@@ -215,7 +248,7 @@ def _model_commands(model: ModelDetails) -> Iterator[tuple[str, str]]:
     if model.chimera is not None:
         yield shlex.join([*organ, "show", name, "--recipe"]), "recipe, prediction and verdicts"
     if model.lineage:
-        count = len(model.lineage) + model.lineage_left_out
+        count = len(merged_edges(model.lineage)) + model.lineage_left_out
         yield shlex.join([*organ, "show", name, "--lineage"]), plural_text(count, "relation", "relations")
     if model.tensors:
         yield shlex.join([*organ, "show", name, "--tensors"]), plural_text(model.tensors, "tensor", "tensors")
@@ -256,7 +289,7 @@ def _tensor_row(organ: PlacedOrgan) -> tuple[object, ...]:
 
 def print_lineage(model: Model, shown: Collection[str] = ()) -> None:
     """Print the lineage and the findings of a model, if there are any, without the sentences in `shown`."""
-    edges = model.lineage
+    edges = merged_edges(model.lineage)
     if edges:
         click.echo()
         print_sentence(
@@ -269,11 +302,27 @@ def print_lineage(model: Model, shown: Collection[str] = ()) -> None:
         ]
         columns = ("role", "model", "relation", "evidence", "likeness", "matrices")
         print_table(columns, rows, _NUMBERS, leave_out=("matrices", "evidence"))
-        left_out = len(edges) - EDGES_SHOWN + model.lineage_left_out
+        left_out = max(0, len(edges) - EDGES_SHOWN) + model.lineage_left_out
         if left_out > 0:
             click.echo(f"… and {left_out} more, with --json")
     for finding in (finding for finding in model.findings if finding.sentence not in shown):
         print_sentence(finding.sentence, f"{finding.severity}: ")
+
+
+def merged_edges(edges: Sequence[LineageEdge]) -> list[LineageEdge]:
+    """Return the relations with each parent and each child once: with the likeness that was measured, if it was."""
+    measured: dict[str | None, LineageEdge] = {
+        edge.model: edge for edge in edges if edge.direction == RELATIVE and edge.model
+    }
+    stated = {edge.model for edge in edges if edge.direction != RELATIVE}
+    merged = []
+    for edge in edges:
+        likeness = measured.get(edge.model) if edge.likeness is None else None
+        if likeness is not None:
+            merged.append(structs.replace(edge, likeness=likeness.likeness, compared=likeness.compared))
+        elif edge.direction != RELATIVE or edge.model not in stated:
+            merged.append(edge)
+    return merged
 
 
 def _likeness(edge: LineageEdge) -> tuple[str, str]:
@@ -304,6 +353,8 @@ def print_chimera(chimera: Chimera) -> None:
     click.echo()
     print_findings(chimera.findings)
     print_sentence(chimera.prediction.sentence, "predicted: ")
+    if chimera.verdicts:
+        print_sentence(PREDICTED_AND_MEASURED)
     for verdict in chimera.verdicts[:VERDICTS_SHOWN]:
         when = f"{verdict.created_at:%Y-%m-%d %H:%M}"
         print_sentence(f"{verdict.verdict} in {verdict.runtime} on {when}: {verdict.reason}")

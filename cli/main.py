@@ -74,6 +74,13 @@ OTHER_NAMES = {
     "import": "ingest",
     "list": "models",
     "ls": "models",
+    "chimeras": "models kind:chimera",
+    "adapters": "models kind:adapter",
+    "organs": "search",
+    "recipe": "compose",
+    "plan": "compose --dry-run",
+    "gains": "leaderboard",
+    "run": "validate",
     "info": "show",
     "find": "search",
     "export": "assemble",
@@ -84,7 +91,7 @@ OTHER_NAMES = {
     "gc": "sweep",
     "check": "verify",
 }
-"""Names that other programs use, with the command here."""
+"""Names that other programs use, or that users try, with the command here and its arguments."""
 
 
 class CommandGroup(click.Group):
@@ -97,7 +104,8 @@ class CommandGroup(click.Group):
         if name not in known and not name.startswith("-"):
             from difflib import get_close_matches  # not for commands that exist
 
-            usual = [OTHER_NAMES[name]] if OTHER_NAMES.get(name) in known else []
+            other = OTHER_NAMES.get(name, "")
+            usual = [other] if other.partition(" ")[0] in known else []
             close = [*usual, *get_close_matches(name, known, n=1)]
             ctx.fail(f"no such command: {name[:100]!r}." + (f" Did you mean {close[0]!r}?" if close else ""))
         return super().resolve_command(ctx, args)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
 from organs.registry.amounts import plural_text, size_text
 from organs.registry.catalog.cache import cached
-from organs.registry.catalog.queries.models import incomplete_models
+from organs.registry.catalog.queries.models import composed_among, incomplete_models
 from organs.registry.catalog.queries.reports import (
     close_models,
+    combined_models,
     equal_models,
     kinds_of_models,
     largest_gain,
@@ -25,6 +27,7 @@ from organs.registry.catalog.queries.reports import (
     visible_bytes,
 )
 from organs.registry.catalog.search import CHIMERA
+from organs.registry.catalog.tables import Model
 from organs.registry.entities.about import RegistryTotals
 from organs.registry.entities.report import (
     ROWS_DEFAULT,
@@ -150,6 +153,8 @@ _KIND_WORDS = {
 
 ACTIONS_EACH = 3
 """The most rows about one kind of finding."""
+SAME_WEIGHTS = 0.9995
+"""From this likeness on, a graft changes hardly anything: the models are one model in two tensor types."""
 PAIRS_READ = 1000
 """The most similar pairs of models that are examined."""
 
@@ -165,7 +170,8 @@ class Action(NamedTuple):
 
 def actions_table(session: Session, *, complete: bool) -> ReportTable:
     """Return what one can do with the registry; if `complete`, also what only its owner may see and do."""
-    rows = [*(_of_owner(session) if complete else ()), *_gains(session), *_copies(session), *_doubtful(session)]
+    found = (_of_owner(session) if complete else (), _gains(session), _grafts(session), _copies(session))
+    rows = [*chain(*found), *_doubtful(session)]
     return table(
         title="What you can do",
         columns=_COLUMNS,
@@ -195,11 +201,55 @@ def _gains(session: Session) -> Iterator[Action]:
     best = largest_gain(session)
     if best is not None:
         name, percent, text = best
-        yield Action(f"The largest measured gain: {percent:.1f}% on {text}.", name, 1, "organ leaderboard")
+        sentence = f"The largest measured gain: +{percent:.1f}% on {text} (the perplexity is {percent:.1f}% lower)."
+        yield Action(sentence, name, 1, "organ leaderboard")
     unrun = unrun_chimeras(session, 1)
     if unrun.count:
         sentence = f"{plural_text(unrun.count, 'chimera was', 'chimeras were')} never run."
         yield Action(sentence, unrun.names[0], unrun.count, f"organ validate {unrun.names[0]}")
+
+
+def _grafts(session: Session) -> Iterator[Action]:
+    """Yield pairs of similar models of the same shapes that were not combined in a chimera, declared pairs first.
+
+    The base of a pair is the model that the other one declares as its parent, else the one that was registered first.
+    """
+    pairs = [pair for pair in close_models(session, CLOSE, PAIRS_READ) if _can_be_combined(*pair)]
+    composed = composed_among(session, {model.id for first, second, _ in pairs for model in (first, second)})
+    pairs = [pair for pair in pairs if not composed & {pair[0].id, pair[1].id}]
+    declared = {(child, parent) for child, parent, _ in stated_edges(session) if pairs}
+    combined = combined_models(session) if pairs else frozenset()
+    ordered = [(*_base_first(first, second, declared), likeness) for first, second, likeness in pairs]
+    ordered.sort(key=lambda pair: (pair[1].id, pair[0].id) not in declared)  # the most similar stay first
+    seen: set[frozenset[tuple[str, str]]] = set()
+    for base, donor, likeness in ordered:
+        models = frozenset({(base.namespace, base.stem), (donor.namespace, donor.stem)})
+        if frozenset({base.id, donor.id}) in combined or models in seen:
+            continue
+        seen.add(models)
+        sentence = f"Organs of {donor.full_name} fit (likeness {likeness:.3f}); no chimera has both models yet."
+        yield Action(sentence, base.full_name, 2, f"organ compat {base.full_name} {donor.full_name}")
+        if len(seen) == ACTIONS_EACH:
+            return
+
+
+def _can_be_combined(first: Model, second: Model, likeness: float) -> bool:
+    """Return whether two related models have the same shapes, and are not two quantisations of one model."""
+    return (
+        likeness < SAME_WEIGHTS
+        and {first.kind, second.kind} == {"model"}
+        and (first.namespace, first.stem) != (second.namespace, second.stem)
+        and (first.architecture, first.tensors, first.parameters)
+        == (second.architecture, second.tensors, second.parameters)
+    )
+
+
+def _base_first(first: Model, second: Model, declared: Collection[tuple[int, int | None]]) -> tuple[Model, Model]:
+    if (first.id, second.id) in declared:
+        return second, first
+    if (second.id, first.id) in declared:
+        return first, second
+    return (first, second) if first.id < second.id else (second, first)
 
 
 def _copies(session: Session) -> Iterator[Action]:

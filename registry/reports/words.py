@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from organs.registry.anatomy import Component, OrganType
 from organs.registry.gguf import dtype_by_name
 from organs.registry.lineage import CLOSE, RELATED
@@ -59,31 +61,39 @@ SAMPLED = (
 )
 NO_CONCLUSION = (
     "This report does not show that a model is good or bad, safe or unsafe, well or badly trained, or better than "
-    "another model. To answer such questions, run and test the model. Nothing in this report comes from a run."
+    "another model. To answer such questions, run and test the model. All measures here are "
+    "computed from the weights, without a run. Only a measured gain comes from a run."
 )
 CLOSING = (SAMPLED, NO_CONCLUSION)
 
-SPREAD = (
-    "The deviation is the typical distance of a tensor from the mean (the standard deviation). Half of the tensors of "
-    "a type have a θ below the median; a quarter are below the column 25%, and a quarter above 75%."
-)
+_DEVIATION = "The deviation is the typical distance of a tensor from the mean (the standard deviation)."
+_MEDIAN = "Half of the tensors of a type have a θ below the median."
+_QUARTERS = "A quarter of them have a θ below the column 25%, and a quarter above 75%."
+SPREAD = f"{_DEVIATION} {_MEDIAN} {_QUARTERS}"
 SPECTRAL_OF_TYPES = '"Spectral" is the mean spectral signal: pattern beyond chance, which is not necessarily useful.'
 LISTS = "Plain lists of numbers, such as norms, have no rows and columns, and so no spectral signal."
 TYPES_DIFFER = (
     "Types do different work, so differences between them are normal; they do not make one type better than another."
 )
+_MATRIX_THETA = (
+    "Matrix θ is the average over the matrices only, the tensors with rows and columns, which have nearly all numbers "
+    "of a model."
+)
 RANKED_BY = (
     "Mean θ is the average over the tensors of a model: a tensor of a hundred numbers counts as much as a tensor of a "
-    "million. Short lists of numbers, such as norms, change it most: their θ is rough and can have any value. Matrix θ "
-    "is the average over the matrices only, the tensors with rows and columns, which have nearly all numbers of a "
-    "model."
+    "million. Short lists of numbers, such as norms, change it most: their θ is rough and can have any value. "
+    + _MATRIX_THETA
 )
-RANKED_WITH = (
+_SIGNAL = (
     "Signal is the sine of θ, averaged over all tensors: the same measure on a scale from 0 to 1. A higher value does "
-    "not mean more useful content. Spectral is the mean spectral signal of the matrices: their share of pattern beyond "
-    "chance. It does not say that a model has learned more, or anything useful. Parameters is the count of numbers in "
-    "the weights."
+    "not mean more useful content."
 )
+_SPECTRAL = (
+    "Spectral is the mean spectral signal of the matrices: their share of pattern beyond chance. It does not say that "
+    "a model has learned more, or anything useful."
+)
+_PARAMETERS = "Parameters is the count of numbers in the weights."
+RANKED_WITH = f"{_SIGNAL} {_SPECTRAL} {_PARAMETERS}"
 NO_MERIT = (
     "A higher place does not mean that a model is better; a higher mean θ does not even mean that its matrices have a "
     "higher θ. The tensor type changes both means: the θ of one model was 4° higher in a coarse type (Q2_K) than in "
@@ -107,7 +117,8 @@ KINSHIP = (
     f"by four signs: a measured likeness of the weights (a mean correlation of at least {RELATED}), parents that a "
     "model declares in its file, records of this registry, and equal titles. Other relations are not visible here."
 )
-LISTED = "The tensor type is how the numbers are stored; the shape is the length of a row, then the number of rows."
+_SHAPE = "The shape is the length of a row, then the number of rows."
+LISTED = f"The tensor type is how the numbers are stored. {_SHAPE}"
 CAUTION = (
     f'Caution: "{FEW}" is a tensor of fewer than {FEW_NUMBERS:,} numbers, whose θ is rough. "{COARSE}" means a '
     f"tensor type of at most {COARSE_BITS_MAX} bits a number, whose rounding alone may have changed θ, usually upwards."
@@ -134,10 +145,12 @@ FORMATS = (
     "types, such as Q2_K and Q4_K, changed little. Therefore compare models of the same tensor type. The rows of this "
     "table have different tensors, which is another reason for differences."
 )
+_COUNT = "Parameters is the count of numbers."
+_SHARE = "Share is the part of all numbers in this table."
+_MEAN_SPECTRAL = "Spectral is the mean spectral signal of the matrices."
 COMPONENTS = (
-    "Parameters is the count of numbers, share its share of all numbers in this table. The deviation is the typical "
-    "distance of a tensor from the mean (the standard deviation). Spectral is the mean spectral signal of the "
-    "matrices. A stack of experts is one tensor here. The components come from the names of the tensors."
+    f"{_COUNT} {_SHARE} {_DEVIATION} {_MEAN_SPECTRAL} A stack of experts is one tensor here. The components come from "
+    "the names of the tensors."
 )
 BLOCKS = (
     "A tower is a stack of blocks; most models have one, for text. The numbers of a block with an unusual value have "
@@ -155,6 +168,33 @@ METHODS = (
     "The share is that of all numbers of the tensors with this method. Measures are stored with the name of their "
     "method, so a better formula later will be distinct from this one."
 )
+
+OF_COLUMNS = {
+    "deviation": (_DEVIATION,),
+    "median": (_MEDIAN,),
+    "25%": (_QUARTERS,),
+    "75%": (_QUARTERS,),
+    "matrix θ": (_MATRIX_THETA,),
+    "signal": (_SIGNAL,),
+    "spectral": (SPECTRAL_OF_TYPES, LISTS, _SPECTRAL, _MEAN_SPECTRAL),
+    "parameters": (_PARAMETERS, _COUNT),
+    "share": (_SHARE,),
+    "shape": (_SHAPE,),
+    "caution": (CAUTION,),
+}
+"""The sentences that explain a column only, by its heading: a reader without the column does not need them."""
+
+
+def explanations(texts: Iterable[str], left_out: Iterable[str]) -> Iterator[str]:
+    """Yield the paragraphs `texts` without the sentences that explain only columns in `left_out`."""
+    sentences = [sentence for heading in left_out for sentence in OF_COLUMNS.get(heading, ())]
+    for text in texts:
+        kept = text
+        for sentence in sentences:
+            kept = kept.replace(sentence, "")
+        if kept.strip():
+            yield " ".join(kept.split()) if kept != text else text
+
 
 TYPE_WORDS = {
     OrganType.SKELETON: "attention, which connects the words of a text",

@@ -137,7 +137,7 @@ class CommandRuntime:
             for done, (rank, number) in enumerate(order):
                 if done and request.seconds is not None and monotonic() - begun > request.seconds:
                     break
-                say(f"window {done + 1} of {len(order)}")
+                say(f"window {done + 1} of {len(order)}", done)
                 path.write_bytes(cuts[number][rank].encode())
                 result = self._run(request, path, Path(folder))
                 log, seconds = result.log, seconds + result.seconds

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Protocol
@@ -252,7 +253,7 @@ class Event:
     action: str
     """What it does, in a few words."""
     share: float = 0.0
-    """The part of the validation that is done, 0 to 1, if no text is settled early."""
+    """The part of the validation that is done, 0 to 1, by the windows that are still expected."""
     open: tuple[str, ...] = ()
     """The texts that are not settled."""
 
@@ -414,6 +415,29 @@ class _Subject:
 
 
 @dataclass(slots=True)
+class _Share:
+    """The part of the work that is done. It grows with each window, also if more or fewer windows become necessary.
+
+    Whenever the expected work changes, the share that was reached stays, and the rest is divided anew.
+    """
+
+    reached: float = 0.0
+    """At the last change."""
+    scored: int = 0
+    """The number of scored windows at that time."""
+    left: int | None = None
+    """The number of windows that were expected then; None if it is unknown."""
+    begun: float = 0.0
+    """The time of the change, in seconds since the beginning."""
+
+    def at(self, scored: int, seconds: float, limit_seconds: float) -> float:
+        """Return the share after `scored` windows and `seconds` of at most `limit_seconds`."""
+        work = (scored - self.scored) / self.left if self.left else 0.0
+        time = (seconds - self.begun) / max(limit_seconds - self.begun, 1e-9)
+        return self.reached + (1.0 - self.reached) * min(1.0, max(0.0, work, time))
+
+
+@dataclass(slots=True)
 class _Trial:
     """A running validation."""
 
@@ -427,6 +451,7 @@ class _Trial:
     """The files of the models, until the end."""
     subjects: list[_Subject] = field(default_factory=list)
     open_texts: tuple[str, ...] = ()
+    share: _Share = field(default_factory=_Share)
     begun: float = field(default_factory=lambda: monotonic())
 
     @property
@@ -453,6 +478,7 @@ class _Trial:
         places = [0] * len(plans)
         while True:
             counts = [plan[place] for plan, place in zip(plans, places, strict=True)]
+            self._expect(base, chimera, control, counts)
             for left, subject in zip((3, 2, 1), (base, chimera, control), strict=True):
                 if subject is None or base.failure or chimera.failure:
                     break
@@ -478,6 +504,7 @@ class _Trial:
     def measure_donors(self, donors: Sequence[_Subject], chimera: _Subject) -> None:
         """Score the windows of the chimera with its donors, while there is time."""
         counts = [len(score.windows) for score in chimera.scores]
+        self._divide(sum(_missing(donor, counts) for donor in donors))
         for place, donor in enumerate(donors):
             if chimera.failure is None and self.seconds < self.budget.seconds:
                 self._extend(donor, counts, len(donors) - place)
@@ -528,7 +555,7 @@ class _Trial:
             writes,
             writes and has_chat_template(subject.path),
         )
-        subject.add(self.runtime.read(request, lambda action: self.say(subject.role, action)))
+        subject.add(self.runtime.read(request, partial(self.say, subject.role)))
         if subject.failure is None:
             for text, score in zip(self.texts, subject.scores, strict=True):
                 key = self._key(subject.candidate, text)
@@ -536,16 +563,42 @@ class _Trial:
                 if known is None or len(known.windows) < len(score.windows):
                     self.cache.put(key, score)
 
-    def say(self, role: str, action: str) -> None:
-        """Report a step."""
-        scored = sum(len(score.windows) for subject in self.subjects for score in subject.scores)
-        limits = [self.window_limit(score) for score in self.subjects[0].scores if score.window_count]
-        total = sum(limits) * len(self.subjects)
-        share = max(self.seconds / self.budget.seconds, scored / total if total else 0.0)
-        self.progress(Event(role, action, min(1.0, share), self.open_texts))
+    def say(self, role: str, action: str, windows: int = 0) -> None:
+        """Report a step; `windows` are scored, but not in a reading yet."""
+        share = self.share.at(self._scored + windows, self.seconds, self.budget.seconds)
+        self.progress(Event(role, action, share, self.open_texts))
+
+    @property
+    def _scored(self) -> int:
+        return sum(len(score.windows) for subject in self.subjects for score in subject.scores)
+
+    def _expect(self, base: _Subject, chimera: _Subject, control: _Subject | None, counts: Sequence[int]) -> None:
+        """Estimate the work that is left: `counts` now, and what would settle the texts if the deviations stay."""
+        expected = list(counts)
+        for place, score in enumerate(_text_scores(self, base, chimera, control, ())):
+            if score.chimera and not self._wants_more(score):
+                continue
+            limit = self.window_limit(base.scores[place])
+            needed = score.windows_needed if score.chimera else 0
+            enough = -(-self.budget.enough_tokens // (self.window_tokens - 1))
+            wanted = max(counts[place], enough, limit if needed is None else needed)
+            expected[place] = next((look for look in looks(limit) if look >= wanted), limit)
+        compared = [subject for subject in (base, chimera, control) if subject is not None]
+        donors = [subject for subject in self.subjects if subject not in compared]
+        self._divide(sum(_missing(subject, expected) for subject in (*compared, *donors)))
+
+    def _divide(self, left: int) -> None:
+        """Divide the rest of the progress by `left` windows."""
+        scored, seconds = self._scored, self.seconds
+        self.share = _Share(self.share.at(scored, seconds, self.budget.seconds), scored, left, seconds)
 
     def _key(self, model: Candidate, text: Text) -> ScoreKey:
         return ScoreKey(model.digest, text.digest, self.window_tokens, self.runtime.identity)
+
+
+def _missing(subject: _Subject, counts: Sequence[int]) -> int:
+    """Return how many windows a model has less than `counts`."""
+    return sum(max(0, count - len(score.windows)) for count, score in zip(counts, subject.scores, strict=True))
 
 
 def _check(texts: Sequence[Text], donors: Sequence[Candidate]) -> None:

@@ -146,7 +146,7 @@ class _Answers:
 
     def _take(self, key: str, value: Any) -> None:
         acts: dict[str, Callable[[Any], None]] = {
-            "say": lambda value: self.say(str(value)),
+            "say": lambda value: self.say(str(value), len(self.windows)),
             "loaded": lambda _: setattr(self, "is_loaded", True),
             "done": lambda _: setattr(self, "is_done", True),
             "text": lambda value: self.sizes.update({int(value[0]): (int(value[1]), int(value[2]))}),

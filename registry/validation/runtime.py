@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -21,8 +21,11 @@ TEXTS_MAX = 16
 LOOPBACK = "127.0.0.1"
 """The address of a server that a runtime starts."""
 
-Say = Callable[[str], None]
-"""A callback with the current action of a runtime, in a few words."""
+
+class Say(Protocol):
+    """A callback with the current action of a runtime, in a few words, and how many windows of a request are scored."""
+
+    def __call__(self, action: str, windows: int = 0, /) -> None: ...
 
 
 class NoRuntime(OrganError, code="no-runtime"):

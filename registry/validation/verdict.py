@@ -280,7 +280,7 @@ def _worst(kind: VerdictKind, scores: Sequence[TextScores]) -> str:
     worst = _extreme(scores, lambda score: score.ratio, largest=True)
     if worst is None or worst.ratio is None or worst.ratio_margin is None:
         return ""
-    return f"At worst, the change is {change_text(worst.ratio, worst.ratio_margin)} on {worst.text}."
+    return f"At worst, perplexity {change_text(worst.ratio, worst.ratio_margin)} on {worst.text}."
 
 
 def _unknown(scores: Sequence[TextScores], counting: Sequence[TextScores]) -> str:

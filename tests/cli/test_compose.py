@@ -7,14 +7,20 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from organs.registry.catalog.queries.chimeras import chimeras_by_lock
+from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.compose.lock import LOCK_MAX_BYTES
 from organs.registry.digest import digest_of
+from organs.registry.entities.base import encode
+from organs.registry.entities.verdict import RunReport, VerdictReport
 from organs.registry.local import LocalRegistry
 from organs.registry.store.files import Files
 from tests.cli.in_process import OrganCommand
 from tests.cli.parents import Parents
+from tests.gains import text_verdict
 from tests.small_models import row_counts, small_model
 
 
@@ -316,9 +322,11 @@ def test_a_chimera_is_shown_with_its_origin(organ: OrganCommand, parents: Parent
     made = organ.done("compose", parents.graft("stranger", more), "-y", "--json").values["made"]
     summary = organ.done("show", made["model"]).out
     for expected in (
-        "\nbase      local/base@1\n",
-        "\ndonor     local/stranger@1: ",
-        "\nverdict   not run yet. ",
+        "\nbase        local/base@1, likeness 0.",
+        "\ndonor       local/stranger@1",
+        ", feed-forward (type organ), grafted",
+        "\nverdict     not run yet\n",
+        "\nprediction  ",
         f"organ validate {made['model'].removesuffix('@1').removeprefix('local/')}",
     ):
         assert expected in summary
@@ -343,6 +351,45 @@ def test_a_chimera_is_shown_with_its_origin(organ: OrganCommand, parents: Parent
     organ_page = organ.done("show", computed["digest"]).out
     assert "purified (spectral, keeping 80% of the energy), from " in organ_page
     assert organ.done("show", "base", "--json").values["chimera"] is None
+
+
+def validated(home: Path, lock_id: str) -> None:
+    """Store a verdict on a chimera with a result on one kind of text, as `organ validate` does."""
+    run = RunReport(name="local/base@1", failure=None, scores=(), written=None, log="")
+    change = text_verdict("python", 5.7, margin=1.5)
+    report = VerdictReport(
+        model="me/made@1", verdict="gains", reason="It is better.", runtime="llama.cpp", tokens=4096, base=run,
+        chimera=run, control=None, donors=(), texts=(msgspec.structs.replace(change, verdict="gains"),),
+    )  # fmt: skip
+    with LocalRegistry.open(home) as registry, registry.catalog.writing() as session:
+        model = chimeras_by_lock(session, lock_id)[0]
+        add_verdict(session, model.id, "llama.cpp", "gains", "It is better.", encode(report).decode())
+
+
+def test_a_validated_chimera_has_a_line_for_each_text_and_its_parents_once(
+    organ: OrganCommand, parents: Parents
+) -> None:
+    made = organ.done("compose", parents.graft(), "--json").values["made"]
+    validated(organ.home, made["lock_id"])
+    lines = organ.done("show", made["model"]).lines
+    assert any(line.startswith("verdict     gains, measured in llama.cpp on ") for line in lines)
+    assert "python      perplexity −5.7% ± 1.5%, gains" in lines
+    sentence = "The prediction is an estimate from the weights, before the model is run."
+    assert any(sentence in line for line in lines)
+    assert any(sentence in line for line in organ.done("show", made["model"], "--recipe").lines)
+    lineage = organ.done("show", made["model"], "--lineage").lines
+    rows = [line.split() for line in lineage if line.startswith(("parent ", "relative "))]
+    assert [row[:2] for row in rows] == [["parent", "local/base@1"], ["parent", "local/tuned@1"]]
+    assert all(row[-2].startswith("0.9") for row in rows)
+
+
+def test_a_plan_of_a_validated_chimera_begins_with_what_was_measured(organ: OrganCommand, parents: Parents) -> None:
+    made = organ.done("compose", parents.graft(), "--json").values["made"]
+    assert "measured: " not in organ.done("compose", parents.graft(), "--dry-run").out
+    validated(organ.home, made["lock_id"])
+    first = organ.done("compose", parents.graft(), "--dry-run").lines[0]
+    assert first.startswith(f"measured: {made['model']} is the same chimera. It was run on ")
+    assert first.endswith(": gains. It is better.")
 
 
 def test_assemble_takes_a_recipe_and_a_chimera_by_its_lock(organ: OrganCommand, parents: Parents, out: Path) -> None:

@@ -65,7 +65,7 @@ def test_without_a_result_the_command_names_the_next_step(organ: OrganCommand) -
 def test_the_proposed_recipe_makes_the_best_graft_again(organ: OrganCommand, out: Path) -> None:
     proposed = organ.done("compose", "--propose", "base", "--on", "code")
     assert proposed.lines[0] == (
-        "# me/coder@1 gained +5.0% ± 1.0% python, and its largest loss is −2.0% ± 1.0% narrative."
+        "# Measured gain of me/coder@1: +5.0% ± 1.0% python. Largest loss: −2.0% ± 1.0% narrative."
     )
     assert "name:" not in proposed.out
     recipe = out / "proposed.yaml"

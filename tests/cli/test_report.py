@@ -144,3 +144,19 @@ def test_a_hostile_name_is_harmless_in_every_format(filled: OrganCommand) -> Non
     assert row["tensor"].startswith("'=1+")
     values = filled.done("report", "little", "--json").values["sections"]["model"]["figures"]
     assert values["title"]["value"] == hostile
+
+
+def test_columns_that_a_narrow_terminal_leaves_out_are_not_explained(filled: OrganCommand) -> None:
+    def printed(table: str, columns: int) -> str:
+        environment = {"FORCE_COLOR": "1", "COLUMNS": str(columns), "TERM": "xterm"}
+        return " ".join(filled("report", "--table", table, environment=environment).out.split())
+
+    sentences = {
+        "ranking": ("Signal is the sine", "Parameters is the count"),
+        "types": ("The deviation is", "A quarter of them"),
+    }
+    for table, explained in sentences.items():
+        wide, narrow = printed(table, 200), printed(table, 50)
+        assert [sentence for sentence in explained if sentence not in wide] == []
+        assert [sentence for sentence in explained if sentence in narrow] == []
+    assert "Mean θ is the average" in printed("ranking", 50)

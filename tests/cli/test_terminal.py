@@ -18,7 +18,7 @@ import pytest
 from rich.cells import cell_len
 from sqlalchemy import select
 
-from organs.cli.console import waiting
+from organs.cli.console import status_line, waiting
 from organs.cli.main import GROUPS
 from organs.ingest.jobs.runner import add_job
 from organs.registry.catalog.register.accounts import add_contributor, create_token
@@ -179,6 +179,20 @@ def test_a_command_that_takes_long_shows_what_it_does_only_on_a_terminal(
     assert printed(quiet=True) == ""
     monkeypatch.setattr("organs.cli.console.PATIENCE_SECONDS", 60.0)
     assert printed(seconds=0.0) == "", "a fast command"
+
+
+def test_a_step_is_shown_only_when_a_command_takes_longer_than_a_second(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with status_line("validate", quiet=False) as say:
+        say("10% base, loading")
+    assert capsys.readouterr().err == "", "a fast command"
+    monkeypatch.setattr("organs.cli.console.PATIENCE_SECONDS", 0.0)
+    with status_line("validate", quiet=False) as say:
+        say("10% base, loading")
+        time.sleep(0.05)
+    assert "10% base, loading" in capsys.readouterr().err
 
 
 SCRIPT = """

@@ -105,3 +105,12 @@ def test_a_runtime_that_only_loads_runs_the_chimera_too(organ: OrganCommand, kin
     body = "print(json.dumps({'loads': 'kin' not in model, 'reason': 'bad tensor'}))"
     ended = organ.done("validate", kin, "--base", A, "--runtime", script(tmp_path, body))
     assert ended.lines[0].endswith(": broken")
+
+
+def test_a_name_that_does_not_exist_is_reported_before_anything_is_prepared(
+    organ: OrganCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("organs.registry.local.LocalRegistry.validate", lambda *_, **__: pytest.fail("it began to run"))
+    ended = organ("validate", "me/nothing")
+    assert (ended.status, ended.out) == (3, "")
+    assert "no model is registered as me/nothing" in ended.err

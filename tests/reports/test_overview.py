@@ -270,7 +270,27 @@ def test_almost_identical_models_are_reported_unless_a_file_or_the_registry_says
     assert actions_of(family)["1 chimera was never run."] == ("local/mixed@1", 1, "organ validate local/mixed@1")
     add_gains(family, "local/mixed@1", {"python": 5.0, "narrative": -2.0})
     actions = actions_of(family)
-    assert actions["The largest measured gain: 5.0% on python."] == ("local/mixed@1", 1, "organ leaderboard")
+    assert actions["The largest measured gain: +5.0% on python (the perplexity is 5.0% lower)."] == (
+        "local/mixed@1",
+        1,
+        "organ leaderboard",
+    )
+
+
+def test_a_model_and_its_fine_tune_that_fit_are_reported_until_a_chimera_has_both(family: LocalRegistry) -> None:
+    def pairs() -> list[tuple[object, ...]]:
+        return [row for finding, row in actions_of(family).items() if "no chimera has both models yet" in finding]
+
+    assert pairs() == [("local/base@1", 2, "organ compat local/base@1 local/tuned@1")]
+    with family.catalog.writing() as session:
+        session.execute(update(Model).where(Model.name == "tuned").values(parameters=1))
+    assert pairs() == [], "the shapes differ"
+    with family.catalog.writing() as session:
+        parameters = session.scalar(select(Model.parameters).where(Model.name == "base"))
+        session.execute(update(Model).where(Model.name == "tuned").values(parameters=parameters))
+    assert len(pairs()) == 1
+    family.compose("base").graft("tuned", type="organ").named("local/mixed").plan().register()
+    assert pairs() == []
 
 
 def test_a_file_with_two_names_and_a_model_without_a_license_are_reported(

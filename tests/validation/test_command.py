@@ -41,7 +41,7 @@ def read(
     folder: Path, body: str, limits: Limits | None = None, texts: int = 1, sandbox: Sandbox | None = None
 ) -> Reading:
     runtime = CommandRuntime(script(folder, body), limits or Limits(wall_seconds=120), sandbox)
-    return runtime.read(request(texts), lambda _: None)
+    return runtime.read(request(texts), lambda *_: None)
 
 
 def refusal(folder: Path, body: str) -> str:
@@ -57,7 +57,7 @@ assert model == {str(A)!r}
 print(json.dumps({{"perplexity": 1 + len(open(text, encoding="utf-8").read()), "tokens": int(tokens)}}))
 """
     runtime = CommandRuntime(script(tmp_path, body), Limits(wall_seconds=120))
-    reading = runtime.read(request(2, 2), lambda _: None)
+    reading = runtime.read(request(2, 2), lambda *_: None)
     assert reading.failure is None
     assert [score.text for score in reading.scores] == ["python", "javascript"]
     for score in reading.scores:
@@ -69,7 +69,7 @@ print(json.dumps({{"perplexity": 1 + len(open(text, encoding="utf-8").read()), "
 
 def test_a_command_is_not_started_after_the_time_is_over(tmp_path: Path) -> None:
     runtime = CommandRuntime(script(tmp_path, SAYS_26), Limits(wall_seconds=120))
-    reading = runtime.read(replace(request(2, 2), seconds=0.0), lambda _: None)
+    reading = runtime.read(replace(request(2, 2), seconds=0.0), lambda *_: None)
     assert [len(score.windows) for score in reading.scores] == [1, 0]
 
 
@@ -269,7 +269,7 @@ def test_a_missing_program_is_named() -> None:
 def test_no_shell_sees_the_template(tmp_path: Path) -> None:
     template = script(tmp_path, "sys.stderr.write(sys.argv[4])\nprint('{\"loads\": true}')")
     runtime = CommandRuntime(f"{template} '$(touch {tmp_path}/x); `id`'")
-    reading = runtime.read(request(), lambda _: None)
+    reading = runtime.read(request(), lambda *_: None)
     assert reading.log == f"$(touch {tmp_path}/x); `id`"
     assert not (tmp_path / "x").exists()
 
@@ -293,7 +293,7 @@ def test_a_command_reads_only_the_files_that_it_names(tmp_path: Path) -> None:
     assert "Permission denied" in refused.reason
     assert read(tmp_path, body, sandbox=Sandbox(read=(private,))).loads
     named = CommandRuntime(f"{script(tmp_path, body)} --file={private}", Limits(wall_seconds=120))
-    assert named.read(request(), lambda _: None).loads
+    assert named.read(request(), lambda *_: None).loads
 
 
 def test_a_command_writes_only_into_its_home(tmp_path: Path) -> None:
@@ -314,17 +314,17 @@ def test_a_shell_script_runs_where_processes_are_allowed(tmp_path: Path) -> None
     program.write_text("#!/bin/sh\nls /dev/null\necho '{\"perplexity\": 26.5}' | cat\n")
     program.chmod(0o755)
     template = f"{program} {{model}} {{text}}"
-    refused = CommandRuntime(template).read(request(), lambda _: None).failure
+    refused = CommandRuntime(template).read(request(), lambda *_: None).failure
     assert refused is not None
     assert "fork" in refused.reason
-    assert CommandRuntime(template, sandbox=Sandbox(processes=True)).read(request(), lambda _: None).loads
+    assert CommandRuntime(template, sandbox=Sandbox(processes=True)).read(request(), lambda *_: None).loads
 
 
 def test_variables_before_the_command_are_its_environment(tmp_path: Path) -> None:
     template = script(tmp_path, "sys.stderr.write(os.environ['ONE'] + os.environ['TWO'])\nprint('{\"loads\": true}')")
     for begin in ("ONE=1 TWO='2 3' ", "env ONE=1 TWO='2 3' "):
         runtime = CommandRuntime(begin + template)
-        assert runtime.read(request(), lambda _: None).log == "12 3"
+        assert runtime.read(request(), lambda *_: None).log == "12 3"
         assert "ONE=1 'TWO=2 3' " in runtime.identity
 
 
@@ -349,7 +349,7 @@ ANSWERS = {
 def written(folder: Path, answer: str) -> Reading:
     template = writer(folder, ANSWERS[answer])
     return CommandRuntime(template, Limits(wall_seconds=1.0 if answer == "hangs" else 120)).read(
-        request(2), lambda _: None
+        request(2), lambda *_: None
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -290,6 +291,25 @@ def test_progress_names_the_model_and_the_step_and_can_stop_the_run(chimera: Pat
 
     with pytest.raises(KeyboardInterrupt):
         compared(chimera, numbers(), progress=stop)
+
+
+def test_progress_moves_with_each_window_and_reaches_the_end_without_a_jump(chimera: Path) -> None:
+    class Telling(FixedRuntime):
+        def read(self, request: Request, say: Say) -> Reading:
+            reading = super().read(request, say)
+            for done in range(1, sum(len(score.windows) for score in reading.scores) + 1):
+                say("scoring", done)
+            return reading
+
+    for noise in (0.0, 0.05, 0.4):
+        heard: list[Event] = []
+        runtime = Telling({**numbers().perplexities}, window_count=64, noise=noise)
+        compared(chimera, runtime, progress=heard.append)
+        shares = [event.share for event in heard if event.action == "scoring"]
+        steps = [later - earlier for earlier, later in pairwise(shares)]
+        assert min(steps) > 0.0
+        assert max(steps) < 0.1
+        assert shares[-1] > 0.99
 
 
 def test_a_missing_runtime_is_an_error_and_not_a_verdict(chimera: Path) -> None:

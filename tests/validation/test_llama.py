@@ -33,11 +33,11 @@ def request(model: Path, texts: tuple[Text, ...] = TEXTS[:1], windows: int = 2, 
 
 
 def read(model: Path, texts: tuple[Text, ...] = TEXTS[:1], **more: Any) -> Reading:
-    return LlamaCpp().read(request(model, texts, **more), lambda _: None)
+    return LlamaCpp().read(request(model, texts, **more), lambda *_: None)
 
 
 def failure(model: Path, limits: Limits | None = None) -> Failure:
-    reading = LlamaCpp(limits).read(request(model, writes=True), lambda _: None).failure
+    reading = LlamaCpp(limits).read(request(model, writes=True), lambda *_: None).failure
     assert reading is not None
     return reading
 
@@ -59,7 +59,7 @@ def test_windows_of_each_text_are_scored_and_the_model_writes() -> None:
 
 def test_later_windows_are_the_same_as_in_one_run() -> None:
     whole = read(A, windows=3).scores[0].windows
-    later = LlamaCpp().read(Request(A, TEXTS[:1], (range(1, 3),)), lambda _: None).scores[0].windows
+    later = LlamaCpp().read(Request(A, TEXTS[:1], (range(1, 3),)), lambda *_: None).scores[0].windows
     assert later == whole[1:]
 
 

@@ -48,6 +48,13 @@ PIECES = 200
 WHOLE = b"w" * 2_000_000
 
 
+FIXED: dict[str, tuple[str, list[tuple[str, str]]]] = {
+    "/early": ("413 Too Large", [("Content-Type", "text/plain")]),
+    "/dated": ("200 OK", [("Date", "Thu, 01 Jan 1970 00:00:00 GMT"), ("Server", "another")]),
+}
+"""Answers by their paths."""
+
+
 class Opening:
     """A download whose first piece cannot be read."""
 
@@ -91,9 +98,9 @@ class Application:
         if path == "/pieces":
             start_response("200 OK", [])
             return (PIECE for _ in range(PIECES))
-        if path == "/early":
-            start_response("413 Too Large", [("Content-Type", "text/plain")])
-            return [b"too large\n"]
+        if path in FIXED:
+            start_response(*FIXED[path])
+            return [b"fixed\n"]
         bodies = {"/whole": WHOLE, "/opening": str(environ[MAY_DOWNLOAD]).encode()}
         body = bodies.get(path, environ["REMOTE_ADDR"].encode())
         if path in ("/echo", "/late"):
@@ -319,7 +326,7 @@ def test_a_client_that_is_refused_while_it_sends_reads_the_answer(loop: Loop) ->
         client.sendall(post("/early", size) + b"a" * 200_000)
         answer = receive_all(client)
     assert status(answer) == 413
-    assert answer.endswith(b"too large\n")
+    assert answer.endswith(b"fixed\n")
 
 
 def test_requests_that_come_together_are_answered_in_order(loop: Loop) -> None:
@@ -337,6 +344,13 @@ def test_a_body_in_chunks_is_put_together(loop: Loop) -> None:
     assert loop.send(chunked + b"5\r\nhello\r\n6;a=b\r\n world\r\n0\r\nX: y\r\n\r\n").endswith(b"hello world")
     large = b"%x\r\n%b\r\n" % (300_000, b"a" * 300_000)
     assert loop.send(chunked + large + b"0\r\n\r\n").endswith(b"a" * 300_000)
+
+
+def test_an_answer_has_one_date_and_one_server_also_if_the_application_sets_them(loop: Loop) -> None:
+    for path in ("/dated", "/plain"):
+        head = loop.send(get(path)).partition(b"\r\n\r\n")[0].lower()
+        assert (head.count(b"\r\ndate:"), head.count(b"\r\nserver:")) == (1, 1)
+        assert b"1970" not in head
 
 
 def test_a_client_that_waits_for_100_gets_it(loop: Loop) -> None:

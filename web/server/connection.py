@@ -69,6 +69,8 @@ STOPPING_SECONDS = 2.0
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"})
+_SET_HERE = _HOP_BY_HOP | {"content-length", "date", "server"}
+"""Headers that the server writes itself. A library of the application also sets `Date` on answers with an ETag."""
 _ONCE = ("host", "content-type")
 """Headers that a request may have only once, because programs differ in which of two values they use."""
 
@@ -803,7 +805,7 @@ def answer_head(request: Request, answer: Answer, framing: Framing, date: str, *
     elif framing.length is not None and not answer.status.startswith(("204", "304")):
         lines.append(f"Content-Length: {framing.length}")
     for name, value in answer.headers:
-        if name.lower() not in _HOP_BY_HOP and name.lower() != "content-length":
+        if name.lower() not in _SET_HERE:
             lines.append(f"{name}: {value}")
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 

@@ -270,6 +270,22 @@ def stated_edges(session: Session) -> Iterator[tuple[int, int | None, str]]:
         yield child or 0, parent, text or ""
 
 
+def combined_models(session: Session) -> frozenset[frozenset[int]]:
+    """Return the pairs of models that are both parents of a chimera, by their ids."""
+    first, second = aliased(Lineage), aliased(Lineage)
+    statement = (
+        select(first.parent_model_id, second.parent_model_id)
+        .join(second, second.child_model_id == first.child_model_id)
+        .where(
+            first.evidence == "recorded",
+            second.evidence == "recorded",
+            first.parent_model_id < second.parent_model_id,
+        )
+        .distinct()
+    )
+    return frozenset(frozenset({one or 0, other or 0}) for one, other in session.execute(statement))
+
+
 def largest_gain(session: Session) -> tuple[str, float, str] | None:
     """Return the visible chimera with the largest settled gain, the gain in percent, and the text; None without one."""
     statement = (
