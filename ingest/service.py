@@ -44,6 +44,7 @@ from organs.registry.catalog.queries.models import (
     incompleteness,
     ingest_reports,
     model_by_name,
+    model_of_other_name,
     newest_reachable,
     next_version,
     nonfinite_organs,
@@ -847,7 +848,7 @@ class _NameCheck:
                 raise error
 
     def _find_taken(self, session: Session) -> tuple[int, NameTaken] | None:
-        newest = newest_reachable(session, self._intake.name)
+        newest = newest_reachable(session, self._intake.name) or model_of_other_name(session, self._intake.name)
         if newest is None:
             return None
         name, version = self._intake.name, next_version(session, self._intake.name)
