@@ -34,6 +34,7 @@ from organs.ingest.sources import (
 from organs.ingest.spool import spooled, stated_digest
 from organs.ingest.tasks import BUFFERS, Measurer, Progress
 from organs.ingest.tools.facts import add_facts, check_stated, known_model
+from organs.ingest.tools.places import hub_cache, this_machine
 from organs.registry.assembly import FileStream, plan_file, stored_header
 from organs.registry.catalog.queries.models import (
     check_model_name,
@@ -310,14 +311,18 @@ def _ingest_local(registry: LocalRegistry, source: ModelSource, intake: Intake, 
     return shards.report()
 
 
-def with_base(registry: Registry, source: ModelSource) -> ModelSource:
-    """Return the source of a PEFT folder with the registered base that it names, if no file has the needed facts."""
+def with_base(registry: Registry | None, source: ModelSource) -> ModelSource:
+    """Return the source of a PEFT folder with the base that it names.
+
+    It is described by a file beside the adapter or in the cache of the Hugging Face tools, or else registered.
+    """
     if source.adapter is None or source.base is not None:
         return source
     stated = read_config(source.adapter).base_text
-    if local_base(stated, source.adapter) is not None:
-        return source
-    return replace(source, base=base_by_name(registry, stated))
+    base = local_base(stated, source.adapter, hub_cache(this_machine()))
+    if base is None and registry is not None:
+        base = base_by_name(registry, stated)
+    return replace(source, base=base)
 
 
 def ingest_files(

@@ -10,12 +10,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from organs.ingest.inventory import take_inventory
@@ -28,14 +29,15 @@ from organs.ingest.tools.ollama import MANIFEST_MAX_BYTES, TEXT_MAX_BYTES, Ollam
 from organs.ingest.tools.places import Machine, gpt4all_folders, lmstudio_folders, ollama_folders
 from organs.registry.catalog.queries.administration import model_in_any_state
 from organs.registry.catalog.register.accounts import add_contributor
+from organs.registry.catalog.register.events import record_event
 from organs.registry.catalog.register.models import remove_model
-from organs.registry.catalog.tables import Model
-from organs.registry.catalog.vocabulary import OTHER_NAMES_MAX, RUNTIME_TEXT_MAX
+from organs.registry.catalog.tables import Event, KnownFile, Model, OtherName
+from organs.registry.catalog.vocabulary import OTHER_NAMES_MAX, RUNTIME_TEXT_MAX, Action
 from organs.registry.entities.model import RuntimeText
 from organs.registry.errors import BadSource, NameTaken, NotFound, Removed, SeveralModels
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, family_name, is_digest_name, parse_model_name
-from organs.registry.upkeep import all_blobs, set_aside
+from organs.registry.upkeep import all_blobs, set_aside, sweep
 from tests.gguf_files import file_bytes, text
 from tests.ingest.tool_layouts import (
     APACHE,
@@ -597,9 +599,9 @@ def test_every_name_under_which_the_same_bytes_were_met_leads_to_the_model(
         assert registry.model(name).name == "acme/Small-Q4_K_M@1", name
     assert registry.figures().models == 1
     assert [one.name for one in registry.models("model:Mine-v1.0-F16").items] == [page.name]
-    assert registry.search("fits:Mine-v1.0-F16").items
-    plan = registry.compose("Mine-v1.0-F16").graft("tiny:8b", type="organ").plan()
-    assert [parent.label for parent in plan.parents] == [page.name]
+    assert [one.name for one in registry.models("kin:Mine-v1.0-F16").items] == [page.name]
+    compared = registry.compare("Mine-v1.0-F16", "tiny:8b")
+    assert (compared.first, compared.second) == (page.name, page.name)
     before = registry.figures()
     ingest_tools(registry, machine(tmp_path))
     ingest_model(registry, by_path)
@@ -690,7 +692,43 @@ def test_a_removed_model_says_so_under_each_of_its_names(registry: LocalRegistry
     assert registry.model("tiny:latest").name == "library/tiny-8b@2"
 
 
-def test_of_two_models_that_are_renamed_at_once_one_keeps_its_name(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_sweep_forgets_files_without_a_model_and_names_that_were_never_public(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    paths = [
+        put(tmp_path / f"{name}.gguf", small_model(seed=seed)) for seed, name in enumerate(("kept", "gone", "own"))
+    ]
+    time.sleep(0.06)  # files that were written just before are read again
+    for path in paths:
+        (source,) = find_sources([str(path)])
+        ingest_model(registry, source, ModelName("me", path.stem))
+        ingest_model(registry, source)
+    with registry.catalog.writing() as session:
+        for removed in ("me/gone", "me/own"):
+            remove_model(session, model_in_any_state(session, parse_model_name(removed)), "a mistake", "local")
+        own = session.scalars(select(Model).where(Model.name == "own")).one()
+        record_event(session, "local", Action.SUBMIT, own.full_name, model_id=own.id)
+        session.execute(delete(Event).where(Event.model_id == own.id, Event.action != Action.SUBMIT))
+    assert counted(registry) == (3, ["gone", "kept", "own"])
+    sweep(registry.catalog, registry.blobs)
+    assert counted(registry) == (3, ["gone", "kept", "own"])
+    sweep(registry.catalog, registry.blobs, dry_run=False)
+    assert counted(registry) == (1, ["gone", "kept"])
+    with pytest.raises(Removed):
+        registry.model("local/gone")
+    with pytest.raises(NotFound, match="no model is registered as local/own"):
+        registry.model("local/own")
+
+
+def counted(registry: LocalRegistry) -> tuple[int | None, list[str]]:
+    with registry.catalog.reading() as session:
+        files = session.scalar(select(func.count()).select_from(KnownFile))
+        return files, sorted(session.scalars(select(OtherName.name)))
+
+
+def test_of_two_models_that_are_renamed_at_once_the_second_gets_its_next_name(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     """Both read that the name is free; then each waits for the lock of the writers."""
     models = []
     for seed in (1, 2):
@@ -710,12 +748,15 @@ def test_of_two_models_that_are_renamed_at_once_one_keeps_its_name(registry: Loc
                 yield session
 
     slow: Any = SimpleNamespace(catalog=SlowCatalog())
-    wanted = (ModelName("library", "tiny"), ModelName("library", "tiny-8b"))
+    wanted = [(ModelName("library", "tiny"), ModelName("library", f"tiny-{number}b")) for number in (1, 2)]
     with ThreadPoolExecutor(2) as pool:
-        sources = [ModelSource((path,), wanted[0], other_names=wanted[1:]) for path, _ in models]
-        names = list(pool.map(lambda pair: add_facts(slow, pair[0], pair[1][1]), zip(sources, models, strict=True)))
-    assert sorted(names) in (["library/tiny-8b@1", "library/tiny@1"], sorted(names)) and len(set(names)) == 2
-    assert {name.partition("@")[2] for name in names} == {"1"}, "no model became a version of the other one"
+        sources = [
+            ModelSource((path,), best, other_names=(other,))
+            for (path, _), (best, other) in zip(models, wanted, strict=True)
+        ]
+        names = list(pool.map(partial(add_facts, slow), sources, [name for _, name in models]))
+    second = "library/tiny-2b@1" if names[0] == "library/tiny@1" else "library/tiny-1b@1"
+    assert sorted(names) == sorted(["library/tiny@1", second]), "no model became a version of the other one"
 
 
 # The inventory.

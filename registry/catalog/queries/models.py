@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
+from typing import TypeVar
 
 from sqlalchemy import ColumnElement, Row, Select, and_, exists, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session, aliased
@@ -71,6 +73,8 @@ from organs.registry.names import (
     parse_model_name,
     split_quantisation,
 )
+
+T = TypeVar("T")
 
 REMOVALS_MAX = 1000
 """The most removed versions of a name that are read: the newest."""
@@ -150,9 +154,9 @@ def model_by_name(session: Session, name: ModelName) -> Model:
     model = find_model(session, name)
     if model is not None:
         return model
-    partial = incomplete_model(session, name)
-    if partial is not None:
-        raise incompleteness(session, partial)
+    begun = incomplete_model(session, name)
+    if begun is not None:
+        raise incompleteness(session, begun)
     removed = removed_versions(session, name)
     if removed:
         raise removal(removed[0])
@@ -171,10 +175,19 @@ def model_by_name(session: Session, name: ModelName) -> Model:
 
 def models_by_name(session: Session, names: Iterable[ModelName]) -> list[Model]:
     """Return the models of `model_by_name`; raises NotFound that reports all names without a model together."""
+    return _all_found(partial(model_by_name, session), names)
+
+
+def models_by_text(session: Session, texts: Iterable[str]) -> list[Model]:
+    """Return the models of `model_by_text`; raises NotFound that reports all texts without a model together."""
+    return _all_found(partial(model_by_text, session), texts)
+
+
+def _all_found(find: Callable[[T], Model], wanted: Iterable[T]) -> list[Model]:
     models, errors = [], list[NotFound]()
-    for name in names:
+    for item in wanted:
         try:
-            models.append(model_by_name(session, name))
+            models.append(find(item))
         except NotFound as error:
             errors.append(error)
     if not errors:

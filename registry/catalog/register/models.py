@@ -21,7 +21,7 @@ from organs.registry.catalog.engine import (
     insert_missing,
     insert_or_add,
 )
-from organs.registry.catalog.queries.events import was_done
+from organs.registry.catalog.queries.events import was_done, was_public
 from organs.registry.catalog.queries.models import (
     check_model_name,
     free_names,
@@ -762,6 +762,17 @@ def _rename_origins(session: Session, model: Model, old: str) -> None:
 def record_known_files(session: Session, digests: Mapping[str, Digest]) -> None:
     """Write the SHA-256 of files on this machine, by their stamps, so that they need not be read again."""
     insert_missing(session, KnownFile, [{"stamp": stamp, "sha256": sha256} for stamp, sha256 in digests.items()])
+
+
+def forget_unused(session: Session) -> None:
+    """Delete the stamps of files that no model has, and other names that lead to nothing.
+
+    The other names of a removed model stay, because a request for them is answered with the reason of the removal, like
+    a request for its own name. They are deleted if it was never public.
+    """
+    _execute(session, delete(KnownFile).where(KnownFile.sha256.not_in(select(ModelFile.sha256))))
+    never_public = select(Model.id).where(Model.state == "removed", ~was_public())
+    _execute(session, delete(OtherName).where(OtherName.model_id.in_(never_public)))
 
 
 SHOWN_MAX = 80
