@@ -38,6 +38,7 @@ DESCRIPTION_LINES = 3
 TEXT_SHOWN = 100
 """The most characters of a template, or another text of another tool, in the summary."""
 NAMES_SHOWN = 2
+OTHER_NAMES_SHOWN = 5
 NOTES_SHOWN = 2
 VERSIONS_SHOWN = 2
 VERDICTS_SHOWN = 3
@@ -123,6 +124,7 @@ def _model_facts(model: ModelDetails) -> list[tuple[str, str]]:
             + (f" ({dtypes})" if dtypes else ""),
         ),
         ("license", model.license or "not stated"),
+        *_other_names(model),
         *_origins(model),
         *_relatives(model),
     ]
@@ -144,6 +146,14 @@ def _beginning(text: str) -> str:
     """Return the beginning of a text that another tool keeps beside a model; all of it is in the JSON."""
     line = " ".join(text.split())
     return line if len(line) <= TEXT_SHOWN else line[: TEXT_SHOWN - 1] + "…"
+
+
+def _other_names(model: ModelDetails) -> Iterator[tuple[str, str]]:
+    """Yield the other names that lead to a model, in one line."""
+    if model.other_names:
+        left_out = len(model.other_names) - OTHER_NAMES_SHOWN
+        more = f" and {left_out} more, with --json" if left_out > 0 else ""
+        yield "also known as", ", ".join(model.other_names[:OTHER_NAMES_SHOWN]) + more
 
 
 def _origins(model: ModelDetails) -> Iterator[tuple[str, str]]:
@@ -213,8 +223,10 @@ def verdict_on_text(text: TextVerdict) -> str:
 
 def _use(model: ModelDetails) -> str:
     downloads = [plural_text(model.downloads, "download", "downloads")] if model.downloads else []
-    grafts = [f"grafted into {plural_text(model.grafts, 'chimera', 'chimeras')}"] if model.grafts else []
-    return ", ".join([*downloads, *grafts])
+    as_base, as_donor = max(0, model.chimeras - model.grafts), model.grafts
+    roles = [("base", as_base), ("donor", as_donor)]
+    uses = [f"{role} of {plural_text(count, 'chimera', 'chimeras')}" for role, count in roles if count]
+    return ", ".join([*downloads, *uses])
 
 
 def _versions(model: ModelDetails) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from organs.cli.arguments import OriginalSpellings, local_registry, selected_registry
+from organs.cli.arguments import OriginalSpellings, local_registry, organ_words, selected_registry
 from organs.cli.console import (
     INDENT,
     ProgressBar,
@@ -34,7 +35,7 @@ from organs.cli.console import (
     progress_bar,
     status_line,
 )
-from organs.cli.local_tools import TOOL_NAMES, this_machine, tool_options
+from organs.cli.local_tools import TOOL_NAMES, tool_options
 from organs.cli.outputs import (
     WrittenPath,
     folder_of,
@@ -180,12 +181,16 @@ def ingest(
         if dry_run:
             return _preview(sources, options)
         failures: list[OrganError] = []
+        reports: list[IngestReport] = []
         for outcome in _ingested(sources, options):
             failures += [outcome.error] if outcome.error is not None else []
+            reports += [outcome.report] if outcome.report is not None else []
             has_problems |= bool(outcome.kept)
             _print_ingested(outcome, as_json=as_json, quiet=quiet)
     if not quiet:
         _print_skipped(skipped_files(paths))
+    if not quiet and not as_json:
+        _print_total(reports)
     return exit_status(failures, len(sources)) or int(has_problems)
 
 
@@ -245,6 +250,17 @@ def _download_line(source: ModelSource, label: str, done: str, *, quiet: bool) -
         print_sentence(f"{plain(source.label)}: downloaded {downloaded()}, {time.monotonic() - begin:.0f} s", err=True)
 
 
+def _print_total(reports: Sequence[IngestReport]) -> None:
+    """Print how many of several models were registered already, and where they are listed."""
+    known = sum(not report.created and not report.incomplete for report in reports)
+    if len(reports) < 2 or not known:
+        return
+    new = sum(report.created for report in reports)
+    added = f"{plural_text(new, 'model was', 'models were')} added" if new else "nothing was added"
+    listing = shlex.join([*organ_words(), "models"])
+    print_sentence(f"{plural_text(known, 'model was', 'models were')} already registered; {added}. See: {listing}")
+
+
 def _print_skipped(skipped: Skipped) -> None:
     """Print on stderr how many files of the folders were skipped."""
     from organs.ingest.sources import CONVERT
@@ -265,6 +281,7 @@ def _sources(paths: tuple[str, ...], tools: tuple[str, ...], hub: Hub | None) ->
     """Return the models in `paths` and of `tools`, and whether some models of the tools cannot be read."""
     from organs.ingest.sources import find_sources
     from organs.ingest.tools import find_tool_models, sources_of
+    from organs.ingest.tools.places import this_machine
 
     if not paths and not tools:
         raise click.UsageError("give a FILE, or a tool such as --ollama; organ scan shows what is on this machine")
@@ -287,7 +304,7 @@ def _based(sources: list[ModelSource], base: str | None) -> list[ModelSource]:
     from organs.ingest.bases import chosen_base
 
     if base is None:
-        return with_bases(sources, None)
+        return sources
     if all(source.adapter is None for source in sources):
         raise click.UsageError("--base is for a folder with adapter_config.json")
     with local_registry() as registry:
@@ -318,7 +335,7 @@ def _hub_token() -> str | None:
     """Return the token of the Hugging Face tools: HF_TOKEN, or the file that `hf auth login` writes."""
     if token := os.environ.get("HF_TOKEN", "").strip():
         return token
-    from organs.ingest.tools.places import hub_home
+    from organs.ingest.tools.places import hub_home, this_machine
 
     path = Path(os.environ.get("HF_TOKEN_PATH") or hub_home(this_machine()) / "token").expanduser()
     try:
@@ -617,13 +634,24 @@ class _MeasureSettings:
         return MeasureOptions(self.experts, self.delete_after, self.deleted.append)
 
 
+def _with_base(source: ModelSource) -> ModelSource:
+    """Return a PEFT folder with the base that the files on this machine have."""
+    from organs.ingest.service import with_base
+
+    with suppress(BadInput):  # the measurement refuses the folder with the reasons
+        return with_base(None, source)
+    return source
+
+
 def _measured_sources(paths: Sequence[str], hub: Hub | None) -> list[ModelSource]:
     """Return the models in `paths`, also split sets of which the named shard was measured and deleted."""
     from organs.ingest.measuring import find_measured_set
     from organs.ingest.sources import find_sources
 
     sets = {path: found for path in paths if (found := find_measured_set(path)) is not None}
-    others = with_bases(find_sources([path for path in paths if path not in sets], "measure", hub), None)
+    others = [
+        _with_base(source) for source in find_sources([path for path in paths if path not in sets], "measure", hub)
+    ]
     return [*dict.fromkeys(source for source in sets.values() if source not in others), *others]
 
 

@@ -1,17 +1,11 @@
-"""The options that select other tools of this machine, `--ollama` and the others, and their places."""
+"""The options that select other tools of this machine, `--ollama` and the others."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
-
-if TYPE_CHECKING:
-    from organs.ingest.tools.places import Machine
 
 TOOL_NAMES = {
     "ollama": "Ollama",
@@ -46,10 +40,3 @@ def _collect(context: click.Context, option: click.Parameter, is_chosen: bool) -
     tool = str(option.name).replace("_", "-")
     added = tuple(TOOL_NAMES) if tool == ALL_TOOLS else (tool,)
     context.params["tools"] = tuple(dict.fromkeys([*chosen, *added])) if is_chosen else chosen
-
-
-def this_machine() -> Machine:
-    """Return what the places of models on this machine depend on."""
-    from organs.ingest.tools.places import Machine
-
-    return Machine(Path(os.path.expanduser("~")), os.environ, sys.platform)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from hashlib import file_digest
 from pathlib import Path
@@ -70,21 +70,9 @@ def one_source(text: str, purpose: str) -> ModelSource:
     return sources[0]
 
 
-def with_bases(sources: Sequence[ModelSource], base: AdaptedBase | None) -> list[ModelSource]:
-    """Return `sources` with the `base` of their PEFT folders; by default with what the Hugging Face cache has of it."""
-    from organs.cli.local_tools import this_machine
-    from organs.ingest.bases import local_base
-    from organs.ingest.peft import read_config
-    from organs.ingest.tools.places import hub_cache
-
-    based = []
-    for source in sources:
-        facts = base if source.adapter is not None else None
-        if source.adapter is not None and base is None:
-            with suppress(BadInput):  # the ingest refuses the folder with the reasons
-                facts = local_base(read_config(source.adapter).base_text, source.adapter, hub_cache(this_machine()))
-        based.append(source if facts is None else replace(source, base=facts))
-    return based
+def with_bases(sources: Sequence[ModelSource], base: AdaptedBase) -> list[ModelSource]:
+    """Return `sources` with the `base` of their PEFT folders."""
+    return [source if source.adapter is None else replace(source, base=base) for source in sources]
 
 
 SUFFIX = ".gguf"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -178,12 +178,10 @@ def _based(registry: Registry, sources: list[ModelSource], base: str | None) -> 
     from organs.ingest.bases import chosen_base
 
     if base is None or all(source.adapter is None for source in sources):
-        return with_bases(sources, None), base
-    try:
-        facts = chosen_base(registry, base)
-    except (BadName, NotFound):  # only a description of the base
-        facts = None
-    return with_bases(sources, facts), None if Path(base).exists() else base
+        return sources, base
+    with suppress(BadName, NotFound):  # else it is only a description of the base
+        sources = with_bases(sources, chosen_base(registry, base))
+    return sources, None if Path(base).exists() else base
 
 
 def _refuse_options(*values: object) -> None:

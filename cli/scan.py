@@ -13,7 +13,7 @@ import click
 from organs.cli import fast_imports
 from organs.cli.arguments import local_registry
 from organs.cli.console import plain, print_json, print_sentence, print_table, progress_bar, status_line
-from organs.cli.local_tools import TOOL_NAMES, this_machine, tool_options
+from organs.cli.local_tools import TOOL_NAMES, tool_options
 from organs.registry.amounts import count_text, plural_text, size_text
 from organs.registry.settings import REGISTRY_VARIABLE, Settings
 
@@ -43,6 +43,7 @@ def scan(tools: tuple[str, ...], reads: bool, as_json: bool) -> int:
     with fast_imports():
         from organs.ingest.sources import source_size_bytes
         from organs.ingest.tools import find_tool_models, sources_of
+        from organs.ingest.tools.places import this_machine
 
     findings: list[Findings] = []
     for part in find_tool_models(this_machine(), tools or tuple(TOOL_NAMES)):

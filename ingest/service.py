@@ -34,6 +34,7 @@ from organs.ingest.sources import (
 from organs.ingest.spool import spooled, stated_digest
 from organs.ingest.tasks import BUFFERS, Measurer, Progress
 from organs.ingest.tools.facts import add_facts, check_stated, known_model
+from organs.ingest.tools.places import hub_cache, this_machine
 from organs.registry.assembly import FileStream, plan_file, stored_header
 from organs.registry.catalog.queries.models import (
     check_model_name,
@@ -44,6 +45,7 @@ from organs.registry.catalog.queries.models import (
     incompleteness,
     ingest_reports,
     model_by_name,
+    model_of_other_name,
     newest_reachable,
     next_version,
     nonfinite_organs,
@@ -309,14 +311,18 @@ def _ingest_local(registry: LocalRegistry, source: ModelSource, intake: Intake, 
     return shards.report()
 
 
-def with_base(registry: Registry, source: ModelSource) -> ModelSource:
-    """Return the source of a PEFT folder with the registered base that it names, if no file has the needed facts."""
+def with_base(registry: Registry | None, source: ModelSource) -> ModelSource:
+    """Return the source of a PEFT folder with the base that it names.
+
+    It is described by a file beside the adapter or in the cache of the Hugging Face tools, or else registered.
+    """
     if source.adapter is None or source.base is not None:
         return source
     stated = read_config(source.adapter).base_text
-    if local_base(stated, source.adapter) is not None:
-        return source
-    return replace(source, base=base_by_name(registry, stated))
+    base = local_base(stated, source.adapter, hub_cache(this_machine()))
+    if base is None and registry is not None:
+        base = base_by_name(registry, stated)
+    return replace(source, base=base)
 
 
 def ingest_files(
@@ -847,7 +853,7 @@ class _NameCheck:
                 raise error
 
     def _find_taken(self, session: Session) -> tuple[int, NameTaken] | None:
-        newest = newest_reachable(session, self._intake.name)
+        newest = newest_reachable(session, self._intake.name) or model_of_other_name(session, self._intake.name)
         if newest is None:
             return None
         name, version = self._intake.name, next_version(session, self._intake.name)

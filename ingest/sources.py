@@ -44,6 +44,8 @@ class ModelSource:
     name: ModelName
     remote: tuple[RemoteFile, ...] = ()
     """The files on a server; then there are no `paths`. A model in a registry has neither."""
+    other_names: tuple[ModelName, ...] = ()
+    """Further names that the tool has for the same bytes, the best first."""
     tool: str = ""
     """The tool that keeps the files (`ingest.tools`); empty for files that a person named."""
     texts: tuple[RuntimeText, ...] = ()

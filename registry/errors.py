@@ -26,6 +26,8 @@ DETAIL_MAX_LENGTH = 2000
 WAIT_MAX_SECONDS = 366 * 24 * 3600
 MISSING_MAX = 20
 """The most numbers of missing shards in an error."""
+NAMES_MAX = 16
+"""The most names of models in an error."""
 
 Code = Annotated[
     str,
@@ -309,6 +311,20 @@ class Incomplete(NotFound, code="incomplete-model"):
         super().__init__(f"{name} is incomplete: {len(stored)} of {shards} shards; missing {numbers}")
         self.name = name
         self.shards = shards
+
+
+class SeveralModels(NotFound, code="several-models"):
+    """A name without its namespace or its quantisation can mean several models."""
+
+    name: Text
+    names: Annotated[tuple[Text, ...], Meta(max_length=NAMES_MAX)]
+    """The names of these models, or the first ones of a long list."""
+
+    def __init__(self, name: str, names: Sequence[str]) -> None:
+        self.name = name
+        self.names = tuple(names[:NAMES_MAX])
+        more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+        super().__init__(f"{name} can mean several models: name one of {', '.join(self.names)}{more}")
 
 
 class NothingRegistered(NotFound, code="nothing-registered"):

@@ -177,11 +177,12 @@ class LocalRegistry:
 
     def compare(self, first: str, second: str) -> Comparison:
         """Return two models side by side: how similar their weights are, and what else differs."""
-        from organs.registry.catalog.queries.models import model_by_text
+        from organs.registry.catalog.queries.models import models_by_text
         from organs.registry.relatives.comparison import compare_registered
 
         with self.catalog.reading() as session:
-            return compare_registered(session, model_by_text(session, first), model_by_text(session, second))[0]
+            own, other = models_by_text(session, (first, second))
+            return compare_registered(session, own, other)[0]
 
     def report(self, model: str | None = None, *, limit: int | None = None) -> Report:
         """Return the report on the registry, or on a model; a list has at most `limit` rows."""

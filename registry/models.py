@@ -17,6 +17,7 @@ from organs.registry.catalog.queries.accounts import contributor_name
 from organs.registry.catalog.queries.chimeras import chimera_of
 from organs.registry.catalog.queries.models import (
     composed_among,
+    count_descendants,
     count_experts,
     dtype_counts,
     facts_of,
@@ -24,6 +25,7 @@ from organs.registry.catalog.queries.models import (
     ingest_of,
     metadata_of,
     model_summary,
+    other_names,
     runtime_texts,
     type_summaries,
 )
@@ -130,6 +132,8 @@ def model_page(session: Session, row: tables.Model) -> Model:
     summary = model_summary(row, composed=bool(composed_among(session, [row.id])))
     return Model(
         **msgspec.structs.asdict(summary),
+        other_names=tuple(other_names(session, row)),
+        chimeras=count_descendants(session, row),
         contributor=contributor_name(session, row.contributor_id),
         description=row.description,
         tags=tuple(json.loads(row.tags)),

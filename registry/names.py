@@ -5,6 +5,8 @@ stricter: the clients of the Hugging Face hub and llama.cpp must also accept a n
 other names. Sources: `validate_repo_id` in huggingface_hub's `utils/_validators.py` (no `--`, no `..`, no `.git`
 at the end, at most 96 characters) and `is_valid_repo_id` in llama.cpp's `common/hf-cache.cpp` (`.` and `-` only between
 letters, digits and underscores).
+
+`parse_model_name` also accepts a name as Ollama prints it, such as `zoo:8b` or `hf.co/acme/Tiny-GGUF:Q4_K_M`.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from dataclasses import dataclass
 from organs.registry.errors import BadName
 
 NAME_MAX_LENGTH = 96
+LOCAL = "local"
+"""The namespace of names that state none."""
 MODEL_TEXT_MAX_LENGTH = 210
 """The maximum number of characters of a complete name, with namespace and version."""
 RESERVED_NAMESPACES = frozenset(
@@ -51,6 +55,10 @@ RESERVED_ENDINGS = (".json", ".csv", ".gguf")
 """Endings of addresses of the catalog."""
 REFUSED_ENDINGS = (*RESERVED_ENDINGS, ".git")
 """Endings that a new name may not have."""
+OLLAMA_HOST, OLLAMA_NAMESPACE, OLLAMA_TAG = "registry.ollama.ai", "library", "latest"
+"""What Ollama adds to a name that does not state it."""
+HUB_HOSTS = ("hf.co", "huggingface.co")
+"""Hosts of repositories from which Ollama pulls files."""
 DIGEST_LENGTH = 8
 """The number of hexadecimal digits that replace letters without an ASCII form in a proposed name."""
 
@@ -58,6 +66,13 @@ _QUANTISATION = re.compile(
     r"(?P<stem>.*?[A-Za-z0-9])[-._](?P<quantisation>(?:UD-)?(?:I?Q[1-8]|TQ[12])_[A-Z0-9_]{1,12}|BF16|F16|F32|FP16|FP32|MXFP4(?:_MOE)?)",
     re.ASCII | re.IGNORECASE,
 )
+_DIGEST_NAME = re.compile(r"sha256[-_.][0-9a-f]{12,64}|[0-9a-f]{64}", re.ASCII | re.IGNORECASE)
+_OLLAMA_NAME = re.compile(
+    r"(?:(?P<host>[A-Za-z0-9_][A-Za-z0-9._:-]{0,349})/(?=[^/]+/))?(?:(?P<namespace>[A-Za-z0-9_][A-Za-z0-9._-]{0,95})/)?"
+    r"(?P<model>[A-Za-z0-9_][A-Za-z0-9._-]{0,95}):(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,95})",
+    re.ASCII,
+)
+_GGUF_ENDING = re.compile(r"[-_.]GGUF$", re.IGNORECASE)
 _WORDS = re.compile(r"[^._-]+[._-]*", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 _UNWANTED = re.compile(r"[^A-Za-z0-9._-]+", re.ASCII)
@@ -95,10 +110,19 @@ class ModelName:
 
 
 def parse_model_name(text: str) -> ModelName:
-    """Return the name in `text`; the default namespace is `local`. Raises BadName, which names the broken rule."""
+    """Return the name in `text`; the default namespace is `local`. Raises BadName, which names the broken rule.
+
+    A name with a tag, as `ollama list` prints it, becomes the name of `ollama_name`.
+    """
     path, at, version = text.partition("@")
+    match = _OLLAMA_NAME.fullmatch(path) if len(path) <= MODEL_TEXT_MAX_LENGTH else None
+    if match is not None and match["model"].lower() != "sha256":
+        found = ollama_name(
+            match["host"] or OLLAMA_HOST, match["namespace"] or OLLAMA_NAMESPACE, match["model"], match["tag"]
+        )
+        path = str(found)
     namespace, slash, name = path.rpartition("/")
-    namespace = namespace if slash else "local"
+    namespace = namespace if slash else LOCAL
     for part, kind in ((namespace, "namespace"), (name, "name")):
         if len(part) > NAME_MAX_LENGTH or not _NAME.fullmatch(part) or ".." in part:
             raise BadName(
@@ -112,6 +136,29 @@ def parse_model_name(text: str) -> ModelName:
     if at and not (version.isascii() and version.isdigit() and 0 < len(version) < 10 and int(version)):
         raise BadName(f"{version[:20]!r} is not a version: use a whole number from 1")
     return ModelName(namespace, name, int(version) if at else None)
+
+
+def ollama_name(host: str, namespace: str, model: str, tag: str) -> ModelName:
+    """Return the name here of a model of Ollama: its tag follows its name, except `latest`.
+
+    A host other than Ollama's own or the hub is in the namespace.
+    """
+    if host.lower() in HUB_HOSTS:
+        model = repository_base(model)
+    elif host.lower() != OLLAMA_HOST:
+        namespace = f"{host.replace(':', '-')}-{namespace}"
+    is_in_name = tag == OLLAMA_TAG or model.lower().endswith(f"-{tag.lower()}")
+    return ModelName(namespace_from_text(namespace), name_from_text(model if is_in_name else f"{model}-{tag}"))
+
+
+def repository_base(repository: str) -> str:
+    """Return the name of a repository without `-GGUF` at its end."""
+    return _GGUF_ENDING.sub("", repository) or repository
+
+
+def is_digest_name(name: ModelName) -> bool:
+    """Return whether the name of a model is only a digest, as that of a blob, so that any other name is better."""
+    return _DIGEST_NAME.fullmatch(name.name) is not None
 
 
 def split_quantisation(name: str) -> tuple[str, str | None]:

@@ -39,6 +39,7 @@ from organs.registry.catalog.register.facets import (
     differences,
     repair_totals,
 )
+from organs.registry.catalog.register.models import forget_unused
 from organs.registry.catalog.register.organs import (
     count_nonfinite_tensors,
     doom_blobs,
@@ -166,6 +167,7 @@ def verify(
 def sweep(catalog: Catalog, blobs: BlobStore, *, grace: timedelta = GRACE, dry_run: bool = True) -> SweepReport:
     """Remove blobs that nothing needs: reclaim those doomed by an earlier sweep, doom others, remove stray files.
 
+    It also removes what was recorded about files and names of models that are gone (`forget_unused`).
     Raises Busy while another sweep runs.
     """
     report = SweepReport(dry_run)
@@ -179,6 +181,9 @@ def sweep(catalog: Catalog, blobs: BlobStore, *, grace: timedelta = GRACE, dry_r
             report.removed += 1
             report.removed_bytes += stored_bytes
         _doom(catalog, grace, report)
+        if not dry_run:
+            with catalog.writing() as session:
+                forget_unused(session)
         _remove_strays(catalog, blobs, grace, report)
     return report
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 import pytest
 from huggingface_hub.utils import validate_repo_id
@@ -198,3 +199,33 @@ def test_a_reserved_namespace_gets_a_prefix() -> None:
 )
 def test_the_quantisation_is_split_from_the_end_of_a_name(name: str, expected: tuple[str, str | None]) -> None:
     assert split_quantisation(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("zoo:latest", "library/zoo"),
+        ("llama3:8b", "library/llama3-8b"),
+        ("jane/tiny:latest", "jane/tiny"),
+        ("hf.co/acme/Tiny-GGUF:Q4_K_M", "acme/Tiny-Q4_K_M"),
+        ("host.example:5000/jane/tiny:8b@2", "host.example-5000-jane/tiny-8b@2"),
+        ("api/x:8b", "by-api/x-8b"),
+    ],
+)
+def test_a_name_as_ollama_prints_it_is_the_name_that_an_ingest_gives(text: str, name: str) -> None:
+    assert str(parse_model_name(text)) == name
+
+
+@pytest.mark.parametrize(
+    "text", ["zoo:", ":8b", "a:b:c", "a:b/c", "a/b/c/d:e", "zoo:../x", "zoo:a/b", "sha256:abcd", "C:x\\y"]
+)
+def test_other_texts_with_a_colon_are_no_names(text: str) -> None:
+    with pytest.raises(BadName):
+        parse_model_name(text)
+
+
+@given(st.text("ab.-_:/@ü\0 1", max_size=60) | st.text(max_size=300))
+def test_any_text_is_refused_or_is_a_name_that_can_be_parsed_again(text: str) -> None:
+    with suppress(BadName):
+        name = parse_model_name(text)
+        assert parse_model_name(str(name)) == name

@@ -8,27 +8,29 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sqlalchemy.orm import Session
+
 from organs.ingest.files import stamp_text
 from organs.ingest.sources import GGUF_SUFFIX, ModelSource
 from organs.registry.catalog.queries.accounts import contributor_name
 from organs.registry.catalog.queries.models import (
     find_model,
+    free_names,
     has_damaged_blobs,
     known_digests,
-    newest_reachable,
     runtime_texts,
     visible_model_with_digest,
 )
 from organs.registry.catalog.records import Edits, ModelRecord
 from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.catalog.register.models import edit_model, record_texts, rename_model
+from organs.registry.catalog.register.models import add_other_names, edit_model, record_texts, rename_model
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import RUNTIME_TEXT_MAX, RUNTIME_TEXTS_MAX, shown_text
 from organs.registry.digest import model_digest
 from organs.registry.entities.model import RuntimeText
 from organs.registry.errors import BadSource
 from organs.registry.local import LocalRegistry
-from organs.registry.names import ModelName, parse_model_name
+from organs.registry.names import ModelName, is_digest_name, parse_model_name
 
 LICENSE_BEGIN = 3000
 """The characters at the beginning of a license that say which one it is."""
@@ -45,7 +47,6 @@ _LICENSES = {
     "gemma": re.compile(r"^\W*gemma terms of use\b"),
 }
 """How texts of licenses begin, in lower case and with single spaces, by the names that headers of models use."""
-_DIGEST_NAME = re.compile(r"sha256[-_.][0-9a-f]{12,64}|[0-9a-f]{64}", re.ASCII | re.IGNORECASE)
 
 
 def license_of(texts: Iterable[RuntimeText]) -> str | None:
@@ -58,11 +59,6 @@ def _license(text: str) -> str | None:
     begin = " ".join(text[:LICENSE_BEGIN].lower().split())
     name = next((name for name, pattern in _LICENSES.items() if pattern.match(begin)), None)
     return None if name == "mit" and len(text) > SHORT_LICENSE_MAX else name
-
-
-def is_digest_name(name: ModelName) -> bool:
-    """Return whether the name of a model is only a digest, as that of a blob, so that any other name is better."""
-    return _DIGEST_NAME.fullmatch(name.name) is not None
 
 
 def stamp_of(path: Path) -> str | None:
@@ -104,44 +100,60 @@ def check_stated(source: ModelSource, record: ModelRecord) -> ModelRecord:
                 f"{source.tool} {file.name}: its SHA-256 is {file.sha256}, not the one in its name; it is damaged, or "
                 "was changed"
             )
-    if not source.tool or len(record.files) != 1 or not _DIGEST_NAME.fullmatch(record.files[0].name):
+    if not source.tool or len(record.files) != 1 or not is_digest_name(ModelName("", record.files[0].name)):
         return record
     return replace(record, files=(replace(record.files[0], name=f"{source.name.name}{GGUF_SUFFIX}"),))
 
 
 def add_facts(registry: LocalRegistry, source: ModelSource, name: str) -> str:
-    """Give the registered model `name` the texts, the license and the name that `source` has; return its name.
+    """Give the registered model `name` the texts, the license and the names that `source` has; return its name.
 
-    Only a model that this machine's user registered is changed: a license that is missing, and a name that is a
-    digest. Nothing is written if there is nothing to add.
+    A license that is missing, and a name that is a digest, are only changed for a model that this machine's user
+    registered. The other names lead to the model from now on. Nothing is written if there is nothing to add.
     """
+    names = (source.name, *source.other_names)
     with registry.catalog.reading() as session:
         model = find_model(session, parse_model_name(name))
-        if model is None or not _has_more(model, source, runtime_texts(session, [model.id])[model.id]):
+        if model is None or not _has_more(session, model, source, names):
             return name
-        if contributor_name(session, model.contributor_id) != LOCAL:
-            return name
-        is_taken = newest_reachable(session, source.name) is not None
-    with registry.catalog.writing() as session:
+    with registry.catalog.writing() as session:  # the only writer: what is free now stays free
         model = find_model(session, parse_model_name(name))
         if model is None or model.state != "visible":
             return name
-        record_texts(session, model, source.texts)
-        license = license_of(source.texts)
-        if model.license is None and license is not None:
-            edit_model(session, model, Edits(license=license), LOCAL)
-        if _is_better(model, source) and not is_taken:
-            rename_model(session, model, source.name, LOCAL)
+        if _is_own(session, model):
+            record_texts(session, model, source.texts)
+            license = license_of(source.texts)
+            if model.license is None and license is not None:
+                edit_model(session, model, Edits(license=license), LOCAL)
+            if better := _better_name(session, model, names):
+                rename_model(session, model, better, LOCAL)
+        add_other_names(session, model, names)
         return model.full_name
 
 
-def _has_more(model: Model, source: ModelSource, stored: Sequence[RuntimeText]) -> bool:
+def _has_more(session: Session, model: Model, source: ModelSource, names: Sequence[ModelName]) -> bool:
+    if free_names(session, model, names):
+        return True
+    if not _is_own(session, model):
+        return False
+    stored = runtime_texts(session, [model.id])[model.id]
     known = {(text.kind, text.text) for text in stored}
     new = {(text.kind, shown_text(text.text, RUNTIME_TEXT_MAX)) for text in source.texts} - known
     has_texts = bool(new) and len(stored) < RUNTIME_TEXTS_MAX
     has_license = model.license is None and license_of(source.texts) is not None
-    return has_texts or has_license or _is_better(model, source)
+    return has_texts or has_license or _better_name(session, model, names) is not None
 
 
-def _is_better(model: Model, source: ModelSource) -> bool:
-    return is_digest_name(ModelName(model.namespace, model.name)) and not is_digest_name(source.name)
+def _is_own(session: Session, model: Model) -> bool:
+    return contributor_name(session, model.contributor_id) == LOCAL
+
+
+def _better_name(session: Session, model: Model, names: Iterable[ModelName]) -> ModelName | None:
+    """Return the first of `names` that can replace the name of `model`, a digest; None if its name is not a digest."""
+    if not is_digest_name(ModelName(model.namespace, model.name)):
+        return None
+    for name in names:
+        led_to = find_model(session, name)
+        if not is_digest_name(name) and (led_to is None or led_to.id == model.id):
+            return name
+    return None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from organs.ingest.sources import ModelSource
-from organs.registry.names import split_quantisation
+from organs.registry.names import repository_base, split_quantisation
 
 ENTRIES_MAX = 200_000
 """The most entries of a folder with its subfolders that are read."""
@@ -20,7 +19,6 @@ PROBLEMS_MAX = 100
 TEXT_SHOWN = 200
 """The most characters of a name from outside in a sentence."""
 
-_GGUF_ENDING = re.compile(r"[-_.]GGUF$", re.IGNORECASE)
 _GENERIC = frozenset({"model", "ggml-model", "ggml", "gguf", "weights", "mmproj", "mmproj-model"})
 """Names of files that say nothing about the model."""
 
@@ -128,11 +126,6 @@ def unreadable(path: Path) -> str:
     if not is_file:
         return "not a file"
     return "" if os.access(path, os.R_OK) else "Permission denied"
-
-
-def repository_base(repository: str) -> str:
-    """Return the name of a repository without `-GGUF` at its end."""
-    return _GGUF_ENDING.sub("", repository) or repository
 
 
 def name_in_repository(repository: str, stem: str) -> str:

@@ -20,15 +20,21 @@ import msgspec
 from msgspec import Meta
 
 from organs.ingest.sources import ModelSource
-from organs.ingest.tools.findings import Findings, Remarks, is_folder, repository_base, shown, unreadable, walk_files
+from organs.ingest.tools.findings import Findings, Remarks, is_folder, shown, unreadable, walk_files
 from organs.ingest.tools.places import Machine, ollama_folders
-from organs.registry.catalog.vocabulary import RUNTIME_TEXT_MAX, RUNTIME_TEXTS_MAX
+from organs.registry.catalog.vocabulary import OTHER_NAMES_MAX, RUNTIME_TEXT_MAX, RUNTIME_TEXTS_MAX
 from organs.registry.digest import Digest
 from organs.registry.entities.model import RuntimeText
-from organs.registry.names import ModelName, name_from_text, namespace_from_text, split_quantisation
+from organs.registry.names import (
+    OLLAMA_HOST,
+    OLLAMA_NAMESPACE,
+    OLLAMA_TAG,
+    ModelName,
+    name_from_text,
+    ollama_name,
+    split_quantisation,
+)
 
-DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_TAG = "registry.ollama.ai", "library", "latest"
-HUB_HOSTS = ("hf.co", "huggingface.co")
 MANIFEST_MAX_BYTES = 1 << 20
 MANIFESTS_MAX = 10_000
 LAYERS_MAX = 4096
@@ -70,27 +76,20 @@ class OllamaName:
     def __str__(self) -> str:
         """Return the name as `ollama list` prints it."""
         path = f"{self.model}:{self.tag}"
-        if self.host.lower() != DEFAULT_HOST:
+        if self.host.lower() != OLLAMA_HOST:
             return f"{self.host}/{self.namespace}/{path}"
-        return path if self.namespace.lower() == DEFAULT_NAMESPACE else f"{self.namespace}/{path}"
+        return path if self.namespace.lower() == OLLAMA_NAMESPACE else f"{self.namespace}/{path}"
 
     @property
     def model_name(self) -> ModelName:
-        """The name in a registry: the tag follows the name, except `latest`. Another host is in the namespace."""
-        base, namespace = self.model, self.namespace
-        if self.host.lower() in HUB_HOSTS:
-            base = repository_base(base)
-        elif self.host.lower() != DEFAULT_HOST:
-            namespace = f"{self.host.replace(':', '-')}-{namespace}"
-        is_in_name = self.tag == DEFAULT_TAG or base.lower().endswith(f"-{self.tag.lower()}")
-        name = base if is_in_name else f"{base}-{self.tag}"
-        return ModelName(namespace_from_text(namespace), name_from_text(name))
+        """The name in a registry."""
+        return ollama_name(self.host, self.namespace, self.model, self.tag)
 
     @property
     def rank(self) -> tuple[bool, bool, int, int, str]:
         """The order of names of the same bytes: the first says most about the model."""
         has_quantisation = split_quantisation(self.model_name.name)[1] is not None
-        return (not has_quantisation, self.tag == DEFAULT_TAG, -len(self.tag), len(str(self)), str(self))
+        return (not has_quantisation, self.tag == OLLAMA_TAG, -len(self.tag), len(str(self)), str(self))
 
 
 @dataclass(slots=True)
@@ -230,10 +229,23 @@ def _texts(folder: Path, name: OllamaName, manifest: _Manifest, problems: Remark
 
 
 def _source(blob: _Blob) -> ModelSource:
-    best = min(blob.names, key=lambda name: name.rank)
-    name = best.model_name
-    if PARTS[blob.part]:
-        number = blob.numbers[best]
-        ending = PARTS[blob.part] + (f"-{number}" if number > 1 else "")
-        name = ModelName(name.namespace, name_from_text(f"{name.name}-{ending}"))
-    return ModelSource((blob.path,), name, texts=tuple(blob.texts.get(best, ())), digests=(blob.digest,))
+    best, *others = sorted(set(blob.names), key=lambda name: name.rank)
+    own = _part_name(blob, best)
+    names = dict.fromkeys(_part_name(blob, name) for name in others[:OTHER_NAMES_MAX])
+    return ModelSource(
+        (blob.path,),
+        own,
+        other_names=tuple(name for name in names if name != own),
+        texts=tuple(blob.texts.get(best, ())),
+        digests=(blob.digest,),
+    )
+
+
+def _part_name(blob: _Blob, name: OllamaName) -> ModelName:
+    """Return the name here of a layer of the model `name`."""
+    model = name.model_name
+    if not PARTS[blob.part]:
+        return model
+    number = blob.numbers[name]
+    ending = PARTS[blob.part] + (f"-{number}" if number > 1 else "")
+    return ModelName(model.namespace, name_from_text(f"{model.name}-{ending}"))

@@ -9,6 +9,8 @@ Sources, as read in 2026: Ollama's `envconfig/config.go` and `docs/faq.mdx`; `fi
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Mapping
 from configparser import ConfigParser, Error
 from dataclasses import dataclass
@@ -54,6 +56,11 @@ class Machine:
         if self.platform == "darwin":
             return self.home / "Library" / "Application Support"
         return self.folder("XDG_DATA_HOME") or self.home / ".local" / "share"
+
+
+def this_machine() -> Machine:
+    """Return the machine on which this process runs."""
+    return Machine(Path(os.path.expanduser("~")), os.environ, sys.platform)
 
 
 def ollama_folders(machine: Machine) -> list[Path]:

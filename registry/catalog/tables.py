@@ -295,7 +295,7 @@ class Model(Base):
         Index("ix_models_state_mean_theta", "state", "mean_theta"),
         Index("ix_models_state_downloads", "state", "downloads"),
         Index("ix_models_state_grafts", "state", "grafts"),
-        Index("ix_models_namespace_stem", "namespace", "stem"),
+        Index("ix_models_stem", "stem", "namespace"),
         at_most("state_reason", TEXT_MAX),
     )
 
@@ -420,16 +420,31 @@ class RuntimeText(Base):
     text: Mapped[str] = mapped_column(Text)
 
 
-class FormerName(Base):
-    """A name that a model had before. It still leads to the model, unless a model has this name now."""
+class OtherName(Base):
+    """A name of a model beside its own: its name before a renaming, or one under which an ingest met the same bytes.
 
-    __tablename__ = "former_names"
-    __table_args__ = (at_most("namespace", 96), at_most("name", 96))
+    It leads to the model, unless a model has this name now. The versions of a name are numbered across both tables.
+    """
+
+    __tablename__ = "other_names"
+    __table_args__ = (
+        at_most("namespace", 96),
+        at_most("name", 96),
+        at_most("stem", 96),
+        Index("ix_other_names_stem", "stem", "namespace"),
+    )
 
     namespace: Mapped[str] = mapped_column(text(96), primary_key=True)
     name: Mapped[str] = mapped_column(text(96), primary_key=True)
     version: Mapped[int] = mapped_column(Integer, primary_key=True)
     model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), index=True)
+    stem: Mapped[str] = mapped_column(text(96))
+    """The name without its quantisation."""
+
+    @validates("name")
+    def _split_name(self, _key: str, name: str) -> str:
+        self.stem = split_quantisation(name)[0]
+        return name
 
 
 class KnownFile(Base):

@@ -31,6 +31,8 @@ RUNTIME_TEXT_MAX = 32_768
 """The most characters of a text that another tool keeps beside a model. Longer ones are cut."""
 RUNTIME_TEXTS_MAX = 16
 """The most such texts of a model."""
+OTHER_NAMES_MAX = 50
+"""The most names of a model beside its own."""
 RELATIONS = ("finetune", "quantized", "adapter", "grafted", "purified", "merged", "dissected", "relative")
 VERDICTS = ("broken", "undecided", "inert", "degraded", "gains", "coherent")
 TEXT_GROUPS = {

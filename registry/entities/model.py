@@ -136,6 +136,8 @@ class Composed(Entity, frozen=True, kw_only=True):
 class Model(ModelSummary, frozen=True, kw_only=True):
     """A model with all of its data except its organs, which are in separate pages."""
 
+    other_names: Annotated[Texts, Meta(description="Other names that lead to it, without versions.")] = ()
+    chimeras: Annotated[Count, Meta(description="Visible chimeras that have it as their base or as a donor.")] = 0
     contributor: Annotated[Text, Meta(description="The account that added it.")]
     description: Annotated[Text, Meta(description="Markdown, from its owner or its file.")] | None
     tags: Texts

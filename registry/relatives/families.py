@@ -47,14 +47,18 @@ class Kin:
 
 def families(session: Session, first: int, count: int) -> FamilyPage:
     """Return `count` families of two models or more, from place `first` on. `next` is the place of the next one."""
-    kin = model_families(session)
-    listed = [family for family in kin.families if len(family) >= FAMILY_MIN]
+    kin, listed = model_families(session), listed_families(session)
     following = first + count
     return FamilyPage(
         items=tuple(_family(session, family, kin.edges) for family in listed[first:following]),
         next=str(following) if following < len(listed) else None,
         count=len(listed),
     )
+
+
+def listed_families(session: Session) -> list[tuple[int, ...]]:
+    """Return the families that lists and counts have: those of two public models or more, as ids."""
+    return [family for family in model_families(session).families if len(family) >= FAMILY_MIN]
 
 
 def family_of(session: Session, model: Model) -> Family:

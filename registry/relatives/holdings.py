@@ -19,7 +19,7 @@ from organs.registry.catalog.queries.models import composed_among
 from organs.registry.catalog.queries.relatives import models_by_id
 from organs.registry.catalog.tables import Model
 from organs.registry.names import family_name
-from organs.registry.relatives.families import FAMILY_MIN, model_families
+from organs.registry.relatives.families import listed_families, model_families
 
 FAMILIES_SHOWN = 6
 MODELS_SHOWN = 8
@@ -95,8 +95,7 @@ def holdings(session: Session) -> Holdings:
 
 
 def _holdings(session: Session) -> Holdings:
-    kin = model_families(session)
-    listed = [family for family in kin.families if len(family) >= FAMILY_MIN]
+    kin, listed = model_families(session), listed_families(session)
     families, budget = [], COMPARED_TENSORS_MAX
     for members in listed[:FAMILIES_SHOWN]:
         size = group_size(session, members)

@@ -7,7 +7,7 @@
     groups      tables of tensors by type, component and depth, and the tensors with extreme θ
     sections    the sections that read the catalog: types, ranking, scale law, relatives, wells, anomalies
     ingests     the times and sizes of every ingest
-    statistics  quartiles, least squares, families of models
+    statistics  quartiles, least squares
 
 `statistics`, `groups` and `formats` are pure: `groups` also serves files that are not registered. The other numbers
 come from `registry.catalog.queries.reports`.

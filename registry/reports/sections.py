@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from organs.registry.amounts import count_text
+from organs.registry.amounts import count_text, plural_text
 from organs.registry.anatomy import OrganType, Place, Tower, component_of
 from organs.registry.catalog.queries.models import composed_among, ranked_models
 from organs.registry.catalog.queries.reports import (
@@ -16,10 +17,8 @@ from organs.registry.catalog.queries.reports import (
     MatrixFigures,
     TensorRow,
     count_unusual_organs,
-    declared_parents,
     facet_figures,
     lowest_matrices,
-    model_edges,
     sized_models,
     tensor_rows,
     thetas_at_ranks,
@@ -30,6 +29,7 @@ from organs.registry.catalog.tables import Model
 from organs.registry.entities.report import Cell, CellKind, ReportColumn, ReportTable, table
 from organs.registry.gguf import dtype_by_name
 from organs.registry.names import ModelName
+from organs.registry.relatives.families import listed_families
 from organs.registry.relatives.lineage import lineage_of
 from organs.registry.reports.groups import (
     TENSOR_COLUMNS,
@@ -44,8 +44,6 @@ from organs.registry.reports.groups import (
 from organs.registry.reports.statistics import (
     QUARTILES,
     Line,
-    Member,
-    families_of,
     fit_line,
     mean_of,
     quantile,
@@ -284,12 +282,14 @@ def scale_tables(
         )
         for row in rows
     }
-    declared = declared_parents(session)
-    members = [Member(row.id, row.title, tuple(declared.get(row.id, ()))) for row in rows]
-    grouped = families_of(members, model_edges(session))
-    families = [_family([models[member] for member in family]) for family in grouped]
+    related = listed_families(session)
+    first = {model_id: family[0] for family in related for model_id in family}
+    by_family: defaultdict[int, list[Point]] = defaultdict(list)
+    for model_id, point in models.items():
+        by_family[first.get(model_id, model_id)].append(point)
+    families = [_family(points) for points in by_family.values()]
     verdict = scale_verdict(families, len(models))
-    return _scale(families, list(models.values()), verdict), _families(families, limit)
+    return _scale(families, list(models.values()), verdict), _families(families, len(related), limit)
 
 
 def scale_verdict(families: Sequence[Point], models: int) -> str:
@@ -352,7 +352,8 @@ def _scale(families: Sequence[Point], models: Sequence[Point], verdict: str) -> 
     )
 
 
-def _families(families: Sequence[Point], limit: int) -> ReportTable:
+def _families(families: Sequence[Point], count: int, limit: int) -> ReportTable:
+    """Return the table of `families`, at most `limit`; `count` is the number of families of two models or more."""
     ordered = sorted(families, key=lambda point: (-point.log_parameters, point.name))
     listed = ordered[:limit]
     return table(
@@ -366,8 +367,10 @@ def _families(families: Sequence[Point], limit: int) -> ReportTable:
             for family in listed
         ),
         before=(
-            "A family is a model with its fine-tunes, checkpoints and quantisations, named after the model that "
-            "was registered first. They share weights, so they count as one observation of the scale law."
+            f"This registry has {plural_text(count, 'family', 'families')} of two models or more: models that share "
+            "weights, or that name each other or the same model as base. Chimeras, adapters and partial models count "
+            "too. This table has the complete models of each family, and models without relatives. A family is named "
+            "after the model that was registered first, and counts as one observation of the scale law."
             + (f" The {len(listed)} largest of {len(families)} are listed." if len(listed) < len(families) else ""),
         ),
         after=(KINSHIP,),

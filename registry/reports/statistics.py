@@ -1,13 +1,10 @@
-"""Quartiles, a line fitted by least squares, and families of models that share weights. Pure."""
+"""Quartiles, and a line fitted by least squares. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-from organs.registry.lineage import Groups
-from organs.registry.relatives.resolve import folded
 
 QUARTILES = (0.25, 0.5, 0.75)
 
@@ -108,43 +105,3 @@ _STUDENT = (
 def _student(freedom: int) -> float:
     """Return Student's t; above 30 degrees of freedom the value for 30, which is at most 4% too wide."""
     return _STUDENT[min(freedom, len(_STUDENT)) - 1]
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """The data of a model that decide its family: id, title, and names of declared parents."""
-
-    model_id: int
-    title: str | None
-    declared_parents: tuple[str, ...] = ()
-
-
-def families_of(members: Sequence[Member], edges: Iterable[tuple[int, int]]) -> list[tuple[int, ...]]:
-    """Return the ids of `members` in groups; the members of a group, and the groups, are in the order of `members`.
-
-    Two models are in one family if edges connect them (also through other models), if they have the same title, if they
-    declare the same parent, or if one declares a parent whose name begins with the title of the other (`org/Zoo A v1.0`
-    with `Zoo A`: the longest title counts). Case, accents and punctuation make no difference. In doubtful cases models
-    are joined: to treat unrelated models as related makes a statement about all models weaker, the opposite makes it
-    wrong.
-    """
-    groups = Groups()
-    titles = {title for member in members if (title := folded(member.title or ""))}
-    for child, parent in edges:
-        groups.join(child, parent)
-    for member in members:
-        if title := folded(member.title or ""):
-            groups.join(member.model_id, title)
-        for declared in filter(folded, member.declared_parents):
-            groups.join(member.model_id, _title_in(declared, titles) or folded(declared))
-    families: dict[Hashable, list[int]] = {}
-    for member in members:
-        families.setdefault(groups.leader(member.model_id), []).append(member.model_id)
-    return [tuple(group) for group in families.values()]
-
-
-def _title_in(declared: str, titles: set[str]) -> str | None:
-    """Return the longest of `titles` that `declared` begins with, with or without its organisation."""
-    words = folded(declared.partition("/")[2] or declared).split(" ")
-    candidates = (" ".join(words[:count]) for count in range(len(words), 0, -1))
-    return next((candidate for candidate in candidates if candidate in titles), None)

@@ -114,8 +114,8 @@ LINE_OF_READINGS = (
 )
 KINSHIP = (
     "Parameters and θ are means over the family (for the parameters, the geometric mean). Models belong to one family "
-    f"by four signs: a measured likeness of the weights (a mean correlation of at least {RELATED}), parents that a "
-    "model declares in its file, records of this registry, and equal titles. Other relations are not visible here."
+    f"by three signs: a measured likeness of the weights (a mean correlation of at least {RELATED}), parents that a "
+    "model declares in its file, and records of this registry. Other relations are not visible here."
 )
 _SHAPE = "The shape is the length of a row, then the number of rows."
 LISTED = f"The tensor type is how the numbers are stored. {_SHAPE}"

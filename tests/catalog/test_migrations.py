@@ -129,7 +129,7 @@ def go_back(session: Session, revision: int) -> None:
         "experts",
         "blob_parts",
         "runtime_texts",
-        "former_names",
+        "other_names",
         "known_files",
         "model_tags",
     )
@@ -140,7 +140,7 @@ def go_back(session: Session, revision: int) -> None:
     columns["verdicts"] = ("strength",)
     columns |= dict.fromkeys(("measurements", "placements"), ("effective_rank",))
     for name in (
-        *("models_state_downloads", "models_state_grafts", "models_namespace_stem"),
+        *("models_state_downloads", "models_state_grafts", "models_stem"),
         *("placements_organ", "placements_effective_rank"),
     ):
         session.execute(text(f"DROP INDEX ix_{name}"))

@@ -93,7 +93,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "file_parts": {"file_id": 1, "offset_bytes": 0, "size_bytes": 8, "blob_id": 1, "blob_offset_bytes": 0},
     "model_metadata": {"model_id": 1, "position": 0, "key": "k", "type": "string", "value": "v"},
     "runtime_texts": {"model_id": 1, "position": 0, "kind": "template", "source": "Ollama tiny", "text": "{{ . }}"},
-    "former_names": {"namespace": "local", "name": "sha256-abc", "version": 1, "model_id": 1},
+    "other_names": {"namespace": "local", "name": "abc-F16", "version": 1, "model_id": 1, "stem": "abc"},
     "known_files": {"stamp": "ab" * 32, "sha256": "cd" * 32},
     "facets": {
         "id": 1,
@@ -337,7 +337,7 @@ def test_integers_have_64_bits_except_those_that_stay_small() -> None:
         "blob_parts.position",
         "blobs.codec_version",
         "experts.expert",
-        "former_names.version",
+        "other_names.version",
         "model_files.position",
         "model_metadata.position",
         "models.version",

@@ -181,3 +181,10 @@ def test_a_declared_name_cannot_control_the_terminal(organ: OrganCommand, tmp_pa
     assert "\u202e" not in out
     lines = [line for line in out.splitlines() if "[31mred" in line and not line.startswith("general.")]
     assert [line.split()[0] for line in lines] == ["base", "parent", "info:"]
+
+
+def test_two_unknown_models_are_both_reported(kin: OrganCommand) -> None:
+    ended = kin("compare", "one", "two")
+    assert ended.status == 3
+    assert "no model is registered as local/one; no model is registered as local/two" in ended.err
+    assert kin("compare", "one", "base").err.count("no model") == 1

@@ -136,3 +136,30 @@ def test_a_tool_without_models_is_reported_with_its_folders(
     assert ended.status == 1
     assert "no model of GPT4All on this machine" in ended.err
     assert f"{tmp_path}/user/.cache/gpt4all: not there" in ended.err
+
+
+def test_a_model_is_shown_under_each_of_its_names_and_known_models_are_counted(
+    organ: OrganCommand, environment: dict[str, str], tmp_path: Path
+) -> None:
+    models = tmp_path / "user" / ".ollama" / "models"
+    layer = ollama_layer(models, "model", small_model())
+    ollama_manifest(models, "registry.ollama.ai/library/zoo/latest", layer)
+    put(tmp_path / "user" / ".lmstudio" / "models" / "acme" / "Zoo-A-GGUF" / "Zoo-A-F16.gguf", small_model())
+    put(tmp_path / "files" / "Zoo-A-2M-v1.0-F16.gguf", small_model())
+    put(tmp_path / "files" / "other.gguf", small_model(seed=2))
+    ended = organ("ingest", "--all-tools", environment=environment)
+    assert ended.lines[-1] == "1 model was already registered; 1 model was added. See: organ models"
+    assert organ.done("ingest", tmp_path / "files").lines[-1] == ended.lines[-1]
+    again = organ.done("ingest", tmp_path / "files")
+    assert again.lines[-1] == "2 models were already registered; nothing was added. See: organ models"
+    assert organ.done("ingest", "-q", tmp_path / "files").lines == ["acme/Zoo-A-F16@1", "local/other@1"]
+    for name in ("zoo", "zoo:latest", "library/zoo", "Zoo-A-2M-v1.0-F16", "Zoo-A-F16", "acme/Zoo-A", "Zoo-A-2M-v1.0"):
+        shown = organ.done("show", name)
+        assert shown.lines[0].startswith("acme/Zoo-A-F16@1"), name
+        assert "also known as  library/zoo, local/Zoo-A-2M-v1.0-F16" in shown.lines
+    assert organ.done("show", "zoo:latest", "--json").values["other_names"] == [
+        "library/zoo",
+        "local/Zoo-A-2M-v1.0-F16",
+    ]
+    assert organ.done("compare", "zoo:latest", "Zoo-A-2M-v1.0-F16", "--json").values["first"] == "acme/Zoo-A-F16@1"
+    assert organ("show", "nothing:latest").status == 3

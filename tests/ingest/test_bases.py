@@ -108,6 +108,17 @@ def test_the_cache_of_the_hub_has_the_configuration_of_a_base(tmp_path: Path) ->
         assert local_base(stated, adapter, tmp_path / "hub") is None
 
 
+def test_add_model_searches_the_cache_of_the_hub_for_the_base(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_folder(tmp_path / "My-LoRA")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(UnknownBase):
+        add_model(registry, folder)
+    written(tmp_path / "hub" / "models--acme--Little-Base" / "snapshots" / "abc", base_config())
+    assert add_model(registry, folder).created
+
+
 def test_a_registered_model_with_the_name_of_the_base_is_found(registry: LocalRegistry, base: Path) -> None:
     assert base_by_name(registry, "acme/Little-Base") is None
     add_model(registry, base)

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.orm import Session
 
 from organs.ingest.inventory import take_inventory
-from organs.ingest.service import IngestReport, ingest_all, ingest_model
+from organs.ingest.service import IngestReport, always, ingest_all, ingest_model
 from organs.ingest.sources import ModelSource, find_sources
 from organs.ingest.tools import FINDERS, find_tool_models, sources_of
-from organs.ingest.tools.facts import is_digest_name, license_of
+from organs.ingest.tools.facts import add_facts, license_of
 from organs.ingest.tools.findings import Findings, name_in_repository
 from organs.ingest.tools.ollama import MANIFEST_MAX_BYTES, TEXT_MAX_BYTES, OllamaName
 from organs.ingest.tools.places import Machine, gpt4all_folders, lmstudio_folders, ollama_folders
-from organs.registry.catalog.vocabulary import RUNTIME_TEXT_MAX
+from organs.registry.catalog.queries.administration import model_in_any_state
+from organs.registry.catalog.register.accounts import add_contributor
+from organs.registry.catalog.register.events import record_event
+from organs.registry.catalog.register.models import remove_model
+from organs.registry.catalog.tables import Event, KnownFile, Model, OtherName
+from organs.registry.catalog.vocabulary import OTHER_NAMES_MAX, RUNTIME_TEXT_MAX, Action
 from organs.registry.entities.model import RuntimeText
-from organs.registry.errors import BadSource, NotFound
+from organs.registry.errors import BadSource, NameTaken, NotFound, Removed, SeveralModels
 from organs.registry.local import LocalRegistry
-from organs.registry.names import ModelName, family_name, parse_model_name
-from organs.registry.upkeep import all_blobs, set_aside
+from organs.registry.names import ModelName, family_name, is_digest_name, parse_model_name
+from organs.registry.upkeep import all_blobs, set_aside, sweep
 from tests.gguf_files import file_bytes, text
 from tests.ingest.tool_layouts import (
     APACHE,
@@ -513,7 +527,10 @@ def test_a_name_from_a_tool_replaces_a_digest_and_the_old_name_still_works(
     assert [one.name for one in registry.models("tiny").items] == ["library/tiny-q8_0@1"]
     assert registry.models(f"kin:{old}").items[0].name == "library/tiny-q8_0@1"
     (other,) = find_sources([str(put(tmp_path / blob.name, small_model(seed=5)))])
-    assert ingest_model(registry, other).model == f"{old.partition('@')[0]}@2", "old versions are not reused"
+    with pytest.raises(NameTaken, match=r"by library/tiny-q8_0@1|library/tiny-q8_0@1"):
+        ingest_model(registry, other)
+    report = ingest_model(registry, other, new_version=always)
+    assert report.model == f"{old.partition('@')[0]}@2", "old versions are not reused"
     assert registry.model(old).name == "library/tiny-q8_0@1"
 
 
@@ -558,6 +575,188 @@ def test_a_name_that_other_bytes_have_is_not_taken_by_a_renaming(
     assert registry.model("library/tiny").files[0].name == "other.gguf"
     with pytest.raises(NotFound):
         registry.model("library/tiny@2")
+
+
+# Other names.
+
+
+def test_every_name_under_which_the_same_bytes_were_met_leads_to_the_model(
+    registry: LocalRegistry, ollama: Path, tmp_path: Path
+) -> None:
+    layer = ollama_layer(ollama, "model", small_model())
+    for tag in ("latest", "8b", "8b-text-q4_K_M"):
+        ollama_manifest(ollama, f"registry.ollama.ai/library/tiny/{tag}", layer)
+    put(tmp_path / ".lmstudio" / "models" / "acme" / "Small-GGUF" / "Small-Q4_K_M.gguf", small_model())
+    ingest_tools(registry, machine(tmp_path))
+    (by_path,) = find_sources([str(put(tmp_path / "Mine-v1.0-F16.gguf", small_model()))])
+    ingest_model(registry, by_path)
+    page = registry.model("acme/Small-Q4_K_M")
+    assert page.other_names == (
+        *("library/tiny", "library/tiny-8b", "library/tiny-8b-text-q4_K_M"),
+        "local/Mine-v1.0-F16",
+    )
+    for name in (*page.other_names, "Mine-v1.0-F16", "tiny:latest", "library/tiny:8b", "tiny", "Small-Q4_K_M", "Small"):
+        assert registry.model(name).name == "acme/Small-Q4_K_M@1", name
+    assert registry.figures().models == 1
+    assert [one.name for one in registry.models("model:Mine-v1.0-F16").items] == [page.name]
+    assert [one.name for one in registry.models("kin:Mine-v1.0-F16").items] == [page.name]
+    compared = registry.compare("Mine-v1.0-F16", "tiny:8b")
+    assert (compared.first, compared.second) == (page.name, page.name)
+    before = registry.figures()
+    ingest_tools(registry, machine(tmp_path))
+    ingest_model(registry, by_path)
+    assert (registry.figures(), registry.model(page.name).other_names) == (before, page.other_names)
+
+
+def test_a_name_leads_to_the_bytes_that_it_was_first_met_with(registry: LocalRegistry, tmp_path: Path) -> None:
+    for folder, seed in (("a", 1), ("b", 2)):
+        source = find_sources([str(put(tmp_path / folder / "model.gguf", small_model(seed=seed)))])[0]
+        ingest_model(registry, source, ModelName("me", folder))
+        ingest_model(registry, source)
+    assert registry.model("model").name == "me/a@1"
+    assert registry.model("me/b").other_names == ()
+    (third,) = find_sources([str(put(tmp_path / "c" / "model.gguf", small_model(seed=3)))])
+    with pytest.raises(NameTaken, match="me/a@1"):
+        ingest_model(registry, third)
+    assert ingest_model(registry, third, new_version=always).model == "local/model@2"
+    assert registry.model("model").name == "local/model@2"
+    assert registry.model("model@1").name == "me/a@1"
+    assert registry.model("me/a").other_names == (), "a model has this name now"
+
+
+def test_the_same_bytes_under_another_name_of_theirs_are_no_second_model(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    (source,) = find_sources([str(put(tmp_path / "tiny.gguf", small_model()))])
+    ingest_model(registry, source, ModelName("me", "tiny-F16"))
+    ingest_model(registry, source)
+    report = ingest_model(registry, source, ModelName("local", "tiny"))
+    assert (report.model, report.created) == ("me/tiny-F16@1", False)
+
+
+def test_a_model_has_a_limited_number_of_other_names(registry: LocalRegistry, ollama: Path, tmp_path: Path) -> None:
+    layer = ollama_layer(ollama, "model", small_model())
+    for number in range(OTHER_NAMES_MAX + 20):
+        ollama_manifest(ollama, f"registry.ollama.ai/library/tiny/t{number:03d}", layer)
+    (report,) = ingest_tools(registry, machine(tmp_path), "ollama")
+    (again,) = ingest_tools(registry, machine(tmp_path), "ollama")
+    assert len(registry.model(report.model).other_names) == OTHER_NAMES_MAX
+    assert again.model == report.model
+
+
+def test_a_name_without_its_quantisation_means_the_only_one_or_lists_all(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    for seed, name in enumerate(("tiny-F16", "tiny-Q8_0", "other-Q8_0")):
+        (source,) = find_sources([str(put(tmp_path / f"{name}.gguf", small_model(seed=seed)))])
+        ingest_model(registry, source, ModelName("library", name))
+    assert registry.model("library/other").name == "library/other-Q8_0@1"
+    assert registry.model("other").name == "library/other-Q8_0@1"
+    for name in ("library/tiny", "tiny"):
+        with pytest.raises(SeveralModels) as caught:
+            registry.model(name)
+        assert caught.value.names == ("library/tiny-F16", "library/tiny-Q8_0")
+        assert str(caught.value).endswith("can mean several models: name one of library/tiny-F16, library/tiny-Q8_0")
+    with pytest.raises(NotFound):
+        registry.model("library/tiny@1")
+    with pytest.raises(NotFound):
+        registry.model("acme/other-Q8_0")
+
+
+def test_a_short_name_means_no_model_of_another_account(registry: LocalRegistry, tmp_path: Path) -> None:
+    (tmp_path / "tiny.gguf").write_bytes(small_model())
+    (source,) = find_sources([str(tmp_path / "tiny.gguf")])
+    ingest_model(registry, source, ModelName("eve", "tiny"))
+    assert registry.model("tiny").name == "eve/tiny@1"
+    with registry.catalog.writing() as session:
+        eve = add_contributor(session, "eve")
+        session.execute(update(Model).values(contributor_id=eve.id))
+    with pytest.raises(NotFound, match="did you mean eve/tiny"):
+        registry.model("tiny")
+
+
+def test_a_removed_model_says_so_under_each_of_its_names(registry: LocalRegistry, ollama: Path, tmp_path: Path) -> None:
+    layer = ollama_layer(ollama, "model", small_model())
+    blob = ollama / "blobs" / str(layer["digest"]).replace(":", "-")
+    old = ingest_model(registry, find_sources([str(blob)])[0]).model
+    ollama_manifest(ollama, "registry.ollama.ai/library/tiny/8b", layer)
+    ollama_manifest(ollama, "registry.ollama.ai/library/tiny/latest", layer)
+    ingest_tools(registry, machine(tmp_path), "ollama")
+    with registry.catalog.writing() as session:
+        remove_model(session, model_in_any_state(session, parse_model_name("tiny:latest")), "a mistake", "local")
+    for name in ("library/tiny-8b", "library/tiny", old, "tiny:8b"):
+        with pytest.raises(Removed, match=r"library/tiny-8b@1 was removed on .*: a mistake"):
+            registry.model(name)
+    (report,) = ingest_tools(registry, machine(tmp_path), "ollama")
+    assert report.model == "library/tiny-8b@2"
+    assert registry.model("tiny:latest").name == "library/tiny-8b@2"
+
+
+def test_a_sweep_forgets_files_without_a_model_and_names_that_were_never_public(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    paths = [
+        put(tmp_path / f"{name}.gguf", small_model(seed=seed)) for seed, name in enumerate(("kept", "gone", "own"))
+    ]
+    time.sleep(0.06)  # files that were written just before are read again
+    for path in paths:
+        (source,) = find_sources([str(path)])
+        ingest_model(registry, source, ModelName("me", path.stem))
+        ingest_model(registry, source)
+    with registry.catalog.writing() as session:
+        for removed in ("me/gone", "me/own"):
+            remove_model(session, model_in_any_state(session, parse_model_name(removed)), "a mistake", "local")
+        own = session.scalars(select(Model).where(Model.name == "own")).one()
+        record_event(session, "local", Action.SUBMIT, own.full_name, model_id=own.id)
+        session.execute(delete(Event).where(Event.model_id == own.id, Event.action != Action.SUBMIT))
+    assert counted(registry) == (3, ["gone", "kept", "own"])
+    sweep(registry.catalog, registry.blobs)
+    assert counted(registry) == (3, ["gone", "kept", "own"])
+    sweep(registry.catalog, registry.blobs, dry_run=False)
+    assert counted(registry) == (1, ["gone", "kept"])
+    with pytest.raises(Removed):
+        registry.model("local/gone")
+    with pytest.raises(NotFound, match="no model is registered as local/own"):
+        registry.model("local/own")
+
+
+def counted(registry: LocalRegistry) -> tuple[int | None, list[str]]:
+    with registry.catalog.reading() as session:
+        files = session.scalar(select(func.count()).select_from(KnownFile))
+        return files, sorted(session.scalars(select(OtherName.name)))
+
+
+def test_of_two_models_that_are_renamed_at_once_the_second_gets_its_next_name(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    """Both read that the name is free; then each waits for the lock of the writers."""
+    models = []
+    for seed in (1, 2):
+        data = small_model(seed=seed)
+        path = put(tmp_path / str(seed) / f"sha256-{hashlib.sha256(data).hexdigest()}", data)
+        models.append((path, ingest_model(registry, find_sources([str(path)])[0]).model))
+    both_have_read = threading.Barrier(2, timeout=30)
+
+    class SlowCatalog:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(registry.catalog, name)
+
+        @contextmanager
+        def writing(self) -> Iterator[Session]:
+            both_have_read.wait()
+            with registry.catalog.writing() as session:
+                yield session
+
+    slow: Any = SimpleNamespace(catalog=SlowCatalog())
+    wanted = [(ModelName("library", "tiny"), ModelName("library", f"tiny-{number}b")) for number in (1, 2)]
+    with ThreadPoolExecutor(2) as pool:
+        sources = [
+            ModelSource((path,), best, other_names=(other,))
+            for (path, _), (best, other) in zip(models, wanted, strict=True)
+        ]
+        names = list(pool.map(partial(add_facts, slow), sources, [name for _, name in models]))
+    second = "library/tiny-2b@1" if names[0] == "library/tiny@1" else "library/tiny-1b@1"
+    assert sorted(names) == sorted(["library/tiny@1", second]), "no model became a version of the other one"
 
 
 # The inventory.

@@ -134,6 +134,16 @@ def test_an_unknown_name_stays_on_the_page_with_the_form(family_client: FlaskCli
     assert sheet.status_code == 404
 
 
+def test_two_unknown_names_are_both_reported(family_client: FlaskClient) -> None:
+    names = {"first": "local/one", "second": "local/two"}
+    page = parse_page(family_client.get("/compare", query_string=names).text)
+    answer = family_client.get("/api/v1/compare", query_string=names)
+    assert answer.status_code == 404
+    for text in (page.text, answer.get_json()["detail"]):
+        assert "no model is registered as local/one" in text
+        assert "no model is registered as local/two" in text
+
+
 def test_the_page_of_an_empty_registry_shows_the_command_to_run(registry: LocalRegistry) -> None:
     with create_app(registry).test_client() as client:
         assert "organ ingest FILE.gguf" in client.get("/compare").text

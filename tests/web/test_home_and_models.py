@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 from flask.testing import FlaskClient
 
 from organs.ingest.service import ingest_model
+from organs.ingest.sources import find_sources
 from organs.ingest.tools import find_tool_models, sources_of
 from organs.registry.local import LocalRegistry
+from organs.registry.reports.overview import registry_report
 from organs.web.app import create_app
 from tests.ingest.tool_layouts import machine, ollama_layer, ollama_manifest
 from tests.related_models import ingest_bytes, model_file, related_tensors
@@ -46,6 +49,47 @@ def test_the_home_page_shows_families_with_quantisations_under_their_model(
     assert "local/Other@1" in html[html.index('id="singles"') :]
     assert "/lineage?model=local/Tiny-v1-F16@1" in page.links()
     assert "θ" not in page.text[: page.text.index("Search the parts")]
+    with registry.catalog.reading() as session:
+        (sentence,) = registry_report(session).sections["families"].before
+    assert sentence.startswith("This registry has 1 family of two models or more")
+
+
+def test_the_page_of_a_model_without_its_quantisation_leads_to_its_quantisations(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    for seed, name in enumerate(("tiny-F16", "tiny-Q8_0", "other-Q8_0")):
+        ingest_bytes(registry, tmp_path, name, small_model(seed=seed))
+    with create_app(registry).test_client() as client:
+        answer = client.get("/models/local/other")
+        assert (answer.status_code, answer.headers["Location"]) == (302, "/models/local/other-Q8_0@1")
+        answer = client.get("/models/local/tiny")
+        assert answer.status_code == 302
+        assert client.get(answer.headers["Location"]).status_code == 200
+        query = parse_qs(urlsplit(answer.headers["Location"]).query)["q"]
+        assert query == ["model:local/tiny-F16,local/tiny-Q8_0"]
+        listed = client.get("/api/v1/models", query_string={"q": query[0]}).get_json()["items"]
+        assert sorted(one["name"] for one in listed) == ["local/tiny-F16@1", "local/tiny-Q8_0@1"]
+        problem = client.get("/api/v1/models/local/tiny")
+        assert (problem.status_code, problem.get_json()["code"]) == (404, "several-models")
+        assert problem.get_json()["names"] == ["local/tiny-F16", "local/tiny-Q8_0"]
+        assert client.get("/api/v1/models/local/other").get_json()["name"] == "local/other-Q8_0@1"
+
+
+def test_a_page_lists_the_other_names_and_the_chimeras_of_a_base(registry: LocalRegistry, tmp_path: Path) -> None:
+    ingest_bytes(registry, tmp_path, "base", model_file("base", related_tensors()))
+    ingest_bytes(registry, tmp_path, "tuned", model_file("tuned", related_tensors(correlation=0.99)))
+    (tmp_path / "again.gguf").write_bytes(model_file("base", related_tensors()))
+    (source,) = find_sources([str(tmp_path / "again.gguf")])
+    assert ingest_model(registry, source).model == "local/base@1"
+    registry.compose("again").graft("tuned", type="organ").plan().accepting_all().register()
+    assert [(registry.model(name).chimeras, registry.model(name).grafts) for name in ("base", "tuned")] == [
+        (1, 0),
+        (1, 1),
+    ]
+    with create_app(registry).test_client() as client:
+        text = " ".join(parse_page(client.get("/models/local/base").text).text.split())
+    assert re.search(r"also known as\s*local/again", text)
+    assert re.search(r"chimeras with it\s*1", text)
 
 
 def test_a_renamed_model_is_found_at_its_old_address_and_its_texts_are_inert(
@@ -63,8 +107,11 @@ def test_a_renamed_model_is_found_at_its_old_address_and_its_texts_are_inert(
     (source,) = sources_of(find_tool_models(machine(tmp_path), ["ollama"]))
     assert ingest_model(registry, source).model == "library/tiny@1"
     with create_app(registry).test_client() as client:
-        for address in (f"/models/{old}", f"/models/{old.partition('@')[0]}", "/models/library/tiny"):
-            html = client.get(address).text
+        for address in (f"/models/{old}", f"/models/{old.partition('@')[0]}"):
+            answer = client.get(f"{address}?by=theta")
+            assert (answer.status_code, answer.headers["Location"]) == (302, "/models/library/tiny@1?by=theta")
+        for address in (f"/models/{old}", "/models/library/tiny"):
+            html = client.get(address, follow_redirects=True).text
             assert "library/tiny@1" in re.sub(r"\s+|</?wbr>", "", html[html.index("<h1") : html.index("</h1>")]), (
                 address
             )

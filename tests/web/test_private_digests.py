@@ -27,7 +27,7 @@ from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.queries.models import placements_of
 from organs.registry.catalog.records import ModelRecord
 from organs.registry.catalog.register.submissions import add_submission
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import Model, OtherName
 from organs.registry.local import LocalRegistry
 from organs.web.api.operation import operations
 from organs.web.app import create_app
@@ -139,6 +139,7 @@ def _put_secret(registry: LocalRegistry, folder: Path) -> None:
             session, owner, "ada", "secret", manifest='{"files":[]}', description="{}", size_bytes=len(FILE)
         )
         row.id, row.state, row.model_id = SUBMISSION, "quarantined", model.id
+        session.add(OtherName(namespace="ada", name="alias-F16", version=1, model_id=model.id))
 
 
 def _secret(registry: LocalRegistry) -> Secret:
@@ -163,7 +164,7 @@ def twins(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory
 
 ARGUMENTS: dict[str, Callable[[Secret], tuple[str, ...]]] = {
     **dict.fromkeys(("namespace", "user", "contributor"), lambda _: ("ada",)),
-    "name": lambda _: ("secret", "secret@1"),
+    "name": lambda _: ("secret", "secret@1", "alias-F16", "alias", "alias:f16"),
     "digest": lambda secret: (secret.organ, secret.organ[:12], secret.header),
     "header": lambda secret: (secret.header,),
     "lock": lambda secret: (secret.model, secret.file),

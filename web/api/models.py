@@ -17,6 +17,7 @@ from organs.registry.catalog.queries.models import (
     model_by_name,
     model_summary,
     model_with_header,
+    models_by_name,
     published_model,
     versions,
 )
@@ -275,7 +276,7 @@ def compare() -> Comparison:
     """
     first, second = _requested_model("first"), _requested_model("second")
     with reading(settings().search_seconds) as session:
-        own, other = (model_by_name(session, name) for name in (first, second))
+        own, other = models_by_name(session, (first, second))
         return compare_registered(session, own, other, PAGE_TENSORS_MAX)[0]
 
 

@@ -8,7 +8,7 @@ from flask import request, url_for
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import Slot
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.models import models_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.entities.comparison import ComparedOrgan, Comparison, OrganChange
 from organs.registry.entities.organ import PlacedOrgan
@@ -61,7 +61,7 @@ def compare() -> Page:
 
 def _compare(session: Session, names: list[str]) -> tuple[Comparison, tuple[PlacedOrgan, ...], dict[Slot, OrganChange]]:
     """Return the comparison, the organs of the second model, and the change of each organ."""
-    own, other = (model_by_name(session, parse_model_name(name)) for name in names)
+    own, other = models_by_name(session, map(parse_model_name, names))
     result, first, second = compare_registered(session, own, other, PAGE_TENSORS_MAX)
     return result, organs_of_model(session, other), organ_changes(first, second)
 

@@ -36,7 +36,7 @@ from organs.web.pages.charts import depth_shown
 from organs.web.pages.chimera import chimera_context, donor_lines
 from organs.web.pages.jobs import active_validations
 from organs.web.pages.organs import CSV_COLUMNS, organ_rows
-from organs.web.pages.routes import Context, Page, Sheet, paged, pages
+from organs.web.pages.routes import Context, Page, Sheet, canonical_model, paged, pages
 from organs.web.params import requested_choice
 from organs.web.permissions import may_edit, may_yank
 from organs.web.responses import model_address, plain_page, reading, settings
@@ -80,7 +80,7 @@ def model(namespace: str, name: str) -> Page:
 def _shown_model(namespace: str, name: str) -> Page:
     requested = requested_choice("by", tuple(READINGS)) if request.args.get("by") else None
     with reading(settings().search_seconds) as session:
-        row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
+        row = canonical_model(session, namespace, name)
         page = model_page(session, row)
         organs = organs_of_model(session, row, PAGE_TENSORS_MAX)
         left_out = row.tensors - len(organs)

@@ -38,9 +38,14 @@ from flask import (
     url_for,
 )
 from markupsafe import Markup
+from sqlalchemy.orm import Session
 
+from organs.registry.catalog import tables
+from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.entities.base import Entity
 from organs.registry.entities.report import Cell
+from organs.registry.errors import NAMES_MAX, SeveralModels
+from organs.registry.names import parse_model_name
 from organs.registry.reports.formats import sheet
 from organs.web.answer_cache import reveal_headers
 from organs.web.auth import UPLOAD, identity, session_secret
@@ -50,10 +55,13 @@ from organs.web.responses import (
     JSON_SUFFIX,
     conditional,
     json_answer,
+    model_address,
     next_address,
+    plain_page,
     redirect_parameters,
     wants_csv,
     wants_json,
+    with_parameters,
 )
 
 pages = Blueprint("pages", __name__)
@@ -144,6 +152,25 @@ def respond(page: Page) -> Response:
         answer.headers["Link"] = f'<{next_address(page.next)}>; rel="next"'
     answer.status_code = page.status
     return conditional(answer) if page.status == 200 else answer
+
+
+def canonical_model(session: Session, namespace: str, name: str) -> tables.Model:
+    """Return the model with the name in the address.
+
+    A page redirects from another name of a model to its own name, and from a name that can mean several models to the
+    list of these. JSON and CSV are answered under each name.
+    """
+    requested = parse_model_name(f"{namespace}/{name}")
+    try:
+        model = model_by_name(session, requested)
+    except SeveralModels as error:
+        if not plain_page():
+            raise
+        listed = error.names if len(error.names) < NAMES_MAX else (f"*{requested.name}*",)
+        abort(redirect(url_for("pages.models", q=f"model:{','.join(listed)}"), 302))
+    if plain_page() and (model.namespace, model.name) != (requested.namespace, requested.name):
+        abort(redirect(with_parameters(model_address(model.full_name), request.args.to_dict()), 302))
+    return model
 
 
 def form_token() -> Markup:

@@ -13,6 +13,7 @@ from organs.registry.catalog.cursor import check_limit, next_cursor, parse_curso
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.accounts import contributor_account
 from organs.registry.catalog.queries.events import newest_events
+from organs.registry.catalog.queries.models import models_of_other_name
 from organs.registry.catalog.queries.organs import (
     OrganCounts,
     experts_placed_by,
@@ -169,6 +170,8 @@ def model_in_any_state(session: Session, name: ModelName) -> Model:
         statement = statement.where(Model.version == name.version)
     order = (Model.state == "removed", Model.version.desc())
     model = session.scalars(statement.order_by(*order).limit(1)).one_or_none()
+    if model is None:
+        model = session.scalars(models_of_other_name(name).limit(1)).one_or_none()
     if model is None:
         rows = session.execute(select(Model.namespace, Model.name).distinct())
         close = nearest(f"{name.namespace}/{name.name}", [f"{row.namespace}/{row.name}" for row in rows])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
+from typing import TypeVar
 
 from sqlalchemy import ColumnElement, Row, Select, and_, exists, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session, aliased
@@ -28,7 +30,6 @@ from organs.registry.catalog.tables import (
     Contributor,
     Expert,
     FilePart,
-    FormerName,
     Ingest,
     KnownFile,
     Lineage,
@@ -36,10 +37,11 @@ from organs.registry.catalog.tables import (
     ModelFile,
     ModelMetadata,
     Organ,
+    OtherName,
     Placement,
     RuntimeText,
 )
-from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.catalog.vocabulary import OTHER_NAMES_MAX, REACHABLE_STATES
 from organs.registry.digest import Digest, looks_like_prefix, parse_prefix
 from organs.registry.entities import model as entities
 from organs.registry.entities.gain import MeasuredGain
@@ -53,8 +55,26 @@ from organs.registry.entities.published import (
     PublishedModel,
     VersionChanges,
 )
-from organs.registry.errors import Ambiguous, BadDigest, BadName, Incomplete, NotFound, NothingRegistered, Removed
-from organs.registry.names import ModelName, check_new_name, parse_model_name
+from organs.registry.errors import (
+    Ambiguous,
+    BadDigest,
+    BadName,
+    Incomplete,
+    NotFound,
+    NothingRegistered,
+    Removed,
+    SeveralModels,
+)
+from organs.registry.names import (
+    LOCAL,
+    ModelName,
+    check_new_name,
+    is_digest_name,
+    parse_model_name,
+    split_quantisation,
+)
+
+T = TypeVar("T")
 
 REMOVALS_MAX = 1000
 """The most removed versions of a name that are read: the newest."""
@@ -63,13 +83,16 @@ REMOVALS_MAX = 1000
 def removed_versions(session: Session, name: ModelName) -> Sequence[Model]:
     """Return the removed versions of a name, or the removed version in `name`, newest first.
 
-    Versions that were never public are left out, as if they had never existed.
+    Removed models that had the name as another one follow. Versions that were never public are left out, as if they
+    had never existed.
     """
     same_name = (Model.namespace == name.namespace, Model.name == name.name)
     statement = select(Model).where(*same_name, Model.state == "removed", was_public())
     if name.version is not None:
         statement = statement.where(Model.version == name.version)
-    return session.scalars(statement.order_by(Model.version.desc()).limit(REMOVALS_MAX)).all()
+    own = session.scalars(statement.order_by(Model.version.desc()).limit(REMOVALS_MAX)).all()
+    others = models_of_other_name(name).where(Model.state == "removed", was_public()).limit(REMOVALS_MAX)
+    return [*own, *session.scalars(others)]
 
 
 def removal(model: Model) -> Removed:
@@ -123,25 +146,53 @@ class Segment:
 
 
 def model_by_name(session: Session, name: ModelName) -> Model:
-    """Return the model of `find_model`; raises NotFound with a similar name.
+    """Return the model of `find_model`, or the only one that `name` can mean; raises NotFound with a similar name.
 
-    Raises Incomplete for a split model of which some shards are missing, and Removed for a removed model.
+    Raises SeveralModels for a name that can mean several models, Incomplete for a split model of which some shards are
+    missing, and Removed for a removed model.
     """
     model = find_model(session, name)
-    if model is None:
-        partial = incomplete_model(session, name)
-        if partial is not None:
-            raise incompleteness(session, partial)
-        removed = removed_versions(session, name)
-        if removed:
-            raise removal(removed[0])
-        names = _names(session)
-        if not names:
-            raise NothingRegistered(f"no model is registered as {name}")
-        close = _similar_name(name, names)
-        hint = f"; did you mean {close}?" if close else ""
-        raise NotFound(f"no model is registered as {name}{hint}")
-    return model
+    if model is not None:
+        return model
+    begun = incomplete_model(session, name)
+    if begun is not None:
+        raise incompleteness(session, begun)
+    removed = removed_versions(session, name)
+    if removed:
+        raise removal(removed[0])
+    meant = meant_models(session, name)
+    if len(meant) == 1:
+        return next(iter(meant.values()))
+    if meant:
+        raise SeveralModels(str(name), sorted(meant))
+    names = _names(session)
+    if not names:
+        raise NothingRegistered(f"no model is registered as {name}")
+    close = _similar_name(name, names)
+    hint = f"; did you mean {close}?" if close else ""
+    raise NotFound(f"no model is registered as {name}{hint}")
+
+
+def models_by_name(session: Session, names: Iterable[ModelName]) -> list[Model]:
+    """Return the models of `model_by_name`; raises NotFound that reports all names without a model together."""
+    return _all_found(partial(model_by_name, session), names)
+
+
+def models_by_text(session: Session, texts: Iterable[str]) -> list[Model]:
+    """Return the models of `model_by_text`; raises NotFound that reports all texts without a model together."""
+    return _all_found(partial(model_by_text, session), texts)
+
+
+def _all_found(find: Callable[[T], Model], wanted: Iterable[T]) -> list[Model]:
+    models, errors = [], list[NotFound]()
+    for item in wanted:
+        try:
+            models.append(find(item))
+        except NotFound as error:
+            errors.append(error)
+    if not errors:
+        return models
+    raise errors[0] if len(errors) == 1 else NotFound("; ".join(dict.fromkeys(map(str, errors))))
 
 
 def incomplete_model(session: Session, name: ModelName) -> Model | None:
@@ -218,7 +269,7 @@ def _similar_name(name: ModelName, full_names: Sequence[str]) -> str | None:
 
 
 def find_model(session: Session, name: ModelName) -> Model | None:
-    """Return the visible or yanked model of that name, or else the one that had it before; None without either.
+    """Return the visible or yanked model of that name, or else the one that has it as another name; else None.
 
     Without a version in `name`, it is the newest visible version, or the newest yanked version if none is visible.
     """
@@ -229,20 +280,90 @@ def find_model(session: Session, name: ModelName) -> Model | None:
         statement = statement.where(Model.version == name.version)
     order = (Model.state != "visible", Model.version.desc())
     found = session.scalars(statement.order_by(*order).limit(1)).one_or_none()
-    return renamed_model(session, name) if found is None else found
+    return model_of_other_name(session, name) if found is None else found
 
 
-def renamed_model(session: Session, name: ModelName) -> Model | None:
-    """Return the visible or yanked model that had that name before it was renamed, or None."""
-    former = select(FormerName.model_id, FormerName.version).where(
-        FormerName.namespace == name.namespace, FormerName.name == name.name
+def model_of_other_name(session: Session, name: ModelName) -> Model | None:
+    """Return the visible or yanked model that has this name beside its own, or None."""
+    statement = models_of_other_name(name).where(Model.state.in_(REACHABLE_STATES)).limit(1)
+    return session.scalars(statement).one_or_none()
+
+
+def models_of_other_name(name: ModelName) -> Select[Model]:
+    """Return a SELECT of the models that have this name beside their own, visible ones and newest versions first."""
+    names = select(OtherName).where(OtherName.namespace == name.namespace, OtherName.name == name.name)
+    if name.version is not None:
+        names = names.where(OtherName.version == name.version)
+    other = names.subquery()
+    statement = select(Model).join(other, other.c.model_id == Model.id)
+    return statement.order_by(Model.state != "visible", other.c.version.desc())
+
+
+MEANT_MAX = 200
+"""The most models that a name without its namespace or its quantisation may mean."""
+
+
+def meant_models(session: Session, name: ModelName) -> dict[str, Model]:
+    """Return the models that may be meant by a name that no model has, by their names in full.
+
+    They are the quantisations of the model `name`. If there are none, and the namespace is that of names that state
+    none, they are the models of all namespaces with this name, or else their quantisations: only those that the user
+    of this machine registered, so that other accounts cannot give a meaning to a name.
+    """
+    own = (Model.namespace == name.namespace, OtherName.namespace == name.namespace)
+    meant = _quantised(session, name, *own) if name.version is None else {}
+    if meant or name.namespace != LOCAL:
+        return meant
+    is_local = Model.contributor_id.in_(select(Contributor.id).where(Contributor.name == LOCAL))
+    stem = split_quantisation(name.name)[0]
+    same = (
+        and_(Model.stem == stem, Model.name == name.name, is_local),
+        and_(OtherName.stem == stem, OtherName.name == name.name, is_local),
     )
     if name.version is not None:
-        former = former.where(FormerName.version == name.version)
-    names = former.subquery()
-    statement = select(Model).join(names, names.c.model_id == Model.id).where(Model.state.in_(REACHABLE_STATES))
-    order = (Model.state != "visible", names.c.version.desc())
-    return session.scalars(statement.order_by(*order).limit(1)).one_or_none()
+        same = and_(same[0], Model.version == name.version), and_(same[1], OtherName.version == name.version)
+    return _meant(session, *same) or ({} if name.version else _quantised(session, name, is_local, is_local))
+
+
+def _quantised(
+    session: Session, name: ModelName, own: ColumnElement[bool], other: ColumnElement[bool]
+) -> dict[str, Model]:
+    """Return the models that are quantisations of the model `name`, in the namespaces of the conditions."""
+    return _meant(
+        session,
+        and_(Model.stem == name.name, Model.quantisation.is_not(None), own),
+        and_(OtherName.stem == name.name, OtherName.name != name.name, other),
+    )
+
+
+def _meant(session: Session, own: ColumnElement[bool], other: ColumnElement[bool]) -> dict[str, Model]:
+    """Return the newest visible models whose own name meets a condition, or else one of their other names."""
+    newest = select(Model).where(own, Model.state == "visible", is_newest()).order_by(Model.namespace, Model.name)
+    models = {f"{model.namespace}/{model.name}": model for model in session.scalars(newest.limit(MEANT_MAX))}
+    others = select(Model, OtherName.namespace, OtherName.name).join(OtherName, OtherName.model_id == Model.id)
+    others = others.where(other, Model.state == "visible").order_by(OtherName.version.desc()).limit(MEANT_MAX)
+    known = {model.id for model in models.values()}
+    for model, namespace, name in session.execute(others):
+        if model.id not in known and models.setdefault(f"{namespace}/{name}", model) is model:
+            known.add(model.id)
+    return models
+
+
+def other_names(session: Session, model: Model) -> list[str]:
+    """Return the names that lead to `model` beside its own, sorted; names that are only a digest come last."""
+    taken = aliased(Model)
+    has_name = (taken.namespace == OtherName.namespace, taken.name == OtherName.name)
+    is_taken = exists().where(*has_name, taken.state.in_(REACHABLE_STATES))
+    statement = select(OtherName.namespace, OtherName.name).where(OtherName.model_id == model.id, ~is_taken)
+    names = {ModelName(namespace, name) for namespace, name in session.execute(statement.limit(OTHER_NAMES_MAX))}
+    return [str(name) for name in sorted(names, key=lambda name: (is_digest_name(name), str(name)))]
+
+
+def free_names(session: Session, model: Model, names: Iterable[ModelName]) -> list[ModelName]:
+    """Return the `names` that lead to no model, as many as `model` may have beside its own and those it has already."""
+    used = select(func.count()).select_from(OtherName).where(OtherName.model_id == model.id)
+    room = max(0, OTHER_NAMES_MAX - (session.scalar(used) or 0))
+    return [name for name in dict.fromkeys(names) if find_model(session, name) is None][:room]
 
 
 def _names(session: Session) -> list[str]:
@@ -259,18 +380,21 @@ def visible_model_with_digest(session: Session, digest: Digest, name: ModelName 
 
 
 def newest_reachable(session: Session, name: ModelName) -> Model | None:
-    """Return the newest version of that name that is visible or yanked; None for an unused name."""
+    """Return the newest version of that name that is visible or yanked; None if no model has it as its own name."""
     same_name = (Model.namespace == name.namespace, Model.name == name.name, Model.state.in_(REACHABLE_STATES))
     return session.scalars(select(Model).where(*same_name).order_by(Model.version.desc()).limit(1)).one_or_none()
 
 
 def next_version(session: Session, name: ModelName) -> int:
-    """Return the version that new bytes get under that name. Numbers of removed and renamed versions are not reused."""
+    """Return the version that new bytes get under that name.
+
+    Numbers of removed versions and of other names are not used again.
+    """
     newest = select(func.max(Model.version)).where(Model.namespace == name.namespace, Model.name == name.name)
-    former = select(func.max(FormerName.version)).where(
-        FormerName.namespace == name.namespace, FormerName.name == name.name
+    other = select(func.max(OtherName.version)).where(
+        OtherName.namespace == name.namespace, OtherName.name == name.name
     )
-    return max(session.scalar(newest) or 0, session.scalar(former) or 0) + 1
+    return max(session.scalar(newest) or 0, session.scalar(other) or 0) + 1
 
 
 def has_visible_model_of_size(session: Session, size_bytes: int) -> bool:
@@ -805,8 +929,8 @@ def versions_of(session: Session, name: ModelName) -> Sequence[Model]:
     )
     ordered = statement.order_by(Model.state != "visible", Model.version.desc())
     found = session.scalars(ordered.limit(LISTED_VERSIONS_MAX)).all()
-    renamed = None if found else renamed_model(session, name)
-    return found if renamed is None else [renamed]
+    other = None if found else model_of_other_name(session, name)
+    return found if other is None else [other]
 
 
 QUANTISATIONS_MAX = 200
@@ -979,7 +1103,12 @@ def model_by_text(session: Session, text: str) -> Model:
 def find_model_by_text(session: Session, text: str) -> Model | None:
     """Return the model as `model_by_text` does, or None; it does not search for the nearest name, which is slow."""
     try:
-        return model_by_digest(session, text) if is_digest(text) else find_model(session, parse_model_name(text))
+        if is_digest(text):
+            return model_by_digest(session, text)
+        name = parse_model_name(text)
+        found = find_model(session, name)
+        meant = meant_models(session, name) if found is None else {}
+        return next(iter(meant.values())) if len(meant) == 1 else found
     except (NotFound, Ambiguous, BadName, BadDigest):
         return None
 

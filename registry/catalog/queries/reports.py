@@ -176,27 +176,6 @@ def sized_models(session: Session) -> Sequence[Row[int, str, str, int, str | Non
     return session.execute(statement.order_by(Model.id)).all()
 
 
-def model_edges(session: Session) -> list[tuple[int, int]]:
-    """Return child and parent of every edge of lineage between two models, with any evidence."""
-    statement = select(Lineage.child_model_id, Lineage.parent_model_id).where(
-        Lineage.child_model_id.is_not(None), Lineage.parent_model_id.is_not(None)
-    )
-    rows = session.execute(statement.order_by(Lineage.id))
-    return [(child, parent) for child, parent in rows if child is not None and parent is not None]
-
-
-def declared_parents(session: Session) -> dict[int, list[str]]:
-    """Return the names of the parents that the metadata of models declare, by model id."""
-    statement = select(Lineage.child_model_id, Lineage.parent_text).where(
-        Lineage.child_model_id.is_not(None), Lineage.parent_text.is_not(None)
-    )
-    parents: dict[int, list[str]] = {}
-    for child, text in session.execute(statement.order_by(Lineage.id)):
-        if child is not None and text is not None:
-            parents.setdefault(child, []).append(text)
-    return parents
-
-
 @dataclass(frozen=True, slots=True)
 class NamedModels:
     """The number of models with a property, and the full names of the first of them, oldest first."""

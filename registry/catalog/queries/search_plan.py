@@ -24,7 +24,8 @@ from organs.registry.catalog.queries.models import (
     incomplete_model,
     incomplete_models,
     incompleteness,
-    renamed_model,
+    meant_models,
+    model_of_other_name,
 )
 from organs.registry.catalog.queries.relatives import kin_of
 from organs.registry.catalog.search import (
@@ -68,7 +69,7 @@ from organs.registry.catalog.vocabulary import (
 )
 from organs.registry.errors import BadName
 from organs.registry.measures import MEASURES
-from organs.registry.names import parse_model_name
+from organs.registry.names import ModelName, parse_model_name
 
 FACETS_MAX = 20_000
 """The most facets that are kept in memory, about a kilobyte each. If there are more, each search reads the database."""
@@ -543,6 +544,9 @@ def _name_condition(session: Session, choice: Choice, notes: list[str]) -> Colum
         exists = condition is not None and session.scalar(
             select(Model.id).where(Model.state == "visible", condition).limit(1)
         )
+        if condition is not None and not exists and "*" not in value:
+            others = _other_models(session, parse_model_name(value))
+            condition, exists = Model.id.in_(others) if others else condition, bool(others)
         if condition is not None:
             conditions.append(condition)
         if not exists and not choice.negated and len(notes) < NOTES_MAX:
@@ -590,8 +594,15 @@ def _newest_models(session: Session, value: str) -> list[int]:
             newest.setdefault((namespace, own_name), model_id)
         if newest:
             return list(newest.values())[:BASES_MAX]
-    renamed = renamed_model(session, name)
-    return [] if renamed is None else [renamed.id]
+    return _other_models(session, name)
+
+
+def _other_models(session: Session, name: ModelName) -> list[int]:
+    """Return the id of the model that has `name` beside its own, or else the ids of those that it may mean."""
+    other = model_of_other_name(session, name)
+    if other is not None:
+        return [other.id]
+    return [model.id for model in meant_models(session, name).values()][:BASES_MAX]
 
 
 def _model_names(session: Session) -> list[str]:

@@ -21,12 +21,14 @@ from organs.registry.catalog.engine import (
     insert_missing,
     insert_or_add,
 )
-from organs.registry.catalog.queries.events import was_done
+from organs.registry.catalog.queries.events import was_done, was_public
 from organs.registry.catalog.queries.models import (
     check_model_name,
+    free_names,
     incomplete_model,
     incompleteness,
     model_by_name,
+    model_of_other_name,
     next_version,
     quarantined_model,
     runtime_texts,
@@ -67,7 +69,6 @@ from organs.registry.catalog.tables import (
     Facet,
     FilePart,
     Fingerprint,
-    FormerName,
     Gain,
     GainOrgan,
     KnownFile,
@@ -79,6 +80,7 @@ from organs.registry.catalog.tables import (
     ModelTag,
     ModelWord,
     Organ,
+    OtherName,
     Placement,
     RuntimeText,
     Verdict,
@@ -105,7 +107,7 @@ from organs.registry.entities.published import (
     TITLE_MAX,
 )
 from organs.registry.errors import BadName, BadValue, Conflict, MissingBlob, NotFound
-from organs.registry.names import ModelName, parse_model_name
+from organs.registry.names import LOCAL, ModelName, parse_model_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +259,9 @@ def _facets_of(session: Session, model: Model, placements: Iterable[PlacementRec
 def existing_model(session: Session, record: ModelRecord, keep_name: bool) -> Model | None:
     """Return the model that `register_model` would return instead of registering a new one, or None."""
     existing = visible_model_with_digest(session, record.digest, record.name if keep_name else None)
+    if existing is None and record.contributor == LOCAL:
+        other = model_of_other_name(session, record.name)
+        existing = other if other is not None and (other.digest, other.state) == (record.digest, "visible") else None
     if existing is None and record.state == "quarantined":
         existing = quarantined_model(session, record.digest, record.name, record.contributor)
     return existing
@@ -720,7 +725,7 @@ def rename_model(session: Session, model: Model, name: ModelName, by: str) -> No
     _check_changeable(session, model)
     check_model_name(session, name)
     old = model.full_name
-    session.add(FormerName(namespace=model.namespace, name=model.name, version=model.version, model_id=model.id))
+    session.add(OtherName(namespace=model.namespace, name=model.name, version=model.version, model_id=model.id))
     version = next_version(session, name)
     model.namespace, model.name, model.version = name.namespace, name.name, version
     model.changed_at = now()
@@ -730,6 +735,18 @@ def rename_model(session: Session, model: Model, name: ModelName, by: str) -> No
     insert_words(session, model, json.loads(model.tags))
     record_event(session, by, Action.RENAME, model.full_name, f"before: {old}", model_id=model.id)
     session.flush()
+
+
+def add_other_names(session: Session, model: Model, names: Iterable[ModelName]) -> None:
+    """Let those of `names` that lead to no model lead to `model`, at most OTHER_NAMES_MAX; the others stay as they are.
+
+    The transaction holds the lock of the writers, so no other process can take a name meanwhile.
+    """
+    for name in free_names(session, model, names):
+        row = OtherName(namespace=name.namespace, name=name.name, version=next_version(session, name))
+        row.model_id = model.id
+        session.add(row)
+        session.flush()
 
 
 def _rename_origins(session: Session, model: Model, old: str) -> None:
@@ -745,6 +762,17 @@ def _rename_origins(session: Session, model: Model, old: str) -> None:
 def record_known_files(session: Session, digests: Mapping[str, Digest]) -> None:
     """Write the SHA-256 of files on this machine, by their stamps, so that they need not be read again."""
     insert_missing(session, KnownFile, [{"stamp": stamp, "sha256": sha256} for stamp, sha256 in digests.items()])
+
+
+def forget_unused(session: Session) -> None:
+    """Delete the stamps of files that no model has, and other names that lead to nothing.
+
+    The other names of a removed model stay, because a request for them is answered with the reason of the removal, like
+    a request for its own name. They are deleted if it was never public.
+    """
+    _execute(session, delete(KnownFile).where(KnownFile.sha256.not_in(select(ModelFile.sha256))))
+    never_public = select(Model.id).where(Model.state == "removed", ~was_public())
+    _execute(session, delete(OtherName).where(OtherName.model_id.in_(never_public)))
 
 
 SHOWN_MAX = 80
