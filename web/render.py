@@ -373,6 +373,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "change_tone": change_tone,
     "count": count_text,
     "degrees": theta_text,
+    "donor_class": donor_class,
     "foldable": foldable,
     "glyph": glyph,
     "kind_mark": kind_mark,

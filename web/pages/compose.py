@@ -18,7 +18,7 @@ from organs.registry.catalog.queries.search import search_models
 from organs.registry.catalog.search import MODELS, parse_query, short_text
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
-from organs.registry.compose.chimeras import leaderboard
+from organs.registry.compose.chimeras import chimera_by_lock, leaderboard
 from organs.registry.compose.compatibility import check_compatibility
 from organs.registry.compose.plan import Plan
 from organs.registry.compose.planner import PURIFICATION_COST
@@ -296,11 +296,28 @@ def _page_context(bench: Workbench) -> Context:
         ),
         "too_slow": TOO_SLOW,
         "measured": _measured_offers(plan.base.label),
+        "same": _validated_chimera(state),
+        "offers_shown": OFFERS_SHOWN,
         "leaderboard": url_for("pages.leaderboard", base=plan.base.label),
     }
 
 
 MEASURED_READ, MEASURED_SHOWN = 20, 5
+OFFERS_SHOWN = 6
+"""Models that are shown before the rest is opened."""
+
+
+def _validated_chimera(state: CompositionState) -> Context | None:
+    """Return the registered chimera with the same lock as the plan, and its verdict; None if it was not validated."""
+    lock = None if state.plan is None else state.plan.lock_id
+    if lock is None:
+        return None
+    with reading(settings().search_seconds) as session:
+        try:
+            chimera = chimera_by_lock(session, lock)
+        except NotFound:
+            return None
+    return {"model": chimera.model, "verdict": chimera.verdicts[0]} if chimera.verdicts else None
 
 
 def _measured_offers(base: str) -> list[Context]:
