@@ -70,6 +70,7 @@ MORE_FACES: dict[str, str] = {
     "registry/validation/probe.py": "A program of its own: it runs llama.cpp in a confined child.",
     "registry/validation/decoder.py": "A part of that program: it writes llama.cpp's errors to the log.",
     "registry/client/remote.py": "RemoteRegistry.open() is that of scripts too: it takes the token of the environment.",
+    "ingest/tools/places.py": "Commands and scripts find the models of other tools where their variables say.",
     "registry/local.py": "LocalRegistry.open() is the face of scripts: it opens what the environment names.",
 }
 """Modules outside the user interfaces that may read the command line or the environment: path to the reason."""

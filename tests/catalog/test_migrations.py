@@ -119,6 +119,19 @@ def test_opening_a_database_of_any_revision_migrates_it(revision: str, tmp_path:
         catalog.close()
 
 
+def test_former_names_become_other_names(tmp_path: Path) -> None:
+    old = create_engine(f"sqlite:///{tmp_path / 'old.sqlite3'}")
+    command.upgrade(migrations.configuration(old), "0015")
+    with old.begin() as connection:
+        connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
+        connection.exec_driver_sql("INSERT INTO former_names VALUES ('local', 'tiny-Q8_0', 2, 7)")
+    command.upgrade(migrations.configuration(old), "head")
+    with old.connect() as connection:
+        rows = connection.exec_driver_sql("SELECT namespace, name, version, model_id, stem FROM other_names").all()
+    old.dispose()
+    assert rows == [("local", "tiny-Q8_0", 2, 7, "tiny")]
+
+
 def go_back(session: Session, revision: int) -> None:
     """Undo the migration to `revision` and all later ones; no migration does this."""
     assert revision == 4

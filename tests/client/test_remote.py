@@ -8,12 +8,14 @@ import pytest
 
 from organs.registry.assembly import place_file, plan_shards
 from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.register.models import add_other_names
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.digest import digest_of
-from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, NotFound, OrganError
+from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, NotFound, OrganError, SeveralModels
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from tests.small_models import ingest_file
+from tests.client.served_registry import serve_registry
+from tests.small_models import ingest_file, small_model
 
 QUERIES = ("", "type:organ sort:-theta", "block:1 theta>=10 -type:norm", "unique:organ", "model:local/base nobodyknows")
 
@@ -210,3 +212,27 @@ def test_shards_come_as_one_file_whose_organs_are_checked(
         "cut", tmp_path / "here.gguf"
     )
     assert [name for name, _ in remote_registry.own_files("cut").files] == [plan.name for plan in plans]
+
+
+def test_a_model_elsewhere_is_found_under_its_other_names(registry: LocalRegistry, tmp_path: Path) -> None:
+    for seed, name in enumerate(("tiny-F16", "tiny-Q8_0", "other-F16")):
+        path = tmp_path / f"{name}.gguf"
+        path.write_bytes(small_model(seed=seed))
+        ingest_file(registry, path, f"library/{name}")
+    with registry.catalog.writing() as session:
+        other = model_by_name(session, parse_model_name("library/other-F16"))
+        add_other_names(session, other, [parse_model_name("zoo:8b")])
+    with serve_registry(registry) as served, RemoteRegistry(served.url) as remote:
+        for name in ("zoo:8b", "zoo-8b", "library/other", "other"):
+            model = remote.model(name)
+            assert (model.name, model.other_names, len(model.organs)) == (
+                "library/other-F16@1",
+                ("library/zoo-8b",),
+                10,
+            )
+            assert remote.versions(name).items[0].name == "library/other-F16@1"
+        with pytest.raises(SeveralModels, match="can mean several models") as caught:
+            remote.model("tiny")
+        assert caught.value.names == ("library/tiny-F16", "library/tiny-Q8_0")
+        with pytest.raises(NotFound, match=r"registered as local/one; no model is registered as local/two"):
+            remote.compare("one", "two")
