@@ -14,6 +14,9 @@ from organs.cli.console import hint_for, plain, print_json, print_json_line, ste
 from organs.registry.amounts import count_text, share_text, size_text, theta_text
 from organs.registry.errors import (
     BadName,
+    BadQuery,
+    BadReply,
+    BadSource,
     CatalogError,
     CorruptBlob,
     DiskFull,
@@ -21,6 +24,7 @@ from organs.registry.errors import (
     NotFound,
     SchemaTooNew,
     StoreUnwritable,
+    Unreachable,
 )
 from tests.random_files import PATIENT
 
@@ -144,6 +148,10 @@ def test_a_missing_measure_is_a_dash() -> None:
         (StoreUnwritable("x"), "permissions"),
         (NotFound("x"), "organ models"),
         (CatalogError("x"), "ORGAN_DATABASE_URL"),
+        (BadSource("a.yaml: No such file or directory"), "check the path"),
+        (Unreachable("x"), "that the server runs"),
+        (BadReply("x"), "the address is that of an organ registry"),
+        (BadQuery("'after': this is not a cursor"), "leave out --after"),
     ],
 )
 def test_an_error_names_the_command_that_helps(error: Exception, hint: str) -> None:
