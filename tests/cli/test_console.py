@@ -151,7 +151,7 @@ def test_a_missing_measure_is_a_dash() -> None:
         (BadSource("a.yaml: No such file or directory"), "check the path"),
         (Unreachable("x"), "that the server runs"),
         (BadReply("x"), "the address is that of an organ registry"),
-        (BadQuery("'after': this is not a cursor"), "leave out --after"),
+        (BadQuery("after", "this is not a cursor"), "leave out --after"),
     ],
 )
 def test_an_error_names_the_command_that_helps(error: Exception, hint: str) -> None:
