@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -429,9 +428,9 @@ def hint_for(error: Exception) -> str | None:
     extra = getattr(error, "extra", None)
     if extra is not None or isinstance(error, SchemaTooNew):
         return f"try: {install_command(extra)}"
-    if isinstance(error, BadSource) and os.strerror(errno.ENOENT) in str(error):
+    if isinstance(error, BadSource) and isinstance(error.__cause__, FileNotFoundError):
         return "check the path: relative paths begin in the current folder"
-    if isinstance(error, BadQuery) and "cursor" in str(error):
+    if isinstance(error, BadQuery) and error.term == "after":
         return "leave out --after to begin with the first page"
     return next((hint for kind, hint in _HINTS if isinstance(error, kind)), None)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from organs.cli.console import hint_for, plain, print_json, print_json_line, step_text
+from organs.ingest.files import FileSource
 from organs.registry.amounts import count_text, share_text, size_text, theta_text
 from organs.registry.errors import (
     BadName,
@@ -148,7 +150,6 @@ def test_a_missing_measure_is_a_dash() -> None:
         (StoreUnwritable("x"), "permissions"),
         (NotFound("x"), "organ models"),
         (CatalogError("x"), "ORGAN_DATABASE_URL"),
-        (BadSource("a.yaml: No such file or directory"), "check the path"),
         (Unreachable("x"), "that the server runs"),
         (BadReply("x"), "the address is that of an organ registry"),
         (BadQuery("after", "this is not a cursor"), "leave out --after"),
@@ -156,6 +157,12 @@ def test_a_missing_measure_is_a_dash() -> None:
 )
 def test_an_error_names_the_command_that_helps(error: Exception, hint: str) -> None:
     assert hint in (hint_for(error) or "")
+
+
+def test_a_missing_file_has_a_hint_about_its_path(tmp_path: Path) -> None:
+    with pytest.raises(BadSource) as raised, FileSource(tmp_path / "nothing.yaml"):
+        pass
+    assert "check the path" in (hint_for(raised.value) or "")
 
 
 def test_a_complete_error_message_has_no_hint() -> None:
