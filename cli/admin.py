@@ -450,7 +450,7 @@ def _print_verify(report: VerifyReport, totals: RegistryTotals, *, repair: bool)
         print_sentence(f"{report.quarantined} set aside; to replace them, ingest a file that has them")
     if report.recovered:
         done = "in use again" if repair else "the next read or organ verify --repair uses them again"
-        print_sentence(f"{len(report.recovered)} blobs that were set aside have the right bytes again: {done}")
+        print_sentence(f"{len(report.recovered)} blobs that were set aside have the right bytes again; {done}")
     if report.counted_organs:
         print_sentence(f"{report.counted_organs} organs checked for weights that are NaN or infinite")
     for name, (total, counted) in report.miscounted.items():

@@ -87,12 +87,13 @@ _VALUES_SHOWN = 12
 @click.option("--json", "as_json", is_flag=True, help="Print the page as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print digests only.")
 def search(query: tuple[str, ...], limit: int, after: str | None, facets: bool, as_json: bool, quiet: bool) -> None:
-    """Find organs: `organ search type:organ theta:35-60 sort:-spectral`.
+    """Find organs (tensors): `organ search type:organ theta:35-60 sort:-spectral`.
 
     Without a query, the feed-forward organs with the most structure are listed; with --json or -q, all organs.
 
-    Without `sort:`, the organs with the highest θ come first. θ is the shape of the distribution of an organ's weights:
-    0° uniform, about 34° Gaussian (also untrained), 90° heavy tails. It does not tell how good an organ is.
+    An organ is any tensor of a model; `type:organ` means only feed-forward tensors. Without `sort:`, the organs with
+    the highest θ come first. θ is the shape of the distribution of an organ's weights: 0° uniform, about 34° Gaussian
+    (also untrained), 90° heavy tails. It does not tell how good an organ is.
 
     With a base (`fits:MODEL` or `kin:MODEL`), the table has the likeness of each organ to the organ of the base at the
     same place, and without `sort:` the most similar organs come first: `organ search fits:acme/base likeness:0.5-0.99`.

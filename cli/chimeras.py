@@ -117,8 +117,8 @@ SAME = "the same model"
 def compat(base: str, donor: str | None, limit: int, as_json: bool, quiet: bool) -> None:
     """Show which organs of DONOR fit into BASE, by type, and why others do not.
 
-    Without DONOR, list the registered models that have organs which fit, the most similar model first. A model with
-    the same organs as BASE is listed as the same model. Organs of an unrelated model fit by shape only: the result is
+    Without DONOR, list the registered models with organs that fit, the most similar model first. A model with the same
+    organs as BASE is listed as the same model. Organs of an unrelated model fit by their shape only: such a chimera is
     seldom useful.
 
     BASE and DONOR are names of registered models, or `sha256:` and a digest. With a DONOR, they can also be GGUF files
@@ -223,7 +223,7 @@ def _fit_text(fit: FitCount | None) -> str:
 _ON = click.option(
     "--on",
     metavar="TEXTS",
-    help="Only gains on these kinds of text, such as python, code or prose; commas between them.",
+    help="Only gains on these kinds of text, such as python,german, code or prose.",
 )
 
 
@@ -237,7 +237,7 @@ _ON = click.option(
 @click.option("--json", "as_json", is_flag=True, help="Print the page as JSON, with the gains on all texts.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the names of the chimeras only.")
 def leaderboard(base: str | None, on: str | None, limit: int, after: str | None, as_json: bool, quiet: bool) -> None:
-    """Rank validated chimeras by what they gained over their bases, the largest gain first.
+    """Rank validated chimeras by their gain over their bases, the largest gain first.
 
     With BASE, list the grafts on this model. The gain +5.7% means that `organ validate` measured a perplexity 5.7%
     lower than that of the base. A loss is a gain below 0. Only results whose interval of 95% excludes 0 are listed. The
@@ -345,8 +345,8 @@ def compose(
     --lock writes a lock: the digests of all organs and of the base. With --from-lock, the same lock gives the same file
     in every registry that has these organs and this base.
 
-    --propose prints a recipe instead: that of the chimera which gained most over BASE when it was validated, with --on
-    on these kinds of text. Save it, change it, and compose it.
+    --propose prints the recipe of the validated chimera with the largest gain over BASE. With --on, only the gains on
+    these kinds of text count. Save the recipe, change it, and compose it.
     """
     if propose is not None:
         if any((recipe, output, name, accept, yes, dry_run, lock, write_recipe, from_lock, force)):
@@ -507,8 +507,8 @@ def purify(
 ) -> None:
     """Purify organs of a model, and print θ of each organ before and after.
 
-    Purifying usually raises the perplexity: +5 to 6% was measured for all feed-forward organs at keep 0.9. The command
-    first prints the plan with a prediction for the result. To compute nothing, give --dry-run.
+    Purifying usually raises the perplexity, which is worse: perplexity +5% to +6% was measured for all feed-forward
+    organs at keep 0.9. The command first prints the plan and a prediction. To compute nothing, give --dry-run.
 
     MODEL is a registered model. The command registers the result as a new model. Without --type, --slot and --where, it
     purifies the feed-forward organs.
@@ -678,19 +678,20 @@ def validate(
     a registered CHIMERA it is stored and shown in the catalog. The exit status is 0 for every verdict, and 1 if no
     verdict was reached.
 
-    All models score the same windows of 256 tokens, spread over each text. Windows are added until every question is
-    settled with 95% or the budget is spent.
+    All models score the same windows of 256 tokens, spread over each text. The command adds windows until each result
+    is certain to 95%, or until the budget is spent.
 
     The control is a copy of the chimera in which the grafted feed-forward organs are replaced with zeros. If the
     chimera is no better than the control, its grafted organs are useless. In a FILE.gguf, the feed-forward organs that
     differ from the base count as grafted.
 
-    The models run in llama.cpp; to install it, run pip install '.[validate]' in the project's folder. With --runtime,
-    COMMAND runs instead, once for each window; its last line must be {"perplexity": 26.7}. With {prompt} instead of
-    {text}, COMMAND writes a text, which is checked; there is no perplexity. The process is confined; if
-    it crashes, the verdict is `broken`. COMMAND can read the model, the text, the files whose paths it contains, and
-    the programs and libraries of the system. It can write only to $HOME, which is an empty folder. It has no network.
-    The options --runtime-read, --runtime-write and --runtime-processes allow more.
+    The models run in llama.cpp. To install it, run pip install '.[validate]' in the project's folder. With
+    --runtime, COMMAND runs instead, once for each window. Its last line must be a JSON object such as
+    {"perplexity": 26.7}. With {prompt} instead of {text}, COMMAND writes a text, and the command checks the text;
+    no perplexity is measured. The process is confined. If it crashes, the verdict is `broken`. COMMAND can read the
+    model, the text, the files whose paths it contains, and the programs and libraries of the system. It can write
+    only to $HOME, which is an empty folder. It has no network. The options --runtime-read, --runtime-write and
+    --runtime-processes allow more.
     """
     from organs.ingest.sources import GGUF_SUFFIX
     from organs.registry.sandbox.process import Sandbox

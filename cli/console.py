@@ -26,6 +26,8 @@ from rich.text import Text
 from organs.registry.errors import (
     BadHubToken,
     BadQuery,
+    BadReply,
+    BadSource,
     BadToken,
     BadValue,
     CatalogError,
@@ -44,6 +46,7 @@ from organs.registry.errors import (
     OrganError,
     SchemaTooNew,
     StoreUnwritable,
+    Unreachable,
 )
 
 if TYPE_CHECKING:
@@ -397,6 +400,8 @@ _HINTS: tuple[tuple[type[OrganError], str], ...] = (
     (NoSuchFile, ""),
     (BadHubToken, "try: hf auth login, or set HF_TOKEN"),
     (NotFound, "try: organ models"),
+    (BadReply, "check that the address is that of an organ registry"),
+    (Unreachable, "check the address, and that the server runs; try again later"),
     (BadValue, ""),  # its message says what to do
     (CatalogError, "check ORGAN_DATABASE_URL, or choose another folder with --home"),
 )
@@ -423,6 +428,10 @@ def hint_for(error: Exception) -> str | None:
     extra = getattr(error, "extra", None)
     if extra is not None or isinstance(error, SchemaTooNew):
         return f"try: {install_command(extra)}"
+    if isinstance(error, BadSource) and isinstance(error.__cause__, FileNotFoundError):
+        return "check the path: relative paths begin in the current folder"
+    if isinstance(error, BadQuery) and error.term == "after":
+        return "leave out --after to begin with the first page"
     return next((hint for kind, hint in _HINTS if isinstance(error, kind)), None)
 
 

@@ -39,7 +39,7 @@ GROUPS = {
         "compat": ("organs.cli.chimeras", "Show which organs fit into a model, and why others do not."),
         "compose": ("organs.cli.chimeras", "Make the chimera that a recipe describes."),
         "validate": ("organs.cli.chimeras", "Run a chimera in llama.cpp, and compare it with its base."),
-        "leaderboard": ("organs.cli.chimeras", "Rank chimeras by what they gained over their bases."),
+        "leaderboard": ("organs.cli.chimeras", "Rank chimeras by their measured gain over their bases."),
         "purify": ("organs.cli.chimeras", "Purify organs of a model, and show θ before and after."),
         "transplant": ("organs.cli.chimeras", "Copy organs between GGUF files, without a registry."),
         "graft": ("organs.cli.chimeras", "Copy organs between organ directories."),

@@ -102,7 +102,9 @@ class CommandRuntime:
         self._granted = sandbox or Sandbox()
         program = shutil.which(self._arguments[0])
         if program is None:
-            raise NoRuntime(f"the program {plain_text(self._arguments[0].encode())!r} does not exist")
+            raise NoRuntime(
+                f"the program {plain_text(self._arguments[0].encode())!r} does not exist, or is not in PATH"
+            )
         self._arguments[0] = os.path.abspath(program)
         self._written: dict[Path, Reading] = {}
         status = os.stat(program)

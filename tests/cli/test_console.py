@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from organs.cli.console import hint_for, plain, print_json, print_json_line, step_text
+from organs.ingest.files import FileSource
 from organs.registry.amounts import count_text, share_text, size_text, theta_text
 from organs.registry.errors import (
     BadName,
+    BadQuery,
+    BadReply,
+    BadSource,
     CatalogError,
     CorruptBlob,
     DiskFull,
@@ -21,6 +26,7 @@ from organs.registry.errors import (
     NotFound,
     SchemaTooNew,
     StoreUnwritable,
+    Unreachable,
 )
 from tests.random_files import PATIENT
 
@@ -144,10 +150,19 @@ def test_a_missing_measure_is_a_dash() -> None:
         (StoreUnwritable("x"), "permissions"),
         (NotFound("x"), "organ models"),
         (CatalogError("x"), "ORGAN_DATABASE_URL"),
+        (Unreachable("x"), "that the server runs"),
+        (BadReply("x"), "the address is that of an organ registry"),
+        (BadQuery("after", "this is not a cursor"), "leave out --after"),
     ],
 )
 def test_an_error_names_the_command_that_helps(error: Exception, hint: str) -> None:
     assert hint in (hint_for(error) or "")
+
+
+def test_a_missing_file_has_a_hint_about_its_path(tmp_path: Path) -> None:
+    with pytest.raises(BadSource) as raised, FileSource(tmp_path / "nothing.yaml"):
+        pass
+    assert "check the path" in (hint_for(raised.value) or "")
 
 
 def test_a_complete_error_message_has_no_hint() -> None:

@@ -100,6 +100,7 @@ def test_wrong_usage_ends_with_2_and_shows_the_usage(
     [
         (("serch", "x"), "'serch'. Did you mean 'search'?"),
         (("list",), "'list'. Did you mean 'models'?"),
+        (("chimeras",), "'chimeras'. Did you mean 'models kind:chimera'?"),
         (("import", "a.gguf"), "'import'. Did you mean 'ingest'?"),
         (("admin", "submisions"), "'submisions'. Did you mean 'submissions'?"),
         (("token", "crate"), "'crate'. Did you mean 'create'?"),

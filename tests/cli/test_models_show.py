@@ -232,3 +232,9 @@ def test_an_invalid_query_of_models_gives_an_error_of_one_line(
     ended = organ("models", *words)
     assert ended.status == 1
     assert ended.err.startswith(sentence)
+
+
+def test_an_empty_list_of_models_says_what_to_do_next(filled: OrganCommand) -> None:
+    assert "To find donors for a model: organ compat BASE" in filled.done("models", "kind:chimera").err
+    assert "organ models --help lists the fields" in filled.done("models", "kind:adapter").err
+    assert "leave out --after to begin with the first page" in filled("models", "--after", "x").err
