@@ -33,8 +33,7 @@ def test_a_chart_has_the_size_reserved_for_it(name: str, zoo: Site, open_page: O
     chart = page.locator("main img").first
     kept = chart.bounding_box()
     chart.scroll_into_view_if_needed()
-    page.wait_for_load_state("networkidle")
-    assert chart.evaluate("(chart) => chart.complete && chart.naturalWidth > 0")
+    page.wait_for_function("(chart) => chart.complete && chart.naturalWidth > 0", arg=chart.element_handle())
     drawn = chart.bounding_box()
     assert kept
     assert drawn
