@@ -99,6 +99,7 @@ _DROPPED = (
     "general.url",
     "general.repo_url",
     "general.quantized_by",
+    "general.tags",
     LOCK_KEY,
 )
 _DROPPED_GROUPS = ("general.source.", "general.base_model.", "quantize.imatrix.")

@@ -43,7 +43,7 @@ from organs.web.responses import (
     settings,
 )
 
-EXAMPLE_LOCK = "679541f31fd5790a"
+EXAMPLE_LOCK = "75ae85f27135e26b"
 
 
 @operation(

@@ -123,7 +123,7 @@ def models() -> ModelPage:
     parameters=(MODEL_DIGEST,),
     answer=ModelSummary,
     refusals=(404, 409),
-    example=f"{ROOT}/models/lookup?digest=679541f31fd5790a",
+    example=f"{ROOT}/models/lookup?digest=75ae85f27135e26b",
 )
 def model_lookup() -> ModelSummary:
     """Return the oldest model whose bytes, file or lock have this digest, or a digest that begins with it. 409 if

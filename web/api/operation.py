@@ -471,7 +471,7 @@ MODEL_DIGEST = Parameter(
     "digest",
     "The digest of a model, its file or its lock, or at least the first 8 characters, with or without `sha256:`.",
     {"type": "string", "pattern": "^(sha256:)?[0-9a-fA-F]{8,64}$"},
-    "679541f31fd5790a",
+    "75ae85f27135e26b",
     required=True,
 )
 HEADER = Parameter(
@@ -486,7 +486,7 @@ LOCK = Parameter(
     "lock",
     "The digest of the chimera's lock, or at least its first 8 characters.",
     {"type": "string", "pattern": "^(sha256:)?[0-9a-fA-F]{8,64}$"},
-    "679541f31fd5790a",
+    "75ae85f27135e26b",
     where="path",
     required=True,
 )
