@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
-from msgspec import structs
 
 from organs.cli.arguments import organ_words
 from organs.cli.console import (
@@ -24,7 +23,7 @@ from organs.cli.console import (
 )
 from organs.registry.amounts import change_text, count_text, plural_text, ranges_text, share_text, size_text, theta_text
 from organs.registry.catalog.search import CHIMERA, PARTIAL
-from organs.registry.entities.lineage import LineageEdge
+from organs.registry.entities.lineage import RELATIVE, LineageEdge, merged_edges
 from organs.registry.entities.model import Model
 from organs.registry.entities.organ import MadeOrgan, Measurement, Organ, PlacedOrgan
 from organs.registry.measures import MEASURES
@@ -53,8 +52,6 @@ PREDICTED_AND_MEASURED = (
 LOCAL = "local/"
 TYPE_NAMES = {"skeleton": "attention (type skeleton)", "organ": "feed-forward (type organ)"}
 """Names of types that readers do not know, in sentences."""
-RELATIVE = "relative"
-"""The direction of a measured likeness."""
 DIGEST_SHOWN = 12
 _NUMBERS = ("tensors", "size", "θ", "|Z|", "spectral", "value", "likeness", "change", "matrices")
 
@@ -319,22 +316,6 @@ def print_lineage(model: Model, shown: Collection[str] = ()) -> None:
             click.echo(f"… and {left_out} more, with --json")
     for finding in (finding for finding in model.findings if finding.sentence not in shown):
         print_sentence(finding.sentence, f"{finding.severity}: ")
-
-
-def merged_edges(edges: Sequence[LineageEdge]) -> list[LineageEdge]:
-    """Return the relations with each parent and each child once: with the likeness that was measured, if it was."""
-    measured: dict[str | None, LineageEdge] = {
-        edge.model: edge for edge in edges if edge.direction == RELATIVE and edge.model
-    }
-    stated = {edge.model for edge in edges if edge.direction != RELATIVE}
-    merged = []
-    for edge in edges:
-        likeness = measured.get(edge.model) if edge.likeness is None else None
-        if likeness is not None:
-            merged.append(structs.replace(edge, likeness=likeness.likeness, compared=likeness.compared))
-        elif edge.direction != RELATIVE or edge.model not in stated:
-            merged.append(edge)
-    return merged
 
 
 def _likeness(edge: LineageEdge) -> tuple[str, str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from organs.registry.entities.base import Count, Entity, Likeness, ModelText, Page, Text, Theta, Word
 from organs.registry.entities.finding import Finding
@@ -13,6 +14,9 @@ EDGES_MAX = 10_000
 """The most edges in an answer: of a model, or of the models of a family."""
 MODELS_MAX = 1000
 """The most models of a family in an answer."""
+
+RELATIVE = "relative"
+"""The direction of a measured edge."""
 
 Direction = Annotated[Word, Meta(description="`parent`, `child`, or `relative`: measured edges have no direction.")]
 Relation = Annotated[Word, Meta(description="The kind of relation: `finetune`, `quantized`, `grafted`, `relative` ...")]
@@ -31,6 +35,22 @@ class LineageEdge(Entity, frozen=True, kw_only=True):
     evidence: Evidence
     likeness: Annotated[Likeness | None, Meta(description="The mean over the matrices at equal places.")]
     compared: Annotated[Count | None, Meta(description="The number of matrices that the likeness is computed from.")]
+
+
+def merged_edges(edges: Sequence[LineageEdge]) -> list[LineageEdge]:
+    """Return `edges` with each parent and each child once: with the measured likeness, if there is one."""
+    measured = {edge.model: edge for edge in edges if edge.direction == RELATIVE and edge.model is not None}
+    stated = {edge.model for edge in edges if edge.direction != RELATIVE}
+    merged = []
+    for edge in edges:
+        if edge.direction == RELATIVE:
+            if edge.model not in stated:
+                merged.append(edge)
+            continue
+        alike = measured.get(edge.model or "") if edge.likeness is None else None
+        compared = {} if alike is None else {"likeness": alike.likeness, "compared": alike.compared}
+        merged.append(structs.replace(edge, **compared))
+    return merged
 
 
 class ModelLineage(Entity, frozen=True, kw_only=True):

@@ -6,7 +6,6 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from msgspec import structs
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.chimeras import chimera_of, withdrawn_ancestors
@@ -14,7 +13,7 @@ from organs.registry.catalog.queries.models import withdrawn_models
 from organs.registry.catalog.queries.relatives import edges_of, models_by_id, organs_by_slot, parents_of
 from organs.registry.catalog.tables import Lineage, Model
 from organs.registry.entities.finding import Finding, Severity
-from organs.registry.entities.lineage import LineageEdge, ModelLineage
+from organs.registry.entities.lineage import RELATIVE, LineageEdge, ModelLineage
 from organs.registry.lineage import CLOSE, Groups, Kinship, is_another_encoding, similarity
 from organs.registry.relatives.resolve import folded
 
@@ -218,28 +217,12 @@ def _other(edge: Lineage, model: Model) -> int | None:
 
 def _direction(edge: Lineage, model: Model) -> str:
     if edge.evidence == "measured":
-        return "relative"
+        return RELATIVE
     return "parent" if edge.child_model_id == model.id else "child"
 
 
 def _rank(edge: Lineage, model: Model) -> tuple[int, float, int]:
-    return ("parent", "child", "relative").index(_direction(edge, model)), -(edge.score or 0.0), edge.id
-
-
-def one_for_each_model(edges: Sequence[LineageEdge]) -> tuple[LineageEdge, ...]:
-    """Return `edges` with the measured likeness on the edge of descent to the same model, if there is one."""
-    measured = {edge.model: edge for edge in edges if edge.direction == "relative"}
-    rows = []
-    descended = set()
-    for edge in edges:
-        if edge.direction == "relative":
-            continue
-        descended.add(edge.model)
-        alike = measured.get(edge.model)
-        if edge.likeness is None and alike is not None:
-            edge = structs.replace(edge, likeness=alike.likeness, compared=alike.compared)
-        rows.append(edge)
-    return (*rows, *(edge for name, edge in measured.items() if name not in descended))
+    return ("parent", "child", RELATIVE).index(_direction(edge, model)), -(edge.score or 0.0), edge.id
 
 
 def _edge(edge: Lineage, model: Model, others: Mapping[int, Model], declared: Mapping[int, Declared]) -> LineageEdge:

@@ -44,7 +44,7 @@ def failure(model: Path, limits: Limits | None = None) -> Failure:
 
 def test_windows_of_each_text_are_scored_and_the_model_writes() -> None:
     steps: list[str] = []
-    reading = LlamaCpp().read(request(A_F16, TEXTS, writes=True), steps.append)
+    reading = LlamaCpp().read(request(A_F16, TEXTS, writes=True), lambda step, *_: steps.append(step))
     assert reading.failure is None
     assert [score.text for score in reading.scores] == ["python", "documentation"]
     assert [score.perplexity for score in reading.scores] == pytest.approx([30.8, 82.5], rel=0.02)

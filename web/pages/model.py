@@ -21,14 +21,13 @@ from organs.registry.compose.chimeras import PROMPT, Usage, chimera_of_model
 from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.job import Job
-from organs.registry.entities.lineage import LineageEdge
+from organs.registry.entities.lineage import LineageEdge, merged_edges
 from organs.registry.entities.model import Model
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import BadQuery, Incomplete
 from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, organ_changes, registered_model
-from organs.registry.relatives.lineage import one_for_each_model
 from organs.web.downloads import public_names, whole_name
 from organs.web.ollama import llama_server_line, ollama_line
 from organs.web.pages.anatomy import READINGS, acts_text, anatomy
@@ -229,7 +228,7 @@ def _page_context(shown: _Shown, by: str, changes: dict[Slot, OrganChange]) -> C
         "use": _use_lines(model, is_newest=shown.is_newest) if buttons and not buttons[0].get("is_page") else [],
         "use_shown": USE_SHOWN,
         "parents": _parents(model),
-        "lineage": one_for_each_model(model.lineage),
+        "lineage": merged_edges(model.lineage),
         "lineage_shown": LINEAGE_SHOWN,
         "acts_text": acts_text,
         "may_edit": may_edit(model.name.partition("/")[0]),
