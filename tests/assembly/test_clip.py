@@ -34,6 +34,7 @@ def read(registry: LocalRegistry, part: FilePlan) -> bytes:
         return b"".join(map(bytes, stream))
 
 
+@pytest.mark.long
 @BESIDE_FIXTURES
 @given(cuts=st.tuples(st.floats(0, 1), st.floats(0, 1)))
 def test_any_part_is_the_same_slice_of_the_file(

@@ -83,6 +83,7 @@ def test_the_values_equal_those_of_the_kernels(
     assert loaded.tobytes() == dequantize(data, spec.dtype).astype("<f4").tobytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["Q4_K", "F16", "I8"])
 def test_any_part_is_the_same_slice_of_the_whole(dtype: str, registry: LocalRegistry, tmp_path: Path) -> None:
     spec = TensorSpec("t", (512, 3000), dtype_by_name(dtype))

@@ -79,6 +79,7 @@ def test_the_version_grows_with_every_commit_of_this_process(registry: LocalRegi
     assert versions == sorted(set(versions))
 
 
+@pytest.mark.long
 def test_the_version_grows_with_a_commit_of_another_process(registry: LocalRegistry) -> None:
     before = version(registry)
     home = str(registry.settings.home)
@@ -225,6 +226,7 @@ def few(registry: LocalRegistry) -> LocalRegistry:
     return registry
 
 
+@pytest.mark.long
 def test_a_search_and_its_counts_include_a_model_immediately_after_its_registration(registry: LocalRegistry) -> None:
     placed = write_models(registry, [])
     for number, model in enumerate(random_models(25, seed=3)):

@@ -125,6 +125,7 @@ def test_readers_and_writers_do_not_block_each_other(registry: LocalRegistry) ->
             assert reader.scalars(select(Contributor.name)).all() == []
 
 
+@pytest.mark.long
 def test_eight_concurrent_writers_lose_no_count(tmp_path: Path) -> None:
     with LocalRegistry.open(tmp_path) as registry, registry.catalog.writing() as session:
         (facet_id,) = facet_ids(session, [FacetKey("norm", "text", "a", "F32", "", "")]).values()

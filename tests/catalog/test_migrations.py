@@ -104,6 +104,7 @@ def test_the_newest_revision_is_the_only_head() -> None:
     assert migrations.HEAD in REVISIONS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_opening_a_database_of_any_revision_migrates_it(revision: str, tmp_path: Path) -> None:
     url = postgres.bare_database_url(tmp_path) if postgres.is_used() else f"sqlite:///{tmp_path / 'old.sqlite3'}"
@@ -166,6 +167,7 @@ def go_back(session: Session, revision: int) -> None:
     session.execute(text(f"UPDATE alembic_version SET version_num = '{revision - 1:04d}'"))
 
 
+@pytest.mark.long
 def test_migration_counts_grafts_activates_contributors_and_indexes_tags_and_quantisations(tmp_path: Path) -> None:
     with LocalRegistry.open(tmp_path / "home") as registry:
         for name, tensors in (("base", related_tensors()), ("donor-Q8_0", related_tensors(correlation=0.99))):
@@ -327,6 +329,7 @@ def test_a_failed_migration_changes_nothing(tmp_path: Path) -> None:
     open_catalog(url, migrations.migrate, migrations.HEAD).close()
 
 
+@pytest.mark.long
 def test_a_database_that_is_up_to_date_is_opened_without_loading_alembic(tmp_path: Path) -> None:
     LocalRegistry.open(tmp_path).close()
     script = (

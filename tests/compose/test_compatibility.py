@@ -61,6 +61,7 @@ def of_types(base: Parent, donor: Parent, *types: OrganType) -> list[Finding]:
 # The zoo
 
 
+@pytest.mark.long
 def test_a_graft_from_a_fine_tune_has_no_warnings() -> None:
     findings = of_types(zoo(A), zoo(CODE), ORGAN)
     assert {finding.severity for finding in findings} == {Severity.INFO}

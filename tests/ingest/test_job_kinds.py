@@ -315,6 +315,7 @@ def test_a_home_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     remove_old_packs(tmp_path)
 
 
+@pytest.mark.long
 def test_a_chimera_of_the_zoo_is_validated_in_llama_cpp(registry: LocalRegistry) -> None:
     ingest_zoo(registry, "Zoo-A-2M*F16.gguf")
     graft = {"base": "local/Zoo-A-2M-v1.0-F16", "donor": "local/Zoo-A-2M-Code-v1.0-F16", "type": "organ"}

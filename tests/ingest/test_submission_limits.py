@@ -88,6 +88,7 @@ def test_a_contributor_with_too_many_open_submissions_must_withdraw_one_first(
     submit_model(registry, "ann/two", [other])
 
 
+@pytest.mark.long
 def test_an_inspected_submission_is_published_when_it_is_submitted_again(registry: LocalRegistry) -> None:
     sent = whole_file(registry, "ann", LITTLE)
     looked_at = submit_model(registry, "ann/tiny", [sent], publish=False)
@@ -101,6 +102,7 @@ def test_an_inspected_submission_is_published_when_it_is_submitted_again(registr
     assert process_and_read(registry, looked_at).row.state == "published"
 
 
+@pytest.mark.long
 def test_an_ended_submission_has_no_manifest(registry: LocalRegistry) -> None:
     published = submit_model(registry, "ann/one", [whole_file(registry, "ann", LITTLE)])
     assert process_and_read(registry, published).row.state == "published"

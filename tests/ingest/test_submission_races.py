@@ -51,6 +51,7 @@ def states(registry: LocalRegistry) -> list[str]:
         return list(session.scalars(select(Model.state).order_by(Model.id)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("yanker", "state"), [("local", "quarantined"), ("ann", "published")])
 def test_a_model_that_an_administrator_yanked_waits_when_it_is_submitted_again(
     yanker: str, state: str, registry: LocalRegistry
@@ -64,6 +65,7 @@ def test_a_model_that_an_administrator_yanked_waits_when_it_is_submitted_again(
     assert (again, "yanked-before" in codes) == (state, yanker == "local")
 
 
+@pytest.mark.long
 def test_a_withdrawn_submission_does_not_count_as_removed_by_an_administrator(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         add_contributor(session, "ann")
@@ -81,6 +83,7 @@ def test_a_withdrawn_submission_does_not_count_as_removed_by_an_administrator(re
     assert (state, "removed-before" in codes) == ("quarantined", True)
 
 
+@pytest.mark.long
 def test_only_the_sender_of_refused_bytes_is_informed_and_waits(registry: LocalRegistry) -> None:
     manual = LocalRegistry(replace(registry.settings, review="manual"), registry.catalog, registry.blobs)
     refuse_submission(manual, sent(manual), "No thanks.", "local")
@@ -99,6 +102,7 @@ def test_only_the_sender_of_refused_bytes_is_informed_and_waits(registry: LocalR
     assert [(finding["severity"], finding["sentence"][-12:]) for finding in refusals] == [("note", ": No thanks.")]
 
 
+@pytest.mark.long
 def test_the_model_of_an_abandoned_job_is_removed(registry: LocalRegistry) -> None:
     """A model that an administrator has hidden, or that another submission waits for, stays."""
     with registry.catalog.writing() as session:

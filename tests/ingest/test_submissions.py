@@ -141,6 +141,7 @@ def ingested(registry: LocalRegistry, folder: Path, name: str, data: bytes) -> N
     ingest_file(registry, path, name)
 
 
+@pytest.mark.long
 def test_a_whole_file_is_dissected_in_a_child_process_and_published(registry: LocalRegistry, tmp_path: Path) -> None:
     sent = whole_file(registry, "ann", BASE)
     submission_id = submit_model(registry, "ann/tiny", [sent], title="Tiny", license="MIT", tags=["a", "b"])
@@ -155,6 +156,7 @@ def test_a_whole_file_is_dissected_in_a_child_process_and_published(registry: Lo
     assert_no_orphans(registry)
 
 
+@pytest.mark.long
 def test_known_pieces_need_not_be_sent_and_the_same_file_again_is_the_same_model(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
@@ -205,6 +207,7 @@ def shards() -> list[dict[str, bytes]]:
     return [{"split-00002-of-00002.gguf": second}, {"split-00001-of-00002.gguf": first}]
 
 
+@pytest.mark.long
 def test_a_split_set_an_adapter_and_a_chimera_can_be_submitted(registry: LocalRegistry, tmp_path: Path) -> None:
     files = [whole_file(registry, "ann", data, name) for shard in shards() for name, data in shard.items()]
     assert published(registry, "ann/split", files) == "ann/split@1"
@@ -227,6 +230,7 @@ def test_a_split_set_an_adapter_and_a_chimera_can_be_submitted(registry: LocalRe
     assert assemble_model(registry, "ann/chimera", tmp_path / "back")[0].read_bytes() == chimera
 
 
+@pytest.mark.long
 def test_a_partial_model_is_stored_unchanged_and_assembled_into_its_base(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
@@ -248,6 +252,7 @@ def test_a_partial_model_is_stored_unchanged_and_assembled_into_its_base(
     assert assemble_model(registry, "ann/part", tmp_path / "out")[0].read_bytes() == partial
 
 
+@pytest.mark.long
 def test_a_partial_model_that_does_not_fit_its_base_is_refused_before_publication(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
@@ -327,6 +332,7 @@ def test_a_base_found_by_the_name_in_the_header_is_reported_and_causes_no_refusa
     ]
 
 
+@pytest.mark.long
 def test_organs_are_attributed_to_their_origin_and_not_to_a_chimera(registry: LocalRegistry, tmp_path: Path) -> None:
     ingested(registry, tmp_path, "acme/base", BASE)
     ingested(registry, tmp_path, "acme/other", small_model("Other", seed=5))
@@ -407,6 +413,7 @@ def kept_back(registry: LocalRegistry) -> LocalRegistry:
     return LocalRegistry(replace(registry.settings, review="manual"), registry.catalog, registry.blobs)
 
 
+@pytest.mark.long
 def test_a_model_that_waits_for_review_is_invisible_and_its_bytes_are_not_reachable(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
@@ -436,6 +443,7 @@ def test_a_model_that_waits_for_review_is_invisible_and_its_bytes_are_not_reacha
         approve_submission(manual, again, "local")
 
 
+@pytest.mark.long
 def test_a_refused_submission_is_removed_by_the_next_sweeps(registry: LocalRegistry) -> None:
     manual = kept_back(registry)
     refused, withdrawn = (
@@ -473,6 +481,7 @@ def test_a_submission_is_refused_when_the_inspector_stops_or_crashes_while_measu
     assert_no_upload_is_left(registry)
 
 
+@pytest.mark.long
 def test_an_internal_error_is_reported_as_such_and_the_upload_is_kept(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -594,6 +603,7 @@ def test_a_stated_base_is_recorded_with_the_measured_relation(
     assert {(edge.evidence, edge.relation) for edge in edges} == {("declared", relation), ("measured", "quantized")}
 
 
+@pytest.mark.long
 def test_a_fine_tune_stays_a_fine_tune(registry: LocalRegistry, tmp_path: Path) -> None:
     ingested(registry, tmp_path, "acme/base", model_file("Some", related_tensors()))
     sent = whole_file(registry, "ann", model_file("Other", related_tensors(correlation=0.995, dtype="Q8_0")))
@@ -602,6 +612,7 @@ def test_a_fine_tune_stays_a_fine_tune(registry: LocalRegistry, tmp_path: Path) 
     assert [edge.relation for edge in declared] == ["finetune"]
 
 
+@pytest.mark.long
 def test_a_license_unlike_the_header_is_a_finding_at_inspection_and_at_publication(
     registry: LocalRegistry,
 ) -> None:

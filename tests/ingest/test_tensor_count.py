@@ -86,6 +86,7 @@ def test_a_push_that_repeats_one_tensor_many_times_is_refused(
         assert ("repeat another" in (after.row.reason or "")) is (state == "refused")
 
 
+@pytest.mark.long
 def test_a_push_of_many_different_known_tensors_is_accepted(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

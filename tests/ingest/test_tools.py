@@ -506,6 +506,7 @@ def test_a_model_with_damaged_blobs_is_read_again_and_healed(registry: LocalRegi
 # Better names.
 
 
+@pytest.mark.long
 def test_a_name_from_a_tool_replaces_a_digest_and_the_old_name_still_works(
     registry: LocalRegistry, ollama: Path, tmp_path: Path
 ) -> None:
@@ -534,6 +535,7 @@ def test_a_name_from_a_tool_replaces_a_digest_and_the_old_name_still_works(
     assert registry.model(old).name == "library/tiny-q8_0@1"
 
 
+@pytest.mark.long
 def test_a_chimera_of_a_renamed_model_still_shows_and_recomposes_its_parents(
     registry: LocalRegistry, ollama: Path, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def warnings(plan: ChimeraPlan) -> list[str]:
     return [finding.code for finding in plan.findings if finding.severity is not Severity.INFO]
 
 
+@pytest.mark.long
 def test_grafting_the_feed_forward_of_a_fine_tune_gives_no_warning_and_improves_the_base(zoo: LocalRegistry) -> None:
     plan = zoo.compose(A).graft(CODE, type="organ").named("me/coder").plan()
     assert warnings(plan) == []
@@ -77,6 +78,7 @@ def test_grafting_the_feed_forward_of_a_fine_tune_gives_no_warning_and_improves_
     assert on_python(found.donors[0]) < on_python(found.chimera) < on_python(found.base)
 
 
+@pytest.mark.long
 def test_grafting_the_feed_forward_of_a_stranger_gives_an_early_warning_and_breaks_the_model(
     zoo: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +95,7 @@ def test_grafting_the_feed_forward_of_a_stranger_gives_an_early_warning_and_brea
     assert found.verdict.kind == "broken"
 
 
+@pytest.mark.long
 def test_one_weak_block_of_a_stranger_passes_for_nothing(zoo: LocalRegistry) -> None:
     plan = zoo.compose(A).graft(B, type="organ", blocks=3).accept("unrelated-lineage").named("me/block").plan()
     assert tried(zoo, plan).validation.verdict.kind in ("inert", "undecided")

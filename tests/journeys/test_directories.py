@@ -59,6 +59,7 @@ def there_and_back(organ: OrganCommand, path: Path, folder: Path) -> None:
     assert same_folders(taken, folder / "again")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", ZOO_FILES, ids=lambda path: path.stem)
 def test_every_model_of_the_zoo_is_extracted_and_assembled_unchanged(
     path: Path, organ: OrganCommand, tmp_path: Path

@@ -151,6 +151,7 @@ def test_a_merged_model_under_its_own_name_shares_all_organs(
     assert after["models"] == before["models"] + 1
 
 
+@pytest.mark.long
 def test_cutting_a_split_set_anew_and_merging_it_again_changes_no_tensor(
     organ: OrganCommand, source: Path, tmp_path: Path
 ) -> None:

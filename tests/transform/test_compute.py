@@ -40,6 +40,7 @@ def peak_bytes(pieces: Iterator[bytes]) -> tuple[int, int]:
         tracemalloc.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", METHODS)
 def test_purifying_eight_million_values_takes_no_more_memory_than_a_few_windows(method: PurifyMethod) -> None:
     computation = Computation(large(), Q8_0, purification=Purification(method))

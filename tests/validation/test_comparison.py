@@ -51,6 +51,7 @@ def numbers(
     return FixedRuntime({A.name: base, B.name: 11.0, "chimera.gguf": chimera, "control.gguf": control})
 
 
+@pytest.mark.long
 def test_a_strangers_blocks_are_broken_in_llama_cpp(tmp_path: Path) -> None:
     chimera = graft(A, B, feed_forward(A), tmp_path / "chimera.gguf")
     comparison = validate_files(chimera, A, [B], None, TEXTS, LlamaCpp(), QUICK)
@@ -224,6 +225,7 @@ def test_models_that_tokenize_differently_cannot_be_compared(chimera: Path) -> N
         compared(chimera, runtime)
 
 
+@pytest.mark.long
 def test_the_difference_is_paired_by_window(tmp_path: Path) -> None:
     kin = graft(A, A_PROSE, feed_forward(A, [3]), tmp_path / "kin.gguf")
     comparison = validate_files(kin, A, [], None, TEXTS[:1], LlamaCpp(), Budget(tokens=2048))

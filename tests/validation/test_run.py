@@ -74,6 +74,7 @@ def test_a_useless_block_beside_a_weak_adapter_or_a_purification_is_not_coherent
         assert validation.verdict.kind in ("inert", "undecided")
 
 
+@pytest.mark.long
 def test_without_a_graft_there_is_no_control_and_the_reason_is_reported(kin: LocalRegistry) -> None:
     validation = tried(kin, made(kin.compose(A).adapter(LORA).named("me/adapter-alone")))
     report = verdict_report(validation)

@@ -139,6 +139,7 @@ def test_memory_can_be_turned_off(registry: LocalRegistry) -> None:
         assert "X-Answered" not in client.get("/").headers
 
 
+@pytest.mark.long
 def test_no_header_that_one_client_sends_is_in_the_answer_of_another(hostile_client: FlaskClient) -> None:
     registry = hostile_client.application.extensions[REGISTRY_KEY]
     asked = [address for address in addresses(hostile_client) if "?" not in address]

@@ -295,6 +295,7 @@ def test_a_server_runs_jobs_replaces_a_lost_runner_and_ends_its_runner(tmp_path:
     assert "the runner of jobs has ended; it is started again" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_leaves_no_runner_behind(tmp_path: Path) -> None:
     with running_server(tmp_path / "home", tmp_path / "log") as live:
         until(lambda: len(runners(live.process.pid)) == 1, "a runner is started")

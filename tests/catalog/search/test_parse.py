@@ -433,6 +433,7 @@ def test_a_query_is_written_back_in_one_form(typed: str, canonical: str) -> None
     assert str(parse_query(canonical)) == canonical
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("vocabulary", [ORGANS, MODELS], ids=["organs", "models"])
 @PATIENT
 @given(data=st.data())

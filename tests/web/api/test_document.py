@@ -27,6 +27,7 @@ DOCS = Path(__file__).resolve().parents[3] / "docs" / "api.md"
 CURL = re.compile(r"curl (?P<options>.*?)'?localhost:8935(?P<address>[^'\s]+)'?", re.DOTALL)
 
 
+@pytest.mark.long
 def test_the_document_is_valid_openapi(document: dict[str, Any]) -> None:
     validate(document)
     assert document["openapi"].startswith("3.1")
