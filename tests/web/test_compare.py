@@ -64,6 +64,12 @@ def test_the_page_without_two_names_has_a_form_that_works_without_a_script(famil
     assert "Enter two models" in family_client.get("/compare?first=local/base").text
 
 
+def test_the_page_without_two_names_offers_related_models(family_client: FlaskClient) -> None:
+    links = shown(family_client, "/compare").links()
+    queries = [parse_qs(urlsplit(link).query) for link in links if link.startswith("/compare?first=")]
+    assert {"local/base@1", "local/tuned@1"} in [{*query["first"], *query["second"]} for query in queries]
+
+
 def test_the_comparison_has_a_sentence_and_the_change_by_type_and_block(
     family_client: FlaskClient,
 ) -> None:

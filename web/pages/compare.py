@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.queries.models import models_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
+from organs.registry.catalog.queries.relatives import newest_relatives
 from organs.registry.entities.comparison import ComparedOrgan, Comparison, OrganChange
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.report import Cell
@@ -28,6 +29,7 @@ COLUMNS = (
     *("first_digest", "second_digest"),
 )
 """Columns of the compared organs in a CSV file."""
+PAIRS_SHOWN = 12
 CHANGED_SHOWN = 20
 STACKS_SHOWN = 20
 EXPERTS_SHOWN = 12
@@ -43,7 +45,13 @@ def compare() -> Page:
     if not all(names):
         if wants_csv(request.path):
             raise BadQuery(SIDES[names.index("")], "enter two models to compare")
-        return Page("compare.html", _form(names, "Enter two models to compare." if any(names) else None))
+        with reading(settings().search_seconds) as session:
+            pairs = [
+                {"first": first.full_name, "second": second.full_name, "likeness": likeness}
+                for first, second, likeness in newest_relatives(session, PAIRS_SHOWN)
+            ]
+        problem = "Enter two models to compare." if any(names) else None
+        return Page("compare.html", _form(names, problem) | {"pairs": pairs})
     try:
         with reading(settings().search_seconds) as session:
             result, organs, changes = _compare(session, names)

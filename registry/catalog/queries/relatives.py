@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Row, String, and_, case, cast, func, literal, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.engine import batches
@@ -234,6 +234,21 @@ def edges_from(session: Session, model_ids: Collection[int]) -> list[Edge]:
         for row_id, child, parent, text, relation, evidence, score in rows:
             edges[row_id] = Edge(child or 0, parent, text, relation, evidence, score)
     return [edges[row_id] for row_id in sorted(edges)]
+
+
+def newest_relatives(session: Session, limit: int) -> list[tuple[Model, Model, float | None]]:
+    """Return pairs of visible models that were measured to be related, the newest first, with their likeness."""
+    first, second = aliased(Model), aliased(Model)
+    statement = (
+        select(second, first, Lineage.score)
+        .join(first, first.id == Lineage.child_model_id)
+        .join(second, second.id == Lineage.parent_model_id)
+        .where(Lineage.evidence == "measured")
+        .where(first.state == "visible", second.state == "visible")
+        .order_by(Lineage.id.desc())
+        .limit(limit)
+    )
+    return [(one, other, likeness) for one, other, likeness in session.execute(statement)]
 
 
 def organ_digests(session: Session, model_id: int) -> dict[int, str]:
