@@ -80,6 +80,8 @@ class Label:
     text: str
     x: float
     y: float
+    is_minor: bool = False
+    """Whether it is the name of vectors, which a small drawing leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +307,7 @@ def _slot_labels(columns: Iterable[_Column], y: float) -> tuple[Label, ...]:
         x = column.x + column.width / 2
         place = bisect(taken, x)
         if all(abs(other - x) >= LABEL_DISTANCE for other in taken[max(0, place - 1) : place + 1]):
-            labels.append(Label(column.slot, x, y))
+            labels.append(Label(column.slot, x, y, is_minor=not column.inner))
             taken.insert(place, x)
     return tuple(labels)
 
