@@ -64,7 +64,7 @@ from organs.registry.errors import (
     OrganError,
     StoreUnwritable,
 )
-from organs.registry.names import ModelName, parse_model_name
+from organs.registry.names import ModelName, parse_model_name, parse_new_name
 from organs.registry.reports.formats import sheet_lines
 from organs.registry.settings import DEBUG_VARIABLE
 
@@ -172,7 +172,7 @@ def ingest(
         else:
             sources, has_problems = _sources(paths, tools, hub)
             sources = _based(sources, base)
-        chosen = None if name is None else parse_model_name(name)
+        chosen = None if name is None else parse_new_name(name)
         if chosen is not None and chosen.version is not None:
             raise click.UsageError("--name takes no @version: the registry chooses the next free version")
         if chosen is not None and len(sources) > 1:

@@ -6,7 +6,8 @@ other names. Sources: `validate_repo_id` in huggingface_hub's `utils/_validators
 at the end, at most 96 characters) and `is_valid_repo_id` in llama.cpp's `common/hf-cache.cpp` (`.` and `-` only between
 letters, digits and underscores).
 
-`parse_model_name` also accepts a name as Ollama prints it, such as `zoo:8b` or `hf.co/acme/Tiny-GGUF:Q4_K_M`.
+For models that exist, `parse_model_name` also accepts a name as Ollama prints it, such as `zoo:8b` or
+`hf.co/acme/Tiny-GGUF:Q4_K_M`. A name that is given to a model is read by `parse_new_name`, which changes nothing.
 """
 
 from __future__ import annotations
@@ -110,17 +111,24 @@ class ModelName:
 
 
 def parse_model_name(text: str) -> ModelName:
-    """Return the name in `text`; the default namespace is `local`. Raises BadName, which names the broken rule.
+    """Return the name in `text` of a model that exists; the default namespace is `local`.
 
-    A name with a tag, as `ollama list` prints it, becomes the name of `ollama_name`.
+    A name with a tag, as `ollama list` prints it, becomes the name of `ollama_name`. Raises BadName.
     """
     path, at, version = text.partition("@")
     match = _OLLAMA_NAME.fullmatch(path) if len(path) <= MODEL_TEXT_MAX_LENGTH else None
-    if match is not None and match["model"].lower() != "sha256":
-        found = ollama_name(
-            match["host"] or OLLAMA_HOST, match["namespace"] or OLLAMA_NAMESPACE, match["model"], match["tag"]
-        )
-        path = str(found)
+    if match is None or match["model"].lower() == "sha256":
+        return parse_new_name(text)
+    host, namespace = match["host"] or OLLAMA_HOST, match["namespace"] or OLLAMA_NAMESPACE
+    return parse_new_name(f"{ollama_name(host, namespace, match['model'], match['tag'])}{at}{version}")
+
+
+def parse_new_name(text: str) -> ModelName:
+    """Return the name in `text`, exactly as it is written; the default namespace is `local`.
+
+    Raises BadName, which names the broken rule.
+    """
+    path, at, version = text.partition("@")
     namespace, slash, name = path.rpartition("/")
     namespace = namespace if slash else LOCAL
     for part, kind in ((namespace, "namespace"), (name, "name")):

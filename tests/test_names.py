@@ -20,6 +20,7 @@ from organs.registry.names import (
     name_from_text,
     namespace_from_text,
     parse_model_name,
+    parse_new_name,
     split_quantisation,
 )
 from tests.random_files import PATIENT
@@ -213,6 +214,9 @@ def test_the_quantisation_is_split_from_the_end_of_a_name(name: str, expected: t
     ],
 )
 def test_a_name_as_ollama_prints_it_is_the_name_that_an_ingest_gives(text: str, name: str) -> None:
+    if ":" in text:
+        with pytest.raises(BadName):
+            parse_new_name(text)
     assert str(parse_model_name(text)) == name
 
 

@@ -120,19 +120,22 @@ def known_model(session: Session, name: ModelName, first: str = "visible") -> Mo
 
 def model_to_edit(session: Session, name: ModelName) -> Model:
     """Return a model that the user may edit. Raises NotFound; NotAllowed (403) for a model of another account."""
-    return _check_allowed(known_model(session, name), may_edit(name.namespace))
+    model = known_model(session, name)  # the name can be another name of a model in another namespace
+    return _check_allowed(model, may_edit(model.namespace))
 
 
 def model_to_yank(session: Session, name: ModelName) -> Model:
     """Return a model that the user may yank. Raises Conflict if an administrator yanked it."""
-    model = _check_allowed(known_model(session, name), may_yank(name.namespace))
+    model = known_model(session, name)
+    _check_allowed(model, may_yank(model.namespace))
     _check_yanker(session, model)
     return model
 
 
 def model_to_restore(session: Session, name: ModelName) -> Model:
     """Return a model that the user may restore. Raises Conflict if an administrator yanked it or must review it."""
-    model = _check_allowed(known_model(session, name, "yanked"), may_yank(name.namespace))
+    model = known_model(session, name, "yanked")
+    _check_allowed(model, may_yank(model.namespace))
     if model.state == "quarantined" and not may_write(ADMIN):
         raise Conflict(f"{model.full_name} is held for review; an administrator must approve it first")
     _check_yanker(session, model)

@@ -72,7 +72,7 @@ from organs.registry.errors import (
     TooMany,
     Unreachable,
 )
-from organs.registry.names import ModelName, parse_model_name
+from organs.registry.names import ModelName, parse_new_name
 from organs.registry.upload_limits import SUBMISSION_FILES_MAX
 
 ALREADY_THERE = "there"
@@ -516,7 +516,7 @@ def model_name(connection: Connection, source: ModelSource, options: PushOptions
     """
     namespace = connection.read(Account, f"{API}/account").namespace
     requested = options.name or source.name.name
-    name = parse_model_name(requested if "/" in requested else f"{namespace}/{requested}")
+    name = parse_new_name(requested if "/" in requested else f"{namespace}/{requested}")
     if name.version is not None:
         raise BadName("leave out @version: the registry assigns the next free version")
     if namespace != LOCAL and name.namespace.lower() != namespace.lower():

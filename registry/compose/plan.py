@@ -33,7 +33,7 @@ from organs.registry.entities.plan import (
 from organs.registry.errors import NotComposable
 from organs.registry.gguf import KeyValue, TensorSpec, padded
 from organs.registry.gguf.types import DType
-from organs.registry.names import ModelName, name_from_text, parse_model_name
+from organs.registry.names import ModelName, name_from_text, parse_new_name
 from organs.registry.transform import METHOD
 
 
@@ -303,7 +303,7 @@ def chimera_name(recipe: Recipe, stem: str, contributor: str = LOCAL) -> ModelNa
     """
     if recipe.name is None:
         return ModelName(contributor, name_from_text(stem))
-    name = parse_model_name(recipe.name)
+    name = parse_new_name(recipe.name)
     is_own = "/" not in recipe.name or (contributor != LOCAL and name.namespace.lower() == contributor.lower())
     return replace(name, namespace=contributor) if is_own else name
 

@@ -659,6 +659,10 @@ def test_a_name_without_its_quantisation_means_the_only_one_or_lists_all(
             registry.model(name)
         assert caught.value.names == ("library/tiny-F16", "library/tiny-Q8_0")
         assert str(caught.value).endswith("can mean several models: name one of library/tiny-F16, library/tiny-Q8_0")
+    (source,) = find_sources([str(put(tmp_path / "newer.gguf", small_model(seed=9)))])
+    ingest_model(registry, source, ModelName("library", "other-Q8_0"), new_version=lambda _: True)
+    assert registry.model("other").name == registry.model("other-Q8_0@2").name == "library/other-Q8_0@2"
+    assert registry.model("other-Q8_0@1").name == "library/other-Q8_0@1"
     with pytest.raises(NotFound):
         registry.model("library/tiny@1")
     with pytest.raises(NotFound):
@@ -685,13 +689,28 @@ def test_a_removed_model_says_so_under_each_of_its_names(registry: LocalRegistry
     ollama_manifest(ollama, "registry.ollama.ai/library/tiny/latest", layer)
     ingest_tools(registry, machine(tmp_path), "ollama")
     with registry.catalog.writing() as session:
-        remove_model(session, model_in_any_state(session, parse_model_name("tiny:latest")), "a mistake", "local")
+        with pytest.raises(NotFound, match="library/tiny is another name of library/tiny-8b@1; use that name"):
+            model_in_any_state(session, parse_model_name("tiny:latest"))
+        remove_model(session, model_in_any_state(session, parse_model_name("tiny:8b")), "a mistake", "local")
     for name in ("library/tiny-8b", "library/tiny", old, "tiny:8b"):
         with pytest.raises(Removed, match=r"library/tiny-8b@1 was removed on .*: a mistake"):
             registry.model(name)
     (report,) = ingest_tools(registry, machine(tmp_path), "ollama")
     assert report.model == "library/tiny-8b@2"
     assert registry.model("tiny:latest").name == "library/tiny-8b@2"
+
+
+def test_the_name_of_a_removed_model_becomes_no_other_name(registry: LocalRegistry, tmp_path: Path) -> None:
+    (source,) = find_sources([str(put(tmp_path / "gone.gguf", small_model(seed=1)))])
+    ingest_model(registry, source)
+    with registry.catalog.writing() as session:
+        remove_model(session, model_in_any_state(session, parse_model_name("gone")), "a mistake", "local")
+    for name in ("kept", "gone"):
+        (source,) = find_sources([str(put(tmp_path / "copy" / f"{name}.gguf", small_model(seed=2)))])
+        ingest_model(registry, source)
+    assert registry.model("kept").other_names == ()
+    with pytest.raises(Removed, match="a mistake"):
+        registry.model("gone")
 
 
 def test_a_sweep_forgets_files_without_a_model_and_names_that_were_never_public(

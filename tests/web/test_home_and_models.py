@@ -212,7 +212,7 @@ def drawn_readings(client: FlaskClient, address: str) -> dict[str, str]:
 def test_the_drawing_has_every_block_every_slot_and_a_link_to_every_organ(family_client: FlaskClient) -> None:
     page = family_client.get("/models/local/tuned").text
     assert re.findall(r'<text class="block"[^>]*>(\d+)</text>', page) == ["0", "1"]
-    assert set(re.findall(r'<text class="slot"[^>]*>(\w+)</text>', page)) == {
+    assert set(re.findall(r'<text class="slot[^"]*"[^>]*>(\w+)</text>', page)) == {
         "attn_q",
         "ffn_up",
         "ffn_down",

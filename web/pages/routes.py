@@ -42,6 +42,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.search import QUERY_MAX_LENGTH
 from organs.registry.entities.base import Entity
 from organs.registry.entities.report import Cell
 from organs.registry.errors import NAMES_MAX, SeveralModels
@@ -166,8 +167,10 @@ def canonical_model(session: Session, namespace: str, name: str) -> tables.Model
     except SeveralModels as error:
         if not plain_page():
             raise
-        listed = error.names if len(error.names) < NAMES_MAX else (f"*{requested.name}*",)
-        abort(redirect(url_for("pages.models", q=f"model:{','.join(listed)}"), 302))
+        query = f"model:{','.join(error.names)}"
+        if len(error.names) == NAMES_MAX or len(query) > QUERY_MAX_LENGTH:
+            query = f"model:*{requested.name}*"
+        abort(redirect(url_for("pages.models", q=query), 302))
     if plain_page() and (model.namespace, model.name) != (requested.namespace, requested.name):
         abort(redirect(with_parameters(model_address(model.full_name), request.args.to_dict()), 302))
     return model

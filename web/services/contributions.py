@@ -27,7 +27,7 @@ from organs.registry.catalog.queries.submissions import (
 )
 from organs.registry.entities.submission import SubmissionPage
 from organs.registry.errors import BadInput, BadName, BadRequest, Busy, NotAllowed, NotFound
-from organs.registry.names import ModelName, parse_model_name
+from organs.registry.names import ModelName, parse_new_name
 from organs.registry.upload_limits import CHUNK_MAX_BYTES
 from organs.web.auth import (
     ADMIN,
@@ -186,14 +186,14 @@ def own_name(namespace: str, name: str) -> ModelName:
     if not account.owns(namespace):
         raise NotAllowed(f"{namespace[:96]} is not your namespace: use {account.name}/{name[:96]}")
     plain_name(name)
-    return parse_model_name(f"{namespace if account.is_local else account.name}/{name}")
+    return parse_new_name(f"{namespace if account.is_local else account.name}/{name}")
 
 
 def plain_name(name: str) -> str:
     """Return `name`, which must be a model's name without namespace and version. Raises BadName otherwise."""
     if "/" in name or "@" in name:
         raise BadName(f"{name[:100]!r} is not a valid name: give it without namespace and version")
-    return parse_model_name(f"namespace/{name}").name
+    return parse_new_name(f"namespace/{name}").name
 
 
 def parsed_submission(text: str) -> int:

@@ -163,7 +163,8 @@ CHIMERAS_MAX = 1000
 def model_in_any_state(session: Session, name: ModelName) -> Model:
     """Return the model of that name, also a hidden or removed one.
 
-    Without a version, the newest version that is not removed is preferred. Raises NotFound.
+    Without a version, the newest version that is not removed is preferred. Raises NotFound, also for another name of
+    a model, so that nobody removes a model by a name that is not its own.
     """
     statement = select(Model).where(Model.namespace == name.namespace, Model.name == name.name)
     if name.version is not None:
@@ -171,8 +172,9 @@ def model_in_any_state(session: Session, name: ModelName) -> Model:
     order = (Model.state == "removed", Model.version.desc())
     model = session.scalars(statement.order_by(*order).limit(1)).one_or_none()
     if model is None:
-        model = session.scalars(models_of_other_name(name).limit(1)).one_or_none()
-    if model is None:
+        other = session.scalars(models_of_other_name(name).limit(1)).one_or_none()
+        if other is not None:
+            raise NotFound(f"{name} is another name of {other.full_name}; use that name")
         rows = session.execute(select(Model.namespace, Model.name).distinct())
         close = nearest(f"{name.namespace}/{name.name}", [f"{row.namespace}/{row.name}" for row in rows])
         raise NotFound(f"no model is registered as {name}{f'; did you mean {close}?' if close else ''}")

@@ -151,6 +151,19 @@ def model_by_name(session: Session, name: ModelName) -> Model:
     Raises SeveralModels for a name that can mean several models, Incomplete for a split model of which some shards are
     missing, and Removed for a removed model.
     """
+    model = _known_model(session, name)
+    if model is not None:
+        return model
+    names = _names(session)
+    if not names:
+        raise NothingRegistered(f"no model is registered as {name}")
+    close = _similar_name(name, names)
+    hint = f"; did you mean {close}?" if close else ""
+    raise NotFound(f"no model is registered as {name}{hint}")
+
+
+def _known_model(session: Session, name: ModelName) -> Model | None:
+    """Return the model of that name, or None if there is none; raises the other errors of `model_by_name`."""
     model = find_model(session, name)
     if model is not None:
         return model
@@ -161,16 +174,9 @@ def model_by_name(session: Session, name: ModelName) -> Model:
     if removed:
         raise removal(removed[0])
     meant = meant_models(session, name)
-    if len(meant) == 1:
-        return next(iter(meant.values()))
-    if meant:
+    if len(meant) > 1:
         raise SeveralModels(str(name), sorted(meant))
-    names = _names(session)
-    if not names:
-        raise NothingRegistered(f"no model is registered as {name}")
-    close = _similar_name(name, names)
-    hint = f"; did you mean {close}?" if close else ""
-    raise NotFound(f"no model is registered as {name}{hint}")
+    return next(iter(meant.values()), None)
 
 
 def models_by_name(session: Session, names: Iterable[ModelName]) -> list[Model]:
@@ -321,8 +327,8 @@ def meant_models(session: Session, name: ModelName) -> dict[str, Model]:
         and_(OtherName.stem == stem, OtherName.name == name.name, is_local),
     )
     if name.version is not None:
-        same = and_(same[0], Model.version == name.version), and_(same[1], OtherName.version == name.version)
-    return _meant(session, *same) or ({} if name.version else _quantised(session, name, is_local, is_local))
+        return _meant(session, *same, name.version)
+    return _meant(session, *same) or _quantised(session, name, is_local, is_local)
 
 
 def _quantised(
@@ -336,11 +342,18 @@ def _quantised(
     )
 
 
-def _meant(session: Session, own: ColumnElement[bool], other: ColumnElement[bool]) -> dict[str, Model]:
-    """Return the newest visible models whose own name meets a condition, or else one of their other names."""
-    newest = select(Model).where(own, Model.state == "visible", is_newest()).order_by(Model.namespace, Model.name)
-    models = {f"{model.namespace}/{model.name}": model for model in session.scalars(newest.limit(MEANT_MAX))}
+def _meant(
+    session: Session, own: ColumnElement[bool], other: ColumnElement[bool], version: int | None = None
+) -> dict[str, Model]:
+    """Return the visible models whose own name meets a condition, or else one of their other names.
+
+    They have this version, or are the newest of their names.
+    """
+    is_version = is_newest() if version is None else Model.version == version
+    own_names = select(Model).where(own, Model.state == "visible", is_version).order_by(Model.namespace, Model.name)
+    models = {f"{model.namespace}/{model.name}": model for model in session.scalars(own_names.limit(MEANT_MAX))}
     others = select(Model, OtherName.namespace, OtherName.name).join(OtherName, OtherName.model_id == Model.id)
+    others = others if version is None else others.where(OtherName.version == version)
     others = others.where(other, Model.state == "visible").order_by(OtherName.version.desc()).limit(MEANT_MAX)
     known = {model.id for model in models.values()}
     for model, namespace, name in session.execute(others):
@@ -363,7 +376,13 @@ def free_names(session: Session, model: Model, names: Iterable[ModelName]) -> li
     """Return the `names` that lead to no model, as many as `model` may have beside its own and those it has already."""
     used = select(func.count()).select_from(OtherName).where(OtherName.model_id == model.id)
     room = max(0, OTHER_NAMES_MAX - (session.scalar(used) or 0))
-    return [name for name in dict.fromkeys(names) if find_model(session, name) is None][:room]
+    return [name for name in dict.fromkeys(names) if _is_free(session, name)][:room]
+
+
+def _is_free(session: Session, name: ModelName) -> bool:
+    """Return whether no model has or had the name, in any state, and none has it as another name."""
+    own = select(Model.id).where(Model.namespace == name.namespace, Model.name == name.name).limit(1)
+    return session.scalar(own) is None and model_of_other_name(session, name) is None
 
 
 def _names(session: Session) -> list[str]:
@@ -1105,11 +1124,8 @@ def find_model_by_text(session: Session, text: str) -> Model | None:
     try:
         if is_digest(text):
             return model_by_digest(session, text)
-        name = parse_model_name(text)
-        found = find_model(session, name)
-        meant = meant_models(session, name) if found is None else {}
-        return next(iter(meant.values())) if len(meant) == 1 else found
-    except (NotFound, Ambiguous, BadName, BadDigest):
+        return _known_model(session, parse_model_name(text))
+    except (NotFound, Ambiguous, BadName, BadDigest, Incomplete, Removed, SeveralModels):
         return None
 
 

@@ -536,17 +536,24 @@ def _is_counted() -> ColumnElement[bool]:
     return select(FacetCount.facet_id).where(FacetCount.facet_id == Facet.id, FacetCount.placements > 0).exists()
 
 
+OTHERS_MAX = 20
+"""The most names in a query that are looked up as other names of models."""
+
+
 def _name_condition(session: Session, choice: Choice, notes: list[str]) -> ColumnElement[bool]:
     """Return the condition that a model has one of the chosen names; `namespace/name` is compared without case."""
     conditions: list[ColumnElement[bool]] = []
+    looked_up = 0
     for value in choice.values:
         condition = _matches_pattern(value) if "*" in value else _matches_name(value)
         exists = condition is not None and session.scalar(
             select(Model.id).where(Model.state == "visible", condition).limit(1)
         )
-        if condition is not None and not exists and "*" not in value:
-            others = _other_models(session, parse_model_name(value))
-            condition, exists = Model.id.in_(others) if others else condition, bool(others)
+        if condition is not None and not exists and "*" not in value and looked_up < OTHERS_MAX:
+            looked_up += 1
+            other = Model.id.in_(_other_models(session, parse_model_name(value)))
+            exists = session.scalar(select(Model.id).where(Model.state == "visible", other).limit(1))
+            condition = other if exists else condition
         if condition is not None:
             conditions.append(condition)
         if not exists and not choice.negated and len(notes) < NOTES_MAX:

@@ -21,7 +21,7 @@ from organs.registry.catalog.tables import Contributor, PageToken, Token, WebSes
 from organs.registry.catalog.vocabulary import MANAGE_TOKENS, SCOPES, Action, checked_text
 from organs.registry.entities.account import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX
 from organs.registry.errors import BadInput, BadName, BadToken, NotAllowed
-from organs.registry.names import check_new_name, parse_model_name
+from organs.registry.names import check_new_name, parse_new_name
 from organs.registry.tokens import NewToken, new_page_token, new_token, secret_sha256
 
 TOKENS_MAX = 50
@@ -39,7 +39,7 @@ _STATE_ACTIONS = {"active": Action.RESUME_CONTRIBUTOR, "suspended": Action.SUSPE
 
 def add_contributor(session: Session, name: str, by: str = LOCAL, quota_bytes: int | None = None) -> Contributor:
     """Add a contributor, whose namespace has the same name. Raises BadName; BadInput if the name is existing_name."""
-    parse_model_name(f"{name}/model")  # applies the rules of a namespace
+    parse_new_name(f"{name}/model")  # applies the rules of a namespace
     if "/" in name or "@" in name:
         raise BadName(f"{name[:100]!r} is not a valid contributor name: leave out / and @")
     check_new_name(name)

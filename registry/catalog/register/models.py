@@ -24,10 +24,10 @@ from organs.registry.catalog.engine import (
 from organs.registry.catalog.queries.events import was_done, was_public
 from organs.registry.catalog.queries.models import (
     check_model_name,
+    find_model,
     free_names,
     incomplete_model,
     incompleteness,
-    model_by_name,
     model_of_other_name,
     next_version,
     quarantined_model,
@@ -106,7 +106,7 @@ from organs.registry.entities.published import (
     TAGS_MAX,
     TITLE_MAX,
 )
-from organs.registry.errors import BadName, BadValue, Conflict, MissingBlob, NotFound
+from organs.registry.errors import BadName, BadValue, Conflict, MissingBlob
 from organs.registry.names import LOCAL, ModelName, parse_model_name
 
 
@@ -899,6 +899,6 @@ def _registered(session: Session, base: str) -> Model | None:
     if "/" not in base:
         return None  # a name without a namespace is not a name in this registry
     try:
-        return model_by_name(session, parse_model_name(base))
-    except (BadName, NotFound):
+        return find_model(session, parse_model_name(base))
+    except BadName:
         return None
