@@ -167,16 +167,23 @@ def _known_model(session: Session, name: ModelName) -> Model | None:
     model = find_model(session, name)
     if model is not None:
         return model
-    begun = incomplete_model(session, name)
-    if begun is not None:
-        raise incompleteness(session, begun)
-    removed = removed_versions(session, name)
-    if removed:
-        raise removal(removed[0])
+    if _has_row(session, lambda table: and_(table.namespace == name.namespace, table.name == name.name)):
+        begun = incomplete_model(session, name)
+        if begun is not None:
+            raise incompleteness(session, begun)
+        removed = removed_versions(session, name)
+        if removed:
+            raise removal(removed[0])
     meant = meant_models(session, name)
     if len(meant) > 1:
         raise SeveralModels(str(name), sorted(meant))
     return next(iter(meant.values()), None)
+
+
+def _has_row(session: Session, condition: Callable[[type[Model | OtherName]], ColumnElement[bool]]) -> bool:
+    """Return whether a model in any state, or another name of a model, meets a condition."""
+    rows = [exists().where(condition(table)) for table in (Model, OtherName)]
+    return session.scalar(select(or_(*rows))) or False
 
 
 def models_by_name(session: Session, names: Iterable[ModelName]) -> list[Model]:
@@ -316,12 +323,14 @@ def meant_models(session: Session, name: ModelName) -> dict[str, Model]:
     none, they are the models of all namespaces with this name, or else their quantisations: only those that the user
     of this machine registered, so that other accounts cannot give a meaning to a name.
     """
+    stem = split_quantisation(name.name)[0]
+    if not _has_row(session, lambda table: table.stem.in_((stem, name.name))):
+        return {}
     own = (Model.namespace == name.namespace, OtherName.namespace == name.namespace)
     meant = _quantised(session, name, *own) if name.version is None else {}
     if meant or name.namespace != LOCAL:
         return meant
     is_local = Model.contributor_id.in_(select(Contributor.id).where(Contributor.name == LOCAL))
-    stem = split_quantisation(name.name)[0]
     same = (
         and_(Model.stem == stem, Model.name == name.name, is_local),
         and_(OtherName.stem == stem, OtherName.name == name.name, is_local),
