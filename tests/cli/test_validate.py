@@ -23,6 +23,7 @@ def kin(tmp_path: Path) -> Path:
     return graft(A, A_PROSE, feed_forward(A), tmp_path / "kin.gguf")
 
 
+@pytest.mark.long
 def test_validate_prints_the_change_on_each_kind_of_text_with_its_margin(
     organ: OrganCommand, kin: Path, tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ def test_an_invalid_job_number_is_wrong_usage(arguments: tuple[object, ...], org
     assert organ("jobs", *arguments).status == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_worker_ends_cleanly_on_request(number: signal.Signals, registry: LocalRegistry) -> None:
     job_id = add_job(registry, "report", {})

@@ -186,6 +186,7 @@ def test_the_session_has_a_step_for_every_member_of_the_interface() -> None:
     assert STEPS.keys() & BY_OTHER_STEPS == set()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_of_the_session_gives_the_same_in_a_local_and_in_a_remote_registry(
     prepared: ServedRegistry, remote: Registry, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -207,6 +208,7 @@ def test_a_merged_file_is_the_same_in_a_local_and_in_a_remote_registry(
     assert merged(prepared.registry, tmp_path) == merged(remote, tmp_path)
 
 
+@pytest.mark.long
 def test_a_model_is_added_to_either_registry_by_one_function(
     prepared: ServedRegistry, remote: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

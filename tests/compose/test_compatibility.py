@@ -534,6 +534,7 @@ HOSTILE = st.lists(st.sampled_from(KEYS), unique=True, max_size=12).flatmap(
 )
 
 
+@pytest.mark.long
 @PATIENT
 @given(ours=HOSTILE, theirs=HOSTILE)
 def test_no_header_makes_a_check_raise(ours: list[KeyValue], theirs: list[KeyValue]) -> None:

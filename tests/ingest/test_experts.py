@@ -124,6 +124,7 @@ def test_a_model_with_two_other_experts_stores_only_these(registry: LocalRegistr
     assert back.read_bytes() == (tmp_path / "Edited.gguf").read_bytes()
 
 
+@pytest.mark.long
 def test_a_comparison_has_few_stacks_in_memory(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +144,7 @@ def test_a_comparison_has_few_stacks_in_memory(
     assert max(loaded) <= comparison.STACKS_IN_MEMORY * EXPERTS
 
 
+@pytest.mark.long
 def test_two_ingests_of_models_that_share_experts_in_opposite_orders_both_finish(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

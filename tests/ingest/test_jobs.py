@@ -317,6 +317,7 @@ def test_a_held_job_renews_its_lease_and_notices_that_it_is_lost(registry: Local
             held.report(0.5)
 
 
+@pytest.mark.long
 def test_concurrent_runners_never_run_a_job_twice(registry: LocalRegistry, tmp_path: Path) -> None:
     def run(_registry: LocalRegistry, arguments: Values, _report_progress: ReportProgress) -> Values:
         with (tmp_path / str(arguments["number"])).open("x"):  # fails if another runner was here before

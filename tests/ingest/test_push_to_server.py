@@ -93,6 +93,7 @@ def test_a_push_is_refused_beforehand_exactly_when_the_registry_would_refuse_it(
             assert pushed(there, path, token).state == "published"
 
 
+@pytest.mark.long
 def test_of_a_stack_only_the_experts_that_the_server_lacks_are_sent(there: ServedRegistry, tmp_path: Path) -> None:
     token = new_token(there.registry, "me", "upload", "read")
     pushed(there, write_model_file(tmp_path, expert_model(), "Mixture.gguf"), token)

@@ -79,6 +79,7 @@ def test_llama_cpp_distinguishes_blocks_of_a_fine_tune_from_a_weak_block_of_an_u
     assert weak.base.scores == good.base.scores
 
 
+@pytest.mark.long
 def test_a_model_that_crashes_llama_cpp_is_broken(tmp_path: Path) -> None:
     chimera = with_f64(A, feed_forward(A)[0], tmp_path / "f64.gguf")
     comparison = validate_files(chimera, A, [], None, TEXTS[:1], LlamaCpp(), QUICK)

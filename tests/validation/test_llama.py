@@ -154,6 +154,7 @@ def test_a_runtime_that_takes_too_long_is_stopped() -> None:
     )
 
 
+@pytest.mark.long
 def test_too_little_memory_is_a_failure_and_not_an_error() -> None:
     assert failure(A, Limits(wall_seconds=60, address_space_bytes=300 * 2**20)).kind in {
         FailureKind.CRASHED,

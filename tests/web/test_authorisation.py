@@ -174,6 +174,7 @@ def test_every_client_gets_the_answer_of_the_table(place: Place) -> None:
     assert wrong(place, TABLE) == []
 
 
+@pytest.mark.long
 def test_a_model_under_review_is_visible_only_to_its_owner_and_administrators(place: Place) -> None:
     named = {
         (method, rule): HIDDEN_FROM_ALL
@@ -186,6 +187,7 @@ def test_a_model_under_review_is_visible_only_to_its_owner_and_administrators(pl
     assert wrong(place, {**named, **HIDDEN_TABLE}, **hidden) == []
 
 
+@pytest.mark.long
 def test_a_removed_model_is_gone_for_everyone(place: Place) -> None:
     named = {
         (method, rule): GONE_FOR_ALL

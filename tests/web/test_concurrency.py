@@ -106,6 +106,7 @@ class WatchedBody(BytesIO):
         return super().readinto(buffer)
 
 
+@pytest.mark.long
 def test_a_submission_takes_its_turn_after_its_body_has_arrived(registry: LocalRegistry) -> None:
     app = create_app(registry, WebSettings(personal=True, turn_seconds=0.0))
     turns, streams = app.extensions[TURNS_KEY], app.extensions[STREAMS_KEY]

@@ -262,6 +262,7 @@ def test_clients_that_do_not_read_hold_no_threads(loop: Loop) -> None:
         assert status(loop.send(get("/healthz"))) == 200
 
 
+@pytest.mark.long
 def test_a_client_that_does_not_read_is_cut_off() -> None:
     with serving(send_seconds=0.3) as loop, loop.connect(receive_bytes=4096) as client:
         client.sendall(get("/pieces"))

@@ -126,6 +126,7 @@ def hf(port: int, folder: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_the_pull_of_a_file_is_resumed_where_the_connection_broke(
     live: LiveServer, place: Path, tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_the_pull_of_a_file_is_resumed_where_the_connection_broke(
     assert bytes(line.requests).lower().count(b"range: bytes=") >= 2
 
 
+@pytest.mark.long
 def test_the_pull_of_a_whole_model_is_resumed_where_the_connection_broke(
     live: LiveServer, place: Path, tmp_path: Path
 ) -> None:

@@ -260,6 +260,7 @@ def named(shelf: Shelf) -> list[str]:
         return ["bob/hidden", HIDDEN, f"sha256:{row.digest}", f"sha256:{chimera.lock_id}"]
 
 
+@pytest.mark.long
 def test_a_quarantined_model_cannot_be_used_even_by_its_owner(shelf: Shelf) -> None:
     for text in named(shelf):
         for asker in ("bob", "root") if text == HIDDEN else ("bob",):

@@ -67,6 +67,7 @@ def hurried(place: Path) -> Iterator[LiveServer]:
         yield server
 
 
+@pytest.mark.long
 def test_random_ranges_from_the_server_equal_the_slices_of_the_file(live: LiveServer, place: Path) -> None:
     data = (place / "a.gguf").read_bytes()
     chosen = random.Random(8)
@@ -130,6 +131,7 @@ def _drip(client: socket.socket, stop: threading.Event) -> None:
             return
 
 
+@pytest.mark.long
 def test_bodies_that_do_not_come_do_not_stop_the_health_check(hurried: LiveServer) -> None:
     post = b"POST /api/models/local/a/paths-info/main HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
     kind = b"Content-Type: application/x-www-form-urlencoded\r\n\r\npaths="
@@ -142,6 +144,7 @@ def test_bodies_that_do_not_come_do_not_stop_the_health_check(hurried: LiveServe
             assert not receive_all(client).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.long
 def test_a_client_that_does_not_read_is_cut_off_and_keeps_nobody_out(hurried: LiveServer, place: Path) -> None:
     size = (place / "a.gguf").stat().st_size
     with ExitStack() as stack:

@@ -37,6 +37,7 @@ def test_every_operation_can_be_refused_as_too_many(document: dict[str, Any]) ->
         assert "Retry-After" in document["components"]["responses"][name]["headers"]
 
 
+@pytest.mark.long
 def test_a_generated_python_client_can_call_the_api(
     document: dict[str, Any], zoo_app: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
