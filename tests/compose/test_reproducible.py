@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.compose.reproducible_chimera import MODELS, make_chimera
 from tests.transform.test_reproducible import OLD, ROOT
 
