@@ -277,7 +277,8 @@ def make_chimera(registry: Registry, composition: RecipeBuilder, options: Compos
     for path in (options.lock, options.write_recipe):
         if path is not None:
             check_free(path, force=options.force)
-    result = check_plan(plan, target, options, _measured(registry, plan.planned.plan))
+    measured = _measured(registry, plan.planned.plan) if options.prints and options.shows_plan else None
+    result = check_plan(plan, target, options, measured)
     if options.dry_run:
         return result
     chimera = _made(plan, target, options)

@@ -35,6 +35,7 @@ from organs.registry.errors import (
     DiskFull,
     Incomplete,
     MissingBlob,
+    NoRegistry,
     NoSuchContributor,
     NoSuchFile,
     NoSuchJob,
@@ -400,7 +401,8 @@ _HINTS: tuple[tuple[type[OrganError], str], ...] = (
     (NoSuchFile, ""),
     (BadHubToken, "try: hf auth login, or set HF_TOKEN"),
     (NotFound, "try: organ models"),
-    (BadReply, "check that the address is that of an organ registry"),
+    (NoRegistry, "check that the address is that of an organ registry"),
+    (BadReply, ""),  # its message says what is wrong
     (Unreachable, "check the address, and that the server runs; try again later"),
     (BadValue, ""),  # its message says what to do
     (CatalogError, "check ORGAN_DATABASE_URL, or choose another folder with --home"),

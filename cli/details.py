@@ -27,6 +27,7 @@ from organs.registry.entities.lineage import RELATIVE, LineageEdge, merged_edges
 from organs.registry.entities.model import Model
 from organs.registry.entities.organ import MadeOrgan, Measurement, Organ, PlacedOrgan
 from organs.registry.measures import MEASURES
+from organs.registry.names import LOCAL
 
 if TYPE_CHECKING:
     from organs.registry.entities.chimera import Chimera
@@ -49,7 +50,6 @@ PREDICTED_AND_MEASURED = (
     "The prediction is an estimate from the weights, before the model is run. The verdict is measured: the runtime ran "
     "the model on texts."
 )
-LOCAL = "local/"
 TYPE_NAMES = {"skeleton": "attention (type skeleton)", "organ": "feed-forward (type organ)"}
 """Names of types that readers do not know, in sentences."""
 DIGEST_SHOWN = 12
@@ -244,7 +244,7 @@ def _differing(count: int) -> str:
 
 def _model_commands(model: ModelDetails) -> Iterator[tuple[str, str]]:
     """Yield what one can do with a model: commands, and what each does."""
-    name = model.name.removeprefix(LOCAL)
+    name = model.name.removeprefix(f"{LOCAL}/")
     name = name if len(model.versions) + model.versions_left_out > 1 else name.partition("@")[0]
     name = name if len(name) <= NAME_MAX else f"sha256:{model.digest[:DIGEST_SHOWN]}"
     organ = organ_words()

@@ -69,7 +69,7 @@ GROUPS = {
 _COMMANDS = {name: entry for commands in GROUPS.values() for name, entry in commands.items()}
 
 
-OTHER_NAMES = {
+OTHER_WORDS = {
     "add": "ingest",
     "import": "ingest",
     "list": "models",
@@ -91,7 +91,7 @@ OTHER_NAMES = {
     "gc": "sweep",
     "check": "verify",
 }
-"""Names that other programs use, or that users try, with the command here and its arguments."""
+"""Words that people type instead of a command, with the command here and its arguments."""
 
 
 class CommandGroup(click.Group):
@@ -104,7 +104,7 @@ class CommandGroup(click.Group):
         if name not in known and not name.startswith("-"):
             from difflib import get_close_matches  # not for commands that exist
 
-            other = OTHER_NAMES.get(name, "")
+            other = OTHER_WORDS.get(name, "")
             usual = [other] if other.partition(" ")[0] in known else []
             close = [*usual, *get_close_matches(name, known, n=1)]
             ctx.fail(f"no such command: {name[:100]!r}." + (f" Did you mean {close[0]!r}?" if close else ""))

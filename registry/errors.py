@@ -472,6 +472,10 @@ class BadReply(Unreachable, code="bad-reply", exit_code=1):
     """A remote registry sends other bytes than promised, or another form. Nothing is stored; a retry does not help."""
 
 
+class NoRegistry(BadReply, code="no-registry", exit_code=1):
+    """The answers at an address are not those of an organ registry."""
+
+
 class TooSlow(OrganError, code="too-slow", status=503, exit_code=6):
     """A query of the database exceeded the time limit and was stopped."""
 

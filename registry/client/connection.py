@@ -30,7 +30,7 @@ from urllib3.response import BaseHTTPResponse
 from organs.registry.client.address import parse_address
 from organs.registry.entities.base import E, decode, encode
 from organs.registry.entities.problem import error_of
-from organs.registry.errors import BadReply, BadSetting, Unreachable
+from organs.registry.errors import BadReply, BadSetting, NoRegistry, Unreachable
 from organs.registry.tokens import parse_token
 
 ANSWER_MAX_BYTES = 16 * 1024 * 1024
@@ -232,7 +232,7 @@ class Connection:
         try:
             return decode(self._read_body(response), kind)
         except ValueError as error:
-            raise BadReply(f"{self.address} does not answer as a registry does: {str(error)[:300]}") from error
+            raise NoRegistry(f"{self.address} does not answer as a registry does: {str(error)[:300]}") from error
 
     def send_bytes(
         self, kind: type[E], method: str, path: str, data: bytes | memoryview, headers: Mapping[str, str]

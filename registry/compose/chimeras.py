@@ -470,7 +470,7 @@ def _chimera(chimera: Chimera, *, with_verdicts: bool) -> list[str]:
     lines += ["", "## Findings", ""]
     lines += [*map(_finding_line, findings)]
     lines += [] if findings else ["No warnings."]
-    lines += ["", "## Prediction and verdict", "", _text(chimera.prediction.sentence)]
+    lines += ["", "## Measurement and prediction", "", _text(chimera.prediction.sentence)]
     lines += _verdict_lines(chimera.verdicts) if with_verdicts else []
     lines += ["", "## Recipe", "", *_code(chimera.recipe_yaml)]
     lines += ["", f"The lock is `sha256:{chimera.lock_id}`; the same lock gives the same bytes."]

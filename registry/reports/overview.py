@@ -218,7 +218,7 @@ def _grafts(session: Session) -> Iterator[Action]:
     composed = composed_among(session, {model.id for first, second, _ in pairs for model in (first, second)})
     pairs = [pair for pair in pairs if not composed & {pair[0].id, pair[1].id}]
     declared = {(child, parent) for child, parent, _ in stated_edges(session) if pairs}
-    combined = combined_models(session) if pairs else frozenset()
+    combined = combined_models(session, {model.id for first, second, _ in pairs for model in (first, second)})
     ordered = [(*_base_first(first, second, declared), likeness) for first, second, likeness in pairs]
     ordered.sort(key=lambda pair: (pair[1].id, pair[0].id) not in declared)  # the most similar stay first
     seen: set[frozenset[tuple[str, str]]] = set()

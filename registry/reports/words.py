@@ -68,7 +68,7 @@ CLOSING = (SAMPLED, NO_CONCLUSION)
 
 _DEVIATION = "The deviation is the typical distance of a tensor from the mean (the standard deviation)."
 _MEDIAN = "Half of the tensors of a type have a θ below the median."
-_QUARTERS = "A quarter of them have a θ below the column 25%, and a quarter above 75%."
+_QUARTERS = "A quarter of the tensors have a θ below the column 25%, and a quarter above the column 75%."
 SPREAD = f"{_DEVIATION} {_MEDIAN} {_QUARTERS}"
 SPECTRAL_OF_TYPES = '"Spectral" is the mean spectral signal: pattern beyond chance, which is not necessarily useful.'
 LISTS = "Plain lists of numbers, such as norms, have no rows and columns, and so no spectral signal."
@@ -187,7 +187,9 @@ OF_COLUMNS = {
 
 def explanations(texts: Iterable[str], left_out: Iterable[str]) -> Iterator[str]:
     """Yield the paragraphs `texts` without the sentences that explain only columns in `left_out`."""
-    sentences = [sentence for heading in left_out for sentence in OF_COLUMNS.get(heading, ())]
+    absent = set(left_out)
+    shown = {sentence for heading in OF_COLUMNS.keys() - absent for sentence in OF_COLUMNS[heading]}
+    sentences = [sentence for heading in absent for sentence in OF_COLUMNS.get(heading, ()) if sentence not in shown]
     for text in texts:
         kept = text
         for sentence in sentences:

@@ -89,7 +89,7 @@ def test_an_organ_of_the_drawing_links_to_its_page_and_back(
 
 def test_the_label_of_an_organ_is_shown_when_it_is_pointed_at_or_focused(zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, f"/models/{BASE}?by=theta")
-    assert "Point at an organ for its number" in caption(page)
+    assert "Point at an organ to read its values" in caption(page)
     organ(page, "blk.1.attn_k.weight").hover()
     assert re.fullmatch(r"blk\.1\.attn_k\.weight: θ \d+\.\d°.*", caption(page))
     organ(page, "blk.3.ffn_up.weight").focus()

@@ -17,12 +17,12 @@ from organs.registry.amounts import count_text, share_text, size_text, theta_tex
 from organs.registry.errors import (
     BadName,
     BadQuery,
-    BadReply,
     BadSource,
     CatalogError,
     CorruptBlob,
     DiskFull,
     MissingBlob,
+    NoRegistry,
     NotFound,
     SchemaTooNew,
     StoreUnwritable,
@@ -151,7 +151,7 @@ def test_a_missing_measure_is_a_dash() -> None:
         (NotFound("x"), "organ models"),
         (CatalogError("x"), "ORGAN_DATABASE_URL"),
         (Unreachable("x"), "that the server runs"),
-        (BadReply("x"), "the address is that of an organ registry"),
+        (NoRegistry("x"), "the address is that of an organ registry"),
         (BadQuery("after", "this is not a cursor"), "leave out --after"),
     ],
 )

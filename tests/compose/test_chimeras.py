@@ -83,7 +83,7 @@ def test_input_is_only_text_on_the_card(family: LocalRegistry) -> None:
     card = chimera_called(family, composition.plan().register().model).card
     prose = [line for line in card.splitlines() if not line.startswith("    ")]
     assert [line for line in prose if line.startswith("#")][1:] == [
-        "## Parents", "## Findings", "## Prediction and verdict", "## Recipe", "## Use",
+        "## Parents", "## Findings", "## Measurement and prediction", "## Recipe", "## Use",
     ]  # fmt: skip
     for markup in ("<script", "</p>", "[a](", "```", "\u202e"):
         assert not any(markup in line for line in prose)

@@ -198,7 +198,7 @@ class Run:
         merged = self.scratch / "merged.gguf"
         self._organ("assemble", STEM, "--merge", "-o", str(merged))
         texts = built_in_texts(("python",))
-        reading = LlamaCpp().read(Request(merged, texts, (range(1),), writes=True), lambda _step: None)
+        reading = LlamaCpp().read(Request(merged, texts, (range(1),), writes=True), lambda *_: None)
         size = merged.stat().st_size
         merged.unlink()
         assert reading.failure is None, reading.failure

@@ -126,7 +126,7 @@ def test_verify_reports_a_repaired_blob_and_takes_it_back_with_repair(
     row = flipped_and_back(filled, kind)
     looked = organ("verify")
     assert looked.status == 0
-    assert "1 blobs that were set aside have the right bytes again: the next read" in looked.out
+    assert "1 blobs that were set aside have the right bytes again; the next read" in looked.out
     assert json.loads(organ("verify", "--json").out)["recovered"] == [row.digest]
     assert current(filled, row).state == "corrupt", "without --repair, verify changes nothing"
     assert "in use again" in organ("verify", "--repair").out

@@ -336,7 +336,7 @@ def test_a_sweep_that_dies_at_any_transaction_is_finished_by_the_next(quick: Loc
         except Crash:
             died += 1
         finish_sweeping(quick, keep)
-    assert died == 10, "before and after: the list, two rows, the dooming, the list of files"
+    assert died == 12, "before and after: the list, two rows, the dooming, the list of files, unused names"
 
 
 @pytest.mark.parametrize("after", [False, True])

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from organs.registry.amounts import size_text
 from organs.registry.anatomy import Slot
 from organs.registry.catalog import tables
-from organs.registry.catalog.queries.models import count_descendants, descendants_page, model_by_name, versions
+from organs.registry.catalog.queries.models import descendants_page, model_by_name, versions
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.search import CHIMERA, PARTIAL
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
@@ -90,7 +90,6 @@ def _shown_model(namespace: str, name: str) -> Page:
         newest = next((version.name for version in others.items if version.state == "visible"), None)
         shown = _Shown(page, organs, left_out, compared_with, chimera, jobs, is_newest=newest == page.name)
         descendants = descendants_page(session, row, DESCENDANTS_SHOWN).items
-        descendants_count = count_descendants(session, row)
         readings = _readings(shown)
         by = requested if requested in readings else readings[0]
         changes = changes_against(session, row, shown.compared_with) if by == "change" and shown.compared_with else {}
@@ -103,7 +102,6 @@ def _shown_model(namespace: str, name: str) -> Page:
         "versions_left_out": others.left_out,
         "newest": newest,
         "descendants": descendants,
-        "descendants_count": descendants_count,
     }
     return Page(
         "model.html",

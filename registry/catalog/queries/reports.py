@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -249,13 +249,17 @@ def stated_edges(session: Session) -> Iterator[tuple[int, int | None, str]]:
         yield child or 0, parent, text or ""
 
 
-def combined_models(session: Session) -> frozenset[frozenset[int]]:
-    """Return the pairs of models that are both parents of a chimera, by their ids."""
+def combined_models(session: Session, model_ids: Collection[int]) -> frozenset[frozenset[int]]:
+    """Return the pairs among the models `model_ids` that are both parents of a visible chimera, by their ids."""
     first, second = aliased(Lineage), aliased(Lineage)
     statement = (
         select(first.parent_model_id, second.parent_model_id)
         .join(second, second.child_model_id == first.child_model_id)
+        .join(Model, Model.id == first.child_model_id)
         .where(
+            Model.state == "visible",
+            first.parent_model_id.in_(model_ids),
+            second.parent_model_id.in_(model_ids),
             first.evidence == "recorded",
             second.evidence == "recorded",
             first.parent_model_id < second.parent_model_id,
