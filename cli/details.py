@@ -163,7 +163,9 @@ def _origins(model: ModelDetails) -> Iterator[tuple[str, str]]:
             changes = [change for change in model.chimera.changes if change.model == donor.model]
             types = ", ".join(dict.fromkeys(TYPE_NAMES.get(change.type, change.type) for change in changes))
             organs = plural_text(sum(change.organs for change in changes), "organ", "organs")
-            content = f"{organs}{f', {types}' if types else ''}, {', '.join(donor.acts)}"
+            content = (
+                f"{organs}{f', {types}' if types else ''}, {', '.join(donor.acts)}" if changes else "adapter added"
+            )
             yield "donor", f"{donor.model}{_alike_text(alike.get(donor.model))}: {content}"
         if len(donors) > NAMES_SHOWN:
             yield "donor", f"and {len(donors) - NAMES_SHOWN} more, with --recipe"

@@ -236,7 +236,7 @@ def _source(blob: _Blob) -> ModelSource:
         (blob.path,),
         own,
         other_names=tuple(name for name in names if name != own),
-        texts=tuple(blob.texts.get(best, ())),
+        texts=blob.texts.get(best) or next((texts for texts in blob.texts.values() if texts), ()),
         digests=(blob.digest,),
     )
 

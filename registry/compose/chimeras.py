@@ -255,7 +255,7 @@ def _parents(session: Session, model: Model, row: ChimeraRow) -> tuple[ParentMod
     acts: dict[str, set[str]] = {label: set() for label in origins.parents}
     for name in origins.parts:
         label, done = origins.of(name) or ("", ())
-        acts[label].update(done)
+        acts[label].update(set(done) - {ADAPTER})  # the adapter is a parent of its own
         for number, _ in origins.experts.get(name, ()):
             acts[origins.parents[number]].add(GRAFTED)
     licenses: dict[str, str | None] = {}

@@ -316,7 +316,7 @@ def _base_size_bytes(base: Parent) -> int:
 def _parents(plan: Plan) -> tuple[ParentModel, ...]:
     acts: dict[str, set[str]] = {parent.label: set() for parent in plan.parents}
     for part in plan.parts:
-        acts[(part.origin or plan.base).label].update(part.acts)
+        acts[(part.origin or plan.base).label].update(set(part.acts) - {ADAPTER})  # the adapter is its own parent
         for graft in part.expert_grafts:
             acts[graft.donor.label].add(GRAFTED)
         for adapter in part.adapters:

@@ -409,7 +409,7 @@ def test_a_file_that_is_no_report_is_refused(content: bytes, cached: OrganComman
     (tmp_path / "a.json").write_bytes(content)
     for path in (tmp_path / "a.json", tmp_path / "none.json", tmp_path):
         ended = cached("measure", "--merge", path)
-        assert (ended.status, ended.err.count("\n")) == (1, 1)
+        assert (ended.status, ended.err.count("organ: ")) == (1, 1)
         assert ended.err.startswith(f"organ: {path}: ")
 
 

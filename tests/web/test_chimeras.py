@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import msgspec
 import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import select
@@ -22,7 +23,7 @@ from organs.registry.catalog.tables import Gain, Model
 from organs.registry.compose.lock import parse_lock
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.entities.base import decode
-from organs.registry.entities.plan import PlanPart
+from organs.registry.entities.plan import ParentModel, PlanPart
 from organs.registry.entities.verdict import VerdictReport
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
@@ -457,7 +458,8 @@ def test_letters_continue_after_z() -> None:
         )
         for n in range(60)
     ]
-    lines = legend(parts, "local/0@1")
+    base = ParentModel(model="local/0@1", license=None, acts=())
+    lines = legend(parts, [base])
     letters = [line.mark for line in lines]
     assert (letters[0], letters[25], letters[26], letters[59]) == ("A", "Z", "A2", "H3")
     assert len(set(letters)) == 60
@@ -465,8 +467,12 @@ def test_letters_continue_after_z() -> None:
     assert not lines[1].is_base
     by_name = marks(parts, lines)
     assert by_name["text 0 26"].mark == "A2"
-    assert lines[0].tone == "gb"
-    assert [line.tone for line in lines[1:10]] == ["g0", "g1", "g2", "g3", "g4", "g5", "g6", "g7", "g0"]
+    assert [line.tone for line in lines[:9]] == ["g0", "g1", "g2", "g3", "g4", "g5", "g6", "g7", "g0"]
+    merged = msgspec.structs.replace(parts[0], acts=("adapter",))
+    adapter = ParentModel(model="local/lora@1", license=None, acts=("adapter",))
+    (line,) = legend([merged], [base, adapter])
+    assert (line.model, line.is_base, line.words) == ("local/lora@1", False, "adapter added")
+    assert marks([merged], [line]) == {"text 0 0": line}
 
 
 def test_chimeras_are_ranked_by_their_largest_settled_gain_page_by_page(

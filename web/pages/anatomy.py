@@ -10,7 +10,7 @@ from string import ascii_uppercase
 from organs.registry.amounts import NO_VALUE, change_share_text, share_text, size_text, theta_text
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.organ import PlacedOrgan
-from organs.registry.entities.plan import CellTotals, PlanChange, PlanPart
+from organs.registry.entities.plan import ADAPTER, CellTotals, ParentModel, PlanChange, PlanPart
 from organs.web.charts.network import Shape, network
 from organs.web.pages.routes import Context
 from organs.web.render import (
@@ -48,6 +48,8 @@ class LegendLine:
     organs: int
     tone: str = "gb"
     """The CSS class of the colour of the parent."""
+    origin: str = ""
+    """The model of the organs before the acts: for an added adapter, another model than `model`."""
 
     @property
     def words(self) -> str:
@@ -55,18 +57,24 @@ class LegendLine:
         return acts_text(self.acts)
 
 
-def legend(parts: Iterable[PlanPart], base: str) -> list[LegendLine]:
-    """Return a line for each pair of a parent and acts, in the order of the parts. Each donor has one colour."""
+def legend(parts: Iterable[PlanPart], parents: Sequence[ParentModel]) -> list[LegendLine]:
+    """Return a line for each pair of a parent and acts, in the order of the parts. Each parent has one colour.
+
+    The first of `parents` is the base. Its organs with the product of the only adapter count as organs of the adapter.
+    """
+    base = parents[0].model
+    adapters = [parent.model for parent in parents[1:] if parent.acts == (ADAPTER,)]
     counts: dict[tuple[str, ...], int] = {}
     for part in parts:
         key = (part.model, *part.acts)
         counts[key] = counts.get(key, 0) + 1
-    models = [model for model, *_ in counts]
-    donors = list(dict.fromkeys(model for model in models if model != base))
-    tones = {model: donor_class(number) for number, model in enumerate(donors)} | {base: "gb"}
+    models = [
+        adapters[0] if origin == base and ADAPTER in acts and len(adapters) == 1 else origin for origin, *acts in counts
+    ]
+    tones = {model: donor_class(number) for number, model in enumerate(dict.fromkeys(models))}
     return [
-        LegendLine(letter(number), model, model == base, tuple(acts), count, tones[model])
-        for number, ((model, *acts), count) in enumerate(counts.items())
+        LegendLine(letter(number), model, model == base, tuple(acts), count, tones[model], origin)
+        for number, (model, ((origin, *acts), count)) in enumerate(zip(models, counts.items(), strict=True))
     ]
 
 
@@ -83,7 +91,7 @@ def with_marks(runs: Iterable[PlanChange], shown: Iterable[LegendLine]) -> list[
 
 
 def _lines_by_key(shown: Iterable[LegendLine]) -> dict[tuple[str, ...], LegendLine]:
-    return {(line.model, *line.acts): line for line in shown}
+    return {(line.origin, *line.acts): line for line in shown}
 
 
 def letter(number: int) -> str:

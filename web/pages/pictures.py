@@ -51,7 +51,7 @@ def _answer(find: Callable[[Session], tables.Model], form: str) -> Response:
         organs = organs if can_be_drawn(organs) else ()
         chimera = chimera_of_model(session, row)
         if chimera is not None:
-            lines = legend(chimera.parts, chimera.parents[0].model)
+            lines = legend(chimera.parts, chimera.parents)
             donors = marks(chimera.parts, lines)
             colours = tones(organs, "donor", {}, donors)
             letters = {name: line.mark for name, line in donors.items()}
@@ -67,16 +67,13 @@ def _answer(find: Callable[[Session], tables.Model], form: str) -> Response:
 
 def _chimera_facts(chimera: Chimera, lines: Sequence[LegendLine]) -> Facts:
     figure, remark = _result(chimera)
-    marks_by_model: dict[str, str] = {}
-    for line in lines:
-        marks_by_model[line.model] = f"{marks_by_model.get(line.model, '')} {line.mark}".strip()
-    classes = {line.model: line.tone for line in lines}
-    parents = [
-        Parent(
-            parent.model.partition("@")[0], marks_by_model.get(parent.model, ""), tone(classes.get(parent.model, "gb"))
-        )
-        for parent in sorted(chimera.parents, key=lambda parent: marks_by_model.get(parent.model, ""))
-    ]
+    base = chimera.parents[0].model
+    parents = [Parent(base.partition("@")[0], "", tone("gb"))]
+    for model in dict.fromkeys(line.model for line in lines):
+        changed = [line for line in lines if line.model == model]
+        words = f", {changed[0].words}" if model == base else ""
+        marks_text = " ".join(line.mark for line in changed)
+        parents.append(Parent(f"{model.partition('@')[0]}{words}", marks_text, tone(changed[0].tone)))
     return Facts(
         kind="Chimera",
         name=chimera.model.partition("@")[0],
