@@ -44,6 +44,7 @@ METADATA_SHOWN = 400
 USE_SHOWN = 3
 """Commands that are shown before the rest is opened."""
 VERSIONS_SHOWN = DESCENDANTS_SHOWN = 20
+RESUMED = "Run it again to continue. Error 416 means that the file is complete."
 LINEAGE_SHOWN = 6
 """Relatives that are shown before the rest is opened."""
 
@@ -259,7 +260,7 @@ def _use_lines(model: Model, *, is_newest: bool) -> list[Context]:
             {"label": "Run the downloaded file with llama.cpp", "line": usage.llama_cli()},
         ]
     return [
-        {"label": "Download the file, or continue the download (error 416: it is complete)", "line": get},
+        {"label": "Download the file", "line": get, "remark": RESUMED},
         *runs,
         {"label": "Download it with Hugging Face tools", "line": pull},
         {"label": "Write the file on the registry's machine", "line": usage.assemble()},

@@ -64,6 +64,10 @@ for (const figure of document.querySelectorAll(".network")) {
   figure.addEventListener("focusin", show);
 }
 
+// The menu is one line that scrolls on a phone: show the current page in it.
+const current = document.querySelector(".places [aria-current]");
+if (current) current.parentElement.scrollLeft = current.offsetLeft - current.parentElement.offsetLeft - 60;
+
 const FOLLOW_MS = 1000;
 const followed = document.querySelector("[data-follow]");
 if (followed) window.setTimeout(follow, FOLLOW_MS);
