@@ -25,8 +25,8 @@ from organs.registry.assembly import (
     plan_new_file,
 )
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.chimeras import chimera_of, computed_organs
-from organs.registry.catalog.queries.models import check_model_name, model_with_header
+from organs.registry.catalog.queries.chimeras import chimera_of, computed_organs, names_of_lock
+from organs.registry.catalog.queries.models import check_model_name, model_with_header, next_version
 from organs.registry.catalog.queries.organs import (
     BlobRow,
     blobs_by_digest,
@@ -82,7 +82,7 @@ from organs.registry.gguf import DType, Header, HeaderSource, read_header
 from organs.registry.gguf.header import around, field_type_text, field_value_text, large_values
 from organs.registry.gguf.read import tags_of
 from organs.registry.measure import Measurement, count_nonfinite_in, measure
-from organs.registry.names import ModelName
+from organs.registry.names import ModelName, name_from_text
 from organs.registry.relatives import record_relatives
 from organs.registry.store import BlobStore, PlainReader, StoredBlob
 from organs.registry.store.codec import codec_for
@@ -516,10 +516,10 @@ def make(
 ) -> MadeChimera:
     """Make the chimera of `plan` and register it for the contributor; with `path`, write its file there.
 
-    The name is the recipe's or follows the convention; if the name has other bytes, a new version is made. Raises
-    NotComposable for a plan that cannot be made, NotAllowed for a name in another namespace, BadOrgan, StoreError,
-    DiskFull; then nothing is registered and `path` is unchanged. The file is written first: if the catalog fails after
-    that, the file exists and is not registered.
+    If the name of the recipe has other bytes, a new version is made. Without a name in the recipe, the name follows the
+    convention, with a number if other bytes have it. Raises NotComposable for a plan that cannot be made, NotAllowed
+    for a name in another namespace, BadOrgan, StoreError, DiskFull; then nothing is registered and `path` is unchanged.
+    The file is written first: if the catalog fails after that, the file exists and is not registered.
     """
     name = chimera_name(plan.recipe, plan.stem, contributor)
     check_own(name, contributor)
@@ -583,6 +583,8 @@ class _Build:
         sha256 = self._write(planned, path)
         measured = {tensor: item.measurement for tensor, item in self.computed.items()}
         with self.catalog.writing() as session:
+            if self.plan.recipe.name is None:
+                name = _unused_name(session, name, file.lock.id)
             registered = record_chimera(session, file, name, sha256, self.computed, self.contributor)
             report = json.dumps({"lock": file.lock.id, "size_bytes": planned.size_bytes})
             end_ingest(session, self.ingest_id, "finished", report, registered.model.id)
@@ -662,6 +664,21 @@ class _Build:
             record_stacks(session, self.ingest_id, stacks or {})
         for file in unused:
             self.store.folder.remove(self.store.folder.path(file))
+
+
+STEM_MAX_LENGTH = 88
+"""The most characters of a name before a number."""
+
+
+def _unused_name(session: Session, name: ModelName, lock_id: str) -> ModelName:
+    """Return `name`, or the first of `name-2`, `name-3` and so on, that has this lock or is new in this registry."""
+    same = {full_name.partition("@")[0] for full_name in names_of_lock(session, lock_id)}
+    number = 1
+    numbered = name
+    while str(numbered) not in same and next_version(session, numbered) > 1:
+        number += 1
+        numbered = replace(name, name=name_from_text(f"{name.name[:STEM_MAX_LENGTH]}-{number}"))
+    return numbered
 
 
 def _no_progress(_action: str, _size_bytes: int) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy import update
 
 from organs.registry.catalog.tables import Model, Placement
 from organs.registry.local import LocalRegistry
+from organs.registry.reports.words import SPREAD, explanations
 from tests.cli.in_process import OrganCommand
 from tests.small_models import small_model
 
@@ -153,10 +154,15 @@ def test_columns_that_a_narrow_terminal_leaves_out_are_not_explained(filled: Org
 
     sentences = {
         "ranking": ("Signal is the sine", "Parameters is the count"),
-        "types": ("The deviation is", "A quarter of them"),
+        "types": ("The deviation is",),
     }
     for table, explained in sentences.items():
         wide, narrow = printed(table, 200), printed(table, 50)
         assert [sentence for sentence in explained if sentence not in wide] == []
         assert [sentence for sentence in explained if sentence in narrow] == []
     assert "Mean θ is the average" in printed("ranking", 50)
+
+
+def test_a_sentence_about_two_columns_stays_while_one_of_them_is_shown() -> None:
+    assert "A quarter of the tensors" in " ".join(explanations([SPREAD], ["25%"]))
+    assert "A quarter of the tensors" not in " ".join(explanations([SPREAD], ["25%", "75%"]))

@@ -228,6 +228,10 @@ def test_a_second_make_finds_the_chimera_unless_it_has_another_name(begun: Compo
 
 def test_a_chimera_without_a_name_gets_one_by_convention(begun: Composition) -> None:
     assert accepted(begun).plan().register().model == "local/base-Chimera-v1.0-F16@1"
+    assert accepted(begun).plan().register().model == "local/base-Chimera-v1.0-F16@1", "the same chimera"
+    other = accepted(begun).metadata("acme.x", 1).plan().register()
+    assert other.model == "local/base-Chimera-v1.0-F16-2@1", "another chimera is no version of the first"
+    assert accepted(begun).metadata("acme.x", 1).plan().register().model == other.model
 
 
 def test_the_recipe_of_a_registered_chimera_makes_the_same_chimera_again(
