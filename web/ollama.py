@@ -136,6 +136,11 @@ def image_of(session: Session, model: Model, projectors: Sequence[Model] = ()) -
     return image
 
 
+def has_image(session: Session, model: Model) -> bool:
+    """Return whether Ollama can pull `model` from here: an adapter with its base, which must be here as one file."""
+    return all(isinstance(image, Image) for image in _images(session, [(model, ())]))
+
+
 def _images(session: Session, wanted: Sequence[tuple[Model, Sequence[Model]]]) -> Iterator[Image | NoImage]:
     """Yield each model with its projectors as an image, or the reason why it is none."""
     bases = {model.id: partial_base(session, model) for model, _ in wanted if model.kind == "adapter"}

@@ -741,9 +741,7 @@ def _encoding_findings(parts: Sequence[PlannedPart]) -> list[Finding]:
     ]
 
 
-PURIFICATION_COST = (
-    "Purifying usually raises the perplexity: +5 to 6% was measured for all feed-forward organs at keep 0.9."
-)
+PURIFICATION_COST = "Purifying usually raises the perplexity, by 5% to 6% for all feed-forward organs at keep 0.9."
 """The cost of purification, in a plan before anything is computed; docs/design/purification.md has the details."""
 
 

@@ -17,6 +17,8 @@ MODELS_MAX = 1000
 
 RELATIVE = "relative"
 """The direction of a measured edge."""
+RECORDED = "recorded"
+"""The evidence of an edge that the registry wrote when it made the model."""
 
 Direction = Annotated[Word, Meta(description="`parent`, `child`, or `relative`: measured edges have no direction.")]
 Relation = Annotated[Word, Meta(description="The kind of relation: `finetune`, `quantized`, `grafted`, `relative` ...")]
@@ -38,19 +40,26 @@ class LineageEdge(Entity, frozen=True, kw_only=True):
 
 
 def merged_edges(edges: Sequence[LineageEdge]) -> list[LineageEdge]:
-    """Return `edges` with each parent and each child once: with the measured likeness, if there is one."""
-    measured = {edge.model: edge for edge in edges if edge.direction == RELATIVE and edge.model is not None}
+    """Return `edges` with each registered parent and child once, with the likeness of any edge to that model.
+
+    A recorded edge replaces a declared one at its place. Edges to models that are not registered stay as they are.
+    """
     stated = {edge.model for edge in edges if edge.direction != RELATIVE}
-    merged = []
-    for edge in edges:
-        if edge.direction == RELATIVE:
-            if edge.model not in stated:
-                merged.append(edge)
+    alike = {edge.model: edge for edge in edges if edge.likeness is not None}
+    merged: dict[tuple[str, str] | int, LineageEdge] = {}
+    for number, edge in enumerate(edges):
+        key = number if edge.model is None else (edge.direction, edge.model)
+        if edge.direction == RELATIVE and edge.model in stated:
             continue
-        alike = measured.get(edge.model or "") if edge.likeness is None else None
-        compared = {} if alike is None else {"likeness": alike.likeness, "compared": alike.compared}
-        merged.append(structs.replace(edge, **compared))
-    return merged
+        if key not in merged or (edge.evidence == RECORDED != merged[key].evidence):
+            merged[key] = edge
+    return [_with_likeness(edge, alike.get(edge.model)) for edge in merged.values()]
+
+
+def _with_likeness(edge: LineageEdge, alike: LineageEdge | None) -> LineageEdge:
+    if edge.model is None or edge.likeness is not None or alike is None:
+        return edge
+    return structs.replace(edge, likeness=alike.likeness, compared=alike.compared)
 
 
 class ModelLineage(Entity, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ def test_the_feed_forward_organs_are_purified_with_theta_before_and_after(organ:
     given = ("purify", "base", "--method", "fractal", "--blocks", "1", "--name", "acme/pure")
     ended = organ.done(*given, "-o", out / "p.gguf")
     assert "acme/pure@1: registered" in ended.lines
-    cost = "Purifying usually raises the perplexity: +5 to 6% was measured for all feed-forward organs at keep 0.9."
+    cost = "Purifying usually raises the perplexity, by 5% to 6% for all feed-forward organs at keep 0.9."
     planned = organ.done(*given[:6], "--dry-run").out.replace("\n", " ")
     prediction = organ.done(*given[:6], "--dry-run", "--json").values["plan"]["prediction"]["sentence"]
     assert planned.index(cost) < planned.index(prediction)

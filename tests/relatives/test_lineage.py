@@ -11,7 +11,7 @@ from sqlalchemy import insert, update
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.tables import Lineage, Model, now
 from organs.registry.entities.base import decode, encode
-from organs.registry.entities.lineage import LineageEdge, ModelLineage
+from organs.registry.entities.lineage import LineageEdge, ModelLineage, merged_edges
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.relatives import lineage as relatives_lineage
@@ -31,6 +31,39 @@ def lineage(registry: LocalRegistry, name: str) -> ModelLineage:
 
 def codes(registry: LocalRegistry, name: str) -> list[str]:
     return [finding.code for finding in lineage(registry, name).findings]
+
+
+def edge(direction: str, model: str | None, evidence: str, likeness: float | None = None) -> LineageEdge:
+    compared = None if likeness is None else 7
+    return LineageEdge(
+        direction=direction,
+        model=model,
+        text=None,
+        relation="finetune",
+        evidence=evidence,
+        likeness=likeness,
+        compared=compared,
+    )
+
+
+def test_a_declared_and_a_recorded_edge_to_one_model_are_merged() -> None:
+    edges = [
+        edge("parent", "me/a@1", "declared", 0.9),
+        edge("parent", None, "declared"),
+        edge("parent", None, "declared"),
+        edge("parent", "me/a@1", "recorded"),
+        edge("child", "me/b@1", "recorded"),
+        edge("child", "me/b@1", "declared"),
+        edge("relative", "me/b@1", "measured", 0.8),
+        edge("relative", "me/c@1", "measured", 0.7),
+    ]
+    assert merged_edges(edges) == [
+        edge("parent", "me/a@1", "recorded", 0.9),
+        edge("parent", None, "declared"),
+        edge("parent", None, "declared"),
+        edge("child", "me/b@1", "recorded", 0.8),
+        edge("relative", "me/c@1", "measured", 0.7),
+    ]
 
 
 def test_a_model_alone_has_no_lineage(registry: LocalRegistry, tmp_path: Path) -> None:

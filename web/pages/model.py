@@ -29,7 +29,7 @@ from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, organ_changes, registered_model
 from organs.web.downloads import public_names, whole_name
-from organs.web.ollama import llama_server_line, ollama_line
+from organs.web.ollama import has_image, llama_server_line, ollama_line
 from organs.web.pages.anatomy import READINGS, acts_text, anatomy
 from organs.web.pages.charts import depth_shown
 from organs.web.pages.chimera import chimera_context, donor_lines
@@ -63,6 +63,8 @@ class _Shown:
     """Active validations."""
     is_newest: bool
     """Whether it is the newest visible version."""
+    is_image: bool
+    """Whether Ollama can pull it, if it is an adapter."""
 
 
 @paged(pages, "/models/<namespace>/<name>", csv=True, api="model")
@@ -89,7 +91,8 @@ def _shown_model(namespace: str, name: str) -> Page:
         compared_with = None if left_out else model_to_compare(session, page)
         others = versions(session, row, REACHABLE_STATES, VERSIONS_SHOWN)
         newest = next((version.name for version in others.items if version.state == "visible"), None)
-        shown = _Shown(page, organs, left_out, compared_with, chimera, jobs, is_newest=newest == page.name)
+        is_image = page.kind == "adapter" and has_image(session, row)
+        shown = _Shown(page, organs, left_out, compared_with, chimera, jobs, newest == page.name, is_image)
         descendants = descendants_page(session, row, DESCENDANTS_SHOWN).items
         readings = _readings(shown)
         by = requested if requested in readings else readings[0]
@@ -224,7 +227,7 @@ def _page_context(shown: _Shown, by: str, changes: dict[Slot, OrganChange]) -> C
         "matrix_theta": _matrix_theta(shown.organs),
         "buttons": buttons,
         "files_shown": _files(model),
-        "use": _use_lines(model, is_newest=shown.is_newest) if buttons and not buttons[0].get("is_page") else [],
+        "use": _use_lines(shown) if buttons and not buttons[0].get("is_page") else [],
         "use_shown": USE_SHOWN,
         "parents": _parents(model),
         "lineage": merged_edges(model.lineage),
@@ -241,22 +244,23 @@ def _page_context(shown: _Shown, by: str, changes: dict[Slot, OrganChange]) -> C
     }
 
 
-def _use_lines(model: Model, *, is_newest: bool) -> list[Context]:
+def _use_lines(shown: _Shown) -> list[Context]:
     """Return commands with their purposes. llama.cpp can only load the newest version of a model from here.
 
     The download comes first: other commands use the name of its file.
     """
+    model = shown.model
     file = whole_name(model.name, [file.name for file in model.files])
     get, pull = _pull_lines(model.name, file)
     usage = Usage(model=model.name, file=file, title="", context_length=None)
     runs = []
     if model.kind == "adapter":
-        runs = _adapter_lines(model, file)
+        runs = _adapter_lines(model, file, is_image=shown.is_image)
     elif model.kind in ("model", CHIMERA):
         server = llama_server_line(model.name, request.host_url)
         runs = [
             {"label": "Run it with Ollama", "line": _ollama_line(model, file)},
-            *([{"label": "Run it with llama.cpp, from this registry", "line": server}] if is_newest else []),
+            *([{"label": "Run it with llama.cpp, from this registry", "line": server}] if shown.is_newest else []),
             {"label": "Run the downloaded file with llama.cpp", "line": usage.llama_cli()},
         ]
     return [
@@ -267,7 +271,7 @@ def _use_lines(model: Model, *, is_newest: bool) -> list[Context]:
     ]
 
 
-def _adapter_lines(model: Model, file: str) -> list[Context]:
+def _adapter_lines(model: Model, file: str, *, is_image: bool) -> list[Context]:
     """Return the commands that run an adapter on its base, if its base is registered."""
     base = next((edge.model for edge in _parents(model) if edge.model is not None), None)
     if base is None:
@@ -278,7 +282,7 @@ def _adapter_lines(model: Model, file: str) -> list[Context]:
     return [
         {"label": "Download its base", "line": get},
         {"label": "Run both with llama.cpp", "line": run},
-        {"label": "Run both with Ollama", "line": _ollama_line(model, file)},
+        *([{"label": "Run both with Ollama", "line": _ollama_line(model, file)}] if is_image else []),
     ]
 
 

@@ -53,7 +53,7 @@ async function show(href, key, isNew = true) {
     address.hash = address.hash || new URL(href).hash;
     if (isNew) window.history.pushState(null, "", address);
     shown = pageOf(address);
-    const open = [...document.querySelectorAll("main details")].map((element) => element.open);
+    const open = new Set([...document.querySelectorAll("main details[open]")].map(keyOf));
     document.querySelector("main").replaceWith(main);
     document.querySelector(".foot").replaceWith(page.querySelector(".foot"));
     document.title = page.title;
@@ -66,8 +66,7 @@ async function show(href, key, isNew = true) {
 }
 
 function focusOn(key, hash, open) {
-  const details = [...document.querySelectorAll("main details")];
-  if (details.length === open.length) details.forEach((element, place) => (element.open ||= open[place]));
+  for (const element of document.querySelectorAll("main details[data-key]")) element.open ||= open.has(keyOf(element));
   const target = hash && document.getElementById(hash.slice(1));
   const last = key && [...document.querySelectorAll("main [id], main [data-key]")].find((element) => keyOf(element) === key);
   const place = last || target;
