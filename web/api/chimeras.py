@@ -140,7 +140,7 @@ def graft() -> Job:
 def purify() -> Job:
     """Start a job for a recipe with a single purification: a chimera of one model.
 
-    Purifying usually raises the perplexity: +5 to 6% was measured for all feed-forward organs at keep 0.9. A plan of
+    Purifying usually raises the perplexity, by 5% to 6% for all feed-forward organs at keep 0.9. A plan of
     the recipe, by `POST /plans`, has the prediction for the result.
     """
     return queued("purify", json_body(PurificationRequest))
