@@ -71,7 +71,7 @@ def test_verdicts_are_listed_newest_first_and_the_card_shows_the_newest(family: 
             session.add(row)
     chimera = chimera_called(family, made.model)
     assert [verdict.verdict for verdict in chimera.verdicts] == ["broken", "gains"]
-    assert "Measured in test: broken. A new one, much worse." in chimera.card
+    assert "Verdict in test: broken. A new one, much worse." in chimera.card
     assert "An old one" not in chimera.card
 
 

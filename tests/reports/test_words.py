@@ -15,9 +15,7 @@ from organs.registry.measure import measure
 from organs.registry.reports.words import (
     COARSE,
     FEW,
-    SPREAD,
     caution,
-    explanations,
 )
 
 ZOO = Path(__file__).parents[2] / "examples" / "zoo"
@@ -34,13 +32,6 @@ def test_few_values_are_marked_before_a_coarse_format() -> None:
     assert [caution("F32", 999), caution("Q2_K", 256), caution("F32", 1000)] == [FEW, FEW, ""]
     assert [caution(dtype, 1 << 20) for dtype in ("Q3_K", "IQ4_NL", "Q5_0")] == [COARSE] * 3
     assert [caution(dtype, 1 << 20) for dtype in ("Q5_1", "Q6_K", "Q8_0", "BF16")] == [""] * 4
-
-
-def test_the_quarters_are_explained_while_one_of_their_columns_is_shown() -> None:
-    quarters = "A quarter of the tensors"
-    assert quarters in next(explanations([SPREAD], ["deviation", "median", "25%"]))
-    assert quarters in next(explanations([SPREAD], ["75%"]))
-    assert quarters not in next(explanations([SPREAD], ["25%", "75%"]))
 
 
 @pytest.fixture(scope="module")
