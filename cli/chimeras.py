@@ -711,7 +711,7 @@ def validate(
         if registry_address() is not None and (texts is not None or template is not None or granted != Sandbox()):
             raise click.UsageError("--text and --runtime are for a local registry: a remote registry uses its own")
         with selected_registry() as registry:
-            registry.model(chimera)  # a name that does not exist is reported before the runtime is loaded
+            registry.versions(chimera, limit=1)  # a name that does not exist is reported before the runtime is loaded
             with status_line("validate", quiet=is_quiet) as progress:
                 report = registry.validate(chimera, budget=budget, texts=texts, runtime=runtime, progress=progress)
     _print_verdict(report, as_json=as_json, quiet=quiet)

@@ -517,9 +517,10 @@ def make(
     """Make the chimera of `plan` and register it for the contributor; with `path`, write its file there.
 
     If the name of the recipe has other bytes, a new version is made. Without a name in the recipe, the name follows the
-    convention, with a number if other bytes have it. Raises NotComposable for a plan that cannot be made, NotAllowed
-    for a name in another namespace, BadOrgan, StoreError, DiskFull; then nothing is registered and `path` is unchanged.
-    The file is written first: if the catalog fails after that, the file exists and is not registered.
+    convention, and ends in digits of the lock if other bytes have it. Raises NotComposable for a plan that cannot be
+    made, NotAllowed for a name in another namespace, BadOrgan, StoreError, DiskFull; then nothing is registered and
+    `path` is unchanged. The file is written first: if the catalog fails after that, the file exists and is not
+    registered.
     """
     name = chimera_name(plan.recipe, plan.stem, contributor)
     check_own(name, contributor)
@@ -666,19 +667,16 @@ class _Build:
             self.store.folder.remove(self.store.folder.path(file))
 
 
-STEM_MAX_LENGTH = 88
-"""The most characters of a name before a number."""
+LOCK_DIGITS, STEM_MAX_LENGTH = 6, 88
+"""The digits of a lock in a name, and the most characters before them."""
 
 
 def _unused_name(session: Session, name: ModelName, lock_id: str) -> ModelName:
-    """Return `name`, or the first of `name-2`, `name-3` and so on, that has this lock or is new in this registry."""
+    """Return `name` if it is new in this registry or has this lock, else `name` and the first digits of the lock."""
     same = {full_name.partition("@")[0] for full_name in names_of_lock(session, lock_id)}
-    number = 1
-    numbered = name
-    while str(numbered) not in same and next_version(session, numbered) > 1:
-        number += 1
-        numbered = replace(name, name=name_from_text(f"{name.name[:STEM_MAX_LENGTH]}-{number}"))
-    return numbered
+    if str(name) in same or next_version(session, name) == 1:
+        return name
+    return replace(name, name=name_from_text(f"{name.name[:STEM_MAX_LENGTH]}-{lock_id[:LOCK_DIGITS]}"))
 
 
 def _no_progress(_action: str, _size_bytes: int) -> None:

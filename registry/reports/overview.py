@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 from organs.registry.amounts import plural_text, size_text
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.queries.models import composed_among, incomplete_models
+from organs.registry.catalog.queries.relatives import related_pairs
 from organs.registry.catalog.queries.reports import (
-    close_models,
     combined_models,
     equal_models,
     kinds_of_models,
@@ -168,10 +168,21 @@ class Action(NamedTuple):
     command: str
 
 
+Pair = tuple[Model, Model, float]
+"""Two models and their likeness."""
+StatedEdge = tuple[int, int | None, str]
+"""The ids of a child and a parent, and the name of the parent as it is declared."""
+
+
 def actions_table(session: Session, *, complete: bool) -> ReportTable:
     """Return what one can do with the registry; if `complete`, also what only its owner may see and do."""
-    found = (_of_owner(session) if complete else (), _gains(session), _grafts(session), _copies(session))
-    rows = [*chain(*found), *_doubtful(session)]
+    pairs = [(first, second, score or 0.0) for first, second, score in related_pairs(session, PAIRS_READ, CLOSE)]
+    stated = list(stated_edges(session)) if pairs else []
+    found = (
+        *(_of_owner(session) if complete else (), _gains(session)),
+        *(_grafts(session, pairs, stated), _copies(session, pairs, stated), _doubtful(session)),
+    )
+    rows = [*chain(*found)]
     return table(
         title="What you can do",
         columns=_COLUMNS,
@@ -209,15 +220,15 @@ def _gains(session: Session) -> Iterator[Action]:
         yield Action(sentence, unrun.names[0], unrun.count, f"organ validate {unrun.names[0]}")
 
 
-def _grafts(session: Session) -> Iterator[Action]:
-    """Yield pairs of similar models of the same shapes that were not combined in a chimera, declared pairs first.
+def _grafts(session: Session, close: Iterable[Pair], stated: Iterable[StatedEdge]) -> Iterator[Action]:
+    """Yield those pairs in `close` that have the same shapes and are in no chimera yet, declared pairs first.
 
     The base of a pair is the model that the other one declares as its parent, else the one that was registered first.
     """
-    pairs = [pair for pair in close_models(session, CLOSE, PAIRS_READ) if _can_be_combined(*pair)]
+    pairs = [pair for pair in close if _can_be_combined(*pair)]
     composed = composed_among(session, {model.id for first, second, _ in pairs for model in (first, second)})
     pairs = [pair for pair in pairs if not composed & {pair[0].id, pair[1].id}]
-    declared = {(child, parent) for child, parent, _ in stated_edges(session) if pairs}
+    declared = {(child, parent) for child, parent, _ in stated}
     combined = combined_models(session, {model.id for first, second, _ in pairs for model in (first, second)})
     ordered = [(*_base_first(first, second, declared), likeness) for first, second, likeness in pairs]
     ordered.sort(key=lambda pair: (pair[1].id, pair[0].id) not in declared)  # the most similar stay first
@@ -252,17 +263,14 @@ def _base_first(first: Model, second: Model, declared: Collection[tuple[int, int
     return (first, second) if first.id < second.id else (second, first)
 
 
-def _copies(session: Session) -> Iterator[Action]:
-    """Yield the models with the same file, and pairs that are almost identical for no declared reason."""
+def _copies(session: Session, close: Sequence[Pair], stated: Iterable[StatedEdge]) -> Iterator[Action]:
+    """Yield the models with the same file, and those pairs in `close` that have no declared reason."""
     for names in equal_models(session, ACTIONS_EACH):
         sentence = f"The same file has {len(names)} names: {_listed(names)}."
         yield Action(sentence, names[0], len(names), f"organ show {names[0]}")
-    pairs = close_models(session, CLOSE, PAIRS_READ)
-    if not pairs:
-        return
-    titles = {model.id: model.title for first, second, _ in pairs for model in (first, second)}
-    groups = stated_groups((DeclaredEdge(child, text, parent) for child, parent, text in stated_edges(session)), titles)
-    unexplained = [pair for pair in pairs if groups.leader(pair[0].id) != groups.leader(pair[1].id)]
+    titles = {model.id: model.title for first, second, _ in close for model in (first, second)}
+    groups = stated_groups((DeclaredEdge(child, text, parent) for child, parent, text in stated), titles)
+    unexplained = [pair for pair in close if groups.leader(pair[0].id) != groups.leader(pair[1].id)]
     for first, second, likeness in unexplained[:ACTIONS_EACH]:
         first_name, second_name = first.full_name, second.full_name
         sentence = f"Almost identical ({likeness:.3f}) to {second_name}, but neither model names the other as its base."

@@ -201,6 +201,17 @@ def test_the_file_of_a_chimera_has_the_same_name_everywhere(client: FlaskClient,
     assert answer.headers["Content-Disposition"] == f'attachment; filename="{name}"'
 
 
+def test_composing_begins_with_the_verdict_on_the_same_chimera(
+    client: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
+) -> None:
+    address = "/compose?base=local/stranger&graft=from:local/mixed+type:norm"
+    assert "is the same chimera" not in words(client.get(address).text)
+    put_verdict(registry, composed["child"])
+    text = words(client.get(address).text)
+    assert re.search(r"Measured: local/\S+ is the same chimera\. It was run on [\d-]+: gains\. It is better\.", text)
+    assert "is the same chimera" not in words(client.get(f"{address}+blocks:0").text)
+
+
 def test_the_card_of_a_chimera_shows_its_prediction_until_it_is_measured(
     client: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
 ) -> None:

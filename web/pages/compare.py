@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.queries.models import models_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
-from organs.registry.catalog.queries.relatives import newest_relatives
+from organs.registry.catalog.queries.relatives import related_pairs
 from organs.registry.entities.comparison import ComparedOrgan, Comparison, OrganChange
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.report import Cell
@@ -48,7 +48,7 @@ def compare() -> Page:
         with reading(settings().search_seconds) as session:
             pairs = [
                 {"first": first.full_name, "second": second.full_name, "likeness": likeness}
-                for first, second, likeness in newest_relatives(session, PAIRS_SHOWN)
+                for first, second, likeness in related_pairs(session, PAIRS_SHOWN)
             ]
         problem = "Enter two models to compare." if any(names) else None
         return Page("compare.html", _form(names, problem) | {"pairs": pairs})

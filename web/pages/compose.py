@@ -12,13 +12,14 @@ from sqlalchemy.orm import Session
 from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response
 
+from organs.registry.catalog.queries.chimeras import chimeras_by_lock, strongest_verdicts
 from organs.registry.catalog.queries.fitting import fitting_models
 from organs.registry.catalog.queries.models import known_bases, model_by_text
 from organs.registry.catalog.queries.search import search_models
 from organs.registry.catalog.search import MODELS, parse_query, short_text
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
-from organs.registry.compose.chimeras import chimera_by_lock, leaderboard
+from organs.registry.compose.chimeras import leaderboard
 from organs.registry.compose.compatibility import check_compatibility
 from organs.registry.compose.plan import Plan
 from organs.registry.compose.planner import PURIFICATION_COST
@@ -314,10 +315,18 @@ def _validated_chimera(state: CompositionState) -> Context | None:
         return None
     with reading(settings().search_seconds) as session:
         try:
-            chimera = chimera_by_lock(session, lock)
+            model = chimeras_by_lock(session, lock)[0]
         except NotFound:
             return None
-    return {"model": chimera.model, "verdict": chimera.verdicts[0]} if chimera.verdicts else None
+        verdict = strongest_verdicts(session, [model.id]).get(model.id)
+    if verdict is None:
+        return None
+    return {
+        "model": model.full_name,
+        "verdict": verdict.verdict,
+        "reason": verdict.reason,
+        "day": f"{verdict.created_at:%Y-%m-%d}",
+    }
 
 
 def _measured_offers(base: str) -> list[Context]:

@@ -168,7 +168,7 @@ def _downloads(model: Model) -> list[Context]:
     label = "Download GGUF" if len(model.files) == 1 else "Download as one GGUF"
     address = model_address(model.name, "downloads.model")
     links: list[Context] = [{"label": f"{label}, {size_text(model.size_bytes)}", "address": address}]
-    base = next((edge.model for edge in _parents(model) if edge.model is not None), None)
+    base = _registered_base(model)
     if model.kind == "adapter" and base is not None:
         merge = url_for("pages.compose", base=base, adapter=f"from:{model.name}")
         links.append({"label": "Use it in a chimera", "address": merge, "is_page": True})
@@ -190,6 +190,11 @@ def _parents(model: Model) -> list[LineageEdge]:
     """Return the declared base of a model that was not composed here, or the bases of a merge."""
     edges = [edge for edge in model.lineage if (edge.direction, edge.evidence) == ("parent", "declared")]
     return [] if model.composed else edges
+
+
+def _registered_base(model: Model) -> str | None:
+    """Return the name of the first declared base that is registered, or None."""
+    return next((edge.model for edge in _parents(model) if edge.model is not None), None)
 
 
 def _files(model: Model) -> list[Context]:
@@ -273,7 +278,7 @@ def _use_lines(shown: _Shown) -> list[Context]:
 
 def _adapter_lines(model: Model, file: str, *, is_image: bool) -> list[Context]:
     """Return the commands that run an adapter on its base, if its base is registered."""
-    base = next((edge.model for edge in _parents(model) if edge.model is not None), None)
+    base = _registered_base(model)
     if base is None:
         return []
     host = request.host_url.rstrip("/")

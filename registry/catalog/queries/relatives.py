@@ -236,19 +236,23 @@ def edges_from(session: Session, model_ids: Collection[int]) -> list[Edge]:
     return [edges[row_id] for row_id in sorted(edges)]
 
 
-def newest_relatives(session: Session, limit: int) -> list[tuple[Model, Model, float | None]]:
-    """Return pairs of visible models that were measured to be related, the newest first, with their likeness."""
+def related_pairs(session: Session, limit: int, least: float | None = None) -> list[tuple[Model, Model, float | None]]:
+    """Return pairs of visible models that were measured to be related, with their likeness.
+
+    The newest pairs come first; with `least`, the least likeness, the most similar ones.
+    """
     first, second = aliased(Model), aliased(Model)
     statement = (
-        select(second, first, Lineage.score)
-        .join(first, first.id == Lineage.child_model_id)
-        .join(second, second.id == Lineage.parent_model_id)
-        .where(Lineage.evidence == "measured")
-        .where(first.state == "visible", second.state == "visible")
-        .order_by(Lineage.id.desc())
-        .limit(limit)
+        select(first, second, Lineage.score)
+        .join(first, first.id == Lineage.parent_model_id)
+        .join(second, second.id == Lineage.child_model_id)
+        .where(Lineage.evidence == "measured", first.state == "visible", second.state == "visible")
     )
-    return [(one, other, likeness) for one, other, likeness in session.execute(statement)]
+    if least is None:
+        statement = statement.order_by(Lineage.id.desc())
+    else:
+        statement = statement.where(Lineage.score >= least).order_by(Lineage.score.desc(), Lineage.id)
+    return [(parent, child, score) for parent, child, score in session.execute(statement.limit(limit))]
 
 
 def organ_digests(session: Session, model_id: int) -> dict[int, str]:

@@ -222,24 +222,6 @@ def equal_models(session: Session, limit: int) -> list[tuple[str, ...]]:
     return [tuple(group) for group in names.values()]
 
 
-def close_models(session: Session, least: float, limit: int) -> list[tuple[Model, Model, float]]:
-    """Return the pairs of visible models with a measured likeness of at least `least`, the most similar first."""
-    first, second = aliased(Model), aliased(Model)
-    statement = (
-        select(first, second, Lineage.score)
-        .join(first, first.id == Lineage.parent_model_id)
-        .join(second, second.id == Lineage.child_model_id)
-        .where(
-            Lineage.evidence == "measured",
-            Lineage.score >= least,
-            first.state == "visible",
-            second.state == "visible",
-        )
-    )
-    rows = session.execute(statement.order_by(Lineage.score.desc(), Lineage.id).limit(limit))
-    return [(parent, child, score or 0.0) for parent, child, score in rows]
-
-
 def stated_edges(session: Session) -> Iterator[tuple[int, int | None, str]]:
     """Yield child, parent and declared name of every edge of lineage that a file declares or the registry recorded."""
     statement = select(Lineage.child_model_id, Lineage.parent_model_id, Lineage.parent_text).where(
