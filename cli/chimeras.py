@@ -51,6 +51,7 @@ from organs.cli.console import (
     status_line,
     waiting,
 )
+from organs.cli.details import merge_command
 from organs.cli.outputs import (
     SUFFIX,
     InputModels,
@@ -136,6 +137,9 @@ def compat(base: str, donor: str | None, limit: int, as_json: bool, quiet: bool)
                 click.echo(row.type)
     else:
         _print_compatibility(result)
+        is_adapter = not result.types and all(finding.severity is not Severity.REFUSE for finding in result.findings)
+        if is_adapter and not is_file(base) and not is_file(donor):
+            print_hint("Merge it into the base", merge_command(base, donor))
 
 
 def _compatibility(base: str, donor: str, *, quiet: bool) -> Compatibility:
@@ -188,6 +192,7 @@ def _reasons(row: TypeCompatibility) -> str:
 def _print_fitting(base: str, limit: int, *, as_json: bool, quiet: bool) -> None:
     with selected_registry() as registry, waiting("compare", quiet=as_json or quiet):
         result = registry.fitting(base, limit=limit)
+        is_adapter = not result.items and bool(registry.models(f"model:{result.base} kind:adapter", limit=1).items)
     if as_json:
         print_json(result)
     elif quiet:
@@ -196,6 +201,8 @@ def _print_fitting(base: str, limit: int, *, as_json: bool, quiet: bool) -> None
                 click.echo(model.model)
     elif not result.items:
         print_sentence(f"No registered model fits into {result.base}.", err=True)
+        if is_adapter:
+            print_hint("It is an adapter: name its base first", f"organ compat BASE {result.base}")
     else:
         fitting = {kind for model in result.items for kind, fit in model.types.items() if fit.fitting or fit.equal}
         kinds = list(dict.fromkeys(kind for model in result.items for kind in model.types if kind in fitting))

@@ -42,7 +42,7 @@ from organs.ingest.files import FileSource
 from organs.registry.amounts import share_text, size_text, theta_text
 from organs.registry.entities.chimera import ComposeResult, ComputedOrgan, OutputFile, WrittenFile
 from organs.registry.entities.finding import Finding, Severity, in_order
-from organs.registry.entities.plan import MadeChimera, PlanChange, PlannedChimera, PlannedRecipe
+from organs.registry.entities.plan import GIVERS_SEPARATOR, MadeChimera, PlanChange, PlannedChimera, PlannedRecipe
 from organs.registry.errors import BadRecipe, NotComposable, OrganError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _accepting(codes: Sequence[str]) -> str:
     return shlex.join(["organ", *words[:end], *options, *words[end:]])
 
 
-ROWS_MAX = 12
+ROWS_MAX = 6
 """Changed or computed organs that are listed one by one; more are shown as one line for each run of blocks."""
 _NUMBERS = ("block", "blocks", "organs", "θ before", "θ", "spectral", "size")
 
@@ -135,7 +135,7 @@ def print_changes(changes: Iterable[PlanChange]) -> None:
             blocks_text(change),
             change.type,
             change.organs,
-            change.model,
+            GIVERS_SEPARATOR.join(change.givers),
             change.acts_text,
             theta_text(change.theta_before),
             theta_text(change.theta),
@@ -149,14 +149,14 @@ def print_changes(changes: Iterable[PlanChange]) -> None:
 
 def _print_changes(plan: PlannedChimera) -> None:
     parts = [part for part in plan.parts if part.acts]
-    if len(parts) > ROWS_MAX:
+    if len(parts) > max(ROWS_MAX, len(plan.changes)):
         print_changes(plan.changes)
         return
     rows = [
         (
             "–" if part.block is None else part.block,
             part.slot,
-            part.model,
+            GIVERS_SEPARATOR.join(part.givers),
             part.acts_text,
             part.dtype if part.dtype == part.dtype_before else f"{part.dtype_before} → {part.dtype}",
             theta_text(part.theta_before),
@@ -174,10 +174,9 @@ def _print_sizes(plan: PlannedChimera, out: OutputFile | None, output: Path | No
     changed = f"{plan.changed} of {plan.organs} organs change"
     computed = f", {plan.to_compute} of them computed" if plan.to_compute else ""
     size = f"{size_text(plan.size_bytes)} ({plan.size_bytes:,} bytes), the base {size_text(plan.base_size_bytes)}"
-    name = plan.file if output is None else str(output)
     free = None if out is None else out.free_bytes
     room = f"; {size_text(free)} free there" if free is not None else ""
-    print_sentence(f"{name}: {size}{room}; {changed}{computed}")
+    print_sentence(f"{'The file' if output is None else output}: {size}{room}; {changed}{computed}")
 
 
 _COMPUTED_NUMBERS = ("block", "blocks", "organs", "θ before", "θ")
@@ -437,3 +436,6 @@ def _print_made(chimera: WrittenFile) -> None:
     address = registry_address()
     where = f"{page} in organ serve" if address is None else f"{address}{page}"
     print_sentence(f"show it: organ show {name}, or {where}", err=True)
+    if chimera.file is None:
+        file = f"{name.partition('@')[0].partition('/')[2]}.gguf"
+        print_sentence(f"write the file: organ assemble {name} -o {file}", err=True)

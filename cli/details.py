@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from organs.cli.console import (
     shown_name,
 )
 from organs.registry.amounts import change_text, count_text, plural_text, ranges_text, share_text, size_text, theta_text
+from organs.registry.anatomy import type_name
 from organs.registry.catalog.search import CHIMERA, PARTIAL
 from organs.registry.entities.lineage import RELATIVE, LineageEdge, merged_edges
 from organs.registry.entities.model import Model
@@ -50,8 +52,6 @@ PREDICTED_AND_MEASURED = (
     "The prediction is an estimate from the weights, before the model is run. The verdict is measured: the runtime ran "
     "the model on texts."
 )
-TYPE_NAMES = {"skeleton": "attention (type skeleton)", "organ": "feed-forward (type organ)"}
-"""Names of types that readers do not know, in sentences."""
 DIGEST_SHOWN = 12
 _NUMBERS = ("tensors", "size", "θ", "|Z|", "spectral", "value", "likeness", "change", "matrices")
 
@@ -153,6 +153,12 @@ def _other_names(model: ModelDetails) -> Iterator[tuple[str, str]]:
         yield "also known as", ", ".join(model.other_names[:OTHER_NAMES_SHOWN]) + more
 
 
+def _type_words(kind: str) -> str:
+    """Return the name of a type, with the word of queries if it differs: `feed-forward (type organ)`."""
+    name = type_name(kind)
+    return name if name == kind else f"{name} (type {kind})"
+
+
 def _origins(model: ModelDetails) -> Iterator[tuple[str, str]]:
     """Yield the base and the donors of a model: those of a chimera, else those that its file declares."""
     if model.chimera is not None:
@@ -160,12 +166,10 @@ def _origins(model: ModelDetails) -> Iterator[tuple[str, str]]:
         alike = {edge.model: edge.likeness for edge in merged_edges(model.lineage)}
         yield "base", f"{base.model}{_alike_text(alike.get(base.model))}"
         for donor in donors[:NAMES_SHOWN]:
-            changes = [change for change in model.chimera.changes if change.model == donor.model]
-            types = ", ".join(dict.fromkeys(TYPE_NAMES.get(change.type, change.type) for change in changes))
+            changes = [change for change in model.chimera.changes if donor.model in change.givers]
+            types = ", ".join(dict.fromkeys(_type_words(change.type) for change in changes))
             organs = plural_text(sum(change.organs for change in changes), "organ", "organs")
-            content = (
-                f"{organs}{f', {types}' if types else ''}, {', '.join(donor.acts)}" if changes else "adapter added"
-            )
+            content = f"{organs}{f', {types}' if types else ''}, {', '.join(donor.acts)}"
             yield "donor", f"{donor.model}{_alike_text(alike.get(donor.model))}: {content}"
         if len(donors) > NAMES_SHOWN:
             yield "donor", f"and {len(donors) - NAMES_SHOWN} more, with --recipe"
@@ -216,7 +220,7 @@ def verdict_on_text(text: TextVerdict) -> str:
     """Return the change of the perplexity on a text, and its verdict; empty if there is no change."""
     if text.ratio is None or text.ratio_margin is None:
         return ""
-    counts = "" if text.counts else ", does not count: the base does not know this kind of text"
+    counts = "" if text.counts else ", does not count: the base cannot predict this text well"
     return f"perplexity {change_text(text.ratio, text.ratio_margin)}, {text.verdict}{counts}"
 
 
@@ -254,6 +258,8 @@ def _model_commands(model: ModelDetails) -> Iterator[tuple[str, str]]:
         yield shlex.join([*organ, "validate", name]), "run it, and measure the gain"
     if not model.unassemblable and model.state != "removed":
         yield shlex.join([*organ, "assemble", name, "-o", "."]), "write its file"
+    if model.kind == "adapter":
+        yield merge_command(_base_of(model), name), "merge it into its base"
     if model.kind in ("model", CHIMERA):
         yield shlex.join([*organ, "compat", name]), "list donors for it"
     if model.chimera is not None:
@@ -265,6 +271,18 @@ def _model_commands(model: ModelDetails) -> Iterator[tuple[str, str]]:
         yield shlex.join([*organ, "show", name, "--tensors"]), plural_text(model.tensors, "tensor", "tensors")
     if model.experts:
         yield shlex.join([*organ, "search", f"expert>=0 model:{model.name}"]), f"{model.experts:,} experts"
+
+
+def _base_of(model: ModelDetails) -> str:
+    """Return the registered base of an adapter, or `BASE`."""
+    parents = (edge.model for edge in model.lineage if edge.direction == "parent" and edge.model)
+    return next((name.removeprefix(f"{LOCAL}/").partition("@")[0] for name in parents), "BASE")
+
+
+def merge_command(base: str, adapter: str) -> str:
+    """Return the command that makes a chimera of a model and an adapter."""
+    recipe = json.dumps({"base": base, "adapters": [{"from": adapter}]})
+    return f"echo {shlex.quote(recipe)} | {shlex.join([*organ_words(), 'compose', '-'])}"
 
 
 def _print_types(model: ModelDetails) -> None:

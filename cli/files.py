@@ -251,14 +251,18 @@ def _download_line(source: ModelSource, label: str, done: str, *, quiet: bool) -
 
 
 def _print_total(reports: Sequence[IngestReport]) -> None:
-    """Print how many of several models were registered already, and where they are listed."""
-    known = sum(not report.created and not report.incomplete for report in reports)
-    if len(reports) < 2 or not known:
+    """Print how many of several models are new, how many were registered before, and where they are listed."""
+    new = {report.model for report in reports if report.created}
+    found = [report.model for report in reports if not report.created and not report.incomplete]
+    known = len(set(found) - new)
+    copies = len(found) - known
+    if len(reports) < 2 or not found:
         return
-    new = sum(report.created for report in reports)
-    added = f"{plural_text(new, 'model was', 'models were')} added" if new else "nothing was added"
+    parts = [f"{plural_text(len(new), 'model was', 'models were')} added" if new else "nothing was added"]
+    parts += [f"{plural_text(known, 'model was', 'models were')} already registered"] if known else []
+    parts += [f"{plural_text(copies, 'file was a second copy', 'files were second copies')}"] if copies else []
     listing = shlex.join([*organ_words(), "models"])
-    print_sentence(f"{plural_text(known, 'model was', 'models were')} already registered; {added}. See: {listing}")
+    print_sentence(f"{'; '.join(parts)}. See: {listing}")
 
 
 def _print_skipped(skipped: Skipped) -> None:

@@ -151,9 +151,9 @@ def _show_version(context: click.Context, _option: click.Parameter, wanted: bool
 
 EXIT_CODES = {
     0: "done",
-    1: "failed, or one of several files failed",
-    2: "wrong usage of the command",
-    3: "not found",
+    1: "failed: a file, query or setting is not valid, or some files failed",
+    2: "wrong options or arguments",
+    3: "no such model, organ, job or account",
     4: "not allowed, or no valid token",
     5: "conflict: the name is taken, the quota is full, or a model is refused",
     6: "try again later: busy, too many requests, unreachable",

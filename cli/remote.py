@@ -25,7 +25,9 @@ from organs.cli.console import (
 )
 from organs.cli.outputs import (
     SUFFIX,
+    OutputOptions,
     WrittenPath,
+    check_fits,
     check_free,
     print_beside_file,
     shard_size,
@@ -39,11 +41,12 @@ from organs.registry.amounts import parse_size, size_text
 from organs.registry.digest import looks_like_prefix
 from organs.registry.errors import BadInput, BadName, BadSource, NotFound, OrganError, OverQuota
 from organs.registry.names import parse_model_name
-from organs.registry.settings import DEBUG_VARIABLE
+from organs.registry.settings import DEBUG_VARIABLE, Settings
 
 if TYPE_CHECKING:
-    from organs.ingest.contributions.push import PushReport
+    from organs.ingest.contributions.push import PushOptions, PushReport
     from organs.ingest.sources import ModelSource
+    from organs.registry.client.remote import RemoteRegistry
     from organs.registry.compose.recipe import Recipe
     from organs.registry.interface import Registry
     from organs.registry.store.files import OutputFiles
@@ -70,7 +73,7 @@ def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) 
 
 
 @click.command("push")
-@click.argument("paths", nargs=-1, metavar="FILE...", required=True)
+@click.argument("paths", nargs=-1, metavar="FILE|MODEL...", required=True)
 @click.option("--to", "to", metavar="hf://NS/NAME", help="Send the models to this repository of the Hugging Face hub.")
 @click.option("--private", is_flag=True, help="With --to: if the repository is new, make it private.")
 @click.option("-y", "--yes", is_flag=True, help="With --to: send without a question.")
@@ -120,9 +123,10 @@ def push(
 
     FILE is a GGUF file, a folder of GGUF files, a quoted pattern, any shard of a split model, an organ directory, or a
     folder that PEFT saved (adapter_config.json and adapter_model.safetensors). It can be a whole model, a LoRA adapter,
-    or a partial model (only some organs of a model). --base can also be a GGUF file or a folder with config.json, if
-    FILE is a PEFT folder. `organ login` stores the
-    token that this command needs. To continue an interrupted push, run the same command again.
+    or a partial model (only some organs of a model). MODEL is the name of a model in your local registry, such as a
+    chimera. --base can also be a GGUF file or a folder with config.json, if FILE is a PEFT folder.
+
+    `organ login` stores the token that this command needs. To continue an interrupted push, run the same command again.
 
     For each model, the last line is the address of its page. If the model is not published yet (it is held for
     review, or you gave --no-wait), the line is the address of its submission.
@@ -130,9 +134,9 @@ def push(
     The exit status is 1 if a model is refused, or has a finding that you must accept first. If there is only
     one FILE and it cannot be sent, it is the status of the error, such as 5 for a full quota.
 
-    With --to hf://NAMESPACE/NAME, the models go to a repository of the Hugging Face hub. FILE can then also be the name
-    of a model in your registry; it is sent with its card. The command prints what it will send, and asks. It needs the
-    extra `hub`, and a token of the hub: HF_TOKEN, or that of `hf auth login`. HF_ENDPOINT names another hub.
+    With --to hf://NAMESPACE/NAME, the models go to a repository of the Hugging Face hub; a model of your registry is
+    sent with its card. The command prints what it will send, and asks. It needs the extra `hub`, and a token of the
+    hub: HF_TOKEN, or that of `hf auth login`. HF_ENDPOINT names another hub.
     """
     from organs.cli.hub import HubPushOptions, push_to_hub
 
@@ -141,26 +145,33 @@ def push(
         return push_to_hub(paths, to, HubPushOptions(private, yes, dry_run, as_json, quiet))
     if private or yes:
         raise click.UsageError("--private and -y are for a push with --to")
-    from organs.ingest.contributions.loads import user_memory
     from organs.ingest.contributions.push import PushOptions
+
+    registry = remote_registry()
+    with ExitStack() as opened:
+        sources = _push_sources(opened, paths, quiet=quiet or as_json)
+        if name is not None and len(sources) > 1:
+            raise click.UsageError(f"--name is for one model; {len(sources)} were found")
+        sources, base = _based(registry, sources, base)
+        stated = {"title": title, "license": license_name, "description": description, "base": base, "tags": list(tags)}
+        metadata = {key: value for key, value in stated.items() if value}
+        options = PushOptions(name, metadata, chunk_bytes, wait=not no_wait, dry_run=dry_run, accepted=accept)
+        return _push_each(registry, sources, options, as_json=as_json, quiet=quiet)
+
+
+def _push_each(
+    registry: RemoteRegistry, sources: Sequence[ModelSource], options: PushOptions, *, as_json: bool, quiet: bool
+) -> int:
+    """Push each model and print its result; return the exit status."""
+    from organs.ingest.contributions.loads import user_memory
     from organs.ingest.contributions.push import push as push_model
     from organs.ingest.service import with_base
-    from organs.ingest.sources import find_sources
 
-    sources = find_sources(paths, "push")
-    if name is not None and len(sources) > 1:
-        raise click.UsageError(f"--name is for one model; {len(sources)} were found")
-    registry = remote_registry()
-    sources, base = _based(registry, sources, base)
-    stated = {"title": title, "license": license_name, "description": description, "base": base, "tags": list(tags)}
-    metadata = {key: value for key, value in stated.items() if value}
-    options = PushOptions(name, metadata, chunk_bytes, wait=not no_wait, dry_run=dry_run, accepted=accept)
-    memory = user_memory()
-    connection, failures, unpublished = registry.connection, list[OrganError](), 0
+    memory, failures, unpublished = user_memory(), list[OrganError](), 0
     for source in sources:
         try:
             with _Shown(quiet=quiet or as_json) as shown:
-                report = push_model(connection, with_base(registry, source), options, memory, shown)
+                report = push_model(registry.connection, with_base(registry, source), options, memory, shown)
         except (BadInput, OverQuota) as error:
             failures.append(error)
             _print_refused(source, error, as_json=as_json)
@@ -168,6 +179,50 @@ def push(
         unpublished += report.state in NOT_PUBLISHED
         _print_pushed(source, report, as_json=as_json, quiet=quiet)
     return exit_status(failures, len(sources)) or int(unpublished > 0)
+
+
+def _push_sources(opened: ExitStack, paths: Sequence[str], *, quiet: bool) -> list[ModelSource]:
+    """Return the models in files and folders, and the models of the local registry of which `paths` has the names.
+
+    `opened` removes the temporary files of the latter.
+    """
+    from organs.ingest.sources import find_sources
+
+    names = [path for path in paths if _may_be_registered(path)]
+    files = [path for path in paths if path not in names]
+    sources = find_sources(files, "push") if files else []
+    return [*sources, *(_registered_source(opened, name, quiet=quiet) for name in names)]
+
+
+def _may_be_registered(path: str) -> bool:
+    """Return whether `path` is no file, but the name of a model or a digest."""
+    if os.path.lexists(path) or path.lower().endswith(SUFFIX):
+        return False
+    try:
+        return path.startswith(DIGEST) or bool(parse_model_name(path))
+    except BadName:
+        return False
+
+
+def _registered_source(opened: ExitStack, name: str, *, quiet: bool) -> ModelSource:
+    """Return the model `name` of the local registry; its files are written to a folder that `opened` removes."""
+    from organs.ingest.sources import find_sources
+    from organs.ingest.spool import temporary_folder
+    from organs.registry.local import LocalRegistry
+
+    if not Settings.from_environment(os.environ).home.is_dir():
+        raise BadSource(f"{name}: no such file or folder")
+    with LocalRegistry.open() as registry:
+        try:
+            files = registry.files(name)
+        except NotFound as error:
+            raise BadSource(f"{name}: no such file or folder, and {error}") from error
+        assert files.model is not None, "files of a registered model"
+        folder = opened.enter_context(temporary_folder(registry.settings.spool))
+        check_fits(folder / SUFFIX, sum(file.size_bytes for file in files.files))
+        write_files(files, folder, OutputOptions(quiet=quiet))
+    (source,) = find_sources([str(folder)], "push")
+    return replace(source, name=replace(parse_model_name(files.model.name), version=None))
 
 
 def _based(registry: Registry, sources: list[ModelSource], base: str | None) -> tuple[list[ModelSource], str | None]:

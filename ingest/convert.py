@@ -7,26 +7,20 @@ started only if a person asks for it.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from organs.ingest.safetensors import is_model_folder
 from organs.ingest.sources import GGUF_SUFFIX, LOCAL_NAMESPACE, ModelSource
+from organs.ingest.spool import temporary_folder
 from organs.registry.errors import BadSource, ConversionFailed
 from organs.registry.names import ModelName, name_from_text
-from organs.registry.store.files import PRIVATE_FOLDER, Files, translated
 
 PROGRAM = "convert_hf_to_gguf.py"
 LAST_LINES, LAST_BYTES = 8, 4096
 """How much of the program's output is in the error if it fails."""
-KEPT_SECONDS = 7 * 24 * 3600
-"""How long the folder of a conversion that was killed stays. A later conversion removes it."""
-_PREFIX = "convert-"
 
 
 @contextmanager
@@ -40,14 +34,8 @@ def converted(folder: Path, program: str, python: str, spool: Path) -> Iterator[
     if not is_model_folder(folder):
         raise BadSource(f"{folder}: no model in safetensors files to convert: it has no config.json or no weights")
     name = name_from_text(folder.resolve().name)
-    try:
-        Files().make_folder(spool, PRIVATE_FOLDER)
-        _remove_older(spool)
-        work = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=spool)
-    except OSError as error:
-        raise translated(error, spool) from error
-    with work as inside:
-        file, log = Path(inside) / f"{name}{GGUF_SUFFIX}", Path(inside) / "log"
+    with temporary_folder(spool) as work:
+        file, log = work / f"{name}{GGUF_SUFFIX}", work / "log"
         start = [program] if os.access(program, os.X_OK) else [python, program]
         _run([*start, str(folder.resolve()), "--outfile", str(file), "--outtype", "auto"], log)
         if not file.is_file():
@@ -72,11 +60,3 @@ def _last_lines(log: Path) -> str:
         file.seek(max(0, log.stat().st_size - LAST_BYTES))
         lines = file.read().decode("utf-8", errors="replace").splitlines()
     return " | ".join(line.strip() for line in lines[-LAST_LINES:] if line.strip()) or "it printed nothing"
-
-
-def _remove_older(spool: Path) -> None:
-    """Remove the folders of conversions that were killed long ago."""
-    oldest = time.time() - KEPT_SECONDS
-    for other in spool.glob(f"{_PREFIX}*"):
-        if other.is_dir() and other.stat().st_mtime < oldest:
-            shutil.rmtree(other, ignore_errors=True)

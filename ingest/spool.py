@@ -1,8 +1,8 @@
-"""Copies of files on servers, fetched one at a time into the folder of the registry, and removed after their ingest.
+"""Temporary files in the folder of the registry: work folders, and copies of files on servers, fetched one at a time.
 
-An interrupted fetch continues: the name of a copy contains the address, the size and the version of the file, and a
-copy grows from its beginning in windows. Each window is on disk before the next is written, so after a power cut only
-the last window can be wrong; it is fetched again.
+A copy is removed after its ingest. An interrupted fetch continues: the name of a copy contains the address, the size
+and the version of the file, and a copy grows from its beginning in windows. Each window is on disk before the next is
+written, so after a power cut only the last window can be wrong; it is fetched again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +30,8 @@ PIECE_BYTES = 4 * 1024 * 1024
 REQUESTS = 8
 """Requests in parallel, and pieces of a window."""
 KEPT_SECONDS = 7 * 24 * 3600
-"""How long the copy of an interrupted fetch stays. A later fetch of any file removes it."""
+"""How long the copy of an interrupted fetch, or the folder of a killed process, stays. A later use removes it."""
+_PREFIX = "work-"
 WINDOW_BYTES = REQUESTS * PIECE_BYTES
 
 
@@ -36,6 +39,25 @@ def stated_digest(file: ReadableFile) -> Digest | None:
     """Return the SHA-256 that the server states for the file, as the Hugging Face hub does; None if it states none."""
     stated = getattr(file, "linked_sha256", None)
     return None if stated is None else Digest(stated)
+
+
+@contextmanager
+def temporary_folder(spool: Path) -> Iterator[Path]:
+    """Return a context manager for a new folder inside of `spool`, which is removed at its end.
+
+    Folders that killed processes left long ago are removed too. Raises StoreUnwritable.
+    """
+    oldest = time.time() - KEPT_SECONDS
+    try:
+        Files().make_folder(spool, PRIVATE_FOLDER)
+        for other in spool.glob(f"{_PREFIX}*"):
+            if other.is_dir() and other.stat().st_mtime < oldest:
+                shutil.rmtree(other, ignore_errors=True)
+        folder = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=spool)
+    except OSError as error:
+        raise translated(error, spool) from error
+    with folder as path:
+        yield Path(path)
 
 
 @contextmanager

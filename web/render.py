@@ -16,7 +16,7 @@ from markdown_it.token import Token
 from markupsafe import Markup, escape
 
 from organs.registry.amounts import change_share_text, count_text, share_text, size_text, theta_text
-from organs.registry.anatomy import OrganType
+from organs.registry.anatomy import OrganType, type_name
 from organs.registry.entities.organ import Organ, PlacedOrgan
 from organs.registry.entities.published import DESCRIPTION_MAX
 from organs.registry.reports.words import (
@@ -194,13 +194,6 @@ GLYPHS = {
 }
 """Symbols of types. Types differ by symbol and name, because colours mean numbers or donors."""
 
-TYPE_NAMES = {
-    OrganType.SKELETON.value: "attention",
-    OrganType.ORGAN.value: "feed-forward",
-    OrganType.EMBED.value: "embedding",
-}
-"""Names of types on pages, if they differ from the query language."""
-
 VERDICT_MEANINGS = {
     "gains": "runs, and is better than its base on at least one text",
     "coherent": "runs about as well as its base",
@@ -307,11 +300,6 @@ def caution_of(organ: Organ | PlacedOrgan) -> str:
     return CAUTIONS.get(caution(organ.dtype, math.prod(organ.shape)), "")
 
 
-def kind_name(kind: str) -> str:
-    """Return the name of an organ's type on pages, such as `feed-forward` for `organ`."""
-    return TYPE_NAMES.get(kind, kind)
-
-
 def verdict_meaning(verdict: str) -> str:
     """Return the meaning of a verdict, in a few words."""
     return VERDICT_MEANINGS[verdict]
@@ -349,7 +337,7 @@ _short_foldable = lru_cache(maxsize=8192)(_foldable)
 
 @lru_cache(maxsize=64)
 def _kind_mark(kind: str) -> Markup:
-    return _KIND.format(glyph(kind), kind_name(kind))
+    return _KIND.format(glyph(kind), type_name(kind))
 
 
 @lru_cache(maxsize=1024)
@@ -377,7 +365,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "foldable": foldable,
     "glyph": glyph,
     "kind_mark": kind_mark,
-    "kind_name": kind_name,
+    "type_name": type_name,
     "markdown": markdown,
     "opening": opening,
     "model_address": model_address,

@@ -291,7 +291,7 @@ def _license_findings(license: str | None, in_header: str | None) -> Iterator[Su
     if differing is not None:
         yield SubmissionFinding(WARN, "license-differs", differing)
     if license is None:
-        sentence = "No license is stated, so nobody may use it: state one, such as Apache-2.0 or CC-BY-4.0."
+        sentence = "No license is stated. State one, such as Apache-2.0, so that others know what they may do with it."
         yield SubmissionFinding(WARN, "no-license", sentence)
         return
     parts = [part.strip("() ") for item in license.split(AND) for part in item.split(" OR ")]

@@ -646,7 +646,7 @@ def _read_token(parser: _Parser, token: str) -> None:
         return
     field = parser.vocabulary.fields.get(name)
     if field is None:
-        raise BadQuery(token, _unknown_field_reason(parser.vocabulary, match["field"]))
+        raise BadQuery(token, _unknown_field_reason(parser.vocabulary, match["field"], token))
     term = _parse_term(token, field, match)
     parser.terms.append(term)
     parser.value_counts[name] += len(term.values) if isinstance(term, Choice) else len(term.intervals)
@@ -759,14 +759,23 @@ def _check_name(token: str, field: Field, value: str) -> None:
         raise BadQuery(token, str(error)) from error
 
 
-def _unknown_field_reason(vocabulary: Vocabulary, name: str) -> str:
+def _unknown_field_reason(vocabulary: Vocabulary, name: str, token: str) -> str:
     orders = [SORT, *([LIKE, UNIQUE] if vocabulary.has_likeness else [])]
     names = [*vocabulary.fields, *orders]
     if vocabulary is not ORGANS and ALIASES.get(name, name) in ORGANS.fields:
         return f"{name} is a field of organs; {vocabulary.plural} have {_listed(names)}"
     close = nearest(name, [*orders, *vocabulary.fields, *ALIASES])
     hint = f"did you mean {ALIASES.get(close, close)}:?" if close else f"the fields are {_listed(names)}"
-    return f"there is no field {name!r}; {hint}"
+    named = "" if close else f"; to search for a model of this name, write model:{token}"
+    return f"there is no field {name!r}; {hint}{named if _is_ollama_name(token) else ''}"
+
+
+def _is_ollama_name(token: str) -> bool:
+    """Return whether `token` is a name as Ollama prints it, such as `zoo:latest`."""
+    try:
+        return ":" in token and parse_model_name(token).version is None
+    except BadName:
+        return False
 
 
 def _listed(words: Iterable[str]) -> str:

@@ -785,7 +785,7 @@ class Gain(Base):
     donor_model_id: Mapped[int | None] = mapped_column(ForeignKey("models.id"), index=True)
     """Its only donor; null if it has none or several, or if organs were also purified."""
     grafted: Mapped[str] = mapped_column(text(TEXT_MAX))
-    """What differs from the base, as text: `organ 0-3`."""
+    """What differs from the base, as text: `feed-forward 0-3`."""
     text_digest: Mapped[str] = mapped_column(text(64))
     percent: Mapped[float] = mapped_column(Number)
     """The fall of the perplexity in percent of the base's: negative if the perplexity rose."""

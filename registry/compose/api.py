@@ -22,7 +22,14 @@ from organs.registry.compose.recipe import Recipe
 from organs.registry.compose.recipe_io import read_recipe, recipe_yaml
 from organs.registry.digest import Digest
 from organs.registry.entities.finding import Findings, Severity
-from organs.registry.entities.plan import MadeChimera, PlannedChimera, PlannedRecipe, PlanPart, Prediction
+from organs.registry.entities.plan import (
+    GIVERS_SEPARATOR,
+    MadeChimera,
+    PlannedChimera,
+    PlannedRecipe,
+    PlanPart,
+    Prediction,
+)
 from organs.registry.errors import BadRecipe, NotComposable
 from organs.registry.store import BlobStore
 from organs.registry.store.files import NamedFile, OutputFiles
@@ -360,7 +367,7 @@ def _row(part: PlanPart) -> tuple[notebook.Cell, ...]:
     return (
         part.name,
         part.block,
-        part.model,
+        GIVERS_SEPARATOR.join(part.givers),
         part.acts_text,
         theta_text(part.theta_before),
         theta_text(part.theta),

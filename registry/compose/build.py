@@ -438,11 +438,17 @@ def _origins(plan: Plan) -> dict[str, Any]:
     """Return the origins of all tensors that are not the base's own: `parents` (number 0 is the base) and `parts`.
 
     A part has the number of a model and the acts. The model is that of its organ, or of the source of its computation.
-    `experts` has the grafted experts of stacks by the numbers of the models, `purified_experts` the purified ones.
+    `adapters` has the numbers of the adapters that were merged into a tensor; `experts` the grafted experts of stacks
+    by the numbers of the models, `purified_experts` the purified ones.
     """
     labels = {parent.label: number for number, parent in enumerate(plan.parents)}
     grafts = {part.before.name: part.expert_grafts for part in plan.parts if part.expert_grafts}
     return {
+        "adapters": {
+            part.before.name: [labels[adapter.label] for adapter in part.adapters]
+            for part in plan.parts
+            if part.adapters
+        },
         "experts": {
             name: [[labels[graft.donor.label], graft.experts] for graft in replacements]
             for name, replacements in grafts.items()

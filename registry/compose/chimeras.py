@@ -53,6 +53,7 @@ from organs.registry.entities.finding import WITHDRAWN_CODES, Finding, Severity,
 from organs.registry.entities.gain import Leaderboard
 from organs.registry.entities.plan import (
     ADAPTER,
+    GIVERS_SEPARATOR,
     GRAFTED,
     GraftedExperts,
     ParentModel,
@@ -164,6 +165,8 @@ class _Origins(Entity, frozen=True, kw_only=True):
     """The labels of the parents, the base first."""
     parts: dict[Text, tuple[int | Text, ...]]
     """For each tensor: the number of the parent, then the acts."""
+    adapters: dict[Text, tuple[int, ...]] = msgspec.field(default_factory=dict)
+    """For tensors with merged adapters: the numbers of the adapters."""
     experts: dict[Text, tuple[tuple[int, tuple[int, ...]], ...]] = msgspec.field(default_factory=dict)
     """For stacks with grafted experts: the number of each parent, with the numbers of the experts."""
     purified_experts: dict[Text, tuple[int, ...]] = msgspec.field(default_factory=dict)
@@ -175,9 +178,25 @@ class _Origins(Entity, frozen=True, kw_only=True):
         number, *acts = self.parts[name]
         return self.parents[int(number)], tuple(map(str, acts))
 
+    def adapters_of(self, name: str) -> tuple[str, ...]:
+        """Return the models of the adapters that were merged into a tensor."""
+        return tuple(self.parents[number] for number in self.adapters.get(name, ()))
+
 
 def _origins(row: ChimeraRow) -> _Origins:
-    return msgspec.json.decode(row.origins, type=_Origins)
+    """Return the stored origins.
+
+    Chimeras of earlier versions of this program do not record which adapters were merged into a tensor. For them it is
+    all parents that gave no organs.
+    """
+    origins = msgspec.json.decode(row.origins, type=_Origins)
+    merged = [name for name, (_, *acts) in origins.parts.items() if ADAPTER in acts]
+    if origins.adapters or not merged:
+        return origins
+    gave = {0, *(int(number) for number, *_ in origins.parts.values())}
+    gave.update(number for grafts in origins.experts.values() for number, _ in grafts)
+    adapters = tuple(number for number in range(len(origins.parents)) if number not in gave)
+    return msgspec.structs.replace(origins, adapters=dict.fromkeys(merged, adapters))
 
 
 def _prediction(row: ChimeraRow) -> Prediction:
@@ -209,9 +228,12 @@ def _summary(
 def _grafted_parts(origins: _Origins) -> tuple[GraftedPart, ...]:
     """Return the parts that differ from the base, by model and type."""
     blocks: dict[tuple[int, str], set[int | None]] = {}
-    for name, (number, *_) in origins.parts.items():
-        place = place_of(name)
-        for parent in {int(number), *(parent for parent, _ in origins.experts.get(name, ()))}:
+    for name, (number, *acts) in origins.parts.items():
+        place, adapters = place_of(name), origins.adapters.get(name, ())
+        givers = {*adapters, *(parent for parent, _ in origins.experts.get(name, ()))}
+        if not adapters or GRAFTED in acts:
+            givers.add(int(number))
+        for parent in givers:
             blocks.setdefault((parent, place.type.value), set()).add(place.block)
     return tuple(
         GraftedPart(
@@ -302,6 +324,7 @@ def _part(placement: Placement, digest: str, before: Placement | None, origins: 
         size_bytes_before=base.size_bytes,
         size_bytes=placement.size_bytes,
         digest=Digest(digest),
+        adapters=origins.adapters_of(placement.name),
         experts=tuple(
             GraftedExperts(model=origins.parents[number], experts=experts)
             for number, experts in origins.experts.get(placement.name, ())
@@ -354,7 +377,7 @@ def _usage(session: Session, model: Model, file: ModelFile) -> Usage:
     return Usage(model.full_name, file.name, model.title or model.name, int(stated) if stated.isdecimal() else None)
 
 
-CARD_VERSION = 4
+CARD_VERSION = 5
 """Increased when the text of cards changes, because the text of a published revision must not change."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", re.ASCII)
@@ -470,8 +493,9 @@ def _chimera(chimera: Chimera, *, with_verdicts: bool) -> list[str]:
     lines += ["", "## Findings", ""]
     lines += [*map(_finding_line, findings)]
     lines += [] if findings else ["No warnings."]
-    lines += ["", "## Measurement and prediction", "", _text(chimera.prediction.sentence)]
+    lines += ["", "## Measurement and prediction"]
     lines += _verdict_lines(chimera.verdicts) if with_verdicts else []
+    lines += ["", f"Prediction: {_text(chimera.prediction.sentence)}"]
     lines += ["", "## Recipe", "", *_code(chimera.recipe_yaml)]
     lines += ["", f"The lock is `sha256:{chimera.lock_id}`; the same lock gives the same bytes."]
     lines += ["", "## Use", "", *_code(chimera.llama_cli), "", "As a Modelfile:", "", *_code(chimera.modelfile)]
@@ -497,7 +521,9 @@ def _change_row(change: PlanChange) -> str:
     first, last = change.first_block, change.last_block
     blocks = "–" if first is None else str(first) if first == last else f"{first}-{last}"
     thetas = theta_text(change.theta_before), theta_text(change.theta)
-    return _row(change.model, change.type, blocks, str(change.organs), change.acts_text, *thetas)
+    return _row(
+        GIVERS_SEPARATOR.join(change.givers), change.type, blocks, str(change.organs), change.acts_text, *thetas
+    )
 
 
 def _code(text: str) -> list[str]:

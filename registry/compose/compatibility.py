@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy.orm import Session
 
 from organs.registry.amounts import plural_text
-from organs.registry.anatomy import OrganType, Slot, Tower
+from organs.registry.anatomy import OrganType, Slot, Tower, type_name
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import CellOrgan as CellOrganRow
 from organs.registry.catalog.queries.organs import cell_organs
@@ -274,8 +274,6 @@ _RULES = (
 
 _ORGANS = ("organ", "organs")
 _EXPERTS = ("expert", "experts")
-_TYPE_NAMES = {OrganType.ORGAN: "feed-forward"}
-"""Types whose name in sentences is not their value."""
 
 
 def changes(base: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
@@ -343,8 +341,7 @@ def _thetas(base: Parent, changed: Sequence[Replacement]) -> Iterator[Finding]:
         ours, theirs = _mean_theta(parts), _mean_theta(after.get(part.name, part) for part in parts)
         if ours is not None and theirs is not None and f"{ours:.1f}" != f"{theirs:.1f}":
             names = [change.before.name for change in changed if change.before.place.type is kind]
-            name = _TYPE_NAMES.get(kind, kind.value)
-            sentence = f"The mean θ of {name} will be {theirs:.1f}°; in {base.label} it is {ours:.1f}°."
+            sentence = f"The mean θ of {type_name(kind)} will be {theirs:.1f}°; in {base.label} it is {ours:.1f}°."
             yield Finding(Severity.INFO, "theta-changes", sentence, kind.value, (base.label,), tuple(names))
 
 

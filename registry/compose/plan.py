@@ -291,6 +291,7 @@ def plan_part(part: PlannedPart, base: Parent) -> PlanPart:
         size_bytes_before=before.size_bytes,
         size_bytes=spec.size_bytes,
         digest=None if known is None else known.digest,
+        adapters=tuple(adapter.label for adapter in part.adapters),
         experts=tuple(GraftedExperts(model=graft.donor.label, experts=graft.experts) for graft in part.expert_grafts),
         purified_experts=() if part.computation is None else part.computation.purified_experts,
     )
@@ -339,7 +340,7 @@ def summarize_changes(parts: Sequence[PlanPart]) -> tuple[PlanChange, ...]:
     """
     groups: dict[tuple[object, ...], dict[int | None, list[PlanPart]]] = {}
     for part in parts:
-        key = (part.model, part.type, part.tower, part.acts, part.experts, part.purified_experts)
+        key = (part.model, part.type, part.tower, part.acts, part.adapters, part.experts, part.purified_experts)
         groups.setdefault(key, {}).setdefault(part.block, []).append(part)
     changes = [
         _change([part for block in run for part in by_block[block]])
@@ -382,6 +383,7 @@ def _change(parts: Sequence[PlanPart]) -> PlanChange:
         theta=mean_of([part.theta for part in parts]),
         size_bytes_before=sum(part.size_bytes_before for part in parts),
         size_bytes=sum(part.size_bytes for part in parts),
+        adapters=first.adapters,
         experts=first.experts,
         purified_experts=first.purified_experts,
     )

@@ -519,7 +519,7 @@ def _basis(compared: int, uncounted: int, outside: str, *, provisional: bool) ->
     matrices = "without compared matrices" if not compared else f"from {_matrices(compared)}"
     stage = ", made before organs are computed" if provisional else ""
     omitted = f"; {_organs(uncounted)} could not be compared" if uncounted else ""
-    basis = f"An estimate {matrices}{stage}{omitted}; the model was not run."
+    basis = f"An estimate {matrices}, for the kind of text that loses most{stage}{omitted}; the model was not run."
     if not outside:
         return basis
     return f"{basis} Expect larger errors: it was fitted to models of 2 to 4 million parameters, not to {outside}."

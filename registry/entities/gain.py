@@ -44,7 +44,7 @@ class MeasuredGraft(Entity, frozen=True, kw_only=True):
     lock_id: Digest
     base: ModelText
     donors: Annotated[Texts, Meta(description="Empty if organs of the base were purified.")]
-    grafted: Annotated[Text, Meta(description="The organs that differ from the base's, as text: `organ 0-3`.")]
+    grafted: Annotated[Text, Meta(description="The organs that differ from the base's, as text: `feed-forward 0-3`.")]
     likeness: Annotated[Likeness, Meta(description="Of the only donor to the base; null if not related.")] | None
     verdict: Annotated[Word, Meta(description="The strongest verdict.")] | None
     best: Annotated[Gain, Meta(description="The largest settled gain on the texts that were asked for.")]

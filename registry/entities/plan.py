@@ -112,6 +112,10 @@ GraftedFrom = Annotated[
     tuple[GraftedExperts, ...], Meta(max_length=ITEMS_MAX, description="Empty if no single experts were grafted.")
 ]
 PurifiedExperts = Annotated[Experts, Meta(description="Empty if no single experts were purified.")]
+MergedAdapters = Annotated[
+    tuple[Text, ...], Meta(max_length=ITEMS_MAX, description="The adapters that are merged into it.")
+]
+GIVERS_SEPARATOR = " + "
 
 
 def _acts_text(acts: Acts, grafted: Sequence[GraftedExperts], purified: Sequence[int]) -> str:
@@ -122,6 +126,12 @@ def _acts_text(acts: Acts, grafted: Sequence[GraftedExperts], purified: Sequence
         PURIFIED: _experts_text(purified),
     }
     return ", ".join(f"{act} ({experts[act]})" if experts.get(act) else act for act in acts)
+
+
+def _givers(model: str, acts: Acts, adapters: Sequence[str]) -> tuple[str, ...]:
+    """Return the models that give an organ or change it: a donor, then the adapters; else the model it is from."""
+    is_own = bool(adapters) and GRAFTED not in acts
+    return (*(() if is_own else (model,)), *adapters)
 
 
 def _experts_text(experts: Sequence[int]) -> str:
@@ -154,8 +164,14 @@ class PlanPart(Entity, frozen=True, kw_only=True):
     size_bytes_before: Bytes
     size_bytes: Bytes
     digest: Digest | None
+    adapters: MergedAdapters = ()
     experts: GraftedFrom = ()
     purified_experts: PurifiedExperts = ()
+
+    @property
+    def givers(self) -> tuple[str, ...]:
+        """The models that give the organ or change it: the donor, then the adapters; or else `model`."""
+        return _givers(self.model, self.acts, self.adapters)
 
     @property
     def acts_text(self) -> str:
@@ -163,7 +179,7 @@ class PlanPart(Entity, frozen=True, kw_only=True):
         return _acts_text(self.acts, self.experts, self.purified_experts)
 
     def __repr__(self) -> str:
-        giver = f" from {self.model}" if GRAFTED in self.acts else ""
+        giver = f" from {GIVERS_SEPARATOR.join(self.givers)}" if {GRAFTED, ADAPTER} & set(self.acts) else ""
         return f"<{self.name}: {self.acts_text or 'kept'}{giver}>"
 
 
@@ -181,8 +197,14 @@ class PlanChange(Entity, frozen=True, kw_only=True):
     theta: Theta | None
     size_bytes_before: Bytes
     size_bytes: Bytes
+    adapters: MergedAdapters = ()
     experts: GraftedFrom = ()
     purified_experts: PurifiedExperts = ()
+
+    @property
+    def givers(self) -> tuple[str, ...]:
+        """The models that give the organs or change them: the donor, then the adapters; or else `model`."""
+        return _givers(self.model, self.acts, self.adapters)
 
     @property
     def acts_text(self) -> str:

@@ -369,8 +369,8 @@ def _families(families: Sequence[Point], count: int, limit: int) -> ReportTable:
         before=(
             f"This registry has {plural_text(count, 'family', 'families')} of two models or more: models that share "
             "weights, or that name each other or the same model as base. Chimeras, adapters and partial models count "
-            "too. This table has the complete models of each family, and models without relatives. A family is named "
-            "after the model that was registered first, and counts as one observation of the scale law."
+            "too. This table has the complete models of each family, and models without relatives. A family counts as "
+            "one observation of the scale law."
             + (f" The {len(listed)} largest of {len(families)} are listed." if len(listed) < len(families) else ""),
         ),
         after=(KINSHIP,),
@@ -432,7 +432,7 @@ _SCALE_COLUMNS = (
     ReportColumn("r_squared", "R²", CellKind.SHARE),
 )
 _FAMILY_COLUMNS = (
-    ReportColumn("family", "family", CellKind.NAME),
+    ReportColumn("family", "first model", CellKind.NAME),
     ReportColumn("models_count", "models", CellKind.COUNT),
     ReportColumn("mean_parameters_count", "parameters", CellKind.LARGE),
     ReportColumn("mean_theta_degrees", "mean θ", CellKind.DEGREES),

@@ -288,8 +288,8 @@ def _unknown(scores: Sequence[TextScores], counting: Sequence[TextScores]) -> st
     if not names:
         return ""
     if len(counting) == len(scores):
-        return "The base knows none of these kinds of text."
-    return f"The base does not know {', '.join(names)}, so that does not count."
+        return "The base predicts none of these texts well, so all count."
+    return f"The base cannot predict {', '.join(names)} well, so this result does not count."
 
 
 def _missing(kind: VerdictKind, scores: Sequence[TextScores]) -> str:

@@ -73,7 +73,7 @@ def test_a_gain_is_attributed_to_the_only_donor_and_to_the_organs_that_it_gave(f
     (graft_,) = family.leaderboard()
     assert (graft_.chimera, graft_.base, graft_.donors) == ("me/coder@1", "local/base@1", ("local/tuned@1",))
     assert (graft_.grafted, str(graft_.best), str(graft_.worst)) == (
-        "organ 0-1", "+5.0% ± 1.0% python", "−2.0% ± 1.0% narrative",
+        "feed-forward 0-1", "+5.0% ± 1.0% python", "−2.0% ± 1.0% narrative",
     )  # fmt: skip
     assert graft_.likeness == pytest.approx(0.995, abs=0.005)
 
@@ -86,8 +86,8 @@ def test_gains_of_several_donors_or_with_purified_organs_belong_to_the_chimera_o
     assert set(names(family, "gain>0")) == {"me/both", "me/partly"}
     assert organs_with_gain(family, "gain>0") == []
     assert {graft_.grafted: graft_.donors for graft_ in family.leaderboard()} == {
-        "organ 0-1": ("local/tuned@1", "local/second@1"),
-        "purified skeleton 0-1; organ 0-1": ("local/tuned@1",),
+        "feed-forward 0-1": ("local/tuned@1", "local/second@1"),
+        "purified attention 0-1; feed-forward 0-1": ("local/tuned@1",),
     }
     assert [graft_.likeness for graft_ in family.leaderboard()] == [None, None]
 
@@ -97,7 +97,7 @@ def test_a_purification_alone_is_attributed_to_the_purified_organs(family: Local
     add_gains(family, made(purified, "pure"), {"python": 1.5})
     assert sorted(organs_with_gain(family, "on:python")) == [("me/pure", name, 1.5) for name in FED[2:]]
     (graft_,) = family.leaderboard()
-    assert (graft_.donors, graft_.grafted, graft_.likeness) == ((), "purified organ 1", None)
+    assert (graft_.donors, graft_.grafted, graft_.likeness) == ((), "purified feed-forward 1", None)
 
 
 def test_only_settled_gains_are_found_and_more_tokens_replace_fewer(family: LocalRegistry) -> None:
@@ -141,7 +141,7 @@ def test_the_leaderboard_is_by_gain_on_the_texts_and_over_the_base(family: Local
     assert [name for name, _ in order("base", "Code")] == ["coder", "writer", "odd"]
     assert [name for name, _ in order("base", "prose, javascript")] == ["coder", "writer", "odd"]
     assert order("base", "poetry") == []
-    assert family.leaderboard(on="poetry").notes == ("nothing in this registry has on:poetry",)
+    assert family.leaderboard(on="poetry").notes == ("nothing was measured on poetry",)
     first = family.leaderboard(limit=3)
     rest = family.leaderboard(limit=3, after=first.next)
     assert [graft_.chimera for graft_ in (*first, *rest)] == [f"me/{name}@1" for name, _ in order()]
@@ -177,7 +177,7 @@ def test_a_plan_states_what_its_donors_gained_before(family: LocalRegistry) -> N
     found = family.compose("base").graft("tuned", type="skeleton").graft("second", type="organ").plan().findings
     (finding,) = [finding for finding in found if finding.code == "measured-graft"]
     assert finding.sentence == (
-        "Validated before: me/coder@1, with organ 0-1 of local/tuned@1. "
+        "Validated before: me/coder@1, with feed-forward 0-1 of local/tuned@1. "
         "At best +5.0% ± 1.0% python, at worst −2.0% ± 1.0% narrative."
     )
     assert finding.severity == "info"
@@ -202,7 +202,7 @@ def test_organs_that_equal_those_of_the_base_and_their_donors_have_no_part_in_a_
     add_gains(family, model, {"python": 5.0})
     assert {name for _, name, _ in organs_with_gain(family, "gain>0")} == set(FED)
     assert "local/base" not in names(family, "gain>0")
-    assert [graft_.grafted for graft_ in family.leaderboard()] == ["organ 0-1"]
+    assert [graft_.grafted for graft_ in family.leaderboard()] == ["feed-forward 0-1"]
 
 
 def test_a_stored_finding_never_names_the_chimera_of_another(family: LocalRegistry) -> None:
@@ -214,7 +214,7 @@ def test_a_stored_finding_never_names_the_chimera_of_another(family: LocalRegist
 
 
 def test_a_text_may_have_the_name_of_a_group_and_a_group_without_texts_is_noted_once(family: LocalRegistry) -> None:
-    assert family.leaderboard(on="code").notes == ("nothing in this registry has on:code",)
+    assert family.leaderboard(on="code").notes == ("nothing was measured on code",)
     add_gains(family, graft(family, "tuned", "coder"), {"code": 5.0})
     assert [str(graft_.best) for graft_ in family.leaderboard(on="Code")] == ["+5.0% ± 1.0% code"]
     assert family.leaderboard(on="code").notes == ()

@@ -191,7 +191,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "id": 1,
         "model_id": 1,
         "base_model_id": 1,
-        "grafted": "organ 0-3",
+        "grafted": "feed-forward 0-3",
         "text_digest": DIGEST,
         "percent": 5.5,
         "margin": 0.7,

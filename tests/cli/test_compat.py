@@ -126,3 +126,15 @@ def test_every_line_of_likeness_names_its_type(organ: OrganCommand) -> None:
     findings = organ.done("compat", "base", "tuned", "--json").values["findings"]
     told = [one["field"] for one in findings if one["code"] == "related-lineage"]
     assert told == ["skeleton", "organ", "embed"]
+
+
+def test_a_registered_adapter_is_offered_with_the_command_that_merges_it(organ: OrganCommand, tmp_path: Path) -> None:
+    base, adapter = "Zoo-A-2M-v1.0-F16", "Zoo-A-2M-Code-LoRA-v1.0-F32"
+    organ.done("ingest", ZOO / f"{base}.gguf", ZOO / f"{adapter}.gguf")
+    alone = organ.done("compat", adapter)
+    assert alone.err.endswith(f"It is an adapter: name its base first: organ compat BASE local/{adapter}@1\n")
+    command = f'echo \'{{"base": "{base}", "adapters": [{{"from": "{adapter}"}}]}}\' | organ compose -'
+    assert organ.done("compat", base, adapter).err == f"Merge it into the base: {command}\n"
+    assert any(line.startswith(command) for line in organ.done("show", adapter).lines)
+    (recipe := tmp_path / "recipe.json").write_text(command.removeprefix("echo '").partition("'")[0])
+    assert organ.done("compose", recipe, "--name", "me/merged", "-q").lines == ["me/merged@1"]

@@ -28,8 +28,8 @@ def test_the_leaderboard_has_donor_organs_gain_and_largest_loss(organ: OrganComm
     header, *rows = organ.done("leaderboard", "base").lines
     assert header.split()[:3] == ["gain", "on", "donor"]
     assert [row.split()[:7] for row in rows] == [
-        ["+5.0%", "±", "1.0%", "python", "local/tuned@1", "organ", "0-1"],
-        ["perplexity", "×", "10", "python", "local/stranger@1", "organ", "0-1"],
+        ["+5.0%", "±", "1.0%", "python", "local/tuned@1", "feed-forward", "0-1"],
+        ["perplexity", "×", "10", "python", "local/stranger@1", "feed-forward", "0-1"],
     ]
     assert "−2.0% ± 1.0% narrative" in rows[0]
     assert "perplexity × 41 narrative" in rows[1]
@@ -54,7 +54,7 @@ def test_pages_of_the_leaderboard_follow_each_other(organ: OrganCommand) -> None
 def test_without_a_result_the_command_names_the_next_step(organ: OrganCommand) -> None:
     ended = organ.done("leaderboard", "tuned", "--on", "poetry")
     assert ended.out == ""
-    assert "note: nothing in this registry has on:poetry" in ended.err
+    assert "note: nothing was measured on poetry" in ended.err
     assert (
         "No validated chimera has a settled gain or loss over tuned on poetry. Validate a chimera: organ validate"
         in ended.err

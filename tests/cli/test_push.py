@@ -167,3 +167,25 @@ def test_a_finding_that_must_be_accepted_ends_the_push_until_it_is(fake: FakeReg
     assert (again.status, fake.manifests[1]["accept"]) == (0, [NONFINITE])
     assert fake.received_bytes == received_bytes, "nothing is sent twice"
     assert run(tmp_path, url, path, "--accept", "no-license").status == 2
+
+
+def test_a_registered_model_is_pushed_by_its_name_and_leaves_no_file(fake: FakeRegistry, tmp_path: Path) -> None:
+    organ, url = OrganCommand(tmp_path / "home"), fake.connection.url
+    organ.done("ingest", write(tmp_path, "Kept.gguf"), "--name", "acme/Kept")
+    pushed = run(tmp_path, url, "acme/Kept")
+    assert (pushed.status, pushed.lines[-1]) == (0, f"{url}/models/me/Kept@1")
+    assert [folder.name for folder in (tmp_path / "home" / "spool").iterdir()] == []
+    digest = organ.done("show", "acme/Kept", "--json").values["digest"]
+    again = run(tmp_path, url, f"sha256:{digest[:12]}", write(tmp_path, "Other.gguf", seed=1), "--dry-run")
+    assert [line.partition(":")[0] for line in again.lines] == ["me/Other", "me/Kept@1", "http"]
+
+
+def test_what_is_neither_a_file_nor_a_registered_model_is_one_error(fake: FakeRegistry, tmp_path: Path) -> None:
+    url = fake.connection.url
+    nowhere = run(tmp_path, url, "me/missing")
+    assert (nowhere.status, nowhere.err) == (1, "organ: me/missing: no such file or folder\n")
+    assert not (tmp_path / "home").exists()
+    OrganCommand(tmp_path / "home").done("ingest", write(tmp_path, "Kept.gguf"))
+    assert run(tmp_path, url, "Keptt").err.startswith(
+        "organ: Keptt: no such file or folder, and no model is registered as local/Keptt; did you mean local/Kept?\n"
+    )

@@ -148,10 +148,11 @@ def test_a_model_is_shown_under_each_of_its_names_and_known_models_are_counted(
     put(tmp_path / "files" / "Zoo-A-2M-v1.0-F16.gguf", small_model())
     put(tmp_path / "files" / "other.gguf", small_model(seed=2))
     ended = organ("ingest", "--all-tools", environment=environment)
-    assert ended.lines[-1] == "1 model was already registered; 1 model was added. See: organ models"
-    assert organ.done("ingest", tmp_path / "files").lines[-1] == ended.lines[-1]
+    assert ended.lines[-1] == "1 model was added; 1 file was a second copy. See: organ models"
+    later = organ.done("ingest", tmp_path / "files")
+    assert later.lines[-1] == "1 model was added; 1 model was already registered. See: organ models"
     again = organ.done("ingest", tmp_path / "files")
-    assert again.lines[-1] == "2 models were already registered; nothing was added. See: organ models"
+    assert again.lines[-1] == "nothing was added; 2 models were already registered. See: organ models"
     assert organ.done("ingest", "-q", tmp_path / "files").lines == ["acme/Zoo-A-F16@1", "local/other@1"]
     for name in ("zoo", "zoo:latest", "library/zoo", "Zoo-A-2M-v1.0-F16", "Zoo-A-F16", "acme/Zoo-A", "Zoo-A-2M-v1.0"):
         shown = organ.done("show", name)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from organs.registry.catalog.queries.models import model_by_text
+from organs.registry.catalog.tables import Chimera as ChimeraRow
 from organs.registry.catalog.tables import Verdict, now
-from organs.registry.compose.chimeras import Usage, chimera_of_model
+from organs.registry.compose.chimeras import Usage, chimera_of_model, chimera_page
 from organs.registry.entities.base import decode, encode
 from organs.registry.entities.chimera import Chimera
 from organs.registry.local import LocalRegistry
+from tests.compose.parents import ZOO
 from tests.gguf_files import text
 from tests.related_models import ingest_bytes, model_file, related_tensors
+from tests.small_models import ingest_file
 
+BASE, TUNED, LORA = "Zoo-A-2M-v1.0-F16", "Zoo-A-2M-Code-v1.0-F16", "Zoo-A-2M-Code-LoRA-v1.0-F32"
 HOSTILE = "</p><script>alert(1)</script>\n# big | `code`\n```\n[a](http://b)\u202e"
 
 
@@ -60,6 +66,29 @@ def test_an_adapter_and_a_purified_graft_are_described(family: LocalRegistry) ->
     assert (computed.model, computed.method, computed.keep) == ("local/stranger@1", "spectral", 0.5)
 
 
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_each_changed_organ_names_its_donor_and_its_adapters(registry: LocalRegistry, *, is_recorded: bool) -> None:
+    for stem in (BASE, TUNED, LORA):
+        ingest_file(registry, ZOO / f"{stem}.gguf")
+    made = registry.compose(BASE).graft(TUNED, slot="ffn_up", blocks=0).adapter(LORA).plan().register()
+    if not is_recorded:  # by an earlier version of the program
+        with registry.catalog.writing() as session:
+            row = session.scalars(select(ChimeraRow)).one()
+            origins = json.loads(row.origins)
+            assert len(origins.pop("adapters")) == 28
+            row.origins = json.dumps(origins)
+    chimera = chimera_called(registry, made.model)
+    tuned, lora = f"local/{TUNED}@1", f"local/{LORA}@1"
+    givers = {part.name: part.givers for part in chimera.parts}
+    assert givers.pop("blk.0.ffn_up.weight") == (tuned, lora)
+    assert set(givers.values()) == {(lora,)}
+    assert {change.givers for change in chimera.changes} == {(lora,), (tuned, lora)}
+    assert f"| {tuned} + {lora} |" in chimera.card.replace("\\", "")
+    with registry.catalog.reading() as session:
+        (summary,) = chimera_page(session, 10).items
+    assert {part.model for part in summary.parts} == {tuned, lora}
+
+
 def test_verdicts_are_listed_newest_first_and_the_card_shows_the_newest(family: LocalRegistry) -> None:
     made = family.compose("base").graft("stranger", type="organ").accept("unrelated-lineage").plan().register()
     assert "Not run yet." in chimera_called(family, made.model).card
@@ -71,7 +100,7 @@ def test_verdicts_are_listed_newest_first_and_the_card_shows_the_newest(family: 
             session.add(row)
     chimera = chimera_called(family, made.model)
     assert [verdict.verdict for verdict in chimera.verdicts] == ["broken", "gains"]
-    assert "Verdict in test: broken. A new one, much worse." in chimera.card
+    assert chimera.card.index("Verdict in test: broken. A new one, much worse.") < chimera.card.index("Prediction: ")
     assert "An old one" not in chimera.card
 
 

@@ -236,7 +236,8 @@ def test_the_sentence_has_the_prediction_and_its_basis() -> None:
     prediction = organs(CODE)
     function = f"the grafts keep {prediction.recovered:.0%} of the replaced organs' function"
     assert prediction.sentence == (
-        f"Likely usable: {prediction.cost}; {function}. An estimate from 12 compared matrices; the model was not run."
+        f"Likely usable: {prediction.cost}; {function}. An estimate from 12 compared matrices, for the kind of text "
+        "that loses most; the model was not run."
     )
     stranger = organs(B)
     assert stranger.sentence.startswith(f"Likely not usable: {stranger.cost}; the grafts keep 2% of")

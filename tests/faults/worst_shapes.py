@@ -346,6 +346,7 @@ def _arguments(registry: LocalRegistry, client: FlaskClient) -> Iterator[dict[st
             "contributor": owner,
             "upload": "nobodySentAnythingHere",
             "name": own,
+            "short": own,
             "digest": digest,
             "filename": file.name,
             "file": file.name,

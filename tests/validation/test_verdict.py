@@ -123,9 +123,9 @@ def test_a_kind_of_text_that_the_base_does_not_know_counts_only_if_it_knows_none
     known, unknown = scores(10.0, 9.0, 99.0, bits=2.0), scores(900.0, 9000.0, text="german", bits=5.0)
     verdict = judge([known, unknown])
     assert verdict.kind is K.GAINS
-    assert "The base does not know german, so that does not count." in verdict.reason
+    assert "The base cannot predict german well, so this result does not count." in verdict.reason
     assert judge([unknown]).kind is K.BROKEN
-    assert "knows none of these kinds of text" in judge([unknown]).reason
+    assert "predicts none of these texts well" in judge([unknown]).reason
 
 
 def test_a_chimera_that_does_not_run_is_broken_with_the_reason() -> None:

@@ -40,6 +40,8 @@ PUBLIC = Group(IN, IN, IN, IN, IN, IN, IN, IN)
 NO_METHOD = Group(405, 405, 405, 405, 405, 405, 405, 405)
 NO_FOLDER = Group(404, 404, 404, 404, 404, 404, 404, 404)
 """Repositories have files alone."""
+NO_MEANING = NO_FOLDER
+"""Accounts cannot give a meaning to a name without a namespace: only the user of the machine can."""
 SOMEBODY = Group(401, IN, IN, IN, IN, IN, IN, IN)
 SOMEBODY_PAGE = SOMEBODY._replace(nobody=LOG_IN)
 MANAGERS = Group(401, 403, 403, 403, 403, 403, 403, IN)
@@ -179,6 +181,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
     ),
     (SOMEBODY, "GET /api/v1/account; GET /api/v1/account/overview; GET /account.json"),
     (NO_FOLDER, "GET /api/models/<user>/<name>/tree/<revision>/<path:path>"),
+    (NO_MEANING, "GET /models/<short>"),
     (SOMEBODY_PAGE, "GET /account"),
     (
         MANAGERS,

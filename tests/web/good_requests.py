@@ -111,6 +111,7 @@ def arguments(client: FlaskClient, registry: LocalRegistry, askers: Askers) -> d
         **dict.fromkeys(("namespace", "user", "contributor"), "ada"),
         **dict.fromkeys(("file", "path"), model["files"][0]["name"]),
         "name": "open",
+        "short": "open",
         "filename": "catalog.js",
         "digest": organs[-1]["digest"],
         "form": "npy",

@@ -125,7 +125,7 @@ def test_equal_bytes_and_organs_that_cannot_be_compared_have_no_colour() -> None
 
 
 def test_organs_of_donors_have_the_colour_and_the_letter_of_the_donor() -> None:
-    line = LegendLine("A", "me/donor@1", is_base=False, acts=("grafted",), organs=1, tone="g0")
+    line = LegendLine("A", ("me/donor@1",), is_base=False, acts=("grafted",), organs=1, tone="g0")
     grid = anatomy([placed_organ("ffn_up"), placed_organ("ffn_down")], "donor", {}, {"text 0 ffn_up": line})
     changed, kept = cell_of(grid, "ffn_up"), cell_of(grid, "ffn_down")
     assert (changed["tone"], changed["text"], kept["tone"], kept["text"]) == ("g0", "A", "gb", "")

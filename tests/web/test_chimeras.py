@@ -23,7 +23,7 @@ from organs.registry.catalog.tables import Gain, Model
 from organs.registry.compose.lock import parse_lock
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.entities.base import decode
-from organs.registry.entities.plan import ParentModel, PlanPart
+from organs.registry.entities.plan import PlanPart
 from organs.registry.entities.verdict import VerdictReport
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
@@ -469,8 +469,7 @@ def test_letters_continue_after_z() -> None:
         )
         for n in range(60)
     ]
-    base = ParentModel(model="local/0@1", license=None, acts=())
-    lines = legend(parts, [base])
+    lines = legend(parts, "local/0@1")
     letters = [line.mark for line in lines]
     assert (letters[0], letters[25], letters[26], letters[59]) == ("A", "Z", "A2", "H3")
     assert len(set(letters)) == 60
@@ -479,11 +478,13 @@ def test_letters_continue_after_z() -> None:
     by_name = marks(parts, lines)
     assert by_name["text 0 26"].mark == "A2"
     assert [line.tone for line in lines[:9]] == ["g0", "g1", "g2", "g3", "g4", "g5", "g6", "g7", "g0"]
-    merged = msgspec.structs.replace(parts[0], acts=("adapter",))
-    adapter = ParentModel(model="local/lora@1", license=None, acts=("adapter",))
-    (line,) = legend([merged], [base, adapter])
+    merged = msgspec.structs.replace(parts[0], acts=("adapter",), adapters=("local/lora@1",))
+    (line,) = legend([merged], "local/0@1")
     assert (line.model, line.is_base, line.words) == ("local/lora@1", False, "adapter added")
     assert marks([merged], [line]) == {"text 0 0": line}
+    both = msgspec.structs.replace(parts[1], acts=("grafted", "adapter"), adapters=("local/lora@1",))
+    (line,) = legend([both], "local/0@1")
+    assert (line.models, line.model) == (("local/1@1", "local/lora@1"), "local/1@1 + local/lora@1")
 
 
 def test_chimeras_are_ranked_by_their_largest_settled_gain_page_by_page(
@@ -498,8 +499,8 @@ def test_chimeras_are_ranked_by_their_largest_settled_gain_page_by_page(
         model, base = (session.scalars(select(Model).where(Model.name == name)).one() for name in ("mixed", "base"))
         session.add(
             Gain(
-                model_id=model.id, base_model_id=base.id, grafted="organ 0-1", text_digest="0" * 64, percent=-3.0,
-                margin=1.0, tokens=1000, settled=True, text="python",
+                model_id=model.id, base_model_id=base.id, grafted="feed-forward 0-1", text_digest="0" * 64,
+                percent=-3.0, margin=1.0, tokens=1000, settled=True, text="python",
             )
         )  # fmt: skip
     first = client.get("/api/v1/chimeras?order=gain&limit=1").get_json()

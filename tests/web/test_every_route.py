@@ -64,6 +64,7 @@ def arguments(client: FlaskClient) -> dict[str, str]:
         "contributor": "local",
         "upload": "nobodySentAnythingHere",
         "name": "hostile",
+        "short": "hostile",
         "digest": organs[-1]["digest"],
         "filename": files[0]["name"],
         "file": files[0]["name"],

@@ -44,7 +44,7 @@ def test_the_home_page_shows_families_with_quantisations_under_their_model(
         ["local/Tiny-Code@1"],
         ["local/Tiny-v1-Q8_0@1", "local/Tiny-v1-Q8_0@1", "local/Tiny-v1-F16@1"],
     ]
-    shared = re.search(r"equal parts, stored once: ([0-9.]+) (\w+)", family)
+    shared = re.search(r"([0-9.]+) (\w+) saved by storing equal parts once", family)
     assert shared is not None, "two models have the same organs"
     assert "local/Other@1" in html[html.index('id="singles"') :]
     assert "/lineage?model=local/Tiny-v1-F16@1" in page.links()
@@ -192,6 +192,13 @@ def test_the_json_of_a_page_names_a_wrong_parameter(family_client: FlaskClient) 
         answer = family_client.get(address, follow_redirects=True)
         assert (answer.status_code, answer.get_json()["errors"][0]["field"]) == (400, field), address
     assert family_client.get("/models/local/tuned?by=taste").status_code == 400
+
+
+def test_a_name_without_its_namespace_leads_to_the_page_of_the_model(family_client: FlaskClient) -> None:
+    for path in ("/models/tuned", "/models/tuned@1"):
+        answer = family_client.get(f"{path}?by=theta")
+        assert (answer.status_code, answer.headers["Location"]) == (302, "/models/local/tuned?by=theta")
+    assert family_client.get("/models/nothing:8b").status_code == 404
 
 
 def test_models_as_csv_have_one_line_for_each_model(family_client: FlaskClient) -> None:

@@ -109,7 +109,7 @@ PAGES = """
     /lineage .csv .json
     /login .json
     /metrics
-    /models .csv .json
+    /models .csv .json /<short>
     /models/<namespace>/<name> .csv .gguf .json /depth.svg /edit /edit.json /files/<file> /picture.png /picture.svg
     /models/<namespace>/<name>/report .csv .json .md
     /organs .csv .json /<digest> /<digest>.<any(raw,bin,npy):form> /<digest>.json
@@ -224,6 +224,7 @@ def known_values(client: FlaskClient, name: str) -> dict[str, str]:
         "contributor": "local",
         "upload": UPLOAD,
         "name": name,
+        "short": name,
         "digest": digest,
         "file": file,
         "path": file,
@@ -250,7 +251,7 @@ def answers(client: FlaskClient, registry_of_texts: LocalRegistry) -> Iterator[l
         built = [rule.build({name: known[name] for name in rule.arguments}) for known in values]
         for address in dict.fromkeys(one[1] for one in built if one is not None):
             asker = admin if rule.rule.startswith("/admin") else client
-            answer = asker.get(address, follow_redirects=rule.rule == "/chimeras/<lock>")
+            answer = asker.get(address, follow_redirects=rule.rule in ("/chimeras/<lock>", "/models/<short>"))
             got.append((rule.rule, address, answer))
     yield got
     for _, _, answer in got:

@@ -74,7 +74,8 @@ def test_a_graft_on_the_page_leads_to_its_donor_its_chimera_and_its_recipe(clien
 def test_the_sheet_has_a_row_for_each_graft_with_gain_and_loss(client: FlaskClient) -> None:
     rows = list(csv.DictReader(io.StringIO(client.get("/leaderboard.csv").text)))
     assert [(row["chimera"], row["donors"], row["grafted"]) for row in rows] == [
-        ("me/with-tuned@1", "local/tuned@1", "organ 0-1"), ("me/with-stranger@1", "local/stranger@1", "organ 0-1"),
+        ("me/with-tuned@1", "local/tuned@1", "feed-forward 0-1"),
+        ("me/with-stranger@1", "local/stranger@1", "feed-forward 0-1"),
     ]  # fmt: skip
     assert float(rows[0]["gain"]) == pytest.approx(5.0)
     assert float(rows[1]["loss"]) == pytest.approx(-4000.0)
@@ -103,7 +104,7 @@ def test_bad_parameters_are_refused_in_one_sentence(
 
 
 def test_an_unknown_text_is_noted_and_pages_follow_each_other(client: FlaskClient) -> None:
-    assert "nothing in this registry has on:poetry" in words(client, "/leaderboard?on=poetry")
+    assert "nothing was measured on poetry" in words(client, "/leaderboard?on=poetry")
     first = client.get(f"{API}?limit=1").get_json()
     second = client.get(f"{API}?limit=1&after={first['next']}").get_json()
     assert [first["items"][0]["chimera"], second["items"][0]["chimera"]] == ["me/with-tuned@1", "me/with-stranger@1"]

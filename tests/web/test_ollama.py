@@ -17,6 +17,7 @@ from organs.registry.catalog.tables import Model, RuntimeText
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.ollama import CHATML, CHATML_FOR_OLLAMA, llama_server_line, ollama_line
+from tests.compose.parents import ZOO
 from tests.gguf_files import text, unsigned
 from tests.registry_templates import RegistryTemplates
 from tests.small_models import ingest_file, small_model, small_shards
@@ -262,3 +263,12 @@ def test_the_lines_for_other_tools_name_the_host_and_the_quantisation() -> None:
     served = "HF_ENDPOINT=https://registry.example llama-server -hf me/coder"
     assert llama_server_line("me/coder-Q4_K_M@2", "https://registry.example/") == f"{served}:Q4_K_M"
     assert llama_server_line("me/coder", "https://registry.example") == served
+
+
+def test_the_page_of_an_adapter_offers_ollama_only_beside_its_base(registry: LocalRegistry) -> None:
+    base, adapter = "Zoo-A-2M-v1.0-F16", "Zoo-A-2M-Code-LoRA-v1.0-F32"
+    ingest_file(registry, ZOO / f"{adapter}.gguf")
+    with create_app(registry).test_client() as client:
+        assert "ollama run" not in client.get(f"/models/local/{adapter}").text
+        ingest_file(registry, ZOO / f"{base}.gguf")
+        assert f"ollama run --insecure localhost/local/{adapter}" in client.get(f"/models/local/{adapter}").text

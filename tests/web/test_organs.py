@@ -9,9 +9,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 from flask.testing import FlaskClient
 
+from organs.registry.anatomy import type_name
 from organs.registry.catalog.search import parse_query
 from organs.web.pages.organs import columns
-from organs.web.render import TYPE_NAMES
 from tests.web.page_parser import parse_page
 
 
@@ -27,9 +27,7 @@ def test_a_filter_narrows_the_search_and_its_count_is_the_number_of_results(fami
     values = family_client.get("/api/v1/organs?counts=1").get_json()
     links = filter_links(family_client, "/organs?q=sort:-theta")
     for kind, count in values["facets"]["fields"]["type"].items():
-        found = family_client.get(
-            links[TYPE_NAMES.get(kind, kind)].replace("/organs?", "/api/v1/organs?counts=1&")
-        ).get_json()
+        found = family_client.get(links[type_name(kind)].replace("/organs?", "/api/v1/organs?counts=1&")).get_json()
         assert found["facets"]["total"] == count == len(found["items"]), kind
 
 

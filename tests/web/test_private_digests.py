@@ -164,7 +164,7 @@ def twins(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory
 
 ARGUMENTS: dict[str, Callable[[Secret], tuple[str, ...]]] = {
     **dict.fromkeys(("namespace", "user", "contributor"), lambda _: ("ada",)),
-    "name": lambda _: ("secret", "secret@1", "alias-F16", "alias", "alias:f16"),
+    **dict.fromkeys(("name", "short"), lambda _: ("secret", "secret@1", "alias-F16", "alias", "alias:f16")),
     "digest": lambda secret: (secret.organ, secret.organ[:12], secret.header),
     "header": lambda secret: (secret.header,),
     "lock": lambda secret: (secret.model, secret.file),

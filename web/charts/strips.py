@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from organs.registry.anatomy import OrganType
+from organs.registry.anatomy import OrganType, type_name
 from organs.registry.entities.chimera import ChimeraSummary, GraftedPart
 from organs.web.render import donor_class
 
@@ -83,13 +83,13 @@ def strip(chimera: ChimeraSummary) -> Strip:
     return Strip(left + long, height, tuple(ground), tuple(parts), lines)
 
 
-def donor_lines(chimera: ChimeraSummary, names: dict[str, str]) -> list[DonorLine]:
-    """Return the models that gave parts, in the order of the recipe, with `names` for types."""
+def donor_lines(chimera: ChimeraSummary) -> list[DonorLine]:
+    """Return the models that gave parts, in the order of the recipe."""
     by_model: dict[str, list[GraftedPart]] = {}
     for part in chimera.parts:
         by_model.setdefault(part.model, []).append(part)
     return [
-        DonorLine(model, donor_tone(chimera.parents, model), "; ".join(_words(part, names) for part in by_model[model]))
+        DonorLine(model, donor_tone(chimera.parents, model), "; ".join(_words(part) for part in by_model[model]))
         for model in chimera.parents
         if model in by_model
     ]
@@ -106,7 +106,7 @@ def runs(blocks: Iterable[int]) -> list[tuple[int, int]]:
     return found
 
 
-def _words(part: GraftedPart, names: dict[str, str]) -> str:
+def _words(part: GraftedPart) -> str:
     inside = runs(block for block in part.blocks if block is not None)
     numbers = ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in inside)
-    return f"{names.get(part.type, part.type)} {numbers}".strip()
+    return f"{type_name(part.type)} {numbers}".strip()

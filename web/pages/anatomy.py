@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 
 from organs.registry.amounts import NO_VALUE, change_share_text, share_text, size_text, theta_text
+from organs.registry.anatomy import type_name
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.organ import PlacedOrgan
-from organs.registry.entities.plan import ADAPTER, CellTotals, ParentModel, PlanChange, PlanPart
+from organs.registry.entities.plan import GIVERS_SEPARATOR, CellTotals, PlanChange, PlanPart
 from organs.web.charts.network import Shape, network
 from organs.web.pages.routes import Context
 from organs.web.render import (
@@ -19,7 +21,6 @@ from organs.web.render import (
     caution_of,
     change_tone,
     donor_class,
-    kind_name,
     share_class,
     spectral_class,
     theta_class,
@@ -39,17 +40,21 @@ def acts_text(acts: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LegendLine:
-    """A line of the legend: a letter, a parent, what was done to its organs, and how many organs."""
+    """A line of the legend: a letter, the models that gave organs, what was done to them, and how many organs."""
 
     mark: str
-    model: str
+    models: tuple[str, ...]
+    """The donor and the adapters, or the base."""
     is_base: bool
     acts: tuple[str, ...]
     organs: int
     tone: str = "gb"
-    """The CSS class of the colour of the parent."""
-    origin: str = ""
-    """The model of the organs before the acts: for an added adapter, another model than `model`."""
+    """The CSS class of the colour of `models`."""
+
+    @property
+    def model(self) -> str:
+        """The names of `models` as text."""
+        return GIVERS_SEPARATOR.join(self.models)
 
     @property
     def words(self) -> str:
@@ -57,41 +62,30 @@ class LegendLine:
         return acts_text(self.acts)
 
 
-def legend(parts: Iterable[PlanPart], parents: Sequence[ParentModel]) -> list[LegendLine]:
-    """Return a line for each pair of a parent and acts, in the order of the parts. Each parent has one colour.
-
-    The first of `parents` is the base. Its organs with the product of the only adapter count as organs of the adapter.
-    """
-    base = parents[0].model
-    adapters = [parent.model for parent in parents[1:] if parent.acts == (ADAPTER,)]
-    counts: dict[tuple[str, ...], int] = {}
-    for part in parts:
-        key = (part.model, *part.acts)
-        counts[key] = counts.get(key, 0) + 1
-    models = [
-        adapters[0] if origin == base and ADAPTER in acts and len(adapters) == 1 else origin for origin, *acts in counts
-    ]
-    tones = {model: donor_class(number) for number, model in enumerate(dict.fromkeys(models))}
+def legend(parts: Iterable[PlanPart], base: str) -> list[LegendLine]:
+    """Return a line for each pair of givers and acts, in the order of the parts. The same givers have one colour."""
+    counts = Counter((part.givers, part.acts) for part in parts)
+    tones = {models: donor_class(number) for number, models in enumerate(dict.fromkeys(models for models, _ in counts))}
     return [
-        LegendLine(letter(number), model, model == base, tuple(acts), count, tones[model], origin)
-        for number, (model, ((origin, *acts), count)) in enumerate(zip(models, counts.items(), strict=True))
+        LegendLine(letter(number), models, models == (base,), acts, count, tones[models])
+        for number, ((models, acts), count) in enumerate(counts.items())
     ]
 
 
 def marks(parts: Iterable[PlanPart], shown: Iterable[LegendLine]) -> dict[str, LegendLine]:
     """Return the line of the legend `shown` for each part, by tensor name."""
     lines = _lines_by_key(shown)
-    return {part.name: lines[part.model, *part.acts] for part in parts}
+    return {part.name: lines[part.givers, part.acts] for part in parts}
 
 
 def with_marks(runs: Iterable[PlanChange], shown: Iterable[LegendLine]) -> list[tuple[str, PlanChange]]:
     """Return the changes of runs of blocks, each with its letter in the legend `shown`."""
     lines = _lines_by_key(shown)
-    return [(lines[run.model, *run.acts].mark, run) for run in runs]
+    return [(lines[run.givers, run.acts].mark, run) for run in runs]
 
 
-def _lines_by_key(shown: Iterable[LegendLine]) -> dict[tuple[str, ...], LegendLine]:
-    return {(line.origin, *line.acts): line for line in shown}
+def _lines_by_key(shown: Iterable[LegendLine]) -> dict[tuple[tuple[str, ...], tuple[str, ...]], LegendLine]:
+    return {(line.models, line.acts): line for line in shown}
 
 
 def letter(number: int) -> str:
@@ -249,7 +243,7 @@ class _Painter:
     def legend(self) -> Context:
         """Return the scale with the labels of its ends, and the ranges of θ by type."""
         if self.by == "theta":
-            ranges = [f"{kind_name(kind)} {low:.1f}–{high:.1f}°" for kind, (low, high) in sorted(self.spreads.items())]
+            ranges = [f"{type_name(kind)} {low:.1f}–{high:.1f}°" for kind, (low, high) in sorted(self.spreads.items())]
             return {"low": "lowest of its type", "high": "highest of its type", "scale": "t", "ranges": ranges}
         if self.by == "spectral":
             return {"low": "0 as random numbers", "high": f"{SPECTRAL_MAX:g} or more", "scale": "p"}
@@ -352,7 +346,7 @@ def _cell_context(cell: CellTotals, marks: Mapping[str, str], chosen: str, addre
     tower = "" if cell.tower == "text" else f"{cell.tower} "
     number = theta_text(cell.theta_taken)
     theta = f"θ {number}{' before computing' if cell.to_compute else ''}"
-    label = f"{tower}{where}, {kind_name(cell.type)}: {theta}, {cell.organs} organ{'s' if cell.organs != 1 else ''}"
+    label = f"{tower}{where}, {type_name(cell.type)}: {theta}, {cell.organs} organ{'s' if cell.organs != 1 else ''}"
     if cell.models:
         label += f", from {' and '.join(cell.models)}"
     return {

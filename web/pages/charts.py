@@ -9,6 +9,7 @@ from itertools import pairwise
 from flask import Response, current_app, request, url_for
 from sqlalchemy.orm import Session
 
+from organs.registry.anatomy import type_name
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
@@ -27,7 +28,7 @@ from organs.web.downloads import (
     chosen_organ,
 )
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages
-from organs.web.render import glyph, kind_name
+from organs.web.render import glyph
 from organs.web.responses import conditional, model_address, reading, registry, settings
 
 IMMUTABLE = "public, max-age=86400, immutable"
@@ -151,5 +152,5 @@ def _depth_lines(rows: Sequence[plots.BlockTheta]) -> tuple[list[plots.DepthLine
     for kind in kinds:
         points = tuple(row for row in sorted(rows, key=lambda row: row.position) if row.type == kind)
         if len(points) > 1:
-            lines.append(plots.DepthLine(f"{glyph(kind)} {kind_name(kind)}", points))
+            lines.append(plots.DepthLine(f"{glyph(kind)} {type_name(kind)}", points))
     return lines, 1 + max((row.position for row in rows), default=0)

@@ -47,14 +47,14 @@ def validate(lock: str) -> str:
 
 def donor_lines(chimera: Chimera | None) -> dict[str, LegendLine]:
     """Return the line of the legend of donors for each changed organ, by its name."""
-    return {} if chimera is None else marks(chimera.parts, legend(chimera.parts, chimera.parents))
+    return {} if chimera is None else marks(chimera.parts, legend(chimera.parts, chimera.parents[0].model))
 
 
 def chimera_context(chimera: Chimera | None, jobs: Sequence[Job]) -> Context:
     """Return what the page shows of a model as a chimera."""
     if chimera is None:
         return {"chimera": None}
-    lines = legend(chimera.parts, chimera.parents)
+    lines = legend(chimera.parts, chimera.parents[0].model)
     measured = chimera.verdicts[0] if chimera.verdicts else None
     report = None if measured is None else measured.report
     findings = [finding for finding in chimera.findings if finding.code not in WITHDRAWN_CODES]

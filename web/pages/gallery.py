@@ -16,7 +16,6 @@ from organs.registry.entities.report import Cell
 from organs.web.charts.strips import DonorLine, Strip, donor_lines, strip
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages
 from organs.web.params import requested_after, requested_choice, requested_limit
-from organs.web.render import TYPE_NAMES
 from organs.web.responses import plain_page, reading, settings, with_parameters
 
 COLUMNS = ("name", "lock_id", "usable", "score", "verdict", "size_bytes", "mean_theta", "created_at")
@@ -76,11 +75,10 @@ def _context(page: ChimeraPage, order: str) -> Context:
 
 def _card(chimera: ChimeraSummary) -> Card:
     gains = sorted(chimera.gains, key=lambda gain: not gain.settled)
-    names = dict(TYPE_NAMES)
     return Card(
         chimera=chimera,
         strip=strip(chimera),
-        donors=donor_lines(chimera, names),
+        donors=donor_lines(chimera),
         gains=sorted(gains[:GAINS_SHOWN], key=lambda gain: -gain.percent),
         gains_left_out=max(0, len(gains) - GAINS_SHOWN),
     )

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from flask import request, url_for
+from flask import redirect, request, url_for
 from sqlalchemy.orm import Session
+from werkzeug.wrappers import Response
 
 from organs.registry.amounts import size_text
 from organs.registry.anatomy import Slot
@@ -38,7 +39,7 @@ from organs.web.pages.organs import CSV_COLUMNS, organ_rows
 from organs.web.pages.routes import Context, Page, Sheet, canonical_model, paged, pages
 from organs.web.params import requested_choice
 from organs.web.permissions import may_edit, may_yank
-from organs.web.responses import model_address, plain_page, reading, settings
+from organs.web.responses import model_address, plain_page, reading, settings, with_parameters
 
 METADATA_SHOWN = 400
 USE_SHOWN = 3
@@ -79,10 +80,18 @@ def model(namespace: str, name: str) -> Page:
         return Page("incomplete.html", context, status=Incomplete.status)
 
 
+@pages.get("/models/<short>")
+def short_name(short: str) -> Response:
+    """Redirect from a name without its namespace, such as `zoo:latest`, to the page of the model."""
+    with reading(settings().search_seconds) as session:
+        model = canonical_model(session, short)
+    return redirect(with_parameters(model_address(f"{model.namespace}/{model.name}"), request.args.to_dict()))
+
+
 def _shown_model(namespace: str, name: str) -> Page:
     requested = requested_choice("by", tuple(READINGS)) if request.args.get("by") else None
     with reading(settings().search_seconds) as session:
-        row = canonical_model(session, namespace, name)
+        row = canonical_model(session, f"{namespace}/{name}")
         page = model_page(session, row)
         organs = organs_of_model(session, row, PAGE_TENSORS_MAX)
         left_out = row.tensors - len(organs)

@@ -9,7 +9,7 @@ from flask import g, request, url_for
 from msgspec import structs
 
 from organs.registry.amounts import share_text
-from organs.registry.anatomy import EXAMPLE_SLOTS, OrganType
+from organs.registry.anatomy import EXAMPLE_SLOTS, OrganType, type_name
 from organs.registry.catalog.queries.organs import organ_detail
 from organs.registry.catalog.queries.search import search_organs
 from organs.registry.catalog.search import (
@@ -50,7 +50,7 @@ from organs.web.params import (
     requested_limit,
     requested_query,
 )
-from organs.web.render import Meaning, caution_of, kind_name
+from organs.web.render import Meaning, caution_of
 from organs.web.responses import plain_page, reading, registry, settings
 
 FILTERS = {"type": "type", "slot": "slot", "dtype": "tensor type", "arch": "architecture", "license": "license"}
@@ -246,7 +246,7 @@ def _list_context(query: Query, page: OrganPage, counts: FacetCounts | None) -> 
 
 def _filters(query: Query, counts: FacetCounts) -> list[Filter]:
     return [
-        choice_filter(ENDPOINT, query, name, title, counts.fields.get(name, {}), label=kind_name)
+        choice_filter(ENDPOINT, query, name, title, counts.fields.get(name, {}), label=type_name)
         for name, title in FILTERS.items()
     ]
 

@@ -51,7 +51,7 @@ def _answer(find: Callable[[Session], tables.Model], form: str) -> Response:
         organs = organs if can_be_drawn(organs) else ()
         chimera = chimera_of_model(session, row)
         if chimera is not None:
-            lines = legend(chimera.parts, chimera.parents)
+            lines = legend(chimera.parts, chimera.parents[0].model)
             donors = marks(chimera.parts, lines)
             colours = tones(organs, "donor", {}, donors)
             letters = {name: line.mark for name, line in donors.items()}

@@ -9,7 +9,7 @@ from flask import Response, current_app, request, url_for
 from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
-from organs.registry.anatomy import place_of
+from organs.registry.anatomy import place_of, type_name
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.reports import matrix_figures
@@ -24,7 +24,7 @@ from organs.web.auth import is_personal
 from organs.web.charts import plots
 from organs.web.pages.charts import svg_answer
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages
-from organs.web.render import glyph, kind_name
+from organs.web.render import glyph
 from organs.web.responses import conditional, model_address, plain_page, reading, with_parameters
 
 ROWS_SHOWN = 100
@@ -102,7 +102,7 @@ def _row(row: Mapping[str, Cell], columns: Sequence[ReportColumn], model: str | 
 
 def _text(value: Cell, column: ReportColumn) -> str:
     text = cell_text(value, column.kind)
-    return kind_name(text) if column.key == TYPE_KEY else text
+    return type_name(text) if column.key == TYPE_KEY else text
 
 
 def _theta(value: Cell, column: ReportColumn) -> float | None:
@@ -334,7 +334,7 @@ def _type_spreads(full_report: Report) -> list[plots.TypeSpread]:
     for row in _items(full_report.sections["types"]):
         numbers = [_float(row[key]) for key in keys]
         if None not in numbers:
-            label = f"{glyph(str(row['type']))} {kind_name(str(row['type']))}"
+            label = f"{glyph(str(row['type']))} {type_name(str(row['type']))}"
             spreads.append(plots.TypeSpread(label, *(number for number in numbers if number is not None)))
     return spreads
 

@@ -155,13 +155,13 @@ def respond(page: Page) -> Response:
     return conditional(answer) if page.status == 200 else answer
 
 
-def canonical_model(session: Session, namespace: str, name: str) -> tables.Model:
-    """Return the model with the name in the address.
+def canonical_model(session: Session, name: str) -> tables.Model:
+    """Return the model with the name in the address, with or without its namespace.
 
     A page redirects from another name of a model to its own name, and from a name that can mean several models to the
     list of these. JSON and CSV are answered under each name.
     """
-    requested = parse_model_name(f"{namespace}/{name}")
+    requested = parse_model_name(name)
     try:
         model = model_by_name(session, requested)
     except SeveralModels as error:

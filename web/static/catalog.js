@@ -1,5 +1,5 @@
 // The pages work without this script. It adds keys: "/" moves to the search box, arrows move between the organs of a
-// drawing and show their labels. It also updates running jobs without reloading the page.
+// drawing and show their labels. It adds buttons that copy commands, and updates running jobs without reloading the page.
 "use strict";
 
 document.addEventListener("keydown", (event) => {
@@ -67,6 +67,33 @@ for (const figure of document.querySelectorAll(".network")) {
 // The menu is one line that scrolls on a phone: show the current page in it.
 const current = document.querySelector(".places [aria-current]");
 if (current) current.parentElement.scrollLeft = current.offsetLeft - current.parentElement.offsetLeft - 60;
+
+// Add a button to each command and recipe. Browsers allow this only over HTTPS and on the machine of the server.
+function addCopyButtons() {
+  if (!navigator.clipboard) return;
+  for (const text of document.querySelectorAll("main pre:not(.copyable > pre)")) {
+    const frame = document.createElement("div");
+    frame.className = "copyable";
+    text.replaceWith(frame);
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "plain";
+    button.textContent = "Copy";
+    button.setAttribute("aria-label", `Copy: ${text.textContent.trim().slice(0, 40)}`);
+    button.addEventListener("click", async () => {
+      try {
+        await navigator.clipboard.writeText(text.textContent.trim());
+        button.textContent = "Copied";
+      } catch {
+        button.textContent = "Not allowed";
+      }
+      window.setTimeout(() => (button.textContent = "Copy"), 2000);
+    });
+    frame.append(text, button);
+  }
+}
+addCopyButtons();
+document.addEventListener("mainreplaced", addCopyButtons);
 
 const FOLLOW_MS = 1000;
 const followed = document.querySelector("[data-follow]");

@@ -57,6 +57,7 @@ async function show(href, key, isNew = true) {
     document.querySelector("main").replaceWith(main);
     document.querySelector(".foot").replaceWith(page.querySelector(".foot"));
     document.title = page.title;
+    document.dispatchEvent(new Event("mainreplaced")); // catalog.js adds its buttons again
     focusOn(key, address.hash, open);
   } catch {
     if (number !== requests) return;

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import TypeVar
 
-from sqlalchemy import ColumnElement, Row, Select, and_, exists, func, or_, select, true, tuple_
+from sqlalchemy import ColumnElement, Row, Select, and_, exists, func, or_, select, true, tuple_, union_all
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.amounts import count_text
@@ -1156,14 +1156,16 @@ def header_bytes_of(session: Session, model_id: int) -> int:
 
 
 def known_bases(session: Session, limit: int) -> tuple[ModelSummary, ...]:
-    """Return visible complete models that are parents or measured relatives of others; the most edges come first."""
+    """Return visible complete models with parents, children or measured relatives; the most relatives come first."""
+    has_both_ends = Lineage.parent_model_id.is_not(None), Lineage.child_model_id.is_not(None)
+    ends = union_all(
+        *(
+            select(end.label("model_id")).where(*has_both_ends)
+            for end in (Lineage.parent_model_id, Lineage.child_model_id)
+        )
+    ).subquery()
     edges = func.count().label("edges")
-    counted = (
-        select(Lineage.parent_model_id.label("model_id"), edges)
-        .where(Lineage.parent_model_id.is_not(None))
-        .group_by(Lineage.parent_model_id)
-        .subquery()
-    )
+    counted = select(ends.c.model_id, edges).group_by(ends.c.model_id).subquery()
     statement = (
         select(Model)
         .join(counted, counted.c.model_id == Model.id)

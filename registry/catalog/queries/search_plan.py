@@ -663,7 +663,8 @@ def _matching(values: Sequence[str], names: Sequence[str]) -> dict[str, set[str]
 
 
 def _missing_note(name: str, value: str, existing: Iterable[str]) -> str:
-    return f"nothing in this registry has {name}:{value}" + _nearest_hint(name, value, existing)
+    missing = f"nothing was measured on {value}" if name == ON else f"nothing in this registry has {name}:{value}"
+    return missing + _nearest_hint(name, value, existing)
 
 
 def _nearest_hint(name: str, value: str, existing: Iterable[str]) -> str:

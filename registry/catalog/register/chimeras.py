@@ -11,6 +11,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from organs.registry.amounts import ranges_text
+from organs.registry.anatomy import type_name
 from organs.registry.catalog.engine import insert_missing
 from organs.registry.catalog.queries.models import donors_of, model_by_name
 from organs.registry.catalog.queries.organs import organ_ids
@@ -182,11 +183,11 @@ def _organs_by_name(session: Session, model_id: int) -> Iterator[tuple[str, int]
 
 
 def _groups(places: Iterable[Placement], acts: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield the changed organs by type, with their blocks: `organ 0-3`, `purified organ 2`, `adapter skeleton 0-5`."""
+    """Yield the changed organs by type, with their blocks: `feed-forward 0-3`, `adapter attention 0-5`."""
     blocks: dict[tuple[str, str], set[int]] = {}
     for place in places:
         group = blocks.setdefault((" and ".join(acts[place.name]), place.type), set())
         group |= set() if place.block is None else {place.block}
     for (done, kind), numbers in blocks.items():
-        label = kind if done == GRAFTED else f"{done} {kind}"
+        label = type_name(kind) if done == GRAFTED else f"{done} {type_name(kind)}"
         yield f"{label} {ranges_text(sorted(numbers))}" if numbers else label

@@ -246,7 +246,7 @@ def write_gains(registry: LocalRegistry, placed: WrittenCatalog, gains: Iterable
             ends = {"model_id": row.chimera, "base_model_id": row.base, "donor_model_id": row.donor}
             read = {"text": row.text, "text_digest": hashlib.sha256(row.text.encode()).hexdigest(), "tokens": 4096}
             measured = {"percent": row.percent, "margin": 1.0, "settled": row.settled}
-            session.add(Gain(grafted="organ 0-3", **ends, **read, **measured))
+            session.add(Gain(grafted="feed-forward 0-3", **ends, **read, **measured))
             attributed |= {(placed.organs[organ], row.chimera) for organ in row.organs}
             placed.gains.append(row)
         session.add_all(GainOrgan(organ_id=organ, model_id=chimera) for organ, chimera in attributed)

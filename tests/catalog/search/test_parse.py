@@ -265,6 +265,7 @@ def test_an_order_and_a_likeness_to_an_organ_keep_their_place_beside_a_base() ->
             "qqq:1",
             "there is no field 'qqq'; the fields are type, slot, block, expert, tower, theta, signal, z, spectral",
         ),
+        ("qqq:8b", "gain, on, nonfinite, sort, like, unique; to search for a model of this name, write model:qqq:8b"),
         (
             "type:orgn",
             "'type:orgn': type is one of skeleton, organ, embed, norm, adapter, other; did you mean type:organ?",
