@@ -138,7 +138,7 @@ def _print_family(family: LocalFamily, *, with_registered: bool) -> None:
 
 def _variant(model: LocalModel) -> str:
     kind = "" if model.kind == "model" else f"{model.kind} "
-    return f"{kind}{model.quantisation or count_text(model.parameters)}"
+    return f"{kind}{model.quantisation or f'{count_text(model.parameters)} parameters'}"
 
 
 def _print_next(findings: Sequence[Findings], inventory: Inventory) -> None:

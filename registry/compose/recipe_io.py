@@ -511,7 +511,7 @@ def _read_graft(entry: Entry) -> Graft | None:
     if members is None:
         return None
     if "from" not in members and "where" not in members:
-        entry.refuse("from: MODEL or where: QUERY is missing")
+        entry.refuse("it needs a donor (from: MODEL) or a query (where: QUERY)")
     if "from" in members and "where" in members:
         members["where"].refuse("use either from or where; model: in the query limits it to one model")
     donor = _model(members["from"]) if "from" in members else None

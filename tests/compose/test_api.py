@@ -107,7 +107,7 @@ def test_every_step_of_the_builder_equals_its_line_in_a_recipe(
 @pytest.mark.parametrize(
     ("step", "sentence"),
     [
-        (lambda c: c.graft(), "graft: from: MODEL or where: QUERY is missing"),
+        (lambda c: c.graft(), "graft: it needs a donor (from: MODEL) or a query (where: QUERY)"),
         (lambda c: c.graft("donor", where="theta>=1"), "graft: where: use either from or where"),
         (lambda c: c.graft("donor", sort="-theta"), "graft: sort: sort needs where: QUERY"),
         (lambda c: c.graft("donor", strangers=True), "graft: strangers: strangers needs where: QUERY"),

@@ -90,7 +90,7 @@ def test_the_written_texts_are_those_that_a_person_would_type() -> None:
         (("graft", "from:a from:b"), "grafts[0].from", "is given twice in the step"),
         (("graft", "from:a where:b"), "grafts[0].where", "use either from or where"),
         (("graft", "from:"), "grafts[0].from", "a model's name is missing"),
-        (("graft", "type:organ"), "grafts[0]", "from: MODEL or where: QUERY is missing"),
+        (("graft", "type:organ"), "grafts[0]", "it needs a donor (from: MODEL) or a query (where: QUERY)"),
         (("graft", "from:a type:orgn"), "grafts[0].type", "did you mean organ?"),
         (("graft", "from:a blocks:5-2"), "grafts[0].blocks", "from the first block to the last"),
         (("graft", "from:a layer:2"), "grafts[0].layer", "did you mean blocks?"),
