@@ -132,7 +132,8 @@ class Recipe:
 def with_versions(recipe: Recipe, models: Sequence[str]) -> Recipe:
     """Return `recipe` with the versions of `models`, the full names of the models that its names once meant.
 
-    Names with a version, digests and queries stay as they are.
+    The first of `models` is the base. Names with a version, digests, queries and other names of donors stay as they
+    are.
     """
     by_name: dict[str, set[str]] = {}
     for model in models:
@@ -148,12 +149,19 @@ def with_versions(recipe: Recipe, models: Sequence[str]) -> Recipe:
 
     return replace(
         recipe,
-        base=full_name(recipe.base),
+        base=models[0] if _has_no_version(recipe.base) else recipe.base,
         grafts=tuple(
             graft if graft.donor is None else replace(graft, donor=full_name(graft.donor)) for graft in recipe.grafts
         ),
         adapters=tuple(replace(merge, adapter=full_name(merge.adapter)) for merge in recipe.adapters),
     )
+
+
+def _has_no_version(name: str) -> bool:
+    try:
+        return parse_model_name(name).version is None
+    except BadName:  # a digest
+        return False
 
 
 def matches_slot(slot: str, pattern: str) -> bool:
