@@ -23,6 +23,7 @@ from organs.web.charts.drawing import POLICY
 from organs.web.charts.picture import Facts, Parent, png, svg, tone
 from organs.web.pages.anatomy import SLOTS_MAX
 from organs.web.render import BASE_TONES, DONOR_TONES
+from organs.web.settings import WebSettings
 from tests.gguf_files import placed_organ
 from tests.related_models import ingest_bytes, model_file, related_tensors
 from tests.small_models import weight_tensor
@@ -59,15 +60,18 @@ def fills_of(svg_bytes: bytes) -> list[str]:
 
 
 def test_the_picture_of_a_chimera_has_its_name_its_donors_its_prediction_and_its_address(
-    client: FlaskClient, lock: str
+    registry: LocalRegistry, client: FlaskClient, lock: str
 ) -> None:
-    answer = client.get(f"/chimeras/{lock}/picture.svg")
+    hosts = frozenset({"registry.example"})
+    with create_app(registry, WebSettings(hosts)).test_client() as others:
+        answer = others.get(f"/chimeras/{lock}/picture.svg", base_url="https://registry.example")
     texts = texts_of(answer.data)
     assert "me/mix" in texts
     assert "A local/tuned" in texts
     assert "not run yet" in texts
     assert any(text.startswith("Predicted: ") for text in texts)
-    assert "http://localhost/models/me/mix" in texts
+    assert "https://registry.example/models/me/mix" in texts
+    assert "made with the organ registry" in texts_of(client.get(f"/chimeras/{lock}/picture.svg").data)
     fills = fills_of(answer.data)
     assert fills.count(DONOR_TONES[0]) == 3, "two organs, and the legend"
     assert BASE_TONES[0] in fills

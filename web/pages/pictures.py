@@ -26,6 +26,8 @@ from organs.web.pages.chimera import change_of
 from organs.web.pages.model import changes_against, model_to_compare
 from organs.web.pages.routes import pages
 from organs.web.responses import conditional, model_address, reading, settings
+from organs.web.security import is_served
+from organs.web.settings import LOOPBACK_HOSTS
 
 
 @pages.get("/models/<namespace>/<name>/picture.svg", defaults={"form": "svg"})
@@ -121,4 +123,7 @@ def _model_facts(session: Session, row: tables.Model, organs: Sequence[PlacedOrg
 
 
 def _address(name: str) -> str:
+    """Return the address of the model's page; a sentence if others cannot reach it, because it is on this machine."""
+    if is_served(request, LOOPBACK_HOSTS):
+        return "made with the organ registry"
     return request.host_url.rstrip("/") + model_address(name.partition("@")[0])
