@@ -166,10 +166,14 @@ def _origins(model: ModelDetails) -> Iterator[tuple[str, str]]:
         alike = {edge.model: edge.likeness for edge in merged_edges(model.lineage)}
         yield "base", f"{base.model}{_alike_text(alike.get(base.model))}"
         for donor in donors[:NAMES_SHOWN]:
-            changes = [change for change in model.chimera.changes if donor.model in change.givers]
+            changes = [
+                change
+                for change in model.chimera.changes
+                if donor.model in (*change.givers, *(graft.model for graft in change.experts))
+            ]
             types = ", ".join(dict.fromkeys(_type_words(change.type) for change in changes))
             organs = plural_text(sum(change.organs for change in changes), "organ", "organs")
-            content = f"{organs}{f', {types}' if types else ''}, {', '.join(donor.acts)}"
+            content = f"{organs}, {types}, {', '.join(donor.acts)}" if changes else "nothing differs from the base"
             yield "donor", f"{donor.model}{_alike_text(alike.get(donor.model))}: {content}"
         if len(donors) > NAMES_SHOWN:
             yield "donor", f"and {len(donors) - NAMES_SHOWN} more, with --recipe"
