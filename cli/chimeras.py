@@ -841,7 +841,7 @@ def _print_scores(report: VerdictReport) -> None:
             print_sentence(f"{role}: {run.failure.reason}.")
     print_sentence(
         f"All numbers are perplexities: lower is better. The change is that of the chimera against its base, with its "
-        f"interval of 95%: −5.7% is a gain of 5.7%. Base: "
+        f"interval of 95%: −5% means a gain of 5%. Base: "
         f"{report.base.name}."
         + "".join(f" {role.capitalize()}: {run.name}." for role, run in runs if role.startswith("donor"))
         + (f" Control: {len(report.zeroed)} {report.zeroed_because} organs zeroed." if report.control else "")

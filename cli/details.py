@@ -286,7 +286,7 @@ def _base_of(model: ModelDetails) -> str:
 def merge_command(base: str, adapter: str) -> str:
     """Return the command that makes a chimera of a model and an adapter."""
     recipe = json.dumps({"base": base, "adapters": [{"from": adapter}]})
-    return f"echo {shlex.quote(recipe)} | {shlex.join([*organ_words(), 'compose', '-'])}"
+    return f"echo {shlex.quote(recipe)} | {shlex.join([*organ_words(), 'compose', '-', '--name', 'merged'])}"
 
 
 def _print_types(model: ModelDetails) -> None:

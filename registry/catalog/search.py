@@ -266,7 +266,7 @@ SYNONYMS = {
     "lora": "adapter",
     "mlp": "organ",
 }
-"""Common names of the types. They are not accepted; messages suggest the type for them."""
+"""Common names of the types, which queries and recipes accept too."""
 
 _ARCH = Field("arch", Kind.NAME, "the model's architecture: llama, qwen2")
 _LICENSE = Field("license", Kind.NAME, "the license of the model; license:none if the model states none")
@@ -745,7 +745,9 @@ def _split_values(token: str, text: str) -> list[str]:
 def _parse_choice(token: str, field: Field, value: str) -> str:
     if value.lower() in field.choices:
         return value.lower()
-    close = SYNONYMS.get(value.lower()) or nearest(value, field.choices)
+    if SYNONYMS.get(value.lower()) in field.choices:
+        return SYNONYMS[value.lower()]
+    close = nearest(value, field.choices)
     hint = f"; did you mean {field.name}:{close}?" if close in field.choices else ""
     raise BadQuery(token, f"{field.name} is one of {_listed(field.choices)}{hint}")
 

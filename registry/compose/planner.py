@@ -149,6 +149,8 @@ def _of_donor(
     replacements = _replacements_by(donor, base, places, graft.selection, library)
     if not replacements:
         sentence = f"{donor.label} has none of the {len(places)} organs that are selected in {base.label}."
+        if donor.header.text("general.type") == "adapter":
+            sentence = f"{donor.label} is an adapter, which is merged and not grafted: name it under `adapters`."
         chosen.refuse("nothing-to-graft", sentence, at, donor.label)
         return []
     _note_missing(base, donor, graft.selection, places, at, chosen)

@@ -299,11 +299,12 @@ def _choices(members: Mapping[str, Entry], key: str, due: str) -> list[Entry]:
 
 def _type(entry: Entry) -> str | None:
     word = entry.text(f"one of {', '.join(GRAFTED_TYPES)}", WORD_MAX_LENGTH)
-    if word is None or word.lower() in GRAFTED_TYPES:
-        return word and word.lower()
+    kind = word and SYNONYMS.get(word.lower(), word.lower())
+    if word is None or kind in GRAFTED_TYPES:
+        return kind
     if _is_comma_list(entry, word):
         return None
-    close = SYNONYMS.get(word.lower()) or nearest(word, GRAFTED_TYPES)
+    close = nearest(word, GRAFTED_TYPES)
     hint = f"; did you mean {close}?" if close in GRAFTED_TYPES else ""
     entry.refuse(f"{quoted(word)} is not a type for selections: the types are {', '.join(GRAFTED_TYPES)}{hint}")
     return None

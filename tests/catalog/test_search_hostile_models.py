@@ -44,4 +44,4 @@ def test_words_that_form_a_slot_name_get_a_suggestion(registry: LocalRegistry, t
         "no model has the words blk 0 ffn up weight; to search for organs in this slot, write slot:ffn_up",
     )
     assert registry.search("little").notes == ()
-    assert registry.search("nonsense").notes == ("no model has the words nonsense",)
+    assert registry.search("nonsense").notes == ("no model has the word nonsense",)

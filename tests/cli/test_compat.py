@@ -73,17 +73,17 @@ def test_a_type_that_does_not_fit_gets_a_reason(organ: OrganCommand, tmp_path: P
     assert organ.done("compat", "base", tmp_path / "wide.gguf", "-q").out == ""
 
 
-def test_without_a_donor_the_models_that_fit_are_listed_newest_first(
+def test_without_a_donor_the_models_that_fit_are_listed_chimeras_last(
     organ: OrganCommand, parents: Parents, tmp_path: Path
 ) -> None:
     (tmp_path / "wide.gguf").write_bytes(model_file("Wide", block_tensors(width=96)))
     organ.done("ingest", tmp_path / "wide.gguf")
     organ.done("compose", parents.graft(), "--name", "acme/mixed")
-    names = ["acme/mixed@1", "local/tuned@1", "local/stranger@1"]
+    names = ["local/tuned@1", "acme/mixed@1", "local/stranger@1"]
     assert organ.done("compat", "base", "-q").lines == names
     values = organ.done("compat", "base", "--json").values
     assert [item["model"] for item in values["items"]] == names
-    assert values["items"][0]["types"]["organ"] == {"fitting": 2, "equal": 2, "total": 4}
+    assert values["items"][1]["types"]["organ"] == {"fitting": 2, "equal": 2, "total": 4}
     assert "4/4 (2 equal)" in organ.done("compat", "base").out
     ended = organ.done("compat", "base", "--limit", "1")
     assert len(ended.lines) == 2
@@ -133,7 +133,7 @@ def test_a_registered_adapter_is_offered_with_the_command_that_merges_it(organ: 
     organ.done("ingest", ZOO / f"{base}.gguf", ZOO / f"{adapter}.gguf")
     alone = organ.done("compat", adapter)
     assert alone.err.endswith(f"It is an adapter: name its base first: organ compat BASE local/{adapter}@1\n")
-    command = f'echo \'{{"base": "{base}", "adapters": [{{"from": "{adapter}"}}]}}\' | organ compose -'
+    command = f'echo \'{{"base": "{base}", "adapters": [{{"from": "{adapter}"}}]}}\' | organ compose - --name merged'
     assert organ.done("compat", base, adapter).err == f"Merge it into the base: {command}\n"
     assert any(line.startswith(command) for line in organ.done("show", adapter).lines)
     (recipe := tmp_path / "recipe.json").write_text(command.removeprefix("echo '").partition("'")[0])

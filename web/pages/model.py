@@ -180,7 +180,7 @@ def _downloads(model: Model) -> list[Context]:
     base = _registered_base(model)
     if model.kind == "adapter" and base is not None:
         merge = url_for("pages.compose", base=base, adapter=f"from:{model.name}")
-        links.append({"label": "Use it in a chimera", "address": merge, "is_page": True})
+        links.append({"label": "Merge it into its base", "address": merge, "is_page": True})
     return links
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, aliased
 from organs.registry.anatomy import OrganType
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.cursor import check_limit
+from organs.registry.catalog.queries.models import composed_among
 from organs.registry.catalog.queries.relatives import likenesses
 from organs.registry.catalog.search import Choice
 from organs.registry.catalog.tables import (
@@ -287,7 +288,8 @@ def fitting(session: Session, term: Choice, bases: Sequence[Base]) -> Fitting:
 def fitting_models(session: Session, model: Model, limit: int = 50) -> FittingModels:
     """Return up to `limit` visible models with organs that fit `model`, with counts by type.
 
-    Models with the same organs come first, marked as `same`, then relatives of `model`, then the newest models. At most
+    Models with the same organs come first, marked as `same`, then relatives of `model`, then the newest models. Among
+    the relatives, chimeras come last: most of them have organs of `model` and of models that are listed anyway. At most
     `EXAMINED_MAX` models are examined. The result is empty for a base that states no architecture. Raises BadQuery for
     an invalid `limit`.
     """
@@ -300,7 +302,8 @@ def fitting_models(session: Session, model: Model, limit: int = 50) -> FittingMo
     possible = tensors if None in model_sets else {model_id for models in model_sets for model_id in models or ()}
     candidates = [model_id for model_id in reversed(tensors) if model_id in possible and model_id != base.id]
     likeness = likenesses(session, base.id)
-    candidates.sort(key=lambda model_id: -likeness.get(model_id, -1.0))
+    composed = composed_among(session, likeness)
+    candidates.sort(key=lambda model_id: (model_id not in likeness, model_id in composed, -likeness.get(model_id, 0.0)))
     own_types = _own_types(session, model.id)
     items = [FittingModel(model=name, likeness=1.0, types=own_types, same=True) for name in same_models(session, model)]
     examined = min(len(candidates), EXAMINED_MAX)

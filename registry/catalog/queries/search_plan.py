@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from sqlalchemy import ColumnElement, Select, and_, false, func, not_, or_, select, true
 from sqlalchemy.orm import Session, aliased
 
+from organs.registry.anatomy import type_name
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.cursor import Cursor
 from organs.registry.catalog.queries.fitting import Base, Fitting, among, base_of, fitting, same_models
@@ -509,7 +510,7 @@ def _may_have(choice: Choice) -> ColumnElement[bool]:
 
 
 def _note_words(session: Session, words: Sequence[str], notes: list[str]) -> None:
-    """Add a note if no model has the words; it suggests `slot:` if they are the name of a slot."""
+    """Add a note if no model has the words; it suggests `slot:` or `type:` if they are the name of a slot or a type."""
     matches = select(Model.id).where(Model.state == "visible", Model.id.in_(models_with_words(words)))
     if session.scalar(matches.limit(1)) is not None:
         return
@@ -519,8 +520,11 @@ def _note_words(session: Session, words: Sequence[str], notes: list[str]) -> Non
         return
     slots = session.scalars(select(Facet.slot).where(_is_counted()).distinct().limit(NAMES_MAX))
     slot = max((slot for slot in slots if set(folded_words(slot)) <= set(words)), key=len, default=None)
+    kind = next((kind for kind in ORGAN_TYPES if folded_words(type_name(kind)) == [*words]), None)
     hint = f"; to search for organs in this slot, write slot:{slot}" if slot else ""
-    notes.append(f"no model has the words {' '.join(words)[:NEAREST_MAX_LENGTH]}{hint}")
+    hint = f"; to search for organs of this type, write type:{kind}" if kind else hint
+    noun = "word" if len(words) == 1 else "words"
+    notes.append(f"no model has the {noun} {' '.join(words)[:NEAREST_MAX_LENGTH]}{hint}")
 
 
 def _incomplete_note(session: Session, value: str) -> str | None:
