@@ -73,7 +73,8 @@ def remote_registry() -> RemoteRegistry:
 
     url = registry_address()
     if url is None:
-        raise BadSetting(f"this command needs a remote registry: give --registry URL, or set {REGISTRY_VARIABLE}")
+        command = f"organ --registry URL {_command()}"
+        raise BadSetting(f"this command needs a remote registry: write {command}, or set {REGISTRY_VARIABLE}")
     return RemoteRegistry.open(url)
 
 

@@ -17,6 +17,7 @@ from organs.cli.arguments import (
     QueryCommand,
     print_more,
     print_notes,
+    registry_address,
     selected_registry,
 )
 from organs.cli.console import (
@@ -340,7 +341,7 @@ def _print_models(models: Sequence[ModelSummary], figures: Figures | None, parse
 def _no_models(parsed: Query, *, is_empty: bool) -> str:
     """Return why a list of models is empty, and what to do next."""
     if is_empty:
-        return "No models yet. Try: organ ingest FILE.gguf"
+        return f"No models yet. Try: organ {'ingest' if registry_address() is None else 'push'} FILE.gguf"
     if any(choice.values == (CHIMERA,) and not choice.negated for choice in parsed.choices("kind")):
         return "No chimera matches. To find donors for a model: organ compat BASE. To make one: organ compose RECIPE"
     return "Nothing matches. organ models --help lists the fields."

@@ -428,14 +428,18 @@ def _written(chimera: MadeChimera, target: Path | None) -> WrittenFile:
 def _print_made(chimera: WrittenFile) -> None:
     """Print the chimera's name, lock, digest and file, and where to see it on stderr."""
     name = chimera.model or ""
-    click.echo(f"\n{name}: {'registered' if chimera.created else 'already registered, with the same bytes'}")
+    plain_name, _, version = name.partition("@")
+    state = "registered" if chimera.created else "already registered, with the same bytes"
+    if chimera.created and version != "1":
+        state = f"registered as a new version, because {plain_name} exists with other bytes"
+    click.echo(f"\n{name}: {state}")
     click.echo(f"  lock  sha256:{chimera.lock_id}")
     where = f"{chimera.file}, " if chimera.file is not None else ""
     print_sentence(f"{where}{size_text(chimera.size_bytes)}, sha256:{chimera.sha256}", "  file  ")
-    page = f"/models/{name.partition('@')[0]}"
+    page = f"/models/{plain_name}"
     address = registry_address()
     where = f"{page} in organ serve" if address is None else f"{address}{page}"
     print_sentence(f"show it: organ show {name}, or {where}", err=True)
     if chimera.file is None:
-        file = f"{name.partition('@')[0].partition('/')[2]}.gguf"
+        file = f"{plain_name.partition('/')[2]}.gguf"
         print_sentence(f"write the file: organ assemble {name} -o {file}", err=True)

@@ -37,7 +37,7 @@ FETCH_SECONDS = 30
 DEMO_TOKENS = 2048
 """Of each text: half a minute instead of two."""
 QUERY = "type:organ sort:-spectral"
-ZOO = Path(__file__).resolve().parents[1] / "examples" / "zoo"
+ZOO = Path("examples", "zoo")
 BASE, DONOR, STRANGER = "Zoo-A-2M-v1.0-F16", "Zoo-A-2M-Code-v1.0-F16", "Zoo-B-2M-v1.0-Q8_0"
 NAME = "demo/coder"
 """The name of the chimera."""
@@ -61,11 +61,13 @@ def demo(home: Path, port: int) -> None:
     """
     from organs.registry.local import LocalRegistry
 
-    if not ZOO.is_dir():
-        raise BadSource("the models of the demo come with the source: run the demo in a checkout of the project")
+    source = Path(__file__).resolve().parents[1]
+    zoo = next((folder for root in (source, Path()) if (folder := root / ZOO).is_dir()), None)
+    if zoo is None:
+        raise BadSource(f"no folder {ZOO} here: the models come with the source, so run the demo in its folder")
     with LocalRegistry.open(home) as registry:
         click.echo("1. Split the models of examples/zoo into organs\n")
-        reports = _ingest(registry)
+        reports = _ingest(registry, zoo)
         click.echo("\n2. Measures of the organs\n")
         path, largest = max(reports.items(), key=lambda item: item[1].size_bytes)
         _show(registry, largest.model)
@@ -120,12 +122,12 @@ class _Quiet(WSGIRequestHandler):
         """Log nothing."""
 
 
-def _ingest(registry: LocalRegistry) -> dict[Path, IngestReport]:
+def _ingest(registry: LocalRegistry, zoo: Path) -> dict[Path, IngestReport]:
     from organs.ingest.service import ingest_all, total_bytes
     from organs.ingest.sources import find_sources
     from organs.registry.catalog.queries.reports import running_totals
 
-    sources = find_sources([str(ZOO)])
+    sources = find_sources([str(zoo)])
     reports: dict[Path, IngestReport] = {}
     with progress_bar("ingest", total_bytes(sources), quiet=False) as advance:
         for outcome in ingest_all(registry, sources, None, advance):

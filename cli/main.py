@@ -244,11 +244,19 @@ def _failed(error: Exception) -> None:
     sys.exit(error.exit_code if isinstance(error, OrganError) else EXIT_FAILED)
 
 
+GLOBAL_OPTIONS = {"--registry": "URL", "--home": "FOLDER"}
+"""The options that all commands share, with the words for their values."""
+
+
 def _misused(error: click.ClickException) -> None:
     """Print the usage and the error; on a terminal, the error is wrapped between words."""
     from organs.cli.console import print_sentence, terminal_width
 
     context = error.ctx if isinstance(error, click.UsageError) else None
+    if isinstance(error, click.NoSuchOption) and context and error.option_name in GLOBAL_OPTIONS:
+        command = context.command_path.removeprefix("organ ")
+        line = f"organ {error.option_name} {GLOBAL_OPTIONS[error.option_name]} {command}"
+        error = click.UsageError(f"write {error.option_name} before the command: {line}", context)
     if context is None or isinstance(error, click.exceptions.NoArgsIsHelpError) or terminal_width(err=True) is None:
         error.show()
         sys.exit(error.exit_code)

@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import click
 
@@ -16,6 +17,7 @@ from organs.cli.console import (
     exit_status,
     plain,
     print_failure,
+    print_hint,
     print_json,
     print_json_line,
     print_path,
@@ -218,6 +220,9 @@ def _registered_source(opened: ExitStack, name: str, *, quiet: bool) -> ModelSou
         except NotFound as error:
             raise BadSource(f"{name}: no such file or folder, and {error}") from error
         assert files.model is not None, "files of a registered model"
+        if files.model.is_chimera and not quiet:
+            note = "it arrives as a model. To have its recipe and verdict there, push its parents and compose it there"
+            print_hint(f"{name}: {note}", f"organ show {name} --recipe")
         folder = opened.enter_context(temporary_folder(registry.settings.spool))
         check_fits(folder / SUFFIX, sum(file.size_bytes for file in files.files))
         write_files(files, folder, OutputOptions(quiet=quiet))
@@ -399,6 +404,7 @@ def pull(
     """
     from organs.cli.composing import ComposeOptions, write_partial
     from organs.cli.hub import HubPullOptions, is_hub_address, pull_hub
+    from organs.ingest.urls import is_url
 
     if is_hub_address(name):
         if shards or partial or accept or ingests:
@@ -408,6 +414,10 @@ def pull(
         pull_hub(name, HubPullOptions(output or Path(), force, as_json, quiet))
         return
 
+    if is_url(name):
+        address = urlsplit(name)
+        path = address.path.removeprefix("/models/")
+        raise click.UsageError(f"write: organ --registry {address.scheme}://{address.netloc} pull {path}")
     options = ComposeOptions(output, force, False, as_json, quiet, shows_plan=False)
     folder = output or Path()
     with remote_registry() as registry:

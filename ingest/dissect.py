@@ -199,7 +199,7 @@ def _read_paddings(source: OpenFile, header: Header) -> Iterator[tuple[int, byte
 
 def _lock_flags(front: Front) -> Iterator[str]:
     if front.lock is not None:
-        yield f"it carries the lock sha256:{front.lock} of a chimera"
+        yield f"it is a chimera, with the lock sha256:{front.lock}"
 
 
 def _flags(header: Header, odd_padding: bool) -> Iterator[str]:

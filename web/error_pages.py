@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from urllib.parse import quote
 
 import msgspec
-from flask import Flask, Response, current_app, render_template, request
+from flask import Flask, Response, current_app, redirect, render_template, request
 from werkzeug.exceptions import HTTPException
+from werkzeug.wrappers import Response as BaseResponse
 
 from organs.registry.entities.problem import (
     INTERNAL,
@@ -139,9 +141,23 @@ def _implied_field(error: OrganError) -> str | None:
             return None
 
 
+def _without_slash() -> BaseResponse | None:
+    """Return a redirect to the address without slashes at its end, if there is a page at it."""
+    path = request.path.rstrip("/")
+    if request.method not in ("GET", "HEAD") or path in ("", request.path) or path.startswith("//"):
+        return None
+    adapter = current_app.create_url_adapter(request)
+    if adapter is None or not adapter.test(path, "GET"):
+        return None
+    query = request.query_string.decode("ascii", "replace")
+    return redirect(request.script_root + quote(path, safe="/@:") + (f"?{query}" if query else ""))
+
+
 def _http_error(error: HTTPException) -> Response:
     if error.code is None or error.response is not None or 300 <= error.code < 400:
         return error.get_response()  # type: ignore[return-value]  # a redirect, or an answer that the view made
+    if error.code == 404 and (moved := _without_slash()) is not None:
+        return moved  # type: ignore[return-value]
     own_text = error.description if error.description != type(error).description else None
     answer = error_answer(error.code, own_text or _DETAILS.get(error.code) or error.description or error.name)
     methods = getattr(error, "valid_methods", None)

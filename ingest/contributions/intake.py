@@ -356,7 +356,9 @@ def _register(
     report_progress(1.0, "comparing it with other models")
     with registry.catalog.reading() as session:
         model = session.get_one(Model, outcome.model_id)
-        outcome.findings += organ_findings(session, model, proposal.base)
+        header = files[0].header
+        child = identity_of(header, submission.name, proposal)
+        outcome.findings += organ_findings(session, model, proposal.base, child, declared_parents(header))
         outcome.findings += digest_findings(session, report.digest, submission.name, submission.contributor_id)
 
 

@@ -79,7 +79,7 @@ def base_findings(
             yield SubmissionFinding(REFUSE, UNFIT, misfit)
         return
     quoted = repr(base if len(base) <= SHOWN_MAX else base[: SHOWN_MAX - 1] + "…")
-    declared = next((parent for parent in parents if parent.text == base), None) or parent_in_words(base)
+    declared = _declared(base, parents)
     guesses = [] if child is None else models_meant(session, child, declared)
     if not guesses:
         sentence = (
@@ -94,6 +94,10 @@ def base_findings(
     misfits = [_misfit_of(session, guess, organs) for guess in guesses]
     if misfits[0] is not None and None not in misfits:
         yield SubmissionFinding(WARN, UNFIT, misfits[0])
+
+
+def _declared(base: str, parents: Sequence[DeclaredParent]) -> DeclaredParent:
+    return next((parent for parent in parents if parent.text == base), None) or parent_in_words(base)
 
 
 def misfit_of_base(session: Session, model: Model) -> SubmissionFinding | None:
@@ -161,8 +165,13 @@ def name_findings(session: Session, name: ModelName, digest: Digest | None) -> I
         yield SubmissionFinding(NOTE, "new-version", sentence)
 
 
-def organ_findings(session: Session, model: Model, base: str | None) -> Iterator[SubmissionFinding]:
-    """Yield a warning if most organs of `model` are those of another contributor's model that is not named as base."""
+def organ_findings(
+    session: Session, model: Model, base: str | None, child: Identity, parents: Sequence[DeclaredParent]
+) -> Iterator[SubmissionFinding]:
+    """Yield a warning if most organs of `model` are those of another contributor's model that is not named as base.
+
+    `child` are the names of `model`, and `parents` those in its header.
+    """
     named = folded((base or "").partition("@")[0])
     organs, others = models_with_most_organs_of(session, model, LOCK_KEY)
     for row in others:
@@ -172,6 +181,8 @@ def organ_findings(session: Session, model: Model, base: str | None) -> Iterator
         if other.digest == model.digest or is_named:
             continue
         if row.shared >= MUCH * organs:
+            if base and other.id in [meant.id for meant in models_meant(session, child, _declared(base, parents))]:
+                continue
             share = f"{row.shared:,} of its {organs:,} organs are those of {other.full_name}"
             yield SubmissionFinding(WARN, "organs-of-another", f"{share}, which it does not name as its base.")
         return

@@ -90,6 +90,8 @@ def read_document(text: str | bytes, where: str) -> Node:
 
 def _decoded(text: str | bytes, where: str) -> str:
     # The length is checked first, so that a very long text is not copied.
+    if isinstance(text, bytes) and text.startswith(b"GGUF"):
+        _refuse(where, "this is a GGUF file, not a recipe")
     if len(text) > TEXT_MAX_BYTES:
         _refuse(where, f"the text is longer than {TEXT_MAX_BYTES // 1024} KiB")
     try:

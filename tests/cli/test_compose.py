@@ -419,7 +419,7 @@ def test_a_chimera_ingested_elsewhere_as_a_file_is_recognised_by_its_lock(
 ) -> None:
     made = organ.done("compose", parents.graft(), "-o", out / "c.gguf", "--json").values["made"]
     other = OrganCommand(tmp_path / "elsewhere")
-    note = f"note: it carries the lock sha256:{made['lock_id']} of a chimera"
+    note = f"note: it is a chimera, with the lock sha256:{made['lock_id']}"
     assert note in other.done("ingest", out / "c.gguf").err
     assert note in other.done("show", "c").lines
     assert other.done("show", "c", "--json").values["chimera"] is None

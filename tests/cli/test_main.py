@@ -287,3 +287,13 @@ def test_the_guide_lists_the_commands_in_the_groups_of_the_help() -> None:
         entry for heading, commands in GROUPS.items() for entry in [(heading, ""), *(("", one) for one in commands)]
     ]
     assert entries[: len(expected)] == expected
+
+
+@pytest.mark.parametrize("arguments", [("push", "x", "--registry", "http://a.example"), ("show", "--home", "x", "y")])
+def test_an_option_of_all_commands_is_written_before_the_command(
+    arguments: tuple[str, ...], organ: OrganCommand
+) -> None:
+    ended = organ(*arguments)
+    option = next(word for word in arguments if word.startswith("--"))
+    assert ended.status == 2
+    assert f"Error: write {option} before the command: organ {option} " in ended.err

@@ -276,3 +276,10 @@ def test_an_unknown_way_to_colour_the_cells_is_refused(family_client: FlaskClien
 
 def test_the_health_check_succeeds_while_the_database_answers(family_client: FlaskClient) -> None:
     assert family_client.get("/healthz").get_json() == {"ok": True}
+
+
+def test_a_slash_at_the_end_of_an_address_is_ignored(family_client: FlaskClient) -> None:
+    answer = family_client.get("/models/local/tuned/?by=theta")
+    assert (answer.status_code, answer.headers["Location"]) == (302, "/models/local/tuned?by=theta")
+    for path in ("/nothing/at/all/", "//evil.example/", "/models/local/tuned/x/"):
+        assert family_client.get(path, follow_redirects=True).status_code == 404

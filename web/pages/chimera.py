@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.finding import WITHDRAWN_CODES, Severity
 from organs.registry.entities.job import Job
+from organs.registry.entities.plan import Prediction
 from organs.registry.entities.verdict import RunReport, TextScore, TextVerdict, VerdictReport
 from organs.web.pages.anatomy import LegendLine, legend, marks, with_marks
 from organs.web.pages.jobs import VALIDATE, active_validations, missing_runtime
@@ -65,6 +67,7 @@ def chimera_context(chimera: Chimera | None, jobs: Sequence[Job]) -> Context:
         "changes_shown": with_marks(chimera.changes, lines),
         "measured": measured,
         "report": report,
+        "prediction_check": "" if report is None else prediction_check(chimera.prediction, report),
         "runs": [] if report is None else runs_of(report),
         "rows": [] if report is None else text_rows(report),
         "warnings": [finding for finding in findings if finding.severity is not Severity.INFO],
@@ -73,6 +76,17 @@ def chimera_context(chimera: Chimera | None, jobs: Sequence[Job]) -> Context:
         "texts": [_text_link(chimera, name) for name in TEXTS],
         "missing_runtime": missing_runtime(),
     }
+
+
+def prediction_check(prediction: Prediction, report: VerdictReport) -> str:
+    """Return whether the largest measured loss lies in the predicted interval; empty if one of them is missing."""
+    measured = [text for text in report.texts if text.counts and text.ratio]
+    if not measured or prediction.low is None or prediction.high is None:
+        return ""
+    worst = max(measured, key=lambda text: text.ratio or 0.0)
+    is_inside = prediction.low <= math.log(worst.ratio or 1.0) <= prediction.high
+    where = "in the predicted interval" if is_inside else "outside of the predicted interval"
+    return f"The worst measured change, {change_of(worst)} on {worst.name}, is {where}."
 
 
 def _text_link(chimera: Chimera, name: str) -> Context:

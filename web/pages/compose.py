@@ -263,6 +263,7 @@ def _page_context(bench: Workbench) -> Context:
         "acts": {parent.model: parent.acts for parent in parents},
         "findings_shown": [asdict(finding) | {"accept": _accept_address(requested, finding)} for finding in findings],
         "has_steps": any(part.acts for part in plan.parts) or len(requested.steps) > 1,
+        "at_start": len(requested.steps) == 1 and not requested.cell,
         "offers": _candidate_offers(bench),
         "type_offers": _type_offers(bench),
         "adapter_offers": [
@@ -282,8 +283,9 @@ def _page_context(bench: Workbench) -> Context:
             for order, label in ORDERS.items()
         ],
         "hidden": [*requested.steps, *([("cell", requested.cell)] if requested.cell else [])],
+        "name_problem": next((finding.sentence for finding in findings if finding.field == "name"), ""),
         "form_fields": [step for step in requested.steps if step[0] != "name"],
-        "name": bench.recipe.name or "",
+        "name": next((text for parameter, text in requested.steps if parameter == "name"), ""),
         "types_to_choose": GRAFTED_TYPES,
         "methods": [method.value for method in PurifyMethod],
         "purification_cost": PURIFICATION_COST,
@@ -354,7 +356,7 @@ def _step_list(bench: Workbench) -> list[Context]:
             "problems": [finding.sentence for finding in errors if _is_at(finding.field, path)],
         }
         for place, ((parameter, text), path) in enumerate(zip(requested.steps, requested.paths(), strict=True))
-        if parameter != "base"
+        if parameter not in ("base", "name")
     ]
 
 

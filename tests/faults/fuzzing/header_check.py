@@ -37,7 +37,7 @@ OUT_OF_REACH = (
     "and … more",  # thirteen reasons against three shards
     "there are no shards",
     "it would be … shards; a split set has at most …",  # of a model that is split, not read
-    "it carries the lock sha256:… of a chimera",  # no seed has one
+    "it is a chimera, with the lock sha256:…",  # no seed has one
     "…: it has … tensors; the limit is …",  # ingest counts the tensors after the header was read
     (
         "…: more than … of its tensors are smaller than … bytes or repeat another of its tensors: "
