@@ -17,7 +17,6 @@ from organs.cli.console import (
     exit_status,
     plain,
     print_failure,
-    print_hint,
     print_json,
     print_json_line,
     print_path,
@@ -46,6 +45,7 @@ from organs.registry.names import parse_model_name
 from organs.registry.settings import DEBUG_VARIABLE, Settings
 
 if TYPE_CHECKING:
+    from organs.ingest.contributions.loads import Memory
     from organs.ingest.contributions.push import PushOptions, PushReport
     from organs.ingest.sources import ModelSource
     from organs.registry.client.remote import RemoteRegistry
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 
 
 CHUNK_LEAST_BYTES, CHUNK_MOST_BYTES = 64 * 1000, 64 * 1024 * 1024
-THERE, DRY_RUN = "there", "dry run"
-VISIBLE = ("published", THERE)
+THERE, DRY_RUN, COMPOSED = "there", "dry run", "composed"
+VISIBLE = ("published", THERE, COMPOSED)
 NOT_PUBLISHED = ("ready", "refused", "withdrawn")
 
 
@@ -125,8 +125,8 @@ def push(
 
     FILE is a GGUF file, a folder of GGUF files, a quoted pattern, any shard of a split model, an organ directory, or a
     folder that PEFT saved (adapter_config.json and adapter_model.safetensors). It can be a whole model, a LoRA adapter,
-    or a partial model (only some organs of a model). MODEL is the name of a model in your local registry, such as a
-    chimera. --base can also be a GGUF file or a folder with config.json, if FILE is a PEFT folder.
+    or a partial model (only some organs of a model). MODEL is the name of a model in your local registry. If it is a
+    chimera and the server has its parents, the server composes it, and no organ is sent. --base can also be a GGUF file or a folder with config.json, if FILE is a PEFT folder.
 
     `organ login` stores the token that this command needs. To continue an interrupted push, run the same command again.
 
@@ -149,16 +149,14 @@ def push(
         raise click.UsageError("--private and -y are for a push with --to")
     from organs.ingest.contributions.push import PushOptions
 
-    registry = remote_registry()
-    with ExitStack() as opened:
-        sources = _push_sources(opened, paths, quiet=quiet or as_json)
-        if name is not None and len(sources) > 1:
-            raise click.UsageError(f"--name is for one model; {len(sources)} were found")
-        sources, base = _based(registry, sources, base)
-        stated = {"title": title, "license": license_name, "description": description, "base": base, "tags": list(tags)}
-        metadata = {key: value for key, value in stated.items() if value}
-        options = PushOptions(name, metadata, chunk_bytes, wait=not no_wait, dry_run=dry_run, accepted=accept)
-        return _push_each(registry, sources, options, as_json=as_json, quiet=quiet)
+    registry, sources = remote_registry(), _push_sources(paths)
+    if name is not None and len(sources) > 1:
+        raise click.UsageError(f"--name is for one model; {len(sources)} were found")
+    sources, base = _based(registry, sources, base)
+    stated = {"title": title, "license": license_name, "description": description, "base": base, "tags": list(tags)}
+    metadata = {key: value for key, value in stated.items() if value}
+    options = PushOptions(name, metadata, chunk_bytes, wait=not no_wait, dry_run=dry_run, accepted=accept)
+    return _push_each(registry, sources, options, as_json=as_json, quiet=quiet)
 
 
 def _push_each(
@@ -173,7 +171,10 @@ def _push_each(
     for source in sources:
         try:
             with _Shown(quiet=quiet or as_json) as shown:
-                report = push_model(registry.connection, with_base(registry, source), options, memory, shown)
+                if source.is_registered:
+                    report = _push_registered(registry, source, options, memory, shown)
+                else:
+                    report = push_model(registry.connection, with_base(registry, source), options, memory, shown)
         except (BadInput, OverQuota) as error:
             failures.append(error)
             _print_refused(source, error, as_json=as_json)
@@ -183,17 +184,14 @@ def _push_each(
     return exit_status(failures, len(sources)) or int(unpublished > 0)
 
 
-def _push_sources(opened: ExitStack, paths: Sequence[str], *, quiet: bool) -> list[ModelSource]:
-    """Return the models in files and folders, and the models of the local registry of which `paths` has the names.
-
-    `opened` removes the temporary files of the latter.
-    """
+def _push_sources(paths: Sequence[str]) -> list[ModelSource]:
+    """Return the models in files and folders, and the models of the local registry of which `paths` has the names."""
     from organs.ingest.sources import find_sources
 
     names = [path for path in paths if _may_be_registered(path)]
     files = [path for path in paths if path not in names]
     sources = find_sources(files, "push") if files else []
-    return [*sources, *(_registered_source(opened, name, quiet=quiet) for name in names)]
+    return [*sources, *map(_registered_source, names)]
 
 
 def _may_be_registered(path: str) -> bool:
@@ -206,28 +204,46 @@ def _may_be_registered(path: str) -> bool:
         return False
 
 
-def _registered_source(opened: ExitStack, name: str, *, quiet: bool) -> ModelSource:
-    """Return the model `name` of the local registry; its files are written to a folder that `opened` removes."""
-    from organs.ingest.sources import find_sources
-    from organs.ingest.spool import temporary_folder
+def _registered_source(name: str) -> ModelSource:
+    """Return the model `name` of the local registry as a source without files."""
+    from organs.ingest.sources import ModelSource
+    from organs.registry.catalog.queries.models import model_by_text
     from organs.registry.local import LocalRegistry
 
     if not Settings.from_environment(os.environ).home.is_dir():
         raise BadSource(f"{name}: no such file or folder")
-    with LocalRegistry.open() as registry:
+    with LocalRegistry.open() as registry, registry.catalog.reading() as session:
         try:
-            files = registry.files(name)
+            model = model_by_text(session, name)
         except NotFound as error:
             raise BadSource(f"{name}: no such file or folder, and {error}") from error
-        assert files.model is not None, "files of a registered model"
-        if files.model.is_chimera and not quiet:
-            note = "it arrives as a model. To have its recipe and verdict there, push its parents and compose it there"
-            print_hint(f"{name}: {note}", f"organ show {name} --recipe")
-        folder = opened.enter_context(temporary_folder(registry.settings.spool))
-        check_fits(folder / SUFFIX, sum(file.size_bytes for file in files.files))
-        write_files(files, folder, OutputOptions(quiet=quiet))
-    (source,) = find_sources([str(folder)], "push")
-    return replace(source, name=replace(parse_model_name(files.model.name), version=None))
+        return ModelSource((), parse_model_name(model.full_name))
+
+
+def _push_registered(
+    remote: RemoteRegistry, source: ModelSource, options: PushOptions, memory: Memory, shown: _Shown
+) -> PushReport:
+    """Push a model of the local registry: a chimera as its recipe if its parents are there, all others as a file."""
+    from organs.ingest.contributions.push import push as push_model
+    from organs.ingest.contributions.push import push_chimera
+    from organs.ingest.sources import find_sources
+    from organs.ingest.spool import temporary_folder
+    from organs.registry.local import LocalRegistry
+
+    with LocalRegistry.open() as registry:
+        report = push_chimera(remote, registry, source, options, shown)
+        if report is not None:
+            return report
+        files = registry.files(str(source.name))
+        with temporary_folder(registry.settings.spool) as folder:
+            check_fits(folder / SUFFIX, sum(file.size_bytes for file in files.files))
+            write_files(files, folder, OutputOptions(quiet=True))
+            (written,) = find_sources([str(folder)], "push")
+            named = replace(written, name=replace(source.name, version=None))
+            report = push_model(remote.connection, named, options, memory, shown)
+    note = "the registry has it as a model without a recipe: push its parents first to have it as a chimera there"
+    is_chimera = files.model is not None and files.model.is_chimera
+    return replace(report, notes=(*report.notes, note)) if is_chimera else report
 
 
 def _based(registry: Registry, sources: list[ModelSource], base: str | None) -> tuple[list[ModelSource], str | None]:
@@ -317,6 +333,8 @@ def _outcome(report: PushReport) -> str:
     sent = f"{size_text(report.bytes_sent)} in {_pieces(report.pieces_sent)}"
     if report.state == THERE:
         return "already registered there, nothing was sent"
+    if report.state == COMPOSED:
+        return "composed there from its parents, nothing was sent"
     if report.state == DRY_RUN:
         return f"would send {sent}, {known}"
     outcomes = {

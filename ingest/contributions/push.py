@@ -9,9 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import msgspec
 from msgspec import Meta, structs
@@ -61,6 +61,7 @@ from organs.registry.entities.submission import (
 from organs.registry.errors import (
     BadInput,
     BadName,
+    BadRecipe,
     BadReply,
     BadSource,
     Busy,
@@ -75,8 +76,15 @@ from organs.registry.errors import (
 from organs.registry.names import ModelName, parse_new_name
 from organs.registry.upload_limits import SUBMISSION_FILES_MAX
 
+if TYPE_CHECKING:
+    from organs.registry.client.remote import RemoteRegistry
+    from organs.registry.compose.recipe import Recipe
+    from organs.registry.local import LocalRegistry
+
 ALREADY_THERE = "there"
 """The state of a push if the registry already has the model."""
+COMPOSED = "composed"
+"""The state of a push if the registry composed the chimera from models that it has."""
 PATIENCE_SECONDS = 180.0
 """Seconds of retries without success; then the push stops, and continues when it is run again."""
 PAUSE_SECONDS, PAUSE_MAX_SECONDS = 0.25, 8.0
@@ -465,7 +473,8 @@ class PushReport:
     address: str | None
     """Address of its page."""
     state: str
-    """State of the submission; `there` if the registry already has the model, `dry run` if nothing was sent."""
+    """State of the submission; `there` if the registry already has the model, `composed` if it composed the chimera,
+    `dry run` if nothing was sent."""
     submission: int | None = None
     reason: str | None = None
     findings: tuple[SubmissionFinding, ...] = ()
@@ -507,6 +516,60 @@ def check_metadata(metadata: Mapping[str, str | list[str]]) -> None:
     except BadManifest as error:
         sentences = (f"{where.removeprefix('metadata.')}: {sentence}" for where, sentence in error.reasons)
         raise BadInput("; ".join(sentences)) from error
+
+
+def push_chimera(
+    remote: RemoteRegistry, local: LocalRegistry, source: ModelSource, options: PushOptions, progress: Progress
+) -> PushReport | None:
+    """Compose a chimera of `local` in the registry `remote` from its parents there; return the report.
+
+    No organ is sent. The parents are found by the digests of their bytes, and the result has the same lock. Return None
+    if the model is no chimera, if a parent is missing there, if the recipe cannot be made there or gives another lock,
+    and if `options` state metadata, which only a submission takes. Raises what `push` and the plan of a recipe raise.
+    """
+    from organs.registry.client.composition import RemoteComposition
+    from organs.registry.compose.recipe import renamed
+
+    recipe, lock_id = _recipe_of(local, source.name)
+    if recipe is None or options.metadata:
+        return None
+    name = model_name(remote.connection, source, options)
+    try:
+        theirs = renamed(recipe, lambda digest: remote.model_page(f"sha256:{digest}").name)
+        plan = RemoteComposition(replace(theirs, name=str(name)), remote).plan()
+    except (NotFound, BadRecipe):
+        return None
+    if not plan.can_be_made or plan.chimera.lock_id not in (None, lock_id):
+        return None
+    if options.dry_run:
+        return PushReport(str(name), None, None, "dry run")
+    progress.stage("compose", plan.work_bytes(with_file=False))
+    made = plan.register(lambda _note, size_bytes: progress.advance(size_bytes))
+    address = f"{remote.url}/models/{made.model}"
+    notes = [] if made.lock_id == lock_id else [f"{remote.url} computed other organs: its lock is {made.lock_id}"]
+    state = COMPOSED if made.created else ALREADY_THERE
+    return PushReport(str(name), made.model, address, state, notes=tuple(notes))
+
+
+def _recipe_of(local: LocalRegistry, name: ModelName) -> tuple[Recipe | None, Digest | None]:
+    """Return the recipe of a chimera, with the digests of its parents for their names, and its lock.
+
+    The recipe is None if the model is no chimera, or if a parent is not registered any more.
+    """
+    from organs.registry.catalog.queries.models import model_by_name, model_by_text
+    from organs.registry.compose.chimeras import chimera_of_model
+    from organs.registry.compose.recipe import renamed, with_versions
+    from organs.registry.compose.recipe_io import recipe_of
+
+    with local.catalog.reading() as session:
+        chimera = chimera_of_model(session, model_by_name(session, name))
+        if chimera is None:
+            return None, None
+        recipe = with_versions(recipe_of(chimera.recipe), [parent.model for parent in chimera.parents])
+        try:
+            return renamed(recipe, lambda text: model_by_text(session, text).digest), chimera.lock_id
+        except NotFound:
+            return None, None
 
 
 def model_name(connection: Connection, source: ModelSource, options: PushOptions) -> ModelName:

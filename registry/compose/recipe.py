@@ -6,7 +6,7 @@ The catalog stores it as JSON (`recipe_to_json`). It resolves to a lock (`regist
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -129,6 +129,18 @@ class Recipe:
     """The name of the chimera in the registry; None for a name by convention."""
 
 
+def renamed(recipe: Recipe, name_of: Callable[[str], str]) -> Recipe:
+    """Return `recipe` with `name_of` each name of a base, a donor and an adapter."""
+    return replace(
+        recipe,
+        base=name_of(recipe.base),
+        grafts=tuple(
+            graft if graft.donor is None else replace(graft, donor=name_of(graft.donor)) for graft in recipe.grafts
+        ),
+        adapters=tuple(replace(merge, adapter=name_of(merge.adapter)) for merge in recipe.adapters),
+    )
+
+
 def with_versions(recipe: Recipe, models: Sequence[str]) -> Recipe:
     """Return `recipe` with the versions of `models`, the full names of the models that its names once meant.
 
@@ -147,14 +159,8 @@ def with_versions(recipe: Recipe, models: Sequence[str]) -> Recipe:
         known = by_name.get(str(parsed).casefold(), set())
         return next(iter(known)) if len(known) == 1 else name
 
-    return replace(
-        recipe,
-        base=models[0] if _has_no_version(recipe.base) else recipe.base,
-        grafts=tuple(
-            graft if graft.donor is None else replace(graft, donor=full_name(graft.donor)) for graft in recipe.grafts
-        ),
-        adapters=tuple(replace(merge, adapter=full_name(merge.adapter)) for merge in recipe.adapters),
-    )
+    named = renamed(recipe, full_name)
+    return replace(named, base=models[0]) if _has_no_version(recipe.base) else named
 
 
 def _has_no_version(name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,18 +19,22 @@ from organs.ingest.contributions.push import (
     PushOptions,
     PushReport,
     push,
+    push_chimera,
 )
 from organs.ingest.dissect import dissect
 from organs.ingest.files import FileSource
-from organs.ingest.sources import find_sources
+from organs.ingest.sources import ModelSource, find_sources
 from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
 from organs.registry.catalog.register.accounts import set_quota
 from organs.registry.client.connection import Connection
+from organs.registry.client.remote import RemoteRegistry
 from organs.registry.errors import NotAllowed, OverQuota
 from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
 from tests.client.served_registry import ServedRegistry, serve_registry
 from tests.gguf_files import file_bytes
 from tests.ingest.push_cases import CHUNK_BYTES, RecordedProgress, large_model, write_model_file
+from tests.registry_templates import RegistryTemplates
 from tests.small_models import (
     EXPERTS,
     assemble_model,
@@ -40,6 +45,13 @@ from tests.small_models import (
     row_counts,
 )
 from tests.web.accounts import new_token
+from tests.web.conftest import add_family
+
+
+@pytest.fixture
+def here(templates: RegistryTemplates, tmp_path: Path) -> Iterator[LocalRegistry]:
+    with templates.open_copy(add_family, tmp_path / "here") as registry:
+        yield registry
 
 
 @pytest.fixture
@@ -123,3 +135,34 @@ def test_only_the_differences_to_a_relative_are_sent_and_a_partial_model_finds_i
     organs = pushed(there, part, token, base="me/Tuned")
     assert (organs.state, organs.pieces_known) == ("published", 0)
     assert there.registry.model("me/Part").name == "me/Part@1"
+
+
+def test_a_chimera_is_composed_there_from_its_parents_if_they_are_there(
+    there: ServedRegistry, here: LocalRegistry, tmp_path: Path
+) -> None:
+    token = new_token(there.registry, "me", "upload", "read")
+    base, tuned = (assemble_model(here, name, tmp_path / name)[0] for name in ("base", "tuned"))
+    made = here.compose("base").graft("tuned", type="organ").named("acme/mix").plan().register()
+    source = ModelSource((), parse_model_name(made.model))
+
+    def push_mix(**options: Any) -> PushReport | None:
+        with RemoteRegistry(there.url, token) as remote:
+            return push_chimera(remote, here, source, PushOptions(**options), RecordedProgress())
+
+    assert push_mix() is None, "its parents are missing"
+    pushed(there, base, token, "theirs")
+    assert push_mix() is None, "a parent is missing"
+    pushed(there, tuned, token)
+    assert push_mix(metadata={"title": "Mine"}) is None
+    dry = push_mix(dry_run=True)
+    assert dry is not None
+    assert (dry.name, dry.state, dry.model) == ("me/mix", "dry run", None)
+    states = [(report.state, report.model) for report in (push_mix(), push_mix()) if report is not None]
+    assert states == [("composed", "me/mix@1"), ("there", "me/mix@1")]
+    composed = there.registry.chimera(made.lock_id)
+    assert [parent.model for parent in composed.parents] == ["me/theirs@1", "me/tuned@1"]
+    with pytest.raises(NotAllowed):
+        push_mix(name="someone/else")
+    plain_source = ModelSource((), parse_model_name("local/base"))
+    with RemoteRegistry(there.url, token) as remote:
+        assert push_chimera(remote, here, plain_source, PushOptions(), RecordedProgress()) is None
