@@ -125,8 +125,11 @@ def push(
 
     FILE is a GGUF file, a folder of GGUF files, a quoted pattern, any shard of a split model, an organ directory, or a
     folder that PEFT saved (adapter_config.json and adapter_model.safetensors). It can be a whole model, a LoRA adapter,
-    or a partial model (only some organs of a model). MODEL is the name of a model in your local registry. If it is a
-    chimera and the server has its parents, the server composes it, and no organ is sent. --base can also be a GGUF file or a folder with config.json, if FILE is a PEFT folder.
+    or a partial model (only some organs of a model).
+
+    MODEL is the name of a model in your local registry. If it is a chimera and the server has its parents, the server
+    composes it, and no organ is sent. --base can also be a GGUF file or a folder with config.json, if FILE is a PEFT
+    folder.
 
     `organ login` stores the token that this command needs. To continue an interrupted push, run the same command again.
 
