@@ -14,7 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from organs.cli.arguments import registry_address
+from organs.cli.arguments import organ_words, registry_address
 from organs.cli.console import (
     INDENT,
     WIDTH_MAX,
@@ -431,7 +431,7 @@ def _print_made(chimera: WrittenFile) -> None:
     plain_name, _, version = name.partition("@")
     state = "registered" if chimera.created else "already registered, with the same bytes"
     if chimera.created and version != "1":
-        state = f"registered as a new version, because {plain_name} exists with other bytes"
+        state = f"registered as a new version of {plain_name}"
     click.echo(f"\n{name}: {state}")
     click.echo(f"  lock  sha256:{chimera.lock_id}")
     where = f"{chimera.file}, " if chimera.file is not None else ""
@@ -439,7 +439,8 @@ def _print_made(chimera: WrittenFile) -> None:
     page = f"/models/{plain_name}"
     address = registry_address()
     where = f"{page} in organ serve" if address is None else f"{address}{page}"
-    print_sentence(f"show it: organ show {name}, or {where}", err=True)
+    organ = shlex.join(organ_words())
+    print_sentence(f"show it: {organ} show {name}, or {where}", err=True)
     if chimera.file is None:
         file = f"{plain_name.partition('/')[2]}.gguf"
-        print_sentence(f"write the file: organ assemble {name} -o {file}", err=True)
+        print_hint("write the file", f"{organ} assemble {name} -o {file}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import click
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 CHUNK_LEAST_BYTES, CHUNK_MOST_BYTES = 64 * 1000, 64 * 1024 * 1024
-THERE, DRY_RUN, COMPOSED = "there", "dry run", "composed"
+THERE, DRY_RUN, COMPOSED, WOULD_COMPOSE = "there", "dry run", "composed", "would compose"
 VISIBLE = ("published", THERE, COMPOSED)
 NOT_PUBLISHED = ("ready", "refused", "withdrawn")
 
@@ -234,9 +234,9 @@ def _push_registered(
     from organs.registry.local import LocalRegistry
 
     with LocalRegistry.open() as registry:
-        report = push_chimera(remote, registry, source, options, shown)
-        if report is not None:
-            return report
+        composed = push_chimera(remote, registry, source, options, shown)
+        if not isinstance(composed, str):
+            return composed
         files = registry.files(str(source.name))
         with temporary_folder(registry.settings.spool) as folder:
             check_fits(folder / SUFFIX, sum(file.size_bytes for file in files.files))
@@ -244,9 +244,10 @@ def _push_registered(
             (written,) = find_sources([str(folder)], "push")
             named = replace(written, name=replace(source.name, version=None))
             report = push_model(remote.connection, named, options, memory, shown)
-    note = "the registry has it as a model without a recipe: push its parents first to have it as a chimera there"
-    is_chimera = files.model is not None and files.model.is_chimera
-    return replace(report, notes=(*report.notes, note)) if is_chimera else report
+    if not composed or report.state in (THERE, *NOT_PUBLISHED):
+        return report
+    note = f"sent as a file, so it has no recipe there, because the registry cannot compose it: {composed}"
+    return replace(report, notes=(*report.notes, note))
 
 
 def _based(registry: Registry, sources: list[ModelSource], base: str | None) -> tuple[list[ModelSource], str | None]:
@@ -320,9 +321,9 @@ def _print_pushed(source: ModelSource, report: PushReport, *, as_json: bool, qui
         print_sentence(note, "  note: ", err=True)
     for finding in report.findings:
         print_sentence(f"{finding.sentence} ({finding.code})", f"  {plain(finding.severity)}: ", err=True)
-    failed, dry = report.state in NOT_PUBLISHED, report.state == DRY_RUN
+    failed, dry = report.state in NOT_PUBLISHED, report.state in (DRY_RUN, WOULD_COMPOSE)
     message = f"{'organ: ' if failed else ''}{plain(report.model or report.name)}: {_outcome(report)}"
-    if not quiet or failed or report.state not in (*VISIBLE, DRY_RUN):
+    if not quiet or failed or report.state not in (*VISIBLE, DRY_RUN, WOULD_COMPOSE):
         print_sentence(message, err=quiet or failed)
     if quiet and dry:
         click.echo(plain(report.name))
@@ -338,6 +339,8 @@ def _outcome(report: PushReport) -> str:
         return "already registered there, nothing was sent"
     if report.state == COMPOSED:
         return "composed there from its parents, nothing was sent"
+    if report.state == WOULD_COMPOSE:
+        return "would be composed there from its parents"
     if report.state == DRY_RUN:
         return f"would send {sent}, {known}"
     outcomes = {
@@ -364,6 +367,10 @@ def _values(source: ModelSource, report: PushReport) -> dict[str, object]:
 
 
 DIGEST = "sha256:"
+
+
+_PAGE_ADDRESS = re.compile(r"(?P<origin>https?://[^/@\s]{1,300})/models/(?P<model>[^\s?#]{1,300})")
+"""The address of the page of a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,7 +432,6 @@ def pull(
     """
     from organs.cli.composing import ComposeOptions, write_partial
     from organs.cli.hub import HubPullOptions, is_hub_address, pull_hub
-    from organs.ingest.urls import is_url
 
     if is_hub_address(name):
         if shards or partial or accept or ingests:
@@ -435,10 +441,8 @@ def pull(
         pull_hub(name, HubPullOptions(output or Path(), force, as_json, quiet))
         return
 
-    if is_url(name):
-        address = urlsplit(name)
-        path = address.path.removeprefix("/models/")
-        raise click.UsageError(f"write: organ --registry {address.scheme}://{address.netloc} pull {path}")
+    if (address := _PAGE_ADDRESS.fullmatch(name)) is not None:
+        raise click.UsageError(f"write: organ --registry {address['origin']} pull {address['model']}")
     options = ComposeOptions(output, force, False, as_json, quiet, shows_plan=False)
     folder = output or Path()
     with remote_registry() as registry:

@@ -31,7 +31,7 @@ REQUESTS = 8
 """Requests in parallel, and pieces of a window."""
 KEPT_SECONDS = 7 * 24 * 3600
 """How long the copy of an interrupted fetch, or the folder of a killed process, stays. A later use removes it."""
-_PREFIX = "work-"
+_PREFIX, _FORMER_PREFIX = "work-", "convert-"
 WINDOW_BYTES = REQUESTS * PIECE_BYTES
 
 
@@ -50,7 +50,7 @@ def temporary_folder(spool: Path) -> Iterator[Path]:
     oldest = time.time() - KEPT_SECONDS
     try:
         Files().make_folder(spool, PRIVATE_FOLDER)
-        for other in spool.glob(f"{_PREFIX}*"):
+        for other in (*spool.glob(f"{_PREFIX}*"), *spool.glob(f"{_FORMER_PREFIX}*")):
             if other.is_dir() and other.stat().st_mtime < oldest:
                 shutil.rmtree(other, ignore_errors=True)
         folder = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=spool)

@@ -144,7 +144,7 @@ def _implied_field(error: OrganError) -> str | None:
 def _without_slash() -> BaseResponse | None:
     """Return a redirect to the address without slashes at its end, if there is a page at it."""
     path = request.path.rstrip("/")
-    if request.method not in ("GET", "HEAD") or path in ("", request.path) or path.startswith("//"):
+    if request.method not in ("GET", "HEAD") or path in ("", request.path) or path.startswith(("//", API_PREFIX)):
         return None
     adapter = current_app.create_url_adapter(request)
     if adapter is None or not adapter.test(path, "GET"):

@@ -181,8 +181,9 @@ def organ_findings(
         if other.digest == model.digest or is_named:
             continue
         if row.shared >= MUCH * organs:
-            if base and other.id in [meant.id for meant in models_meant(session, child, _declared(base, parents))]:
-                continue
+            meant = models_meant(session, child, _declared(base, parents)) if base else []
+            if other.id in [parent.id for parent in meant]:
+                return
             share = f"{row.shared:,} of its {organs:,} organs are those of {other.full_name}"
             yield SubmissionFinding(WARN, "organs-of-another", f"{share}, which it does not name as its base.")
         return

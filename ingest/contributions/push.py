@@ -47,6 +47,7 @@ from organs.registry.client.connection import Connection
 from organs.registry.digest import model_digest
 from organs.registry.entities.account import Account, Quota
 from organs.registry.entities.base import Digest, Entity, ModelText
+from organs.registry.entities.finding import Severity
 from organs.registry.entities.submission import (
     FilePiece,
     KnownDigests,
@@ -85,6 +86,8 @@ ALREADY_THERE = "there"
 """The state of a push if the registry already has the model."""
 COMPOSED = "composed"
 """The state of a push if the registry composed the chimera from models that it has."""
+WOULD_COMPOSE = "would compose"
+"""The state of a dry run for such a chimera."""
 PATIENCE_SECONDS = 180.0
 """Seconds of retries without success; then the push stops, and continues when it is run again."""
 PAUSE_SECONDS, PAUSE_MAX_SECONDS = 0.25, 8.0
@@ -474,7 +477,7 @@ class PushReport:
     """Address of its page."""
     state: str
     """State of the submission; `there` if the registry already has the model, `composed` if it composed the chimera,
-    `dry run` if nothing was sent."""
+    `dry run` or `would compose` if nothing was sent."""
     submission: int | None = None
     reason: str | None = None
     findings: tuple[SubmissionFinding, ...] = ()
@@ -520,41 +523,50 @@ def check_metadata(metadata: Mapping[str, str | list[str]]) -> None:
 
 def push_chimera(
     remote: RemoteRegistry, local: LocalRegistry, source: ModelSource, options: PushOptions, progress: Progress
-) -> PushReport | None:
+) -> PushReport | str:
     """Compose a chimera of `local` in the registry `remote` from its parents there; return the report.
 
-    No organ is sent. The parents are found by the digests of their bytes, and the result has the same lock. Return None
-    if the model is no chimera, if a parent is missing there, if the recipe cannot be made there or gives another lock,
-    and if `options` state metadata, which only a submission takes. Raises what `push` and the plan of a recipe raise.
+    No organ is sent. The parents are found by the digests of their bytes, so the result is the same chimera. If it
+    cannot be composed there, return the reason, which is empty for a model that is no chimera. Raises what `push`
+    raises, and BadReply if the registry makes another chimera of the same parents.
     """
-    from organs.registry.client.composition import RemoteComposition
     from organs.registry.compose.recipe import renamed
 
-    recipe, lock_id = _recipe_of(local, source.name)
-    if recipe is None or options.metadata:
-        return None
-    name = model_name(remote.connection, source, options)
+    found = _recipe_of(local, source.name)
+    if isinstance(found, str):
+        return found
+    recipe, lock_id = found
+    name, stop = model_name(remote.connection, source, options), threading.Event()
+
+    def their_name(digest: str) -> str:
+        return patiently(stop, lambda: remote.model_page(f"sha256:{digest}").name)
+
     try:
-        theirs = renamed(recipe, lambda digest: remote.model_page(f"sha256:{digest}").name)
-        plan = RemoteComposition(replace(theirs, name=str(name)), remote).plan()
-    except (NotFound, BadRecipe):
-        return None
+        theirs = replace(renamed(recipe, their_name), name=str(name))
+        plan = patiently(stop, lambda: remote.compose(theirs).plan())
+    except NotFound:
+        return "the registry does not have all of its parents: push them first"
+    except BadRecipe as error:
+        return str(error)
     if not plan.can_be_made or plan.chimera.lock_id not in (None, lock_id):
-        return None
+        serious = [finding.sentence for finding in plan.findings if finding.severity is not Severity.INFO]
+        return serious[0] if serious else "its recipe makes another chimera there"
     if options.dry_run:
-        return PushReport(str(name), None, None, "dry run")
+        return PushReport(str(name), None, None, WOULD_COMPOSE)
     progress.stage("compose", plan.work_bytes(with_file=False))
     made = plan.register(lambda _note, size_bytes: progress.advance(size_bytes))
+    if made.lock_id != lock_id:
+        raise BadReply(f"{remote.url} made {made.model} of the same parents, but with the lock {made.lock_id}")
     address = f"{remote.url}/models/{made.model}"
-    notes = [] if made.lock_id == lock_id else [f"{remote.url} computed other organs: its lock is {made.lock_id}"]
-    state = COMPOSED if made.created else ALREADY_THERE
-    return PushReport(str(name), made.model, address, state, notes=tuple(notes))
+    ignored = f"a composed chimera keeps its own description; edit it on its page: {address}/edit"
+    notes = (ignored,) if options.metadata else ()
+    return PushReport(str(name), made.model, address, COMPOSED if made.created else ALREADY_THERE, notes=notes)
 
 
-def _recipe_of(local: LocalRegistry, name: ModelName) -> tuple[Recipe | None, Digest | None]:
-    """Return the recipe of a chimera, with the digests of its parents for their names, and its lock.
+def _recipe_of(local: LocalRegistry, name: ModelName) -> tuple[Recipe, Digest] | str:
+    """Return the recipe of a chimera, with the digests of its parents instead of their names, and its lock.
 
-    The recipe is None if the model is no chimera, or if a parent is not registered any more.
+    Return the reason if this recipe would not make the same chimera elsewhere; it is empty for other models.
     """
     from organs.registry.catalog.queries.models import model_by_name, model_by_text
     from organs.registry.compose.chimeras import chimera_of_model
@@ -564,12 +576,25 @@ def _recipe_of(local: LocalRegistry, name: ModelName) -> tuple[Recipe | None, Di
     with local.catalog.reading() as session:
         chimera = chimera_of_model(session, model_by_name(session, name))
         if chimera is None:
-            return None, None
-        recipe = with_versions(recipe_of(chimera.recipe), [parent.model for parent in chimera.parents])
+            return ""
+        parents = [parent.model for parent in chimera.parents]
+        recipe = with_versions(recipe_of(chimera.recipe), parents)
+        if any(graft.donor is None for graft in recipe.grafts):
+            return "its recipe has a query, which can find other organs there"
+        resolved: set[str] = set()
+
+        def digest_of(text: str) -> str:
+            model = model_by_text(session, text)
+            resolved.add(model.full_name)
+            return model.digest
+
         try:
-            return renamed(recipe, lambda text: model_by_text(session, text).digest), chimera.lock_id
-        except NotFound:
-            return None, None
+            renamed_recipe = renamed(recipe, digest_of)
+        except OrganError as error:
+            return f"one of its parents is not known here any more: {error}"
+        if resolved != set(parents):
+            return "the names in its recipe mean other models now"
+        return renamed_recipe, chimera.lock_id
 
 
 def model_name(connection: Connection, source: ModelSource, options: PushOptions) -> ModelName:

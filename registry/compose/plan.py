@@ -336,7 +336,8 @@ def acts_in_order(acts: Collection[str]) -> tuple[str, ...]:
 def summarize_changes(parts: Sequence[PlanPart]) -> tuple[PlanChange, ...]:
     """Return one entry for each range of blocks in which organs of one model and type have the same acts.
 
-    The acts are on the same experts of stacks. A mean θ is the mean of the organs whose θ is known.
+    The acts are with the same adapters, and on the same experts of stacks. A mean θ is that of the organs whose θ is
+    known.
     """
     groups: dict[tuple[object, ...], dict[int | None, list[PlanPart]]] = {}
     for part in parts:

@@ -184,7 +184,7 @@ class PlanPart(Entity, frozen=True, kw_only=True):
 
 
 class PlanChange(Entity, frozen=True, kw_only=True):
-    """Organs of one type in neighbouring blocks with the same acts, on the same experts. θ is their mean."""
+    """Organs of one type in neighbouring blocks with the same acts, adapters and experts. θ is their mean."""
 
     model: Text
     acts: Acts

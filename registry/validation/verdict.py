@@ -289,7 +289,8 @@ def _unknown(scores: Sequence[TextScores], counting: Sequence[TextScores]) -> st
         return ""
     if len(counting) == len(scores):
         return "The base predicts none of these texts well, so all count."
-    return f"The base cannot predict {', '.join(names)} well, so this result does not count."
+    effect = "this result does" if len(names) == 1 else "these results do"
+    return f"The base cannot predict {', '.join(names)} well, so {effect} not count."
 
 
 def _missing(kind: VerdictKind, scores: Sequence[TextScores]) -> str:

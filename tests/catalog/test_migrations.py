@@ -411,3 +411,22 @@ def test_stored_codes_of_findings_are_renamed_to_the_spelling_license(tmp_path: 
         renamed = connection.scalar(text("SELECT arguments FROM jobs"))
     old.dispose()
     assert renamed == '{"accept":["licenses-conflict","other-scale"],"base":"licence-lab/model"}'
+
+
+def test_gains_name_the_types_of_organs_as_pages_do(tmp_path: Path) -> None:
+    old = create_engine(f"sqlite:///{tmp_path / 'old.sqlite3'}")
+    command.upgrade(migrations.configuration(old), "0016")
+    long = "; ".join(f"organ {number}" for number in range(500))[:4096]
+    texts = {1: "purified skeleton 0-1; organ 0-3", 2: "norm 0", 3: long}
+    columns = "id, model_id, base_model_id, grafted, text_digest, percent, margin, tokens, settled, text"
+    with old.begin() as connection:
+        connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
+        for number, grafted in texts.items():
+            values = (number, number, 9, grafted, "0" * 64, 1.0, 0.5, 10, 1, "python")
+            connection.exec_driver_sql(f"INSERT INTO gains ({columns}) VALUES ({', '.join('?' * 10)})", values)
+    command.upgrade(migrations.configuration(old), "head")
+    with old.connect() as connection:
+        rows = connection.exec_driver_sql("SELECT grafted FROM gains ORDER BY id").scalars().all()
+    old.dispose()
+    assert rows[:2] == ["purified attention 0-1; feed-forward 0-3", "norm 0"]
+    assert (rows[2][:16], len(rows[2])) == ("feed-forward 0; ", 4096)

@@ -297,3 +297,10 @@ def test_an_option_of_all_commands_is_written_before_the_command(
     option = next(word for word in arguments if word.startswith("--"))
     assert ended.status == 2
     assert f"Error: write {option} before the command: organ {option} " in ended.err
+
+
+def test_the_address_of_a_page_is_answered_with_the_command_that_pulls_it(organ: OrganCommand) -> None:
+    ended = organ("pull", "https://registry.example:8935/models/ada/coder@1")
+    assert ended.err.endswith("Error: write: organ --registry https://registry.example:8935 pull ada/coder@1\n")
+    for text in ("http://[x", "s3://bucket/key", "https://me:secret@registry.example/models/a/b"):
+        assert "write:" not in organ("--registry", "https://registry.example", "pull", text).err

@@ -25,7 +25,9 @@ from organs.ingest.dissect import dissect
 from organs.ingest.files import FileSource
 from organs.ingest.sources import ModelSource, find_sources
 from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
+from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.accounts import set_quota
+from organs.registry.catalog.register.models import hide_model, remove_model
 from organs.registry.client.connection import Connection
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.errors import NotAllowed, OverQuota
@@ -143,26 +145,55 @@ def test_a_chimera_is_composed_there_from_its_parents_if_they_are_there(
     token = new_token(there.registry, "me", "upload", "read")
     base, tuned = (assemble_model(here, name, tmp_path / name)[0] for name in ("base", "tuned"))
     made = here.compose("base").graft("tuned", type="organ").named("acme/mix").plan().register()
-    source = ModelSource((), parse_model_name(made.model))
+    assert made.model == "acme/mix@1"
 
-    def push_mix(**options: Any) -> PushReport | None:
+    def push_mix(model: str = "acme/mix@1", **options: Any) -> PushReport | str:
         with RemoteRegistry(there.url, token) as remote:
+            source = ModelSource((), parse_model_name(model))
             return push_chimera(remote, here, source, PushOptions(**options), RecordedProgress())
 
-    assert push_mix() is None, "its parents are missing"
+    missing = "the registry does not have all of its parents: push them first"
+    assert push_mix() == missing
     pushed(there, base, token, "theirs")
-    assert push_mix() is None, "a parent is missing"
+    assert push_mix() == missing
     pushed(there, tuned, token)
-    assert push_mix(metadata={"title": "Mine"}) is None
     dry = push_mix(dry_run=True)
-    assert dry is not None
-    assert (dry.name, dry.state, dry.model) == ("me/mix", "dry run", None)
-    states = [(report.state, report.model) for report in (push_mix(), push_mix()) if report is not None]
+    assert isinstance(dry, PushReport)
+    assert (dry.name, dry.state, dry.model) == ("me/mix", "would compose", None)
+    reports = [push_mix(), push_mix(metadata={"title": "Mine"})]
+    states = [(report.state, report.model) for report in reports if isinstance(report, PushReport)]
     assert states == [("composed", "me/mix@1"), ("there", "me/mix@1")]
+    assert [len(report.notes) for report in reports if isinstance(report, PushReport)] == [0, 1]
     composed = there.registry.chimera(made.lock_id)
     assert [parent.model for parent in composed.parents] == ["me/theirs@1", "me/tuned@1"]
     with pytest.raises(NotAllowed):
         push_mix(name="someone/else")
-    plain_source = ModelSource((), parse_model_name("local/base"))
-    with RemoteRegistry(there.url, token) as remote:
-        assert push_chimera(remote, here, plain_source, PushOptions(), RecordedProgress()) is None
+    assert push_mix("local/base@1") == ""
+    purified = here.compose("base").graft("tuned", type="organ").purify("fractal", slot="attn_q").named("acme/pure")
+    lock = purified.accept("likely-degraded").plan().register().lock_id
+    assert isinstance(push_mix("acme/pure@1"), PushReport)
+    assert there.registry.chimera(lock).model == "me/pure@1"
+
+
+def test_a_chimera_whose_recipe_can_mean_something_else_there_is_sent_as_a_file(
+    there: ServedRegistry, here: LocalRegistry, tmp_path: Path
+) -> None:
+    token = new_token(there.registry, "me", "upload", "read")
+    for name in ("base", "tuned"):
+        pushed(there, assemble_model(here, name, tmp_path / name)[0], token)
+
+    def reason(model: str) -> PushReport | str:
+        with RemoteRegistry(there.url, token) as remote:
+            source = ModelSource((), parse_model_name(model))
+            return push_chimera(remote, here, source, PushOptions(), RecordedProgress())
+
+    queried = here.compose("base").graft(where="type:organ model:local/tuned", type="organ").named("acme/query").plan()
+    assert reason(queried.register().model) == "its recipe has a query, which can find other organs there"
+    made = here.compose("base").graft("tuned", type="organ").named("acme/mix").plan().register()
+    with there.registry.catalog.writing() as session:
+        hide_model(session, model_by_name(session, parse_model_name("me/tuned")), "yanked", "It is wrong.", "me")
+    assert "was yanked" in str(reason(made.model))
+    with here.catalog.writing() as session:
+        remove_model(session, model_by_name(session, parse_model_name("local/tuned")), "It is wrong.", "local")
+    unknown = "one of its parents is not known here any more: local/tuned@1 was removed"
+    assert str(reason(made.model)).startswith(unknown)

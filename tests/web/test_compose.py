@@ -280,6 +280,24 @@ def test_a_cell_that_the_base_lacks_has_no_candidates(family_client: FlaskClient
         )
 
 
+def test_the_page_begins_with_what_fits_until_there_is_a_step(family_client: FlaskClient) -> None:
+    for address, first in (
+        ("/compose?base=base", "whole"),
+        ("/compose?base=base&graft=from:tuned+type:organ", "anatomy"),
+    ):
+        headings = re.findall(r'<h2 id="(\w+)"', family_client.get(address).text)
+        assert sorted(("whole", "anatomy"), key=headings.index)[0] == first
+        assert headings.count("whole") == 1
+
+
+def test_a_wrong_name_can_be_corrected_where_it_was_typed(family_client: FlaskClient) -> None:
+    page = family_client.get("/compose?base=base&graft=from:tuned+type:organ&name=my+name!").text
+    form = page[page.index('<form class="create"') :]
+    assert 'value="my name!"' in form
+    assert "is not a name: use letters and digits" in form[: form.index("</form>")]
+    assert 'name="graft"' in form[: form.index("</form>")]
+
+
 def test_submitting_a_form_opens_the_page_with_its_step(family_client: FlaskClient) -> None:
     for fields, step in (
         ({"add": "graft", "from": TUNED, "type": "organ", "blocks": "1", "where": "", "sort": ""}, GRAFT),

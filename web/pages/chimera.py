@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from flask import Response, redirect, request, url_for
 
-from organs.registry.amounts import change_text, perplexity_text
+from organs.registry.amounts import NO_VALUE, change_text, perplexity_text
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
+from organs.registry.compose.prediction import LOSS_SHOWN_MAX
 from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.finding import WITHDRAWN_CODES, Severity
 from organs.registry.entities.job import Job
@@ -80,11 +81,12 @@ def chimera_context(chimera: Chimera | None, jobs: Sequence[Job]) -> Context:
 
 def prediction_check(prediction: Prediction, report: VerdictReport) -> str:
     """Return whether the largest measured loss lies in the predicted interval; empty if one of them is missing."""
-    measured = [text for text in report.texts if text.counts and text.ratio]
+    measured = [text for text in report.texts if text.counts and text.ratio and change_of(text) != NO_VALUE]
     if not measured or prediction.low is None or prediction.high is None:
         return ""
     worst = max(measured, key=lambda text: text.ratio or 0.0)
-    is_inside = prediction.low <= math.log(worst.ratio or 1.0) <= prediction.high
+    high = math.inf if prediction.high >= LOSS_SHOWN_MAX else prediction.high
+    is_inside = prediction.low <= math.log(worst.ratio or 1.0) <= high
     where = "in the predicted interval" if is_inside else "outside of the predicted interval"
     return f"The worst measured change, {change_of(worst)} on {worst.name}, is {where}."
 
@@ -136,7 +138,7 @@ def text_rows(report: VerdictReport) -> list[TextRow]:
 def change_of(text: TextVerdict) -> str:
     """Return the change of the chimera against its base; reports of earlier versions have only a standard error."""
     margin = text.ratio_margin if text.ratio_margin is not None else text.ratio_error
-    return "–" if text.ratio is None or margin is None else change_text(text.ratio, margin)
+    return NO_VALUE if text.ratio is None or margin is None else change_text(text.ratio, margin)
 
 
 def _perplexity(score: TextScore | None) -> str:

@@ -85,7 +85,8 @@ def short_name(short: str) -> Response:
     """Redirect from a name without its namespace, such as `zoo:latest`, to the page of the model."""
     with reading(settings().search_seconds) as session:
         model = canonical_model(session, short)
-    return redirect(with_parameters(model_address(f"{model.namespace}/{model.name}"), request.args.to_dict()))
+    name = model.full_name if "@" in short else f"{model.namespace}/{model.name}"
+    return redirect(with_parameters(model_address(name), request.args.to_dict()))
 
 
 def _shown_model(namespace: str, name: str) -> Page:

@@ -156,7 +156,7 @@ def respond(page: Page) -> Response:
 
 
 def canonical_model(session: Session, name: str) -> tables.Model:
-    """Return the model with the name in the address, with or without its namespace.
+    """Return the model with the name in the address; only pages have addresses without the namespace.
 
     A page redirects from another name of a model to its own name, and from a name that can mean several models to the
     list of these. JSON and CSV are answered under each name.

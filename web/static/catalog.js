@@ -80,14 +80,15 @@ function addCopyButtons() {
     button.className = "plain";
     button.textContent = "Copy";
     button.setAttribute("aria-label", `Copy: ${text.textContent.trim().slice(0, 40)}`);
+    const label = button.getAttribute("aria-label");
+    const say = (word, name) => {
+      button.textContent = word;
+      button.setAttribute("aria-label", name);
+    };
     button.addEventListener("click", async () => {
-      try {
-        await navigator.clipboard.writeText(text.textContent.trim());
-        button.textContent = "Copied";
-      } catch {
-        button.textContent = "Not allowed";
-      }
-      window.setTimeout(() => (button.textContent = "Copy"), 2000);
+      const done = navigator.clipboard.writeText(text.textContent.trim());
+      await done.then(() => say("Copied", "Copied"), () => say("Not allowed", "Not allowed"));
+      window.setTimeout(() => say("Copy", label), 2000);
     });
     frame.append(text, button);
   }

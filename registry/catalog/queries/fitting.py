@@ -302,7 +302,7 @@ def fitting_models(session: Session, model: Model, limit: int = 50) -> FittingMo
     possible = tensors if None in model_sets else {model_id for models in model_sets for model_id in models or ()}
     candidates = [model_id for model_id in reversed(tensors) if model_id in possible and model_id != base.id]
     likeness = likenesses(session, base.id)
-    composed = composed_among(session, likeness)
+    composed = composed_among(session, [model_id for model_id in candidates if model_id in likeness])
     candidates.sort(key=lambda model_id: (model_id not in likeness, model_id in composed, -likeness.get(model_id, 0.0)))
     own_types = _own_types(session, model.id)
     items = [FittingModel(model=name, likeness=1.0, types=own_types, same=True) for name in same_models(session, model)]

@@ -455,7 +455,10 @@ def is_composed() -> ColumnElement[bool]:
 
 def composed_among(session: Session, model_ids: Collection[int]) -> frozenset[int]:
     """Return the `model_ids` that were composed in this registry."""
-    return frozenset(session.scalars(select(Chimera.model_id).where(Chimera.model_id.in_(model_ids))))
+    found: set[int] = set()
+    for batch in batches(list(model_ids)):
+        found.update(session.scalars(select(Chimera.model_id).where(Chimera.model_id.in_(batch))))
+    return frozenset(found)
 
 
 def model_summary(
