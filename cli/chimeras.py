@@ -192,7 +192,8 @@ def _reasons(row: TypeCompatibility) -> str:
 def _print_fitting(base: str, limit: int, *, as_json: bool, quiet: bool) -> None:
     with selected_registry() as registry, waiting("compare", quiet=as_json or quiet):
         result = registry.fitting(base, limit=limit)
-        is_adapter = not result.items and bool(registry.models(f"model:{result.base} kind:adapter", limit=1).items)
+        is_empty = not result.items and not as_json and not quiet
+        is_adapter = is_empty and bool(registry.models(f"model:{result.base} kind:adapter", limit=1).items)
     if as_json:
         print_json(result)
     elif quiet:

@@ -27,12 +27,16 @@ class OrganType(StrEnum):
     OTHER = "other"
 
 
-_TYPE_NAMES = {OrganType.SKELETON: "attention", OrganType.ORGAN: "feed-forward", OrganType.EMBED: "embedding"}
+_TYPE_NAMES: dict[str, str] = {
+    OrganType.SKELETON: "attention",
+    OrganType.ORGAN: "feed-forward",
+    OrganType.EMBED: "embedding",
+}
 
 
 def type_name(kind: str) -> str:
     """Return the name of a type of organs for people: `feed-forward` for `organ`, which queries and recipes use."""
-    return next((name for other, name in _TYPE_NAMES.items() if other == kind), kind)
+    return _TYPE_NAMES.get(kind, kind)
 
 
 class Component(StrEnum):

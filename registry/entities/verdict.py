@@ -43,7 +43,7 @@ class TextVerdict(Entity, frozen=True, kw_only=True):
     verdict: Annotated[Word, Meta(description="The verdict on this text; empty in older reports.")] = ""
     settled: Annotated[bool, Meta(description="Whether the verdict and the sign of the change are settled.")] = False
     counts: Annotated[
-        bool, Meta(description="False if the base does not know this kind of text, so that it does not count.")
+        bool, Meta(description="False if the base cannot predict this text well, so that it does not count.")
     ] = True
     ratio: Annotated[float, Meta(description="Its perplexity divided by that of the base.")] | None
     ratio_error: Annotated[float, Meta(description="Standard error of the ratio, paired by window.")] | None = None

@@ -78,17 +78,16 @@ function addCopyButtons() {
     const button = document.createElement("button");
     button.type = "button";
     button.className = "plain";
-    button.textContent = "Copy";
-    button.setAttribute("aria-label", `Copy: ${text.textContent.trim().slice(0, 40)}`);
-    const label = button.getAttribute("aria-label");
-    const say = (word, name) => {
+    const content = text.textContent.trim();
+    const say = (word, label = word) => {
       button.textContent = word;
-      button.setAttribute("aria-label", name);
+      button.setAttribute("aria-label", label);
     };
+    const reset = () => say("Copy", `Copy: ${content.slice(0, 40)}`);
+    reset();
     button.addEventListener("click", async () => {
-      const done = navigator.clipboard.writeText(text.textContent.trim());
-      await done.then(() => say("Copied", "Copied"), () => say("Not allowed", "Not allowed"));
-      window.setTimeout(() => say("Copy", label), 2000);
+      await navigator.clipboard.writeText(content).then(() => say("Copied"), () => say("Not allowed"));
+      window.setTimeout(reset, 2000);
     });
     frame.append(text, button);
   }
