@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from organs.registry.catalog.queries.models import model_by_text
+from organs.registry.catalog.queries.models import known_bases, model_by_text
 from organs.registry.catalog.tables import Chimera as ChimeraRow
 from organs.registry.catalog.tables import Verdict, now
 from organs.registry.compose.chimeras import Usage, chimera_of_model, chimera_page
@@ -102,6 +102,16 @@ def test_verdicts_are_listed_newest_first_and_the_card_shows_the_newest(family: 
     assert [verdict.verdict for verdict in chimera.verdicts] == ["broken", "gains"]
     assert chimera.card.index("Verdict in test: broken. A new one, much worse.") < chimera.card.index("Prediction: ")
     assert "An old one" not in chimera.card
+
+
+def test_bases_with_the_most_relatives_are_offered_first_and_chimeras_last(family: LocalRegistry) -> None:
+    for slot in ("ffn_up", "ffn_down"):
+        family.compose("base").graft("stranger", slot=slot).accept("unrelated-lineage").named(slot).plan().register()
+    family.compose("base").purify("fractal", slot="attn_q").named("attn_q").plan().register()
+    with family.catalog.reading() as session:
+        names = [model.name.partition("/")[2] for model in known_bases(session, 10)]
+    assert names[:2] == ["base@1", "stranger@1"]
+    assert sorted(names[2:]) == ["attn_q@1", "ffn_down@1", "ffn_up@1"]
 
 
 def test_input_is_only_text_on_the_card(family: LocalRegistry) -> None:

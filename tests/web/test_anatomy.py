@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from organs.registry.entities.comparison import OrganChange
-from organs.web.charts.network import Shape, network
+from organs.web.charts.network import HEADING_DEGREES, LETTER_WIDTH, Shape, network
 from organs.web.pages.anatomy import CELLS_MAX, LISTED_MAX, LegendLine, anatomy
 from tests.gguf_files import placed_organ
 
@@ -168,3 +169,16 @@ def test_an_uncertain_theta_has_its_reason_in_the_label() -> None:
         "", "computed from few values)", "distorted by a coarse tensor type)", "",
     ]  # fmt: skip
     assert (cell_of(grid, "d")["number"], cell_of(grid, "d")["tone"]) == ("–", "tn")
+
+
+def test_the_names_of_slots_lie_inside_of_the_drawing() -> None:
+    plain = network([placed_organ(slot) for slot in ("attn_q", "ffn_up", "ffn_down")])
+    adapter = network([placed_organ(slot) for slot in ("attn_output.lora_a", "ffn_up.lora_a", "ffn_down.lora_b")])
+    hostile = network([placed_organ("x" * 5000)])
+    assert plain.height < adapter.height < hostile.height < 2 * plain.height
+    for drawing in (plain, adapter, hostile):
+        for label in drawing.slots:
+            length = len(label.text) * LETTER_WIDTH
+            angle = math.radians(HEADING_DEGREES)
+            assert label.x + length * math.cos(angle) <= drawing.width + 0.1
+            assert label.y - length * math.sin(angle) >= 0

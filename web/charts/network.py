@@ -8,9 +8,10 @@ heights. This module computes positions; it knows nothing about colours.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from organs.registry.anatomy import is_beside_attention, reading_order
@@ -25,6 +26,11 @@ WING_MIN = 40.0
 """Least width of a side, also of one without organs."""
 CAP_HEIGHT, CAP_GAP = 30.0, 9.0
 HEADINGS_HEIGHT = 62.0
+"""Least height of the names of slots."""
+LETTER_WIDTH, HEADING_DEGREES = 5.5, 58.0
+"""The width of a letter of a slot's name on a phone, where it is largest, and how steeply the name rises."""
+HEADING_LETTERS_MAX = 24
+"""Longer names of slots are cut."""
 TOWER_GAP = 18.0
 PITCHES = ((6, 40.0), (12, 32.0), (24, 24.0), (40, 18.0), (64, 15.0), (150, 12.0))
 """The height of a block, by the largest number of blocks that have it."""
@@ -140,7 +146,7 @@ def network(organs: Sequence[PlacedOrgan], pitch: float | None = None, *, named:
     columns = _columns(sizes, widths, spine_x, spine_width)
     rows = sorted({(organ.tower, organ.block or 0) for organ in inside})
     pitch = _pitch(len(rows)) if pitch is None else pitch
-    headings = HEADINGS_HEIGHT if inside and named else MARGIN
+    headings = _headings_height(columns.values()) if inside and named else MARGIN
     head_height = CAP_HEIGHT + CAP_GAP if _EMBEDDING in outside else 0.0
     tops, towers, bottom = _rows(rows, MARGIN + head_height + headings, pitch)
     shapes = [_block_shape(organ, columns[_key(organ)], tops, pitch) for organ in inside]
@@ -151,14 +157,15 @@ def network(organs: Sequence[PlacedOrgan], pitch: float | None = None, *, named:
     spine_top = MARGIN + (CAP_HEIGHT if _EMBEDDING in outside else 0.0)
     spine_bottom = height - MARGIN - (CAP_HEIGHT if has_foot else 0.0)
     ends = _rib_ends(shapes, spine_x)
+    slots = _slot_labels(columns.values(), MARGIN + head_height + headings - 6) if named else ()
     return Network(
-        width=round(width, 1),
+        width=round(max([width, *(label.x + _reach(label.text, math.cos) for label in slots)]), 1),
         height=round(height, 1),
         shapes=(*shapes, *caps),
         spine=(spine_x, spine_top, spine_width, spine_bottom - spine_top),
         ribs=tuple((*ends[row], tops[row] + pitch / 2) for row in rows if row in ends),
         blocks=_block_labels(rows, tops, pitch, middle),
-        slots=_slot_labels(columns.values(), MARGIN + head_height + headings - 6) if named else (),
+        slots=slots,
         towers=towers,
         others=tuple(organ for organ in organs if organ.block is None and outside.get(organ.slot) is not organ),
         pitch=pitch,
@@ -299,6 +306,19 @@ def _block_labels(
     return tuple(Label(str(row[1]), middle, tops[row] + pitch / 2) for row in rows if row[1] % step == 0)
 
 
+def _headings_height(columns: Iterable[_Column]) -> float:
+    return max([HEADINGS_HEIGHT, *(10 + _reach(_heading(column.slot), math.sin) for column in columns)])
+
+
+def _heading(slot: str) -> str:
+    return slot if len(slot) <= HEADING_LETTERS_MAX else f"{slot[: HEADING_LETTERS_MAX - 1]}…"
+
+
+def _reach(text: str, along: Callable[[float], float]) -> float:
+    """Return how far a slanted name reaches to the right (`math.cos`) or upwards (`math.sin`)."""
+    return len(text) * LETTER_WIDTH * along(math.radians(HEADING_DEGREES))
+
+
 def _slot_labels(columns: Iterable[_Column], y: float) -> tuple[Label, ...]:
     """Return the names of the slots above their columns, those of the largest matrices first."""
     labels: list[Label] = []
@@ -307,7 +327,7 @@ def _slot_labels(columns: Iterable[_Column], y: float) -> tuple[Label, ...]:
         x = column.x + column.width / 2
         place = bisect(taken, x)
         if all(abs(other - x) >= LABEL_DISTANCE for other in taken[max(0, place - 1) : place + 1]):
-            labels.append(Label(column.slot, x, y, is_minor=not column.inner))
+            labels.append(Label(_heading(column.slot), x, y, is_minor=not column.inner))
             taken.insert(place, x)
     return tuple(labels)
 

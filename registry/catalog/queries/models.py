@@ -1159,7 +1159,10 @@ def header_bytes_of(session: Session, model_id: int) -> int:
 
 
 def known_bases(session: Session, limit: int) -> tuple[ModelSummary, ...]:
-    """Return visible complete models with parents, children or measured relatives; the most relatives come first."""
+    """Return visible complete models with parents, children or measured relatives, chimeras after the others.
+
+    The models with the most relatives come first.
+    """
     has_both_ends = Lineage.parent_model_id.is_not(None), Lineage.child_model_id.is_not(None)
     ends = union_all(
         *(
@@ -1173,7 +1176,7 @@ def known_bases(session: Session, limit: int) -> tuple[ModelSummary, ...]:
         select(Model)
         .join(counted, counted.c.model_id == Model.id)
         .where(Model.state == "visible", Model.complete.is_(true()), Model.kind == "model")
-        .order_by(counted.c.edges.desc(), Model.id.desc())
+        .order_by(is_composed(), counted.c.edges.desc(), Model.id.desc())
     )
     models = session.scalars(statement.limit(limit)).all()
     composed = composed_among(session, [model.id for model in models])
