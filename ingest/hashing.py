@@ -95,10 +95,15 @@ class Piece:
     codec: Codec
     tensor: TensorInfo | None
     """For an expert, its own shape and offset, with the name of its stack."""
-    is_expert: bool = False
-    """Whether it is one expert of a stack. The piece of the stack follows those of its experts."""
+    expert: int | None = None
+    """The number of an expert in its stack. The piece of the stack follows those of its experts."""
     experts: int = 0
     """For a stack, the number of its experts, whose pieces hold its bytes."""
+
+    @property
+    def is_expert(self) -> bool:
+        """Whether it is one expert of a stack."""
+        return self.expert is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from types import FrameType
 
 from threadpoolctl import threadpool_limits
@@ -29,6 +30,7 @@ from organs.ingest.tasks import (
     Stored,
     Tasks,
 )
+from organs.registry.anatomy import Slot, place_of
 from organs.registry.catalog.queries.organs import (
     BlobRow,
     blobs_by_digest,
@@ -46,8 +48,11 @@ from organs.registry.catalog.register.organs import (
 from organs.registry.catalog.vocabulary import STACK_CODEC
 from organs.registry.digest import Digest
 from organs.registry.errors import OrganError
+from organs.registry.gguf import TensorInfo
+from organs.registry.lineage import ComparableOrgan
 from organs.registry.local import LocalRegistry
-from organs.registry.measure import Measurement
+from organs.registry.measure import Measurement, read_fingerprint
+from organs.registry.references import ParentSearch, probe_places, search_parents
 from organs.registry.store import StoredBlob
 
 
@@ -125,6 +130,7 @@ class Pipeline:
         self._progress = progress
         self._tasks = Tasks(registry.blobs, stages, progress, measurer or LocalMeasurer(), buffers)
         self._is_local = measurer is None
+        self._parents: ParentSearch | None = None
         self._writers: dict[Digest, PieceWriter] = {}
         self._seen: set[Digest] = set()
         self._damaged: dict[Digest, BlobRow] = {}
@@ -147,6 +153,7 @@ class Pipeline:
         try:
             # The threads of the ingest use all processors. BLAS is not limited if another process measures.
             with threadpool_limits(1, "blas") if self._is_local else nullcontext():
+                self._parents = self._search_parents()
                 self._tasks.start(self._files)
                 while len(self.gathered.files) < len(self._files) or self._pending:
                     self._handle(self._next_event())
@@ -159,6 +166,22 @@ class Pipeline:
         while not self._tasks.events.empty():  # Ctrl-C during the last commit
             self._handle(self._tasks.events.get())
         return self.gathered
+
+    def _search_parents(self) -> ParentSearch | None:
+        """Find organs of similar models, and lease them: new organs may be stored by their difference to them."""
+        if not self._registry.settings.references:
+            return None
+        with self._stages.timed("search parents"):
+            probed = _probed_organs(self._files)
+            with self._registry.catalog.reading() as session:
+                parents = search_parents(session, probed)
+            if not parents.blob_ids:
+                return None
+            with self._registry.catalog.writing() as session:
+                renew_lease(session, self._ingest_id)
+                lease_blobs(session, self._ingest_id, sorted(parents.blob_ids))
+            with self._registry.catalog.reading() as session:
+                return parents.refreshed(session)
 
     def _next_event(self) -> Event:
         while True:
@@ -255,7 +278,7 @@ class Pipeline:
 
     def _check_or_store(self, hashed: HashedPiece, row: BlobRow | None) -> None:
         if row is None or (hashed.piece.is_expert and row.codec == STACK_CODEC):
-            self._store(hashed)
+            self._store(hashed, None if row else self._parents)
         else:
             self._pending += 1
             self._tasks.check(hashed, row)
@@ -275,9 +298,10 @@ class Pipeline:
         self.gathered.known_bytes += hashed.piece.span.size_bytes
         self._progress(hashed.piece.span.size_bytes)
 
-    def _store(self, hashed: HashedPiece) -> None:
+    def _store(self, hashed: HashedPiece, parents: ParentSearch | None = None) -> None:
+        """Store a piece, alone if it has a row already: the row may have blobs that depend on it."""
         self._pending += 1
-        writer = PieceWriter(self._registry.blobs, hashed, self._stages)
+        writer = PieceWriter(self._registry.blobs, hashed, self._stages, parents)
         self._writers[hashed.digest] = writer  # before it writes, so that `_abandon` finds it
         self._tasks.store(writer)
 
@@ -330,6 +354,25 @@ class Pipeline:
         folder = self._registry.blobs.folder
         for file in files:
             folder.remove(folder.path(file))
+
+
+def _probed_organs(files: Sequence[DissectedFile]) -> dict[Slot, ComparableOrgan]:
+    """Return organs with fingerprints at some places of a model, by which models with similar weights are found."""
+    tensors = {place_of(tensor.name).key: (file, tensor) for file in files for tensor in file.header.tensors}
+    known = {
+        place: ComparableOrgan(place_of(tensor.name).type.value, tensor.shape, tensor.dtype.name, None, place)
+        for place, (_, tensor) in tensors.items()
+    }
+    probed = {}
+    for place in probe_places(known):
+        file, tensor = tensors[place]
+        read = partial(_read_tensor, file, tensor)
+        probed[place] = replace(known[place], fingerprint=read_fingerprint(read, tensor.shape, tensor.dtype))
+    return probed
+
+
+def _read_tensor(file: DissectedFile, tensor: TensorInfo, offset: int, size: int) -> bytes:
+    return file.source.read_at(file.tensor_span(tensor).offset + offset, size)
 
 
 def _organ_key(hashed: HashedPiece) -> OrganKey:

@@ -20,13 +20,15 @@ from organs.ingest.files import (
     Cancelled,
 )
 from organs.ingest.hashing import FileDigests, FilePass, HashedPiece, Piece, Stages, hash_literal
+from organs.registry.anatomy import place_of
 from organs.registry.catalog.queries.organs import BlobRow
 from organs.registry.errors import BadSource, StoreError
 from organs.registry.experts import expert_shape
 from organs.registry.gguf import DType, TensorInfo
-from organs.registry.measure import Measurement, Read, measure
-from organs.registry.store import BlobStore, BlobWriter, StoredBlob, codec_for_blob
-from organs.registry.store.codec import BYTES_CODEC, Codec, EncodedChunk, codec_for, encode_chunk
+from organs.registry.measure import Measurement, Read, measure, read_fingerprint
+from organs.registry.references import ORGAN_MIN_BYTES, ParentSearch
+from organs.registry.store import BlobStore, BlobWriter, OrganEncoder, ParentCandidate, StoredBlob, smallest_encoder
+from organs.registry.store.codec import BYTES_CODEC, EncodedChunk, codec_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +84,18 @@ Event = Hashed | FileDone | Stored | Checked | Measured | Failed
 class PieceWriter:
     """Writes one piece as a blob: `store_chunk` for each chunk, from any thread, in any order; then `finish`."""
 
-    def __init__(self, store: BlobStore, hashed: HashedPiece, stages: Stages) -> None:
+    def __init__(
+        self, store: BlobStore, hashed: HashedPiece, stages: Stages, parents: ParentSearch | None = None
+    ) -> None:
         self.hashed = hashed
         self.chunk_count = len(hashed.checksums)
         self._store = store
         self._stages = stages
+        self._parents = parents
         self._lock = threading.Lock()
-        self._waiting: dict[int, tuple[Codec, EncodedChunk]] = {}
+        self._choosing = threading.Lock()
+        self._encoder: OrganEncoder | None = None
+        self._waiting: dict[int, list[EncodedChunk]] = {}
         self._next = 0
         self._writer: BlobWriter | None = None
 
@@ -99,15 +106,15 @@ class PieceWriter:
         call. Raises BadSource, StoreError.
         """
         plain = self._plain(index)
-        writer = self._writer
-        codec = self.hashed.piece.codec if writer is None else writer.codec
+        encoder = self._chosen_encoder(plain if index == 0 else None)
+        begin = index * self.hashed.piece.codec.chunk_bytes
         with self._stages.timed("encode", len(plain)):
-            chunk = encode_chunk(codec, plain)
+            chunks = encoder.encode(begin, memoryview(plain))
         with self._lock:
-            self._waiting[index] = (codec, chunk)
+            self._waiting[index] = chunks
             before = self._next
             while self._next in self._waiting:
-                self._write(self._next, *self._waiting.pop(self._next))
+                self._write(self._waiting.pop(self._next))
                 self._next += 1
             written = self._next - before
             return written, written > 0 and self._next == self.chunk_count
@@ -115,8 +122,10 @@ class PieceWriter:
     def finish(self) -> StoredBlob:
         """Make the blob durable."""
         if self._writer is None:  # no chunks: no bytes
-            self._writer = self._open(self.hashed.piece.codec)
+            self._writer = self._open(OrganEncoder(self.hashed.piece.codec))
         self.hashed.release()
+        if self._encoder is not None:
+            self._encoder.close()
         with self._stages.timed("sync"):
             return self._writer.finish()
 
@@ -125,6 +134,8 @@ class PieceWriter:
         with self._lock:
             if self._writer is not None:
                 self._writer.discard()
+            if self._encoder is not None:
+                self._encoder.close()
 
     def chunk_size_bytes(self, index: int) -> int:
         """Return the number of plain bytes of chunk `index`."""
@@ -143,17 +154,39 @@ class PieceWriter:
             raise BadSource(f"{piece.source.name}: changed while it was read; nothing was registered")
         return plain
 
-    def _write(self, index: int, codec: Codec, chunk: EncodedChunk) -> None:
-        if self._writer is None:
-            blob_codec = codec_for_blob(codec, chunk)
-            self._writer = self._open(blob_codec)
-        if codec != self._writer.codec:  # encoded before the first chunk showed that this codec saves nothing
-            chunk = encode_chunk(self._writer.codec, self._plain(index))
-        with self._stages.timed("write", chunk.stored_size_bytes):
-            self._writer.append(chunk)
+    def _chosen_encoder(self, first: bytes | memoryview | None) -> OrganEncoder:
+        """Return the encoder of all chunks, which the bytes of the first chunk decide."""
+        with self._choosing:  # other threads wait for the choice
+            if self._encoder is None:
+                sample = memoryview(self._plain(0) if first is None else first)
+                with self._stages.timed("choose encoding", len(sample)):
+                    piece = self.hashed.piece
+                    self._encoder = smallest_encoder(
+                        self._store, piece.codec, piece.span.size_bytes, sample, self._candidates()
+                    )
+            return self._encoder
 
-    def _open(self, codec: Codec) -> BlobWriter:
-        return BlobWriter(self._store, self.hashed.digest, self.hashed.piece.span.size_bytes, codec)
+    def _candidates(self) -> list[ParentCandidate]:
+        tensor, piece = self.hashed.piece.tensor, self.hashed.piece
+        if tensor is None or self._parents is None or piece.span.size_bytes < ORGAN_MIN_BYTES:
+            return []
+        place = place_of(tensor.name).key, piece.expert
+        if not self._parents.has_candidates_at(place):
+            return []
+        fingerprint = read_fingerprint(reader_of(self.hashed), tensor.shape, tensor.dtype)
+        return self._parents.candidates(place, tensor.shape, tensor.dtype, fingerprint)
+
+    def _write(self, chunks: Sequence[EncodedChunk]) -> None:
+        if self._writer is None:
+            assert self._encoder is not None
+            self._writer = self._open(self._encoder)
+        for chunk in chunks:
+            with self._stages.timed("write", chunk.stored_size_bytes):
+                self._writer.append(chunk)
+
+    def _open(self, encoder: OrganEncoder) -> BlobWriter:
+        size_bytes = self.hashed.piece.span.size_bytes
+        return BlobWriter(self._store, self.hashed.digest, size_bytes, encoder.codec, encoder.parent)
 
 
 def check_stored(store: BlobStore, row: BlobRow, hashed: HashedPiece, stages: Stages) -> bool:
@@ -340,7 +373,7 @@ class Tasks:
         piece = hashed.piece
         assert piece.tensor is not None
         with self.stages.timed("measure"):
-            result = self._measurer.measure(_reader_of(hashed), piece.tensor.shape, piece.tensor.dtype)
+            result = self._measurer.measure(reader_of(hashed), piece.tensor.shape, piece.tensor.dtype)
         hashed.release()
         self.events.put(Measured(hashed, result))
 
@@ -361,14 +394,14 @@ def _pieces(file: DissectedFile) -> list[Piece]:
 def _tensor_pieces(file: DissectedFile, tensor: TensorInfo) -> Iterator[Piece]:
     """Yield the piece of a tensor; for a stack of experts, those of its experts, then the stack."""
     codec, experts = codec_for(tensor.dtype.name), file.expert_spans(tensor)
-    for span in experts:
+    for number, span in enumerate(experts):
         offset = span.offset - file.header.data_offset
         expert = TensorInfo(tensor.name, expert_shape(tensor.shape), tensor.dtype, offset)
-        yield Piece(file.source, span, codec, expert, is_expert=True)
+        yield Piece(file.source, span, codec, expert, number)
     yield Piece(file.source, file.tensor_span(tensor), codec, tensor, experts=len(experts))
 
 
-def _reader_of(hashed: HashedPiece) -> Callable[[int, int], bytes | memoryview]:
+def reader_of(hashed: HashedPiece) -> Callable[[int, int], bytes | memoryview]:
     """Return a function that reads at an offset of the tensor, from chunks in memory if possible."""
     span, source, chunk_bytes = hashed.piece.span, hashed.piece.source, hashed.piece.codec.chunk_bytes
     buffers = [buffer.data for buffer in hashed.buffers]

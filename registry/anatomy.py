@@ -85,6 +85,11 @@ class Place:
     block: int | None
     slot: str
 
+    @property
+    def key(self) -> Slot:
+        """Tower, block and slot, as the catalog has them."""
+        return self.tower.value, self.block, self.slot
+
 
 TOKEN_EMBEDDING = Place(OrganType.EMBED, Tower.TEXT, None, "token_embd")
 """The place of the token embedding, which every text model has."""

@@ -375,6 +375,16 @@ class CorruptBlob(StoreError, code="corrupt-blob", exit_code=7):
         self.reason = reason
 
 
+class FaultyParent(CorruptBlob, code="faulty-parent", exit_code=7):
+    """A blob cannot be decoded because the bytes of its parent are wrong or missing. Its own bytes may be right."""
+
+    parent: Text
+
+    def __init__(self, where: str, parent: str, reason: str) -> None:
+        super().__init__(where, f"the organ that it is stored by its difference to, {parent[:12]}, is faulty: {reason}")
+        self.parent = parent
+
+
 class MissingBlob(StoreError, code="missing-blob", exit_code=7):
     """A blob is in the database, and its stored bytes are missing."""
 

@@ -15,7 +15,13 @@ from organs.registry.catalog.engine import (
     Catalog,
     open_catalog,
 )
-from organs.registry.catalog.queries.organs import blobs_by_digest, organ_detail, organs_by_prefix, organs_of_model
+from organs.registry.catalog.queries.organs import (
+    BlobRow,
+    blobs_by_digest,
+    organ_detail,
+    organs_by_prefix,
+    organs_of_model,
+)
 from organs.registry.catalog.queries.search import (
     count_organs,
     search_and_count,
@@ -87,8 +93,14 @@ class LocalRegistry:
             from organs.registry.store import BlobStore
             from organs.registry.upkeep import take_back
 
-            self._blobs = BlobStore(self.settings.blobs, on_recovered=partial(take_back, self.catalog))
+            self._blobs = BlobStore(
+                self.settings.blobs, on_recovered=partial(take_back, self.catalog), current=self._current_blob
+            )
         return self._blobs
+
+    def _current_blob(self, digest: Digest) -> BlobRow | None:
+        with self.catalog.reading() as session:
+            return blobs_by_digest(session, [digest]).get(digest)
 
     @property
     def location(self) -> str:

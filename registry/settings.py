@@ -27,8 +27,10 @@ REVIEW_VARIABLE = "ORGAN_REVIEW"
 QUOTA_VARIABLE = "ORGAN_QUOTA"
 UPLOAD_MAX_VARIABLE = "ORGAN_UPLOAD_MAX"
 SANDBOX_VARIABLE = "ORGAN_SANDBOX"
+REFERENCES_VARIABLE = "ORGAN_REFERENCES"
 REVIEWS = ("auto", "manual")
 SANDBOXES = ("auto", "require")
+SWITCH = ("on", "off")
 
 
 GRACE = timedelta(hours=24)
@@ -53,6 +55,9 @@ class Settings:
     """The largest model that may be uploaded."""
     sandbox: str = "auto"
     """Whether untrusted data is read on a system that cannot fully confine a process: `auto` yes, `require` no."""
+
+    references: bool = True
+    """Whether organs may be stored by their difference to other organs; otherwise each is stored alone."""
 
     @property
     def requires_sandbox(self) -> bool:
@@ -92,6 +97,7 @@ class Settings:
             _size(environment, QUOTA_VARIABLE) or defaults.quota_bytes,
             _size(environment, UPLOAD_MAX_VARIABLE) or defaults.upload_max_bytes,
             _choice(environment, SANDBOX_VARIABLE, SANDBOXES) or defaults.sandbox,
+            _choice(environment, REFERENCES_VARIABLE, SWITCH) != "off",
         )
 
 

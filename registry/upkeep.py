@@ -23,6 +23,7 @@ from organs.registry.catalog.queries.organs import (
     blobs_after,
     blobs_by_digest,
     blobs_by_id,
+    dependent_blobs_after,
     known_files,
     names_of_blob,
     oldest_living_ingest,
@@ -51,7 +52,7 @@ from organs.registry.catalog.register.organs import (
 )
 from organs.registry.catalog.tables import Organ, now
 from organs.registry.digest import Digest
-from organs.registry.errors import CorruptBlob, MissingBlob, OrganError, StoreError
+from organs.registry.errors import CorruptBlob, FaultyParent, MissingBlob, OrganError, StoreError
 from organs.registry.gguf.types import dtype_by_name
 from organs.registry.measure import Measurement, count_nonfinite_in, measure
 from organs.registry.settings import GRACE
@@ -213,11 +214,11 @@ def take_back(catalog: Catalog, blob: BlobAddress) -> None:
 
 
 def all_blobs(catalog: Catalog) -> Iterator[BlobRow]:
-    """Yield the rows of all stacks, then all others, in the order of digests.
+    """Yield the rows of all stacks, then of blobs without a parent, then of others, each in the order of digests.
 
     Each page has its own session: a long session would delay cleanup of the database.
     """
-    for rows_after in (stacks_after, blobs_after):
+    for rows_after in (stacks_after, blobs_after, dependent_blobs_after):
         after: str | None = ""
         while after is not None:
             with catalog.reading() as session:
@@ -277,7 +278,8 @@ class _Checks:
 def _confirm_faults(catalog: Catalog, checks: _Checks, suspects: Iterable[BlobRow]) -> list[BlobRow]:
     """Check the `suspects` again with their present rows, and report faults; return those with wrong or missing bytes.
 
-    Rows are read again because a sweep may have removed a suspect, or an ingest may have stored its bytes again.
+    A blob that only its faulty parent makes unreadable is reported, not returned: its own bytes may be right. Rows are
+    read again because a sweep may have removed a suspect, or an ingest may have stored its bytes again.
     """
     faulty = []
     with catalog.reading() as session:
@@ -286,7 +288,7 @@ def _confirm_faults(catalog: Catalog, checks: _Checks, suspects: Iterable[BlobRo
             error = checks.fault_of(row)
             if error is not None:
                 checks.report.faults.append(Fault(row.digest, str(error), tuple(names_of_blob(session, row.id))))
-            if isinstance(error, CorruptBlob | MissingBlob):
+            if isinstance(error, CorruptBlob | MissingBlob) and not isinstance(error, FaultyParent):
                 faulty.append(row)
     return faulty
 

@@ -17,6 +17,7 @@ from organs.registry.measure.measurement import (
     Measurement,
     fingerprint,
     measure,
+    read_fingerprint,
     required_reads,
 )
 from organs.registry.measure.nonfinite import count_nonfinite, count_nonfinite_in
@@ -40,6 +41,7 @@ __all__ = [
     "count_nonfinite_in",
     "fingerprint",
     "measure",
+    "read_fingerprint",
     "required_reads",
     "spectral_reading",
     "summarise",

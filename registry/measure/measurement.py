@@ -8,10 +8,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from organs.registry.gguf.quants import Floats, can_dequantize
+from organs.registry.gguf.quants import Floats, can_dequantize, decode
 from organs.registry.gguf.types import DType
 from organs.registry.measure import spectral, zmeasure
-from organs.registry.measure.sample import Patches, Read, read_values, run_span, sample_runs, spectral_patches, spread
+from organs.registry.measure.sample import (
+    RUN_ELEMENTS,
+    Patches,
+    Read,
+    read_values,
+    run_span,
+    sample_runs,
+    spectral_patches,
+    spread,
+)
 from organs.registry.measure.spectral import SpectralReading, mean_reading, spectral_reading
 from organs.registry.measure.zmeasure import (
     scaled,
@@ -135,6 +144,30 @@ def measure(read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
         spectral_columns=patches.columns if patches else None,
         fingerprint=fingerprint(sample),
     )
+
+
+def read_fingerprint(read: Read, shape: Sequence[int], dtype: DType) -> bytes | None:
+    """Return the fingerprint that `measure` returns; reads only the blocks with its 256 values.
+
+    None for fewer values, and for a dtype without a kernel.
+    """
+    sample = sum(count for _, count in sample_runs(math.prod(shape)))
+    if sample < FINGERPRINT_BYTES or not can_dequantize(dtype):
+        return None
+    places = [_place_in_tensor(math.prod(shape), place) for place in spread(sample, FINGERPRINT_BYTES)]
+    size = dtype.block_elements
+    blocks = b"".join(read(place // size * dtype.block_bytes, dtype.block_bytes) for place in places)
+    values = decode(blocks, dtype).reshape(FINGERPRINT_BYTES, size)
+    return fingerprint(values[np.arange(FINGERPRINT_BYTES), [place % size for place in places]])
+
+
+def _place_in_tensor(element_count: int, place: int) -> int:
+    """Return the position in the tensor of a position in its sample."""
+    runs = sample_runs(element_count)
+    if len(runs) == 1:
+        return place
+    index, offset = divmod(place, RUN_ELEMENTS)
+    return runs[index][0] + offset
 
 
 def required_reads(shape: Sequence[int], dtype: DType) -> tuple[tuple[int, int], ...]:

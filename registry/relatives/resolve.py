@@ -188,7 +188,8 @@ def find_relatives(session: Session, model: Model) -> list[Relative]:
     if model.kind != "model":
         return []
     own = organs_by_slot(session, model.id)
-    scores = _probe_scores(session, model, own)
+    scores = probe_scores(session, own)
+    scores.pop(model.id, None)
     order = sorted(scores, key=lambda candidate: (-scores[candidate], candidate))
     relatives = []
     for candidate in _within_limit(session, order[:COMPARED_MAX]):
@@ -225,15 +226,14 @@ def _edge(model: Model, relative: Relative) -> MeasuredEdge:
     return MeasuredEdge(younger, older, relative.relation, similar.mean or 0.0, similar.organ_count)
 
 
-def _probe_scores(session: Session, model: Model, own: Mapping[Slot, ComparableOrgan]) -> dict[int, float]:
-    """Return the models with a mean correlation of at least PROBE_MIN; a probe that is no hit counts as 0."""
+def probe_scores(session: Session, own: Mapping[Slot, ComparableOrgan]) -> dict[int, float]:
+    """Return the visible models with a mean correlation of at least PROBE_MIN; a probe that is no hit counts as 0."""
     places = probes(own, PROBES_MAX)
     sums: defaultdict[int, float] = defaultdict(float)
     for place in places:
         hits = _hits(session, place, own[place])
         for candidate, organ_id in models_with(session, place, hits):
             sums[candidate] += hits[organ_id]
-    sums.pop(model.id, None)
     return {candidate: total / len(places) for candidate, total in sums.items() if total / len(places) >= PROBE_MIN}
 
 

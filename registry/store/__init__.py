@@ -13,11 +13,14 @@ from organs.registry.store.blobs import (
     BlobReader,
     BlobStore,
     BlobWriter,
+    OrganEncoder,
+    ParentCandidate,
     PlainChunk,
     PlainReader,
     RangeReader,
     StoredBlob,
     codec_for_blob,
+    smallest_encoder,
 )
 
 __all__ = [
@@ -25,9 +28,12 @@ __all__ = [
     "BlobReader",
     "BlobStore",
     "BlobWriter",
+    "OrganEncoder",
+    "ParentCandidate",
     "PlainChunk",
     "PlainReader",
     "RangeReader",
     "StoredBlob",
     "codec_for_blob",
+    "smallest_encoder",
 ]

@@ -2,6 +2,9 @@
 
 A *stack* is a blob whose plain bytes are those of other blobs, one after another. It has no stored bytes of its own.
 
+A blob can be stored by its difference to another blob, its *parent*. A parent can have a parent of its own, which is
+stored alone: a read opens at most three blobs, and of a parent it decodes only the chunks with the same values.
+
 `finish` returns small blobs as bytes for the row in the catalog, so that a thousand norms are not a thousand files.
 
 If the bytes of a blob were wrong once, the catalog sets it aside. Opening it reads all bytes again: if they are right,
@@ -17,6 +20,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -24,7 +28,8 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from organs.registry.digest import Digest, digest_of
-from organs.registry.errors import CorruptBlob, EncodingFault, MissingBlob, StoreError
+from organs.registry.errors import CorruptBlob, EncodingFault, FaultyParent, MissingBlob, StoreError
+from organs.registry.gguf.types import DType
 from organs.registry.store.codec import (
     BYTES_CODEC,
     START_BYTES,
@@ -33,7 +38,10 @@ from organs.registry.store.codec import (
     EncodedChunk,
     StoredChunk,
     StoredHead,
+    can_derive,
     decode_chunk,
+    delta_codec,
+    derive_codec,
     encode_chunk,
     head_size_bytes,
     head_size_of,
@@ -54,6 +62,9 @@ LOOK_WAIT_SECONDS = 30.0
 LOOKS_MAX = 4096
 """Results of second looks that a process keeps in memory."""
 
+PARENT_CHUNKS = 3
+"""Decoded chunks of a parent that a reader keeps in memory: a thread each, and one that two of them share."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredBlob:
@@ -66,6 +77,7 @@ class StoredBlob:
     codec_version: int
     file: str | None = None
     inline: bytes | None = None
+    parent: BlobAddress | None = None
 
     @property
     def is_set_aside(self) -> bool:
@@ -97,6 +109,11 @@ class BlobAddress(Protocol):
         ...
 
     @property
+    def parent(self) -> BlobAddress | None:
+        """The blob to which the stored bytes are the difference; None if it is stored alone."""
+        ...
+
+    @property
     def parts(self) -> Sequence[BlobAddress]:
         """The blobs whose plain bytes in this order are those of a stack; empty if it is not a stack.
 
@@ -108,7 +125,8 @@ class BlobAddress(Protocol):
 class BlobStore:
     """The blobs of one registry below `root`.
 
-    `on_recovered` is called when the bytes of a blob that was set aside are right again. It must not raise.
+    `on_recovered` is called when the bytes of a blob that was set aside are right again. It must not raise. `current`
+    returns the present address of a blob: if a file is missing, the blob may have been stored in another way meanwhile.
     """
 
     def __init__(
@@ -117,7 +135,9 @@ class BlobStore:
         files: Files | None = None,
         on_recovered: Callable[[BlobAddress], None] | None = None,
         second_looks: SecondLooks | None = None,
+        current: Callable[[Digest], BlobAddress | None] | None = None,
     ) -> None:
+        self._current = current
         self.folder = BlobFolder(root, files)
         self._on_recovered = on_recovered
         self._second_looks = second_looks or SecondLooks()
@@ -134,37 +154,54 @@ class BlobStore:
             writer.discard()
             raise
 
-    def put_organ(self, digest: Digest, size_bytes: int, codec: Codec, read: Callable[[int], bytes]) -> StoredBlob:
+    def put_organ(
+        self,
+        digest: Digest,
+        size_bytes: int,
+        codec: Codec,
+        read: Callable[[int], bytes],
+        parent: BlobAddress | None = None,
+    ) -> StoredBlob:
         """Store an organ whose digest is known; `read(size)` gives its next plain bytes.
 
-        Raises EncodingFault if the bytes do not have this digest.
+        `parent` is that of `codec`. Raises EncodingFault if the bytes do not have this digest; FaultyParent.
         """
         hashed = hashlib.sha256()
-        writer: BlobWriter | None = None
-        try:
+        with ExitStack() as stack:
+            encoder: OrganEncoder | None = None
+            if parent is not None:
+                encoder = stack.enter_context(closing(OrganEncoder(codec, parent, self)))
+            writer: BlobWriter | None = None
+            stack.push(lambda kind, *_: writer.discard() if kind is not None and writer is not None else None)
             for begin in range(0, size_bytes, codec.chunk_bytes):
                 plain = read(min(codec.chunk_bytes, size_bytes - begin))
                 hashed.update(plain)
-                chunk = encode_chunk(codec if writer is None else writer.codec, plain)
+                if encoder is None:
+                    encoder = OrganEncoder(codec_for_blob(codec, encode_chunk(codec, plain)))
                 if writer is None:
-                    writer = BlobWriter(self, digest, size_bytes, codec_for_blob(codec, chunk))
-                    chunk = chunk if writer.codec == codec else encode_chunk(writer.codec, plain)
-                writer.append(chunk)
+                    writer = BlobWriter(self, digest, size_bytes, encoder.codec, parent)
+                for chunk in encoder.encode(begin, memoryview(plain)):
+                    writer.append(chunk)
             if hashed.hexdigest() != digest:
                 raise EncodingFault(f"the bytes to be stored as {digest} have the digest {hashed.hexdigest()}")
-            return (writer or BlobWriter(self, digest, size_bytes, codec)).finish()
-        except BaseException:
-            if writer is not None:
-                writer.discard()
-            raise
+            writer = writer or BlobWriter(self, digest, size_bytes, codec, parent)
+            return writer.finish()
 
     def reader(self, address: BlobAddress) -> PlainReader:
         """Open a blob to read it, also if it is set aside.
 
-        Raises MissingBlob; CorruptBlob if its head does not agree with the row. For a stack, reading its parts raises
-        them.
+        Raises MissingBlob; CorruptBlob if its head does not agree with the row; FaultyParent. For a stack, reading its
+        parts raises them.
         """
-        return StackReader(self, address) if address.parts else BlobReader(self, address)
+        if address.parts:
+            return StackReader(self, address)
+        try:
+            return BlobReader(self, address)
+        except MissingBlob:
+            current = None if self._current is None else self._current(address.digest)
+            if current is None or (current.file, current.inline) == (address.file, address.inline):
+                raise
+            return self.reader(current)
 
     def open(self, address: BlobAddress) -> PlainReader:
         """Open a blob to read it. A blob that is set aside is first read completely and compared.
@@ -243,8 +280,11 @@ class SecondLooks:
 class BlobWriter:
     """Writes the chunks of a blob in order, then the head, and makes the blob durable."""
 
-    def __init__(self, store: BlobStore, digest: Digest, size_bytes: int, codec: Codec) -> None:
+    def __init__(
+        self, store: BlobStore, digest: Digest, size_bytes: int, codec: Codec, parent: BlobAddress | None = None
+    ) -> None:
         self.codec = codec
+        self._parent = parent
         self._digest = digest
         self._size = size_bytes
         self._entries: list[ChunkEntry] = []
@@ -264,7 +304,9 @@ class BlobWriter:
 
     def finish(self) -> StoredBlob:
         """Write the head and make the file durable. An inline blob becomes durable when its row is written."""
-        head = pack_head(self.codec, self._digest, self._size, self._entries)
+        parent = self._parent
+        parent_digest = None if parent is None else parent.digest
+        head = pack_head(self.codec, self._digest, self._size, self._entries, parent_digest)
         file, inline = None, None
         if self._pending is None:
             assert self._inline is not None
@@ -272,7 +314,7 @@ class BlobWriter:
         else:
             file = self._pending.place(head)
         codec = self.codec
-        return StoredBlob(self._digest, self._size, self._offset, codec.name, codec.version, file, inline)
+        return StoredBlob(self._digest, self._size, self._offset, codec.name, codec.version, file, inline, parent)
 
     def discard(self) -> None:
         """Remove everything that was written. Safe to call twice, and after a failed `finish`."""
@@ -345,12 +387,84 @@ class PlainReader(ABC):
         """Close the file."""
 
 
+class Parent:
+    """Reads ranges of a parent for the chunks of a blob; safe for threads.
+
+    The chunks that were decoded last stay in memory, because the chunks of a parent and of the blob have other bounds.
+    """
+
+    def __init__(self, reader: PlainReader) -> None:
+        self._reader = reader
+        self._lock = threading.Lock()
+        self._decoded: OrderedDict[int, _DecodedChunk] = OrderedDict()
+
+    @classmethod
+    def opened(cls, store: BlobStore, address: BlobAddress) -> Parent:
+        """Open the blob at `address`; raises the errors of `BlobStore.reader`."""
+        return cls(store.reader(address))
+
+    @cached_property
+    def _begins(self) -> list[int]:
+        return [chunk.plain_offset_bytes for chunk in self._reader.chunks]
+
+    @property
+    def digest(self) -> Digest:
+        return self._reader.digest
+
+    @property
+    def size_bytes(self) -> int:
+        return self._reader.size_bytes
+
+    def read(self, offset: int, size: int) -> memoryview:
+        """Return `size` plain bytes from `offset`; raises CorruptBlob, MissingBlob."""
+        assert size > 0
+        assert offset + size <= self.size_bytes
+        first, last = (bisect_right(self._begins, place) - 1 for place in (offset, offset + size - 1))
+        if first == last:
+            begin = offset - self._begins[first]
+            return self._chunk(first)[begin : begin + size]
+        pieces = bytearray(size)
+        for index in range(first, last + 1):
+            data, begin = self._chunk(index), self._begins[index]
+            piece = data[max(0, offset - begin) : offset + size - begin]
+            start = max(0, begin - offset)
+            pieces[start : start + len(piece)] = piece
+        return memoryview(pieces)
+
+    def close(self) -> None:
+        """Close the parent."""
+        self._reader.close()
+
+    def _chunk(self, index: int) -> memoryview:
+        with self._lock:
+            decoded = self._decoded.setdefault(index, _DecodedChunk())
+            self._decoded.move_to_end(index)
+            if len(self._decoded) > PARENT_CHUNKS:
+                self._decoded.popitem(last=False)
+        with decoded.lock:
+            if decoded.data is None:
+                chunk = self._reader.chunks[index]
+                data = memoryview(bytearray(chunk.plain_size_bytes))
+                self._reader.read_chunk(chunk, data)
+                decoded.data = data
+            return decoded.data
+
+
+class _DecodedChunk:
+    """A chunk of a parent that one thread decodes while others wait for it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.data: memoryview | None = None
+
+
 class BlobReader(PlainReader):
-    """Reads a blob that has stored bytes."""
+    """Reads a blob that has stored bytes, and its parent."""
 
     def __init__(self, store: BlobStore, address: BlobAddress) -> None:
         self.digest = address.digest
         self.size_bytes = address.size_bytes
+        self._parent: Parent | None = None
         self._stored: StoredFile | _InlineBytes
         if address.inline is not None:
             self._stored = _InlineBytes(address.digest, address.inline)
@@ -360,6 +474,7 @@ class BlobReader(PlainReader):
             raise MissingBlob(f"{address.digest} is recorded without its bytes")
         try:
             self.head = self._read_head(address.stored_bytes)
+            self._parent = self._open_parent(store, address.parent)
         except BaseException:
             self.close()
             raise
@@ -378,7 +493,7 @@ class BlobReader(PlainReader):
 
     def read_chunk(self, chunk: StoredChunk, out: memoryview) -> None:
         stored = self._stored.read_at(chunk.offset_bytes, chunk.stored_size_bytes)
-        decode_chunk(self.head.codec, chunk, stored, out)
+        decode_chunk(self.head.codec, chunk, stored, out, self._parent_bytes(chunk))
 
     def stream(self) -> Iterator[memoryview]:
         buffer = memoryview(bytearray(self.chunk_bytes))
@@ -402,6 +517,37 @@ class BlobReader(PlainReader):
 
     def close(self) -> None:
         self._stored.close()
+        if self._parent is not None:
+            self._parent.close()
+
+    def _open_parent(self, store: BlobStore, address: BlobAddress | None) -> Parent | None:
+        expected = None if address is None else address.digest
+        if self.head.parent != expected:
+            raise CorruptBlob(self.digest, f"its head names the parent {self.head.parent}, the catalog {expected}")
+        if address is None:
+            return None
+        needed_bytes = self.head.codec.source_bytes(self.size_bytes)
+        if address.size_bytes != needed_bytes:
+            raise CorruptBlob(self.digest, f"its parent has {address.size_bytes} bytes, {needed_bytes} are needed")
+        with self._blaming_parent(address.digest):
+            return Parent.opened(store, address)
+
+    def _parent_bytes(self, chunk: StoredChunk) -> memoryview | None:
+        parent = self._parent
+        if parent is None:
+            return None
+        offset = self.head.codec.source_bytes(chunk.plain_offset_bytes)
+        with self._blaming_parent(parent.digest):
+            return parent.read(offset, self.head.codec.source_bytes(chunk.plain_size_bytes))
+
+    @contextmanager
+    def _blaming_parent(self, parent: Digest) -> Iterator[None]:
+        try:
+            yield
+        except FaultyParent:
+            raise
+        except (CorruptBlob, MissingBlob) as error:
+            raise FaultyParent(self.digest, parent, str(error)) from error
 
     def _read_head(self, stored_bytes: int) -> StoredHead:
         size = self._stored.size_bytes
@@ -527,6 +673,86 @@ def _compared(pieces: Iterable[memoryview], digest: Digest) -> Iterator[memoryvi
         yield piece
     if hashed.hexdigest() != digest:
         raise CorruptBlob(digest, f"its plain bytes have the digest {hashed.hexdigest()}")
+
+
+@dataclass(frozen=True, slots=True)
+class ParentCandidate:
+    """An organ that may be the parent of another one: it probably has similar weights."""
+
+    blob: BlobAddress
+    dtype: DType
+
+    def codec(self, dtype: DType, size_bytes: int) -> Codec | None:
+        """Return the codec of an organ with this parent; None if it cannot be its parent."""
+        if dtype == self.dtype:
+            codec = delta_codec(dtype.name)
+        elif can_derive(self.dtype, dtype):
+            codec = derive_codec(dtype.name, self.dtype.name)
+        else:
+            return None
+        return codec if codec.source_bytes(size_bytes) == self.blob.size_bytes else None
+
+
+PARENT_GAIN_MIN = 0.1
+"""The smallest share of the size of an organ that its parent must save: a reader decodes both."""
+
+
+class OrganEncoder:
+    """Encodes the parts of an organ with one codec and, if it needs one, a parent. Safe for threads."""
+
+    def __init__(self, codec: Codec, parent: BlobAddress | None = None, store: BlobStore | None = None) -> None:
+        """Open `parent` in `store`; raises the errors of `BlobStore.reader`."""
+        self.codec = codec
+        self.parent = parent
+        self._parent = None if parent is None or store is None else Parent.opened(store, parent)
+
+    def encode(self, begin_bytes: int, plain: memoryview) -> list[EncodedChunk]:
+        """Encode the whole chunks of the organ that begin at `begin_bytes`; the last of the organ may be shorter.
+
+        Raises the errors of `encode_chunk`, CorruptBlob or MissingBlob for a faulty parent.
+        """
+        chunks = []
+        step = self.codec.chunk_bytes
+        for start in range(0, len(plain), step):
+            part = plain[start : start + step]
+            parent = self._parent
+            values = None
+            if parent is not None:
+                offset = self.codec.source_bytes(begin_bytes + start)
+                values = parent.read(offset, self.codec.source_bytes(len(part)))
+            chunks.append(encode_chunk(self.codec, part, values))
+        return chunks
+
+    def close(self) -> None:
+        """Close the parent."""
+        if self._parent is not None:
+            self._parent.close()
+
+
+def smallest_encoder(
+    store: BlobStore, codec: Codec, size_bytes: int, sample: memoryview, candidates: Iterable[ParentCandidate]
+) -> OrganEncoder:
+    """Return the encoder that stores `sample`, the first bytes of an organ, in the fewest bytes.
+
+    `codec` stores the organ alone. A parent is chosen if it saves at least `PARENT_GAIN_MIN`. Candidates that cannot be
+    read are left out.
+    """
+    alone = encode_chunk(codec, sample)
+    best = OrganEncoder(codec_for_blob(codec, alone))
+    best_share = min(1.0, alone.stored_size_bytes / len(sample)) * (1 - PARENT_GAIN_MIN)
+    for candidate in candidates:
+        own = candidate.codec(codec.dtype, size_bytes) if codec.dtype is not None else None
+        if own is None:
+            continue
+        with suppress(StoreError), ExitStack() as opened:
+            encoder = opened.enter_context(closing(OrganEncoder(own, candidate.blob, store)))
+            part = sample[: own.chunk_bytes]
+            share = encoder.encode(0, part)[0].stored_size_bytes / len(part)
+            if share < best_share:
+                best.close()
+                best, best_share = encoder, share
+                opened.pop_all()
+    return best
 
 
 def codec_for_blob(codec: Codec, first: EncodedChunk) -> Codec:

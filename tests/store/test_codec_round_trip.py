@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from organs.registry.errors import EncodingFault
 from organs.registry.gguf.types import DTYPES
-from organs.registry.store.codec import BYTES_CODEC, Codec, chunks, codec_for, encode_chunk
+from organs.registry.store.codec import BYTES_CODEC, Codec, chunks, codec_for,
+    delta_codec, encode_chunk
 from organs.registry.store.codec.chunks import (
     LENT_MIN_BYTES,
     lend,
@@ -43,7 +44,9 @@ CONTENTS: dict[str, Callable[[int, int], bytes]] = {
 def test_planes_cover_the_block_and_chunks_are_whole_blocks_of_about_4_mib(codec: Codec) -> None:
     assert sum(plane.size_bytes for plane in codec.planes) == codec.block_bytes
     assert codec.chunk_bytes % codec.block_bytes == 0
-    assert CHUNK_TARGET_BYTES - codec.block_bytes < codec.chunk_bytes <= CHUNK_TARGET_BYTES
+    assert CHUNK_TARGET_BYTES * 3 // 4 < codec.chunk_bytes <= CHUNK_TARGET_BYTES
+    if codec.dtype is not None:
+        assert codec.chunk_bytes % delta_codec(codec.dtype.name).chunk_bytes == 0
     assert len({plane.name for plane in codec.planes}) == len(codec.planes)
     assert codec.name.isascii()
     assert len(codec.name) <= NAME_MAX_BYTES

@@ -119,7 +119,8 @@ def test_a_head_that_differs_from_the_catalog_is_refused(
     ("offset", "value", "reason"),
     [
         (0, b"GGUF", "begins with b'GGUF'"),
-        (4, b"\x02", "stored form version 2; this program reads 1"),
+        (4, b"\x02", "stored form version: the head says 2, 1 is expected"),
+        (4, b"\x03", "stored form version 3; this program reads 1 and 2"),
         (5, b"\x09", "codec version: the head says 9, 1 is expected"),
         (6, b"\x04\x00", "tensor type 4 is unknown or was removed"),
         (6, b"\x01\x00", "codec b'bf16-planes' is unknown for its tensor type, 'f16-planes' is expected"),

@@ -42,6 +42,8 @@ from organs.registry.entities.organ import KnownOrgan, KnownOrgans, OrganPage, O
 from organs.registry.errors import Ambiguous, NotFound
 from organs.registry.measures import MEASURE_NAMES, MEASURES, THETA_METHOD
 
+DEPTH_MAX = 2
+"""The most references from a blob to a blob that is stored alone."""
 NAMES_MAX = 20
 """The most places of a blob in a text, for each kind of place."""
 
@@ -62,8 +64,16 @@ class BlobRow:
     file: str | None
     state: str
     inline: bytes | None
+    parent_id: int | None = None
     parts: tuple[BlobRow, ...] = ()
     """The parts of a stack, in order."""
+    parent: BlobRow | None = None
+    """The blob to which the stored bytes are the difference (`registry.store`)."""
+
+    @property
+    def depth(self) -> int:
+        """The number of references to a blob that is stored alone."""
+        return 0 if self.parent is None else 1 + self.parent.depth
 
     @property
     def is_set_aside(self) -> bool:
@@ -97,8 +107,14 @@ def blob_sizes(session: Session, digests: Iterable[str]) -> dict[Digest, int]:
 
 
 def blobs_after(session: Session, digest: str, limit: int = 500) -> list[BlobRow]:
-    """Return the next rows after `digest` that have stored bytes, in the order of digests."""
-    statement = _blobs().where(Blob.digest > digest, Blob.codec != STACK_CODEC).order_by(Blob.digest).limit(limit)
+    """Return the next rows after `digest` that have stored bytes and no parent, in the order of digests."""
+    statement = _blobs().where(Blob.digest > digest, Blob.codec != STACK_CODEC, Blob.depends_on.is_(None))
+    return list(_blob_rows(session, statement.order_by(Blob.digest).limit(limit)))
+
+
+def dependent_blobs_after(session: Session, digest: str, limit: int = 500) -> list[BlobRow]:
+    """Return the next rows after `digest` that have a parent, in the order of digests."""
+    statement = _blobs().where(Blob.digest > digest, Blob.depends_on.is_not(None)).order_by(Blob.digest).limit(limit)
     return list(_blob_rows(session, statement))
 
 
@@ -196,33 +212,39 @@ def names_of_blob(session: Session, blob_id: int) -> list[str]:
 def _blobs() -> Select[*tuple[Any, ...]]:
     """Return a SELECT of columns instead of objects: an ingest runs it for every organ."""
     columns = (Blob.id, Blob.digest, Blob.size_bytes, Blob.stored_bytes, Blob.codec, Blob.codec_version)
-    statement = select(*columns, Blob.file, Blob.state, InlineBlob.stored)
+    statement = select(*columns, Blob.file, Blob.state, InlineBlob.stored, Blob.depends_on)
     return statement.outerjoin(InlineBlob, InlineBlob.blob_id == Blob.id)
 
 
 def _blob_rows(session: Session, statement: Select[*tuple[Any, ...]]) -> Iterator[BlobRow]:
-    stacks: list[BlobRow] = []
-    for values in session.execute(statement):
-        row = BlobRow(*values)
-        if row.codec == STACK_CODEC:
-            stacks.append(row)
-        else:
-            yield row
-    parts = _parts_of(session, [stack.id for stack in stacks])
-    yield from (replace(stack, parts=tuple(parts[stack.id])) for stack in stacks)
+    rows = [BlobRow(*values) for values in session.execute(statement)]
+    parts = _parts_of(session, [row.id for row in rows if row.codec == STACK_CODEC])
+    own = _with_parents(session, [row for row in rows if row.codec != STACK_CODEC])
+    for row in rows:
+        yield replace(row, parts=tuple(parts[row.id])) if row.codec == STACK_CODEC else own[row.id]
 
 
 def _parts_of(session: Session, stack_ids: Iterable[int]) -> dict[int, list[BlobRow]]:
     """Return the parts of stacks, in order."""
     parts: dict[int, list[BlobRow]] = {}
-    rows: dict[int, BlobRow] = {}  # a part of several stacks is one object
     for batch in batches(sorted(stack_ids)):
         statement = _blobs().add_columns(BlobPart.blob_id).join(BlobPart, BlobPart.part_id == Blob.id)
         statement = statement.where(BlobPart.blob_id.in_(batch)).order_by(BlobPart.blob_id, BlobPart.position)
-        for *values, stack_id in session.execute(statement):
-            part = rows.setdefault(values[0], BlobRow(*values))
-            parts.setdefault(stack_id, []).append(part)
+        found = [(BlobRow(*values), stack_id) for *values, stack_id in session.execute(statement)]
+        rows = _with_parents(session, [row for row, _ in found])  # a part of several stacks is one object
+        for row, stack_id in found:
+            parts.setdefault(stack_id, []).append(rows[row.id])
     return parts
+
+
+def _with_parents(session: Session, rows: Sequence[BlobRow], depth: int = DEPTH_MAX) -> dict[int, BlobRow]:
+    """Return `rows` by id, with their parents and the parents of these."""
+    ids = {row.parent_id for row in rows if row.parent_id is not None}
+    found: list[BlobRow] = []
+    for batch in batches(sorted(ids)) if depth else ():
+        found += (BlobRow(*values) for values in session.execute(_blobs().where(Blob.id.in_(batch))))
+    parents = _with_parents(session, found, depth - 1) if found else {}
+    return {row.id: row if row.parent_id is None else replace(row, parent=parents.get(row.parent_id)) for row in rows}
 
 
 KNOWN_MAX = 4000

@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sqlalchemy import ColumnElement, Row, String, and_, case, cast, func, literal, or_, select
+from sqlalchemy import ColumnElement, Row, String, and_, case, cast, func, literal, null, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.engine import batches
-from organs.registry.catalog.tables import Blob, Fingerprint, Lineage, Model, ModelMetadata, ModelWord, Organ, Placement
+from organs.registry.catalog.tables import (
+    Blob,
+    Expert,
+    Fingerprint,
+    Lineage,
+    Model,
+    ModelMetadata,
+    ModelWord,
+    Organ,
+    Placement,
+)
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 
 if TYPE_CHECKING:
@@ -30,6 +40,17 @@ class ComparablePlacement:
     slot: Slot
     organ: ComparableOrgan
     theta: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RelatedOrgan:
+    """An organ with a fingerprint, and whether a visible model has it."""
+
+    blob_id: int
+    dtype: str
+    shape: tuple[int, ...]
+    fingerprint: bytes
+    is_public: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +118,63 @@ def models_with(session: Session, place: Slot, organ_ids: Collection[int]) -> li
         )
         pairs += [(model_id, organ_id) for model_id, organ_id in session.execute(statement)]
     return pairs
+
+
+ExpertPlace: TypeAlias = "tuple[Slot, int | None]"
+"""The place of a tensor, and the number of the expert in its stack."""
+
+
+def organs_of_models(session: Session, model_ids: Sequence[int]) -> Iterator[tuple[ExpertPlace, RelatedOrgan]]:
+    """Yield the organs with fingerprints of each model in turn, and those of its experts, with their places."""
+    for model_id in model_ids:
+        for table in (Placement, Expert):
+            expert = Expert.expert if table is Expert else null()
+            statement = (
+                select(table.tower, table.block, table.slot, expert, *_RELATED)
+                .join(Organ, Organ.id == table.organ_id)
+                .join(Fingerprint, Fingerprint.organ_id == Organ.id)
+                .where(table.model_id == model_id)
+            )
+            for tower, block, slot, number, blob_id, dtype, shape, values in session.execute(statement):
+                yield ((tower, block, slot), number), RelatedOrgan(blob_id, dtype, _lengths(shape), values)
+
+
+def places_of(session: Session, model_ids: Collection[int] | None) -> list[ExpertPlace]:
+    """Return the places of the models, of all models by default, and those of their experts."""
+    places: dict[ExpertPlace, None] = {}
+    for table in (Placement, Expert):
+        expert = Expert.expert if table is Expert else null()
+        statement = select(table.tower, table.block, table.slot, expert).distinct()
+        for batch in [None] if model_ids is None else batches(sorted(model_ids)):
+            found = statement if batch is None else statement.where(table.model_id.in_(batch))
+            places.update(
+                (((tower, block, slot), number), None) for tower, block, slot, number in session.execute(found)
+            )
+    return list(places)
+
+
+def related_organs_at(session: Session, place: ExpertPlace) -> list[RelatedOrgan]:
+    """Return the distinct organs with fingerprints of all models at `place`, by blob."""
+    (tower, block, slot), number = place
+    table = Placement if number is None else Expert
+    statement = (
+        select(*_RELATED, func.max(case((table.visible, 1), else_=0)))
+        .select_from(table)
+        .join(Organ, Organ.id == table.organ_id)
+        .join(Fingerprint, Fingerprint.organ_id == Organ.id)
+        .where(table.slot == slot, table.block == block, table.tower == tower)
+        .group_by(*_RELATED)
+        .order_by(Organ.blob_id)
+    )
+    if number is not None:
+        statement = statement.where(Expert.expert == number)
+    return [
+        RelatedOrgan(blob_id, dtype, _lengths(shape), values, is_public > 0)
+        for blob_id, dtype, shape, values, is_public in session.execute(statement)
+    ]
+
+
+_RELATED = (Organ.blob_id, Organ.dtype, Organ.shape, Fingerprint.values)
 
 
 def edges_of(session: Session, model_id: int, limit: int) -> tuple[list[Lineage], int]:

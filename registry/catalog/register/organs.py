@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from math import prod
+from typing import Any
 
-from sqlalchemy import Row, bindparam, delete, func, select, update
+from sqlalchemy import Row, bindparam, delete, func, select, union_all, update
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import OrganType, Place, Tower, is_expert_stack
@@ -20,6 +21,7 @@ from organs.registry.catalog.engine import (
     insert_missing_returning,
 )
 from organs.registry.catalog.queries.organs import (
+    DEPTH_MAX,
     BlobRow,
     blobs_by_digest,
     blobs_by_id,
@@ -100,15 +102,17 @@ def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) 
     """Write the rows of durable `blobs` and lease them to the ingest; return the names of files to remove.
 
     A digest that another ingest has recorded meanwhile keeps its row. A row that is corrupt or doomed, or that is a
-    stack, gets the new stored bytes. No row points at the returned files: remove them after the commit.
+    stack, gets the new stored bytes. No row points at the returned files: remove them after the commit. Raises
+    MissingBlob if the parent of a blob was removed, or got a parent of its own, since the blob was encoded.
     """
+    parents = _parent_ids(session, blobs)
     rows_before = blobs_by_digest(session, [blob.digest for blob in blobs])
     moment = now()
-    new_rows = [_values(blob, moment) for blob in blobs if blob.digest not in rows_before]
+    new_rows = [_values(blob, moment, parents) for blob in blobs if blob.digest not in rows_before]
     inserted = insert_missing_returning(session, Blob, "digest", new_rows)
     replaced = [blob for blob in blobs if blob.digest in rows_before and _is_replaced(rows_before[blob.digest])]
     for blob in replaced:
-        _replace(session, rows_before[blob.digest].id, blob, moment)
+        _replace(session, rows_before[blob.digest].id, blob, moment, parents)
     removed = [rows_before[blob.digest] for blob in replaced if is_counted(rows_before[blob.digest].state)]
     added = {blob.digest: blob for blob in reversed(blobs) if blob.digest in inserted}
     added |= {blob.digest: blob for blob in replaced}
@@ -125,6 +129,67 @@ def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) 
     insert_missing(session, InlineBlob, inline)
     lease_blobs(session, ingest_id, [row.id for row in rows.values()])
     return unused
+
+
+def _parent_ids(session: Session, blobs: Sequence[StoredBlob]) -> dict[Digest, int]:
+    """Return the ids of the parents of `blobs` by digest; raises MissingBlob if one cannot be a parent any more."""
+    digests = {blob.digest: Digest(blob.parent.digest) for blob in blobs if blob.parent is not None}
+    if not digests:
+        return {}
+    rows = blobs_by_digest(session, {*digests, *digests.values()})
+    for digest, parent in digests.items():
+        own, row = rows.get(digest), rows.get(parent)
+        height = 0 if own is None else _height(session, own.id)
+        if row is None or row.parts or row.depth + 1 + height > DEPTH_MAX or (own and _is_below(row, own.id)):
+            reason = (
+                f"the organ {parent[:12]}, to which an organ was stored as a difference, was removed or stored again"
+            )
+            raise MissingBlob(f"{reason} while the ingest was suspended: run it again")
+    return {parent: rows[parent].id for parent in digests.values()}
+
+
+def replace_stored_bytes(session: Session, before: BlobRow, blob: StoredBlob) -> bool:
+    """Point the row of a blob at other stored bytes; the caller removes the file of `before` after the commit.
+
+    Return False, without a change, if the row points at other stored bytes than `before`, if a running ingest needs the
+    blob, or if there would be too many references in a row.
+    """
+    current = _current_row(session, before)
+    if current is None or current.state != "present" or current.parts or _is_leased(session, current.id):
+        return False
+    try:
+        parents = _parent_ids(session, [blob])
+    except MissingBlob:
+        return False
+    add_to_totals(session, blob_changes([blob], [current]))
+    _replace(session, current.id, blob, now(), parents)
+    if blob.inline is not None:
+        insert_missing(session, InlineBlob, [{"blob_id": current.id, "stored": blob.inline}])
+    return True
+
+
+def _is_leased(session: Session, blob_id: int) -> bool:
+    statement = select(BlobLease.blob_id).join(Ingest, Ingest.id == BlobLease.ingest_id)
+    statement = statement.where(
+        BlobLease.blob_id == blob_id, Ingest.state == "running", Ingest.lease_expires_at > now()
+    )
+    return session.scalar(statement.limit(1)) is not None
+
+
+def _height(session: Session, blob_id: int) -> int:
+    """Return the number of references that lead to a blob, at most DEPTH_MAX."""
+    level: Sequence[int] = [blob_id]
+    for height in range(DEPTH_MAX):
+        children = (select(Blob.id).where(Blob.depends_on.in_(batch)) for batch in batches(level))
+        level = [child for statement in children for child in session.scalars(statement)]
+        if not level:
+            return height
+    return DEPTH_MAX
+
+
+def _is_below(row: BlobRow, blob_id: int) -> bool:
+    """Return whether `row` is a blob, or has it among its parents."""
+    return row.id == blob_id or (row.parent is not None and _is_below(row.parent, blob_id))
 
 
 def _is_replaced(row: BlobRow) -> bool:
@@ -157,11 +222,14 @@ def record_stacks(session: Session, ingest_id: int, stacks: Mapping[Digest, Sequ
 
 
 def _parts_or_leased(session: Session, ingest_id: int, blob_ids: Sequence[int]) -> set[int]:
-    """Return the blobs that are parts of a stack, or that another running ingest needs."""
-    parts = select(BlobPart.part_id).where(BlobPart.part_id.in_(blob_ids))
+    """Return the blobs that are parts of a stack, parents of others, or that another running ingest needs."""
+    needed: Any = union_all(
+        select(BlobPart.part_id).where(BlobPart.part_id.in_(blob_ids)),
+        select(Blob.depends_on).where(Blob.depends_on.in_(blob_ids)),
+    )
     others = select(BlobLease.blob_id).join(Ingest, Ingest.id == BlobLease.ingest_id)
     others = others.where(BlobLease.blob_id.in_(blob_ids), Ingest.id != ingest_id, Ingest.state == "running")
-    return {*session.scalars(parts), *session.scalars(others.where(Ingest.lease_expires_at > now()))}
+    return {*session.scalars(needed), *session.scalars(others.where(Ingest.lease_expires_at > now()))}
 
 
 def _write_stacks(
@@ -273,7 +341,10 @@ def _event_text(row: BlobRow) -> str:
     return f"{row.digest}, {row.size_bytes} bytes"
 
 
-def _values(blob: StoredBlob, moment: datetime) -> dict[str, object]:
+_NO_PARENTS: Mapping[Digest, int] = {}
+
+
+def _values(blob: StoredBlob, moment: datetime, parents: Mapping[Digest, int] = _NO_PARENTS) -> dict[str, object]:
     return {
         "digest": blob.digest,
         "size_bytes": blob.size_bytes,
@@ -282,15 +353,18 @@ def _values(blob: StoredBlob, moment: datetime) -> dict[str, object]:
         "codec_version": blob.codec_version,
         "file": blob.file,
         "state": "present",
+        "depends_on": None if blob.parent is None else parents[blob.parent.digest],
         "created_at": moment,
         "touched_at": moment,
     }
 
 
-def _replace(session: Session, blob_id: int, blob: StoredBlob, moment: datetime) -> None:
+def _replace(
+    session: Session, blob_id: int, blob: StoredBlob, moment: datetime, parents: Mapping[Digest, int] = _NO_PARENTS
+) -> None:
     session.execute(delete(InlineBlob).where(InlineBlob.blob_id == blob_id))
     session.execute(delete(BlobPart).where(BlobPart.blob_id == blob_id))
-    values = _values(blob, moment)
+    values = _values(blob, moment, parents)
     del values["digest"], values["created_at"]
     session.execute(update(Blob).where(Blob.id == blob_id).values(values))
 

@@ -1,6 +1,9 @@
 """Encoding of plain bytes to stored bytes, and decoding, without side effects.
 
     planes   splits the blocks of each tensor type into planes, and joins them
+    delta    the difference of an organ to a parent with the same tensor type
+    derive   what a parent with a finer tensor type does not determine of a quantised organ
+    fast     compiled kernels for `delta` and `derive`, if numba is installed
     entropy  encodes a plane as a Zstandard frame, and decodes it
     chunks   encodes and proves a chunk, decodes and checks it
     stored   the stored form of a blob
@@ -21,11 +24,16 @@ A reader gets the size to read from `head_size_of`, and uses no value of the hea
 """
 
 from organs.registry.store.codec.chunks import EncodedChunk, decode_chunk, encode_chunk, worth_encoding
+from organs.registry.store.codec.derive import can_derive
 from organs.registry.store.codec.planes import (
     BYTES_CODEC,
     CHUNK_TARGET_BYTES,
+    REFERENCE_ELEMENTS,
     Codec,
+    Encoding,
     codec_for,
+    delta_codec,
+    derive_codec,
 )
 from organs.registry.store.codec.stored import (
     START_BYTES,
@@ -41,14 +49,19 @@ from organs.registry.store.codec.stored import (
 __all__ = [
     "BYTES_CODEC",
     "CHUNK_TARGET_BYTES",
+    "REFERENCE_ELEMENTS",
     "START_BYTES",
     "ChunkEntry",
     "Codec",
     "EncodedChunk",
+    "Encoding",
     "StoredChunk",
     "StoredHead",
+    "can_derive",
     "codec_for",
     "decode_chunk",
+    "delta_codec",
+    "derive_codec",
     "encode_chunk",
     "head_size_bytes",
     "head_size_of",

@@ -14,12 +14,15 @@ import numpy as np
 import xxhash
 
 from organs.registry.errors import CorruptBlob, EncodingFault
+from organs.registry.store.codec.delta import add_parent, subtract_parent
+from organs.registry.store.codec.derive import from_residual, to_residual
 from organs.registry.store.codec.entropy import GAIN_MIN, BadFrame, compress_plane, decompress_plane
 from organs.registry.store.codec.planes import (
     CACHE_BLOCK_BYTES,
     CHUNK_TARGET_BYTES,
     Bytes,
     Codec,
+    Encoding,
     Kind,
     join_planes,
     split_planes,
@@ -69,15 +72,16 @@ class EncodedChunk:
         return self.entry.stored_size_bytes
 
 
-def encode_chunk(codec: Codec, plain: bytes | memoryview) -> EncodedChunk:
+def encode_chunk(codec: Codec, plain: bytes | memoryview, parent: memoryview | None = None) -> EncodedChunk:
     """Encode a chunk: at least one block, whole blocks, at most `codec.chunk_bytes` plain bytes.
 
-    Unless `plain` is stored unchanged, the result is decoded again and compared with it; raises EncodingFault if they
-    differ.
+    `parent` has the same values of the parent, `codec.source_bytes(len(plain))` bytes; None for `Encoding.SOLO`. Unless
+    `plain` is stored unchanged, the result is decoded again and compared with it; raises EncodingFault if they differ.
     """
-    source = _array(memoryview(plain))
-    assert 0 < len(source) <= codec.chunk_bytes
-    checksum = xxhash.xxh3_64_intdigest(source.data)
+    whole = _array(memoryview(plain))
+    assert 0 < len(whole) <= codec.chunk_bytes
+    checksum = xxhash.xxh3_64_intdigest(whole.data)
+    source = whole if parent is None else _residual_of(codec, _array(parent), whole)
     places = _carve(lend(len(source)), codec.plane_sizes_bytes(len(source)))
     if codec.kind is Kind.WHOLE:
         planes = [source.data]
@@ -93,7 +97,9 @@ def encode_chunk(codec: Codec, plain: bytes | memoryview) -> EncodedChunk:
             # The frame overwrites its plane, which is not needed any more.
             place[:length] = _workspace.frame[:length].data
         pieces.append(plane if length is None else place[:length])
-    if codec.kind is not Kind.WHOLE or not raw_flags[0]:
+    if parent is not None:
+        _prove_with_parent(codec, raw_flags, pieces, _array(parent), whole)
+    elif codec.kind is not Kind.WHOLE or not raw_flags[0]:
         _prove(codec, raw_flags, pieces, source)
     entry = ChunkEntry(tuple(map(len, pieces)), tuple(raw_flags), checksum)
     return EncodedChunk(len(source), entry, tuple(pieces))
@@ -104,8 +110,12 @@ def worth_encoding(probe: EncodedChunk) -> bool:
     return probe.stored_size_bytes <= (1 - GAIN_MIN) * probe.plain_size_bytes
 
 
-def decode_chunk(codec: Codec, chunk: StoredChunk, stored: bytes | memoryview, out: memoryview) -> None:
+def decode_chunk(
+    codec: Codec, chunk: StoredChunk, stored: bytes | memoryview, out: memoryview, parent: memoryview | None = None
+) -> None:
     """Decode `stored`, the stored bytes of `chunk`, to `out`, which has `chunk.plain_size_bytes` writable bytes.
+
+    `parent` is that of `encode_chunk`.
 
     Raises CorruptBlob if the sizes differ from the table, or if the decoded bytes do not have the chunk's checksum.
     Before it has returned, and after an error, the content of `out` is arbitrary.
@@ -121,7 +131,11 @@ def decode_chunk(codec: Codec, chunk: StoredChunk, stored: bytes | memoryview, o
         planes = _decode_planes(codec, chunk.entry.plane_is_raw, pieces, room)
     except BadFrame as error:
         raise CorruptBlob(chunk.where, str(error)) from error
-    if planes[0] is not target:
+    if parent is not None:
+        residual = _workspace.residual[: len(target)]
+        join_planes(codec, planes, residual)
+        _restore(codec, _array(parent), residual, target)
+    elif planes[0] is not target:
         join_planes(codec, planes, target)
     if xxhash.xxh3_64_intdigest(target.data) != chunk.entry.checksum:
         raise CorruptBlob(chunk.where, "the decoded bytes fail their checksum")
@@ -137,7 +151,7 @@ def _decode_planes(
             planes.append(_array(piece))
             continue
         try:
-            decompress_plane(piece, place)
+            decompress_plane(piece, codec.coder, place)
         except BadFrame as error:
             raise BadFrame(f"plane {plane.name}: {error}") from error
         planes.append(place)
@@ -160,6 +174,47 @@ def _prove(codec: Codec, raw_flags: Sequence[bool], pieces: Sequence[memoryview]
             raise EncodingFault(f"codec {codec.name} did not decode to the bytes that it encoded")
 
 
+def _residual_of(codec: Codec, parent: Bytes, plain: Bytes) -> Bytes:
+    """Return what `parent` does not determine of `plain`, in memory of this thread."""
+    assert codec.dtype is not None
+    assert codec.source is not None
+    assert len(parent) == codec.source_bytes(len(plain))
+    residual = _workspace.residual[: len(plain)]
+    if codec.encoding is Encoding.DELTA:
+        subtract_parent(codec.dtype, parent, plain, residual)
+    else:
+        to_residual(codec.source, codec.dtype, parent, plain, residual)
+    return residual
+
+
+def _restore(codec: Codec, parent: Bytes, residual: Bytes, plain: Bytes) -> None:
+    """Fill `plain`: the inverse of `_residual_of`."""
+    assert codec.dtype is not None
+    assert codec.source is not None
+    assert len(parent) == codec.source_bytes(len(plain))
+    if codec.encoding is Encoding.DELTA:
+        add_parent(codec.dtype, parent, residual, plain)
+    else:
+        from_residual(codec.source, codec.dtype, parent, residual, plain)
+
+
+def _prove_with_parent(
+    codec: Codec, raw_flags: Sequence[bool], pieces: Sequence[memoryview], parent: Bytes, plain: Bytes
+) -> None:
+    """Decode `pieces` and compare the result with `plain`; raises EncodingFault."""
+    # The residual of the encoder is overwritten: only `pieces` and the parent determine the result.
+    residual, proof = _workspace.residual[: len(plain)], _workspace.restored[: len(plain)]
+    try:
+        planes = _decode_planes(codec, raw_flags, pieces, _decoding_room(codec, len(plain)))
+    except BadFrame as error:
+        raise EncodingFault(f"codec {codec.name} made a frame that it cannot read: {error}") from error
+    residual[:] = 0
+    join_planes(codec, planes, residual)
+    _restore(codec, parent, residual, proof)
+    if not np.array_equal(plain, proof):
+        raise EncodingFault(f"codec {codec.name} did not decode to the bytes that it encoded")
+
+
 def _decoding_room(codec: Codec, plain_size_bytes: int) -> list[Bytes]:
     """Return memory for the decoded planes of a chunk.
 
@@ -179,12 +234,14 @@ def _array(view: memoryview) -> Bytes:
 
 
 class _Workspace(threading.local):
-    """Memory of each thread for the frame of a chunk, its decoded planes and one cache block."""
+    """Memory of each thread for the frame of a chunk, its planes, residual and decoded bytes, and a cache block."""
 
     def __init__(self) -> None:
         self.frame: Bytes = np.empty(CHUNK_TARGET_BYTES, np.uint8)
         self.decoded: Bytes = np.empty(CHUNK_TARGET_BYTES, np.uint8)
         self.proof: Bytes = np.empty(CACHE_BLOCK_BYTES, np.uint8)
+        self.residual: Bytes = np.empty(CHUNK_TARGET_BYTES, np.uint8)
+        self.restored: Bytes = np.empty(CHUNK_TARGET_BYTES, np.uint8)
 
 
 _workspace = _Workspace()

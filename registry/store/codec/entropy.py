@@ -1,15 +1,34 @@
-"""Encoding of a plane as a Zstandard frame, and decoding. Frames are checked before decoding (RFC 8878, 3.1.1)."""
+"""Encoding of a plane as a Zstandard frame, and decoding. Frames are checked before decoding (RFC 8878, 3.1.1).
+
+The coder SPARSE is for planes in which most bytes are zero. Zstandard as an entropy coder needs at least one bit for
+each byte, and positions of single bytes cost more as matches. So the plane is cut into 32 segments. Of a segment with
+few bytes that are not zero, the distance to each of these (*gap*) and its value are stored; of others, all bytes. The
+gaps, the values and the bytes of dense segments are three streams:
+
+    offset  bytes  what
+    0       4      bit i is set if segment i is sparse
+    4       4      number of gaps
+    8       4      number of values
+    12      12     the stored size of each stream, bit 31 set if it is raw, not a frame
+    24             the streams
+
+A gap is the number of zeros before a value, 0 to 254; 255 stands for 255 zeros without a value.
+"""
 
 from __future__ import annotations
 
 import math
+import struct
 import threading
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import zstandard
+from numpy.typing import NDArray
 
-from organs.registry.store.codec.planes import Bytes, Coder
+from organs.registry.store.codec.planes import CHUNK_TARGET_BYTES, Bytes, Coder
 
 FRAME_MAGIC = b"\x28\xb5\x2f\xfd"
 WINDOW_MAX_BYTES = 8 << 20
@@ -110,18 +129,30 @@ def compress_plane(plane: Bytes, coder: Coder, room: Bytes) -> int | None:
 
     Returns the length of the frame, or None if it saves less than `GAIN_MIN`: the plane is then stored raw.
     """
+    length_max = int(len(plane) * (1 - GAIN_MIN))
     if coder is Coder.NONE or (coder is Coder.ENTROPY and not looks_worth_it(plane)):
         return None
-    compressor = _tools.entropy if coder is Coder.ENTROPY else _tools.text
-    length_max = int(len(plane) * (1 - GAIN_MIN))
+    if coder is Coder.SPARSE:
+        return _compress_sparse(plane, room, length_max)
+    return _compress(_tools.entropy if coder is Coder.ENTROPY else _tools.text, plane, room, length_max)
+
+
+def decompress_plane(frame: memoryview, coder: Coder, plane: Bytes) -> None:
+    """Decode `frame` to `plane`; raises BadFrame unless it is complete and has exactly the size of `plane`."""
+    if coder is Coder.SPARSE:
+        _decompress_sparse(frame, plane)
+    else:
+        _decompress(frame, plane)
+
+
+def _compress(compressor: zstandard.ZstdCompressor, plane: Bytes, room: Bytes, length_max: int) -> int | None:
     with compressor.stream_reader(plane.data, size=len(plane)) as reader:
         # The room has one byte more than the maximum: if it is full, the frame is too long or not complete.
         length = reader.readinto(room[: length_max + 1].data)
     return length if length <= length_max else None
 
 
-def decompress_plane(frame: memoryview, plane: Bytes) -> None:
-    """Decode `frame` to `plane`; raises BadFrame unless it is one complete frame with exactly the size of `plane`."""
+def _decompress(frame: memoryview, plane: Bytes) -> None:
     check_frame(frame, len(plane))
     try:
         # One call with room for all bytes decodes directly to `plane`, without another buffer.
@@ -131,6 +162,147 @@ def decompress_plane(frame: memoryview, plane: Bytes) -> None:
         raise BadFrame(str(error)) from error
     if count != len(plane):
         raise BadFrame(f"the frame gives {count} bytes, {len(plane)} are expected")
+
+
+SEGMENTS: Final = 32
+SPARSE_MAX: Final = 0.4
+"""The largest share of bytes other than zero in a sparse segment."""
+_SPARSE_HEAD = struct.Struct("<6I")
+_RAW_BIT: Final = 1 << 31
+_LONG_GAP: Final = 255
+
+
+def _compress_sparse(plane: Bytes, room: Bytes, length_max: int) -> int | None:
+    bounds = _segments(len(plane))
+    mask = _sparse_segments(plane, bounds)
+    sparse, dense = _divided(plane, bounds, mask)
+    places = np.flatnonzero(sparse)
+    values = sparse[places]
+    gaps = _gaps_of(places)
+    position, sizes = _SPARSE_HEAD.size, []
+    for stream in (gaps, values, dense):
+        limit = length_max - position
+        if len(stream) == 0:
+            sizes.append(0)
+            continue
+        stream_max = min(limit, int(len(stream) * (1 - GAIN_MIN)))
+        length = _compress(_tools.entropy, stream, room[position:], stream_max) if stream_max > 0 else None
+        if length is None:
+            if len(stream) > limit:
+                return None
+            room[position : position + len(stream)] = stream
+            length, size = len(stream), len(stream) | _RAW_BIT
+        else:
+            size = length
+        sizes.append(size)
+        position += length
+    room[: _SPARSE_HEAD.size] = np.frombuffer(_SPARSE_HEAD.pack(mask, len(gaps), len(values), *sizes), np.uint8)
+    return position
+
+
+def _decompress_sparse(frame: memoryview, plane: Bytes) -> None:
+    if len(frame) < _SPARSE_HEAD.size:
+        raise BadFrame("a sparse plane ends inside its head")
+    mask, gap_count, value_count, *sizes = _SPARSE_HEAD.unpack_from(frame)
+    bounds = _segments(len(plane))
+    sparse_size = sum(end - begin for index, (begin, end) in enumerate(bounds) if mask >> index & 1)
+    if not value_count <= gap_count <= sparse_size:
+        raise BadFrame(f"{value_count} values and {gap_count} gaps for {sparse_size} bytes")
+    lengths = (gap_count, value_count, len(plane) - sparse_size)
+    position, streams = _SPARSE_HEAD.size, []
+    for size, length, room in zip(sizes, lengths, _streams.rooms, strict=True):
+        end = position + (size & ~_RAW_BIT)
+        if end > len(frame):
+            raise BadFrame("a stream of a sparse plane is short")
+        streams.append(_read_stream(frame[position:end], room[:length], is_raw=size & _RAW_BIT > 0))
+        position = end
+    if position != len(frame):
+        raise BadFrame(f"{len(frame) - position} bytes follow the last stream of a sparse plane")
+    gaps, values, dense = streams
+    places = _places_of(gaps, value_count, sparse_size)
+    if sparse_size == len(plane):
+        plane[:] = 0
+        plane[places] = values
+        return
+    sparse = _streams.sparse[:sparse_size]
+    sparse[:] = 0
+    sparse[places] = values
+    _unite(plane, bounds, mask, sparse, dense)
+
+
+def _read_stream(stored: memoryview, room: Bytes, *, is_raw: bool) -> Bytes:
+    if is_raw or not len(room):
+        if len(stored) != len(room):
+            raise BadFrame(f"a raw stream of {len(stored)} bytes, {len(room)} are expected")
+        return np.frombuffer(stored, np.uint8)
+    _decompress(stored, room)
+    return room
+
+
+def _segments(size_bytes: int) -> list[tuple[int, int]]:
+    """Return begin and end of each segment: equal sizes, and the rest in the last one."""
+    step = size_bytes // SEGMENTS
+    return list(pairwise([*range(0, step * SEGMENTS, step), size_bytes] if step else [0] * SEGMENTS + [size_bytes]))
+
+
+def _sparse_segments(plane: Bytes, bounds: Sequence[tuple[int, int]]) -> int:
+    """Return the mask of the segments in which at most `SPARSE_MAX` of the bytes are not zero."""
+    mask = 0
+    for index, (begin, end) in enumerate(bounds):
+        if np.count_nonzero(plane[begin:end]) <= SPARSE_MAX * (end - begin):
+            mask |= 1 << index
+    return mask
+
+
+def _divided(plane: Bytes, bounds: Sequence[tuple[int, int]], mask: int) -> tuple[Bytes, Bytes]:
+    """Return the bytes of the sparse segments, and those of the others."""
+    parts: tuple[list[Bytes], list[Bytes]] = ([], [])
+    for index, (begin, end) in enumerate(bounds):
+        parts[mask >> index & 1].append(plane[begin:end])
+    dense, sparse = parts
+    if not dense or not sparse:
+        return (plane, plane[:0]) if sparse else (plane[:0], plane)
+    return np.concatenate(sparse), np.concatenate(dense)
+
+
+def _unite(plane: Bytes, bounds: Sequence[tuple[int, int]], mask: int, sparse: Bytes, dense: Bytes) -> None:
+    """Fill `plane` from the bytes of its segments: the inverse of `_divided`."""
+    positions = [0, 0]
+    for index, (begin, end) in enumerate(bounds):
+        is_sparse = mask >> index & 1
+        start = positions[is_sparse]
+        plane[begin:end] = (sparse if is_sparse else dense)[start : start + end - begin]
+        positions[is_sparse] += end - begin
+
+
+def _gaps_of(places: NDArray[np.intp]) -> Bytes:
+    """Return the gaps before rising `places`."""
+    zeros = np.diff(places, prepend=-1) - 1
+    long_gaps = zeros // _LONG_GAP
+    gaps = np.full(int(long_gaps.sum()) + len(zeros), _LONG_GAP, np.uint8)
+    gaps[np.cumsum(long_gaps + 1) - 1] = zeros % _LONG_GAP
+    return gaps
+
+
+def _places_of(gaps: Bytes, count: int, size_bytes: int) -> NDArray[np.intp]:
+    """Return the `count` places that `gaps` describe, all below `size_bytes`; raises BadFrame for other gaps."""
+    is_value = gaps != _LONG_GAP
+    ends = np.cumsum(gaps + is_value.astype(np.uint8), dtype=np.intp)
+    places: NDArray[np.intp] = ends[is_value] - 1
+    if len(places) != count or (len(ends) and ends[-1] > size_bytes):
+        raise BadFrame("the gaps of a sparse plane do not fit its size")
+    return places
+
+
+class _Streams(threading.local):
+    """Memory of each thread for the streams of a sparse plane."""
+
+    def __init__(self) -> None:
+        self.rooms = tuple(np.empty(CHUNK_TARGET_BYTES, np.uint8) for _ in range(3))
+        self.sparse: Bytes = np.empty(CHUNK_TARGET_BYTES, np.uint8)
+
+
+_streams = _Streams()
 
 
 def looks_worth_it(plane: Bytes) -> bool:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,9 @@ from organs.registry.gguf.types import DType, dtype_by_name
 
 CHUNK_TARGET_BYTES = 4 << 20
 """The maximum size of a chunk, which is as many whole blocks as fit."""
+REFERENCE_ELEMENTS = 1 << 20
+"""Values in a chunk of an organ that is stored by its difference. Chunks of other organs are a multiple, if they can
+be, so that a chunk in memory can be stored in either way."""
 CACHE_BLOCK_BYTES = 512 << 10
 """Plain bytes that are split in one step: so few that they stay in the cache between passes."""
 CODEC_VERSION = 1
@@ -38,6 +41,7 @@ class Coder(Enum):
     """The compression of a plane."""
 
     NONE = "none"  # no compression
+    SPARSE = "sparse"  # positions and values of the bytes that are not zero, where these are few
     ENTROPY = "entropy"  # Zstandard as a plain entropy coder, if a sample shows that it saves enough
     TEXT = "text"  # Zstandard with matches, for vocabularies and other metadata
 
@@ -51,12 +55,20 @@ class Plane:
     transposed: bool = False
 
 
+class Encoding(Enum):
+    """Whether an organ is stored alone, or by its difference to another organ, its *parent*."""
+
+    SOLO = "solo"  # alone
+    DELTA = "delta"  # the difference to a parent with the same tensor type
+    DERIVE = "derive"  # what the rounding of a parent with a finer tensor type does not determine
+
+
 @dataclass(frozen=True, slots=True)
 class Codec:
     """A way to store the bytes of a tensor type. Rows and heads contain its name and version, which are never reused.
 
     `dtype` is None for bytes that are not a tensor. The sum of the sizes of the planes is `block_bytes`; `chunk_bytes`
-    is a multiple of it.
+    is a multiple of it. `source` is the tensor type of the parent, None for `Encoding.SOLO`.
     """
 
     name: str
@@ -67,11 +79,26 @@ class Codec:
     kind: Kind
     coder: Coder
     planes: tuple[Plane, ...]
+    encoding: Encoding = Encoding.SOLO
+    source: DType | None = None
 
     def kept_raw(self) -> Codec:
         """Return the codec with the same chunks and without compression, for an organ that does not shrink."""
         planes = (Plane("bytes", self.block_bytes),)
         return replace(self, name=RAW_NAME, kind=Kind.WHOLE, coder=Coder.NONE, planes=planes)
+
+    def with_chunks_of(self, chunk_bytes: int) -> Codec:
+        """Return the codec with chunks of another size, which must be whole blocks."""
+        assert 0 < chunk_bytes <= CHUNK_TARGET_BYTES
+        assert chunk_bytes % self.block_bytes == 0
+        return self if chunk_bytes == self.chunk_bytes else replace(self, chunk_bytes=chunk_bytes)
+
+    def source_bytes(self, plain_size_bytes: int) -> int:
+        """Return the number of bytes of the parent that have the values of `plain_size_bytes`."""
+        assert self.dtype is not None
+        assert self.source is not None
+        elements = plain_size_bytes // self.dtype.block_bytes * self.dtype.block_elements
+        return elements // self.source.block_elements * self.source.block_bytes
 
     def chunk_count(self, plain_size_bytes: int) -> int:
         """Return the number of chunks of `plain_size_bytes`."""
@@ -98,6 +125,35 @@ def codec_for(dtype_name: str) -> Codec:
     return _CODECS.get(dtype_name) or _codec(dtype_by_name(dtype_name), "opaque", Kind.WHOLE, "bytes")
 
 
+@cache
+def delta_codec(dtype_name: str) -> Codec:
+    """Return the codec for the difference to a parent with the same tensor type; raises UnsupportedDType."""
+    dtype = dtype_by_name(dtype_name)
+    return _reference_codec(dtype, f"{dtype.name.lower()}-delta", Encoding.DELTA, dtype)
+
+
+@cache
+def derive_codec(dtype_name: str, source_name: str) -> Codec:
+    """Return the codec for an organ that is derived from a parent with a finer tensor type; raises UnsupportedDType."""
+    dtype, source = dtype_by_name(dtype_name), dtype_by_name(source_name)
+    return _reference_codec(dtype, f"{dtype.name.lower()}-from-{source.name.lower()}", Encoding.DERIVE, source)
+
+
+def _reference_codec(dtype: DType, name: str, encoding: Encoding, source: DType) -> Codec:
+    fields = _REFERENCE_FIELDS.get(dtype.name)
+    if dtype.block_elements == 1:
+        kind = Kind.PAIRS if dtype.block_bytes == 2 else Kind.FIELDS
+        fields = "low high" if kind is Kind.PAIRS else " ".join(f"b{byte}" for byte in range(dtype.block_bytes))
+    else:
+        kind, fields = Kind.FIELDS, fields or f"bytes:{dtype.block_bytes}"
+    elements = min(REFERENCE_ELEMENTS, CHUNK_TARGET_BYTES // dtype.block_bytes * dtype.block_elements)
+    planes = tuple(_plane(field) for field in fields.split())
+    assert sum(plane.size_bytes for plane in planes) == dtype.block_bytes
+    chunk_bytes = dtype.size_bytes(elements)
+    coder = Coder.SPARSE
+    return Codec(name, CODEC_VERSION, dtype, dtype.block_bytes, chunk_bytes, kind, coder, planes, encoding, source)
+
+
 def _codec(dtype: DType, name: str, kind: Kind, fields: str) -> Codec:
     """Return a codec; `fields` lists the planes as `name:size`, by default of size 1; `name:size/T` is transposed."""
     if kind is Kind.WHOLE:
@@ -105,7 +161,10 @@ def _codec(dtype: DType, name: str, kind: Kind, fields: str) -> Codec:
     else:
         planes = tuple(_plane(field) for field in fields.split())
     assert sum(plane.size_bytes for plane in planes) == dtype.block_bytes
-    chunk_bytes = CHUNK_TARGET_BYTES // dtype.block_bytes * dtype.block_bytes
+    unit_bytes = dtype.block_bytes * max(1, REFERENCE_ELEMENTS // dtype.block_elements)
+    if unit_bytes > CHUNK_TARGET_BYTES:
+        unit_bytes = dtype.block_bytes
+    chunk_bytes = CHUNK_TARGET_BYTES // unit_bytes * unit_bytes
     return Codec(name, CODEC_VERSION, dtype, dtype.block_bytes, chunk_bytes, kind, Coder.ENTROPY, planes)
 
 
@@ -138,6 +197,20 @@ _QUANTISED_FIELDS = (
     ("IQ4_NL", "d_low d_high quants:16"),
     ("MXFP4", "exponent quants:16"),
 )
+_REFERENCE_FIELDS: dict[str, str] = dict(_QUANTISED_FIELDS) | {
+    "Q3_K": "high_bits:32 quants:64 scales:12/T d_low d_high",
+    "IQ4_XS": "d_low d_high scales_high:2 scales_low:4 quants:128",
+    "IQ3_XXS": "d_low d_high quants:64 scales:32",
+    "IQ3_S": "d_low d_high quants:64 high_bits:8 signs:32 scales:4",
+    "IQ2_XXS": "d_low d_high quants:64",
+    "IQ2_XS": "d_low d_high quants:64 scales:8",
+    "IQ2_S": "d_low d_high quants:64 high_bits:8 scales:8",
+    "IQ1_S": "d_low d_high quants:32 high_bits:16",
+    "IQ1_M": "quants:32 high_bits:16 scales:8",
+    "TQ1_0": "quants:48 high_quants:4 d_low d_high",
+    "TQ2_0": "quants:64 d_low d_high",
+}
+"""The fields of the blocks of all quantised tensor types, for organs that are stored by their difference."""
 _CODECS: dict[str, Codec] = {
     name: _codec(dtype_by_name(name), f"{name.lower()}-planes", kind, fields) for name, kind, fields in _FLOAT_PLANES
 } | {

@@ -11,9 +11,11 @@
     28      32     SHA-256 of the plain bytes
     60      1      length of the codec's name
     61      n      the codec's name, ASCII
+            32     version 2 only: SHA-256 of the plain bytes of the parent
             8+4p   for each chunk: xxh3-64 of its plain bytes; the stored size of each of p planes, bit 31 set if raw
             8      xxh3-64 of everything above
 
+Version 1 is for organs that are stored alone, version 2 for those that are stored by their difference to a parent.
 All numbers are little-endian. The codec and the plain size determine the size of the head, so a writer can leave room
 for the head and write it last.
 """
@@ -28,23 +30,31 @@ import xxhash
 
 from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, UnsupportedDType
-from organs.registry.gguf.types import dtype_by_id
+from organs.registry.gguf.types import DType, dtype_by_id
+from organs.registry.store.codec.derive import can_derive
 from organs.registry.store.codec.planes import (
     BYTES_CODEC,
+    CHUNK_TARGET_BYTES,
     NAME_MAX_BYTES,
     RAW_NAME,
     Codec,
     Coder,
+    Encoding,
     codec_for,
+    delta_codec,
+    derive_codec,
 )
 
 MAGIC = b"ORGB"
-FORMAT_VERSION = 1
+SOLO_VERSION, REFERENCE_VERSION = 1, 2
+CHUNK_MIN_BYTES = 64 << 10
+"""The smallest size of a chunk in a head: with smaller ones, a table would be larger than its blob."""
 NO_DTYPE = 0xFFFF
 
 _FIXED = struct.Struct("<4sBBHQQI32sB")
 _CHECKSUM = struct.Struct("<Q")
 _PLANE_BYTES = 4
+_DIGEST_BYTES = 32
 _RAW_BIT = 1 << 31
 
 START_BYTES = _FIXED.size + NAME_MAX_BYTES
@@ -89,6 +99,7 @@ class StoredHead:
 
     codec: Codec
     digest: Digest
+    parent: Digest | None
     elements: int
     plain_size_bytes: int
     head_size_bytes: int
@@ -100,18 +111,26 @@ def head_size_bytes(codec: Codec, plain_size_bytes: int) -> int:
     """Return the size of the head of a blob with this codec and plain size."""
     line_bytes = _CHECKSUM.size + _PLANE_BYTES * len(codec.planes)
     table_bytes = codec.chunk_count(plain_size_bytes) * line_bytes
-    return _FIXED.size + len(codec.name) + table_bytes + _CHECKSUM.size
+    return _table_start(codec) + table_bytes + _CHECKSUM.size
 
 
-def pack_head(codec: Codec, digest: Digest, plain_size_bytes: int, entries: Sequence[ChunkEntry]) -> bytes:
+def _table_start(codec: Codec) -> int:
+    parent_bytes = 0 if codec.encoding is Encoding.SOLO else _DIGEST_BYTES
+    return _FIXED.size + len(codec.name) + parent_bytes
+
+
+def pack_head(
+    codec: Codec, digest: Digest, plain_size_bytes: int, entries: Sequence[ChunkEntry], parent: Digest | None = None
+) -> bytes:
     """Return the head of a blob whose chunks have `entries`, in order. Its size is exactly `head_size_bytes`."""
     assert len(entries) == codec.chunk_count(plain_size_bytes)
+    assert (parent is None) == (codec.encoding is Encoding.SOLO)
     name = codec.name.encode("ascii")
     dtype_id = NO_DTYPE if codec.dtype is None else codec.dtype.id
     elements = _elements(codec, plain_size_bytes)
     fixed = _FIXED.pack(
         MAGIC,
-        FORMAT_VERSION,
+        SOLO_VERSION if parent is None else REFERENCE_VERSION,
         codec.version,
         dtype_id,
         elements,
@@ -120,7 +139,7 @@ def pack_head(codec: Codec, digest: Digest, plain_size_bytes: int, entries: Sequ
         bytes.fromhex(digest),
         len(name),
     )
-    head = b"".join([fixed, name, *(_pack_entry(entry) for entry in entries)])
+    head = b"".join([fixed, name, bytes.fromhex(parent or ""), *(_pack_entry(entry) for entry in entries)])
     return head + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(head))
 
 
@@ -149,13 +168,17 @@ def parse_head(
     (checksum,) = _CHECKSUM.unpack_from(view, size_bytes - _CHECKSUM.size)
     if xxhash.xxh3_64_intdigest(view[: size_bytes - _CHECKSUM.size]) != checksum:
         raise CorruptBlob(digest, "the head fails its checksum")
-    table = view[_FIXED.size + len(codec.name) : size_bytes - _CHECKSUM.size]
+    start = _table_start(codec)
+    parent = None
+    if codec.encoding is not Encoding.SOLO:
+        parent = Digest(bytes(view[start - _DIGEST_BYTES : start]).hex())
+    table = view[start : size_bytes - _CHECKSUM.size]
     chunks = _parse_table(codec, table, digest, plain_size_bytes, size_bytes)
     end = chunks[-1].offset_bytes + chunks[-1].stored_size_bytes if chunks else size_bytes
     if end != stored_size_bytes:
         raise CorruptBlob(digest, f"{stored_size_bytes} bytes are stored, the table adds up to {end}")
     elements = _elements(codec, plain_size_bytes)
-    return StoredHead(codec, digest, elements, plain_size_bytes, size_bytes, stored_size_bytes, chunks)
+    return StoredHead(codec, digest, parent, elements, plain_size_bytes, size_bytes, stored_size_bytes, chunks)
 
 
 def _elements(codec: Codec, plain_size_bytes: int) -> int:
@@ -178,11 +201,15 @@ def _codec_of(start: bytes, digest: Digest, plain_size_bytes: int) -> Codec:
     magic, form, version, dtype_id, elements, plain_size, chunk_bytes, sha256, name_length = _FIXED.unpack_from(start)
     if magic != MAGIC:
         raise CorruptBlob(digest, f"begins with {magic!r}, not {MAGIC!r}")
-    if form != FORMAT_VERSION:
-        raise CorruptBlob(digest, f"stored form version {form}; this program reads {FORMAT_VERSION}")
+    if form not in (SOLO_VERSION, REFERENCE_VERSION):
+        raise CorruptBlob(digest, f"stored form version {form}; this program reads 1 and {REFERENCE_VERSION}")
     name = start[_FIXED.size : _FIXED.size + name_length]
     codec = _named_codec(name, dtype_id, digest)
+    if CHUNK_MIN_BYTES <= chunk_bytes <= CHUNK_TARGET_BYTES and chunk_bytes % codec.block_bytes == 0:
+        codec = codec.with_chunks_of(chunk_bytes)  # older versions of this program had other chunks
+    expected_form = SOLO_VERSION if codec.encoding is Encoding.SOLO else REFERENCE_VERSION
     expected = (
+        ("stored form version", form, expected_form),
         ("codec version", version, codec.version),
         ("digest", sha256.hex(), digest),
         ("plain size", plain_size, plain_size_bytes),
@@ -197,15 +224,29 @@ def _codec_of(start: bytes, digest: Digest, plain_size_bytes: int) -> Codec:
 
 
 def _named_codec(name: bytes, dtype_id: int, digest: Digest) -> Codec:
+    text = name.decode("ascii", "replace")
     try:
         codec = BYTES_CODEC if dtype_id == NO_DTYPE else codec_for(dtype_by_id(dtype_id).name)
+        if text == RAW_NAME:
+            return codec.kept_raw()
+        if codec.dtype is not None:
+            codec = _reference_codec(text, codec.dtype) or codec
     except UnsupportedDType as error:
         raise CorruptBlob(digest, str(error)) from error
-    if name == RAW_NAME.encode():
-        return codec.kept_raw()
-    if name != codec.name.encode():
+    if text != codec.name:
         raise CorruptBlob(digest, f"codec {name!r} is unknown for its tensor type, {codec.name!r} is expected")
     return codec
+
+
+def _reference_codec(name: str, dtype: DType) -> Codec | None:
+    """Return the codec `name` if it is one for a difference; raises UnsupportedDType for an unknown tensor type."""
+    if name == delta_codec(dtype.name).name:
+        return delta_codec(dtype.name)
+    _, separator, source = name.partition("-from-")
+    if not separator:
+        return None
+    codec = derive_codec(dtype.name, source.upper())
+    return codec if codec.source is not None and can_derive(codec.source, dtype) else None
 
 
 def _parse_table(

@@ -1,0 +1,472 @@
+"""Which organs are stored by their difference to which others, their parents: at ingest, and again by `repack`.
+
+A registry has the same weights many times: fine-tunes of one base, and quantisations of each. Fingerprints at equal
+places (`registry.lineage`) say which organs are alike. Whether a parent saves bytes is tried on a sample of the organs.
+
+At most two references lead from an organ to one that is stored alone. Everybody may see a parent: the stored size of an
+organ must not say what else the registry has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from organs.registry.anatomy import Slot
+from organs.registry.catalog.engine import Catalog
+from organs.registry.catalog.queries.organs import DEPTH_MAX, BlobRow, blobs_by_id
+from organs.registry.catalog.queries.relatives import RelatedOrgan, organs_of_models, places_of, related_organs_at
+from organs.registry.catalog.register.organs import replace_stored_bytes
+from organs.registry.errors import Busy, StoreError
+from organs.registry.gguf.types import DType, dtype_by_name
+from organs.registry.lineage import ComparableOrgan, correlations, probes
+from organs.registry.relatives.resolve import PROBES_MAX, probe_scores
+from organs.registry.store import BlobStore, ParentCandidate, RangeReader, StoredBlob
+from organs.registry.store.codec import Codec, can_derive, codec_for, encode_chunk
+
+ALIKE_MIN = 0.9
+"""The smallest correlation of the fingerprints of an organ and its parent."""
+ORGAN_MIN_BYTES = 4096
+"""Smaller organs are stored alone: the name of a parent is 32 bytes."""
+RELATED_MODELS_MAX = 6
+RELATED_ORGANS_MAX = 20_000
+"""Organs of related models that an ingest keeps in memory and protects from the sweep."""
+CANDIDATES_MAX = 3
+
+Place = tuple[Slot, int | None]
+"""The place of a tensor, and the number of the expert in its stack."""
+
+
+class ParentSearch:
+    """The organs of the models that are most like a new one, by place: candidates for parents of its organs."""
+
+    def __init__(self, organs: Mapping[Place, Sequence[RelatedOrgan]], blobs: Mapping[int, BlobRow]) -> None:
+        self._organs = organs
+        self._blobs = blobs
+
+    @property
+    def blob_ids(self) -> set[int]:
+        """The blobs that an ingest must lease: the candidates, and the parents of these."""
+        parents = {row.parent.id for row in self._blobs.values() if row.parent is not None}
+        return parents | set(self._blobs)
+
+    def refreshed(self, session: Session) -> ParentSearch:
+        """Return the search with the present rows: it may have been changed before its blobs were leased."""
+        rows = blobs_by_id(session, self._blobs)
+        return ParentSearch(self._organs, {row.id: row for row in rows.values() if is_possible_parent(row)})
+
+    def has_candidates_at(self, place: Place) -> bool:
+        """Return whether a related model has an organ at `place`."""
+        return place in self._organs
+
+    def candidates(
+        self, place: Place, shape: tuple[int, ...], dtype: DType, fingerprint: bytes | None
+    ) -> list[ParentCandidate]:
+        """Return up to CANDIDATES_MAX organs that may be parents of a new organ, the most promising first."""
+        organs = [
+            organ for organ in self._organs.get(place, ()) if organ.shape == shape and organ.blob_id in self._blobs
+        ]
+        if fingerprint is None or not organs:
+            return []
+        values = correlations(fingerprint, [organ.fingerprint for organ in organs])
+        alike = [(value, organ) for value, organ in zip(values, organs, strict=True) if (value or 0.0) >= ALIKE_MIN]
+        alike.sort(key=lambda pair: (-(pair[0] or 0.0), pair[1].blob_id))
+        same = [organ for _, organ in alike if organ.dtype == dtype.name]
+        finer = [organ for _, organ in alike if can_derive(dtype_by_name(organ.dtype), dtype)]
+        chosen = [*finer[:2], *same[:1], *finer[2:], *same[1:]]
+        return [
+            ParentCandidate(self._blobs[organ.blob_id], dtype_by_name(organ.dtype)) for organ in chosen[:CANDIDATES_MAX]
+        ]
+
+
+def probe_places(tensors: Mapping[Slot, ComparableOrgan]) -> list[Slot]:
+    """Return the places whose fingerprints `search_parents` needs; the organs of `tensors` need none."""
+    return probes(tensors, PROBES_MAX)
+
+
+def search_parents(session: Session, probed: Mapping[Slot, ComparableOrgan]) -> ParentSearch:
+    """Return the candidates for the organs of a model that has the organs `probed` at some of its places."""
+    scores = probe_scores(session, probed)
+    order = sorted(scores, key=lambda model: (-scores[model], model))[:RELATED_MODELS_MAX]
+    organs: dict[Place, list[RelatedOrgan]] = {}
+    ids: set[int] = set()
+    for place, organ in organs_of_models(session, order):
+        if len(ids) >= RELATED_ORGANS_MAX:
+            break
+        organs.setdefault(place, []).append(organ)
+        ids.add(organ.blob_id)
+    rows = blobs_by_id(session, ids)
+    usable = {row.id: row for row in rows.values() if is_possible_parent(row)}
+    return ParentSearch(organs, usable)
+
+
+def is_possible_parent(row: BlobRow) -> bool:
+    """Return whether a blob may become the parent of another one, by its row."""
+    return row.state == "present" and not row.parts and row.depth < DEPTH_MAX and row.size_bytes >= ORGAN_MIN_BYTES
+
+
+# Repack: the parents of organs that are registered already are chosen again.
+
+FAMILY_MAX = 48
+"""Organs among which parents are chosen together."""
+ROOTS_MAX = 3
+"""Organs of a family that are tried as the one that is stored alone."""
+NEAREST_MAX = 3
+"""Candidates of each organ beside the roots, of its own and of finer tensor types each."""
+SAMPLE_ELEMENTS = 1 << 15
+BLOCK_ELEMENTS = 256
+"""The largest block of a tensor type: a sample begins at a multiple of it."""
+GAIN_MIN = 0.1
+"""The smallest share of the size of an organ that its parent must save: a reader decodes both."""
+CHANGE_MIN = 0.005
+"""The smallest share of the size of a family that is worth storing organs again."""
+
+
+@dataclass(slots=True)
+class RepackReport:
+    """The result of a repack; with `dry_run`, an estimate of it."""
+
+    dry_run: bool
+    organs: int = 0
+    """Organs that were examined."""
+    repacked: int = 0
+    before_bytes: int = 0
+    """The stored size of the repacked organs before and after."""
+    after_bytes: int = 0
+    skipped: int = 0
+    """Organs that another process used or changed, or whose bytes are faulty: they stay as they are."""
+
+    @property
+    def saved_bytes(self) -> int:
+        return self.before_bytes - self.after_bytes
+
+
+Progress = Callable[[int], None]
+
+
+def repack(
+    catalog: Catalog,
+    blobs: BlobStore,
+    model_ids: Collection[int] | None = None,
+    *,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> RepackReport:
+    """Store organs by their difference to others where this is smaller.
+
+    With `model_ids`, only the places of these models are examined. A run can be interrupted and repeated at any time: a
+    row points at the new stored bytes after these are durable, and the old ones are removed last. `progress` gets the
+    number of examined organs.
+    """
+    report = RepackReport(dry_run)
+    seen: set[int] = set()
+    with catalog.reading() as session:
+        places = places_of(session, model_ids)
+    for place in places:
+        for family in _families_at(catalog, blobs, place, seen):
+            report.organs += len(family.members)
+            _Repacking(catalog, blobs, family, report).run(family.best_parents())
+            if progress is not None:
+                progress(len(family.members))
+    return report
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Member:
+    """An organ of a family, with a sample of its bytes."""
+
+    blob: BlobRow
+    dtype: DType
+    fingerprint: bytes
+    is_public: bool
+    sample: bytes
+
+    @property
+    def codec(self) -> Codec:
+        """The codec that stores it alone."""
+        return codec_for(self.dtype.name)
+
+
+Parents = dict[int, int | None]
+"""The parent of each member of a family, by their numbers; None for a member that is stored alone."""
+
+
+class _Family:
+    """Organs with similar weights and as many values, and estimates of their stored sizes with other parents."""
+
+    def __init__(self, members: Sequence[_Member], alike: Mapping[tuple[int, int], float]) -> None:
+        self.members = members
+        self._alike = alike
+        """The correlation of pairs of members."""
+        self._alone = [_stored_size(member, None) for member in members]
+        self._sizes: list[dict[int, float]] = [{} for _ in members]
+        """The estimated stored size of each member with each possible parent, if it saves enough."""
+        numbers = {member.blob.id: number for number, member in enumerate(members)}
+        self.present: Parents = {}
+        self._outside: dict[int, tuple[float, int]] = {}
+        """The stored size of members with a parent that is not in the family, and the depth of that parent."""
+        for number, member in enumerate(members):
+            parent = member.blob.parent
+            self.present[number] = None if parent is None else numbers.get(parent.id)
+            if parent is not None and parent.id not in numbers:
+                self._outside[number] = (float(member.blob.stored_bytes), parent.depth + 1)
+        self._roots = self._likely_roots()
+        for number in range(len(members)):
+            self._try_parents(number)
+
+    def best_parents(self) -> Parents:
+        """Return the parents with the smallest estimated size; the present ones if others save too little."""
+        present = self._improved(dict(self.present))
+        best, best_size = present, self._size(present)
+        for root in self._roots:
+            start: Parents = {
+                number: root if number != root and root in self._sizes[number] else None
+                for number in range(len(self.members))
+            }
+            parents = self._improved(start)
+            if self._size(parents) < best_size:
+                best, best_size = parents, self._size(parents)
+        return best if best_size < (1 - CHANGE_MIN) * self._size(self.present) else self.present
+
+    def estimated_size(self, number: int, parent: int | None) -> float:
+        """Return the estimated stored size of a member with a parent."""
+        if parent is not None:
+            return self._sizes[number].get(parent, float(self.members[number].blob.stored_bytes))
+        if number in self._outside and self.present[number] is None:
+            return self._outside[number][0]
+        return self._alone[number]
+
+    def _size(self, parents: Parents) -> float:
+        return sum(self.estimated_size(number, parent) for number, parent in parents.items())
+
+    def _likely_roots(self) -> list[int]:
+        """Return the members that are most like the others, first those of the finest tensor types."""
+        total: dict[int, float] = {}
+        for (first, second), value in self._alike.items():
+            for child, parent in ((first, second), (second, first)):
+                if self._codec(child, parent) is not None:
+                    total[parent] = total.get(parent, 0.0) + value
+        return sorted(total, key=lambda number: -total[number])[:ROOTS_MAX]
+
+    def _try_parents(self, number: int) -> None:
+        near = sorted(
+            (
+                (value, first + second - number)
+                for (first, second), value in self._alike.items()
+                if number in (first, second)
+            ),
+            reverse=True,
+        )
+        chosen: list[int] = [*self._roots]
+        for is_same in (True, False):
+            same = [other for _, other in near if (self.members[other].dtype == self.members[number].dtype) is is_same]
+            usable = [other for other in same if self._codec(number, other) is not None]
+            chosen += usable[:NEAREST_MAX]
+        present = self.present[number]
+        chosen += [] if present is None else [present]
+        alike = {other for _, other in near}
+        for other in dict.fromkeys(chosen):
+            codec = self._codec(number, other)
+            if codec is None or other not in alike:
+                continue
+            size = _stored_size(self.members[number], self.members[other])
+            if size <= (1 - GAIN_MIN) * self._alone[number]:
+                self._sizes[number][other] = size
+
+    def _codec(self, child: int, parent: int) -> Codec | None:
+        """Return the codec of `child` with this parent; None if it cannot be its parent."""
+        own, other = self.members[child], self.members[parent]
+        if child == parent or not other.is_public:
+            return None
+        return ParentCandidate(other.blob, other.dtype).codec(own.dtype, own.blob.size_bytes)
+
+    def _improved(self, parents: Parents) -> Parents:
+        """Give single members other parents as long as this saves bytes."""
+        while True:
+            best_gain, best = 0.5, None
+            for number, present in parents.items():
+                size = self.estimated_size(number, present)
+                for parent in (None, *self._sizes[number]):
+                    gain = size - self.estimated_size(number, parent)
+                    if parent != present and gain > best_gain and self._is_allowed(parents, number, parent):
+                        best_gain, best = gain, (number, parent)
+            if best is None:
+                return parents
+            parents[best[0]] = best[1]
+
+    def _is_allowed(self, parents: Parents, number: int, parent: int | None) -> bool:
+        if parent is None:
+            return True
+        depth, above = 1, parent
+        while (next_above := parents[above]) is not None:
+            if above == number:
+                return False
+            depth, above = depth + 1, next_above
+        if above in self._outside and self.present[above] is None:
+            depth += self._outside[above][1]
+        return above != number and depth + _height(parents, number) <= DEPTH_MAX
+
+
+def _height(parents: Parents, number: int) -> int:
+    return max((1 + _height(parents, child) for child, parent in parents.items() if parent == number), default=0)
+
+
+def _stored_size(member: _Member, parent: _Member | None) -> float:
+    """Return the estimated stored size of an organ with a parent, from samples; None for one that is stored alone."""
+    codec = member.codec
+    values = None
+    if parent is not None:
+        own = ParentCandidate(parent.blob, parent.dtype).codec(member.dtype, member.blob.size_bytes)
+        assert own is not None
+        codec, values = own, memoryview(parent.sample)
+    chunk = encode_chunk(codec, member.sample, values)
+    return min(1.0, chunk.stored_size_bytes / len(member.sample)) * member.blob.size_bytes
+
+
+def _families_at(catalog: Catalog, blobs: BlobStore, place: Place, seen: set[int]) -> Iterator[_Family]:
+    """Yield the organs at a place in groups that are alike; adds their blobs to `seen`, and leaves out those in it."""
+    with catalog.reading() as session:
+        organs = related_organs_at(session, place)
+    by_shape: dict[tuple[int, ...], list[RelatedOrgan]] = {}
+    for organ in organs:
+        if organ.blob_id not in seen:
+            seen.add(organ.blob_id)
+            by_shape.setdefault(organ.shape, []).append(organ)
+    for group in by_shape.values():
+        rest = group
+        while len(rest) > 1:
+            values = correlations(rest[0].fingerprint, [organ.fingerprint for organ in rest])
+            order = sorted(range(1, len(rest)), key=lambda index: -(values[index] or 0.0))
+            near = [index for index in order if (values[index] or 0.0) >= ALIKE_MIN][: FAMILY_MAX - 1]
+            family = _family(catalog, blobs, [rest[0], *(rest[index] for index in near)])
+            if family is not None:
+                yield family
+            chosen = {0, *near}
+            rest = [organ for index, organ in enumerate(rest) if index not in chosen]
+
+
+def _family(catalog: Catalog, blobs: BlobStore, organs: Sequence[RelatedOrgan]) -> _Family | None:
+    """Return the family of `organs` whose bytes can be read; None if fewer than two are left."""
+    with catalog.reading() as session:
+        rows = blobs_by_id(session, [organ.blob_id for organ in organs])
+    members = []
+    for organ in organs:
+        row, dtype = rows.get(organ.blob_id), dtype_by_name(organ.dtype)
+        if row is None or row.state != "present" or row.parts or row.size_bytes < ORGAN_MIN_BYTES:
+            continue
+        with suppress(StoreError):
+            sample = _sample(blobs, row, dtype)
+            members.append(_Member(row, dtype, organ.fingerprint, organ.is_public, sample))
+    alike: dict[tuple[int, int], float] = {}
+    for number, member in enumerate(members):
+        others = [other.fingerprint for other in members[number + 1 :]]
+        for offset, value in enumerate(correlations(member.fingerprint, others)):
+            if (value or 0.0) >= ALIKE_MIN:
+                alike[number, number + 1 + offset] = value or 0.0
+    return _Family(members, alike) if alike else None
+
+
+def _sample(blobs: BlobStore, row: BlobRow, dtype: DType) -> bytes:
+    elements = row.size_bytes // dtype.block_bytes * dtype.block_elements
+    count = min(elements, SAMPLE_ELEMENTS)
+    begin = (elements - count) // 2 // BLOCK_ELEMENTS * BLOCK_ELEMENTS
+    with blobs.reader(row) as reader:
+        first = begin // dtype.block_elements * dtype.block_bytes
+        return RangeReader(reader).read(first, count // dtype.block_elements * dtype.block_bytes)
+
+
+class _Repacking:
+    """Stores the organs of one family with other parents."""
+
+    def __init__(self, catalog: Catalog, blobs: BlobStore, family: _Family, report: RepackReport) -> None:
+        self._catalog = catalog
+        self._blobs = blobs
+        self._family = family
+        self._report = report
+        self._rows = [member.blob for member in family.members]
+        self._now: Parents = dict(family.present)
+
+    def run(self, parents: Parents) -> None:
+        """Give the members their `parents`, one after another, each when its parent has its final form."""
+        pending = [number for number, parent in parents.items() if self._differs(number, parent)]
+        if self._report.dry_run:
+            for number in pending:
+                self._count(
+                    self._rows[number].stored_bytes, round(self._family.estimated_size(number, parents[number]))
+                )
+            return
+        while pending:
+            ready = [number for number in pending if self._is_ready(number, parents[number], pending)]
+            if ready:
+                number, parent = ready[0], parents[ready[0]]
+            else:  # members wait for each other: one of them is stored alone for some time
+                number, parent = next(number for number in pending if self._rows[number].parent is not None), None
+            if not self._store(number, parent) or ready:
+                pending.remove(number)
+
+    def _differs(self, number: int, parent: int | None) -> bool:
+        if parent is None:
+            return self._rows[number].parent is not None and self._family.present[number] is not None
+        return self._now[number] != parent
+
+    def _is_ready(self, number: int, parent: int | None, pending: Collection[int]) -> bool:
+        if parent is None:
+            return True
+        if parent in pending:
+            return False
+        depth = 1 + self._rows[parent].depth
+        return depth + _height(self._now, number) <= DEPTH_MAX
+
+    def _store(self, number: int, parent: int | None) -> bool:
+        """Store a member again; return False if it stays as it is."""
+        before = self._rows[number]
+        stored: StoredBlob | None = None
+        try:
+            stored = self._encoded(number, parent)
+            with self._catalog.writing() as session:
+                is_replaced = replace_stored_bytes(session, before, stored)
+                after = blobs_by_id(session, [row.id for row in self._rows])
+        except StoreError:
+            is_replaced = False
+        unused = before.file if is_replaced else (stored.file if stored is not None else None)
+        if unused is not None:
+            self._remove(unused)
+        if not is_replaced or stored is None:
+            self._report.skipped += 1
+            return False
+        self._rows = [after.get(row.id, row) for row in self._rows]
+        self._now[number] = parent
+        self._count(before.stored_bytes, stored.stored_bytes)
+        return True
+
+    def _encoded(self, number: int, parent: int | None) -> StoredBlob:
+        member, row = self._family.members[number], self._rows[number]
+        address = None if parent is None else self._rows[parent]
+        codec = member.codec
+        if address is not None and parent is not None:
+            own = ParentCandidate(address, self._family.members[parent].dtype).codec(member.dtype, row.size_bytes)
+            assert own is not None
+            codec = own
+        position = 0
+        with self._blobs.reader(row) as reader:
+            ranges = RangeReader(reader)
+
+            def read(size: int) -> bytes:
+                nonlocal position
+                position += size
+                return ranges.read(position - size, size)
+
+            return self._blobs.put_organ(row.digest, row.size_bytes, codec, read, address)
+
+    def _remove(self, file: str) -> None:
+        """Remove a file that no row names. A backup may be copying it: then a later sweep removes it."""
+        with suppress(Busy, StoreError), self._blobs.folder.sweeping():
+            self._blobs.folder.remove(self._blobs.folder.path(file))
+
+    def _count(self, before_bytes: int, after_bytes: int) -> None:
+        self._report.repacked += 1
+        self._report.before_bytes += before_bytes
+        self._report.after_bytes += after_bytes
