@@ -46,12 +46,12 @@ def ggml() -> ctypes.CDLL:
     return library
 
 
-def quantised(values: NDArray[np.float32], dtype: DType, importance: NDArray[np.float32] | None = None) -> Bytes:
+def quantised(values: NDArray[np.float32], dtype: DType, matrix: NDArray[np.float32] | None = None) -> Bytes:
     """Return rows of weights as llama.cpp writes them in `dtype`."""
     if dtype.name == "F32":
         return values.reshape(-1).view(np.uint8)
     blocks = np.zeros(dtype.size_bytes(values.size), np.uint8)
-    weight = None if importance is None else importance.ctypes.data
+    weight = None if matrix is None else matrix.ctypes.data
     place = values.ctypes.data, blocks.ctypes.data, 0, len(values), ROW
     assert ggml().ggml_quantize_chunk(dtype.id, *place, weight) == len(blocks)
     return blocks
@@ -67,6 +67,11 @@ def layer(rows: int = 32, seed: int = 0) -> NDArray[np.float32]:
     values[7] = -0.0125
     values[8, ::2] = 0
     return values.astype(np.float32)
+
+
+def importance(weighted: bool) -> NDArray[np.float32] | None:
+    """Return an importance matrix, or None."""
+    return np.random.default_rng(5).gamma(1, 1, ROW).astype(np.float32) if weighted else None
 
 
 def residual_of(source: DType, target: DType, source_bytes: Bytes, plain: Bytes) -> Bytes:
@@ -137,30 +142,43 @@ def test_the_quants_of_llama_cpp_follow_from_source_and_scales(
     fine, coarse = pair(source, target)
     source_bytes = quantised(layer(), fine)
     values = dequantize(source_bytes.data, fine).reshape(-1, ROW)
-    importance = np.random.default_rng(5).gamma(1, 1, ROW).astype(np.float32) if weighted else None
-    plain = quantised(values, coarse, importance)
+    plain = quantised(values, coarse, importance(weighted))
     residual = residual_of(fine, coarse, source_bytes, plain).reshape(-1, coarse.block_bytes)
     assert np.array_equal(residual[:, header], plain.reshape(-1, coarse.block_bytes)[:, header])
     residual[:, header] = 0
     assert not residual.any()
 
 
-@pytest.mark.parametrize("source", ["F32", "F16", "BF16"])
-def test_q8_0_by_llama_cpp_follows_from_its_source_alone(source: str) -> None:
-    fine, coarse = pair(source, "Q8_0")
-    source_bytes = quantised(layer(), fine)
-    values = dequantize(source_bytes.data, fine).reshape(-1, ROW)
-    assert not residual_of(fine, coarse, source_bytes, quantised(values, coarse)).any()
+@pytest.mark.parametrize("source", ["F32", "F16", "BF16", "Q8_0"])
+@pytest.mark.parametrize("target", ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
+def test_blocks_with_simple_scales_follow_from_their_source_alone(source: str, target: str) -> None:
+    fine, coarse = pair(source, target)
+    if derive.can_derive(fine, coarse):
+        source_bytes = quantised(layer(), fine)
+        values = dequantize(source_bytes.data, fine).reshape(-1, ROW)
+        assert not residual_of(fine, coarse, source_bytes, quantised(values, coarse)).any()
 
 
-@pytest.mark.parametrize("target", ["Q2_K", "Q3_K"])
-def test_few_small_quants_of_llama_cpp_are_predicted_wrongly(target: str) -> None:
+@pytest.mark.parametrize("target", ["Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_few_quants_of_other_types_are_predicted_wrongly(target: str, weighted: bool) -> None:
     fine, coarse = pair("BF16", target)
     source_bytes = quantised(layer(), fine)
-    plain = quantised(dequantize(source_bytes.data, fine).reshape(-1, ROW), coarse)
+    plain = quantised(dequantize(source_bytes.data, fine).reshape(-1, ROW), coarse, importance(weighted))
     residual = residual_of(fine, coarse, source_bytes, plain).reshape(-1, coarse.block_bytes)
-    quants = residual[:, 16:80] if target == "Q2_K" else residual[:, :96]
-    assert np.count_nonzero(quants) < 0.02 * quants.size
+    quants = residual[
+        :, {"Q2_K": slice(16, 80), "Q3_K": slice(96), "IQ4_NL": slice(2, 18), "IQ4_XS": slice(8, 136)}[target]
+    ]
+    assert np.count_nonzero(quants) < 0.006 * quants.size
+
+
+@pytest.mark.parametrize("target", ["Q4_0", "Q4_1", "Q5_0", "Q5_1"])
+def test_scales_that_were_searched_with_an_importance_matrix_predict_nearly_all_quants(target: str) -> None:
+    fine, coarse = pair("BF16", target)
+    source_bytes = quantised(layer(), fine)
+    plain = quantised(dequantize(source_bytes.data, fine).reshape(-1, ROW), coarse, importance(True))
+    residual = residual_of(fine, coarse, source_bytes, plain).reshape(-1, coarse.block_bytes)
+    assert np.count_nonzero(residual[:, -16:]) < 0.02 * residual[:, -16:].size
 
 
 @pytest.mark.parametrize("target", ["F16", "BF16"])

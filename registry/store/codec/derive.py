@@ -356,7 +356,7 @@ def _clear_where_zero(scales: Floats, levels: Bytes) -> None:
         levels.reshape(len(scales), -1)[is_zero] = 0
 
 
-def _scales_of_q4_k(blocks: Blocks) -> tuple[Bytes, Bytes]:
+def _scales_of_q4_k(blocks: Blocks) -> tuple[Blocks, Blocks]:
     """Return the eight 6-bit scales and the eight 6-bit minima of each block of Q4_K or Q5_K."""
     low, middle, high = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
     scales = np.concatenate([low & 63, high & 15 | low >> 6 << 4], axis=1)
@@ -364,10 +364,10 @@ def _scales_of_q4_k(blocks: Blocks) -> tuple[Bytes, Bytes]:
     return scales, minima
 
 
-def _scales_of_q2_k(blocks: Blocks) -> tuple[Bytes, Bytes]:
+def _scales_of_q2_k(blocks: Blocks) -> tuple[Blocks, Blocks]:
     """Return the 16 scales and the 16 minima of each block of Q2_K."""
     packed = blocks[:, :16]
-    return packed & 15, packed >> 4
+    return packed & np.uint8(15), packed >> np.uint8(4)
 
 
 def _scales_of_q3_k(blocks: Blocks) -> NDArray[np.int8]:
@@ -375,7 +375,8 @@ def _scales_of_q3_k(blocks: Blocks) -> NDArray[np.int8]:
     low, high = blocks[:, 96:104], blocks[:, 104:108]
     upper = np.concatenate([high >> shift & 3 for shift in (0, 2, 4, 6)], axis=1)
     lower = np.concatenate([low & 15, low >> 4], axis=1)
-    return (lower | upper << 4).view(np.int8) - np.int8(32)
+    scales: NDArray[np.int8] = (lower | upper << 4).view(np.int8) - np.int8(32)
+    return scales
 
 
 def _scales_of_q6_k(blocks: Blocks) -> NDArray[np.int8]:
@@ -396,7 +397,7 @@ class _ScaleAndMinimum(_StoredScales):
     highest: int
     offset: int
     """The place of the F16 scale of a block; that of its minima follows."""
-    packed: Callable[[Blocks], tuple[Bytes, Bytes]]
+    packed: Callable[[Blocks], tuple[Blocks, Blocks]]
 
     def levels(self, values: Floats, blocks: Blocks, scales: Floats | None, levels: Bytes) -> None:
         """Fill `levels` as ggml does after it rounded the scales."""
@@ -452,6 +453,109 @@ class _Absolute:
         np.copyto(levels.view(np.int8), values, casting="unsafe")
 
 
+class _Extreme:
+    """Q4_0 and Q5_0: the element of the largest magnitude has the lowest quant."""
+
+    def __init__(self, lowest: int) -> None:
+        self.lowest = lowest
+
+    def scales(self, values: Floats) -> Floats:
+        """Return the scales as a column."""
+        largest, smallest = _by_halves(np.fmax, values), _by_halves(np.fmin, values)
+        extreme = np.where(largest > -smallest, largest, smallest)
+        both = np.flatnonzero(largest == -smallest)
+        if len(both):  # the first one counts
+            rows = values.reshape(len(largest), -1)[both]
+            first = np.abs(rows).argmax(axis=1)
+            extreme[both] = rows[np.arange(len(rows)), first]
+        return _without_negative_zero(extreme).reshape(-1, 1) / np.float32(self.lowest)
+
+    def levels(self, values: Floats, blocks: Blocks, scales: Floats | None, levels: Bytes) -> None:
+        """Fill `levels`; half is rounded up."""
+        assert scales is not None
+        rows = values.reshape(len(blocks), -1)
+        np.multiply(rows, _inverse(_refined(scales, blocks, 0)), out=rows)
+        _half_up(values, -self.lowest, -2 * self.lowest - 1, levels)
+        is_zero = (_as_f16(scales) != 0) & (blocks[:, :2].view("<u2") == 0)
+        if is_zero.any():  # zeros that were searched for a scale: ggml leaves the level 0
+            levels.reshape(len(blocks), -1)[is_zero[:, 0]] = 0
+
+
+class _Range:
+    """Q4_1 and Q5_1: the smallest element of a block is its minimum, and the largest has the highest level."""
+
+    def __init__(self, highest: int) -> None:
+        self.highest = highest
+
+    def scales(self, values: Floats) -> Floats:
+        """Return the scales and the minima as columns."""
+        largest, smallest = _by_halves(np.fmax, values), _by_halves(np.fmin, values)
+        scales = (largest - smallest) / np.float32(self.highest)
+        return np.stack([scales, _without_negative_zero(smallest)], axis=1)
+
+    def levels(self, values: Floats, blocks: Blocks, scales: Floats | None, levels: Bytes) -> None:
+        """Fill `levels`; half is rounded up."""
+        assert scales is not None
+        rows = values.reshape(len(blocks), -1)
+        np.subtract(rows, _refined(scales[:, 1:], blocks, 2), out=rows)
+        np.multiply(rows, _inverse(_refined(scales[:, :1], blocks, 0)), out=rows)
+        _half_up(values, 0, self.highest, levels)
+
+
+def _half_up(values: Floats, zero: int, highest: int, levels: Bytes) -> None:
+    """Fill `levels` with the integers nearest to `values` plus `zero`, from 0 to `highest`. A NaN becomes 0."""
+    np.add(values, np.float32(zero + 0.5), out=values)
+    np.fmax(values, np.float32(0), out=values)
+    np.fmin(values, np.float32(highest), out=values)
+    np.copyto(levels, values, casting="unsafe")
+
+
+def _without_negative_zero(values: Floats) -> Floats:
+    """Return `values` with 0 for -0: which of the two is the smaller one differs from machine to machine."""
+    return values + np.float32(0)
+
+
+@dataclass(frozen=True, slots=True)
+class _NonLinear(_StoredScales):
+    """IQ4_NL and IQ4_XS: a level is the place of the nearest of 16 values."""
+
+    packed: Callable[[Blocks], NDArray[np.int8]] | None
+
+    def levels(self, values: Floats, blocks: Blocks, scales: Floats | None, levels: Bytes) -> None:
+        """Fill `levels` with the places of the values that are nearest to the scaled elements."""
+        step = _scale(blocks, 0)
+        if self.packed is not None:
+            step = (step * self.packed(blocks)).reshape(-1, 1)
+        rows = values.reshape(len(step), -1)
+        np.multiply(rows, _inverse(step), out=rows)
+        np.multiply(values, np.float32(2), out=values)
+        np.floor(values, out=values)
+        np.fmax(values, np.float32(2 * _NON_LINEAR[0] - 1), out=values)
+        np.fmin(values, np.float32(2 * _NON_LINEAR[-1] + 1), out=values)
+        places = _scratch.words[: len(values)].view(np.int32)
+        np.subtract(values, np.float32(2 * _NON_LINEAR[0] - 1), out=values)
+        np.copyto(places, values, casting="unsafe")
+        np.take(_nearest_of_non_linear, places, out=levels, mode="clip")
+
+
+def _table_of_non_linear() -> Bytes:
+    doubled = np.arange(2 * _NON_LINEAR[0] - 1, 2 * _NON_LINEAR[-1] + 2)
+    middles = np.array(_NON_LINEAR[:-1]) + np.array(_NON_LINEAR[1:])
+    return np.searchsorted(middles, doubled, side="right").astype(np.uint8)
+
+
+_nearest_of_non_linear = _table_of_non_linear()
+
+
+def _scales_of_iq4_xs(blocks: Blocks) -> NDArray[np.int8]:
+    """Return the eight signed 6-bit scales of each block of IQ4_XS."""
+    low, high = blocks[:, 4:8], blocks[:, 2:4]
+    lower = np.stack([low & 15, low >> 4], axis=2).reshape(-1, 8)
+    upper = np.stack([high >> shift & 3 for shift in (0, 2, 4, 6)], axis=2).reshape(-1, 8)
+    scales: NDArray[np.int8] = (lower | upper << 4).view(np.int8) - np.int8(32)
+    return scales
+
+
 def _by_halves(ufunc: np.ufunc, values: NDArray[Any]) -> NDArray[Any]:
     """Return `ufunc` of each 32 values. Halves are faster than a reduction of short rows."""
     for _ in range(5):
@@ -481,4 +585,10 @@ _QUANTISED: dict[str, _Quantised] = {
         5, (_Part(48, *_NIBBLES_OF_256), _Part(16, 1, 32, 1, 4)), _ScaleAndMinimum(31, 0, _scales_of_q4_k)
     ),
     "Q6_K": _Quantised(6, (_Part(0, 2, 64, 4), _Part(128, 2, 32, 2, 4)), _Scale(-32, 208, _scales_of_q6_k)),
+    "Q4_0": _Quantised(4, (_Part(2, *_NIBBLES_OF_32),), _Extreme(-8)),
+    "Q4_1": _Quantised(4, (_Part(4, *_NIBBLES_OF_32),), _Range(15)),
+    "Q5_0": _Quantised(5, (_Part(6, *_NIBBLES_OF_32), _Part(2, 4, 1, 1, 4)), _Extreme(-16)),
+    "Q5_1": _Quantised(5, (_Part(8, *_NIBBLES_OF_32), _Part(4, 4, 1, 1, 4)), _Range(31)),
+    "IQ4_NL": _Quantised(4, (_Part(2, *_NIBBLES_OF_32),), _NonLinear(None)),
+    "IQ4_XS": _Quantised(4, (_Part(8, 8, 16, 4),), _NonLinear(_scales_of_iq4_xs)),
 }
