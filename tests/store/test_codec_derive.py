@@ -1,0 +1,250 @@
+"""Tests of residuals: blocks of quants and casts of floats, less what a source predicts."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from organs.registry.gguf.quants import dequantize
+from organs.registry.gguf.types import DTYPES, DType, dtype_by_name
+from organs.registry.store.codec import derive
+from organs.registry.store.codec.planes import Bytes
+
+ROW = 1024
+PAIRS = [
+    (source, target) for source in DTYPES.values() for target in DTYPES.values() if derive.can_derive(source, target)
+]
+PAIR_IDS = [f"{source.name}-{target.name}" for source, target in PAIRS]
+ODD_BYTES = np.array([0x00, 0x01, 0x7B, 0x7C, 0x7E, 0x7F, 0x80, 0xFC, 0xFF], np.uint8)
+"""High bytes of zero, denormals, infinities and NaN in F16, BF16 and F32."""
+
+
+@cache
+def ggml() -> ctypes.CDLL:
+    """Return the library of llama.cpp in the package `xllamacpp`; its quantisation makes the files of the world."""
+    spec = importlib.util.find_spec("xllamacpp")
+    assert spec is not None
+    assert spec.origin is not None
+    library = ctypes.CDLL(str(next(Path(spec.origin).parent.glob("*.so"))))
+    library.ggml_quantize_chunk.restype = ctypes.c_size_t
+    library.ggml_quantize_chunk.argtypes = [
+        ctypes.c_int,
+        *[ctypes.c_void_p] * 2,
+        *[ctypes.c_int64] * 3,
+        ctypes.c_void_p,
+    ]
+    library.ggml_cpu_init()
+    return library
+
+
+def quantised(values: NDArray[np.float32], dtype: DType, matrix: NDArray[np.float32] | None = None) -> Bytes:
+    """Return rows of weights as llama.cpp writes them in `dtype`."""
+    if dtype.name == "F32":
+        return values.reshape(-1).view(np.uint8)
+    blocks = np.zeros(dtype.size_bytes(values.size), np.uint8)
+    weight = None if matrix is None else matrix.ctypes.data
+    place = values.ctypes.data, blocks.ctypes.data, 0, len(values), ROW
+    assert ggml().ggml_quantize_chunk(dtype.id, *place, weight) == len(blocks)
+    return blocks
+
+
+def layer(rows: int = 32, seed: int = 0) -> NDArray[np.float32]:
+    """Return rows like those of a trained layer: scales of their own, heavy tails, outliers, zeros and a constant."""
+    generator = np.random.default_rng(seed)
+    values = generator.standard_normal((rows, ROW)) * np.exp(generator.normal(-4, 0.4, (rows, 1)))
+    values[:4] = generator.standard_t(4, (4, ROW)) * 0.02
+    values[4:6] *= np.where(generator.random((2, ROW)) < 0.01, 30, 1)
+    values[6] = 0
+    values[7] = -0.0125
+    values[8, ::2] = 0
+    return values.astype(np.float32)
+
+
+def importance(weighted: bool) -> NDArray[np.float32] | None:
+    """Return an importance matrix, or None."""
+    return np.random.default_rng(5).gamma(1, 1, ROW).astype(np.float32) if weighted else None
+
+
+def residual_of(source: DType, target: DType, source_bytes: Bytes, plain: Bytes) -> Bytes:
+    """Return the residual of `plain`, after it was restored and compared."""
+    residual, restored = np.empty_like(plain), np.empty_like(plain)
+    derive.to_residual(source, target, source_bytes, plain, residual)
+    derive.from_residual(source, target, source_bytes, residual, restored)
+    assert np.array_equal(plain, restored)
+    return residual
+
+
+def pair(source: str, target: str) -> tuple[DType, DType]:
+    return dtype_by_name(source), dtype_by_name(target)
+
+
+def content(size_bytes: int, seed: int, odd: float) -> Bytes:
+    """Return random bytes; the share `odd` of them is from `ODD_BYTES`."""
+    generator = np.random.default_rng(seed)
+    noise = generator.integers(0, 256, size_bytes, dtype=np.uint8)
+    return np.where(generator.random(size_bytes) < odd, generator.choice(ODD_BYTES, size_bytes), noise)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    pair=st.sampled_from(PAIRS),
+    units=st.integers(0, 6),
+    seeds=st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)),
+    odd=st.tuples(st.sampled_from([0.0, 0.1, 1.0]), st.sampled_from([0.0, 0.1, 1.0])),
+)
+def test_any_bytes_are_restored_from_any_source(
+    pair: tuple[DType, DType], units: int, seeds: tuple[int, int], odd: tuple[float, float]
+) -> None:
+    source, target = pair
+    elements = units * max(source.block_elements, target.block_elements)
+    source_bytes = content(source.size_bytes(elements), seeds[0], odd[0])
+    residual_of(source, target, source_bytes, content(target.size_bytes(elements), seeds[1], odd[1]))
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS, ids=PAIR_IDS)
+def test_any_residual_is_that_of_some_plain_bytes(source: DType, target: DType) -> None:
+    source_bytes = content(source.size_bytes(2048), 1, 0.05)
+    residual = content(target.size_bytes(2048), 2, 0.05)
+    plain, again = np.empty_like(residual), np.empty_like(residual)
+    derive.from_residual(source, target, source_bytes, residual, plain)
+    derive.to_residual(source, target, source_bytes, plain, again)
+    assert np.array_equal(residual, again)
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS, ids=PAIR_IDS)
+def test_lengths_around_a_piece_are_restored(source: DType, target: DType) -> None:
+    for elements in (derive.PIECE_ELEMENTS - 256, derive.PIECE_ELEMENTS, derive.PIECE_ELEMENTS + 256):
+        residual_of(
+            source,
+            target,
+            content(source.size_bytes(elements), 3, 0.01),
+            content(target.size_bytes(elements), 4, 0.01),
+        )
+
+
+@pytest.mark.parametrize("source", ["F32", "F16", "BF16", "Q8_0"])
+@pytest.mark.parametrize(
+    ("target", "header"), [("Q4_K", slice(0, 16)), ("Q5_K", slice(0, 16)), ("Q6_K", slice(192, 210))]
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_quants_of_llama_cpp_follow_from_source_and_scales(
+    source: str, target: str, header: slice, weighted: bool
+) -> None:
+    fine, coarse = pair(source, target)
+    source_bytes = quantised(layer(), fine)
+    values = dequantize(source_bytes.data, fine).reshape(-1, ROW)
+    plain = quantised(values, coarse, importance(weighted))
+    residual = residual_of(fine, coarse, source_bytes, plain).reshape(-1, coarse.block_bytes)
+    assert np.array_equal(residual[:, header], plain.reshape(-1, coarse.block_bytes)[:, header])
+    residual[:, header] = 0
+    assert not residual.any()
+
+
+@pytest.mark.parametrize("source", ["F32", "F16", "BF16", "Q8_0"])
+@pytest.mark.parametrize("target", ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
+def test_blocks_with_simple_scales_follow_from_their_source_alone(source: str, target: str) -> None:
+    fine, coarse = pair(source, target)
+    if derive.can_derive(fine, coarse):
+        source_bytes = quantised(layer(), fine)
+        values = dequantize(source_bytes.data, fine).reshape(-1, ROW)
+        assert not residual_of(fine, coarse, source_bytes, quantised(values, coarse)).any()
+
+
+@pytest.mark.parametrize("target", ["Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_few_quants_of_other_types_are_predicted_wrongly(target: str, weighted: bool) -> None:
+    fine, coarse = pair("BF16", target)
+    source_bytes = quantised(layer(), fine)
+    plain = quantised(dequantize(source_bytes.data, fine).reshape(-1, ROW), coarse, importance(weighted))
+    residual = residual_of(fine, coarse, source_bytes, plain).reshape(-1, coarse.block_bytes)
+    quants = residual[
+        :, {"Q2_K": slice(16, 80), "Q3_K": slice(96), "IQ4_NL": slice(2, 18), "IQ4_XS": slice(8, 136)}[target]
+    ]
+    assert np.count_nonzero(quants) < 0.006 * quants.size
+
+
+@pytest.mark.parametrize("target", ["Q4_0", "Q4_1", "Q5_0", "Q5_1"])
+def test_scales_that_were_searched_with_an_importance_matrix_predict_nearly_all_quants(target: str) -> None:
+    fine, coarse = pair("BF16", target)
+    source_bytes = quantised(layer(), fine)
+    plain = quantised(dequantize(source_bytes.data, fine).reshape(-1, ROW), coarse, importance(True))
+    residual = residual_of(fine, coarse, source_bytes, plain).reshape(-1, coarse.block_bytes)
+    assert np.count_nonzero(residual[:, -16:]) < 0.02 * residual[:, -16:].size
+
+
+@pytest.mark.parametrize("target", ["F16", "BF16"])
+def test_casts_by_llama_cpp_follow_from_their_source(target: str) -> None:
+    fine, coarse = pair("F32", target)
+    odd = np.array([np.nan, -np.nan, np.inf, -np.inf, 1e-40, -6e-8, 65504, 65520, 3.4e38, -0.0], np.float32)
+    values = np.concatenate([layer(), np.resize(odd, (1, ROW))])
+    source_bytes = quantised(values, fine)
+    assert not residual_of(fine, coarse, source_bytes, quantised(values, coarse)).any()
+
+
+@pytest.mark.parametrize("source", ["F16", "BF16"])
+def test_floats_that_were_widened_leave_nothing(source: str) -> None:
+    fine, wide = pair(source, "F32")
+    source_bytes = quantised(layer(), fine)
+    widened = dequantize(source_bytes.data, fine).astype(np.float32).view(np.uint8)
+    assert not residual_of(fine, wide, source_bytes, widened).any()
+
+
+def test_a_source_that_was_rounded_leaves_few_and_small_residuals() -> None:
+    values = layer()
+    for source, target, most in (
+        ("F16", "Q8_0", 0.04),
+        ("BF16", "Q8_0", 0.09),
+        ("F16", "Q6_K", 0.01),
+        ("Q8_0", "Q4_K", 0.02),
+    ):
+        fine, coarse = pair(source, target)
+        residual = residual_of(fine, coarse, quantised(values, fine), quantised(values, coarse))
+        quants = residual.reshape(-1, coarse.block_bytes)[
+            :, {"Q8_0": slice(34), "Q6_K": slice(192), "Q4_K": slice(16, 144)}[target]
+        ]
+        assert np.count_nonzero(quants) < most * quants.size
+    fine, coarse = pair("BF16", "F16")
+    words = residual_of(fine, coarse, quantised(values, fine), quantised(values, coarse)).view("<u2")
+    assert np.percentile(words, 99) <= 8
+
+
+def test_infinite_and_missing_scales_are_restored_without_a_warning() -> None:
+    for source, target in PAIRS:
+        elements = 4096
+        fine = source.size_bytes(elements)
+        for word in (0x0000, 0x8000, 0x0001, 0x83FF, 0x7C00, 0xFC00, 0x7C01, 0x7E00, 0xFFFF):
+            plain = np.resize(np.array([word], "<u2").view(np.uint8), target.size_bytes(elements))
+            source_bytes = quantised(layer()[4:8], source)
+            residual_of(source, target, source_bytes, plain)
+            residual_of(source, target, np.resize(np.array([word], "<u2").view(np.uint8), fine), plain)
+
+
+def test_threads_have_memory_of_their_own() -> None:
+    fine, coarse = pair("BF16", "Q4_K")
+    cases = [
+        (content(fine.size_bytes(1 << 16), seed, 0), content(coarse.size_bytes(1 << 16), seed + 9, 0))
+        for seed in range(4)
+    ]
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda case: residual_of(fine, coarse, *case), cases * 2))
+
+
+def test_only_finer_types_are_sources() -> None:
+    for source, target in (
+        ("Q4_K", "Q4_K"),
+        ("Q8_0", "Q8_0"),
+        ("F32", "F32"),
+        ("Q4_K", "Q8_0"),
+        ("Q8_0", "F16"),
+        ("F32", "I8"),
+    ):
+        assert not derive.can_derive(*pair(source, target))
