@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from organs.registry.errors import EncodingFault
 from organs.registry.gguf.types import DTYPES
-from organs.registry.store.codec import BYTES_CODEC, Codec, chunks, codec_for,
-    delta_codec, encode_chunk
+from organs.registry.store.codec import BYTES_CODEC, Codec, chunks, codec_for, delta_codec, encode_chunk
 from organs.registry.store.codec.chunks import (
     LENT_MIN_BYTES,
     lend,
