@@ -10,7 +10,7 @@ organ must not say what else the registry has.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
@@ -19,12 +19,13 @@ from organs.registry.anatomy import Slot
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.organs import DEPTH_MAX, BlobRow, blobs_by_id
 from organs.registry.catalog.queries.relatives import RelatedOrgan, organs_of_models, places_of, related_organs_at
-from organs.registry.catalog.register.organs import replace_stored_bytes
+from organs.registry.catalog.register.organs import begin_ingest, forget_ingest, replace_stored_bytes
 from organs.registry.errors import Busy, StoreError
 from organs.registry.gguf.types import DType, dtype_by_name
 from organs.registry.lineage import ComparableOrgan, correlations, probes
 from organs.registry.relatives.resolve import PROBES_MAX, probe_scores
 from organs.registry.store import BlobStore, ParentCandidate, RangeReader, StoredBlob
+from organs.registry.store.blobs import INLINE_MAX_BYTES
 from organs.registry.store.codec import Codec, can_derive, codec_for, encode_chunk
 
 ALIKE_MIN = 0.9
@@ -400,10 +401,14 @@ class _Repacking:
             return
         while pending:
             ready = [number for number in pending if self._is_ready(number, parents[number], pending)]
+            waiting = [number for number in pending if self._rows[number].parent is not None]
             if ready:
                 number, parent = ready[0], parents[ready[0]]
-            else:  # members wait for each other: one of them is stored alone for some time
-                number, parent = next(number for number in pending if self._rows[number].parent is not None), None
+            elif waiting:  # members wait for each other: one of them is stored alone for some time
+                number, parent = waiting[0], None
+            else:  # they wait for a member that stays as it is
+                self._report.skipped += len(pending)
+                return
             if not self._store(number, parent) or ready:
                 pending.remove(number)
 
@@ -424,13 +429,12 @@ class _Repacking:
         """Store a member again; return False if it stays as it is."""
         before = self._rows[number]
         stored: StoredBlob | None = None
-        try:
+        is_replaced = False
+        with suppress(StoreError), _announced(self._catalog, before):
             stored = self._encoded(number, parent)
             with self._catalog.writing() as session:
                 is_replaced = replace_stored_bytes(session, before, stored)
                 after = blobs_by_id(session, [row.id for row in self._rows])
-        except StoreError:
-            is_replaced = False
         unused = before.file if is_replaced else (stored.file if stored is not None else None)
         if unused is not None:
             self._remove(unused)
@@ -470,3 +474,21 @@ class _Repacking:
         self._report.repacked += 1
         self._report.before_bytes += before_bytes
         self._report.after_bytes += after_bytes
+
+
+@contextmanager
+def _announced(catalog: Catalog, row: BlobRow) -> Iterator[None]:
+    """Let every sweep spare a file that is written inside the block, as it spares those of a running ingest.
+
+    Its row follows later. After a kill, the sweep spares new files until the lease of the ingest expires.
+    """
+    if row.size_bytes <= INLINE_MAX_BYTES:  # no file
+        yield
+        return
+    with catalog.writing() as session:
+        ingest_id = begin_ingest(session, f"repack of {row.digest}")
+    try:
+        yield
+    finally:
+        with catalog.writing() as session:
+            forget_ingest(session, ingest_id)
