@@ -6,24 +6,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import count
+from contextlib import nullcontext
+from io import BytesIO
+from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import update
+from sqlalchemy.orm import Session
 
-from organs.ingest.service import Intake
 from organs.registry import references
-from organs.registry.assembly import FileStream, plan_model
+from organs.registry.assembly import FilePlan, FileStream, plan_model
 from organs.registry.backup import back_up
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.queries.organs import BlobRow
+from organs.registry.catalog.queries.organs import BlobRow, blobs_by_digest
+from organs.registry.catalog.register.organs import replace_stored_bytes
 from organs.registry.catalog.tables import Blob
+from organs.registry.digest import Digest
 from organs.registry.errors import Busy, FaultyParent, OrganError
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.settings import Settings
-from organs.registry.store.blobs import BlobReader
-from organs.registry.upkeep import set_aside, verify
+from organs.registry.store import BlobReader, StoredBlob
+from organs.registry.store.codec import codec_for
+from organs.registry.upkeep import verify
 from tests.faults.failing import (
     EVERYTHING,
     SteppedCatalog,
@@ -34,7 +40,7 @@ from tests.faults.failing import (
     flip_bit,
     overwrite,
     verify_all,
-    with_files,
+    without_syncing,
 )
 from tests.faults.families import (
     assert_models_come_back,
@@ -52,7 +58,7 @@ SOURCES = family_files()
 LATER = family_files(["retuned"])
 Beside = Callable[[LocalRegistry, Path], None]
 """Work on a registry; the folder is for its files."""
-EVERY, SOME = pytest.param(1, marks=pytest.mark.slow), 9
+EVERY, SOME = pytest.param(1, marks=pytest.mark.slow), 17
 """How many steps of an operation lie between two at which something else happens."""
 
 
@@ -177,9 +183,7 @@ def test_a_new_model_is_stored_beside_a_faulty_relative(family: LocalRegistry, t
     assert {fault.digest for fault in verify_all(family).faults} == faulty
 
 
-def test_a_repack_leaves_organs_with_faulty_bytes_as_they_are(
-    templates: RegistryTemplates, tmp_path: Path
-) -> None:
+def test_a_repack_leaves_organs_with_faulty_bytes_as_they_are(templates: RegistryTemplates, tmp_path: Path) -> None:
     with templates.open_copy(add_family_backwards, tmp_path / "home") as registry:
         alone = max((row for row in blob_rows(registry) if row.file), key=lambda row: row.stored_bytes)
         damage(registry, alone)
@@ -260,8 +264,9 @@ def at_every_step(
                 with LocalRegistry.open(place / "home") as other:
                     beside(other, place)
 
-            stepped = SteppedCatalog(registry.catalog, act_at_step(number, act))
-            work(LocalRegistry(registry.settings, stepped, registry.blobs))
+            quick = without_syncing(registry)
+            stepped = SteppedCatalog(quick.catalog, act_at_step(number, act))
+            work(LocalRegistry(quick.settings, stepped, quick.blobs))
             assert_whole(registry, SOURCES | LATER, place / "back")
             assert_settles(registry, SOURCES | LATER, place / "back")
             if not happened:
@@ -288,3 +293,137 @@ def test_other_work_at_any_step_of_an_ingest_against_parents_loses_nothing(
         ingest_bytes(registry, tmp_path, "retuned", LATER["retuned"])
 
     assert at_every_step(templates, tmp_path, ingest, beside, stride) > 8
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+def test_only_the_announcement_of_a_repack_saves_its_files_from_a_sweep_before_their_rows(
+    is_announced: bool, templates: RegistryTemplates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with templates.open_copy(add_family_backwards, tmp_path / "home") as registry:
+        put_organ = registry.blobs.put_organ
+
+        def put_and_sweep(*arguments: Any) -> StoredBlob:
+            stored = put_organ(*arguments)
+            sweep_at_once(registry)
+            return stored
+
+        monkeypatch.setattr(registry.blobs, "put_organ", put_and_sweep)
+        if not is_announced:
+            monkeypatch.setattr(references, "_announced", lambda *_: nullcontext())
+        assert repack_all(registry).repacked > 0
+        assert (verify_all(registry).faults == []) is is_announced
+
+
+@pytest.mark.parametrize("stride", [3 * SOME, EVERY])
+def test_a_repack_at_any_write_of_a_backup_leaves_the_copy_complete(
+    stride: int, templates: RegistryTemplates, tmp_path: Path
+) -> None:
+    for number in count(1, stride):
+        place = tmp_path / str(number)
+        with templates.open_copy(add_family_backwards, place / "home") as registry:
+            repacked = 0
+
+            def repack_then(call: int, _name: str, registry: LocalRegistry = registry, number: int = number) -> None:
+                nonlocal repacked
+                if call == number:
+                    repacked = repack_all(registry).repacked
+
+            files = SteppedFiles(repack_then)
+            folder = place / "copy"
+            report = back_up(registry.catalog, registry.blobs, registry.settings, folder, read_back=True, files=files)
+            assert report.faults == []
+            with LocalRegistry.open(folder) as copy:
+                assert_whole(copy, SOURCES, place / "back")
+            assert_settles(registry, SOURCES, place / "back")
+            if not repacked:
+                return
+    raise AssertionError
+
+
+# Readers while organs are stored again.
+
+
+def plan_of(registry: LocalRegistry, name: str) -> FilePlan:
+    with registry.catalog.reading() as session:
+        (plan,) = plan_model(session, model_by_name(session, parse_model_name(f"local/{name}")))
+    return plan
+
+
+@pytest.mark.parametrize("name", ["tuned", "coarse", "tuned-coarse"])
+@pytest.mark.parametrize("views", [0, 1, 4])
+def test_a_download_goes_on_while_a_repack_and_a_sweep_replace_its_files(
+    views: int, name: str, templates: RegistryTemplates, tmp_path: Path
+) -> None:
+    with (
+        templates.open_copy(add_family_backwards, tmp_path / "home") as registry,
+        LocalRegistry.open(tmp_path / "home") as other,
+        FileStream(registry.blobs, plan_of(registry, name)) as stream,
+    ):
+        rest = iter(stream)
+        begun = b"".join(bytes(view) for view in islice(rest, views))
+        before = set(files_below(registry))
+        assert repack_all(other).repacked > 0
+        sweep_at_once(other)
+        assert before - set(files_below(registry)), "files are gone"
+        assert begun + b"".join(bytes(view) for view in rest) == SOURCES[name]
+
+
+def test_an_organ_that_was_left_by_its_parent_is_read_from_its_present_bytes(
+    family: LocalRegistry, tmp_path: Path
+) -> None:
+    plan = plan_of(family, "tuned")
+    rows = {row.digest: row for row in blob_rows(family)}
+    (child, *_) = (rows[piece.blob.digest] for piece in plan.slices if piece.blob.parent and piece.blob.file)
+    assert child.parent is not None
+    with family.blobs.reader(child) as reader:
+        stored = family.blobs.put_organ(child.digest, child.size_bytes, codec_for("BF16"), BytesIO(reader.read()).read)
+    with family.catalog.writing() as session:
+        assert replace_stored_bytes(session, child, stored)
+    lose(family, child.parent)  # as a sweep removes it after its last dependant, before the old file of the child
+    with pytest.raises(FaultyParent), BlobReader(family.blobs, child):
+        """The old file is still there."""
+    with family.blobs.reader(child) as reader:
+        reader.verify()
+
+
+def test_a_doomed_organ_is_not_made_a_parent(templates: RegistryTemplates, tmp_path: Path) -> None:
+    with templates.open_copy(add_family_backwards, tmp_path / "home") as registry:
+        doomed: list[int] = []
+
+        def doom(session: Session, before: BlobRow, blob: StoredBlob) -> bool:
+            if blob.parent is not None:
+                doomed.append(blobs_by_digest(session, [blob.parent.digest])[Digest(blob.parent.digest)].id)
+                session.execute(update(Blob).where(Blob.id == doomed[-1]).values(state="doomed"))
+                result = replace_stored_bytes(session, before, blob)
+                session.execute(update(Blob).where(Blob.id == doomed[-1]).values(state="present"))
+                return result
+            return replace_stored_bytes(session, before, blob)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(references, "replace_stored_bytes", doom)
+            report = repack_all(registry)
+        assert report.repacked == 0
+        assert report.skipped >= len(doomed) > 0
+        assert_settles(registry, SOURCES, tmp_path / "back")
+
+
+def test_a_repack_ends_if_members_wait_for_one_that_stays_as_it_is(
+    templates: RegistryTemplates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for refused in range(2):
+        with templates.open_copy(add_family_backwards, tmp_path / str(refused)) as registry:
+            numbers = count()
+
+            def refuse(
+                session: Session,
+                before: BlobRow,
+                blob: StoredBlob,
+                numbers: Iterator[int] = numbers,
+                refused: int = refused,
+            ) -> bool:
+                return next(numbers) % 12 != refused and replace_stored_bytes(session, before, blob)
+
+            monkeypatch.setattr(references, "replace_stored_bytes", refuse)
+            assert repack_all(registry).skipped > 0
+            monkeypatch.setattr(references, "replace_stored_bytes", replace_stored_bytes)
+            assert_settles(registry, SOURCES, tmp_path / "back")
