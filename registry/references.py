@@ -17,15 +17,23 @@ from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.organs import DEPTH_MAX, BlobRow, blobs_by_id
-from organs.registry.catalog.queries.relatives import RelatedOrgan, organs_of_models, places_of, related_organs_at
+from organs.registry.catalog.queries.organs import DEPTH_MAX, BlobRow, blobs_by_id, dependent_blobs_after
+from organs.registry.catalog.queries.relatives import (
+    RelatedOrgan,
+    models_to_repack,
+    organs_of_models,
+    places_of,
+    related_organs_at,
+)
+from organs.registry.catalog.register.models import mark_repacked
 from organs.registry.catalog.register.organs import replace_stored_bytes
+from organs.registry.catalog.tables import now
 from organs.registry.errors import Busy, StoreError
 from organs.registry.gguf.types import DType, dtype_by_name
 from organs.registry.lineage import ComparableOrgan, correlations, probes
 from organs.registry.relatives.resolve import PROBES_MAX, probe_scores
 from organs.registry.store import BlobStore, ParentCandidate, RangeReader, StoredBlob
-from organs.registry.store.codec import Codec, can_derive, codec_for, encode_chunk
+from organs.registry.store.codec import BYTES_CODEC, Codec, can_derive, codec_for, encode_chunk
 
 ALIKE_MIN = 0.9
 """The smallest correlation of the fingerprints of an organ and its parent."""
@@ -139,9 +147,19 @@ class RepackReport:
     skipped: int = 0
     """Organs that another process used or changed, or whose bytes are faulty: they stay as they are."""
 
-    @property
-    def saved_bytes(self) -> int:
-        return self.before_bytes - self.after_bytes
+    def add(self, before_bytes: int, after_bytes: int) -> None:
+        """Count an organ that was stored again."""
+        self.repacked += 1
+        self.before_bytes += before_bytes
+        self.after_bytes += after_bytes
+
+    def merge(self, other: RepackReport) -> None:
+        """Add the numbers of another report."""
+        self.organs += other.organs
+        self.repacked += other.repacked
+        self.before_bytes += other.before_bytes
+        self.after_bytes += other.after_bytes
+        self.skipped += other.skipped
 
 
 Progress = Callable[[int], None]
@@ -150,16 +168,15 @@ Progress = Callable[[int], None]
 def repack(
     catalog: Catalog,
     blobs: BlobStore,
-    model_ids: Collection[int] | None = None,
+    model_ids: Sequence[int],
     *,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> RepackReport:
-    """Store organs by their difference to others where this is smaller.
+    """Store organs at the places of these models by their difference to others, where this is smaller.
 
-    With `model_ids`, only the places of these models are examined. A run can be interrupted and repeated at any time: a
-    row points at the new stored bytes after these are durable, and the old ones are removed last. `progress` gets the
-    number of examined organs.
+    A run can be interrupted and repeated at any time: a row points at the new stored bytes after these are durable, and
+    the old ones are removed last. `progress` gets the number of examined organs.
     """
     report = RepackReport(dry_run)
     seen: set[int] = set()
@@ -171,7 +188,31 @@ def repack(
             _Repacking(catalog, blobs, family, report).run(family.best_parents())
             if progress is not None:
                 progress(len(family.members))
+    if not dry_run:
+        with catalog.writing() as session:
+            mark_repacked(session, model_ids, now())
     return report
+
+
+def store_alone(catalog: Catalog, blobs: BlobStore, progress: Progress | None = None) -> RepackReport:
+    """Store every organ alone again. The next repack examines all models."""
+    report, after = RepackReport(dry_run=False), ""
+    with catalog.writing() as session:
+        mark_repacked(session, models_to_repack(session, everything=True), None)
+    while True:
+        with catalog.reading() as session:
+            page = dependent_blobs_after(session, after)
+        if not page:
+            return report
+        for row in page:
+            report.organs += 1
+            with suppress(StoreError):
+                with blobs.reader(row) as reader:
+                    codec = codec_for(reader.dtype.name) if reader.dtype is not None else BYTES_CODEC
+                _store_again(catalog, blobs, row, codec, None, report)
+            if progress is not None:
+                progress(1)
+        after = page[-1].digest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -394,9 +435,8 @@ class _Repacking:
         pending = [number for number, parent in parents.items() if self._differs(number, parent)]
         if self._report.dry_run:
             for number in pending:
-                self._count(
-                    self._rows[number].stored_bytes, round(self._family.estimated_size(number, parents[number]))
-                )
+                after_bytes = round(self._family.estimated_size(number, parents[number]))
+                self._report.add(self._rows[number].stored_bytes, after_bytes)
             return
         while pending:
             ready = [number for number in pending if self._is_ready(number, parents[number], pending)]
@@ -422,51 +462,47 @@ class _Repacking:
 
     def _store(self, number: int, parent: int | None) -> bool:
         """Store a member again; return False if it stays as it is."""
-        before = self._rows[number]
-        stored: StoredBlob | None = None
-        try:
-            stored = self._encoded(number, parent)
-            with self._catalog.writing() as session:
-                is_replaced = replace_stored_bytes(session, before, stored)
-                after = blobs_by_id(session, [row.id for row in self._rows])
-        except StoreError:
-            is_replaced = False
-        unused = before.file if is_replaced else (stored.file if stored is not None else None)
-        if unused is not None:
-            self._remove(unused)
-        if not is_replaced or stored is None:
-            self._report.skipped += 1
-            return False
-        self._rows = [after.get(row.id, row) for row in self._rows]
-        self._now[number] = parent
-        self._count(before.stored_bytes, stored.stored_bytes)
-        return True
-
-    def _encoded(self, number: int, parent: int | None) -> StoredBlob:
-        member, row = self._family.members[number], self._rows[number]
-        address = None if parent is None else self._rows[parent]
-        codec = member.codec
-        if address is not None and parent is not None:
+        row, member = self._rows[number], self._family.members[number]
+        codec, address = member.codec, None
+        if parent is not None:
+            address = self._rows[parent]
             own = ParentCandidate(address, self._family.members[parent].dtype).codec(member.dtype, row.size_bytes)
             assert own is not None
             codec = own
-        position = 0
-        with self._blobs.reader(row) as reader:
-            ranges = RangeReader(reader)
+        if not _store_again(self._catalog, self._blobs, row, codec, address, self._report):
+            return False
+        with self._catalog.reading() as session:
+            after = blobs_by_id(session, [row.id for row in self._rows])
+        self._rows = [after.get(row.id, row) for row in self._rows]
+        self._now[number] = parent
+        return True
+
+
+def _store_again(
+    catalog: Catalog, blobs: BlobStore, before: BlobRow, codec: Codec, parent: BlobRow | None, report: RepackReport
+) -> bool:
+    """Store a blob with another codec; return False if it stays as it is."""
+    stored: StoredBlob | None = None
+    is_replaced = False
+    with suppress(StoreError):
+        with blobs.reader(before) as reader:
+            ranges, position = RangeReader(reader), 0
 
             def read(size: int) -> bytes:
                 nonlocal position
                 position += size
                 return ranges.read(position - size, size)
 
-            return self._blobs.put_organ(row.digest, row.size_bytes, codec, read, address)
-
-    def _remove(self, file: str) -> None:
-        """Remove a file that no row names. A backup may be copying it: then a later sweep removes it."""
-        with suppress(Busy, StoreError), self._blobs.folder.sweeping():
-            self._blobs.folder.remove(self._blobs.folder.path(file))
-
-    def _count(self, before_bytes: int, after_bytes: int) -> None:
-        self._report.repacked += 1
-        self._report.before_bytes += before_bytes
-        self._report.after_bytes += after_bytes
+            stored = blobs.put_organ(before.digest, before.size_bytes, codec, read, parent)
+        with catalog.writing() as session:
+            is_replaced = replace_stored_bytes(session, before, stored)
+    if stored is None or not is_replaced:
+        report.skipped += 1
+    else:
+        report.add(before.stored_bytes, stored.stored_bytes)
+    unused = before.file if is_replaced else stored and stored.file
+    if unused:
+        # A backup may be copying the file: then a later sweep removes it.
+        with suppress(Busy, StoreError), blobs.folder.sweeping():
+            blobs.folder.remove(blobs.folder.path(unused))
+    return is_replaced

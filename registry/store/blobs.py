@@ -358,6 +358,11 @@ class PlainReader(ABC):
         """The size of the largest chunk in plain bytes; 0 without chunks."""
 
     @property
+    def dtype(self) -> DType | None:
+        """The tensor type of the first organ that was stored with these bytes; None for a stack and other bytes."""
+        return None
+
+    @property
     def version(self) -> tuple[str, int, int] | None:
         """The name of the file and the times of its last change; None for an inline blob, and for a stack."""
         return None
@@ -486,6 +491,10 @@ class BlobReader(PlainReader):
     @property
     def chunk_bytes(self) -> int:
         return min(self.head.codec.chunk_bytes, self.size_bytes)
+
+    @property
+    def dtype(self) -> DType | None:
+        return self.head.codec.dtype
 
     @property
     def version(self) -> tuple[str, int, int] | None:

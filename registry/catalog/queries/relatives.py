@@ -139,8 +139,14 @@ def organs_of_models(session: Session, model_ids: Sequence[int]) -> Iterator[tup
                 yield ((tower, block, slot), number), RelatedOrgan(blob_id, dtype, _lengths(shape), values)
 
 
-def places_of(session: Session, model_ids: Collection[int] | None) -> list[ExpertPlace]:
-    """Return the places of the models, of all models by default, and those of their experts."""
+def models_to_repack(session: Session, limit: int | None = None, *, everything: bool = False) -> Sequence[int]:
+    """Return the models whose organs no repack has examined, or all models, the oldest first."""
+    statement = select(Model.id).order_by(Model.id).limit(limit)
+    return session.scalars(statement if everything else statement.where(Model.repacked_at.is_(None))).all()
+
+
+def places_of(session: Session, model_ids: Collection[int]) -> list[ExpertPlace]:
+    """Return the places of the models, and those of their experts."""
     places: dict[ExpertPlace, None] = {}
     for table in (Placement, Expert):
         expert = Expert.expert if table is Expert else null()
