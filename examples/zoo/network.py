@@ -118,6 +118,11 @@ class Network(nn.Module):
             for name, values in tensors.items():
                 self.weights[_key(name)].copy_(values)
 
+    def freeze_except(self, beginnings: tuple[str, ...]) -> None:
+        """Let only those parameters learn whose names begin with one of `beginnings`."""
+        for name, parameter in self.weights.items():
+            parameter.requires_grad_(name.startswith(tuple(map(_key, beginnings))))
+
     def forward(self, tokens: Tensor) -> Tensor:
         """Return scores (batch, length, vocabulary) of the token after each of `tokens` (batch, length)."""
         embedding = self.weights[_key("token_embd")]
