@@ -283,11 +283,13 @@ XET = (
 
 
 def store_xet(folder: Path, files: Sequence[Path]) -> int:
-    """Store in one commit of hf_xet. The index of its local store is no part of what a server stores."""
+    """Store in one commit of hf_xet; return the bytes of its xorbs and shards, without the index of the local store."""
     store = folder / "store"
     environment = {"HF_HOME": str(folder / "home"), "HF_XET_CACHE": str(folder / "cache")}
     _run([sys.executable, "-c", XET, str(store), *map(str, files)], environment)
-    return folder_bytes(store / "xorbs") + folder_bytes(store / "shards")
+    paths = [path for kind in ("xorbs", "shards") for path in (store / "xet" / "xorbs" / kind).iterdir()]
+    assert paths, "hf_xet keeps its local store elsewhere"
+    return sum(path.stat().st_size for path in paths if path.suffix != ".tagset")
 
 
 def store_zipnn(_: Path, files: Sequence[Path]) -> int:

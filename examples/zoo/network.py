@@ -118,10 +118,11 @@ class Network(nn.Module):
             for name, values in tensors.items():
                 self.weights[_key(name)].copy_(values)
 
-    def freeze_except(self, beginnings: tuple[str, ...]) -> None:
-        """Let only those parameters learn whose names begin with one of `beginnings`."""
-        for name, parameter in self.weights.items():
-            parameter.requires_grad_(name.startswith(tuple(map(_key, beginnings))))
+    def freeze_except(self, parts: tuple[str, ...]) -> None:
+        """Let only those parameters learn whose names have one of `parts` in them, of those that learn."""
+        for key, parameter in self.weights.items():
+            learns = any(_key(part) in key for part in parts)
+            parameter.requires_grad_(parameter.requires_grad and learns)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return scores (batch, length, vocabulary) of the token after each of `tokens` (batch, length)."""

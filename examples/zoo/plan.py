@@ -29,7 +29,7 @@ class Run:
     `code_share` is the share of code among the rows of a batch, the rest is prose. A run begins with the weights of
     `parent` as they were after `parent_step` steps; with `resume` it also takes over the optimizer and the place in the
     schedule. `kept_steps` are the steps whose weights are kept beside the last. With `published` a run begins with the
-    weights of its parent as a BF16 file has them. Only the parameters whose names begin with one of `learning` learn;
+    weights of its parent as a BF16 file has them. Only the parameters whose names have one of `learning` in them learn;
     all of them if it is empty.
     """
 
@@ -193,10 +193,12 @@ STORED_BASE = Run("stored-base", STORED_SHAPE, 240, 500, 0.5, 2e-3, 30)
 FOUR_BLOCKS = ("blk.2.", "blk.3.", "blk.4.", "blk.5.")
 
 
-def _stored(name: str, seed: int, steps: int, rates: tuple[float, float], adapter: Adapter) -> Family:
+def _stored(
+    name: str, seed: int, steps: int, rates: tuple[float, float], adapter: Adapter, adapted: tuple[str, ...] = ()
+) -> Family:
     """Return a base, two fine-tunes, a merged LoRA and a fine-tune of four blocks, all in BF16.
 
-    `rates` are the peak rates of the fine-tunes and of the LoRA.
+    `rates` are the peak rates of the fine-tunes and of the LoRA, `adapted` the matrices of the LoRA, as for `learning`.
     """
     base, title = STORED_BASE, name.capitalize()
 
@@ -213,7 +215,7 @@ def _stored(name: str, seed: int, steps: int, rates: tuple[float, float], adapte
         )  # fmt: skip
 
     code, prose = tuned("code", 0, 1.0), tuned("prose", 1, 0.0)
-    lora = replace(tuned("lora", 2, 1.0), peak_rate=rates[1], adapter=adapter)
+    lora = replace(tuned("lora", 2, 1.0), peak_rate=rates[1], adapter=adapter, learning=adapted)
     four = replace(tuned("four-blocks", 3, 1.0), learning=FOUR_BLOCKS)
     parts = {"": base, "Code": code, "Prose": prose, "LoRA": lora, "FourBlocks": four}
     return Family(tuple(parts.values()), tuple(file(run, part) for part, run in parts.items()))
@@ -229,8 +231,8 @@ FAMILIES = {
     "gemma": _family(
         "gemma", Shape(192, 5, 6, 2, 576, VOCABULARY, CONTEXT, tied=True, architecture="gemma"), "3M", 4e-3, 400
     ),
-    "light": _stored("light", 510, 20, (5e-6, 2e-5), Adapter(8, 16.0)),
-    "heavy": _stored("heavy", 520, 60, (4e-4, 4e-3), Adapter(16, 32.0)),
+    "light": _stored("light", 510, 20, (5e-6, 1e-4), Adapter(8, 16.0), ("attn_",)),
+    "heavy": _stored("heavy", 520, 40, (8e-4, 1.5e-3), Adapter(16, 32.0)),
 }
 """All families by name. Each of `deep` to `gemma` takes about 30 minutes of processor time."""
 
