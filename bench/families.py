@@ -25,13 +25,15 @@ Each contender stores the same files, in the same order, in an empty store. The 
     ZipLLM     as ZipNN; a BF16 tensor also by BitX, its difference from the tensor of the same name and shape in the
                first file that has one: exclusive or, exponents apart from signs and mantissas, each by zstd -3
     XOR        as ZipLLM, with the exclusive or for every type: more than ZipLLM does
-    organ      `organ ingest`, then `organ repack`: files of blobs, and the blobs that the database holds
+    organ      `organ ingest`, then `organ repack`: files of blobs, and the blobs that the database holds; each file is
+               assembled again and compared
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import filecmp
 import os
 import random
 import re
@@ -40,10 +42,11 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -249,7 +252,7 @@ def show_differences(files: Mapping[str, Path]) -> None:
         equal = sum(ours.data == theirs.data for ours, theirs in zip(base, tensors, strict=True))
         print(
             f"{part:12} {np.mean(bits[0] == bits[1]):.1%} of the values as in the base, "
-            f"correlation {np.corrcoef(*values)[0, 1]:.5f}, {equal} of {len(base)} tensors equal"
+            f"correlation {np.corrcoef(values[0], values[1])[0, 1]:.5f}, {equal} of {len(base)} tensors equal"
         )
 
 
@@ -328,7 +331,9 @@ def tensors_size(files: Sequence[Path], size_of: Callable[[Tensor, Tensor | None
 
     `size_of` takes a tensor, and the first tensor with its name, shape and type, if there was one before.
     """
-    stored, seen, first = 0, set(), {}
+    stored = 0
+    seen: set[bytes] = set()
+    first: dict[tuple[str, tuple[int, ...], str], Tensor] = {}
     for path in files:
         header, tensors = read_tensors(path)
         stored += zstd_size(header)
@@ -372,19 +377,26 @@ def zstd_size(data: bytes) -> int:
 
 
 def store_organ(folder: Path, files: Sequence[Path]) -> int:
-    """Ingest into a new registry, in the given order, and repack."""
-    home = folder / "home"
-    ingest(home, files)
+    """Ingest into a new registry, repack, and check that each file comes back byte for byte."""
+    home, copy = folder / HOME, folder / "copy.gguf"
+    for path, name in zip(files, ingest(home, files), strict=True):
+        _organ(home, "assemble", name, "-o", str(copy), "--quiet")
+        if not filecmp.cmp(path, copy, shallow=False):
+            raise SystemExit(f"{name} is not the file that was ingested")
+        copy.unlink()
     return registry_bytes(home)
 
 
-def ingest(home: Path, files: Sequence[Path]) -> None:
-    """Ingest files one after the other, and repack if this version of the program can."""
-    organ = [sys.executable, "-m", "organs.cli", "--home", str(home)]
-    _run([*organ, "ingest", "--quiet", *map(str, files)])
+def ingest(home: Path, files: Sequence[Path]) -> list[str]:
+    """Ingest files one after the other, repack if this version of the program can, and return the models' names."""
+    names = _organ(home, "ingest", "--quiet", *map(str, files)).split()
     if _can_repack():
-        _run([*organ, "repack"])
-    print(f"whole home of {len(files)} files: {folder_bytes(home) / 1e6:.2f} MB", file=sys.stderr)
+        _organ(home, "repack")
+    return names
+
+
+def _organ(home: Path, *arguments: str) -> str:
+    return _run([sys.executable, "-m", "organs.cli", "--home", str(home), *arguments])
 
 
 @cache
@@ -405,7 +417,7 @@ def registry_bytes(home: Path) -> int:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    everything = _environment() | (environment or {})
+    everything = _environment() | dict(environment or {})
     done = subprocess.run(command, env=everything, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command[:3])} failed: {done.stderr[-1000:]}")
@@ -425,6 +437,10 @@ CONTENDERS: dict[str, Callable[[Path, Sequence[Path]], int]] = {
     "XOR": store_xor,
     "organ": store_organ,
 }
+HOME = "home"
+"""The folder in which `organ` stores, below the folder for a set."""
+WHOLE_HOME = "organ, whole home"
+"""The row of a table with the database and its indexes."""
 PROGRAMS = ("borg", "restic")
 """Contenders that are programs of the same name."""
 
@@ -447,7 +463,11 @@ def measure(folder: Path, files: Mapping[str, Path], contenders: Sequence[str]) 
             paths = [files[name] for name in names]
             with tempfile.TemporaryDirectory(dir=folder) as store:
                 stored = CONTENDERS[contender](Path(store), paths)
-            results[contender][title] = stored / sum(path.stat().st_size for path in paths)
+                home_bytes = folder_bytes(Path(store) / HOME)
+            plain = sum(path.stat().st_size for path in paths)
+            results[contender][title] = stored / plain
+            if contender == "organ":
+                results.setdefault(WHOLE_HOME, {})[title] = home_bytes / plain
         print(f"{contender} done", file=sys.stderr, flush=True)
     return results
 
@@ -503,21 +523,27 @@ def show_limits(family: str, results: Results) -> None:
 def show_untouched(folder: Path, files: Mapping[str, Path]) -> None:
     """Print the stored bytes that a fine-tune of four blocks adds to its base, and those of its untouched tensors."""
     base, child = files["base-BF16"], files["four-blocks-BF16"]
-    homes = {"base": folder / "base-alone", "both": folder / "with-four-blocks"}
-    ingest(homes["base"], [base])
-    ingest(homes["both"], [base, child])
-    before, after = (dict(_blobs(home)) for home in homes.values())
-    untouched = {tensor.data for tensor in read_tensors(base)[1]} & {tensor.data for tensor in read_tensors(child)[1]}
-    changed = sum(tensor.data not in untouched for tensor in read_tensors(child)[1])
+    homes = [folder / "base-alone", folder / "with-four-blocks"]
+    ingest(homes[0], [base])
+    ingest(homes[1], [base, child])
+    before, after = (_blobs(home) for home in homes)
+    of_base, of_child = (
+        {sha256(tensor.data).hexdigest() for tensor in read_tensors(path)[1]} for path in (base, child)
+    )
+    untouched, changed = of_base & of_child, of_child - of_base
+    assert untouched <= before.keys()
+    cost = sum(after[digest] - before[digest] for digest in untouched)
     print(
-        f"\nfour blocks: {changed} tensors changed, {len(after) - len(before)} blobs added, "
-        f"{registry_bytes(homes['both']) - registry_bytes(homes['base']):,} bytes; {len(untouched)} untouched tensors"
+        f"\nfour blocks: {len(changed)} tensors changed, {len(after.keys() - before.keys())} blobs added, "
+        f"{registry_bytes(homes[1]) - registry_bytes(homes[0]):,} bytes; of them {cost:,} bytes for "
+        f"{len(untouched)} untouched tensors: {'met' if cost <= 0 else 'NOT MET'}"
     )
 
 
-def _blobs(home: Path) -> Iterator[tuple[str, int]]:
+def _blobs(home: Path) -> dict[str, int]:
+    """Return the stored bytes of each blob by digest."""
     with closing(sqlite3.connect(home / "registry.sqlite3")) as database:
-        yield from database.execute("SELECT digest, stored_bytes FROM blobs").fetchall()
+        return dict(database.execute("SELECT digest, stored_bytes FROM blobs").fetchall())
 
 
 def show_orders(folder: Path, files: Mapping[str, Path], count: int) -> None:

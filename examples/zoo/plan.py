@@ -231,7 +231,7 @@ FAMILIES = {
     "gemma": _family(
         "gemma", Shape(192, 5, 6, 2, 576, VOCABULARY, CONTEXT, tied=True, architecture="gemma"), "3M", 4e-3, 400
     ),
-    "light": _stored("light", 510, 20, (5e-6, 1e-4), Adapter(8, 16.0), ("attn_",)),
+    "light": _stored("light", 510, 20, (3.5e-6, 5e-5), Adapter(8, 16.0), ("attn_",)),
     "heavy": _stored("heavy", 520, 40, (8e-4, 1.5e-3), Adapter(16, 32.0)),
 }
 """All families by name. Each of `deep` to `gemma` takes about 30 minutes of processor time."""
