@@ -11,7 +11,7 @@ import numpy as np
 from organs.registry.gguf.quants import Floats, can_dequantize
 from organs.registry.gguf.types import DType
 from organs.registry.measure import spectral, zmeasure
-from organs.registry.measure.sample import Patches, Read, read_values, run_span, sample_runs, spectral_patches, spread
+from organs.registry.measure.sample import Patches, Read, read_values, run_spans, sample_runs, spectral_patches, spread
 from organs.registry.measure.spectral import SpectralReading, mean_reading, spectral_reading
 from organs.registry.measure.zmeasure import (
     scaled,
@@ -149,7 +149,7 @@ def required_reads(shape: Sequence[int], dtype: DType) -> tuple[tuple[int, int],
     patches = spectral_patches(shape)
     if patches is not None and len(runs) > 1:
         runs = [run for expert in patches.experts for run in patches.runs(expert)] + runs
-    return tuple(run_span(run, dtype) for run in runs)
+    return run_spans(tuple(runs), dtype)
 
 
 def _spectrum(read: Read, patches: Patches, dtype: DType, all_values: Floats | None) -> SpectralReading:
