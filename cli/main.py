@@ -11,6 +11,9 @@ import click
 from organs.cli import fast_imports
 from organs.registry.settings import DEBUG_VARIABLE, HOME_VARIABLE, REGISTRY_VARIABLE
 
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
+"""numpy's BLAS starts its threads when it is imported. Without this they spin for 26 ms, each on a core of its own."""
+
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
