@@ -35,6 +35,7 @@ class Address:
     inline: bytes | None
     is_set_aside: bool = False
     parts: tuple[Address, ...] = ()
+    parent: Address | None = None
 
 
 def address(blob: StoredBlob) -> Address:
