@@ -246,7 +246,7 @@ class Pipeline:
                 self._count_known(hashed)
             else:
                 self._seen.add(hashed.digest)
-                self._check_or_store(hashed, present.get(hashed.digest))
+                self._check_or_store(hashed, present.get(hashed.digest), is_recorded=hashed.digest in rows)
             if must_measure:
                 self._measuring.add(key)
                 self._pending += 1
@@ -276,9 +276,9 @@ class Pipeline:
             lease_blobs(session, self._ingest_id, [row.id for row in leased.values()])
         return leased
 
-    def _check_or_store(self, hashed: HashedPiece, row: BlobRow | None) -> None:
+    def _check_or_store(self, hashed: HashedPiece, row: BlobRow | None, *, is_recorded: bool) -> None:
         if row is None or (hashed.piece.is_expert and row.codec == STACK_CODEC):
-            self._store(hashed, None if row else self._parents)
+            self._store(hashed, None if is_recorded else self._parents)
         else:
             self._pending += 1
             self._tasks.check(hashed, row)

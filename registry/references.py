@@ -26,7 +26,7 @@ from organs.registry.catalog.queries.relatives import (
     related_organs_at,
 )
 from organs.registry.catalog.register.models import mark_repacked
-from organs.registry.catalog.register.organs import replace_stored_bytes
+from organs.registry.catalog.register.organs import begin_ingest, forget_ingest, renew_lease, replace_stored_bytes
 from organs.registry.catalog.tables import now
 from organs.registry.errors import Busy, StoreError
 from organs.registry.gguf.types import DType, dtype_by_name
@@ -182,12 +182,13 @@ def repack(
     seen: set[int] = set()
     with catalog.reading() as session:
         places = places_of(session, model_ids)
-    for place in places:
-        for family in _families_at(catalog, blobs, place, seen):
-            report.organs += len(family.members)
-            _Repacking(catalog, blobs, family, report).run(family.best_parents())
-            if progress is not None:
-                progress(len(family.members))
+    with _Rewriter(catalog, blobs, report) as rewriter:
+        for place in places:
+            for family in _families_at(catalog, blobs, place, seen):
+                report.organs += len(family.members)
+                _Repacking(rewriter, family).run(family.best_parents())
+                if progress is not None:
+                    progress(len(family.members))
     if not dry_run:
         with catalog.writing() as session:
             mark_repacked(session, model_ids, now())
@@ -199,20 +200,19 @@ def store_alone(catalog: Catalog, blobs: BlobStore, progress: Progress | None = 
     report, after = RepackReport(dry_run=False), ""
     with catalog.writing() as session:
         mark_repacked(session, models_to_repack(session, everything=True), None)
-    while True:
-        with catalog.reading() as session:
-            page = dependent_blobs_after(session, after)
-        if not page:
-            return report
-        for row in page:
-            report.organs += 1
-            with suppress(StoreError):
-                with blobs.reader(row) as reader:
-                    codec = codec_for(reader.dtype.name) if reader.dtype is not None else BYTES_CODEC
-                _store_again(catalog, blobs, row, codec, None, report)
-            if progress is not None:
-                progress(1)
-        after = page[-1].digest
+    with _Rewriter(catalog, blobs, report) as rewriter:
+        while True:
+            with catalog.reading() as session:
+                page = dependent_blobs_after(session, after)
+            if not page:
+                return report
+            for row in page:
+                report.organs += 1
+                with suppress(StoreError), blobs.reader(row) as reader:
+                    rewriter.store(row, BYTES_CODEC if reader.dtype is None else codec_for(reader.dtype.name), None)
+                if progress is not None:
+                    progress(1)
+            after = page[-1].digest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -422,11 +422,10 @@ def _sample(blobs: BlobStore, row: BlobRow, dtype: DType) -> bytes:
 class _Repacking:
     """Stores the organs of one family with other parents."""
 
-    def __init__(self, catalog: Catalog, blobs: BlobStore, family: _Family, report: RepackReport) -> None:
-        self._catalog = catalog
-        self._blobs = blobs
+    def __init__(self, rewriter: _Rewriter, family: _Family) -> None:
+        self._rewriter = rewriter
+        self._report = rewriter.report
         self._family = family
-        self._report = report
         self._rows = [member.blob for member in family.members]
         self._now: Parents = dict(family.present)
 
@@ -440,10 +439,14 @@ class _Repacking:
             return
         while pending:
             ready = [number for number in pending if self._is_ready(number, parents[number], pending)]
+            waiting = [number for number in pending if self._rows[number].parent is not None]
             if ready:
                 number, parent = ready[0], parents[ready[0]]
-            else:  # members wait for each other: one of them is stored alone for some time
-                number, parent = next(number for number in pending if self._rows[number].parent is not None), None
+            elif waiting:  # members wait for each other: one of them is stored alone for some time
+                number, parent = waiting[0], None
+            else:  # they wait for a member that stays as it is
+                self._report.skipped += len(pending)
+                return
             if not self._store(number, parent) or ready:
                 pending.remove(number)
 
@@ -469,23 +472,61 @@ class _Repacking:
             own = ParentCandidate(address, self._family.members[parent].dtype).codec(member.dtype, row.size_bytes)
             assert own is not None
             codec = own
-        if not _store_again(self._catalog, self._blobs, row, codec, address, self._report):
+        if not self._rewriter.store(row, codec, address):
             return False
-        with self._catalog.reading() as session:
+        with self._rewriter.catalog.reading() as session:
             after = blobs_by_id(session, [row.id for row in self._rows])
         self._rows = [after.get(row.id, row) for row in self._rows]
         self._now[number] = parent
         return True
 
 
-def _store_again(
-    catalog: Catalog, blobs: BlobStore, before: BlobRow, codec: Codec, parent: BlobRow | None, report: RepackReport
-) -> bool:
-    """Store a blob with another codec; return False if it stays as it is."""
-    stored: StoredBlob | None = None
-    is_replaced = False
-    with suppress(StoreError):
-        with blobs.reader(before) as reader:
+class _Rewriter:
+    """Stores blobs again with other codecs. A context manager.
+
+    While it runs, sweeps spare its files, whose rows follow later, as they spare those of a running ingest. After a
+    kill, they spare new files until its lease expires.
+    """
+
+    def __init__(self, catalog: Catalog, blobs: BlobStore, report: RepackReport) -> None:
+        self.catalog = catalog
+        self.report = report
+        self._blobs = blobs
+        self._ingest_id: int | None = None
+
+    def __enter__(self) -> _Rewriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._ingest_id is not None:
+            with self.catalog.writing() as session:
+                forget_ingest(session, self._ingest_id)
+
+    def store(self, before: BlobRow, codec: Codec, parent: BlobRow | None) -> bool:
+        """Store a blob with another codec; return False if it stays as it is."""
+        with self.catalog.writing() as session:
+            if self._ingest_id is None:
+                self._ingest_id = begin_ingest(session, "repack")
+            renew_lease(session, self._ingest_id)
+        stored: StoredBlob | None = None
+        is_replaced = False
+        with suppress(StoreError):
+            stored = self._encoded(before, codec, parent)
+            with self.catalog.writing() as session:
+                is_replaced = replace_stored_bytes(session, before, stored)
+        if stored is None or not is_replaced:
+            self.report.skipped += 1
+        else:
+            self.report.add(before.stored_bytes, stored.stored_bytes)
+        unused = before.file if is_replaced else stored and stored.file
+        if unused:
+            # A backup may be copying the file: then a later sweep removes it.
+            with suppress(Busy, StoreError), self._blobs.folder.sweeping():
+                self._blobs.folder.remove(self._blobs.folder.path(unused))
+        return is_replaced
+
+    def _encoded(self, row: BlobRow, codec: Codec, parent: BlobRow | None) -> StoredBlob:
+        with self._blobs.reader(row) as reader:
             ranges, position = RangeReader(reader), 0
 
             def read(size: int) -> bytes:
@@ -493,16 +534,4 @@ def _store_again(
                 position += size
                 return ranges.read(position - size, size)
 
-            stored = blobs.put_organ(before.digest, before.size_bytes, codec, read, parent)
-        with catalog.writing() as session:
-            is_replaced = replace_stored_bytes(session, before, stored)
-    if stored is None or not is_replaced:
-        report.skipped += 1
-    else:
-        report.add(before.stored_bytes, stored.stored_bytes)
-    unused = before.file if is_replaced else stored and stored.file
-    if unused:
-        # A backup may be copying the file: then a later sweep removes it.
-        with suppress(Busy, StoreError), blobs.folder.sweeping():
-            blobs.folder.remove(blobs.folder.path(unused))
-    return is_replaced
+            return self._blobs.put_organ(row.digest, row.size_bytes, codec, read, parent)

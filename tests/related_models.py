@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,10 +13,21 @@ from organs.registry.catalog.tables import Lineage, Model
 from organs.registry.gguf import KeyValue, TensorSpec, dtype_by_name
 from organs.registry.gguf.quants import quantize
 from organs.registry.local import LocalRegistry
+from organs.registry.upkeep import all_blobs
 from tests.gguf_files import file_bytes, text, unsigned
+from tests.llama_quants import quantised
 from tests.small_models import Tensors, block_metadata, block_tensors, ingest_file
 
 WEIGHT = 0.05
+FAMILY = {
+    "base": (0, "BF16"),
+    "tuned": (1, "BF16"),
+    "half": (0, "F16"),
+    "coarse": (0, "Q8_0"),
+    "coarsest": (0, "Q4_K"),
+    "tuned-coarse": (1, "Q8_0"),
+}
+"""The models of `family_files`: the number of the fine-tune, 0 for the base, and the tensor type of the matrices."""
 
 
 def related_tensors(
@@ -39,6 +51,37 @@ def related_tensors(
 def model_file(name: str, tensors: Tensors, more: Iterable[KeyValue] = ()) -> bytes:
     """Return a file of `tensors` with `name` as its title."""
     return file_bytes([*block_metadata(name), *more], tensors)
+
+
+def family_files(names: Iterable[str] = FAMILY, seed: int = 0, blocks: int = 1) -> dict[str, bytes]:
+    """Return files of a base, of a fine-tune in which few values are changed, and of both in other tensor types.
+
+    Ingested in this order, they have references of both kinds and up to two in a row, in files and in rows.
+    """
+    return {name: _family_file(name, *FAMILY[name], seed, blocks) for name in names}
+
+
+def _family_file(name: str, tune: int, dtype: str, seed: int, blocks: int) -> bytes:
+    tensors = []
+    for spec, data in block_tensors(blocks, 256, seed, "F32"):
+        kind = dtype_by_name(dtype if len(spec.shape) > 1 else "F32")
+        values = np.frombuffer(data, np.float32).reshape(spec.shape[::-1]).copy()
+        if tune and len(spec.shape) > 1:
+            random = np.random.default_rng([tune, seed, *spec.name.encode()])
+            values *= np.where(random.random(values.shape) < 0.02, 1 + tune / 50, 1).astype(np.float32)
+        rounded = quantised(values, dtype_by_name("BF16")).view("<u2").astype(np.uint32) << 16
+        exact = rounded.view(np.float32).reshape(values.shape)
+        tensors.append((TensorSpec(spec.name, spec.shape, kind), quantised(exact, kind).tobytes()))
+    return file_bytes([*block_metadata(name, blocks), unsigned("general.seed", seed)], tensors)
+
+
+def blob_forms(registry: LocalRegistry) -> Counter[tuple[str, int, bool]]:
+    """Return the number of blobs by encoding, references to one that is stored alone, and whether they have a file."""
+    forms: Counter[tuple[str, int, bool]] = Counter()
+    for row in all_blobs(registry.catalog):
+        kind = "derive" if "-from-" in row.codec else "delta" if row.parent is not None else "alone"
+        forms[kind, row.depth, row.file is not None] += not row.parts
+    return forms
 
 
 def parent_entries(*names: str, **more: str) -> list[KeyValue]:

@@ -197,7 +197,7 @@ class BlobStore:
             return StackReader(self, address)
         try:
             return BlobReader(self, address)
-        except MissingBlob:
+        except (MissingBlob, FaultyParent):  # a parent that was left meanwhile may be swept before its former dependant
             current = None if self._current is None else self._current(address.digest)
             if current is None or (current.file, current.inline) == (address.file, address.inline):
                 raise
@@ -575,7 +575,7 @@ class _StackChunk:
     """A chunk of a part of a stack."""
 
     part: int
-    chunk: StoredChunk
+    chunk: PlainChunk
     plain_offset_bytes: int
     """In the stack."""
 
@@ -647,10 +647,10 @@ class StackReader(PlainReader):
     def close(self) -> None:
         """Do nothing: no part stays open."""
 
-    def _open(self, number: int) -> BlobReader:
+    def _open(self, number: int) -> PlainReader:
         part = self._parts[number]
         try:
-            return BlobReader(self._store, part)
+            return self._store.reader(part)
         except MissingBlob as error:
             raise MissingBlob(f"part {number} of {self.digest[:12]}, {part.digest[:12]}, is missing") from error
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,7 @@ from sqlalchemy.orm import Session
 from organs.ingest.service import IngestReport, always, ingest_model
 from organs.ingest.sources import ModelSource
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.organs import (
-    BlobRow,
-    blobs_after,
-)
+from organs.registry.catalog.queries.organs import BlobRow, blobs_by_digest
 from organs.registry.catalog.queries.reports import (
     counted_totals,
     running_totals,
@@ -33,12 +31,13 @@ from organs.registry.catalog.register.organs import (
     record_blobs,
 )
 from organs.registry.catalog.tables import Blob, Ingest, Model
+from organs.registry.digest import Digest
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
 from organs.registry.settings import GRACE
 from organs.registry.store import BlobStore, StoredBlob
 from organs.registry.store.files import Files
-from organs.registry.upkeep import Share, SweepReport, VerifyReport, sweep, take_back, verify
+from organs.registry.upkeep import Share, SweepReport, VerifyReport, all_blobs, sweep, take_back, verify
 from tests.gguf_files import file_bytes
 from tests.small_models import block_metadata, block_tensors, expert_stack, token_array
 
@@ -140,14 +139,21 @@ def failing_from(at: int, number: int) -> SteppedFiles:
 
 def with_files(registry: LocalRegistry, files: Files) -> LocalRegistry:
     """Return the same registry on a disk with `files`."""
-    blobs = BlobStore(registry.settings.blobs, files, partial(take_back, registry.catalog))
+    blobs = BlobStore(
+        registry.settings.blobs, files, partial(take_back, registry.catalog), current=partial(current_blob, registry)
+    )
     return LocalRegistry(registry.settings, registry.catalog, blobs)
 
 
-def blob_rows(registry: LocalRegistry) -> list[BlobRow]:
-    """Return the rows of all blobs that have stored bytes: all but stacks."""
+def current_blob(registry: LocalRegistry, digest: Digest) -> BlobRow | None:
+    """Return the present row of a blob, as the store of the registry reads it."""
     with registry.catalog.reading() as session:
-        return blobs_after(session, "", 1_000_000)
+        return blobs_by_digest(session, [digest]).get(digest)
+
+
+def blob_rows(registry: LocalRegistry) -> list[BlobRow]:
+    """Return the rows of all blobs that have stored bytes, all but stacks, by digest."""
+    return sorted((row for row in all_blobs(registry.catalog) if not row.parts), key=attrgetter("digest"))
 
 
 def files_below(registry: LocalRegistry) -> list[str]:

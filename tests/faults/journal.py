@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy.orm import Session
@@ -22,7 +23,7 @@ from organs.registry.catalog.engine import Catalog
 from organs.registry.local import LocalRegistry
 from organs.registry.store import BlobStore
 from organs.registry.store.files import PRIVATE_FILE, PRIVATE_FOLDER, Buffer, Files
-from tests.faults.failing import Crash
+from tests.faults.failing import Crash, current_blob
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,5 +296,5 @@ class JournalCatalog(Catalog):
 
 def on_journal(registry: LocalRegistry, files: JournalFiles) -> LocalRegistry:
     """Return the same registry with all of its writes in the journal of `files`."""
-    blobs = BlobStore(registry.settings.blobs, files)
+    blobs = BlobStore(registry.settings.blobs, files, current=partial(current_blob, registry))
     return LocalRegistry(registry.settings, JournalCatalog(registry.catalog, files), blobs)

@@ -8,7 +8,6 @@ from organs.registry.store.codec import BYTES_CODEC, CHUNK_TARGET_BYTES, Codec, 
 from tests.store.codec_cases import load, store
 
 
-
 def _older(dtype: str) -> Codec:
     """Return the codec with the chunks of the first versions: as many whole blocks as fit."""
     codec = codec_for(dtype)

@@ -93,6 +93,12 @@ def end_ingest(
     session.execute(delete(BlobLease).where(BlobLease.ingest_id == ingest_id))
 
 
+def forget_ingest(session: Session, ingest_id: int) -> None:
+    """Delete the row of an ingest that has registered nothing."""
+    session.execute(delete(BlobLease).where(BlobLease.ingest_id == ingest_id))
+    session.execute(delete(Ingest).where(Ingest.id == ingest_id))
+
+
 def detach_ingests(session: Session, model_id: int) -> None:
     """Make the ingests of the stored shards of a model independent of it: the ingest of the last shard registers it."""
     session.execute(update(Ingest).where(Ingest.model_id == model_id).values(model_id=None))
@@ -127,7 +133,8 @@ def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) 
         if blob.inline is not None and rows[blob.digest].file is None
     ]
     insert_missing(session, InlineBlob, inline)
-    lease_blobs(session, ingest_id, [row.id for row in rows.values()])
+    # A parent was doomed if the lease of the ingest had expired.
+    lease_blobs(session, ingest_id, [*(row.id for row in rows.values()), *parents.values()])
     return unused
 
 
@@ -152,10 +159,13 @@ def replace_stored_bytes(session: Session, before: BlobRow, blob: StoredBlob) ->
     """Point the row of a blob at other stored bytes; the caller removes the file of `before` after the commit.
 
     Return False, without a change, if the row points at other stored bytes than `before`, if a running ingest needs the
-    blob, or if there would be too many references in a row.
+    blob, if its new parent is doomed or set aside, or if there would be too many references in a row.
     """
     current = _current_row(session, before)
     if current is None or current.state != "present" or current.parts or _is_leased(session, current.id):
+        return False
+    parent = None if blob.parent is None else blobs_by_digest(session, [blob.parent.digest]).get(blob.parent.digest)
+    if blob.parent is not None and (parent is None or parent.state != "present"):
         return False
     try:
         parents = _parent_ids(session, [blob])
