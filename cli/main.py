@@ -61,6 +61,7 @@ GROUPS = {
     "Administration": {
         "verify": ("organs.cli.admin", "Check that every stored blob exists and is right."),
         "backup": ("organs.cli.admin", "Copy the registry, also while it is in use."),
+        "storage": ("organs.cli.storage", "Show what is stored how, and how many bytes this saves."),
         "sweep": ("organs.cli.admin", "Remove stored bytes that no model needs."),
         "admin": ("organs.cli.admin", "Review, yank and remove models; list events."),
     },
@@ -89,6 +90,8 @@ OTHER_WORDS = {
     "upload": "push",
     "web": "serve",
     "gc": "sweep",
+    "du": "storage",
+    "size": "storage",
     "check": "verify",
 }
 """Words that people type instead of a command, with the command here and its arguments."""
