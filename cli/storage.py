@@ -89,11 +89,11 @@ def _print_models(result: Storage) -> None:
     rows = [
         (
             row.name if row.state == "visible" else f"{row.name} ({row.state})",
-            *(size_text(row.files_bytes), *_on_disk(row), size_text(row.own_bytes)),
+            *(size_text(row.files_bytes), size_text(row.own_bytes), *_on_disk(row)),
         )
         for row in result.models
     ]
-    print_table(("model", "files", "on disk", "share", "own"), rows, _NUMBERS)
+    print_table(("model", "files", "own", "on disk", "share"), rows, _NUMBERS)
     _print_left_out(result.models_left_out, "model", "models")
     print_sentence(
         "own: bytes on the disk that only this model needs; the others are shared with other models", err=True
@@ -107,14 +107,14 @@ def _print_encodings(result: Storage) -> None:
             *(row.way.label, row.dtype or HEADERS, row.parts),
             *(
                 size_text(row.size_bytes),
+                size_text(row.saved_bytes),
                 size_text(row.stored_bytes),
                 percent_text(row.share),
-                size_text(row.saved_bytes),
             ),
         )
         for row in result.encodings
     ]
-    columns = ("stored", "tensor type", "parts", "plain", "on disk", "share", "saved")
+    columns = ("stored", "tensor type", "parts", "plain", "saved", "on disk", "share")
     print_table(columns, rows, _NUMBERS, leave_out=("saved",))
 
 
