@@ -14,6 +14,7 @@ from organs.registry.catalog.queries.relatives import models_by_id
 from organs.registry.catalog.queries.storage import (
     ModelSizes,
     SizesByModel,
+    models_in_any_state,
     sizes_by_model,
     sizes_of_models,
     stored_encodings,
@@ -57,7 +58,8 @@ def _totals(sizes: SizesByModel, encodings: Sequence[StoredEncoding]) -> dict[st
     files = sum(model.files_bytes for model in sizes.models.values())
     plain = sum(row.size_bytes for row in encodings)
     stored = sum(row.stored_bytes for row in encodings)
-    alone = sum(row.saved_bytes for row in encodings if row.way == Way.ALONE)
+    # Tiny organs need more bytes on the disk than plain; the sums have these too.
+    alone = sum(row.size_bytes - row.stored_bytes for row in encodings if row.way == Way.ALONE)
     return {
         "parts": sum(row.parts for row in encodings),
         "size_bytes": plain,
@@ -66,15 +68,15 @@ def _totals(sizes: SizesByModel, encodings: Sequence[StoredEncoding]) -> dict[st
         "models_count": len(sizes.models),
         "files_bytes": files,
         "once_bytes": max(0, files - plain),
-        "compression_bytes": alone,
-        "parents_bytes": sum(row.saved_bytes for row in encodings if row.way != Way.ALONE),
+        "compression_bytes": max(0, alone),
+        "parents_bytes": max(0, plain - stored - alone),
         "unneeded_bytes": max(0, stored - sizes.needed_bytes),
     }
 
 
 def _largest_models(session: Session, sizes: SizesByModel, limit: int) -> tuple[StoredModel, ...]:
     ordered = sorted(sizes.models, key=lambda model_id: (-sizes.models[model_id].stored.stored_bytes, model_id))[:limit]
-    rows = models_by_id(session, ordered)
+    rows = models_in_any_state(session, ordered)
     return tuple(
         StoredModel(
             name=rows[model_id].full_name,

@@ -6,7 +6,7 @@ own: its experts count instead.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 from sqlalchemy import CTE, BindParameter, ColumnElement, bindparam, func, select, union, union_all
 from sqlalchemy.orm import Session, aliased
 
+from organs.registry.catalog.engine import batches
 from organs.registry.catalog.tables import Blob, Expert, FilePart, Model, ModelFile, Organ, Placement
 from organs.registry.catalog.vocabulary import STACK_CODEC
 from organs.registry.digest import Digest
@@ -47,7 +48,7 @@ def stored_encodings(session: Session) -> list[StoredEncoding]:
     statement = select(Blob.codec, dtype, *_SIZES).where(_has_own_bytes()).group_by(Blob.codec, "dtype")
     sums: dict[tuple[Way, str | None], list[int]] = {}
     for codec, name, *sizes in session.execute(statement):
-        total = sums.setdefault((way_of(codec), name), [0, 0, 0])
+        total = sums.setdefault((way_of(codec), name or _dtype_of(codec)), [0, 0, 0])
         for index, size in enumerate(sizes):
             total[index] += int(size)
     rows = [StoredEncoding(way=way, dtype=name, **asdict(_sizes(total))) for (way, name), total in sums.items()]
@@ -99,6 +100,14 @@ def sizes_of_models(session: Session, model_ids: Collection[int]) -> StoredSizes
     return _sizes(session.execute(select(*_SIZES).where(Blob.id.in_(blob_ids), _has_own_bytes())).one())
 
 
+def models_in_any_state(session: Session, ids: Sequence[int]) -> dict[int, Model]:
+    """Return the models with these ids, also hidden ones."""
+    models: dict[int, Model] = {}
+    for batch in batches(ids):
+        models.update((model.id, model) for model in session.scalars(select(Model).where(Model.id.in_(batch))))
+    return models
+
+
 def model_storage(session: Session, model_id: int) -> ModelStorage:
     """Return how the organs of a model are stored, and the models with most of their parents."""
     blob_ids = select(union(*_uses([model_id])).subquery().c.blob_id)
@@ -125,6 +134,12 @@ def organ_storage(session: Session, blob_id: int) -> OrganStorage:
         parent=None if parent_id is None else _parent(session, parent_id),
         children=session.scalar(children) or 0,
     )
+
+
+def _dtype_of(codec: str) -> str | None:
+    """Return the tensor type of a blob that no organ has any more: a parent of others, or one that is swept soon."""
+    name, dash, _ = codec.partition("-")
+    return name.upper() if dash else None
 
 
 def _has_own_bytes() -> ColumnElement[bool]:
