@@ -65,6 +65,7 @@ GROUPS = {
         "verify": ("organs.cli.admin", "Check that every stored blob exists and is right."),
         "backup": ("organs.cli.admin", "Copy the registry, also while it is in use."),
         "repack": ("organs.cli.admin", "Store organs of similar models by their differences."),
+        "storage": ("organs.cli.storage", "Show what is stored how, and how many bytes this saves."),
         "sweep": ("organs.cli.admin", "Remove stored bytes that no model needs."),
         "admin": ("organs.cli.admin", "Review, yank and remove models; list events."),
     },
@@ -93,6 +94,8 @@ OTHER_WORDS = {
     "upload": "push",
     "web": "serve",
     "gc": "sweep",
+    "du": "storage",
+    "size": "storage",
     "check": "verify",
 }
 """Words that people type instead of a command, with the command here and its arguments."""
