@@ -53,6 +53,7 @@ from organs.registry.lineage import ComparableOrgan
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import Measurement, read_fingerprint
 from organs.registry.references import ParentSearch, probe_places, search_parents
+from organs.registry.relatives.resolve import Identity, declared_parents, models_meant
 from organs.registry.store import StoredBlob
 
 
@@ -86,6 +87,8 @@ ADMITTED_MIN = 12
 LOOKUP_MAX = 16
 """The most hashed pieces that wait for the others of their query."""
 HEARTBEAT_SECONDS = 60.0
+PARENTS_MAX = 4
+"""Declared parents whose organs may become parents of the new ones."""
 
 
 @dataclass(slots=True)
@@ -177,8 +180,14 @@ class Pipeline:
             return None
         with self._stages.timed("search parents"):
             probed = _probed_organs(self._files)
+            header = self._files[0].header
+            title, architecture = (header.text(f"general.{key}") or "" for key in ("name", "architecture"))
+            identity = Identity("", title, title, architecture)
             with self._registry.catalog.reading() as session:
-                parents = search_parents(session, probed)
+                meant = [
+                    models_meant(session, identity, parent)[:1] for parent in declared_parents(header)[:PARENTS_MAX]
+                ]
+                parents = search_parents(session, probed, [model.id for models in meant for model in models])
             if not parents.blob_ids:
                 return None
             with self._registry.catalog.writing() as session:

@@ -95,10 +95,16 @@ def probe_places(tensors: Mapping[Slot, ComparableOrgan]) -> list[Slot]:
     return probes(tensors, PROBES_MAX)
 
 
-def search_parents(session: Session, probed: Mapping[Slot, ComparableOrgan]) -> ParentSearch:
-    """Return the candidates for the organs of a model that has the organs `probed` at some of its places."""
+def search_parents(
+    session: Session, probed: Mapping[Slot, ComparableOrgan], declared: Iterable[int] = ()
+) -> ParentSearch:
+    """Return the candidates for the organs of a model that has the organs `probed` at some of its places.
+
+    `declared` has the registered models that it names as its parents.
+    """
     scores = probe_scores(session, probed)
-    order = sorted(scores, key=lambda model: (-scores[model], model))[:RELATED_MODELS_MAX]
+    measured = sorted(scores, key=lambda model: (-scores[model], model))
+    order = list(dict.fromkeys([*declared, *measured]))[:RELATED_MODELS_MAX]
     organs: dict[Place, list[RelatedOrgan]] = {}
     ids: set[int] = set()
     for place, organ in organs_of_models(session, order):
