@@ -184,10 +184,8 @@ class Pipeline:
             title, architecture = (header.text(f"general.{key}") or "" for key in ("name", "architecture"))
             identity = Identity("", title, title, architecture)
             with self._registry.catalog.reading() as session:
-                meant = [
-                    models_meant(session, identity, parent)[:1] for parent in declared_parents(header)[:PARENTS_MAX]
-                ]
-                parents = search_parents(session, probed, [model.id for models in meant for model in models])
+                meant = [models_meant(session, identity, parent) for parent in declared_parents(header)[:PARENTS_MAX]]
+                parents = search_parents(session, probed, [models[0].id for models in meant if models])
             if not parents.blob_ids:
                 return None
             with self._registry.catalog.writing() as session:

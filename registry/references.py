@@ -96,7 +96,7 @@ def probe_places(tensors: Mapping[Slot, ComparableOrgan]) -> list[Slot]:
 
 
 def search_parents(
-    session: Session, probed: Mapping[Slot, ComparableOrgan], declared: Iterable[int] = ()
+    session: Session, probed: Mapping[Slot, ComparableOrgan], declared: Sequence[int] = ()
 ) -> ParentSearch:
     """Return the candidates for the organs of a model that has the organs `probed` at some of its places.
 
