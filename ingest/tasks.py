@@ -97,8 +97,6 @@ class PieceWriter:
         self._encoder: OrganEncoder | None = None
         self._waiting: dict[int, list[EncodedChunk]] = {}
         self._next = 0
-        self._reported = 0
-        """Chunks that `store_chunk` has reported as written."""
         self._writer: BlobWriter | None = None
 
     def store_chunk(self, index: int) -> tuple[int, bool]:
@@ -122,11 +120,12 @@ class PieceWriter:
                 assert self._encoder is not None
                 chunks = self._encoded(self._encoder, index, plain)
             self._waiting[index] = chunks
+            before = self._next
             while self._next in self._waiting:
                 self._write(self._waiting.pop(self._next))
                 self._next += 1
-            written, self._reported = self._next - self._reported, max(self._next, self._reported)
-            return max(written, 0), written > 0 and self._next == self.chunk_count
+            written = self._next - before
+            return written, written > 0 and self._next == self.chunk_count
 
     def finish(self) -> StoredBlob:
         """Make the blob durable."""
