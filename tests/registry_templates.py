@@ -17,7 +17,7 @@ from organs.registry.catalog.queries.accounts import KnownToken, token_account
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import SentToken
 from tests import postgres
-from tests.related_models import ingest_bytes, model_file, related_tensors
+from tests.related_models import family_files, ingest_bytes, model_file, related_tensors
 from tests.small_models import block_tensors, ingest_file
 
 DATABASE = postgres.MARKER if postgres.is_used() else "registry.sqlite3"
@@ -92,6 +92,18 @@ def add_three_models(registry: LocalRegistry, folder: Path) -> None:
     ingest_bytes(registry, folder, "base", model_file("Base", related_tensors()))
     ingest_bytes(registry, folder, "tuned", model_file("Tuned", related_tensors(correlation=0.995)))
     ingest_bytes(registry, folder, "stranger", model_file("Stranger", block_tensors(2, seed=9)))
+
+
+def add_family(registry: LocalRegistry, folder: Path) -> None:
+    """Add the models of `family_files`, so that organs are stored by their difference to others of both kinds."""
+    for name, data in family_files().items():
+        ingest_bytes(registry, folder, name, data)
+
+
+def add_family_backwards(registry: LocalRegistry, folder: Path) -> None:
+    """Add the models of `family_files` from the coarsest to the base: a repack stores most organs again."""
+    for name, data in reversed(family_files().items()):
+        ingest_bytes(registry, folder, name, data)
 
 
 def valid_account(session: Session, token: SentToken, moment: datetime) -> KnownToken | None:

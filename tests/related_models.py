@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,9 @@ FAMILY = {
     "coarsest": (0, "Q4_K"),
     "tuned-coarse": (1, "Q8_0"),
 }
-"""The models of `family_files`: the number of the fine-tune, 0 for the base, and the tensor type of the matrices."""
+"""Models by name: the number of the fine-tune, 0 for the base, and the tensor type of the matrices."""
+LATER = {"retuned": (2, "BF16"), "retuned-coarse": (2, "Q8_0")}
+"""More models of the same family."""
 
 
 def related_tensors(
@@ -58,9 +61,10 @@ def family_files(names: Iterable[str] = FAMILY, seed: int = 0, blocks: int = 1) 
 
     Ingested in this order, they have references of both kinds and up to two in a row, in files and in rows.
     """
-    return {name: _family_file(name, *FAMILY[name], seed, blocks) for name in names}
+    return {name: _family_file(name, *(FAMILY | LATER)[name], seed, blocks) for name in names}
 
 
+@cache
 def _family_file(name: str, tune: int, dtype: str, seed: int, blocks: int) -> bytes:
     tensors = []
     for spec, data in block_tensors(blocks, 256, seed, "F32"):

@@ -257,3 +257,23 @@ def test_a_refused_file_is_closed(store: BlobStore) -> None:
         with pytest.raises(CorruptBlob):
             store.open(replace(row, size_bytes=99_999))
     assert len(list(Path("/dev/fd").iterdir())) == before
+
+
+def test_a_blob_whose_file_is_gone_is_read_at_its_present_address_also_as_part_of_a_stack(tmp_path: Path) -> None:
+    plain = half_floats(40_000), half_floats(40_000, 1)
+    store = BlobStore(tmp_path)
+    first, other = (address(write(store, codec_for("BF16"), part)) for part in plain)
+    again = address(write(store, codec_for("BF16").kept_raw(), plain[0]))
+    whole = b"".join(plain)
+    stack = Address(digest_of(whole), len(whole), 0, None, None, parts=(first, other))
+    store.folder.remove(store.folder.path(first.file or ""))
+    with pytest.raises(MissingBlob):
+        store.reader(first)
+    with store.reader(stack) as reader, pytest.raises(MissingBlob, match="part 0"):
+        reader.read()
+    looking = BlobStore(tmp_path, current={first.digest: again}.get)
+    with looking.reader(first) as reader:
+        assert reader.read() == plain[0]
+    with looking.reader(stack) as reader:
+        assert reader.read() == whole
+        reader.verify()
