@@ -49,6 +49,7 @@ from organs.registry.store.codec import (
     parse_head,
     worth_encoding,
 )
+from organs.registry.store.codec.fast import warm_in_background
 from organs.registry.store.files import Files
 from organs.registry.store.folder import BlobFolder, StoredFile
 
@@ -62,6 +63,8 @@ LOOK_WAIT_SECONDS = 30.0
 LOOKS_MAX = 4096
 """Results of second looks that a process keeps in memory."""
 
+WARM_MIN_BYTES = 1 << 20
+"""The size of a parent from which it is worth loading compiled kernels."""
 PARENT_CHUNKS = 3
 """Decoded chunks of a parent that a reader keeps in memory: a thread each, and one that two of them share."""
 
@@ -406,6 +409,8 @@ class Parent:
     @classmethod
     def opened(cls, store: BlobStore, address: BlobAddress) -> Parent:
         """Open the blob at `address`; raises the errors of `BlobStore.reader`."""
+        if address.size_bytes >= WARM_MIN_BYTES:
+            warm_in_background()
         return cls(store.reader(address))
 
     @cached_property

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 log = logging.getLogger(__name__)
 
 Bytes: TypeAlias = NDArray[np.uint8]
+Halves: TypeAlias = NDArray[np.uint16]
 Bits: TypeAlias = NDArray[np.uint32]
 Words: TypeAlias = NDArray[np.uint64]
 Floats: TypeAlias = NDArray[np.float32]
@@ -41,6 +42,10 @@ class Kernels:
 
     quants: Callable[[Bytes, int, Bytes, Bytes, bool, Numbers, Numbers, Bytes], None]
     """Transforms blocks of quants to residuals, and back; see `_quants`."""
+    subtract_halves: Callable[[Halves, Halves, Halves, int, int], None]
+    """Fills residuals of 16-bit floats; see `_subtract_halves`."""
+    add_halves: Callable[[Halves, Halves, Halves, int, int], None]
+    """The inverse of `subtract_halves`."""
 
 
 class _State:
@@ -68,9 +73,15 @@ def warm() -> None:
             _state.kernels = _compiled()
 
 
+def warm_in_background() -> None:
+    """Start a thread that calls `warm`, unless one was started before."""
+    if not _state.is_tried:
+        threading.Thread(target=warm, name="warm", daemon=True).start()
+
+
 def interpreted() -> Kernels:
     """Return the kernels as functions that Python runs, thousands of times slower: tests need no numba."""
-    return Kernels(_quants)
+    return Kernels(_quants, _subtract_halves, _add_halves)
 
 
 def _compiled() -> Kernels | None:
@@ -85,7 +96,11 @@ def _compiled() -> Kernels | None:
         read = numba.types.Array(numba.types.uint8, 1, "C", readonly=True)
         written, numbers = numba.types.uint8[::1], numba.types.int64[::1]
         quants = numba.types.void(read, numba.int64, read, written, numba.boolean, numbers, numbers, read)
-        return Kernels(numba.njit(quants, cache=True, nogil=True, error_model="numpy")(_quants))
+        halves = numba.types.Array(numba.types.uint16, 1, "C", readonly=True)
+        floats = numba.types.void(halves, halves, numba.types.uint16[::1], numba.int64, numba.int64)
+        functions = ((quants, _quants), (floats, _subtract_halves), (floats, _add_halves))
+        compiled = (numba.njit(form, cache=True, nogil=True, error_model="numpy")(loop) for form, loop in functions)
+        return Kernels(*compiled)
     except Exception:  # numba raises errors of many kinds
         log.exception("the kernels cannot be compiled, numpy is used instead")
         return None
@@ -562,12 +577,56 @@ def _transform_bytes(old: Bytes, new: Bytes, predicted: Bytes, restore: bool) ->
             new[2 + index] = old[2 + index] - predicted[index]
 
 
+# Differences of 16-bit floats
+
+
+def _ordered(word: Integer) -> Integer:
+    """Return the bits of a float as a signed integer in the order of the floats."""
+    signed = (np.int64(word) ^ 0x8000) - 0x8000
+    return signed ^ (signed >> 15 & 0x7FFF)
+
+
+def _starts(parent: Halves, shift: Integer, mask: Integer) -> Numbers:
+    """Return the number of values with a smaller exponent, by exponent."""
+    counts = np.zeros(257, np.int64)
+    for index in range(len(parent)):
+        counts[(np.int64(parent[index]) >> shift & mask) + 1] += 1
+    for exponent in range(256):
+        counts[exponent + 1] += counts[exponent]
+    return counts
+
+
+def _subtract_halves(parent: Halves, plain: Halves, residual: Halves, shift: int, mask: int) -> None:
+    """Fill `residual` as `delta` does: zigzag differences, sorted by the exponent of the parent's value.
+
+    The exponent of a value is `value >> shift & mask`.
+    """
+    places = _starts(parent, shift, mask)
+    for index in range(len(parent)):
+        exponent = np.int64(parent[index]) >> shift & mask
+        difference = _ordered(plain[index]) - _ordered(parent[index])
+        signed = (difference & 0xFFFF ^ 0x8000) - 0x8000
+        residual[places[exponent]] = (signed << 1 ^ signed >> 15) & 0xFFFF
+        places[exponent] += 1
+
+
+def _add_halves(parent: Halves, residual: Halves, plain: Halves, shift: int, mask: int) -> None:
+    """Fill `plain`: the inverse of `_subtract_halves`."""
+    places = _starts(parent, shift, mask)
+    for index in range(len(parent)):
+        exponent = np.int64(parent[index]) >> shift & mask
+        zigzag = np.int64(residual[places[exponent]])
+        places[exponent] += 1
+        value = _ordered(parent[index]) + (zigzag >> 1 ^ -(zigzag & 1))
+        plain[index] = _ordered(value & 0xFFFF) & 0xFFFF
+
+
 _HELPERS: tuple[Callable[..., Any], ...] = (
     *(_from_f16, _to_f16, _word, _set_word, _widen, _each, _inverse, _largest_magnitude),
     *(_key, _from_key, _limits, _extreme),
     *(_six_bits, _six_bits_of_minimum, _stored_scales, _settle, _predicted_scales),
     *(_predict, _nearest, _half_away, _half_up, _nearest_of_table),
     *(_clear, _copy, _spread_bits, _gather_bits, _unpack, _pack, _subtract, _add, _transform_levels, _transform_bytes),
-    *(_super_blocks, _small_blocks),
+    *(_super_blocks, _small_blocks, _ordered, _starts),
 )
 """Functions that kernels call; a helper comes before those that call it."""
