@@ -50,7 +50,9 @@ from tests.faults.failing import (
     without_syncing,
     write_model,
 )
+from tests.faults.families import SWEEPS, repack_all
 from tests.faults.journal import Acknowledged, Journal, JournalFiles, on_journal
+from tests.related_models import blob_forms, family_files
 from tests.small_models import assemble_model
 
 MakeFiles = Callable[[Journal], JournalFiles]
@@ -66,6 +68,8 @@ class Scenario:
     """Models by name, and their source files."""
     spoiled: frozenset[str] = frozenset()
     """Digests of blobs that were damaged on purpose, and may be faulty until they are repaired."""
+    is_repacked: bool = False
+    """Whether organs are stored by their difference to others, and are repacked after the power cut."""
 
 
 @dataclass(slots=True)
@@ -175,8 +179,11 @@ def _try(folder: Path, scenario: Scenario, scratch: Path) -> None:
         assert sorted(model_names(registry)) == sorted(scenario.sources), "each model once"
         _assert_models_come_back(registry, scenario, scratch)
         let_leases_expire(registry)
+        if scenario.is_repacked:
+            repack_all(registry)
+            assert repack_all(registry).repacked == 0, "a repeated repack finds more to do"
         let_time_pass(registry)
-        for _ in range(2):
+        for _ in range(SWEEPS):
             run_sweep(registry)
         assert_no_orphans(registry)
         assert verify_all(registry).faults == [], "a sweep has taken something that was needed"
@@ -293,6 +300,40 @@ def a_repair(folder: Path) -> Scenario:
     return Scenario("a repair", journal_of(journaled), sources, frozenset({damaged.digest, gone.digest}))
 
 
+def a_repack(folder: Path, make_files: MakeFiles = JournalFiles) -> Scenario:
+    """Repack models that were ingested before their better parents."""
+    sources = _family(folder, "tuned-coarse", "coarse", "tuned", "base")
+    plain = without_syncing(LocalRegistry.open(folder / "home"))
+    with plain:
+        for name, path in sources.items():
+            ingest_path(plain, path, name=ModelName("local", name))
+        _, journaled = begun(folder, make_files)
+        assert repack_all(journaled).repacked > 8
+        journal_of(journaled).note(Acknowledged())
+    return Scenario("a repack", journal_of(journaled), sources, is_repacked=True)
+
+
+def an_ingest_against_parents(folder: Path, make_files: MakeFiles = JournalFiles) -> Scenario:
+    """Ingest models whose organs are stored by their difference to those of another."""
+    sources = _family(folder, "base", "tuned", "tuned-coarse")
+    plain = without_syncing(LocalRegistry.open(folder / "home"))
+    with plain, a_commit_for_each_blob():
+        ingest_path(plain, sources["base"], name=ModelName("local", "base"))
+        _, journaled = begun(folder, make_files)
+        for name in ("tuned", "tuned-coarse"):
+            ingest_path(journaled, sources[name], name=ModelName("local", name))
+        assert blob_forms(plain)["derive", 2, True] > 0
+    return Scenario("an ingest against parents", journal_of(journaled), sources, is_repacked=True)
+
+
+def _family(folder: Path, *names: str) -> dict[str, Path]:
+    sources = {}
+    for name, data in family_files(names).items():
+        sources[name] = folder / f"{name}.gguf"
+        sources[name].write_bytes(data)
+    return sources
+
+
 def _two_sources(folder: Path) -> dict[str, Path]:
     first = write_model(folder / "first.gguf")
     second = write_model(folder / "second.gguf", seed=1)
@@ -300,6 +341,15 @@ def _two_sources(folder: Path) -> dict[str, Path]:
     data[-4096:] = first.read_bytes()[-4096:]  # some common organs: the last norm and those before it
     second.write_bytes(data)
     return {"first": first, "second": second}
+
+
+SCENARIOS: dict[str, Callable[[Path], Scenario]] = {
+    "two": two_ingests,
+    "sweep": a_sweep,
+    "repair": a_repair,
+    "repack": a_repack,
+    "parents": an_ingest_against_parents,
+}
 
 
 def placed_file(folder: Path, make_files: MakeFiles = JournalFiles) -> tuple[Journal, bytes, bytes]:
@@ -359,7 +409,7 @@ def _all_findings(folder: Path, thorough_max: int | None) -> Iterator[Findings]:
         (folder / name).mkdir()
         return folder / name
 
-    for name, make in (("two", two_ingests), ("sweep", a_sweep), ("repair", a_repair)):
+    for name, make in SCENARIOS.items():
         yield check(make(fresh(name)), folder, thorough_max)
     yield check_placed(*placed_file(fresh("placed")))
     dies_at, going = 0, True

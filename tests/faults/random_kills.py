@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -40,6 +41,7 @@ from tests.faults.failing import (
     CALLS,
     SteppedFiles,
     assert_no_orphans,
+    current_blob,
     ingest_path,
     let_leases_expire,
     let_time_pass,
@@ -122,7 +124,7 @@ class Harness:
         self._random = random.Random(seed)
         self._moment = Moment()
         self._waits_to_be_killed = True
-        self._sources = _models(scratch, models)
+        self._sources = self._models(models)
         self._home = scratch / "home"
         self._missing: list[Path] = []
         self._new_home()
@@ -132,28 +134,44 @@ class Harness:
     def run(self, kills: int) -> None:
         """Do this number of kills with all checks; raise AssertionError after a fault."""
         while self.tally.kills < kills:
-            if self._random.random() < SWEEPS_SHARE:
-                self._kill_a_sweep()
-            else:
-                self._kill_an_ingest()
+            self._kill_one()
             self._look()
-            if not self._missing or self.tally.kills % KILLS_OF_A_HOME == 0:
+            if self._is_done() or self.tally.kills % KILLS_OF_A_HOME == 0:
                 self._finish_home()
         self._finish_home()
+
+    def _is_done(self) -> bool:
+        return not self._missing
+
+    def _kill_one(self) -> None:
+        if self._random.random() < SWEEPS_SHARE:
+            self._kill_a_sweep()
+        else:
+            self._kill_an_ingest()
+
+    def _models(self, number: int) -> list[Path]:
+        """Create models whose first organs are the same."""
+        paths = [self._scratch / f"model-{place}.gguf" for place in range(10, 10 + number)]
+        for place, path in enumerate(paths, 10):
+            size = write_model(path, SHAPE, place)
+            own = path.read_bytes()
+            first, shared = paths[0].read_bytes(), range(size // 10, int(SHARED * size))
+            path.write_bytes(own[: shared.start] + first[shared.start : shared.stop] + own[shared.stop :])
+        return paths
 
     def _kill_an_ingest(self) -> None:
         child = self._fork(self._ingest, self._missing[0])
         self._kill(child, "ingest")
 
     def _kill_a_sweep(self) -> None:
-        _succeeds(self._fork(self._expire))
+        succeeds(self._fork(self._expire))
         beside = self._fork(self._ingest, self._missing[0], unmarked=True) if self._random.random() < 0.5 else None
         child = self._fork(self._sweep)
         if self._random.random() < 0.9:
             self._wait_while("starting")
         self._kill(child, "sweep")
         if beside is not None:
-            _succeeds(beside)
+            succeeds(beside)
 
     def _kill(self, child: int, what: str) -> None:
         time.sleep(self._random.uniform(0, self._seconds[what]))
@@ -176,14 +194,15 @@ class Harness:
 
     def _look(self) -> None:
         full = self.tally.kills % FULL_CHECK_EVERY == 0
-        _succeeds(self._fork(self._check_fully if full else self._check))
+        succeeds(self._fork(self._check_fully if full else self._check))
         self.tally.full_checks += full
         registered = set(self._registered())
         self.tally.committed += sum(path.stem in registered for path in self._missing)
-        self._missing = [path for path in self._missing if path.stem not in registered]
+        removed = [path for path in self._sources if path not in self._missing and path.stem not in registered]
+        self._missing = [*(path for path in self._missing if path.stem not in registered), *removed]
 
     def _finish_home(self) -> None:
-        _succeeds(self._fork(self._complete))
+        succeeds(self._fork(self._complete))
         self.tally.homes += 1
         self._new_home()
 
@@ -191,7 +210,7 @@ class Harness:
         shutil.rmtree(self._home, ignore_errors=True)
         self._missing = list(self._sources)
         self._random.shuffle(self._missing)
-        _succeeds(self._fork(lambda: LocalRegistry.open(self._home).close()))
+        succeeds(self._fork(lambda: LocalRegistry.open(self._home).close()))
 
     def _duration(self) -> float:
         """Return the seconds of an undisturbed ingest, the median of three."""
@@ -215,9 +234,9 @@ class Harness:
 
         def write() -> None:
             with LocalRegistry.open(self._home) as registry:
-                names.write_text("\n".join(model_names(registry)))
+                names.write_text("\n".join(self._names(registry)))
 
-        _succeeds(self._fork(write))
+        succeeds(self._fork(write))
         return names.read_text().split("\n")
 
     def _fork(self, work: Callable[..., None], *arguments: object, unmarked: bool = False) -> int:
@@ -245,13 +264,20 @@ class Harness:
         registry = LocalRegistry.open(self._home)
         files = SteppedFiles(lambda _number, name: self._moment.mark(name))
         catalog = MarkedCatalog(registry.catalog, self._moment)
-        return LocalRegistry(registry.settings, catalog, BlobStore(registry.settings.blobs, files))
+        blobs = BlobStore(registry.settings.blobs, files, current=partial(current_blob, registry))
+        return LocalRegistry(registry.settings, catalog, blobs)
 
     def _ingest(self, path: Path) -> None:
         ingest_path(self._opened(), path, name=ModelName("local", path.stem))
+        self._end()
+
+    def _end(self) -> None:
         self._moment.mark("after the end")
         if self._waits_to_be_killed:
             signal.pause()
+
+    def _names(self, registry: LocalRegistry) -> list[str]:
+        return model_names(registry)
 
     def _sweep(self) -> None:
         registry = self._opened()
@@ -291,32 +317,21 @@ class Harness:
             back.unlink()
 
 
-def _models(folder: Path, count: int) -> list[Path]:
-    """Create models whose first organs are the same."""
-    paths = [folder / f"model-{number}.gguf" for number in range(10, 10 + count)]
-    for number, path in enumerate(paths, 10):
-        size = write_model(path, SHAPE, number)
-        own = path.read_bytes()
-        first, shared = paths[0].read_bytes(), range(size // 10, int(SHARED * size))
-        path.write_bytes(own[: shared.start] + first[shared.start : shared.stop] + own[shared.stop :])
-    return paths
-
-
-def _succeeds(child: int) -> None:
+def succeeds(child: int) -> None:
     _, status = os.waitpid(child, 0)
     assert status == 0, "what a child has found stands above"
 
 
-def main() -> None:
+def main(make: type[Harness] = Harness, program: str = "tests.faults.random_kills", text: str | None = __doc__) -> None:
     """Run the kills; print in one line their victims and results."""
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.random_kills", description=__doc__)
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=text)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--models", type=int, default=8, help="of 6 MB each, that a registry takes in")
+    parser.add_argument("--models", type=int, default=8, help="that a registry takes in")
     chosen = parser.parse_args()
     begun = time.monotonic()
     with TemporaryDirectory() as name:
-        harness = Harness(Path(name), chosen.seed, chosen.models)
+        harness = make(Path(name), chosen.seed, chosen.models)
         harness.run(chosen.kills)
     tally = harness.tally
     hits = ", ".join(f"{moment} {number}" for moment, number in sorted(tally.hits.items()))

@@ -16,9 +16,12 @@ from organs.registry.store.files import Files
 from tests.faults.crash_states import Disk
 from tests.faults.journal import Journal, JournalFiles, RowsFirst, WithoutFileSync, WithoutFolderSync
 from tests.faults.powerloss import (
+    MakeFiles,
     Scenario,
+    a_repack,
     a_repair,
     a_sweep,
+    an_ingest_against_parents,
     check,
     check_placed,
     killed_and_run_again,
@@ -27,7 +30,16 @@ from tests.faults.powerloss import (
 )
 
 
-@pytest.mark.parametrize(("make", "states_min", "tried"), [(two_ingests, 80, 3), (a_sweep, 30, 2), (a_repair, 25, 2)])
+@pytest.mark.parametrize(
+    ("make", "states_min", "tried"),
+    [
+        (two_ingests, 80, 3),
+        (a_sweep, 30, 2),
+        (a_repair, 25, 2),
+        (a_repack, 80, 3),
+        (an_ingest_against_parents, 60, 2),
+    ],
+)
 def test_every_state_after_a_power_cut_is_sound(
     make: Callable[[Path], Scenario], states_min: int, tried: int, tmp_path: Path
 ) -> None:
@@ -51,10 +63,11 @@ def test_a_placed_file_is_the_old_or_the_new_one_and_durable_after_success(tmp_p
 
 
 @pytest.mark.parametrize("mutant", [WithoutFileSync, WithoutFolderSync, RowsFirst])
-def test_an_ingest_that_syncs_too_little_or_too_late_is_caught(
-    mutant: Callable[[Journal], JournalFiles], tmp_path: Path
+@pytest.mark.parametrize("make", [two_ingests, a_repack])
+def test_an_ingest_or_a_repack_that_syncs_too_little_or_too_late_is_caught(
+    make: Callable[[Path, MakeFiles], Scenario], mutant: MakeFiles, tmp_path: Path
 ) -> None:
-    findings = check(two_ingests(tmp_path, mutant), tmp_path, 0)
+    findings = check(make(tmp_path, mutant), tmp_path, 0)
     assert [reason for reason in findings.violations if reason.startswith("quick")]
 
 
