@@ -37,6 +37,7 @@ GROUPS = {
         "search": ("organs.cli.catalog", "Find organs by type, place, measures, model and likeness."),
         "compare": ("organs.cli.catalog", "Compare two models: their likeness, their differences."),
         "report": ("organs.cli.catalog", "Report on the registry: findings, families, measures."),
+        "storage": ("organs.cli.catalog", "Show what is stored how, and how many bytes this saves."),
     },
     "Chimeras": {
         "compat": ("organs.cli.chimeras", "Show which organs fit into a model, and why others do not."),
@@ -65,7 +66,6 @@ GROUPS = {
         "verify": ("organs.cli.admin", "Check that every stored blob exists and is right."),
         "backup": ("organs.cli.admin", "Copy the registry, also while it is in use."),
         "repack": ("organs.cli.admin", "Store organs of similar models by their differences."),
-        "storage": ("organs.cli.storage", "Show what is stored how, and how many bytes this saves."),
         "sweep": ("organs.cli.admin", "Remove stored bytes that no model needs."),
         "admin": ("organs.cli.admin", "Review, yank and remove models; list events."),
     },

@@ -1,4 +1,4 @@
-"""`organ storage`: what is stored how, and how many bytes this saves."""
+"""What is stored how, and how many bytes this saves: what `organ storage` prints."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from organs.cli.arguments import organ_words, selected_registry
-from organs.cli.console import print_commands, print_facts, print_json, print_sentence, print_table, waiting
+from organs.cli.arguments import organ_words
+from organs.cli.console import print_commands, print_facts, print_sentence, print_table
 from organs.registry.amounts import percent_text, plural_text, size_text
-from organs.registry.entities.storage import ROWS_DEFAULT, ROWS_MAX
 
 if TYPE_CHECKING:
     from organs.registry.entities.storage import Storage, StoredFamily, StoredModel
@@ -19,30 +18,8 @@ HEADERS = "headers, vocabularies"
 _NUMBERS = ("models", "parts", "files", "different", "plain", "on disk", "share", "own", "saved")
 
 
-@click.command()
-@click.option(
-    "--limit",
-    metavar="N",
-    default=ROWS_DEFAULT,
-    show_default=True,
-    type=click.IntRange(1, ROWS_MAX),
-    help="Print at most N families and N models.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def storage(limit: int, as_json: bool) -> None:
-    """Show what the registry stores, how it is stored, and how many bytes this saves.
-
-    Equal parts of models are stored once. A part is stored alone (compressed), by its difference to a parent of the
-    same tensor type, or derived from a parent of a finer tensor type. Families and models with the most bytes on the
-    disk come first. The column `own` has the bytes that only this model needs.
-
-    On a server, this needs a token with the scope `admin`.
-    """
-    with selected_registry() as registry, waiting("storage", quiet=as_json):
-        result = registry.storage(limit=limit)
-    if as_json:
-        print_json(result)
-        return
+def print_storage(result: Storage) -> None:
+    """Print the totals, then families, models and encodings, those with the most bytes on the disk first."""
     if not result.parts:
         print_sentence("Nothing is stored yet. To begin: organ ingest FILE.gguf", err=True)
         return
