@@ -189,10 +189,10 @@ class Pipeline:
             if not parents.blob_ids:
                 return None
             with self._registry.catalog.writing() as session:
+                parents = parents.refreshed(session)  # nothing changes between this and the lease
                 renew_lease(session, self._ingest_id)
                 lease_blobs(session, self._ingest_id, sorted(parents.blob_ids))
-            with self._registry.catalog.reading() as session:
-                return parents.refreshed(session)
+            return parents
 
     def _next_event(self) -> Event:
         while True:

@@ -33,6 +33,7 @@ from organs.registry.gguf.types import DType, dtype_by_name
 from organs.registry.lineage import ComparableOrgan, correlations, probes
 from organs.registry.relatives.resolve import PROBES_MAX, probe_scores
 from organs.registry.store import BlobStore, ParentCandidate, RangeReader, StoredBlob
+from organs.registry.store.blobs import PARENT_GAIN_MIN, SAMPLE_ELEMENTS
 from organs.registry.store.codec import BYTES_CODEC, Codec, can_derive, codec_for, encode_chunk
 
 ALIKE_MIN = 0.9
@@ -62,7 +63,7 @@ class ParentSearch:
         return parents | set(self._blobs)
 
     def refreshed(self, session: Session) -> ParentSearch:
-        """Return the search with the present rows: it may have been changed before its blobs were leased."""
+        """Return the search with the present rows of its blobs."""
         rows = blobs_by_id(session, self._blobs)
         return ParentSearch(self._organs, {row.id: row for row in rows.values() if is_possible_parent(row)})
 
@@ -130,11 +131,8 @@ ROOTS_MAX = 3
 """Organs of a family that are tried as the one that is stored alone."""
 NEAREST_MAX = 3
 """Candidates of each organ beside the roots, of its own and of finer tensor types each."""
-SAMPLE_ELEMENTS = 1 << 15
 BLOCK_ELEMENTS = 256
 """The largest block of a tensor type: a sample begins at a multiple of it."""
-GAIN_MIN = 0.1
-"""The smallest share of the size of an organ that its parent must save: a reader decodes both."""
 CHANGE_MIN = 0.005
 """The smallest share of the size of a family that is worth storing organs again."""
 
@@ -320,7 +318,7 @@ class _Family:
             if codec is None or other not in alike:
                 continue
             size = _stored_size(self.members[number], self.members[other])
-            if size <= (1 - GAIN_MIN) * self._alone[number]:
+            if size <= (1 - PARENT_GAIN_MIN) * self._alone[number]:
                 self._sizes[number][other] = size
 
     def _codec(self, child: int, parent: int) -> Codec | None:

@@ -790,7 +790,7 @@ def smallest_encoder(
     return best or OrganEncoder.alone(codec, first)
 
 
-SAMPLE_ELEMENTS = 1 << 16
+SAMPLE_ELEMENTS = 1 << 15
 """Values of an organ on which candidates for its parent are tried."""
 
 
