@@ -4,6 +4,7 @@
     python -m bench.families --family light          one family
     python -m bench.families --files-only            only make the files, and print how much they differ
     python -m bench.families --orders 8              ingest all files in 8 orders, and compare the sizes after repack
+    python -m bench.families --speeds                sizes and speeds of each encoding, on one core
 
 It needs torch, the runtime and the other stores. Use an environment of its own; the programs `borg` and `restic` are
 left out if they are not installed:
@@ -43,7 +44,8 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
@@ -67,6 +69,17 @@ from organs.registry.gguf import (
     write_file,
 )
 from organs.registry.gguf.quants import dequantize, quantize
+from organs.registry.store.codec import (
+    Codec,
+    StoredChunk,
+    can_derive,
+    codec_for,
+    decode_chunk,
+    delta_codec,
+    derive_codec,
+    encode_chunk,
+    fast,
+)
 
 ROOT = Path(__file__).parents[1]
 FAMILIES = ("light", "heavy")
@@ -104,6 +117,7 @@ def main() -> None:
     parser.add_argument("--family", choices=FAMILIES, help="only this family")
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
     parser.add_argument("--orders", type=int, default=0, help="instead: ingest all files in so many orders")
+    parser.add_argument("--speeds", action="store_true", help="instead: encode and decode with each encoding")
     parser.add_argument("--files-only", action="store_true", help="store nothing")
     arguments = parser.parse_args()
     for family in [arguments.family] if arguments.family else FAMILIES:
@@ -111,7 +125,9 @@ def main() -> None:
         print(f"\n=== {family}: {len(files)} files, {sum(path.stat().st_size for path in files.values()) / 1e6:.1f} MB")
         show_differences(files)
         with tempfile.TemporaryDirectory(prefix="organ-families-") as name:
-            if arguments.orders:
+            if arguments.speeds:
+                show_speeds(files)
+            elif arguments.orders:
                 show_orders(Path(name), files, arguments.orders)
             elif not arguments.files_only:
                 results = measure(Path(name), files, arguments.contenders)
@@ -577,6 +593,92 @@ def show_orders(folder: Path, files: Mapping[str, Path], count: int) -> None:
         print(f"| {title} | {size:,} | {size / smallest:.4f} |")
     worst = max(sizes.values()) / smallest
     print(f"\nany order within 2% of the best: {worst - 1:.2%}, {'met' if worst <= 1.02 else 'NOT MET'}")
+
+
+# Speeds
+
+PAIRS = (
+    ("code-BF16", None),
+    ("code-BF16", "base-BF16"),
+    ("base-F16", "base-BF16"),
+    ("code-Q8_0", None),
+    ("code-Q8_0", "base-Q8_0"),
+    ("code-Q8_0", "code-BF16"),
+    ("base-Q6_K", "base-BF16"),
+    ("code-Q4_K_M", None),
+    ("code-Q4_K_M", "base-Q4_K_M"),
+    ("code-Q4_K_M", "code-BF16"),
+    ("code-Q4_K_M", "code-Q8_0"),
+)
+"""Files, and the files whose tensors are the parents of theirs."""
+REPEATS = 5
+
+
+def show_speeds(files: Mapping[str, Path]) -> None:
+    """Print the size of each encoding, and the MB of plain bytes for each second of processor time.
+
+    An encoding is timed with its check, as an ingest does it; with a parent, without the decoding of the parent.
+    """
+    print("\n| file | parent | codec | stored | encode, numpy | decode, numpy | encode, numba | decode, numba |")
+    print(f"|---|---|---|{'---:|' * 5}")
+    fast.warm()
+    compiled = fast.kernels()
+    for name, parent in PAIRS:
+        for codec, plain, values in _chunks_of(files, name, parent):
+            fast.use(None)
+            share, *speeds = _speeds(codec, plain, values)
+            fast.use(compiled)
+            speeds += _speeds(codec, plain, values)[1:] if compiled is not None else ()
+            cells = [f"{share:.3f}", *(f"{speed:,.0f}" for speed in speeds)]
+            print(f"| {name} | {parent or ''} | {codec.name} | {' | '.join(cells)} |", flush=True)
+
+
+def _chunks_of(
+    files: Mapping[str, Path], name: str, parent: str | None
+) -> Iterator[tuple[Codec, bytes, memoryview | None]]:
+    """Yield a chunk of the matrices of each quantised or 16-bit type in a file, with the values of its parent."""
+    own = {tensor.name: tensor for tensor in read_tensors(files[name])[1]}
+    other = {} if parent is None else {tensor.name: tensor for tensor in read_tensors(files[parent])[1]}
+    by_types: dict[tuple[str, str], list[str]] = {}
+    for tensor in own.values():
+        if len(tensor.shape) > 1:
+            of_parent = other[tensor.name].dtype.name if parent else ""
+            by_types.setdefault((tensor.dtype.name, of_parent), []).append(tensor.name)
+    for (dtype, source), names in by_types.items():
+        if parent is None:
+            codec = codec_for(dtype)
+        elif source == dtype:
+            codec = delta_codec(dtype)
+        elif can_derive(dtype_by_name(source), dtype_by_name(dtype)):
+            codec = derive_codec(dtype, source)
+        else:
+            continue
+        plain = b"".join(own[title].data for title in names)[: codec.chunk_bytes]
+        if len(plain) < codec.chunk_bytes:
+            continue
+        values = None
+        if parent is not None:
+            values = memoryview(b"".join(other[title].data for title in names))[: codec.source_bytes(len(plain))]
+        yield codec, plain, values
+
+
+def _speeds(codec: Codec, plain: bytes, values: memoryview | None) -> tuple[float, float, float]:
+    """Return the stored share of a chunk, and the speeds of encoding and decoding in MB/s."""
+    chunk = encode_chunk(codec, plain, values)
+    begun = time.process_time()
+    for _ in range(REPEATS):
+        chunk = encode_chunk(codec, plain, values)
+    encoding = time.process_time() - begun
+    stored = b"".join(chunk.pieces)
+    place = StoredChunk("chunk", 0, 0, len(plain), chunk.entry)
+    out = memoryview(bytearray(len(plain)))
+    decode_chunk(codec, place, stored, out, values)
+    begun = time.process_time()
+    for _ in range(REPEATS):
+        decode_chunk(codec, place, stored, out, values)
+    decoding = time.process_time() - begun
+    megabytes = REPEATS * len(plain) / 1e6
+    return len(stored) / len(plain), megabytes / encoding, megabytes / decoding
 
 
 if __name__ == "__main__":

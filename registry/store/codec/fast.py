@@ -73,6 +73,12 @@ def warm() -> None:
             _state.kernels = _compiled()
 
 
+def use(kernels: Kernels | None) -> None:
+    """Use these kernels from now on, or numpy: for tests and benchmarks."""
+    with _state.lock:
+        _state.is_tried, _state.kernels = True, kernels
+
+
 def warm_in_background() -> None:
     """Start a thread that calls `warm`, unless one was started before."""
     if not _state.is_tried:
