@@ -8,7 +8,7 @@
     server      Server: `serve`, `jobs`, `work`
     remote      Remote registries: `push`, `pull`
     accounts    Accounts: `login`, `token`, `contributor`
-    admin       Administration: `verify`, `backup`, `sweep`, `admin`
+    admin       Administration: `verify`, `backup`, `repack`, `sweep`, `admin`
 
     details     models and organs: what `organ show` prints
     main        `organ`: the entry point, and the groups

@@ -1,4 +1,4 @@
-"""Administration: `organ verify`, `backup`, `sweep` and `admin`."""
+"""Administration: `organ verify`, `backup`, `repack`, `sweep` and `admin`."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from organs.ingest.contributions.uploads import TidyReport
     from organs.registry.backup import BackupReport
     from organs.registry.entities.about import RegistryTotals
+    from organs.registry.references import RepackReport
     from organs.registry.upkeep import Share, SweepReport, VerifyReport
 
 
@@ -433,6 +434,60 @@ def sweep(yes: bool, older_than: str, as_json: bool) -> None:
         print_json({**asdict(report), "uploads": asdict(uploads)})
     else:
         _print_sweep(report, uploads)
+
+
+@click.command()
+@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.option("--all", "everything", is_flag=True, help="Examine all models, also those that were examined before.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only estimate what would be saved. Nothing is changed.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def repack(models: tuple[str, ...], everything: bool, dry_run: bool, as_json: bool) -> None:
+    """Store organs of similar models by their differences. This saves space, and changes no model.
+
+    An ingest stores new organs by their difference to organs that the registry has. If a better one arrives later, for
+    example the base of a fine-tune, or the original of a quantisation, this command stores the organs again. It
+    examines the given MODELs, by default all models that it has not examined yet. You can interrupt and repeat it. A
+    server does the same when it has no other work.
+
+    With the setting ORGAN_REFERENCES=off, it stores every organ alone again.
+    """
+    from organs.registry.catalog.queries.models import model_by_text
+    from organs.registry.catalog.queries.relatives import models_to_repack
+    from organs.registry.references import repack as run_repack
+    from organs.registry.references import store_alone
+
+    with local_registry() as registry:
+        with registry.catalog.reading() as session:
+            if models:
+                ids = [model_by_text(session, name).id for name in models]
+            else:
+                ids = list(models_to_repack(session, everything=everything))
+        with waiting("repack", quiet=as_json):
+            if registry.settings.references:
+                report = run_repack(registry.catalog, registry.blobs, ids, dry_run=dry_run)
+            elif dry_run or models:
+                raise click.UsageError("with ORGAN_REFERENCES=off, organ repack takes no MODEL and no --dry-run")
+            else:
+                report = store_alone(registry.catalog, registry.blobs)
+    if as_json:
+        print_json(asdict(report))
+    else:
+        _print_repack(report, len(ids), alone=not registry.settings.references)
+
+
+def _print_repack(report: RepackReport, models: int, *, alone: bool) -> None:
+    if not alone:
+        print_sentence(
+            f"{models} {'model' if models == 1 else 'models'}, {report.organs} organs with similar ones examined"
+        )
+    sizes = f"{size_text(report.before_bytes)} before, {size_text(report.after_bytes)}"
+    if report.dry_run:
+        print_sentence(f"{report.repacked} organs would be stored again: {sizes} afterwards (estimated)")
+    else:
+        how = "stored alone" if alone else "stored again"
+        print_sentence(f"{report.repacked} organs {how}: {sizes} now")
+    if report.skipped:
+        print_sentence(f"{report.skipped} organs were skipped: they are in use or faulty", err=True)
 
 
 def _print_verify(report: VerifyReport, totals: RegistryTotals, *, repair: bool) -> None:

@@ -34,6 +34,7 @@ REMOTE_ALTERNATIVES = {
     "ingest": "organ push FILE sends a model to a remote registry",
     "measure": "organ show MODEL prints the measures of a model in a remote registry",
     "verify": "organ pull MODEL checks every byte of a model that it downloads",
+    "repack": "the server does it when it has no other work",
     "sweep": "the administrator of a remote registry runs it there",
     "backup": "organ pull MODEL downloads one model; the administrator of a remote registry runs organ backup there",
     "admin": "use the page /admin of a remote registry",

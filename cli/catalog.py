@@ -1,4 +1,4 @@
-"""Catalog: `organ search`, `models`, `show`, `compare` and `report`."""
+"""Catalog: `organ search`, `models`, `show`, `compare`, `report` and `storage`."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ from organs.cli.console import (
     waiting,
 )
 from organs.cli.details import ShownParts, print_model, print_organ
+from organs.cli.storage import print_storage
 from organs.registry.amounts import change_share_text, count_text, share_text, size_text, theta_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.cursor import PAGE_MAX
@@ -49,6 +50,8 @@ from organs.registry.entities.gain import MeasuredGain
 from organs.registry.entities.model import ModelSummary
 from organs.registry.entities.organ import FacetCounts, Organ, PlacedOrgan
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT, ReportTable
+from organs.registry.entities.storage import ROWS_DEFAULT as STORAGE_ROWS_DEFAULT
+from organs.registry.entities.storage import ROWS_MAX as STORAGE_ROWS_MAX
 from organs.registry.errors import BadName, BadSource, Incomplete, NotFound, OrganError
 from organs.registry.measures import BY_FIELD, MEASURES
 
@@ -356,6 +359,33 @@ def _model_row(model: ModelSummary) -> tuple[object, ...]:
         *(count_text(model.parameters), size_text(model.size_bytes), theta_text(model.mean_theta)),
         model.license or "–",
     )
+
+
+@click.command()
+@click.option(
+    "--limit",
+    metavar="N",
+    default=STORAGE_ROWS_DEFAULT,
+    show_default=True,
+    type=click.IntRange(1, STORAGE_ROWS_MAX),
+    help="Print at most N families and N models.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def storage(limit: int, as_json: bool) -> None:
+    """Show what the registry stores, how it is stored, and how many bytes this saves.
+
+    Equal parts of models are stored once. A part is stored alone (compressed), by its difference to a parent of the
+    same tensor type, or derived from a parent of a finer tensor type. Families and models with the most bytes on the
+    disk come first. The column `own` has the bytes that only this model needs.
+
+    On a server, this needs a token with the scope `admin`.
+    """
+    with selected_registry() as registry, waiting("storage", quiet=as_json):
+        result = registry.storage(limit=limit)
+    if as_json:
+        print_json(result)
+    else:
+        print_storage(result)
 
 
 ACTIONS = "actions"

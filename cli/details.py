@@ -28,6 +28,7 @@ from organs.registry.catalog.search import CHIMERA, PARTIAL
 from organs.registry.entities.lineage import RELATIVE, LineageEdge, merged_edges
 from organs.registry.entities.model import Model
 from organs.registry.entities.organ import MadeOrgan, Measurement, Organ, PlacedOrgan
+from organs.registry.entities.storage import OrganStorage, Way
 from organs.registry.measures import MEASURES
 from organs.registry.names import LOCAL
 
@@ -120,6 +121,7 @@ def _model_facts(model: ModelDetails) -> list[tuple[str, str]]:
             f"{model.architecture or 'no architecture'}, {content}{experts}, {size_text(model.size_bytes)}"
             + (f" ({dtypes})" if dtypes else ""),
         ),
+        *_stored(model),
         ("license", model.license or "not stated"),
         *_other_names(model),
         *_origins(model),
@@ -137,6 +139,15 @@ def _model_facts(model: ModelDetails) -> list[tuple[str, str]]:
         facts.append(("file", f"{model.files[0].name}, sha256:{model.files[0].sha256[:12]}{more}"))
     facts += [(item.kind, f"{_beginning(item.text)} ({item.source})") for item in model.texts]
     return facts
+
+
+def _stored(model: ModelDetails) -> Iterator[tuple[str, str]]:
+    """Yield how the organs of a model are stored, and which models have their parents."""
+    if model.storage is not None:
+        yield "stored", model.storage.sentence
+        for parent in model.storage.parents:
+            organs = plural_text(parent.organs, "parent", "parents")
+            yield "", f"{organs} in {parent.name}"
 
 
 def _beginning(text: str) -> str:
@@ -402,6 +413,12 @@ _KINDS = {
     "norm": "a norm (type:norm)",
     "adapter": "a matrix of an adapter (type:adapter)",
 }
+_WAYS = {
+    Way.ALONE: "alone",
+    Way.DIFFERENCE: "by its difference to",
+    Way.DERIVED: "derived from",
+    Way.EXPERTS: "as its experts",
+}
 _METHODS = {
     "z1": "the Z-measure: the shape of the distribution of the weights",
     "mp1": "the spectral measures: how far the matrix is from a random one",
@@ -442,8 +459,9 @@ def print_organ(organ: Organ, parts: ShownParts) -> None:
 
 def _organ_facts(organ: Organ) -> Iterator[tuple[str, str]]:
     shape = "x".join(map(str, organ.shape))
-    sizes = f"{size_text(organ.size_bytes)}, stored in {size_text(organ.stored_bytes)} by {organ.codec}"
-    yield "content", f"{organ.dtype} {shape}, {organ.elements} values, {sizes}, {organ.state}"
+    yield "content", f"{organ.dtype} {shape}, {organ.elements} values, {size_text(organ.size_bytes)}, {organ.state}"
+    if organ.storage is not None and organ.stored_bytes is not None:
+        yield "stored", f"{size_text(organ.stored_bytes)} ({organ.codec}), {stored_of_text(organ.storage)}"
     measured = {
         name: value
         for reading in organ.measurements
@@ -461,6 +479,18 @@ def _organ_facts(organ: Organ) -> Iterator[tuple[str, str]]:
         yield "also", f"the same bytes are registered as {other.dtype} {'x'.join(map(str, other.shape))}"
     for made in organ.made:
         yield "computed", f"{_how_made(made)}, whose θ is {theta_text(made.theta_before)}"
+
+
+def stored_of_text(storage: OrganStorage) -> str:
+    """Return how an organ is stored, and of what: `by its difference to 0123456789ab (blk.0.ffn_up of acme/base@1)`."""
+    text = _WAYS[storage.way]
+    if storage.parent is not None:
+        parent = storage.parent
+        place = f"{parent.name} of {parent.model}" if parent.model else "in no model any more"
+        text += f" {parent.digest[:DIGEST_SHOWN]} ({place})"
+    if storage.children:
+        text += f"; the parent of {plural_text(storage.children, 'other organ', 'other organs')}"
+    return text
 
 
 def _organ_commands(organ: Organ, *, has_measures: bool) -> Iterator[tuple[str, str]]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from organs.cli import fast_imports
 from organs.cli.arguments import OriginalSpellings, local_registry, organ_words, selected_registry
 from organs.cli.console import (
     INDENT,
@@ -159,8 +160,9 @@ def ingest(
     status of the error. A second ingest of the same file adds nothing. To continue an interrupted ingest, run the same
     command again.
     """
-    from organs.ingest.sources import skipped_files
-    from organs.ingest.urls import is_url
+    with fast_imports():
+        from organs.ingest.sources import skipped_files
+        from organs.ingest.urls import is_url
 
     with ExitStack() as opened:
         hub = opened.enter_context(hub_of_environment()) if any(map(is_url, paths)) else None
@@ -210,7 +212,8 @@ class _IngestOptions:
 
 def _ingested(sources: Sequence[ModelSource], options: _IngestOptions) -> Iterator[Outcome]:
     """Ingest files on this machine, with a progress bar, then those on servers; yield the outcomes."""
-    from organs.ingest.service import always, ingest_all, never, total_bytes
+    with fast_imports():
+        from organs.ingest.service import always, ingest_all, never, total_bytes
 
     quiet = options.quiet or options.as_json
     local = [source for source in sources if not source.remote]
@@ -1363,9 +1366,10 @@ def assemble(
 
     If the command fails, it leaves no incomplete file.
     """
-    from organs.cli.composing import ComposeOptions
-    from organs.ingest.directory.folder import is_organ_directory
-    from organs.ingest.sources import GGUF_SUFFIX
+    with fast_imports():
+        from organs.cli.composing import ComposeOptions
+        from organs.ingest.directory.folder import is_organ_directory
+        from organs.ingest.sources import GGUF_SUFFIX
 
     if shards and merge:
         raise click.UsageError("--shards and --merge exclude each other")

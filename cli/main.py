@@ -11,6 +11,9 @@ import click
 from organs.cli import fast_imports
 from organs.registry.settings import DEBUG_VARIABLE, HOME_VARIABLE, REGISTRY_VARIABLE
 
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
+"""numpy's BLAS starts its threads when it is imported. Without this they spin for 26 ms, each on a core of its own."""
+
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -34,6 +37,7 @@ GROUPS = {
         "search": ("organs.cli.catalog", "Find organs by type, place, measures, model and likeness."),
         "compare": ("organs.cli.catalog", "Compare two models: their likeness, their differences."),
         "report": ("organs.cli.catalog", "Report on the registry: findings, families, measures."),
+        "storage": ("organs.cli.catalog", "Show what is stored how, and how many bytes this saves."),
     },
     "Chimeras": {
         "compat": ("organs.cli.chimeras", "Show which organs fit into a model, and why others do not."),
@@ -61,6 +65,7 @@ GROUPS = {
     "Administration": {
         "verify": ("organs.cli.admin", "Check that every stored blob exists and is right."),
         "backup": ("organs.cli.admin", "Copy the registry, also while it is in use."),
+        "repack": ("organs.cli.admin", "Store organs of similar models by their differences."),
         "sweep": ("organs.cli.admin", "Remove stored bytes that no model needs."),
         "admin": ("organs.cli.admin", "Review, yank and remove models; list events."),
     },
@@ -89,6 +94,8 @@ OTHER_WORDS = {
     "upload": "push",
     "web": "serve",
     "gc": "sweep",
+    "du": "storage",
+    "size": "storage",
     "check": "verify",
 }
 """Words that people type instead of a command, with the command here and its arguments."""

@@ -53,6 +53,7 @@ from organs.registry.lineage import ComparableOrgan
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import Measurement, read_fingerprint
 from organs.registry.references import ParentSearch, probe_places, search_parents
+from organs.registry.relatives.resolve import Identity, declared_parents, models_meant
 from organs.registry.store import StoredBlob
 
 
@@ -78,11 +79,16 @@ def notified_of_interrupts(notify: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-BATCH_SHARE = 64
-BATCH_MIN_BYTES, BATCH_MAX_BYTES = 8 * 1024 * 1024, 64 * 1024 * 1024
-"""Rows are committed after every 64th of the plain bytes, within these limits. A kill loses at most one batch."""
+BATCH_BYTES = 64 * 1024 * 1024
+"""Rows are committed after this many plain bytes. A kill loses at most one batch: half a second of work."""
 BATCH_BLOBS = 256
+ADMITTED_MIN = 12
+"""While fewer tasks are pending, hashed pieces are looked up in the catalog at once, and otherwise together."""
+LOOKUP_MAX = 16
+"""The most hashed pieces that wait for the others of their query."""
 HEARTBEAT_SECONDS = 60.0
+PARENTS_MAX = 4
+"""Declared parents whose organs may become parents of the new ones."""
 
 
 @dataclass(slots=True)
@@ -137,10 +143,10 @@ class Pipeline:
         """Damaged blobs in the store, which are replaced when their bytes are stored again."""
         self._tensors = TensorCount(files[0].source.name)
         self._measuring: set[OrganKey] = set()
+        self._hashed: list[Hashed] = []
+        """Pieces that are looked up in the catalog together."""
         self._batch: list[StoredBlob] = []
         self._batch_bytes = 0
-        share = sum(file.header.file_size_bytes for file in files) // BATCH_SHARE
-        self._batch_limit = min(max(share, BATCH_MIN_BYTES), BATCH_MAX_BYTES)
         self._pending = 0
         """Number of tasks that have not emitted their event."""
 
@@ -157,6 +163,7 @@ class Pipeline:
                 self._tasks.start(self._files)
                 while len(self.gathered.files) < len(self._files) or self._pending:
                     self._handle(self._next_event())
+                    self._admit_waiting()
             self._commit()
             self._record_stacks()
         except BaseException as error:
@@ -173,15 +180,19 @@ class Pipeline:
             return None
         with self._stages.timed("search parents"):
             probed = _probed_organs(self._files)
+            header = self._files[0].header
+            title, architecture = (header.text(f"general.{key}") or "" for key in ("name", "architecture"))
+            identity = Identity("", title, title, architecture)
             with self._registry.catalog.reading() as session:
-                parents = search_parents(session, probed)
+                meant = [models_meant(session, identity, parent) for parent in declared_parents(header)[:PARENTS_MAX]]
+                parents = search_parents(session, probed, [models[0].id for models in meant if models])
             if not parents.blob_ids:
                 return None
             with self._registry.catalog.writing() as session:
+                parents = parents.refreshed(session)  # nothing changes between this and the lease
                 renew_lease(session, self._ingest_id)
                 lease_blobs(session, self._ingest_id, sorted(parents.blob_ids))
-            with self._registry.catalog.reading() as session:
-                return parents.refreshed(session)
+            return parents
 
     def _next_event(self) -> Event:
         while True:
@@ -197,7 +208,7 @@ class Pipeline:
             case FileDone():
                 self.gathered.files[event.file_index] = event.digests
             case Hashed():
-                self._admit([event, *self._take_waiting_hashed()])
+                self._hashed.append(event)
             case Checked():
                 self._pending -= 1
                 self._after_check(event)
@@ -211,19 +222,15 @@ class Pipeline:
                 if event.hashed.piece.is_expert:
                     self.gathered.experts.add(key)
 
-    def _take_waiting_hashed(self) -> list[Hashed]:
-        """Return further waiting pieces, for one query of the catalog."""
-        hashed: list[Hashed] = []
-        others: list[Event] = []
-        while not self._tasks.events.empty():
-            event = self._tasks.events.get()
-            if isinstance(event, Hashed):
-                hashed.append(event)
-            else:
-                others.append(event)
-        for event in others:
-            self._tasks.events.put(event)
-        return hashed
+    def _admit_waiting(self) -> None:
+        """Admit the hashed pieces, unless the threads have enough work to wait for more pieces.
+
+        A query of the catalog takes almost the same time for one piece as for many.
+        """
+        is_read = len(self.gathered.files) == len(self._files)
+        if self._hashed and (self._pending < ADMITTED_MIN or len(self._hashed) >= LOOKUP_MAX or is_read):
+            hashed, self._hashed = self._hashed, []
+            self._admit(hashed)
 
     def _admit(self, events: Sequence[Hashed]) -> None:
         for event in events:
@@ -313,7 +320,7 @@ class Pipeline:
         self.gathered.stored_bytes += blob.stored_bytes
         self._batch.append(blob)
         self._batch_bytes += blob.size_bytes
-        if self._batch_bytes >= self._batch_limit or len(self._batch) >= BATCH_BLOBS:
+        if self._batch_bytes >= BATCH_BYTES or len(self._batch) >= BATCH_BLOBS:
             self._commit()
 
     def _commit(self) -> None:

@@ -22,8 +22,8 @@ from organs.registry.gguf.types import UNQUANTISED
 from organs.registry.names import ModelName
 from organs.registry.relatives.resolve import (
     DeclaredParent,
+    declared_parents,
     folded,
-    numbered_parents,
 )
 
 NONFINITE_SHOWN = 5
@@ -216,11 +216,8 @@ def _parents(header: Header, kind: str, origin: Origin | None) -> Iterator[Paren
     """Return the original of an edited model, and the parents that the metadata declares."""
     if origin is not None:
         yield ParentRecord(origin.name, "grafted" if origin.edited else "relative", origin.sha256)
-    count = header.integer("general.base_model.count") or 0
-    texts = {field.key: field.value for field in header.fields if isinstance(field.value, str)}
-    for number, parent in numbered_parents(texts):
-        if number < count:
-            yield ParentRecord(parent.text, _relation(header, kind, parent))
+    for parent in declared_parents(header):
+        yield ParentRecord(parent.text, _relation(header, kind, parent))
 
 
 def _relation(header: Header, kind: str, parent: DeclaredParent) -> str:

@@ -22,7 +22,7 @@ from organs.ingest.files import (
 from organs.ingest.hashing import FileDigests, FilePass, HashedPiece, Piece, Stages, hash_literal
 from organs.registry.anatomy import place_of
 from organs.registry.catalog.queries.organs import BlobRow
-from organs.registry.errors import BadSource, StoreError
+from organs.registry.errors import BadSource, CorruptBlob, MissingBlob, StoreError
 from organs.registry.experts import expert_shape
 from organs.registry.gguf import DType, TensorInfo
 from organs.registry.measure import Measurement, Read, measure, read_fingerprint
@@ -107,10 +107,18 @@ class PieceWriter:
         """
         plain = self._plain(index)
         encoder = self._chosen_encoder(plain if index == 0 else None)
-        begin = index * self.hashed.piece.codec.chunk_bytes
-        with self._stages.timed("encode", len(plain)):
-            chunks = encoder.encode(begin, memoryview(plain))
+        try:
+            chunks = self._encoded(encoder, index, plain)
+        except (CorruptBlob, MissingBlob):
+            if encoder.parent is None:
+                raise
+            chunks = []  # the parent is faulty: the piece is stored alone
         with self._lock:
+            if not chunks:
+                self._store_alone(encoder)
+            if encoder is not self._encoder:
+                assert self._encoder is not None
+                chunks = self._encoded(self._encoder, index, plain)
             self._waiting[index] = chunks
             before = self._next
             while self._next in self._waiting:
@@ -153,6 +161,24 @@ class PieceWriter:
         if xxhash.xxh3_64_intdigest(plain) != self.hashed.checksums[index]:
             raise BadSource(f"{piece.source.name}: changed while it was read; nothing was registered")
         return plain
+
+    def _encoded(self, encoder: OrganEncoder, index: int, plain: bytes | memoryview) -> list[EncodedChunk]:
+        with self._stages.timed("encode", len(plain)):
+            return encoder.encode(index * self.hashed.piece.codec.chunk_bytes, memoryview(plain))
+
+    def _store_alone(self, failed: OrganEncoder) -> None:
+        """Begin again without the parent of `failed`, unless another thread has done this. The lock is held."""
+        if failed is not self._encoder:
+            return
+        failed.close()
+        if self._writer is not None:
+            self._writer.discard()
+            self._writer = None
+        self._encoder = OrganEncoder.alone(self.hashed.piece.codec, self._plain(0))
+        for index in range(self._next):
+            self._write(self._encoded(self._encoder, index, self._plain(index)))
+        for index in self._waiting:
+            self._waiting[index] = self._encoded(self._encoder, index, self._plain(index))
 
     def _chosen_encoder(self, first: bytes | memoryview | None) -> OrganEncoder:
         """Return the encoder of all chunks, which the bytes of the first chunk decide."""

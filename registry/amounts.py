@@ -51,6 +51,14 @@ def share_text(value: float | None) -> str:
     return NO_VALUE if value is None else f"{value:.3f}"
 
 
+def percent_text(share: float | None) -> str:
+    """Return a share as text: `67%`, `8.6%`, `0.04%`; a dash if there is none."""
+    if share is None:
+        return NO_VALUE
+    percent = 100.0 * share
+    return f"{percent:.{0 if percent >= 10 else 1 if percent >= 1 else 2}f}%"
+
+
 def change_share_text(likeness: float | None) -> str:
     """Return how far a likeness is from 1, as text: `0.6%`, `less than 0.01%`; a dash if it is unknown."""
     if likeness is None:

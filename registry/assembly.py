@@ -38,12 +38,12 @@ from organs.registry.gguf.split import (
 from organs.registry.store import BlobStore, PlainChunk, PlainReader
 from organs.registry.store.codec import CHUNK_TARGET_BYTES
 from organs.registry.store.files import (
+    DirectWriter,
     Files,
     NamedFile,
     OutputFiles,
     SourceModel,
-    UnplacedFile,
-    placed,
+    placed_in_order,
 )
 
 
@@ -410,9 +410,6 @@ def _whole_blocks(views: Iterable[memoryview], dtype: DType) -> Iterator[memoryv
     assert not rest
 
 
-Sink = Callable[[int, memoryview], None]
-"""Called with an offset in the file and the bytes there, from any thread, in any order."""
-
 FIRST_BYTES = 1 << 20
 """The most bytes that a stream on a shared pool decodes before its reader reads the first bytes."""
 _ZEROS = memoryview(bytes(1 << 16))
@@ -437,7 +434,6 @@ class FileStream:
     Entering the context checks blobs that were set aside again. It raises CorruptBlob or MissingBlob for the first bad
     blob, before any byte is returned.
 
-    `sink` gets every range of `literal` and of the slices as soon as it is decoded, before the iteration reaches it.
     Iterating raises CorruptBlob or MissingBlob for the first bad blob; `faults` then has this blob and other bad blobs
     that were read ahead.
 
@@ -450,14 +446,12 @@ class FileStream:
         self,
         store: BlobStore,
         plan: FilePlan,
-        sink: Sink | None = None,
         workers: int | None = None,
         pool: ThreadPoolExecutor | None = None,
     ) -> None:
         self.faults: list[BlobRow] = []
         self._store = store
         self._plan = plan
-        self._sink = sink
         threads = workers or max(2, os.cpu_count() or 2)
         self._pool = pool or ThreadPoolExecutor(threads, thread_name_prefix="assemble")
         self._is_shared = pool is not None
@@ -481,10 +475,7 @@ class FileStream:
     def __iter__(self) -> Iterator[memoryview]:
         position = len(self._plan.literal)
         if position:
-            literal = memoryview(self._plan.literal)
-            if self._sink is not None:
-                self._sink(0, literal)
-            yield literal
+            yield memoryview(self._plan.literal)
         for offset, view in self._decoded():
             yield from _zeros(offset - position)
             yield view
@@ -526,10 +517,7 @@ class FileStream:
         chunk = memoryview(buffer)[: task.chunk.plain_size_bytes]
         with self._naming(task.piece):
             task.reader.read_chunk(task.chunk, chunk)
-        view = chunk[task.begin : task.end]
-        if self._sink is not None:
-            self._sink(task.offset, view)
-        return view
+        return chunk[task.begin : task.end]
 
     @contextmanager
     def _naming(self, piece: PlannedSlice) -> Iterator[None]:
@@ -572,7 +560,7 @@ def place_file(
 
     Raises CorruptBlob or MissingBlob for a bad blob, DiskFull, StoreUnwritable; then `path` is unchanged.
     """
-    with placed(path, plan.size_bytes, files) as file:
+    with placed_in_order(path, plan.size_bytes, files) as file:
         return _write(store, plan, file, progress)
 
 
@@ -599,19 +587,18 @@ def plan_organ(blob: BlobRow) -> FilePlan:
     return FilePlan(f"{digest}.raw", blob.size_bytes, digest, b"", slices)
 
 
-def _write(store: BlobStore, plan: FilePlan, file: UnplacedFile, progress: Progress | None) -> Digest:
-    file.truncate(plan.size_bytes)
-
-    def write(offset: int, view: memoryview) -> None:
-        file.write_at(view, offset)
-
+def _write(store: BlobStore, plan: FilePlan, file: DirectWriter, progress: Progress | None) -> Digest:
+    """Write the file; another thread writes the bytes that this one hashes."""
     digest = hashlib.sha256()
-    with FileStream(store, plan, write) as stream:
+    with FileStream(store, plan) as stream, ThreadPoolExecutor(1, thread_name_prefix="write") as writing:
         for view in stream:
+            written = writing.submit(file.append, [view])
             digest.update(view)
+            written.result()  # the stream reuses the memory
             if progress is not None:
                 progress(len(view))
     sha256 = Digest(digest.hexdigest())
     if plan.sha256 is not None and sha256 != plan.sha256:
         raise CorruptBlob(plan.name, f"its SHA-256 would be {sha256}, not {plan.sha256}; nothing was written")
+    file.finish(b"")
     return sha256

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.plan import Compatibility, FittingModels, RecipeFile
     from organs.registry.entities.published import ModelVersions
     from organs.registry.entities.report import Report
+    from organs.registry.entities.storage import Storage
     from organs.registry.entities.verdict import VerdictReport
     from organs.registry.models import RegisteredModel
     from organs.registry.store.files import OutputFiles
@@ -102,6 +103,12 @@ class Registry(Protocol):
 
     def figures(self) -> Figures:
         """Return the numbers of visible models and of their organs, and the size of their files."""
+
+    def storage(self, *, limit: int | None = None) -> Storage:
+        """Return what is stored how and what this saves, by family, model and encoding, the largest first.
+
+        `limit` is from 1 to 1,000 families and models. Raises BadQuery. On a server only administrators may see it.
+        """
 
     # Chimeras
 

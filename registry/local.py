@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.plan import Compatibility, FittingModels, RecipeFile
     from organs.registry.entities.published import ModelVersions
     from organs.registry.entities.report import Report
+    from organs.registry.entities.storage import Storage
     from organs.registry.entities.verdict import VerdictReport
     from organs.registry.models import RegisteredModel
     from organs.registry.store import BlobStore
@@ -185,7 +186,7 @@ class LocalRegistry:
     def organ(self, prefix: str) -> Organ:
         """Return the organ whose digest begins with `prefix`."""
         with self.catalog.reading() as session:
-            return organ_detail(session, prefix)
+            return organ_detail(session, prefix, shows_storage=True)
 
     def compare(self, first: str, second: str) -> Comparison:
         """Return two models side by side: how similar their weights are, and what else differs."""
@@ -206,7 +207,7 @@ class LocalRegistry:
         with self.catalog.reading() as session:
             if model is None:
                 return registry_report(session, limit or ROWS_DEFAULT, complete=True)
-            return model_report(session, model_by_text(session, model), limit or ORGANS_DEFAULT)
+            return model_report(session, model_by_text(session, model), limit or ORGANS_DEFAULT, complete=True)
 
     def figures(self) -> Figures:
         """Return the numbers of visible models and of their organs, and the size of their files."""
@@ -214,6 +215,14 @@ class LocalRegistry:
 
         with self.catalog.reading() as session:
             return public_figures(session)
+
+    def storage(self, *, limit: int | None = None) -> Storage:
+        """Return what is stored how and what this saves, by family, model and encoding, the largest first."""
+        from organs.registry.entities.storage import ROWS_DEFAULT
+        from organs.registry.relatives.storage import storage
+
+        with self.catalog.reading() as session:
+            return storage(session, ROWS_DEFAULT if limit is None else limit)
 
     def leaderboard(
         self, base: str | None = None, *, on: str | None = None, limit: int = 50, after: str | None = None

@@ -30,6 +30,7 @@ from organs.registry.catalog.queries.models import (
     type_summaries,
 )
 from organs.registry.catalog.queries.organs import organs_of_model
+from organs.registry.catalog.queries.storage import model_storage
 from organs.registry.catalog.search import nearest
 from organs.registry.compose.chimeras import license_findings, stored_license
 from organs.registry.compose.recipe import recipe_from_json
@@ -125,8 +126,8 @@ class ModelDetails(RegisteredModel, frozen=True, kw_only=True, dict=True):
     chimera: Chimera | None
 
 
-def model_page(session: Session, row: tables.Model) -> Model:
-    """Return all recorded data of a model, without its organs."""
+def model_page(session: Session, row: tables.Model, *, shows_storage: bool = False) -> Model:
+    """Return all recorded data of a model, without its organs; with `shows_storage`, also how these are stored."""
     metadata = metadata_of(session, row.id)
     lineage = lineage_of(session, row)
     summary = model_summary(row, composed=bool(composed_among(session, [row.id])))
@@ -154,13 +155,14 @@ def model_page(session: Session, row: tables.Model) -> Model:
         composed=_composed(session, row),
         lineage=lineage.edges,
         lineage_left_out=lineage.left_out,
+        storage=model_storage(session, row.id) if shows_storage else None,
         findings=(*license_findings(row, stored_license(session, row)), *lineage.findings),
     )
 
 
 def registered_model(session: Session, row: tables.Model) -> RegisteredModel:
-    """Return a model with its organs."""
-    return with_organs(model_page(session, row), organs_of_model(session, row))
+    """Return a model with its organs, and how these are stored."""
+    return with_organs(model_page(session, row, shows_storage=True), organs_of_model(session, row))
 
 
 def with_organs(model: Model, organs: tuple[PlacedOrgan, ...]) -> RegisteredModel:

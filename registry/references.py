@@ -10,23 +10,31 @@ organ must not say what else the registry has.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.organs import DEPTH_MAX, BlobRow, blobs_by_id
-from organs.registry.catalog.queries.relatives import RelatedOrgan, organs_of_models, places_of, related_organs_at
-from organs.registry.catalog.register.organs import begin_ingest, forget_ingest, replace_stored_bytes
+from organs.registry.catalog.queries.organs import DEPTH_MAX, BlobRow, blobs_by_id, dependent_blobs_after
+from organs.registry.catalog.queries.relatives import (
+    RelatedOrgan,
+    models_to_repack,
+    organs_of_models,
+    places_of,
+    related_organs_at,
+)
+from organs.registry.catalog.register.models import mark_repacked
+from organs.registry.catalog.register.organs import begin_ingest, forget_ingest, renew_lease, replace_stored_bytes
+from organs.registry.catalog.tables import now
 from organs.registry.errors import Busy, StoreError
 from organs.registry.gguf.types import DType, dtype_by_name
 from organs.registry.lineage import ComparableOrgan, correlations, probes
 from organs.registry.relatives.resolve import PROBES_MAX, probe_scores
 from organs.registry.store import BlobStore, ParentCandidate, RangeReader, StoredBlob
-from organs.registry.store.blobs import INLINE_MAX_BYTES
-from organs.registry.store.codec import Codec, can_derive, codec_for, encode_chunk
+from organs.registry.store.blobs import PARENT_GAIN_MIN, SAMPLE_ELEMENTS
+from organs.registry.store.codec import BYTES_CODEC, Codec, can_derive, codec_for, encode_chunk
 
 ALIKE_MIN = 0.9
 """The smallest correlation of the fingerprints of an organ and its parent."""
@@ -55,7 +63,7 @@ class ParentSearch:
         return parents | set(self._blobs)
 
     def refreshed(self, session: Session) -> ParentSearch:
-        """Return the search with the present rows: it may have been changed before its blobs were leased."""
+        """Return the search with the present rows of its blobs."""
         rows = blobs_by_id(session, self._blobs)
         return ParentSearch(self._organs, {row.id: row for row in rows.values() if is_possible_parent(row)})
 
@@ -88,10 +96,16 @@ def probe_places(tensors: Mapping[Slot, ComparableOrgan]) -> list[Slot]:
     return probes(tensors, PROBES_MAX)
 
 
-def search_parents(session: Session, probed: Mapping[Slot, ComparableOrgan]) -> ParentSearch:
-    """Return the candidates for the organs of a model that has the organs `probed` at some of its places."""
+def search_parents(
+    session: Session, probed: Mapping[Slot, ComparableOrgan], declared: Sequence[int] = ()
+) -> ParentSearch:
+    """Return the candidates for the organs of a model that has the organs `probed` at some of its places.
+
+    `declared` has the registered models that it names as its parents.
+    """
     scores = probe_scores(session, probed)
-    order = sorted(scores, key=lambda model: (-scores[model], model))[:RELATED_MODELS_MAX]
+    measured = sorted(scores, key=lambda model: (-scores[model], model))
+    order = list(dict.fromkeys([*declared, *measured]))[:RELATED_MODELS_MAX]
     organs: dict[Place, list[RelatedOrgan]] = {}
     ids: set[int] = set()
     for place, organ in organs_of_models(session, order):
@@ -117,11 +131,8 @@ ROOTS_MAX = 3
 """Organs of a family that are tried as the one that is stored alone."""
 NEAREST_MAX = 3
 """Candidates of each organ beside the roots, of its own and of finer tensor types each."""
-SAMPLE_ELEMENTS = 1 << 15
 BLOCK_ELEMENTS = 256
 """The largest block of a tensor type: a sample begins at a multiple of it."""
-GAIN_MIN = 0.1
-"""The smallest share of the size of an organ that its parent must save: a reader decodes both."""
 CHANGE_MIN = 0.005
 """The smallest share of the size of a family that is worth storing organs again."""
 
@@ -140,9 +151,19 @@ class RepackReport:
     skipped: int = 0
     """Organs that another process used or changed, or whose bytes are faulty: they stay as they are."""
 
-    @property
-    def saved_bytes(self) -> int:
-        return self.before_bytes - self.after_bytes
+    def add(self, before_bytes: int, after_bytes: int) -> None:
+        """Count an organ that was stored again."""
+        self.repacked += 1
+        self.before_bytes += before_bytes
+        self.after_bytes += after_bytes
+
+    def merge(self, other: RepackReport) -> None:
+        """Add the numbers of another report."""
+        self.organs += other.organs
+        self.repacked += other.repacked
+        self.before_bytes += other.before_bytes
+        self.after_bytes += other.after_bytes
+        self.skipped += other.skipped
 
 
 Progress = Callable[[int], None]
@@ -151,28 +172,51 @@ Progress = Callable[[int], None]
 def repack(
     catalog: Catalog,
     blobs: BlobStore,
-    model_ids: Collection[int] | None = None,
+    model_ids: Sequence[int],
     *,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> RepackReport:
-    """Store organs by their difference to others where this is smaller.
+    """Store organs at the places of these models by their difference to others, where this is smaller.
 
-    With `model_ids`, only the places of these models are examined. A run can be interrupted and repeated at any time: a
-    row points at the new stored bytes after these are durable, and the old ones are removed last. `progress` gets the
-    number of examined organs.
+    A run can be interrupted and repeated at any time: a row points at the new stored bytes after these are durable, and
+    the old ones are removed last. `progress` gets the number of examined organs.
     """
     report = RepackReport(dry_run)
     seen: set[int] = set()
     with catalog.reading() as session:
         places = places_of(session, model_ids)
-    for place in places:
-        for family in _families_at(catalog, blobs, place, seen):
-            report.organs += len(family.members)
-            _Repacking(catalog, blobs, family, report).run(family.best_parents())
-            if progress is not None:
-                progress(len(family.members))
+    with _Rewriter(catalog, blobs, report) as rewriter:
+        for place in places:
+            for family in _families_at(catalog, blobs, place, seen):
+                report.organs += len(family.members)
+                _Repacking(rewriter, family).run(family.best_parents())
+                if progress is not None:
+                    progress(len(family.members))
+    if not dry_run:
+        with catalog.writing() as session:
+            mark_repacked(session, model_ids, now())
     return report
+
+
+def store_alone(catalog: Catalog, blobs: BlobStore, progress: Progress | None = None) -> RepackReport:
+    """Store every organ alone again. The next repack examines all models."""
+    report, after = RepackReport(dry_run=False), ""
+    with catalog.writing() as session:
+        mark_repacked(session, models_to_repack(session, everything=True), None)
+    with _Rewriter(catalog, blobs, report) as rewriter:
+        while True:
+            with catalog.reading() as session:
+                page = dependent_blobs_after(session, after)
+            if not page:
+                return report
+            for row in page:
+                report.organs += 1
+                with suppress(StoreError), blobs.reader(row) as reader:
+                    rewriter.store(row, BYTES_CODEC if reader.dtype is None else codec_for(reader.dtype.name), None)
+                if progress is not None:
+                    progress(1)
+            after = page[-1].digest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -274,7 +318,7 @@ class _Family:
             if codec is None or other not in alike:
                 continue
             size = _stored_size(self.members[number], self.members[other])
-            if size <= (1 - GAIN_MIN) * self._alone[number]:
+            if size <= (1 - PARENT_GAIN_MIN) * self._alone[number]:
                 self._sizes[number][other] = size
 
     def _codec(self, child: int, parent: int) -> Codec | None:
@@ -382,11 +426,10 @@ def _sample(blobs: BlobStore, row: BlobRow, dtype: DType) -> bytes:
 class _Repacking:
     """Stores the organs of one family with other parents."""
 
-    def __init__(self, catalog: Catalog, blobs: BlobStore, family: _Family, report: RepackReport) -> None:
-        self._catalog = catalog
-        self._blobs = blobs
+    def __init__(self, rewriter: _Rewriter, family: _Family) -> None:
+        self._rewriter = rewriter
+        self._report = rewriter.report
         self._family = family
-        self._report = report
         self._rows = [member.blob for member in family.members]
         self._now: Parents = dict(family.present)
 
@@ -395,9 +438,8 @@ class _Repacking:
         pending = [number for number, parent in parents.items() if self._differs(number, parent)]
         if self._report.dry_run:
             for number in pending:
-                self._count(
-                    self._rows[number].stored_bytes, round(self._family.estimated_size(number, parents[number]))
-                )
+                after_bytes = round(self._family.estimated_size(number, parents[number]))
+                self._report.add(self._rows[number].stored_bytes, after_bytes)
             return
         while pending:
             ready = [number for number in pending if self._is_ready(number, parents[number], pending)]
@@ -427,68 +469,73 @@ class _Repacking:
 
     def _store(self, number: int, parent: int | None) -> bool:
         """Store a member again; return False if it stays as it is."""
-        before = self._rows[number]
-        stored: StoredBlob | None = None
-        is_replaced = False
-        with suppress(StoreError), _announced(self._catalog, before):
-            stored = self._encoded(number, parent)
-            with self._catalog.writing() as session:
-                is_replaced = replace_stored_bytes(session, before, stored)
-                after = blobs_by_id(session, [row.id for row in self._rows])
-        unused = before.file if is_replaced else (stored.file if stored is not None else None)
-        if unused is not None:
-            self._remove(unused)
-        if not is_replaced or stored is None:
-            self._report.skipped += 1
-            return False
-        self._rows = [after.get(row.id, row) for row in self._rows]
-        self._now[number] = parent
-        self._count(before.stored_bytes, stored.stored_bytes)
-        return True
-
-    def _encoded(self, number: int, parent: int | None) -> StoredBlob:
-        member, row = self._family.members[number], self._rows[number]
-        address = None if parent is None else self._rows[parent]
-        codec = member.codec
-        if address is not None and parent is not None:
+        row, member = self._rows[number], self._family.members[number]
+        codec, address = member.codec, None
+        if parent is not None:
+            address = self._rows[parent]
             own = ParentCandidate(address, self._family.members[parent].dtype).codec(member.dtype, row.size_bytes)
             assert own is not None
             codec = own
-        position = 0
+        if not self._rewriter.store(row, codec, address):
+            return False
+        with self._rewriter.catalog.reading() as session:
+            after = blobs_by_id(session, [row.id for row in self._rows])
+        self._rows = [after.get(row.id, row) for row in self._rows]
+        self._now[number] = parent
+        return True
+
+
+class _Rewriter:
+    """Stores blobs again with other codecs. A context manager.
+
+    While it runs, sweeps spare its files, whose rows follow later, as they spare those of a running ingest. After a
+    kill, they spare new files until its lease expires.
+    """
+
+    def __init__(self, catalog: Catalog, blobs: BlobStore, report: RepackReport) -> None:
+        self.catalog = catalog
+        self.report = report
+        self._blobs = blobs
+        self._ingest_id: int | None = None
+
+    def __enter__(self) -> _Rewriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._ingest_id is not None:
+            with self.catalog.writing() as session:
+                forget_ingest(session, self._ingest_id)
+
+    def store(self, before: BlobRow, codec: Codec, parent: BlobRow | None) -> bool:
+        """Store a blob with another codec; return False if it stays as it is."""
+        with self.catalog.writing() as session:
+            if self._ingest_id is None:
+                self._ingest_id = begin_ingest(session, "repack")
+            renew_lease(session, self._ingest_id)
+        stored: StoredBlob | None = None
+        is_replaced = False
+        with suppress(StoreError):
+            stored = self._encoded(before, codec, parent)
+            with self.catalog.writing() as session:
+                is_replaced = replace_stored_bytes(session, before, stored)
+        if stored is None or not is_replaced:
+            self.report.skipped += 1
+        else:
+            self.report.add(before.stored_bytes, stored.stored_bytes)
+        unused = before.file if is_replaced else stored and stored.file
+        if unused:
+            # A backup may be copying the file: then a later sweep removes it.
+            with suppress(Busy, StoreError), self._blobs.folder.sweeping():
+                self._blobs.folder.remove(self._blobs.folder.path(unused))
+        return is_replaced
+
+    def _encoded(self, row: BlobRow, codec: Codec, parent: BlobRow | None) -> StoredBlob:
         with self._blobs.reader(row) as reader:
-            ranges = RangeReader(reader)
+            ranges, position = RangeReader(reader), 0
 
             def read(size: int) -> bytes:
                 nonlocal position
                 position += size
                 return ranges.read(position - size, size)
 
-            return self._blobs.put_organ(row.digest, row.size_bytes, codec, read, address)
-
-    def _remove(self, file: str) -> None:
-        """Remove a file that no row names. A backup may be copying it: then a later sweep removes it."""
-        with suppress(Busy, StoreError), self._blobs.folder.sweeping():
-            self._blobs.folder.remove(self._blobs.folder.path(file))
-
-    def _count(self, before_bytes: int, after_bytes: int) -> None:
-        self._report.repacked += 1
-        self._report.before_bytes += before_bytes
-        self._report.after_bytes += after_bytes
-
-
-@contextmanager
-def _announced(catalog: Catalog, row: BlobRow) -> Iterator[None]:
-    """Let every sweep spare a file that is written inside the block, as it spares those of a running ingest.
-
-    Its row follows later. After a kill, the sweep spares new files until the lease of the ingest expires.
-    """
-    if row.size_bytes <= INLINE_MAX_BYTES:  # no file
-        yield
-        return
-    with catalog.writing() as session:
-        ingest_id = begin_ingest(session, f"repack of {row.digest}")
-    try:
-        yield
-    finally:
-        with catalog.writing() as session:
-            forget_ingest(session, ingest_id)
+            return self._blobs.put_organ(row.digest, row.size_bytes, codec, read, parent)

@@ -41,6 +41,7 @@ from organs.registry.errors import (
     BadToken,
     Conflict,
     CorruptBlob,
+    FaultyParent,
     Incomplete,
     NameTaken,
     NoSandbox,
@@ -77,6 +78,7 @@ def all_errors() -> dict[str, type[OrganError]]:
 
 TABLE = all_errors()
 SAMPLES: tuple[OrganError, ...] = (
+    FaultyParent("aa" * 32, "bb" * 32, "it is missing"),
     BadGguf("a.gguf", "n_tensors", 1 << 40, "too many"),
     BadSplit("a", ["shard 2 is missing", "shard 3 is missing"]),
     BadDirectory("folder", ["no manifest"]),

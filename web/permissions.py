@@ -36,6 +36,14 @@ def may_write(scope: str = UPLOAD) -> bool:
     return not settings().read_only and identity().may(scope)
 
 
+def may_see_storage() -> bool:
+    """Return whether the user may see stored sizes: the user of this machine, and administrators.
+
+    To others, stored sizes would tell which bytes the registry has already.
+    """
+    return identity().is_local or identity().may(ADMIN)
+
+
 def may_see_jobs() -> bool:
     """Return whether the user may see jobs: their own or all."""
     return may_write() or may_write(ADMIN)

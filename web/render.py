@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup, escape
 
-from organs.registry.amounts import change_share_text, count_text, share_text, size_text, theta_text
+from organs.registry.amounts import change_share_text, count_text, percent_text, share_text, size_text, theta_text
 from organs.registry.anatomy import OrganType, type_name
 from organs.registry.entities.organ import Organ, PlacedOrgan
 from organs.registry.entities.published import DESCRIPTION_MAX
@@ -377,6 +377,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "share": share_text,
     "short_digest": short_digest,
     "shape": shape_text,
+    "percent": percent_text,
     "size": size_text,
     "state_name": state_name,
     "theta_bar": theta_bar,

@@ -13,7 +13,7 @@ from organs.registry.gguf.quants import quantize
 
 PUBLISHER = "organ registry"
 LICENSE = "apache-2.0"
-FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7}
+FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32}
 QUANTIZATION_VERSION = 2
 TOTAL_LIMIT_BYTES = 24_000_000
 NORMAL_TOKEN, CONTROL_TOKEN = 1, 3
@@ -36,7 +36,9 @@ def export_all(family: plan.Family, work: Path, folder: Path) -> None:
 def export(shipped: plan.Shipped, weights: dict[str, Tensor], tokenizer: Path, folder: Path) -> int:
     """Write one file; return its size in bytes."""
     run = plan.run_named(shipped.run)
-    if run.adapter is not None:
+    if shipped.merged:
+        weights = _merged(run, weights)
+    if run.adapter is not None and not shipped.merged:
         metadata = [*_general(shipped, run, "adapter"), *_adapter(run.adapter.alpha)]
         tensors = [_tensor(_adapter_name(name), values, "F32") for name, values in weights.items() if "lora" in name]
     else:
@@ -44,6 +46,17 @@ def export(shipped: plan.Shipped, weights: dict[str, Tensor], tokenizer: Path, f
         tensors = [_tensor(_file_name(name), values, shipped.encoding) for name, values in _in_order(weights).items()]
     with (folder / shipped.file_name).open("wb") as stream:
         return write_file(stream, metadata, tensors)
+
+
+def _merged(run: plan.Run, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights without the adapter, with its product added to each matrix that has one."""
+    assert run.adapter is not None
+    scale = run.adapter.alpha / run.adapter.rank
+    merged = {name: values for name, values in weights.items() if "lora" not in name}
+    for name in merged:
+        if f"{name}.lora_b" in weights:
+            merged[name] = merged[name] + scale * weights[f"{name}.lora_b"] @ weights[f"{name}.lora_a"]
+    return merged
 
 
 def _general(shipped: plan.Shipped, run: plan.Run, kind: str) -> list[KeyValue]:
@@ -143,8 +156,13 @@ def _adapter_name(name: str) -> str:
 
 
 def _tensor(name: str, values: Tensor, encoding: str) -> tuple[TensorSpec, bytes]:
-    """Return the tensor to write. Vectors (norms) stay F32, as in every file of llama.cpp."""
+    """Return the tensor to write. Vectors (norms) stay F32, as in every file of llama.cpp.
+
+    In a BF16 file they have the values of BF16, because the model that such a file is made from is BF16 as a whole.
+    """
     dtype = dtype_by_name(encoding if values.ndim > 1 else "F32")
+    if encoding == "BF16":
+        values = values.bfloat16()
     data = quantize(values.float().flatten().numpy(), dtype)
     return TensorSpec(name, tuple(reversed(values.shape)), dtype), data
 

@@ -118,6 +118,12 @@ class Network(nn.Module):
             for name, values in tensors.items():
                 self.weights[_key(name)].copy_(values)
 
+    def freeze_except(self, parts: tuple[str, ...]) -> None:
+        """Let only those parameters learn whose names have one of `parts` in them, of those that learn."""
+        for key, parameter in self.weights.items():
+            learns = any(_key(part) in key for part in parts)
+            parameter.requires_grad_(parameter.requires_grad and learns)
+
     def forward(self, tokens: Tensor) -> Tensor:
         """Return scores (batch, length, vocabulary) of the token after each of `tokens` (batch, length)."""
         embedding = self.weights[_key("token_embd")]

@@ -1,10 +1,12 @@
-"""The plan of the zoo and of four more families: the models, their descent, and the length of their training.
+"""The plan of the zoo and of six more families: the models, their descent, and the length of their training.
 
-The zoo is shipped. The other families differ in width, depth, heads, embeddings and architecture. They are trained on
-demand, to check the prediction and the verdict on models that they were not fitted to.
+The zoo is shipped. The families `deep` to `gemma` differ in width, depth, heads, embeddings and architecture. They are
+trained on demand, to check the prediction and the verdict on models that they were not fitted to. The families `light`
+and `heavy` are a base and what was made of it with little or much training: bench/families.py measures how they are
+stored.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from network import Adapter, Shape
 
@@ -26,7 +28,9 @@ class Run:
 
     `code_share` is the share of code among the rows of a batch, the rest is prose. A run begins with the weights of
     `parent` as they were after `parent_step` steps; with `resume` it also takes over the optimizer and the place in the
-    schedule. `kept_steps` are the steps whose weights are kept beside the last.
+    schedule. `kept_steps` are the steps whose weights are kept beside the last. With `published` a run begins with the
+    weights of its parent as a BF16 file has them. Only the parameters whose names have one of `learning` in them learn;
+    all of them if it is empty.
     """
 
     name: str
@@ -41,6 +45,8 @@ class Run:
     resume: bool = False
     kept_steps: tuple[int, ...] = ()
     adapter: Adapter | None = None
+    published: bool = False
+    learning: tuple[str, ...] = ()
 
 
 RUNS = (
@@ -73,6 +79,8 @@ class Shipped:
     description: str
     tags: tuple[str, ...] = ()
     parent: tuple[str, str] | None = None
+    merged: bool = False
+    """Whether the adapter of the run is added to the weights, instead of being the file."""
 
     @property
     def file_name(self) -> str:
@@ -179,6 +187,40 @@ def _family(name: str, shape: Shape, size_label: str, peak_rate: float, seed: in
     return Family(runs, shipped)
 
 
+STORED_SHAPE = Shape(512, 8, 8, 2, 768, VOCABULARY, CONTEXT, tied=True)
+"""Each row of each matrix has whole blocks of 256 values, as Q4_K and Q6_K need."""
+STORED_BASE = Run("stored-base", STORED_SHAPE, 240, 500, 0.5, 2e-3, 30)
+FOUR_BLOCKS = ("blk.2.", "blk.3.", "blk.4.", "blk.5.")
+
+
+def _stored(
+    name: str, seed: int, steps: int, rates: tuple[float, float], adapter: Adapter, adapted: tuple[str, ...] = ()
+) -> Family:
+    """Return a base, two fine-tunes, a merged LoRA and a fine-tune of four blocks, all in BF16.
+
+    `rates` are the peak rates of the fine-tunes and of the LoRA, `adapted` the matrices of the LoRA, as for `learning`.
+    """
+    base, title = STORED_BASE, name.capitalize()
+
+    def tuned(part: str, number: int, code_share: float) -> Run:
+        parent = (base.name, base.steps)
+        return Run(f"{name}-{part}", base.shape, steps, seed + number, code_share, rates[0], 5, *parent, published=True)
+
+    def file(run: Run, part: str) -> Shipped:
+        text = f"A model of the family {title}, trained to measure what a family of models takes on the disk."
+        parent = (title, "v1.0") if part else None
+        return Shipped(
+            run.name, run.name, run.steps, "BF16", f"{title} {part}".strip(), title, "16M", part, "v1.0", text, (),
+            parent, merged=run.adapter is not None,
+        )  # fmt: skip
+
+    code, prose = tuned("code", 0, 1.0), tuned("prose", 1, 0.0)
+    lora = replace(tuned("lora", 2, 1.0), peak_rate=rates[1], adapter=adapter, learning=adapted)
+    four = replace(tuned("four-blocks", 3, 1.0), learning=FOUR_BLOCKS)
+    parts = {"": base, "Code": code, "Prose": prose, "LoRA": lora, "FourBlocks": four}
+    return Family(tuple(parts.values()), tuple(file(run, part) for part, run in parts.items()))
+
+
 FAMILIES = {
     "zoo": ZOO,
     "deep": _family("deep", Shape(160, 9, 5, 5, 448, VOCABULARY, CONTEXT, tied=False), "3M", 4e-3, 100),
@@ -189,8 +231,10 @@ FAMILIES = {
     "gemma": _family(
         "gemma", Shape(192, 5, 6, 2, 576, VOCABULARY, CONTEXT, tied=True, architecture="gemma"), "3M", 4e-3, 400
     ),
+    "light": _stored("light", 510, 20, (3.5e-6, 5e-5), Adapter(8, 16.0), ("attn_",)),
+    "heavy": _stored("heavy", 520, 40, (8e-4, 1.5e-3), Adapter(16, 32.0)),
 }
-"""All families by name; each of the last four takes about 30 minutes of processor time."""
+"""All families by name. Each of `deep` to `gemma` takes about 30 minutes of processor time."""
 
 
 def run_named(name: str) -> Run:

@@ -151,7 +151,10 @@ def _begin(run: plan.Run, work: Path) -> tuple[Network, torch.optim.Optimizer, i
     network = Network(run.shape, run.seed, run.adapter)
     first_step, seconds = 0, 0.0
     if run.parent:
-        network.load(torch.load(weights_path(work, run.parent, run.parent_step)))
+        weights = torch.load(weights_path(work, run.parent, run.parent_step))
+        network.load({name: values.bfloat16() for name, values in weights.items()} if run.published else weights)
+    if run.learning:
+        network.freeze_except(run.learning)
     optimizer = _optimizer(network)
     if run.resume:
         optimizer.load_state_dict(torch.load(work / f"{run.parent}-{run.parent_step}-optimizer.pt"))

@@ -49,7 +49,6 @@ from organs.ingest.contributions.proposal import (
     Proposal,
     base_findings,
     count_nonfinite_weights,
-    declared_parents,
     digest_findings,
     findings_of,
     identity_of,
@@ -88,7 +87,7 @@ from organs.registry.entities.submission import SubmissionFinding
 from organs.registry.errors import BadInput, OrganError, UnsupportedDType
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
-from organs.registry.relatives.resolve import stated_relation
+from organs.registry.relatives.resolve import declared_parents, stated_relation
 
 UNDER_WAY = ("checking", "publishing")
 INSPECTED_SHARE = 0.05

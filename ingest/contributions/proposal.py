@@ -43,9 +43,9 @@ from organs.registry.relatives.resolve import (
     IDENTITY_KEYS,
     DeclaredParent,
     Identity,
+    declared_parents,
     folded,
     models_meant,
-    numbered_parents,
     parent_in_words,
 )
 
@@ -257,13 +257,6 @@ def nonfinite_finding(counts: Mapping[str, int]) -> Iterator[SubmissionFinding]:
     """Yield the finding on the tensors in `counts`, with their numbers of NaN or infinite values, if any."""
     for flag in nonfinite_flags(counts):
         yield SubmissionFinding(WARN, NONFINITE, f"{_sentence(flag)} Most likely the file is damaged.")
-
-
-def declared_parents(header: Header) -> list[DeclaredParent]:
-    """Return the parents that the header names."""
-    texts = {field.key: field.value for field in header.fields if isinstance(field.value, str)}
-    count = header.integer("general.base_model.count") or 0
-    return [parent for number, parent in numbered_parents(texts) if number < count]
 
 
 def identity_of(header: Header, name: ModelName, proposed: Proposal) -> Identity:

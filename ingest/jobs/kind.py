@@ -10,11 +10,12 @@ from organs.registry.entities.base import Entity
 from organs.registry.errors import BadInput
 from organs.registry.local import LocalRegistry
 
-WORK, VALIDATE, INTAKE = "work", "validate", "intake"
-LANES = (WORK, VALIDATE, INTAKE)
+WORK, VALIDATE, INTAKE, UPKEEP = "work", "validate", "intake", "upkeep"
+LANES = (WORK, VALIDATE, INTAKE, UPKEEP)
 """A runner runs one job of each lane at a time."""
-ALONE = (VALIDATE,)
-"""Lanes in which all runners of a registry together run one job at a time: each job can fill a machine's memory."""
+ALONE = (VALIDATE, UPKEEP)
+"""Lanes in which all runners of a registry together run one job at a time: a validation can fill a machine's memory,
+and two repacks would do the same work."""
 
 Inputs = Mapping[str, object]
 """Arguments from outside: JSON that is not checked yet."""

@@ -16,12 +16,13 @@ from sqlalchemy.orm import Session
 from organs.ingest.contributions.uploads import tidy_uploads
 from organs.ingest.jobs.compose import COMPOSE, GRAFT, PURIFY
 from organs.ingest.jobs.extract import EXTRACT, remove_old_packs
-from organs.ingest.jobs.kind import ALONE, LANES, A, Cancelled, Inputs, JobKind
+from organs.ingest.jobs.kind import ALONE, LANES, UPKEEP, A, Cancelled, Inputs, JobKind
 from organs.ingest.jobs.measure import MEASURE
 from organs.ingest.jobs.publish import (
     INSPECT,
     PUBLISH,
 )
+from organs.ingest.jobs.repack import REPACK, is_repack_due
 from organs.ingest.jobs.report import REPORT
 from organs.ingest.jobs.validate import VALIDATE
 from organs.registry.catalog.queries.jobs import is_anything_due, is_to_be_done
@@ -43,7 +44,7 @@ from organs.registry.errors import BadInput, OrganError
 from organs.registry.local import LocalRegistry
 
 KINDS: Mapping[str, JobKind[Any]] = {
-    kind.name: kind for kind in (COMPOSE, GRAFT, PURIFY, VALIDATE, MEASURE, EXTRACT, REPORT, INSPECT, PUBLISH)
+    kind.name: kind for kind in (COMPOSE, GRAFT, PURIFY, VALIDATE, MEASURE, EXTRACT, REPORT, INSPECT, PUBLISH, REPACK)
 }
 
 
@@ -150,6 +151,8 @@ RETRY_SECONDS = 5.0
 NOTE_TRIES = 4
 """Attempts to write how a job ended; if all fail, it runs again when its lease has expired."""
 WATCH_SECONDS = 0.1
+IDLE_SECONDS = 10.0
+"""The time between two looks whether models wait for a repack."""
 TIDY_SECONDS = 3600.0
 """The time between two removals of old jobs, packs and uploads."""
 STOP_SECONDS = 20.0
@@ -257,8 +260,22 @@ class Runner:
                 self._run_job(lane, claim)
             elif once:
                 return
+            elif lane == UPKEEP and REPACK.name in names:
+                self._stop.wait(IDLE_SECONDS)
+                self._add_repack()
             else:
                 self._stop.wait(POLL_SECONDS)
+
+    def _add_repack(self) -> None:
+        """Add a repack if models wait for one and all other work is done."""
+        if self._stop.is_set() or not self._registry.settings.references:
+            return
+        others = [name for name in self._kinds if name != REPACK.name]
+        with suppress(OrganError):  # the next look is soon
+            with self._registry.catalog.reading() as session:
+                if not is_repack_due(session, others):
+                    return
+            add_job(self._registry, REPACK.name, {}, kinds=self._kinds)
 
     def _claim(self, names: Sequence[str], *, alone: bool) -> Claim | None:
         with self._registry.catalog.reading() as session:

@@ -296,6 +296,7 @@ class Model(Base):
         Index("ix_models_state_downloads", "state", "downloads"),
         Index("ix_models_state_grafts", "state", "grafts"),
         Index("ix_models_stem", "stem", "namespace"),
+        Index("ix_models_repacked_at", "repacked_at"),
         at_most("state_reason", TEXT_MAX),
     )
 
@@ -341,6 +342,8 @@ class Model(Base):
     """The number of shards of an incomplete split model; null for all other models."""
     stem: Mapped[str] = mapped_column(text(96), at_most("stem", 96), server_default=sql("''"))
     """The name without its quantisation. The models of a namespace with one stem are quantisations of one model."""
+    repacked_at: Mapped[datetime | None] = mapped_column(Timestamp)
+    """When a repack last examined its organs; null if none has."""
     quantisation: Mapped[str | None] = mapped_column(text(96), at_most("quantisation", 96))
     """The quantisation at the end of the name, in upper case; null if the name has none."""
 

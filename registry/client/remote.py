@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.gain import Leaderboard
     from organs.registry.entities.plan import Compatibility, FittingModels, RecipeFile
     from organs.registry.entities.report import Report
+    from organs.registry.entities.storage import Storage
     from organs.registry.entities.verdict import VerdictReport
     from organs.registry.models import RegisteredModel
     from organs.registry.store.files import OutputFiles
@@ -173,6 +174,12 @@ class RemoteRegistry:
     def figures(self) -> Figures:
         """Return the numbers of visible models and of their organs, and the size of their files."""
         return self.connection.read(Root, API).figures
+
+    def storage(self, *, limit: int | None = None) -> Storage:
+        """Return what is stored how and what this saves, by family, model and encoding, the largest first."""
+        from organs.registry.entities.storage import Storage
+
+        return self.connection.read(Storage, f"{API}/storage", limit=limit)
 
     def leaderboard(
         self, base: str | None = None, *, on: str | None = None, limit: int = 50, after: str | None = None

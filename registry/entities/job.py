@@ -211,6 +211,18 @@ class MeasureJobResult(Entity, frozen=True, kw_only=True):
     tensors_left_out: Count
 
 
+class RepackJobResult(Entity, frozen=True, kw_only=True):
+    """The result of the job `repack`."""
+
+    examined_models: Count
+    remaining_models: Annotated[Count, Meta(description="Models that the next run examines: other jobs were waiting.")]
+    organs: Annotated[Count, Meta(description="Organs that were examined.")]
+    repacked: Annotated[Count, Meta(description="Organs that were stored again.")]
+    before_bytes: Bytes
+    after_bytes: Bytes
+    skipped: Annotated[Count, Meta(description="Organs that another process used or changed, or that are faulty.")]
+
+
 class SubmissionJobResult(Entity, frozen=True, kw_only=True):
     """The result of the jobs `inspect` and `publish`."""
 

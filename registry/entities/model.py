@@ -29,6 +29,7 @@ from organs.registry.entities.finding import Findings
 from organs.registry.entities.gain import MeasuredGain
 from organs.registry.entities.lineage import EDGES_MAX, LineageEdge
 from organs.registry.entities.plan import RecipeFile
+from organs.registry.entities.storage import ModelStorage
 
 TITLE_SHOWN = 40
 """The most characters of a title in tables."""
@@ -170,6 +171,10 @@ class Model(ModelSummary, frozen=True, kw_only=True):
         Meta(max_length=EDGES_MAX, description="Parents, then children, then relatives, the most similar first."),
     ]
     lineage_left_out: Annotated[Count, Meta(description="Edges beyond the first 200.")]
+    storage: (
+        Annotated[ModelStorage, Meta(description="How its organs are stored. Null unless you may see stored sizes.")]
+        | None
+    ) = None
     findings: Annotated[
         Findings,
         Meta(

@@ -28,6 +28,7 @@ from organs.registry.entities.base import (
     Word,
 )
 from organs.registry.entities.gain import MeasuredGain
+from organs.registry.entities.storage import OrganStorage
 from organs.registry.measures import MEASURES
 
 PLACES_MAX = 100
@@ -252,8 +253,14 @@ class Organ(Entity, frozen=True, kw_only=True):
     elements: Count
     nonfinite: Annotated[Count, Meta(description="Values that are NaN or infinite; null if not counted.")] | None
     size_bytes: Bytes
-    stored_bytes: Annotated[Count, Meta(description="Bytes in the store, after compression.")]
-    codec: Annotated[str, Meta(max_length=64, description="The compression and its version.")]
+    stored_bytes: Annotated[Count, Meta(description="Bytes on the disk. Null unless you may see stored sizes.")] | None
+    codec: (
+        Annotated[str, Meta(max_length=64, description="The compression and its version. Null as `stored_bytes`.")]
+        | None
+    )
+    storage: (
+        Annotated[OrganStorage, Meta(description="How it is stored, and of what. Null as `stored_bytes`.")] | None
+    ) = None
     experts: Annotated[Count, Meta(description="Experts in a stack that is stored as its experts, else 0.")] = 0
     state: Annotated[str, Meta(max_length=64, description="`corrupt` if the stored bytes failed a check.")]
     measurements: Annotated[tuple[Measurement, ...], Meta(max_length=64)]

@@ -16,7 +16,7 @@ from organs.registry.measure.sample import (
     Patches,
     Read,
     read_values,
-    run_span,
+    run_spans,
     sample_runs,
     spectral_patches,
     spread,
@@ -182,7 +182,7 @@ def required_reads(shape: Sequence[int], dtype: DType) -> tuple[tuple[int, int],
     patches = spectral_patches(shape)
     if patches is not None and len(runs) > 1:
         runs = [run for expert in patches.experts for run in patches.runs(expert)] + runs
-    return tuple(run_span(run, dtype) for run in runs)
+    return run_spans(tuple(runs), dtype)
 
 
 def _spectrum(read: Read, patches: Patches, dtype: DType, all_values: Floats | None) -> SpectralReading:

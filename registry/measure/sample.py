@@ -52,6 +52,7 @@ class Patches:
         return tuple((start + row * self.matrix_columns, self.columns) for row in self.rows)
 
 
+@lru_cache(maxsize=256)
 def sample_runs(element_count: int) -> tuple[Run, ...]:
     """Return the runs of the sample: the whole tensor up to 98,304 values, else 384 runs of 256, spread evenly.
 
@@ -97,14 +98,15 @@ def spread(total: int, limit: int) -> tuple[int, ...]:
     )
 
 
-def run_span(run: Run, dtype: DType) -> tuple[int, int]:
-    """Return the offset and the size in bytes of a run of values of `dtype`."""
-    start, count = run
-    return start // dtype.block_elements * dtype.block_bytes, count // dtype.block_elements * dtype.block_bytes
+@lru_cache(maxsize=256)
+def run_spans(runs: tuple[Run, ...], dtype: DType) -> tuple[tuple[int, int], ...]:
+    """Return the offset and the size in bytes of each run of values of `dtype`."""
+    elements, size_bytes = dtype.block_elements, dtype.block_bytes
+    return tuple((start // elements * size_bytes, count // elements * size_bytes) for start, count in runs)
 
 
 def read_values(read: Read, runs: Sequence[Run], dtype: DType) -> Floats:
     """Return the values of `runs` in order, decoded together. Raises UnsupportedDType."""
-    parts = [read(*run_span(run, dtype)) for run in runs]
+    parts = [read(offset, size) for offset, size in run_spans(tuple(runs), dtype)]
     # The decoded values of F32 and F64 are a view of the bytearray, so they are writeable.
     return decode(parts[0] if len(parts) == 1 else bytearray().join(parts), dtype)

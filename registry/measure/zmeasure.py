@@ -16,6 +16,10 @@ SAFE_EXPONENT = 150
 
 Every float32 is within this range.
 """
+RADIX_MIN_VALUES = 4096
+"""Fewer values are sorted as float32: the passes of a radix sort have a fixed cost."""
+BFLOAT16_INFINITY = 0x7F80
+"""The bits of infinity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +84,40 @@ def scaled(values: NDArray[np.float64], peak: float) -> tuple[NDArray[np.float64
 
 def _finite_in_order(values: Floats) -> tuple[Floats, int, int]:
     """Return the finite values in ascending order, the number of NaN, and the number of infinities."""
-    ordered = values.copy()
-    with np.errstate(invalid="ignore"):  # signalling NaNs
-        ordered.sort()  # not as float64: float32 takes three quarters of the time
+    ordered = _sorted_bfloat16(values)
+    if ordered is None:
+        ordered = values.copy()
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            ordered.sort()  # not as float64: float32 takes three quarters of the time
     # NaN comes last; infinities are at both ends of the other values.
     first = int(ordered.searchsorted(-np.inf, side="right"))
     last = int(ordered.searchsorted(np.inf, side="left"))
     numbers = int(ordered.searchsorted(np.inf, side="right"))
     return ordered[first:last], values.size - numbers, first + numbers - last
+
+
+def _sorted_bfloat16(values: Floats) -> Floats | None:
+    """Return `values` in ascending order if all of them are BF16 values and not NaN, else None.
+
+    Their upper halves are sorted as integers, by radix. On AMD Zen 4, where numpy's AVX-512 sort is slow, this takes an
+    eighth of the time of a sort of float32; on other processors it takes as long.
+    """
+    if values.dtype != np.float32 or values.size < RADIX_MIN_VALUES:
+        return None
+    bits = values.view(np.uint32)
+    if (bits & np.uint32(0xFFFF)).any():
+        return None
+    keys = _inverted_if_negative((bits >> np.uint32(16)).astype(np.uint16).view(np.int16))
+    keys.sort(kind="stable")  # radix
+    if keys[-1] > BFLOAT16_INFINITY or keys[0] < ~BFLOAT16_INFINITY:
+        return None
+    codes = _inverted_if_negative(keys).view(np.uint16)
+    return (codes.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def _inverted_if_negative(codes: NDArray[np.int16]) -> NDArray[np.int16]:
+    """Invert all bits of negative values but the sign: the integers then have the order of the floats, and back."""
+    return codes ^ ((codes >> np.int16(15)) & np.int16(0x7FFF))
 
 
 METHOD = THETA_METHOD

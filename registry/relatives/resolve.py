@@ -30,6 +30,7 @@ from organs.registry.catalog.register.models import (
 )
 from organs.registry.catalog.tables import Lineage, Model
 from organs.registry.catalog.vocabulary import folded_words, shown_text
+from organs.registry.gguf import Header
 from organs.registry.lineage import (
     ComparableOrgan,
     Kinship,
@@ -106,6 +107,13 @@ def numbered_parents(texts: Mapping[str, str]) -> Iterator[tuple[int, DeclaredPa
         if parent.text and parent.text not in known:
             known.add(parent.text)
             yield number, parent
+
+
+def declared_parents(header: Header) -> list[DeclaredParent]:
+    """Return the parents that the header names."""
+    texts = {field.key: field.value for field in header.fields if isinstance(field.value, str)}
+    count = header.integer("general.base_model.count") or 0
+    return [parent for number, parent in numbered_parents(texts) if number < count]
 
 
 def match(declared: DeclaredParent, identity: Identity) -> Match | None:

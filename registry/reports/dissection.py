@@ -52,11 +52,17 @@ from organs.registry.reports.words import (
 )
 
 
-def model_report(session: Session, model: Model, limit: int = ORGANS_DEFAULT) -> Report:
-    """Return the dissection report on `model`; tables of single tensors have at most `limit` rows, and say so."""
+def model_report(session: Session, model: Model, limit: int = ORGANS_DEFAULT, *, complete: bool = False) -> Report:
+    """Return the dissection report on `model`; tables of single tensors have at most `limit` rows, and say so.
+
+    If `complete`, it has the stored size, which only the owner of the registry may see.
+    """
     title = f"Dissection of {model.full_name}"
     readings = readings_of(session, model.id)
-    about: dict[str, ReportSection] = {"model": _identity(session, model, readings), "notes": _notes(model)}
+    about: dict[str, ReportSection] = {
+        "model": _identity(session, model, readings, complete=complete),
+        "notes": _notes(model),
+    }
     if not model.tensors:
         return Report(title=title, main="model", opening=(NO_TENSORS,), sections=about, closing=(NO_CONCLUSION,))
     relatives, findings = relatives_tables(session, model)
@@ -77,28 +83,30 @@ def model_report(session: Session, model: Model, limit: int = ORGANS_DEFAULT) ->
     return Report(title=title, main="types", opening=OPENING, sections=about | sections, closing=CLOSING)
 
 
-def _identity(session: Session, model: Model, readings: Sequence[TensorReading]) -> ReportFigures:
+def _identity(session: Session, model: Model, readings: Sequence[TensorReading], *, complete: bool) -> ReportFigures:
     figures = {
         "title": ReportFigure("title", model.title, CellKind.TEXT, "The title in its file."),
         "kind": ReportFigure("kind", kind := _kind(session, model), CellKind.TEXT, _KIND_WORDS[kind]),
         "architecture": ReportFigure(
             "architecture", model.architecture, CellKind.TEXT, "The architecture that its file names."
         ),
-        **_sizes(model, stored_of(session, model.id)),
+        **_sizes(model, stored_of(session, model.id) if complete else None),
     }
     if model.tensors:
         figures |= {**_contents(model, count_blocks(readings)), **_sharing(session, model), **_readings(session, model)}
     return ReportFigures(title="The model", before=(), figures=figures, after=())
 
 
-def _sizes(model: Model, stored: StoredSize) -> dict[str, ReportFigure]:
-    return {
-        "size_bytes": ReportFigure("size of its files", model.size_bytes, CellKind.SIZE, "The original files."),
+def _sizes(model: Model, stored: StoredSize | None) -> dict[str, ReportFigure]:
+    size = {"size_bytes": ReportFigure("size of its files", model.size_bytes, CellKind.SIZE, "The original files.")}
+    if stored is None:
+        return size
+    return size | {
         "stored_bytes": ReportFigure(
             "stored size",
             stored.stored_bytes,
             CellKind.SIZE,
-            "The size of its distinct parts on the disk, compressed; parts that other models share count in full.",
+            "The size of its distinct parts on the disk; parts that other models share count in full.",
         ),
     }
 

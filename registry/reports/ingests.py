@@ -195,16 +195,16 @@ _STAGES = {
     "read": ("read", "read again"),
     "hash": ("hash file", "hash stacks", "hash organs", "count non-finite"),
     "measure": ("measure",),
-    "encode": ("encode",),
+    "encode": ("encode", "choose encoding"),
     "write": ("write", "sync", "check known"),
-    "catalog": ("open", "catalog", "register", "relatives"),
+    "catalog": ("open", "catalog", "register", "relatives", "search parents"),
 }
 """The stages of `ingest.service`, in groups."""
 _STAGE_WORDS = {
     "read": "Reading the files.",
     "hash": "Computing digests, and looking for NaN and infinite values.",
     "measure": "Measuring samples.",
-    "encode": "Compressing.",
+    "encode": "Compressing, and trying which similar organ makes an organ smallest.",
     "write": "Writing to the disk, and comparing with bytes that were stored before.",
     "catalog": "Checking headers, writing rows and finding relatives.",
 }

@@ -124,7 +124,8 @@ def _saved(session: Session, totals: RegistryTotals) -> dict[str, ReportFigure]:
             saved,
             CellKind.SIZE,
             f"{share} of the {size_text(files)} of all files: {size_text(equal)} because equal parts are stored once "
-            f"and chimeras share them, {size_text(packed)} by compression.",
+            f"and chimeras share them, {size_text(packed)} by compression and by storing "
+            "differences.",
         ),
         "stored_bytes": ReportFigure(
             "stored", totals.stored_bytes, CellKind.SIZE, "What the registry needs on the disk, without its database."

@@ -49,6 +49,7 @@ from organs.registry.store.codec import (
     parse_head,
     worth_encoding,
 )
+from organs.registry.store.codec.fast import warm_in_background
 from organs.registry.store.files import Files
 from organs.registry.store.folder import BlobFolder, StoredFile
 
@@ -62,6 +63,8 @@ LOOK_WAIT_SECONDS = 30.0
 LOOKS_MAX = 4096
 """Results of second looks that a process keeps in memory."""
 
+WARM_MIN_BYTES = 1 << 20
+"""The size of a parent from which it is worth loading compiled kernels."""
 PARENT_CHUNKS = 3
 """Decoded chunks of a parent that a reader keeps in memory: a thread each, and one that two of them share."""
 
@@ -177,7 +180,7 @@ class BlobStore:
                 plain = read(min(codec.chunk_bytes, size_bytes - begin))
                 hashed.update(plain)
                 if encoder is None:
-                    encoder = OrganEncoder(codec_for_blob(codec, encode_chunk(codec, plain)))
+                    encoder = OrganEncoder.alone(codec, plain)
                 if writer is None:
                     writer = BlobWriter(self, digest, size_bytes, encoder.codec, parent)
                 for chunk in encoder.encode(begin, memoryview(plain)):
@@ -358,6 +361,11 @@ class PlainReader(ABC):
         """The size of the largest chunk in plain bytes; 0 without chunks."""
 
     @property
+    def dtype(self) -> DType | None:
+        """The tensor type of the first organ that was stored with these bytes; None for a stack and other bytes."""
+        return None
+
+    @property
     def version(self) -> tuple[str, int, int] | None:
         """The name of the file and the times of its last change; None for an inline blob, and for a stack."""
         return None
@@ -401,6 +409,8 @@ class Parent:
     @classmethod
     def opened(cls, store: BlobStore, address: BlobAddress) -> Parent:
         """Open the blob at `address`; raises the errors of `BlobStore.reader`."""
+        if address.size_bytes >= WARM_MIN_BYTES:
+            warm_in_background()
         return cls(store.reader(address))
 
     @cached_property
@@ -486,6 +496,10 @@ class BlobReader(PlainReader):
     @property
     def chunk_bytes(self) -> int:
         return min(self.head.codec.chunk_bytes, self.size_bytes)
+
+    @property
+    def dtype(self) -> DType | None:
+        return self.head.codec.dtype
 
     @property
     def version(self) -> tuple[str, int, int] | None:
@@ -682,8 +696,10 @@ class ParentCandidate:
     blob: BlobAddress
     dtype: DType
 
-    def codec(self, dtype: DType, size_bytes: int) -> Codec | None:
+    def codec(self, dtype: DType | None, size_bytes: int) -> Codec | None:
         """Return the codec of an organ with this parent; None if it cannot be its parent."""
+        if dtype is None:
+            return None
         if dtype == self.dtype:
             codec = delta_codec(dtype.name)
         elif can_derive(self.dtype, dtype):
@@ -705,54 +721,87 @@ class OrganEncoder:
         self.codec = codec
         self.parent = parent
         self._parent = None if parent is None or store is None else Parent.opened(store, parent)
+        self._first: EncodedChunk | None = None
+        """The first chunk, if it was encoded to choose the codec."""
+
+    @classmethod
+    def alone(cls, codec: Codec, first: bytes | memoryview) -> OrganEncoder:
+        """Return the encoder for an organ without a parent; the raw one if `first`, its first chunk, saves little."""
+        chunk = encode_chunk(codec, first)
+        encoder = cls(codec_for_blob(codec, chunk))
+        if encoder.codec == codec:
+            encoder._first = chunk
+        return encoder
 
     def encode(self, begin_bytes: int, plain: memoryview) -> list[EncodedChunk]:
         """Encode the whole chunks of the organ that begin at `begin_bytes`; the last of the organ may be shorter.
 
         Raises the errors of `encode_chunk`, CorruptBlob or MissingBlob for a faulty parent.
         """
+        if begin_bytes == 0 and self._first is not None:
+            first, self._first = self._first, None
+            return [first]
         chunks = []
         step = self.codec.chunk_bytes
         for start in range(0, len(plain), step):
             part = plain[start : start + step]
-            parent = self._parent
-            values = None
-            if parent is not None:
-                offset = self.codec.source_bytes(begin_bytes + start)
-                values = parent.read(offset, self.codec.source_bytes(len(part)))
-            chunks.append(encode_chunk(self.codec, part, values))
+            chunks.append(encode_chunk(self.codec, part, self._values(begin_bytes + start, len(part))))
         return chunks
+
+    def share_of(self, begin_bytes: int, plain: memoryview) -> float:
+        """Return the stored size of whole blocks of the organ as a share of their size."""
+        return encode_chunk(self.codec, plain, self._values(begin_bytes, len(plain))).stored_size_bytes / len(plain)
 
     def close(self) -> None:
         """Close the parent."""
         if self._parent is not None:
             self._parent.close()
 
+    def _values(self, begin_bytes: int, size_bytes: int) -> memoryview | None:
+        """Return the bytes of the parent with the same values."""
+        if self._parent is None:
+            return None
+        return self._parent.read(self.codec.source_bytes(begin_bytes), self.codec.source_bytes(size_bytes))
+
 
 def smallest_encoder(
-    store: BlobStore, codec: Codec, size_bytes: int, sample: memoryview, candidates: Iterable[ParentCandidate]
+    store: BlobStore, codec: Codec, size_bytes: int, first: memoryview, candidates: Iterable[ParentCandidate]
 ) -> OrganEncoder:
-    """Return the encoder that stores `sample`, the first bytes of an organ, in the fewest bytes.
+    """Return the encoder that stores the organ that begins with `first`, its first chunk, in the fewest bytes.
 
-    `codec` stores the organ alone. A parent is chosen if it saves at least `PARENT_GAIN_MIN`. Candidates that cannot be
-    read are left out.
+    `codec` stores the organ alone. The candidates are tried on a sample of `first`. A parent is chosen if it saves at
+    least `PARENT_GAIN_MIN`. Candidates that cannot be read are left out.
     """
-    alone = encode_chunk(codec, sample)
-    best = OrganEncoder(codec_for_blob(codec, alone))
-    best_share = min(1.0, alone.stored_size_bytes / len(sample)) * (1 - PARENT_GAIN_MIN)
-    for candidate in candidates:
-        own = candidate.codec(codec.dtype, size_bytes) if codec.dtype is not None else None
-        if own is None:
-            continue
+    tried = [(own, candidate) for candidate in candidates if (own := candidate.codec(codec.dtype, size_bytes))]
+    if not tried:
+        return OrganEncoder.alone(codec, first)
+    begin, sample = _sample_of(codec, first)
+    best: OrganEncoder | None = None
+    best_share = min(1.0, OrganEncoder(codec).share_of(0, sample)) * (1 - PARENT_GAIN_MIN)
+    for own, candidate in tried:
         with suppress(StoreError), ExitStack() as opened:
             encoder = opened.enter_context(closing(OrganEncoder(own, candidate.blob, store)))
-            part = sample[: own.chunk_bytes]
-            share = encoder.encode(0, part)[0].stored_size_bytes / len(part)
+            share = encoder.share_of(begin, sample)
             if share < best_share:
-                best.close()
+                if best is not None:
+                    best.close()
                 best, best_share = encoder, share
                 opened.pop_all()
-    return best
+    return best or OrganEncoder.alone(codec, first)
+
+
+SAMPLE_ELEMENTS = 1 << 15
+"""Values of an organ on which candidates for its parent are tried."""
+
+
+def _sample_of(codec: Codec, first: memoryview) -> tuple[int, memoryview]:
+    """Return the offset and the bytes of a sample in the middle of `first`, whole blocks of every tensor type."""
+    assert codec.dtype is not None
+    size_bytes = codec.dtype.size_bytes(SAMPLE_ELEMENTS)
+    if len(first) <= size_bytes:
+        return 0, first
+    begin = (len(first) - size_bytes) // 2 // size_bytes * size_bytes
+    return begin, first[begin : begin + size_bytes]
 
 
 def codec_for_blob(codec: Codec, first: EncodedChunk) -> Codec:

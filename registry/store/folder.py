@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
 import re
 import secrets
@@ -17,98 +16,15 @@ from pathlib import Path
 
 from organs.registry.digest import Digest
 from organs.registry.errors import Busy, CorruptBlob, DiskFull
-from organs.registry.store.files import PRIVATE_FILE, Buffer, Files, make_durable_folder, translated
-
-ALIGNMENT = 4096
-"""An alignment that all file systems accept for direct writes."""
-BUFFER_BYTES = 4 * 1024 * 1024
-
-
-class AlignedBuffers:
-    """A pool of page-aligned buffers, because the first use of new memory is slow. Safe for threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._free: list[mmap.mmap] = []
-
-    def get(self) -> mmap.mmap:
-        """Return a buffer of `BUFFER_BYTES`."""
-        with self._lock:
-            return self._free.pop() if self._free else mmap.mmap(-1, BUFFER_BYTES)
-
-    def give_back(self, buffer: mmap.mmap) -> None:
-        """Return `buffer` to the pool."""
-        with self._lock:
-            self._free.append(buffer)
-
-
-class DirectWriter:
-    """Writes a file in order; only its first `front_bytes` are written last. Raises OSError as `files` does."""
-
-    def __init__(self, files: Files, descriptor: int, buffers: AlignedBuffers, front_bytes: int) -> None:
-        self._files = files
-        self._descriptor = descriptor
-        self._buffers = buffers
-        self._buffer: mmap.mmap | None = buffers.get()
-        self._filled = 0
-        self._offset = -(-front_bytes // ALIGNMENT) * ALIGNMENT
-        """The offset at which the buffer will be written."""
-        self._front = bytearray(self._offset)
-        self._front_filled = front_bytes
-
-    def append(self, pieces: Sequence[Buffer]) -> None:
-        """Write `pieces` one after another."""
-        for piece in pieces:
-            view = memoryview(piece).cast("B")
-            view = self._into_front(view)
-            while view:
-                view = self._into_buffer(view)
-
-    def finish(self, front: Buffer) -> None:
-        """Write the rest, then `front`, which must have `front_bytes` bytes. The caller syncs."""
-        self._front[: len(front)] = front
-        size = self._front_filled if self._front_filled < len(self._front) else self._offset + self._filled
-        if self._filled:
-            self._flush()
-        self._offset = 0
-        rest = memoryview(self._front)
-        while rest:
-            rest = self._into_buffer(rest)
-        if self._filled:
-            self._flush()
-        self._files.truncate(self._descriptor, size)
-        self.close()
-
-    def close(self) -> None:
-        """Return the buffer to the pool; safe to call twice."""
-        if self._buffer is not None:
-            self._buffers.give_back(self._buffer)
-            self._buffer = None
-
-    def _into_front(self, view: memoryview) -> memoryview:
-        room = len(self._front) - self._front_filled
-        piece = view[:room]
-        self._front[self._front_filled : self._front_filled + len(piece)] = piece
-        self._front_filled += len(piece)
-        return view[room:] if room else view
-
-    def _into_buffer(self, view: memoryview) -> memoryview:
-        assert self._buffer is not None
-        piece = view[: BUFFER_BYTES - self._filled]
-        self._buffer[self._filled : self._filled + len(piece)] = piece
-        self._filled += len(piece)
-        if self._filled == BUFFER_BYTES:
-            self._flush()
-        return view[len(piece) :]
-
-    def _flush(self) -> None:
-        assert self._buffer is not None
-        padded = -(-self._filled // ALIGNMENT) * ALIGNMENT
-        with memoryview(self._buffer) as view, view[:padded] as block:
-            self._files.write_direct(self._descriptor, block, self._offset)
-        self._offset += self._filled
-        self._filled = 0
-
+from organs.registry.store.files import (
+    PRIVATE_FILE,
+    AlignedBuffers,
+    Buffer,
+    DirectWriter,
+    Files,
+    make_durable_folder,
+    translated,
+)
 
 FREE_MARGIN_BYTES = 16 * 1024 * 1024
 """Bytes that stay free on the disk for the database and other programs."""

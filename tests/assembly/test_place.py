@@ -64,6 +64,10 @@ class Recording(Files):
         self._note("create")
         return super().create(path, mode)
 
+    def create_direct(self, path: Path, mode: int = PRIVATE_FILE) -> int:
+        self._note("create")
+        return super().create_direct(path, mode)
+
     def write_at(self, descriptor: int, pieces: Any, offset: int) -> int:
         self._note("write")
         return super().write_at(descriptor, pieces, offset)

@@ -84,19 +84,6 @@ def test_views_are_no_larger_than_a_chunk(registry: LocalRegistry, plan: FilePla
         assert max(len(view) for view in stream) <= CHUNK
 
 
-def test_the_sink_receives_every_range_that_is_not_zeros(registry: LocalRegistry, plan: FilePlan, data: bytes) -> None:
-    received, lock = bytearray(len(data)), threading.Lock()
-
-    def sink(offset: int, view: memoryview) -> None:
-        with lock:
-            received[offset : offset + len(view)] = view
-
-    with FileStream(registry.blobs, plan, sink) as stream:
-        size = sum(len(view) for view in stream)
-    assert size == len(data)
-    assert received == data
-
-
 def test_a_literal_comes_first_and_gaps_are_zeros(registry: LocalRegistry, plan: FilePlan) -> None:
     blob = max(plan.slices, key=lambda piece: piece.size_bytes).blob
     small_plan = FilePlan("made", 600_000, None, b"literal", (PlannedSlice(100, 50, blob, 0),))

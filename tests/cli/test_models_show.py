@@ -127,7 +127,7 @@ def test_an_organ_is_found_by_the_beginning_of_its_digest(filled: OrganCommand) 
         out = filled.done("show", typed).out
         assert out.startswith(
             "blk.0.attn_q.weight of local/little@1, an attention tensor (type:skeleton)\n"
-            f"sha256:{digest}\ncontent   F16 64x64, 4096 values, 8.2 kB, stored in "
+            f"sha256:{digest}\ncontent   F16 64x64, 4096 values, 8.2 kB, present\nstored    "
         )
         assert f"organ search like:{digest[:12]} " in out
     out = filled.done("show", digest, "--measures").out

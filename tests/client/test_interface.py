@@ -131,6 +131,7 @@ STEPS: dict[str, Session] = {
     "report": lambda registry, _: [registry.report("tuned"), registry.report("base", limit=3)],
     "leaderboard": lambda registry, _: [registry.leaderboard(), registry.leaderboard("base", on="code", limit=1)],
     "figures": lambda registry, _: registry.figures(),
+    "storage": lambda registry, _: [registry.storage(), registry.storage(limit=1)],
     "fitting": lambda registry, _: registry.fitting("base"),
     "compatibility": lambda registry, _: registry.compatibility("base", "stranger"),
     "compose": composed,

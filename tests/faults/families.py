@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from datetime import timedelta
-from io import BytesIO
 from pathlib import Path
 
 from sqlalchemy import select
@@ -13,14 +11,11 @@ from sqlalchemy import select
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import DEPTH_MAX, BlobRow
 from organs.registry.catalog.register.models import remove_model
-from organs.registry.catalog.register.organs import replace_stored_bytes
 from organs.registry.catalog.tables import Model
-from organs.registry.errors import Busy, StoreError
+from organs.registry.errors import Busy
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.references import RepackReport, _announced, repack
-from organs.registry.store import BlobReader
-from organs.registry.store.codec import codec_for
+from organs.registry.references import RepackReport, repack
 from tests.faults.failing import (
     assert_no_orphans,
     blob_rows,
@@ -100,21 +95,3 @@ def chain(row: BlobRow) -> Iterable[str]:
     while above is not None:
         yield above.digest
         above = above.parent
-
-
-def store_alone(registry: LocalRegistry) -> None:
-    """Store every organ alone again, so that a repack has something to do."""
-    for row in blob_rows(registry):
-        if row.parent is None or row.state != "present":
-            continue
-        with suppress(StoreError), _announced(registry.catalog, row), registry.blobs.reader(row) as reader:
-            assert isinstance(reader, BlobReader)
-            assert reader.head.codec.dtype is not None
-            codec = codec_for(reader.head.codec.dtype.name)
-            stored = registry.blobs.put_organ(row.digest, row.size_bytes, codec, BytesIO(reader.read()).read)
-            with registry.catalog.writing() as session:
-                is_replaced = replace_stored_bytes(session, row, stored)
-            unused = row.file if is_replaced else stored.file
-            if unused is not None:
-                with suppress(Busy), registry.blobs.folder.sweeping():
-                    registry.blobs.folder.remove(registry.blobs.folder.path(unused))

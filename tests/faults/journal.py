@@ -195,8 +195,8 @@ class JournalFiles(Files):
             self.journal.note(Created(self.journal.name(path), self._inodes[descriptor]))
         return descriptor
 
-    def create_direct(self, path: Path) -> int:
-        return self.create(path)
+    def create_direct(self, path: Path, mode: int = PRIVATE_FILE) -> int:
+        return self.create(path, mode)
 
     def truncate(self, descriptor: int, size: int) -> None:
         with self._noted(lambda: Truncated(self._inodes[descriptor], size)):

@@ -27,6 +27,7 @@ from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.errors import OrganError
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, parse_model_name
+from organs.registry.store import files as store_files
 from organs.registry.upkeep import sweep, verify
 from tests.faults.crash_states import CrashState, Disk
 from tests.faults.failing import (
@@ -200,12 +201,22 @@ def _assert_models_come_back(registry: LocalRegistry, scenario: Scenario, scratc
 
 @contextmanager
 def a_commit_for_each_blob() -> Iterator[None]:
-    """Let an ingest commit after every blob inside the block, as for large models."""
-    before, pipeline.BATCH_MIN_BYTES = pipeline.BATCH_MIN_BYTES, 1
+    """Let an ingest commit after nearly every blob inside the block, as for large models."""
+    before, pipeline.BATCH_BYTES = pipeline.BATCH_BYTES, 12_000
     try:
         yield
     finally:
-        pipeline.BATCH_MIN_BYTES = before
+        pipeline.BATCH_BYTES = before
+
+
+@contextmanager
+def small_writes() -> Iterator[None]:
+    """Let files be written in many small writes inside the block, as large files are in many large ones."""
+    before, store_files.BUFFER_BYTES = store_files.BUFFER_BYTES, 4 * store_files.ALIGNMENT
+    try:
+        yield
+    finally:
+        store_files.BUFFER_BYTES = before
 
 
 def begun(folder: Path, make_files: MakeFiles = JournalFiles) -> tuple[LocalRegistry, LocalRegistry]:
@@ -351,7 +362,8 @@ def placed_file(folder: Path, make_files: MakeFiles = JournalFiles) -> tuple[Jou
         with registry.catalog.reading() as session:
             (plan,) = plan_model(session, model_by_name(session, parse_model_name("local/first")))
         journal = Journal(folder / "out")
-        place_file(registry.blobs, plan, folder / "out" / "first.gguf", files=make_files(journal))
+        with small_writes():
+            place_file(registry.blobs, plan, folder / "out" / "first.gguf", files=make_files(journal))
         journal.note(Acknowledged())
     return journal, b"what was here before", source.read_bytes()
 

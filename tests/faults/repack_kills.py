@@ -16,6 +16,7 @@ from pathlib import Path
 from organs.registry.errors import Busy
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
+from organs.registry.references import store_alone
 from organs.registry.upkeep import sweep
 from tests.faults.failing import ingest_path
 from tests.faults.families import (
@@ -24,7 +25,6 @@ from tests.faults.families import (
     assert_whole,
     remove,
     repack_all,
-    store_alone,
     visible_names,
 )
 from tests.faults.random_kills import Harness, main, succeeds
@@ -91,7 +91,7 @@ class FamilyHarness(Harness):
         registry = self._opened()
         while True:
             repack_all(registry)
-            store_alone(registry)
+            store_alone(registry.catalog, registry.blobs)
 
     def _repack_once(self) -> None:
         repack_all(self._opened())

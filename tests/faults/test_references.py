@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from io import BytesIO
 from itertools import count, islice
 from pathlib import Path
@@ -309,7 +308,7 @@ def test_only_the_announcement_of_a_repack_saves_its_files_from_a_sweep_before_t
 
         monkeypatch.setattr(registry.blobs, "put_organ", put_and_sweep)
         if not is_announced:
-            monkeypatch.setattr(references, "_announced", lambda *_: nullcontext())
+            monkeypatch.setattr(references, "begin_ingest", lambda *_: 0)
         assert repack_all(registry).repacked > 0
         assert (verify_all(registry).faults == []) is is_announced
 

@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from organs.ingest.jobs.kind import LANES, VALIDATE, WORK, Cancelled, JobKind, ReportProgress
+from organs.ingest.jobs import runner
+from organs.ingest.jobs.kind import LANES, UPKEEP, VALIDATE, WORK, Cancelled, JobKind, ReportProgress
+from organs.ingest.jobs.repack import is_repack_due
 from organs.ingest.jobs.runner import (
     KINDS,
     Held,
@@ -28,12 +30,14 @@ from organs.ingest.jobs.runner import (
 )
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.jobs import job_by_id
+from organs.registry.catalog.queries.relatives import models_to_repack
 from organs.registry.catalog.register.jobs import DIED_TWICE, cancel_job, claim_job, enqueue_job
 from organs.registry.catalog.tables import now
 from organs.registry.entities.job import Job
 from organs.registry.errors import BadInput, BadName, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import DATABASE_VARIABLE, HOME_VARIABLE
+from tests.related_models import family_files, ingest_bytes
 from tests.small_models import ingest_file, small_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -384,3 +388,35 @@ def test_an_abandoned_job_is_finished_by_the_next_runner(registry: LocalRegistry
         session.execute(update(tables.Job).values(lease_expires_at=now() - timedelta(seconds=1)))
     Runner(registry, threading.Event(), kinds=kinds).run(once=True)
     assert job_of(registry, job_id).result == {"by": os.getpid()}
+
+
+def test_an_idle_runner_repacks_new_models_once(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "IDLE_SECONDS", 0.01)
+    sources = family_files(["tuned", "base"])
+    for name, data in sources.items():
+        ingest_bytes(registry, tmp_path, name, data)
+    stop = threading.Event()
+    ended: list[JobEvent] = []
+
+    def note(event: JobEvent) -> None:
+        ended.extend([event] if event.state != "running" else [])
+
+    thread = threading.Thread(target=Runner(registry, stop, [UPKEEP], on_event=note).run)
+    thread.start()
+    until(lambda: bool(ended))
+    with registry.catalog.reading() as session:
+        assert not models_to_repack(session)
+    time.sleep(0.1)
+    stop.set()
+    thread.join()
+    assert [(event.kind, event.state) for event in ended] == [("repack", "finished")]
+    assert job_of(registry, ended[0].id).result["examined_models"] == 2
+
+
+def test_an_idle_runner_repacks_nothing_if_references_are_off_or_other_jobs_wait(registry: LocalRegistry) -> None:
+    with registry.catalog.writing() as session:
+        enqueue_job(session, "report", {})
+    with registry.catalog.reading() as session:
+        assert not is_repack_due(session, list(KINDS))

@@ -33,6 +33,18 @@ def test_nan_and_infinities_are_counted_and_left_out() -> None:
     assert summary.ascending.size == 94
 
 
+@pytest.mark.parametrize("specials", [[], [math.inf, -math.inf, -math.inf, 0.0, -0.0], [math.nan, math.inf, -math.nan]])
+def test_bf16_values_are_sorted_as_others_are(specials: list[float]) -> None:
+    values = np.random.default_rng(3).standard_t(2, 20_000).astype(np.float32)
+    values[100 : 100 + len(specials)] = specials
+    bfloat16 = (values.view(np.uint32) & np.uint32(0xFFFF_0000)).view(np.float32)
+    summary = summarise(bfloat16)
+    finite = bfloat16[np.isfinite(bfloat16)].astype(np.float64)
+    assert summary.ascending.tolist() == sorted(finite.tolist())
+    assert summary.nan_count == sum(map(math.isnan, specials))
+    assert summary.infinite_count == sum(map(math.isinf, specials))
+
+
 @pytest.mark.parametrize("values", [[], [math.nan] * 5, [math.inf, -math.inf, math.nan]])
 def test_without_a_finite_value_there_are_no_moments(values: list[float]) -> None:
     summary = summarise(np.array(values, np.float32))

@@ -32,7 +32,7 @@ TABLES = (
 
 def report_on(registry: LocalRegistry, name: str, limit: int = 10) -> Report:
     with registry.catalog.reading() as session:
-        return model_report(session, model_by_name(session, parse_model_name(name)), limit)
+        return model_report(session, model_by_name(session, parse_model_name(name)), limit, complete=True)
 
 
 def sections(registry: LocalRegistry, name: str) -> dict[str, Any]:

@@ -15,12 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from organs.registry.store.files import Buffer, Files
-from organs.registry.store.folder import (
+from organs.registry.store.files import (
     ALIGNMENT,
     BUFFER_BYTES,
     AlignedBuffers,
+    Buffer,
     DirectWriter,
+    Files,
 )
 from tests.random_files import PATIENT
 

@@ -74,11 +74,12 @@ LOCALLY: dict[Group, Outcome] = {
     MANAGERS: 403,
 }
 """What anybody gets on a server of one's own, who may use every namespace and is nobody else."""
-WITHOUT_TOKENS: dict[tuple[str, str], Outcome] = {
+OTHERWISE_LOCALLY: dict[tuple[str, str], Outcome] = {
     ("DELETE", "/api/v1/account/tokens/<token>"): 404,
     ("POST", "/account/tokens/<token>/revoke"): 404,
+    **{("GET", rule): IN for rule in ("/api/v1/storage", "/storage", "/storage.json", "/storage.csv")},
 }
-"""`local` has no tokens, which could leave the machine."""
+"""`local` has no tokens, which could leave the machine. The sizes in the store are its own business."""
 
 GROUPS: tuple[tuple[Group, str], ...] = (
     (
@@ -246,6 +247,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
     (
         ADMINS,
         """
+        GET /api/v1/storage
         GET /api/v1/admin/overview
         GET /api/v1/admin/quarantine
         GET /api/v1/admin/events
@@ -261,10 +263,12 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         POST /admin/submissions/<submission>/refuse
         """,
     ),
-    (ADMINS_PAGE, "GET /admin; GET /admin/quarantine; GET /admin/events; GET /admin/contributors"),
+    (ADMINS_PAGE, "GET /storage; GET /admin; GET /admin/quarantine; GET /admin/events; GET /admin/contributors"),
     (
         ADMINS_TWIN,
         """
+        GET /storage.json
+        GET /storage.csv
         GET /admin.json
         GET /admin/quarantine.json
         GET /admin/events.json

@@ -33,7 +33,7 @@ from tests.web.authorisation import (
     LOCALLY,
     LOG_IN,
     NO_METHOD,
-    WITHOUT_TOKENS,
+    OTHERWISE_LOCALLY,
     Group,
     Outcome,
     rows,
@@ -227,7 +227,7 @@ def test_every_client_of_a_personal_server_can_upload_into_every_namespace(place
     with place.served(WebSettings(personal=True)):
         for (method, rule), group in TABLE.items():
             if len(set(group)) > 1:
-                expected = WITHOUT_TOKENS.get((method, rule), LOCALLY[group])
+                expected = OTHERWISE_LOCALLY.get((method, rule), LOCALLY[group])
                 assert place.asked("nobody", method, rule) == expected, (method, rule)
 
 

@@ -93,6 +93,7 @@ PAGES = """
     /api/v1/models/<namespace>/<name> /descendants /lineage /organs /versions
     /api/v1/organs /<digest> /lookup
     /api/v1/reports /<section> /models/<namespace>/<name>
+    /api/v1/storage
     /api/v1/submissions /<submission>
     /api/v1/uploads /<upload> /lookup
     /chimeras .csv .json /<lock> /<lock>.json
@@ -116,6 +117,7 @@ PAGES = """
     /organs/<digest>/weights .csv .json .svg
     /reports .json .md /scale.svg /types.svg
     /reports/<any(ranking,types,components,scale,wells,ingests):section> .csv .json
+    /storage .csv .json
     /submissions/<submission> .json
     /upload .json
 """

@@ -5,6 +5,7 @@ models       models: search, files, comparison, lineage, editing
 chimeras     chimeras: list, get, compose, graft, purify, validate
 plans        plans of recipes, and compatibility of models
 reports      reports on the registry and on models
+storage      what is stored how, and what this saves
 uploads      uploads: look-ups of known pieces, and upload sessions in chunks
 submissions  submissions: models made from uploads, checked and published
 accounts     the account of the token, and public contributors
@@ -24,6 +25,7 @@ from organs.web.api import (
     organs,
     plans,
     reports,
+    storage,
     submissions,
     uploads,
 )
@@ -41,6 +43,7 @@ __all__ = [
     "organs",
     "plans",
     "reports",
+    "storage",
     "submissions",
     "uploads",
 ]

@@ -84,6 +84,7 @@ from organs.web.params import (
 from organs.web.permissions import (
     is_shown_all,
     known_model,
+    may_see_storage,
     model_to_edit,
     model_to_restore,
     model_to_yank,
@@ -171,7 +172,7 @@ def header(header: str) -> ModelSummary:
 def model(namespace: str, name: str) -> Model:
     """Return a model with its metadata, types, files and lineage. Another operation lists its organs."""
     with reading(settings().search_seconds) as session:
-        return model_page(session, _model(session, namespace, name))
+        return model_page(session, _model(session, namespace, name), shows_storage=may_see_storage())
 
 
 @operation(

@@ -26,6 +26,7 @@ from organs.registry.catalog.search import MODELS, ORGANS, QUERY_MAX_LENGTH, Voc
 from organs.registry.entities.base import Entity, Page, Request, Schema, schema_name
 from organs.registry.entities.job import Job
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
+from organs.registry.entities.storage import ROWS_DEFAULT as STORAGE_ROWS_DEFAULT
 from organs.registry.entities.submission import Submission, Upload
 from organs.registry.errors import BadRequest
 from organs.registry.relatives.families import FAMILIES_DEFAULT, FAMILIES_MAX
@@ -102,6 +103,8 @@ class Operation:
     """Whether it writes or runs something (`writing_operation`)."""
     scope: str | None = None
     """The scope that the token must have; None if no token is needed."""
+    is_open_locally: bool = False
+    """Whether the user of a personal server needs no token."""
 
 
 Answer = str | type[Entity]
@@ -148,11 +151,13 @@ def operation(
     refusals: Sequence[int] = (),
     body: Answer | None = None,
     scope: str | None = None,
+    is_open_locally: bool = False,
 ) -> Callable[[View], View]:
     """Serve a view at `path` below the root of the API by GET, or by POST if it has a body. The docstring of the view
     is the description of the operation.
 
-    A view whose entity has `next` is a page of a list. With `scope`, the token must have that scope.
+    A view whose entity has `next` is a page of a list. With `scope`, the token must have that scope; with
+    `is_open_locally`, the user of a personal server needs no token.
     """
 
     def register(view: View) -> View:
@@ -170,6 +175,7 @@ def operation(
             example=example,
             body=None if body is None else named(body),
             scope=scope,
+            is_open_locally=is_open_locally,
         )
         declare(spec)
         rule = spec.path.replace("{", "<").replace("}", ">")
@@ -207,7 +213,7 @@ def _serve(spec: Operation, view: View) -> Callable[..., Response]:
 
     @wraps(view)
     def answer(**arguments: Any) -> Response:
-        if spec.scope is None:
+        if spec.scope is None or (spec.is_open_locally and identity().is_local):
             identity()  # refuses a request with an invalid token
         else:
             need(spec.scope)
@@ -396,6 +402,7 @@ MODEL_QUERY = Parameter("q", f"The query. {_fields(MODELS)}", _QUERY, "kind:mode
 LIMIT = _limit(LIMIT_DEFAULT, "Results on a page")
 ROWS = _limit(ROWS_DEFAULT, "Rows of a table of models")
 ORGAN_ROWS = _limit(ORGANS_DEFAULT, "Rows of a list of organs")
+STORAGE_ROWS = _limit(STORAGE_ROWS_DEFAULT, "Families, and models")
 AFTER = Parameter(
     "after",
     "The `next` of the previous page; valid for the same query only.",

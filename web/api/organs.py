@@ -27,6 +27,7 @@ from organs.web.params import (
     requested_query,
     requested_switch,
 )
+from organs.web.permissions import may_see_storage
 from organs.web.responses import (
     reading,
     registry,
@@ -78,7 +79,7 @@ def organ(digest: str) -> Organ:
     """Return the measurements of an organ, and the models that contain it. 409 when several digests have this
     beginning."""
     with reading(settings().search_seconds) as session:
-        return organ_detail(session, digest, visible=True)
+        return organ_detail(session, digest, visible=True, shows_storage=may_see_storage())
 
 
 @operation(

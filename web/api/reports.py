@@ -91,7 +91,7 @@ def report_on_model(namespace: str, name: str) -> Report:
     limit = requested_limit(ORGANS_DEFAULT)
     with reading(REPORT_SECONDS) as session:
         row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
-        return model_report(session, row, limit)
+        return model_report(session, row, limit, complete=is_personal())
 
 
 @writing_operation(

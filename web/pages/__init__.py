@@ -11,6 +11,7 @@ compare    two models side by side
 compose    composing: models that fit a base, its blocks and their candidates, the steps of a recipe
 lineage    families of models as graphs and as lists
 reports    reports as tables with explanations
+storage    what is stored how, and what this saves
 home       the first page: introduction, and the registry in figures
 jobs       the list of jobs, and one job with its progress and its result
 uploads    uploading in the browser
@@ -45,6 +46,7 @@ from organs.web.pages import (
     pictures,
     reference,
     reports,
+    storage,
     uploads,
 )
 from organs.web.pages.routes import pages
@@ -70,5 +72,6 @@ __all__ = [
     "pictures",
     "reference",
     "reports",
+    "storage",
     "uploads",
 ]

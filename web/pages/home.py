@@ -9,9 +9,9 @@ from organs.registry.compose.chimeras import chimera_page
 from organs.registry.entities.chimera import ChimeraSummary
 from organs.registry.entities.gain import Gain
 from organs.registry.relatives.holdings import holdings
-from organs.web.auth import ADMIN, identity
+from organs.web.auth import identity
 from organs.web.pages.routes import Context, Page, paged, pages
-from organs.web.permissions import may_see_jobs, whose_jobs
+from organs.web.permissions import may_see_jobs, may_see_storage, whose_jobs
 from organs.web.responses import reading, settings
 
 CHIMERAS_SHOWN = 5
@@ -39,6 +39,5 @@ def _page_context() -> Context:
     user = identity()
     with reading(settings().search_seconds) as session:
         jobs, count = may_see_jobs() and has_jobs(session, whose_jobs()), count_chimeras(session)
-        # The stored bytes of a registry of others stay private: they would tell whether submitted bytes are known.
-        totals = running_totals(session) if user.is_local or user.may(ADMIN) else None
+        totals = running_totals(session) if may_see_storage() else None
     return {"has_jobs": jobs, "chimeras_count": count, "totals": totals, "is_own": user.is_local}

@@ -81,6 +81,8 @@ def outcome(kind: str, result: Mapping[str, object]) -> Outcome:
         facts, differences = _measurement_facts(result)
     elif kind == "report":
         facts = _report_facts(result)
+    elif kind == "repack":
+        facts = _repack_facts(result)
     linked = {fact.text for fact in facts if fact.address is not None} | {fact.address for fact in facts}
     links = [link for link in result_links(result) if not linked & {link.label, link.address}]
     return Outcome(tuple(facts), tuple(differences), tuple(links))
@@ -128,6 +130,16 @@ def _measurement_facts(result: Mapping[str, object]) -> tuple[list[Fact], list[D
         for number, entry in entries
         if isinstance(entry, dict) and isinstance(entry.get("difference"), float) and _text(entry, "tensor")
     ]
+
+
+def _repack_facts(result: Mapping[str, object]) -> list[Fact]:
+    organs, repacked = result.get("organs"), result.get("repacked")
+    before, after = result.get("before_bytes"), result.get("after_bytes")
+    facts = [Fact("organs examined", f"{organs:,}")] if isinstance(organs, int) else []
+    facts += [Fact("organs stored again", f"{repacked:,}")] if isinstance(repacked, int) else []
+    if isinstance(before, int) and isinstance(after, int) and before:
+        facts.append(Fact("their stored size", f"{size_text(before)} before, {size_text(after)} now"))
+    return facts
 
 
 def _report_facts(result: Mapping[str, object]) -> list[Fact]:

@@ -38,7 +38,7 @@ from organs.web.pages.jobs import active_validations
 from organs.web.pages.organs import CSV_COLUMNS, organ_rows
 from organs.web.pages.routes import Context, Page, Sheet, canonical_model, paged, pages
 from organs.web.params import requested_choice
-from organs.web.permissions import may_edit, may_yank
+from organs.web.permissions import may_edit, may_see_storage, may_yank
 from organs.web.responses import model_address, plain_page, reading, settings, with_parameters
 
 METADATA_SHOWN = 400
@@ -93,7 +93,7 @@ def _shown_model(namespace: str, name: str) -> Page:
     requested = requested_choice("by", tuple(READINGS)) if request.args.get("by") else None
     with reading(settings().search_seconds) as session:
         row = canonical_model(session, f"{namespace}/{name}")
-        page = model_page(session, row)
+        page = model_page(session, row, shows_storage=may_see_storage())
         organs = organs_of_model(session, row, PAGE_TENSORS_MAX)
         left_out = row.tensors - len(organs)
         chimera = chimera_of_model(session, row)

@@ -50,6 +50,7 @@ from organs.web.params import (
     requested_limit,
     requested_query,
 )
+from organs.web.permissions import may_see_storage
 from organs.web.render import Meaning, caution_of
 from organs.web.responses import plain_page, reading, registry, settings
 
@@ -327,7 +328,7 @@ FORMS = {"raw": "plain bytes (.raw)", "bin": "with name and shape (.bin)", "npy"
 def organ(digest: str) -> Page:
     """Show the organ whose digest begins with `digest`."""
     with reading(settings().search_seconds) as session:
-        detail = organ_detail(session, digest, visible=True)
+        detail = organ_detail(session, digest, visible=True, shows_storage=may_see_storage())
     return Page(
         "organ.html",
         structs.asdict(detail),

@@ -24,6 +24,7 @@ from organs.web.auth import is_personal
 from organs.web.charts import plots
 from organs.web.pages.charts import svg_answer
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages
+from organs.web.permissions import may_see_storage
 from organs.web.render import glyph
 from organs.web.responses import conditional, model_address, plain_page, reading, with_parameters
 
@@ -162,10 +163,10 @@ def reports() -> Page:
     try:
         full_report = _registry_report()
     except TooSlow as error:
-        return Page("reports.html", {"problem": _too_slow_text(error), "links": _page_links()}, status=503)
+        return Page("reports.html", {"problem": _too_slow_text(error), **_links()}, status=503)
     firsts = [shown_section(key, full_report.sections[key]) for key in FIRST_SECTIONS]
     values = {"report": full_report, "firsts": firsts, "markdown": url_for("pages.reports_markdown")}
-    return Page("reports.html", values | {"links": _page_links()})
+    return Page("reports.html", values | _links())
 
 
 @paged(pages, f"/reports/<any({','.join(PAGES)}):section>", csv=True, api="report_section")
@@ -256,7 +257,7 @@ def _make_scale(session: Session) -> dict[str, ReportSection]:
 def _model_report(namespace: str, name: str) -> tuple[Report, str]:
     with reading(REPORT_SECONDS) as session:
         model = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
-        return model_report(session, model), model.full_name
+        return model_report(session, model, complete=is_personal()), model.full_name
 
 
 def _section_context(part: Report, csv: str, model: str | None = None) -> Context:
@@ -279,11 +280,12 @@ def _too_slow_text(error: TooSlow) -> str:
     return f"The report was stopped: {error}. It reads the whole catalog, which is busy or very large. Try again later."
 
 
-def _page_links() -> list[Context]:
-    return [
+def _links() -> Context:
+    links = [
         {"label": heading, "about": about, "address": url_for("pages.report", section=section)}
         for section, (heading, about, _) in PAGES.items()
     ]
+    return {"links": links, "may_see_storage": may_see_storage()}
 
 
 def _sheet(part: Report) -> Sheet:

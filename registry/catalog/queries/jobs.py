@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, Select, and_, or_, select
@@ -81,17 +82,32 @@ def active_jobs(session: Session, kind: str, contributor: str | None = None) -> 
     return tuple(Job(**_summary(row, name), arguments=json.loads(row.arguments), result=None) for row, name in rows)
 
 
-def is_anything_due(session: Session, kinds: Sequence[str]) -> bool:
-    """Return whether a job of these kinds waits or has lost its runner.
+def is_anything_due(session: Session, kinds: Sequence[str] | None = None) -> bool:
+    """Return whether a job of these kinds, or of any kind, waits or has lost its runner.
 
     Runners call it often. They open a writing session only if there is work.
     """
     is_queued = tables.Job.state == "queued"
     is_lost = and_(tables.Job.state == "running", tables.Job.lease_expires_at < now())
-    return (
-        session.scalar(select(tables.Job.id).where(tables.Job.kind.in_(kinds), or_(is_queued, is_lost)).limit(1))
-        is not None
-    )
+    statement = select(tables.Job.id).where(or_(is_queued, is_lost)).limit(1)
+    statement = statement if kinds is None else statement.where(tables.Job.kind.in_(kinds))
+    return session.scalar(statement) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnd:
+    """How and when a job ended."""
+
+    state: str
+    finished_at: datetime
+
+
+def last_end(session: Session, kind: str) -> JobEnd | None:
+    """Return how the last job of a kind ended that has ended; None if there is none."""
+    ended = tables.Job.finished_at
+    statement = select(tables.Job.state, ended).where(tables.Job.kind == kind, ended.is_not(None))
+    row = session.execute(statement.order_by(ended.desc()).limit(1)).first()
+    return None if row is None or row[1] is None else JobEnd(row[0], row[1])
 
 
 def is_to_be_done(session: Session, job_id: int, attempt: int) -> bool:

@@ -17,6 +17,7 @@ from organs.registry.catalog.cursor import check_limit, next_cursor, parse_curso
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.chimeras import derived_organs, made_organs
 from organs.registry.catalog.queries.models import has_public_place, placements_of
+from organs.registry.catalog.queries.storage import organ_storage
 from organs.registry.catalog.records import OrganKey
 from organs.registry.catalog.tables import (
     Blob,
@@ -393,11 +394,14 @@ def known_organs(session: Session, digests: Sequence[Digest]) -> KnownOrgans:
     return KnownOrgans(items=tuple(organs), next=None, notes=notes, absent=absent)
 
 
-def organ_detail(session: Session, prefix: str, *, visible: bool = False) -> entities.Organ:
+def organ_detail(
+    session: Session, prefix: str, *, visible: bool = False, shows_storage: bool = False
+) -> entities.Organ:
     """Return the organ whose digest begins with `prefix`; raises NotFound, Ambiguous, BadDigest.
 
     Bytes with several dtypes or shapes are several organs: the first is described, the others are in `also`. With
-    `visible`, only organs of visible or yanked models are found.
+    `visible`, only organs of visible or yanked models are found. Only with `shows_storage` does the description
+    say how the organ is stored, which tells what else the registry has.
     """
     rows = organs_by_prefix(session, prefix, visible=visible)
     organ, blob = rows[0]
@@ -411,9 +415,10 @@ def organ_detail(session: Session, prefix: str, *, visible: bool = False) -> ent
         elements=organ.elements,
         nonfinite=organ.nonfinite,
         size_bytes=blob.size_bytes,
-        stored_bytes=int(experts_bytes) or blob.stored_bytes,
+        stored_bytes=(int(experts_bytes) or blob.stored_bytes) if shows_storage else None,
         experts=experts,
-        codec=f"{blob.codec}/{blob.codec_version}",
+        codec=f"{blob.codec}/{blob.codec_version}" if shows_storage else None,
+        storage=organ_storage(session, blob.id) if shows_storage else None,
         state=blob.state,
         measurements=_measurements(session, organ),
         also=tuple(

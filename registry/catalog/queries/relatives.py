@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sqlalchemy import ColumnElement, Row, String, and_, case, cast, func, literal, null, or_, select
+from sqlalchemy import ColumnElement, Integer, Row, String, and_, case, cast, func, literal, null, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.catalog.cache import cached
@@ -128,7 +128,7 @@ def organs_of_models(session: Session, model_ids: Sequence[int]) -> Iterator[tup
     """Yield the organs with fingerprints of each model in turn, and those of its experts, with their places."""
     for model_id in model_ids:
         for table in (Placement, Expert):
-            expert = Expert.expert if table is Expert else null()
+            expert = Expert.expert if table is Expert else cast(null(), Integer)
             statement = (
                 select(table.tower, table.block, table.slot, expert, *_RELATED)
                 .join(Organ, Organ.id == table.organ_id)
@@ -139,11 +139,17 @@ def organs_of_models(session: Session, model_ids: Sequence[int]) -> Iterator[tup
                 yield ((tower, block, slot), number), RelatedOrgan(blob_id, dtype, _lengths(shape), values)
 
 
-def places_of(session: Session, model_ids: Collection[int] | None) -> list[ExpertPlace]:
-    """Return the places of the models, of all models by default, and those of their experts."""
+def models_to_repack(session: Session, limit: int | None = None, *, everything: bool = False) -> Sequence[int]:
+    """Return the models whose organs no repack has examined, or all models, the oldest first."""
+    statement = select(Model.id).order_by(Model.id).limit(limit)
+    return session.scalars(statement if everything else statement.where(Model.repacked_at.is_(None))).all()
+
+
+def places_of(session: Session, model_ids: Collection[int]) -> list[ExpertPlace]:
+    """Return the places of the models, and those of their experts."""
     places: dict[ExpertPlace, None] = {}
     for table in (Placement, Expert):
-        expert = Expert.expert if table is Expert else null()
+        expert = Expert.expert if table is Expert else cast(null(), Integer)
         statement = select(table.tower, table.block, table.slot, expert).distinct()
         for batch in [None] if model_ids is None else batches(sorted(model_ids)):
             found = statement if batch is None else statement.where(table.model_id.in_(batch))

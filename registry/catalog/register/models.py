@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from math import prod
 from statistics import fmean
 from typing import Any
@@ -902,3 +903,9 @@ def _registered(session: Session, base: str) -> Model | None:
         return find_model(session, parse_model_name(base))
     except BadName:
         return None
+
+
+def mark_repacked(session: Session, model_ids: Sequence[int], moment: datetime | None) -> None:
+    """Record when a repack examined the organs of these models; None if the next one should examine them."""
+    for batch in batches(sorted(model_ids)):
+        session.execute(update(Model).where(Model.id.in_(batch)).values(repacked_at=moment))

@@ -28,7 +28,9 @@ Integers = NDArray[Any]
 _SIGNED: dict[int, str] = {1: "<i1", 2: "<i2", 4: "<i4", 8: "<i8"}
 _FLOATS = frozenset({"BF16", "F16", "F32", "F64"})
 _EXPONENT_SHIFTS = {"BF16": 7, "F16": 10, "F32": 23, "F64": 55}
-"""The bits below the exponent. Of the 11 bits of F64's exponent, the upper 8 are used."""
+_EXPONENT_MASKS = {"BF16": 0xFF, "F16": 0x1F}
+"""The bits below the exponent, and for 16-bit floats the bits of it. Of the 11 bits of F64's exponent, the upper 8 are
+used."""
 
 _HIGH_BITS = {4: np.uint8(0x88), 2: np.uint8(0xAA)}
 """The highest bit of each number in a byte, by the bits of a number."""
@@ -76,9 +78,9 @@ def add_parent(dtype: DType, parent: Bytes, residual: Bytes, plain: Bytes) -> No
 
 def _subtract_numbers(dtype: DType, parent: Bytes, plain: Bytes, residual: Bytes) -> None:
     kernels = fast.kernels()
-    if kernels is not None and dtype.name in ("BF16", "F16"):
-        shift = _EXPONENT_SHIFTS[dtype.name]
-        kernels.subtract_halves(parent.view("<u2"), plain.view("<u2"), residual.view("<u2"), shift)
+    if kernels is not None and dtype.name in _EXPONENT_MASKS:
+        numbers = parent.view("<u2"), plain.view("<u2"), residual.view("<u2")
+        kernels.subtract_halves(*numbers, _EXPONENT_SHIFTS[dtype.name], _EXPONENT_MASKS[dtype.name])
         return
     signed = _SIGNED[dtype.block_bytes]
     own, other = plain.view(signed), parent.view(signed)
@@ -92,9 +94,9 @@ def _subtract_numbers(dtype: DType, parent: Bytes, plain: Bytes, residual: Bytes
 
 def _add_numbers(dtype: DType, parent: Bytes, residual: Bytes, plain: Bytes) -> None:
     kernels = fast.kernels()
-    if kernels is not None and dtype.name in ("BF16", "F16"):
-        shift = _EXPONENT_SHIFTS[dtype.name]
-        kernels.add_halves(parent.view("<u2"), residual.view("<u2"), plain.view("<u2"), shift)
+    if kernels is not None and dtype.name in _EXPONENT_MASKS:
+        numbers = parent.view("<u2"), residual.view("<u2"), plain.view("<u2")
+        kernels.add_halves(*numbers, _EXPONENT_SHIFTS[dtype.name], _EXPONENT_MASKS[dtype.name])
         return
     signed = _SIGNED[dtype.block_bytes]
     difference, other, out = residual.view(signed), parent.view(signed), plain.view(signed)
@@ -129,8 +131,7 @@ def _unzigzag(numbers: Integers) -> Integers:
 def _order(dtype: DType, numbers: Integers) -> NDArray[np.intp]:
     """Return the positions of `numbers`, sorted by exponent, equal exponents in the order of the values."""
     exponents = (numbers >> _EXPONENT_SHIFTS[dtype.name]).astype(np.uint8)
-    if dtype.name == "F16":
-        exponents &= np.uint8(0x1F)
+    exponents &= np.uint8(_EXPONENT_MASKS.get(dtype.name, 0xFF))
     return np.argsort(exponents, kind="stable")
 
 

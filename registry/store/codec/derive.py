@@ -13,12 +13,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from organs.registry.gguf.types import DType
+from organs.registry.store.codec import fast
 from organs.registry.store.codec.planes import Bytes, Words
 
 PIECE_ELEMENTS = 1 << 15
@@ -67,6 +69,12 @@ def _transform(
     elements = len(before) // target.block_bytes * target.block_elements
     assert len(before) == len(after) == target.size_bytes(elements)
     assert len(source_bytes) == source.size_bytes(elements)
+    kernels = fast.kernels()
+    if kernels is not None and target.name in _QUANTISED:
+        numbers = _numbers(target)
+        kind = fast.SOURCES.index(source.name)
+        kernels.quants(source_bytes, kind, before, after, restore, *numbers, _nearest_of_non_linear)
+        return
     widen = _SOURCES[source.name]
     with np.errstate(all="ignore"):
         for start in range(0, elements, PIECE_ELEMENTS):
@@ -232,6 +240,17 @@ class _Quantised:
     bits: int
     parts: tuple[_Part, ...]
     rule: _Rule
+    kernel: tuple[int, int, int, int, int, int]
+    """For the compiled kernel: elements of a sub-block, family, packing and place of the scales, lowest and highest."""
+
+
+@cache
+def _numbers(target: DType) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return a quantised type as the numbers that the compiled kernel takes."""
+    quantised = _QUANTISED[target.name]
+    shape = [target.block_elements, target.block_bytes, *quantised.kernel, quantised.bits]
+    parts = [(part.offset, part.groups, part.width, part.bits, part.shift) for part in quantised.parts]
+    return np.array(shape, np.int64), np.array(parts, np.int64).reshape(-1)
 
 
 def _quantised(target: _Quantised, values: Floats, before: Blocks, after: Blocks, *, restore: bool) -> None:
@@ -466,7 +485,7 @@ class _Extreme:
         both = np.flatnonzero(largest == -smallest)
         if len(both):  # the first one counts
             rows = values.reshape(len(largest), -1)[both]
-            first = np.abs(rows).argmax(axis=1)
+            first = (np.abs(rows) == largest[both, np.newaxis]).argmax(axis=1)
             extreme[both] = rows[np.arange(len(rows)), first]
         return _without_negative_zero(extreme).reshape(-1, 1) / np.float32(self.lowest)
 
@@ -530,16 +549,20 @@ class _NonLinear(_StoredScales):
         np.multiply(rows, _inverse(step), out=rows)
         np.multiply(values, np.float32(2), out=values)
         np.floor(values, out=values)
-        np.fmax(values, np.float32(2 * _NON_LINEAR[0] - 1), out=values)
-        np.fmin(values, np.float32(2 * _NON_LINEAR[-1] + 1), out=values)
+        np.fmax(values, np.float32(_TABLE_FIRST), out=values)
+        np.fmin(values, np.float32(_TABLE_LAST), out=values)
         places = _scratch.words[: len(values)].view(np.int32)
-        np.subtract(values, np.float32(2 * _NON_LINEAR[0] - 1), out=values)
+        np.subtract(values, np.float32(_TABLE_FIRST), out=values)
         np.copyto(places, values, casting="unsafe")
         np.take(_nearest_of_non_linear, places, out=levels, mode="clip")
 
 
+_TABLE_FIRST, _TABLE_LAST = 2 * _NON_LINEAR[0] - 1, 2 * _NON_LINEAR[-1] + 1
+"""Twice the scaled elements that the table of levels begins and ends with: levels meet at multiples of a half."""
+
+
 def _table_of_non_linear() -> Bytes:
-    doubled = np.arange(2 * _NON_LINEAR[0] - 1, 2 * _NON_LINEAR[-1] + 2)
+    doubled = np.arange(_TABLE_FIRST, _TABLE_LAST + 1)
     middles = np.array(_NON_LINEAR[:-1]) + np.array(_NON_LINEAR[1:])
     return np.searchsorted(middles, doubled, side="right").astype(np.uint8)
 
@@ -577,18 +600,61 @@ _NIBBLES_OF_256 = 4, 32, 4
 _NIBBLES_OF_32 = 1, 16, 4
 
 _QUANTISED: dict[str, _Quantised] = {
-    "Q8_0": _Quantised(8, (_Part(2, 1, 32, 8),), _Absolute()),
-    "Q2_K": _Quantised(2, (_Part(16, 2, 32, 2),), _ScaleAndMinimum(3, 80, _scales_of_q2_k)),
-    "Q3_K": _Quantised(3, (_Part(32, 2, 32, 2), _Part(0, 1, 32, 1, 2)), _Scale(-4, 108, _scales_of_q3_k)),
-    "Q4_K": _Quantised(4, (_Part(16, *_NIBBLES_OF_256),), _ScaleAndMinimum(15, 0, _scales_of_q4_k)),
-    "Q5_K": _Quantised(
-        5, (_Part(48, *_NIBBLES_OF_256), _Part(16, 1, 32, 1, 4)), _ScaleAndMinimum(31, 0, _scales_of_q4_k)
+    "Q8_0": _Quantised(8, (_Part(2, 1, 32, 8),), _Absolute(), (32, fast.ABSOLUTE, fast.PACKED_NONE, 0, -127, 127)),
+    "Q4_K": _Quantised(
+        4,
+        (_Part(16, *_NIBBLES_OF_256),),
+        _ScaleAndMinimum(15, 0, _scales_of_q4_k),
+        (32, fast.SCALE_AND_MINIMUM, fast.PACKED_Q4_K, 0, 0, 15),
     ),
-    "Q6_K": _Quantised(6, (_Part(0, 2, 64, 4), _Part(128, 2, 32, 2, 4)), _Scale(-32, 208, _scales_of_q6_k)),
-    "Q4_0": _Quantised(4, (_Part(2, *_NIBBLES_OF_32),), _Extreme(-8)),
-    "Q4_1": _Quantised(4, (_Part(4, *_NIBBLES_OF_32),), _Range(15)),
-    "Q5_0": _Quantised(5, (_Part(6, *_NIBBLES_OF_32), _Part(2, 4, 1, 1, 4)), _Extreme(-16)),
-    "Q5_1": _Quantised(5, (_Part(8, *_NIBBLES_OF_32), _Part(4, 4, 1, 1, 4)), _Range(31)),
-    "IQ4_NL": _Quantised(4, (_Part(2, *_NIBBLES_OF_32),), _NonLinear(None)),
-    "IQ4_XS": _Quantised(4, (_Part(8, 8, 16, 4),), _NonLinear(_scales_of_iq4_xs)),
+    "Q5_K": _Quantised(
+        5,
+        (_Part(48, *_NIBBLES_OF_256), _Part(16, 1, 32, 1, 4)),
+        _ScaleAndMinimum(31, 0, _scales_of_q4_k),
+        (32, fast.SCALE_AND_MINIMUM, fast.PACKED_Q4_K, 0, 0, 31),
+    ),
+    "Q6_K": _Quantised(
+        6,
+        (_Part(0, 2, 64, 4), _Part(128, 2, 32, 2, 4)),
+        _Scale(-32, 208, _scales_of_q6_k),
+        (16, fast.SCALE, fast.PACKED_Q6_K, 208, -32, 31),
+    ),
+    "Q3_K": _Quantised(
+        3,
+        (_Part(32, 2, 32, 2), _Part(0, 1, 32, 1, 2)),
+        _Scale(-4, 108, _scales_of_q3_k),
+        (16, fast.SCALE, fast.PACKED_Q3_K, 108, -4, 3),
+    ),
+    "Q2_K": _Quantised(
+        2,
+        (_Part(16, 2, 32, 2),),
+        _ScaleAndMinimum(3, 80, _scales_of_q2_k),
+        (16, fast.SCALE_AND_MINIMUM, fast.PACKED_Q2_K, 80, 0, 3),
+    ),
+    "Q4_0": _Quantised(4, (_Part(2, *_NIBBLES_OF_32),), _Extreme(-8), (32, fast.EXTREME, fast.PACKED_NONE, 0, -8, 15)),
+    "Q4_1": _Quantised(4, (_Part(4, *_NIBBLES_OF_32),), _Range(15), (32, fast.RANGE, fast.PACKED_NONE, 0, 0, 15)),
+    "Q5_0": _Quantised(
+        5,
+        (_Part(6, *_NIBBLES_OF_32), _Part(2, 4, 1, 1, 4)),
+        _Extreme(-16),
+        (32, fast.EXTREME, fast.PACKED_NONE, 0, -16, 31),
+    ),
+    "Q5_1": _Quantised(
+        5,
+        (_Part(8, *_NIBBLES_OF_32), _Part(4, 4, 1, 1, 4)),
+        _Range(31),
+        (32, fast.RANGE, fast.PACKED_NONE, 0, 0, 31),
+    ),
+    "IQ4_NL": _Quantised(
+        4,
+        (_Part(2, *_NIBBLES_OF_32),),
+        _NonLinear(None),
+        (32, fast.NON_LINEAR, fast.PACKED_NONE, 0, _TABLE_FIRST, _TABLE_LAST),
+    ),
+    "IQ4_XS": _Quantised(
+        4,
+        (_Part(8, 8, 16, 4),),
+        _NonLinear(_scales_of_iq4_xs),
+        (32, fast.NON_LINEAR, fast.PACKED_IQ4_XS, 0, _TABLE_FIRST, _TABLE_LAST),
+    ),
 }

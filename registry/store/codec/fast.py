@@ -1,14 +1,638 @@
-"""Compiled kernels for organs that are stored by their difference, if numba is installed (the extra `fast`).
+"""Compiled kernels, if numba is installed: the same bytes as the loops in numpy, several times faster.
 
-`kernels()` returns None until `warm()` has compiled them, or has loaded them from numba's cache. So no request waits
-for a compiler, and everything works without numba.
+The functions after `_compiled` are written in the part of Python that numba compiles. Without numba, or where its cache
+has no folder to write to, `kernels` returns None, and numpy does the work. Only `warm` imports numba.
+
+Float operations are compiled as they stand: numba reorders none and fuses no multiplication with an addition.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+log = logging.getLogger(__name__)
+
+Bytes: TypeAlias = NDArray[np.uint8]
+Halves: TypeAlias = NDArray[np.uint16]
+Bits: TypeAlias = NDArray[np.uint32]
+Words: TypeAlias = NDArray[np.uint64]
+Floats: TypeAlias = NDArray[np.float32]
+Numbers: TypeAlias = NDArray[np.int64]
+Integer: TypeAlias = Any
+"""An integer: Python's, or one of numpy's in compiled code."""
+
+SOURCES = ("F32", "F16", "BF16", "Q8_0")
+"""Types of a source; a kernel takes the index."""
+SCALE_AND_MINIMUM, SCALE, NON_LINEAR, ABSOLUTE, EXTREME, RANGE = range(6)
+"""Families of quantised types; the order is that of the branches in the kernel."""
+PACKED_Q2_K, PACKED_Q3_K, PACKED_Q4_K, PACKED_Q6_K, PACKED_IQ4_XS, PACKED_NONE = range(6)
+"""Places of the scales of sub-blocks."""
 
 
-def kernels() -> Any:
-    """Return the compiled kernels, or None."""
-    return None
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Compiled functions. They release the interpreter's lock."""
+
+    quants: Callable[[Bytes, int, Bytes, Bytes, bool, Numbers, Numbers, Bytes], None]
+    """Transforms blocks of quants to residuals, and back; see `_quants`."""
+    subtract_halves: Callable[[Halves, Halves, Halves, int, int], None]
+    """Fills residuals of 16-bit floats; see `_subtract_halves`."""
+    add_halves: Callable[[Halves, Halves, Halves, int, int], None]
+    """The inverse of `subtract_halves`."""
+
+
+class _State:
+    """The kernels of the process, once they were asked for."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.is_tried = False
+        self.kernels: Kernels | None = None
+
+
+_state = _State()
+
+
+def kernels() -> Kernels | None:
+    """Return the compiled kernels, or None before `warm` has ended and where they cannot be compiled."""
+    return _state.kernels
+
+
+def warm() -> None:
+    """Compile the kernels, or load them from numba's cache; the first call takes seconds, further calls nothing."""
+    with _state.lock:
+        if not _state.is_tried:
+            _state.is_tried = True
+            _state.kernels = _compiled()
+
+
+def use(kernels: Kernels | None) -> None:
+    """Use these kernels from now on, or numpy: for tests and benchmarks."""
+    with _state.lock:
+        _state.is_tried, _state.kernels = True, kernels
+
+
+def warm_in_background() -> None:
+    """Start a thread that calls `warm`, unless one was started before."""
+    if not _state.is_tried:
+        threading.Thread(target=warm, name="warm", daemon=True).start()
+
+
+def interpreted() -> Kernels:
+    """Return the kernels as functions that Python runs, thousands of times slower: tests need no numba."""
+    return Kernels(_quants, _subtract_halves, _add_halves)
+
+
+def _compiled() -> Kernels | None:
+    try:
+        import numba
+        from numba.extending import register_jitable
+    except ImportError:
+        return None
+    try:
+        for helper in _HELPERS:
+            register_jitable(error_model="numpy")(helper)
+        read = numba.types.Array(numba.types.uint8, 1, "C", readonly=True)
+        written, numbers = numba.types.uint8[::1], numba.types.int64[::1]
+        quants = numba.types.void(read, numba.int64, read, written, numba.boolean, numbers, numbers, read)
+        halves = numba.types.Array(numba.types.uint16, 1, "C", readonly=True)
+        floats = numba.types.void(halves, halves, numba.types.uint16[::1], numba.int64, numba.int64)
+        functions = ((quants, _quants), (floats, _subtract_halves), (floats, _add_halves))
+        compiled = (numba.njit(form, cache=True, nogil=True, error_model="numpy")(loop) for form, loop in functions)
+        return Kernels(*compiled)
+    except Exception:  # numba raises errors of many kinds
+        log.exception("the kernels cannot be compiled, numpy is used instead")
+        return None
+
+
+# Floats
+
+
+def _from_f16(word: Integer) -> np.float32:
+    """Return the value of the bits of an F16."""
+    if word & 0x7C00 == 0:
+        magnitude = np.float32(word & 0x3FF) * _F16_STEP
+    elif word & 0x7C00 < 0x7C00:
+        magnitude = np.uint32(((word & 0x7FFF) << 13) + _F16_BIAS).view(np.float32)
+    else:
+        magnitude = np.uint32(((word & 0x7FFF) << 13) + 2 * _F16_BIAS).view(np.float32)
+    return np.float32(-magnitude) if word & 0x8000 else magnitude
+
+
+_F16_STEP = np.float32(2.0**-24)
+_F16_BIAS = 112 << 23
+
+
+def _to_f16(value: np.float32) -> Integer:
+    """Return the bits of the nearest F16, half to even; every NaN has the same bits."""
+    bits = np.int64(np.float32(value).view(np.uint32))
+    sign, magnitude = bits >> 16 & 0x8000, bits & 0x7FFFFFFF
+    if magnitude > 0x7F800000:
+        return 0x7E00
+    if magnitude >= 0x47800000:
+        return sign | 0x7C00
+    if magnitude >= 0x38800000:
+        return sign | (magnitude + 0xFFF + (magnitude >> 13 & 1) - _F16_BIAS) >> 13
+    small = np.uint32(magnitude).view(np.float32) * np.float32(2.0**24) + np.float32(1 << 23)
+    return sign | np.int64(np.float32(small).view(np.uint32)) & 0x7FF
+
+
+def _word(block: Bytes, offset: Integer) -> Integer:
+    return np.int64(block[offset]) | np.int64(block[offset + 1]) << 8
+
+
+def _set_word(block: Bytes, offset: Integer, word: Integer) -> None:
+    block[offset] = word & 0xFF
+    block[offset + 1] = word >> 8 & 0xFF
+
+
+def _widen(source: Bytes, kind: Integer, first: Integer, bits: Bits) -> None:
+    """Fill `bits` with float32 values of `source`, beginning with the element `first`."""
+    count = len(bits)
+    if kind == 0:
+        words = source[4 * first : 4 * (first + count)].view(np.uint32)
+        for index in range(count):
+            bits[index] = words[index]
+    elif kind == 1:
+        values = bits.view(np.float32)
+        halves = source[2 * first : 2 * (first + count)].view(np.uint16)
+        for index in range(count):
+            values[index] = _from_f16(np.int32(halves[index]))
+    elif kind == 2:
+        halves = source[2 * first : 2 * (first + count)].view(np.uint16)
+        for index in range(count):
+            bits[index] = np.uint32(halves[index]) << np.uint32(16)
+    else:
+        values = bits.view(np.float32)
+        for group in range(count // 32):
+            start = (first // 32 + group) * 34
+            step = _from_f16(_word(source, start))
+            quants = source[start + 2 : start + 34].view(np.int8)
+            for index in range(32):
+                values[32 * group + index] = np.float32(quants[index]) * step
+
+
+# Scales
+
+
+def _six_bits(block: Bytes, packing: Integer, number: Integer) -> Integer:
+    """Return the packed scale `number` of a super-block, with its sign."""
+    if packing == PACKED_Q2_K:
+        return block[number] & 15
+    if packing == PACKED_Q6_K:
+        return np.int64(np.int8(block[192 + number]))
+    if packing == PACKED_Q3_K:
+        low = block[96 + number % 8] >> 4 * (number // 8) & 15
+        return np.int64(low | (block[104 + number % 4] >> 2 * (number // 4) & 3) << 4) - 32
+    if packing == PACKED_IQ4_XS:
+        low = block[4 + number // 2] >> 4 * (number % 2) & 15
+        return np.int64(low | (block[2 + number // 4] >> 2 * (number % 4) & 3) << 4) - 32
+    if number < 4:
+        return block[4 + number] & 63
+    return block[8 + number] & 15 | block[number] >> 6 << 4
+
+
+def _six_bits_of_minimum(block: Bytes, packing: Integer, number: Integer) -> Integer:
+    if packing == PACKED_Q2_K:
+        return block[number] >> 4
+    if number < 4:
+        return block[8 + number] & 63
+    return block[8 + number] >> 4 | block[4 + number] >> 6 << 4
+
+
+def _stored_scales(
+    block: Bytes, family: Integer, packing: Integer, offset: Integer, steps: Floats, minima: Floats
+) -> None:
+    """Fill `steps` and `minima` with the scales of the sub-blocks of a plain block."""
+    scale = _from_f16(_word(block, offset))
+    if packing == PACKED_NONE:
+        steps[0] = scale
+    else:
+        for number in range(len(steps)):
+            steps[number] = scale * np.float32(_six_bits(block, packing, number))
+    if family == SCALE_AND_MINIMUM:
+        minimum = _from_f16(_word(block, offset + 2))
+        for number in range(len(steps)):
+            minima[number] = minimum * np.float32(_six_bits_of_minimum(block, packing, number))
+    elif family == NON_LINEAR:
+        for number in range(len(steps)):
+            steps[number] = _inverse(steps[number])
+
+
+def _inverse(scale: np.float32) -> np.float32:
+    return np.float32(0) if scale == 0 else np.float32(1) / scale
+
+
+def _largest_magnitude(bits: Bits) -> np.float32:
+    largest = np.uint32(0)
+    for index in range(len(bits)):
+        largest = max(largest, bits[index] & np.uint32(0x7FFFFFFF))
+    return np.uint32(largest).view(np.float32)
+
+
+def _limits(bits: Bits) -> tuple[np.float32, np.float32]:
+    """Return the smallest and the largest value; a NaN counts only if all are NaN, and -0 is 0."""
+    least: Integer = _KEY_MAX
+    most: Integer = -_KEY_MAX
+    for index in range(len(bits)):
+        key = _key(bits[index])
+        is_nan = abs(key) > _KEY_OF_INFINITY
+        least = min(least, _KEY_MAX if is_nan else key)
+        most = max(most, -_KEY_MAX if is_nan else key)
+    return _from_key(least) + np.float32(0), _from_key(most) + np.float32(0)
+
+
+_KEY_OF_INFINITY, _KEY_MAX = 0x7F800000, 0x7FFFFFFF
+
+
+def _key(bits: np.uint32) -> Integer:
+    """Return an integer that orders floats by their value: the magnitude of the bits with their sign."""
+    magnitude = np.int64(bits) & 0x7FFFFFFF
+    return -magnitude if bits >> np.uint32(31) else magnitude
+
+
+def _from_key(key: Integer) -> np.float32:
+    magnitude = np.uint32(abs(key)).view(np.float32)
+    return np.float32(-magnitude) if key < 0 else magnitude
+
+
+def _extreme(bits: Bits) -> np.float32:
+    """Return the value of the largest magnitude; of two such values the first one."""
+    smallest, largest = _limits(bits)
+    if largest > -smallest:
+        return largest
+    if largest == -smallest:
+        for index in range(len(bits)):
+            value = np.uint32(bits[index]).view(np.float32)
+            if value in (largest, smallest):
+                return value + np.float32(0)
+    return smallest
+
+
+def _settle(
+    old: Bytes, new: Bytes, offset: Integer, predicted: np.float32, restore: bool
+) -> tuple[Integer, np.float32]:
+    """Transform a predicted scale; return its stored word, and the prediction or, where that is wrong, the word."""
+    expected = _to_f16(predicted)
+    word = _word(old, offset)
+    if restore:
+        plain = (word >> 1 ^ -(word & 1)) + expected & 0xFFFF
+        _set_word(new, offset, plain)
+    else:
+        plain = word
+        signed = (word - expected & 0xFFFF ^ 0x8000) - 0x8000
+        _set_word(new, offset, signed << 1 ^ signed >> 15)
+    return plain, predicted if plain == expected else _from_f16(plain)
+
+
+def _predicted_scales(
+    old: Bytes, new: Bytes, bits: Bits, shape: Numbers, restore: bool, steps: Floats, minima: Floats
+) -> bool:
+    """Transform the scales of a block, fill `steps` and `minima`, and return whether all levels are 0."""
+    family, low, high = shape[3], shape[6], shape[7]
+    if family == EXTREME:
+        predicted = np.float32(_extreme(bits) / np.float32(low))
+        plain, scale = _settle(old, new, 0, predicted, restore)
+        steps[0] = _inverse(scale)
+        return bool(plain == 0 and _to_f16(predicted) != 0)
+    smallest, largest = _limits(bits)
+    _, scale = _settle(old, new, 0, np.float32((largest - smallest) / np.float32(high)), restore)
+    _, minima[0] = _settle(old, new, 2, smallest, restore)
+    steps[0] = _inverse(scale)
+    return False
+
+
+# Levels
+
+
+def _predict(values: Floats, steps: Floats, minima: Floats, shape: Numbers, table: Bytes, predicted: Bytes) -> None:
+    """Fill `predicted` with the level of each value."""
+    family, low, high = shape[3], np.float32(shape[6]), np.float32(shape[7])
+    size = len(values) // len(steps)
+    for number in range(len(steps)):
+        part = values[number * size : (number + 1) * size]
+        out = predicted[number * size : (number + 1) * size]
+        step = steps[number]
+        if family <= SCALE:
+            if step == 0:
+                _clear(out)
+            else:
+                minimum = minima[number] if family == SCALE_AND_MINIMUM else np.float32(0)
+                _nearest(part, step, minimum, low, high, out)
+        elif family == NON_LINEAR:
+            _nearest_of_table(part, step, low, high, table, out)
+        else:
+            minimum = minima[0] if family == RANGE else np.float32(0)
+            offset = np.float32(0.5) if family == RANGE else np.float32(0.5) - low
+            _half_up(part, minimum, step, offset, high, out)
+
+
+def _nearest(
+    part: Floats, step: np.float32, minimum: np.float32, low: np.float32, high: np.float32, out: Bytes
+) -> None:
+    rounding = np.float32(3 << 22) - low
+    for index in range(len(out)):
+        value = (part[index] + minimum) / step
+        value = value if value > low else low
+        value = value if value < high else high
+        out[index] = np.float32(value + rounding).view(np.uint32)
+
+
+def _half_away(part: Floats, step: np.float32, out: Bytes) -> None:
+    for index in range(len(out)):
+        value = part[index] * step
+        value = value if value > np.float32(-127) else np.float32(-127)
+        value = value if value < np.float32(127) else np.float32(127)
+        value += _BELOW_HALF if value > 0 else -_BELOW_HALF
+        out[index] = np.int32(value)
+
+
+_BELOW_HALF = np.float32(0.49999997)
+"""The float32 before 0.5."""
+
+
+def _half_up(
+    part: Floats, minimum: np.float32, step: np.float32, offset: np.float32, high: np.float32, out: Bytes
+) -> None:
+    for index in range(len(out)):
+        value = (part[index] - minimum) * step
+        value = value + offset
+        value = value if value > np.float32(0) else np.float32(0)
+        value = value if value < high else high
+        out[index] = np.int32(value)
+
+
+def _nearest_of_table(
+    part: Floats, step: np.float32, low: np.float32, high: np.float32, table: Bytes, out: Bytes
+) -> None:
+    for index in range(len(out)):
+        value = np.floor(part[index] * step * np.float32(2))
+        value = value if value > low else low
+        value = value if value < high else high
+        out[index] = table[np.int32(value - low)]
+
+
+# Bits of levels. Eight bytes are one number: no operation carries from a byte to the next. Unsigned indexes are faster,
+# because a negative index counts from the end. A loop is faster than an assignment to a slice.
+
+
+def _each(byte: Integer) -> np.uint64:
+    return np.uint64(byte) * np.uint64(0x0101010101010101)
+
+
+def _clear(levels: Bytes) -> None:
+    for index in range(len(levels)):
+        levels[index] = 0
+
+
+def _copy(old: Bytes, new: Bytes) -> None:
+    for index in range(len(old)):
+        new[index] = old[index]
+
+
+def _unpack(old: Bytes, parts: Numbers, packed: Words, levels: Words) -> None:
+    """Fill `levels` with a byte for each element of a block."""
+    for part in range(len(parts) // 5):
+        offset, width, bits = parts[5 * part], parts[5 * part + 2], parts[5 * part + 3]
+        groups, shift = np.uint64(parts[5 * part + 1]), np.uint64(parts[5 * part + 4])
+        size = parts[5 * part + 1] * width
+        _copy(old[offset : offset + size], packed.view(np.uint8))
+        if width < 8:
+            _spread_bits(packed, shift, levels)
+            continue
+        mask, slots, words = _each((1 << bits) - 1), np.uint64(8 // bits), np.uint64(width // 8)
+        for group in range(groups):
+            for slot in range(slots):
+                first, down = (group * slots + slot) * words, np.uint64(bits) * slot
+                for index in range(words):
+                    word = (packed[group * words + index] >> down & mask) << shift
+                    if part:
+                        levels[first + index] |= word
+                    else:
+                        levels[first + index] = word
+
+
+def _pack(levels: Words, parts: Numbers, packed: Words, new: Bytes) -> None:
+    """Write levels to their places in a block."""
+    for part in range(len(parts) // 5):
+        offset, width, bits = parts[5 * part], parts[5 * part + 2], parts[5 * part + 3]
+        groups, shift = np.uint64(parts[5 * part + 1]), np.uint64(parts[5 * part + 4])
+        size = parts[5 * part + 1] * width
+        if width < 8:
+            _gather_bits(levels, shift, packed)
+        else:
+            mask, slots, words = _each((1 << bits) - 1), np.uint64(8 // bits), np.uint64(width // 8)
+            for group in range(groups):
+                for slot in range(slots):
+                    first, up = (group * slots + slot) * words, np.uint64(bits) * slot
+                    for index in range(words):
+                        word = (levels[first + index] >> shift & mask) << up
+                        if slot:
+                            packed[group * words + index] |= word
+                        else:
+                            packed[group * words + index] = word
+        _copy(packed.view(np.uint8)[:size], new[offset : offset + size])
+
+
+def _spread_bits(packed: Words, shift: np.uint64, levels: Words) -> None:
+    """Add the 32 bits in the first word to the levels of Q5_0 or Q5_1, in the order of the elements."""
+    for index in range(4):
+        eight = packed[0] >> np.uint64(8 * index) & np.uint64(0xFF)
+        word = np.uint64(0)
+        for bit in range(8):
+            word |= (eight >> np.uint64(bit) & np.uint64(1)) << np.uint64(8 * bit)
+        levels[index] |= word << shift
+
+
+def _gather_bits(levels: Words, shift: np.uint64, packed: Words) -> None:
+    """Write the upper bits of 32 levels to the first word: the inverse of `_spread_bits`."""
+    bits = np.uint64(0)
+    for index in range(4):
+        word = levels[index] >> shift & _each(1)
+        for bit in range(8):
+            bits |= (word >> np.uint64(8 * bit) & np.uint64(1)) << np.uint64(8 * index + bit)
+    packed[0] = bits
+
+
+def _subtract(levels: Words, predicted: Words, bits: Integer, folded: bool) -> None:
+    """Replace levels with residuals; those that are `folded` are 0, 1, 2 for a difference of 0, -1, 1."""
+    mask, ones = _each((1 << bits) - 1), _each(1)
+    for index in range(len(levels)):
+        word = (levels[index] | _each(0x80)) - predicted[index] & mask
+        if folded:
+            sign = word >> np.uint64(bits - 1) & ones
+            word = word << np.uint64(1) & mask ^ (sign << np.uint64(bits)) - sign
+        levels[index] = word
+
+
+def _add(levels: Words, predicted: Words, bits: Integer, folded: bool) -> None:
+    """Replace residuals with levels: the inverse of `_subtract`."""
+    mask, ones = _each((1 << bits) - 1), _each(1)
+    for index in range(len(levels)):
+        word = levels[index]
+        if folded:
+            sign = word & ones
+            word = word >> np.uint64(1) & mask >> np.uint64(1) ^ (sign << np.uint64(bits)) - sign
+        levels[index] = word + predicted[index] & mask
+
+
+def _quants(
+    source: Bytes,
+    kind: Integer,
+    before: Bytes,
+    after: Bytes,
+    restore: bool,
+    shape: Numbers,
+    parts: Numbers,
+    table: Bytes,
+) -> None:
+    """Fill `after` with residual blocks of the plain blocks `before`, or, if `restore`, the other way.
+
+    `kind` is the place of the type of `source` in `SOURCES`. `shape` is: elements and bytes of a block, elements of a
+    sub-block, family, packing of the scales, offset of the F16 scale, lowest and highest quant, bits of a level.
+    `parts` has five numbers for each part of a level; `table` has the levels of a non-linear type.
+    """
+    if shape[3] < ABSOLUTE:
+        _super_blocks(source, kind, before, after, restore, shape, parts, table)
+    else:
+        _small_blocks(source, kind, before, after, restore, shape, parts, table)
+
+
+def _super_blocks(
+    source: Bytes,
+    kind: Integer,
+    before: Bytes,
+    after: Bytes,
+    restore: bool,
+    shape: Numbers,
+    parts: Numbers,
+    table: Bytes,
+) -> None:
+    """Transform blocks whose scales are not predicted."""
+    elements, size = shape[0], shape[1]
+    bits, levels, packed = np.empty(elements, np.uint32), np.empty(elements // 8, np.uint64), np.empty(32, np.uint64)
+    steps, minima = np.zeros(elements // shape[2], np.float32), np.zeros(elements // shape[2], np.float32)
+    predicted = np.empty(elements, np.uint8)
+    for number in range(len(before) // size):
+        old, new = before[number * size : (number + 1) * size], after[number * size : (number + 1) * size]
+        _widen(source, kind, number * elements, bits)
+        _copy(old, new)
+        _stored_scales(old, shape[3], shape[4], shape[5], steps, minima)
+        _predict(bits.view(np.float32), steps, minima, shape, table, predicted)
+        _transform_levels(old, new, predicted, shape[8], parts, restore, packed, levels)
+
+
+def _small_blocks(
+    source: Bytes,
+    kind: Integer,
+    before: Bytes,
+    after: Bytes,
+    restore: bool,
+    shape: Numbers,
+    parts: Numbers,
+    table: Bytes,
+) -> None:
+    """Transform blocks of 32 elements whose scales are predicted."""
+    size, family = shape[1], shape[3]
+    widened, levels, packed = np.empty(256, np.uint32), np.empty(4, np.uint64), np.empty(4, np.uint64)
+    steps, minima, predicted = np.zeros(1, np.float32), np.zeros(1, np.float32), np.empty(32, np.uint8)
+    count = len(before) // size
+    for number in range(count):
+        if number % 8 == 0:
+            _widen(source, kind, number * 32, widened[: 32 * min(8, count - number)])
+        bits = widened[32 * (number % 8) : 32 * (number % 8) + 32]
+        old, new = before[number * size : (number + 1) * size], after[number * size : (number + 1) * size]
+        if family == ABSOLUTE:
+            _, scale = _settle(old, new, 0, np.float32(_largest_magnitude(bits) / np.float32(127)), restore)
+            _half_away(bits.view(np.float32), _inverse(scale), predicted)
+            _transform_bytes(old, new, predicted, restore)
+        else:
+            _copy(old, new)
+            if _predicted_scales(old, new, bits, shape, restore, steps, minima):
+                _clear(predicted)
+            else:
+                _predict(bits.view(np.float32), steps, minima, shape, table, predicted)
+            _transform_levels(old, new, predicted, shape[8], parts, restore, packed, levels)
+
+
+def _transform_levels(
+    old: Bytes, new: Bytes, predicted: Bytes, bits: Integer, parts: Numbers, restore: bool, packed: Words, levels: Words
+) -> None:
+    _unpack(old, parts, packed, levels)
+    if restore:
+        _add(levels, predicted.view(np.uint64), bits, len(parts) > 5)
+    else:
+        _subtract(levels, predicted.view(np.uint64), bits, len(parts) > 5)
+    _pack(levels, parts, packed, new)
+
+
+def _transform_bytes(old: Bytes, new: Bytes, predicted: Bytes, restore: bool) -> None:
+    """Transform the signed bytes of Q8_0."""
+    if restore:
+        for index in range(len(predicted)):
+            new[2 + index] = old[2 + index] + predicted[index]
+    else:
+        for index in range(len(predicted)):
+            new[2 + index] = old[2 + index] - predicted[index]
+
+
+# Differences of 16-bit floats
+
+
+def _ordered(word: Integer) -> Integer:
+    """Return the bits of a float as a signed integer in the order of the floats."""
+    signed = (np.int64(word) ^ 0x8000) - 0x8000
+    return signed ^ (signed >> 15 & 0x7FFF)
+
+
+def _starts(parent: Halves, shift: Integer, mask: Integer) -> Numbers:
+    """Return the number of values with a smaller exponent, by exponent."""
+    counts = np.zeros(257, np.int64)
+    for index in range(len(parent)):
+        counts[(np.int64(parent[index]) >> shift & mask) + 1] += 1
+    for exponent in range(256):
+        counts[exponent + 1] += counts[exponent]
+    return counts
+
+
+def _subtract_halves(parent: Halves, plain: Halves, residual: Halves, shift: int, mask: int) -> None:
+    """Fill `residual` as `delta` does: zigzag differences, sorted by the exponent of the parent's value.
+
+    The exponent of a value is `value >> shift & mask`.
+    """
+    places = _starts(parent, shift, mask)
+    for index in range(len(parent)):
+        exponent = np.int64(parent[index]) >> shift & mask
+        difference = _ordered(plain[index]) - _ordered(parent[index])
+        signed = (difference & 0xFFFF ^ 0x8000) - 0x8000
+        residual[places[exponent]] = (signed << 1 ^ signed >> 15) & 0xFFFF
+        places[exponent] += 1
+
+
+def _add_halves(parent: Halves, residual: Halves, plain: Halves, shift: int, mask: int) -> None:
+    """Fill `plain`: the inverse of `_subtract_halves`."""
+    places = _starts(parent, shift, mask)
+    for index in range(len(parent)):
+        exponent = np.int64(parent[index]) >> shift & mask
+        zigzag = np.int64(residual[places[exponent]])
+        places[exponent] += 1
+        value = _ordered(parent[index]) + (zigzag >> 1 ^ -(zigzag & 1))
+        plain[index] = _ordered(value & 0xFFFF) & 0xFFFF
+
+
+_HELPERS: tuple[Callable[..., Any], ...] = (
+    *(_from_f16, _to_f16, _word, _set_word, _widen, _each, _inverse, _largest_magnitude),
+    *(_key, _from_key, _limits, _extreme),
+    *(_six_bits, _six_bits_of_minimum, _stored_scales, _settle, _predicted_scales),
+    *(_predict, _nearest, _half_away, _half_up, _nearest_of_table),
+    *(_clear, _copy, _spread_bits, _gather_bits, _unpack, _pack, _subtract, _add, _transform_levels, _transform_bytes),
+    *(_super_blocks, _small_blocks, _ordered, _starts),
+)
+"""Functions that kernels call; a helper comes before those that call it."""

@@ -1,0 +1,73 @@
+"""The kind `repack`: store organs of new models by their difference to others. Runners add it when they are idle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+
+from sqlalchemy.orm import Session
+
+from organs.ingest.jobs.kind import UPKEEP, Inputs, JobKind, ReportProgress, check_members
+from organs.registry.catalog.queries.jobs import is_anything_due, last_end
+from organs.registry.catalog.queries.relatives import models_to_repack
+from organs.registry.catalog.tables import now
+from organs.registry.entities.base import Request
+from organs.registry.entities.job import RepackJobResult
+from organs.registry.local import LocalRegistry
+from organs.registry.references import RepackReport, repack
+
+RETRY_AFTER = timedelta(hours=1)
+"""The time after a failed or cancelled repack in which runners add none."""
+
+
+class RepackRequest(Request, frozen=True, kw_only=True):
+    """The arguments of a repack: none."""
+
+
+def is_repack_due(session: Session, other_kinds: Sequence[str]) -> bool:
+    """Return whether models wait for a repack and no job of `other_kinds` waits."""
+    if is_anything_due(session, [*other_kinds, REPACK.name]) or not models_to_repack(session, 1):
+        return False
+    ended = last_end(session, REPACK.name)
+    return ended is None or ended.state == "finished" or ended.finished_at < now() - RETRY_AFTER
+
+
+def _check(arguments: Inputs) -> RepackRequest:
+    check_members(arguments, ())
+    return RepackRequest()
+
+
+def _run(
+    registry: LocalRegistry, _arguments: RepackRequest, report_progress: ReportProgress, _contributor: str
+) -> RepackJobResult:
+    with registry.catalog.reading() as session:
+        models = models_to_repack(session)
+    total = RepackReport(dry_run=False)
+    examined = 0
+    for model_id in models:
+        step = partial(_report_step, report_progress, examined, len(models))
+        step(0)
+        with registry.catalog.reading() as session:
+            if examined and is_anything_due(session):
+                break
+        report = repack(registry.catalog, registry.blobs, [model_id], progress=step)
+        total.merge(report)
+        examined += 1
+    return RepackJobResult(
+        examined_models=examined,
+        remaining_models=len(models) - examined,
+        organs=total.organs,
+        repacked=total.repacked,
+        before_bytes=total.before_bytes,
+        after_bytes=total.after_bytes,
+        skipped=total.skipped,
+    )
+
+
+def _report_step(report_progress: ReportProgress, examined: int, models: int, _organs: int) -> None:
+    report_progress(examined / models, f"{examined:,} of {models:,} models examined")
+
+
+REPACK = JobKind("repack", UPKEEP, RepackRequest, _check, _run)
+"""Takes nothing; returns how many organs it examined and stored again, with their sizes before and after."""

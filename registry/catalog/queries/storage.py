@@ -1,0 +1,222 @@
+"""How organs are stored: sums by encoding and by model, and the parents of organs.
+
+A blob belongs to a model by a placement, by an expert or by a part of its files. A stack has no stored bytes of its
+own: its experts count instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import asdict
+from sqlalchemy import CTE, BindParameter, ColumnElement, bindparam, func, select, union, union_all
+from sqlalchemy.orm import Session, aliased
+
+from organs.registry.catalog.engine import batches
+from organs.registry.catalog.tables import Blob, Expert, FilePart, Model, ModelFile, Organ, Placement
+from organs.registry.catalog.vocabulary import STACK_CODEC
+from organs.registry.digest import Digest
+from organs.registry.entities.storage import (
+    ModelStorage,
+    OrganStorage,
+    ParentModel,
+    ParentOrgan,
+    StoredEncoding,
+    StoredSizes,
+    StoredWay,
+    Way,
+)
+
+PARENTS_SHOWN = 3
+_SIZES = (func.count(), func.sum(Blob.size_bytes), func.sum(Blob.stored_bytes))
+
+
+def way_of(codec: str) -> Way:
+    """Return how blobs with this codec are stored."""
+    if codec == STACK_CODEC:
+        return Way.EXPERTS
+    if codec.endswith("-delta"):
+        return Way.DIFFERENCE
+    return Way.DERIVED if "-from-" in codec else Way.ALONE
+
+
+def stored_encodings(session: Session) -> list[StoredEncoding]:
+    """Return the sums over all blobs by way and tensor type, the largest stored size first."""
+    dtype = select(func.min(Organ.dtype)).where(Organ.blob_id == Blob.id).scalar_subquery().label("dtype")
+    statement = select(Blob.codec, dtype, *_SIZES).where(_has_own_bytes()).group_by(Blob.codec, "dtype")
+    sums: dict[tuple[Way, str | None], list[int]] = {}
+    for codec, name, *sizes in session.execute(statement):
+        total = sums.setdefault((way_of(codec), name or _dtype_of(codec)), [0, 0, 0])
+        for index, size in enumerate(sizes):
+            total[index] += int(size)
+    rows = [StoredEncoding(way=way, dtype=name, **asdict(_sizes(total))) for (way, name), total in sums.items()]
+    return sorted(rows, key=lambda row: (-row.stored_bytes, row.way, row.dtype or ""))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSizes:
+    """The sizes of a model in the store."""
+
+    files_bytes: int
+    stored: StoredSizes
+    own_bytes: int
+    """Stored bytes that no other model has or depends on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizesByModel:
+    """The sizes of all models with organs, by id, and the stored bytes that any of them needs."""
+
+    models: dict[int, ModelSizes]
+    needed_bytes: int
+
+
+def sizes_by_model(session: Session) -> SizesByModel:
+    """Return the sizes of all models with blobs; it reads all placements."""
+    uses = union(*_uses()).subquery()
+    summed = select(uses.c.model_id, *_SIZES).join(Blob, Blob.id == uses.c.blob_id).where(_has_own_bytes())
+    sums = {row[0]: _sizes(row[1:]) for row in session.execute(summed.group_by(uses.c.model_id))}
+    needed = _needed()
+    is_own = needed.c.first_model == needed.c.last_model
+    owned = select(needed.c.first_model, is_own, func.sum(Blob.stored_bytes)).join(Blob, Blob.id == needed.c.blob_id)
+    own, needed_bytes = dict[int, int](), 0
+    for model_id, alone, stored_bytes in session.execute(owned.group_by(needed.c.first_model, is_own)):
+        needed_bytes += int(stored_bytes)
+        if alone:
+            own[model_id] = int(stored_bytes)
+    files = dict(session.execute(select(Model.id, Model.size_bytes)).all())
+    models = {
+        model_id: ModelSizes(files[model_id], sizes, own.get(model_id, 0))  # placements have a model
+        for model_id, sizes in sums.items()
+    }
+    return SizesByModel(models, needed_bytes)
+
+
+def sizes_of_models(session: Session, model_ids: Collection[int]) -> StoredSizes:
+    """Return the sizes of the blobs of a group of models, each counted once."""
+    blob_ids = select(union(*_uses(model_ids)).subquery().c.blob_id)
+    return _sizes(session.execute(select(*_SIZES).where(Blob.id.in_(blob_ids), _has_own_bytes())).one())
+
+
+def models_in_any_state(session: Session, ids: Sequence[int]) -> dict[int, Model]:
+    """Return the models with these ids, also hidden ones."""
+    models: dict[int, Model] = {}
+    for batch in batches(ids):
+        models.update((model.id, model) for model in session.scalars(select(Model).where(Model.id.in_(batch))))
+    return models
+
+
+def model_storage(session: Session, model_id: int) -> ModelStorage:
+    """Return how the organs of a model are stored, and the models with most of their parents."""
+    blob_ids = select(union(*_uses([model_id])).subquery().c.blob_id)
+    statement = select(Blob.codec, *_SIZES).where(Blob.id.in_(blob_ids), _has_own_bytes()).group_by(Blob.codec)
+    sums: dict[Way, list[int]] = {}
+    for codec, *sizes in session.execute(statement):
+        total = sums.setdefault(way_of(codec), [0, 0, 0])
+        for index, size in enumerate(sizes):
+            total[index] += int(size)
+    ways = [StoredWay(way=way, **asdict(_sizes(total))) for way, total in sums.items()]
+    return ModelStorage(
+        **asdict(_sizes(sum(column) for column in zip(*sums.values(), (0, 0, 0), strict=True))),
+        ways=tuple(sorted(ways, key=lambda row: (-row.stored_bytes, row.way))),
+        parents=_parent_models(session, blob_ids),
+    )
+
+
+def organ_storage(session: Session, blob_id: int) -> OrganStorage:
+    """Return how the organ with the bytes of a blob is stored."""
+    codec, parent_id = session.execute(select(Blob.codec, Blob.depends_on).where(Blob.id == blob_id)).one()
+    children = select(func.count()).select_from(Blob).where(Blob.depends_on == blob_id)
+    return OrganStorage(
+        way=way_of(codec),
+        parent=None if parent_id is None else _parent(session, parent_id),
+        children=session.scalar(children) or 0,
+    )
+
+
+def _dtype_of(codec: str) -> str | None:
+    """Return the tensor type of a blob that no organ has any more: a parent of others, or one that is swept soon."""
+    name, dash, _ = codec.partition("-")
+    return name.upper() if dash else None
+
+
+def _has_own_bytes() -> ColumnElement[bool]:
+    return Blob.codec != STACK_CODEC
+
+
+def _sizes(sums: Iterable[Any]) -> StoredSizes:
+    parts, size, stored = (int(value or 0) for value in sums)
+    return StoredSizes(parts=parts, size_bytes=size, stored_bytes=stored, saved_bytes=max(0, size - stored))
+
+
+def _uses(model_ids: Collection[int] | None = None) -> list[Any]:
+    """Return SELECTs of pairs of model and blob, of all models or some; a pair can occur several times."""
+    return [
+        _among(select(Placement.model_id, Organ.blob_id).join(Organ), Placement.model_id, model_ids),
+        _among(select(Expert.model_id, Organ.blob_id).join(Organ), Expert.model_id, model_ids),
+        _among(select(ModelFile.model_id, FilePart.blob_id).join(ModelFile), ModelFile.model_id, model_ids),
+    ]
+
+
+def _among(statement: Any, column: Any, model_ids: Collection[int] | None) -> Any:
+    if model_ids is None:
+        return statement
+    # The numbers are part of the statement: a family can have more models than a statement has parameters.
+    ids: BindParameter[int] = bindparam("model_ids", sorted(model_ids), expanding=True, literal_execute=True)
+    return statement.where(column.in_(ids))
+
+
+def _needed() -> CTE:
+    """Return the blobs that models have, and their parents, with the first and the last id of the models.
+
+    Two references at most lead to a blob that is stored alone.
+    """
+    uses = union_all(*_uses()).subquery()
+    first, last = func.min(uses.c.model_id), func.max(uses.c.model_id)
+    own = select(uses.c.blob_id, first.label("first"), last.label("last")).group_by(uses.c.blob_id).cte("own")
+    child, parent = aliased(Blob), aliased(Blob)
+    parents = select(child.depends_on, own.c.first, own.c.last).join(child, child.id == own.c.blob_id)
+    above = select(parent.depends_on, own.c.first, own.c.last).join(child, child.id == own.c.blob_id)
+    every = union_all(
+        select(own.c.blob_id, own.c.first, own.c.last),
+        parents.where(child.depends_on.is_not(None)),
+        above.join(parent, parent.id == child.depends_on).where(parent.depends_on.is_not(None)),
+    ).subquery()
+    first_model, last_model = func.min(every.c.first).label("first_model"), func.max(every.c.last).label("last_model")
+    return select(every.c.blob_id, first_model, last_model).group_by(every.c.blob_id).cte("needed")
+
+
+def _parent_models(session: Session, blob_ids: Any) -> tuple[ParentModel, ...]:
+    """Return the models with most parents of the blobs; each parent counts for the oldest model that has it."""
+    child = aliased(Blob)
+    wanted = (
+        select(child.id, child.depends_on).where(child.id.in_(blob_ids), child.depends_on.is_not(None)).cte("wanted")
+    )
+    places = union_all(
+        *(
+            select(wanted.c.id, table.model_id)
+            .join(Organ, Organ.blob_id == wanted.c.depends_on)
+            .join(table, table.organ_id == Organ.id)
+            for table in (Placement, Expert)
+        )
+    ).subquery()
+    oldest = select(places.c.id, func.min(places.c.model_id).label("model_id")).group_by(places.c.id).subquery()
+    count = func.count()
+    statement = select(Model, count).join(oldest, oldest.c.model_id == Model.id).group_by(Model.id)
+    rows = session.execute(statement.order_by(count.desc(), Model.id).limit(PARENTS_SHOWN))
+    return tuple(ParentModel(name=model.full_name, organs=organs) for model, organs in rows)
+
+
+def _parent(session: Session, blob_id: int) -> ParentOrgan:
+    digest = Digest(session.scalar(select(Blob.digest).where(Blob.id == blob_id)) or "")
+    placed = select(Model, Placement.name).join(Placement, Placement.model_id == Model.id)
+    expert = select(Model, Placement.name).join(Expert, Expert.model_id == Model.id)
+    expert = expert.join(Placement, Placement.id == Expert.placement_id)
+    for statement, table in ((placed, Placement), (expert, Expert)):
+        found = statement.join(Organ, Organ.id == table.organ_id).where(Organ.blob_id == blob_id)
+        row = session.execute(found.order_by(Model.id, table.id).limit(1)).first()
+        if row is not None:
+            return ParentOrgan(digest=digest, model=row[0].full_name, name=row[1])
+    return ParentOrgan(digest=digest, model=None, name=None)

@@ -1,0 +1,198 @@
+"""How organs are stored, and how many bytes this saves: by encoding, by family and by model.
+
+Stored sizes are for the owner of a registry and for administrators. To others they would tell which bytes the registry
+has already.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta
+
+from organs.registry.amounts import percent_text, size_text
+from organs.registry.entities.base import ITEMS_MAX, Bytes, Count, Digest, Entity, ModelText, Text, Word
+
+ROWS_DEFAULT = 20
+"""Families, and models, in a list by default."""
+ROWS_MAX = 1000
+
+
+class Way(StrEnum):
+    """How the bytes of an organ are stored."""
+
+    ALONE = "alone"
+    """Compressed, without another organ."""
+    DIFFERENCE = "difference"
+    """By its difference to its parent, an organ with the same tensor type."""
+    DERIVED = "derived"
+    """Derived from its parent, an organ with a finer tensor type: only what the parent does not determine is stored."""
+    EXPERTS = "experts"
+    """As its experts, each of which is an organ of its own."""
+
+    @property
+    def label(self) -> str:
+        """The way as the heading of a row."""
+        return _LABELS[self]
+
+    @property
+    def meaning(self) -> str:
+        """The way as a sentence."""
+        return _MEANINGS[self]
+
+
+_LABELS = {
+    Way.ALONE: "alone",
+    Way.DIFFERENCE: "by difference",
+    Way.DERIVED: "derived",
+    Way.EXPERTS: "as experts",
+}
+_MEANINGS = {
+    Way.ALONE: "Compressed, without another part.",
+    Way.DIFFERENCE: "Only the difference to a similar part of the same tensor type, its parent, is stored.",
+    Way.DERIVED: "A similar part of a finer tensor type, its parent, predicts it. Only what differs is stored.",
+    Way.EXPERTS: "As its experts, each of which is a part of its own.",
+}
+
+
+_WAY_OF_MANY = {
+    Way.ALONE: "alone",
+    Way.DIFFERENCE: "by their difference to others",
+    Way.DERIVED: "derived from others",
+    Way.EXPERTS: "as their experts",
+}
+
+
+class ParentOrgan(Entity, frozen=True, kw_only=True):
+    """The organ that another organ needs to be decoded, with one of its places."""
+
+    digest: Digest
+    model: ModelText | None
+    """Null if no model has this organ any more."""
+    name: Text | None
+
+
+class OrganStorage(Entity, frozen=True, kw_only=True):
+    """How an organ is stored."""
+
+    way: Annotated[Way, Meta(description="`alone`, `difference`, `derived` or `experts`.")]
+    parent: Annotated[ParentOrgan, Meta(description="Null for an organ that is stored alone.")] | None
+    children: Annotated[
+        Count, Meta(description="Organs that are stored by their difference to it, or derived from it.")
+    ]
+
+
+class StoredSizes(Entity, frozen=True, kw_only=True):
+    """The sizes of a group of organs, headers and vocabularies. Equal ones count once."""
+
+    parts: Annotated[Count, Meta(description="Different organs, headers and vocabularies.")]
+    size_bytes: Annotated[Bytes, Meta(description="Their plain bytes.")]
+    stored_bytes: Annotated[Bytes, Meta(description="Their bytes on the disk.")]
+    saved_bytes: Annotated[Bytes, Meta(description="The difference of both sizes, or 0.")]
+
+    @property
+    def share(self) -> float | None:
+        """The stored size as a share of the plain size; None without bytes."""
+        return self.stored_bytes / self.size_bytes if self.size_bytes else None
+
+
+class StoredFiles(StoredSizes, frozen=True, kw_only=True):
+    """The sizes of everything in the files of some models."""
+
+    files_bytes: Annotated[Bytes, Meta(description="Bytes of the files.")]
+
+    @property
+    def share(self) -> float | None:
+        """The stored size as a share of the size of the files; None without files."""
+        return self.stored_bytes / self.files_bytes if self.files_bytes else None
+
+
+class StoredWay(StoredSizes, frozen=True, kw_only=True):
+    """The organs that are stored in one way."""
+
+    way: Way
+
+
+class ParentModel(Entity, frozen=True, kw_only=True):
+    """A model that has parents of organs of another model."""
+
+    name: ModelText
+    organs: Annotated[Count, Meta(description="Organs that have their parent there.")]
+
+
+class ModelStorage(StoredSizes, frozen=True, kw_only=True):
+    """How the organs of one model are stored. An organ that other models have too counts in full."""
+
+    ways: Annotated[tuple[StoredWay, ...], Meta(max_length=len(Way), description="The largest stored size first.")]
+    parents: Annotated[
+        tuple[ParentModel, ...], Meta(max_length=ITEMS_MAX, description="The models with most of the parents.")
+    ]
+
+    @property
+    def sentence(self) -> str:
+        """The summary for people: `2.7 MB (8.6%): 74 parts by their difference to others, 4 alone`."""
+        ways = [f"{row.parts:,} {_WAY_OF_MANY[row.way]}" for row in self.ways]
+        if ways:
+            ways[0] = ways[0].replace(" ", " parts " if self.ways[0].parts != 1 else " part ", 1)
+        return f"{size_text(self.stored_bytes)} ({percent_text(self.share)}): {', '.join(ways) or 'no parts'}"
+
+
+class StoredEncoding(StoredSizes, frozen=True, kw_only=True):
+    """The organs of one tensor type that are stored in one way."""
+
+    way: Way
+    dtype: Annotated[Word, Meta(description="Null for headers and vocabularies.")] | None
+
+
+class StoredModel(StoredFiles, frozen=True, kw_only=True):
+    """A model in the list by stored size."""
+
+    name: ModelText
+    state: Annotated[Word, Meta(description="`visible`, `quarantined`, `yanked` or `incomplete`.")]
+    own_bytes: Annotated[
+        Bytes,
+        Meta(
+            description="Bytes on the disk that only this model needs: no other model has or depends on these organs."
+        ),
+    ]
+
+
+class StoredFamily(StoredFiles, frozen=True, kw_only=True):
+    """A family of models in the list by stored size. An organ that several of its models have counts once."""
+
+    name: Text
+    member: Annotated[ModelText, Meta(description="A model of the family.")]
+    models: Count
+
+
+class Storage(StoredFiles, frozen=True, kw_only=True):
+    """What a registry stores how, and what this saves."""
+
+    models_count: Annotated[Count, Meta(description="Models that have organs, in any state.")]
+    once_bytes: Annotated[Bytes, Meta(description="Saved because equal organs are stored once.")]
+    compression_bytes: Annotated[Bytes, Meta(description="Saved by compression of organs that are stored alone.")]
+    parents_bytes: Annotated[
+        Bytes, Meta(description="Saved on organs that are stored by their difference to a parent, or derived from it.")
+    ]
+    unneeded_bytes: Annotated[Bytes, Meta(description="Bytes on the disk that no model needs; sweeps remove them.")]
+    families: Annotated[
+        tuple[StoredFamily, ...], Meta(max_length=ROWS_MAX, description="The largest stored size first.")
+    ]
+    families_left_out: Count
+    models: Annotated[tuple[StoredModel, ...], Meta(max_length=ROWS_MAX, description="The largest stored size first.")]
+    models_left_out: Count
+    encodings: Annotated[
+        tuple[StoredEncoding, ...], Meta(max_length=ITEMS_MAX, description="The largest stored size first.")
+    ]
+
+    def way(self, way: Way) -> StoredWay:
+        """Return the sums over all encodings of one way."""
+        rows = [row for row in self.encodings if row.way == way]
+        return StoredWay(
+            way=way,
+            parts=sum(row.parts for row in rows),
+            size_bytes=sum(row.size_bytes for row in rows),
+            stored_bytes=sum(row.stored_bytes for row in rows),
+            saved_bytes=sum(row.saved_bytes for row in rows),
+        )

@@ -1,0 +1,55 @@
+"""`organ repack`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.in_process import OrganCommand
+from tests.related_models import family_files
+
+ORDER = ["tuned", "coarse", "base"]
+"""The base comes last: a repack finds better parents."""
+
+
+@pytest.fixture
+def backwards(organ: OrganCommand, tmp_path: Path) -> OrganCommand:
+    """Return the command of a registry with a small family."""
+    sources = family_files(ORDER)
+    for name in ORDER:
+        path = tmp_path / f"{name}.gguf"
+        path.write_bytes(sources[name])
+        organ.done("ingest", str(path))
+    return organ
+
+
+def test_a_dry_run_changes_nothing_and_a_run_says_what_it_saved(backwards: OrganCommand) -> None:
+    planned = backwards.done("repack", "--dry-run", "--json").values
+    assert planned["dry_run"] is True
+    assert planned["repacked"] > 0
+    done = backwards.done("repack", "--json").values
+    assert done["repacked"] == planned["repacked"]
+    assert done["after_bytes"] < done["before_bytes"]
+    assert backwards.done("repack").lines[0].startswith("0 models")
+    assert backwards.done("repack", "--all").lines[1].startswith("0 organs stored again")
+    backwards.done("verify", "--read-data")
+
+
+def test_a_repack_of_one_model_examines_its_places(backwards: OrganCommand) -> None:
+    assert backwards.done("repack", "base").lines[0].startswith("1 model, ")
+
+
+def test_a_model_that_does_not_exist_is_one_sentence(backwards: OrganCommand) -> None:
+    ended = backwards("repack", "nothing-of-this-name")
+    assert ended.status == 3
+    assert "nothing-of-this-name" in ended.err
+
+
+def test_with_references_off_everything_is_stored_alone(
+    backwards: OrganCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORGAN_REFERENCES", "off")
+    assert "stored alone" in backwards.done("repack").lines[0]
+    assert backwards.done("storage", "--json").values["parents_bytes"] == 0
+    assert backwards("repack", "--dry-run").status == 2

@@ -1,0 +1,65 @@
+"""`organ storage`, and what `organ show` says of stored bytes."""
+
+from __future__ import annotations
+
+from organs.registry.local import LocalRegistry
+from tests.cli.in_process import OrganCommand
+
+
+def test_the_first_line_says_what_the_files_take_on_the_disk(composer: OrganCommand) -> None:
+    lines = composer.done("storage").lines
+    assert lines[0].startswith("287.2 kB of files (3 models) take ")
+    assert lines[0].endswith("%).")
+    assert [line.split("  ")[0] for line in lines[1:4]] == [
+        "equal parts stored once",
+        "compression",
+        "differences to other parts",
+    ]
+
+
+def test_families_models_and_encodings_are_listed_the_largest_first(composer: OrganCommand) -> None:
+    ended = composer.done("storage")
+    first = [line.split()[0] for line in ended.lines if line]
+    assert first.index("family") < first.index("model") < first.index("stored")
+    assert {"local/base@1", "local/tuned@1", "local/stranger@1"} <= set(first)
+    assert "by difference" in ended.out
+    assert "headers, vocabularies" in ended.out
+    assert "own: bytes on the disk that only this model needs" in ended.err
+
+
+def test_a_limit_leaves_out_the_smaller_ones_and_counts_them(composer: OrganCommand) -> None:
+    ended = composer.done("storage", "--limit", "1")
+    assert "2 smaller models left out; see --limit" in ended.err
+    assert sum(line.startswith("local/") for line in ended.lines) == 1
+
+
+def test_json_has_all_numbers_in_bytes(composer: OrganCommand, kept: LocalRegistry) -> None:
+    values = composer.done("storage", "--json").values
+    storage = kept.storage()
+    assert values["stored_bytes"] == storage.stored_bytes
+    assert [row["own_bytes"] for row in values["models"]] == [row.own_bytes for row in storage.models]
+    assert [row["saved_bytes"] for row in values["encodings"]] == [row.saved_bytes for row in storage.encodings]
+
+
+def test_an_empty_registry_names_the_first_step(organ: OrganCommand) -> None:
+    ended = organ.done("storage")
+    assert ended.out == ""
+    assert "organ ingest FILE.gguf" in ended.err
+
+
+def test_show_says_how_a_model_is_stored_and_of_what(composer: OrganCommand) -> None:
+    tuned, stranger = (composer.done("show", name).lines for name in ("tuned", "stranger"))
+    stored = next(number for number, line in enumerate(tuned) if line.startswith("stored "))
+    assert "parts by their difference to others" in tuned[stored]
+    assert tuned[stored + 1].split(maxsplit=1)[1] == "parents in local/base@1"
+    assert any(line.startswith("stored ") and "difference" not in line for line in stranger)
+
+
+def test_show_says_how_an_organ_is_stored_and_of_what(composer: OrganCommand, kept: LocalRegistry) -> None:
+    tensor = "blk.0.ffn_up.weight"
+    child, parent = (
+        next(organ.digest for organ in kept.organs_of(name) if organ.name == tensor) for name in ("tuned", "base")
+    )
+    assert f"by its difference to {parent[:12]} ({tensor} of local/base@1)" in composer.done("show", child).out
+    shown = composer.done("show", parent).out
+    assert "alone; the parent of 1 other organ" in shown

@@ -1,0 +1,93 @@
+"""What is stored how, and what this saves. For administrators and the user of a personal server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from flask import request, url_for
+
+from organs.registry.amounts import percent_text
+from organs.registry.entities.report import Cell
+from organs.registry.entities.storage import Storage, StoredSizes, Way
+from organs.registry.errors import BadQuery, TooSlow
+from organs.web.api.storage import requested_storage
+from organs.web.pages.routes import Page, Sheet, paged, pages
+from organs.web.permissions import may_see_storage
+from organs.web.responses import plain_page
+from organs.web.services.administration import check_admin
+
+BAR_WIDTH = 1000
+"""The length of the bar of all files, in units of its drawing."""
+_SIZES = ("parts", "size_bytes", "stored_bytes", "saved_bytes")
+COLUMNS = {
+    "models": ("name", "state", "files_bytes", *_SIZES, "own_bytes"),
+    "families": ("name", "member", "models", "files_bytes", *_SIZES),
+    "encodings": ("way", "dtype", *_SIZES),
+}
+"""The columns of each table as CSV."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of the bar of all files: what it is, its bytes, and its place in the drawing."""
+
+    label: str
+    size_bytes: int
+    share: str
+    tone: str
+    begin: float
+    width: float
+
+
+@paged(pages, "/storage", csv=True)
+def storage() -> Page:
+    """Show the size of all files and their size on the disk; `table` chooses the table of a CSV file."""
+    if not may_see_storage():
+        check_admin()
+    try:
+        result = requested_storage()
+    except TooSlow as error:
+        if not plain_page():
+            raise
+        return Page("storage.html", {"problem": str(error)}, status=503)
+    return Page(
+        "storage.html",
+        {"storage": result},
+        extra=lambda: {
+            "segments": list(_segments(result)),
+            "ways": [row for way in Way if (row := result.way(way)).parts],
+            "csv_addresses": {name: url_for("pages.storage_csv", table=name) for name in COLUMNS},
+        },
+        sheet=lambda: _sheet(result),
+        entity=result,
+    )
+
+
+def _segments(result: Storage) -> Iterator[Segment]:
+    """Yield where the bytes of all files are: on the disk, or saved in one of three ways."""
+    parts = (
+        ("on the disk", result.stored_bytes, "kept"),
+        ("saved by storing differences", result.parents_bytes, "differences"),
+        ("saved by compression", result.compression_bytes, "compression"),
+        ("saved by storing equal parts once", result.once_bytes, "once"),
+    )
+    total = sum(size for _, size, _ in parts)
+    begin = 0.0
+    for label, size, tone in parts:
+        share = size / total if total else 0.0
+        yield Segment(label, size, percent_text(share), tone, round(begin, 1), round(BAR_WIDTH * share, 1))
+        begin += BAR_WIDTH * share
+
+
+def _sheet(result: Storage) -> Sheet:
+    """Return the table that the parameter `table` names, by default that of the models. Raises BadQuery."""
+    name = request.args.get("table") or "models"
+    tables = {"models": result.models, "families": result.families, "encodings": result.encodings}
+    if name not in tables:
+        raise BadQuery("table", f"one of {', '.join(tables)}")
+    return Sheet(COLUMNS[name], [_row(row, COLUMNS[name]) for row in tables[name]])
+
+
+def _row(row: StoredSizes, columns: tuple[str, ...]) -> list[Cell]:
+    return [getattr(row, column) for column in columns]
