@@ -6,7 +6,7 @@
 There are two checks. The quick one compares, for every state, the files of the committed rows with the written bytes.
 The thorough one creates the state in a folder and opens a registry on it: every committed model is assembled, verify
 reads everything, the same files can be ingested again, and a sweep leaves nothing over. It is done once for states that
-differ only in the bytes of files without a row, because these are never read.
+differ only in the bytes of files without a row, because these are never read. Of a repack it is done for some states.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ class Scenario:
     """Digests of blobs that were damaged on purpose, and may be faulty until they are repaired."""
     is_repacked: bool = False
     """Whether organs are stored by their difference to others, and are repacked after the power cut."""
+    thorough_max: int | None = None
+    """How many states are checked thoroughly at most, where this takes seconds each."""
 
 
 @dataclass(slots=True)
@@ -98,6 +100,7 @@ def check(scenario: Scenario, scratch: Path, thorough_max: int | None = None) ->
         different[read] = state
         lossy |= {read} if lost else set()
     chosen = list(different.values())
+    thorough_max = scenario.thorough_max if thorough_max is None else thorough_max
     if thorough_max is not None and len(chosen) > thorough_max:
         # The thorough check must detect every fault that the quick one detects.
         chosen = [different[read] for read in different if read in lossy] or chosen
@@ -310,7 +313,7 @@ def a_repack(folder: Path, make_files: MakeFiles = JournalFiles) -> Scenario:
         _, journaled = begun(folder, make_files)
         assert repack_all(journaled).repacked > 8
         journal_of(journaled).note(Acknowledged())
-    return Scenario("a repack", journal_of(journaled), sources, is_repacked=True)
+    return Scenario("a repack", journal_of(journaled), sources, is_repacked=True, thorough_max=60)
 
 
 def an_ingest_against_parents(folder: Path, make_files: MakeFiles = JournalFiles) -> Scenario:
@@ -323,7 +326,7 @@ def an_ingest_against_parents(folder: Path, make_files: MakeFiles = JournalFiles
         for name in ("tuned", "tuned-coarse"):
             ingest_path(journaled, sources[name], name=ModelName("local", name))
         assert blob_forms(plain)["derive", 2, True] > 0
-    return Scenario("an ingest against parents", journal_of(journaled), sources, is_repacked=True)
+    return Scenario("an ingest against parents", journal_of(journaled), sources, is_repacked=True, thorough_max=60)
 
 
 def _family(folder: Path, *names: str) -> dict[str, Path]:
