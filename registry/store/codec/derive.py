@@ -23,7 +23,7 @@ from organs.registry.gguf.types import DType
 from organs.registry.store.codec import fast
 from organs.registry.store.codec.planes import Bytes, Words
 
-PIECE_ELEMENTS = 1 << 15
+PIECE_ELEMENTS = 1 << 16
 """Weights that are transformed in one step: so few that their float32 values stay in the cache between passes."""
 
 Floats: TypeAlias = NDArray[np.float32]
