@@ -191,11 +191,8 @@ def _stored_scales(
 ) -> None:
     """Fill `steps` and `minima` with the scales of the sub-blocks of a plain block."""
     scale = _from_f16(_word(block, offset))
-    if packing == PACKED_NONE:
-        steps[0] = scale
-    else:
-        for number in range(len(steps)):
-            steps[number] = scale * np.float32(_six_bits(block, packing, number))
+    for number in range(len(steps)):
+        steps[number] = scale * np.float32(_six_bits(block, packing, number))
     if family == SCALE_AND_MINIMUM:
         minimum = _from_f16(_word(block, offset + 2))
         for number in range(len(steps)):
