@@ -173,6 +173,8 @@ _LONG_GAP: Final = 255
 
 
 def _compress_sparse(plane: Bytes, room: Bytes, length_max: int) -> int | None:
+    if length_max < _SPARSE_HEAD.size:  # also a plane of zeros
+        return None
     bounds = _segments(len(plane))
     mask = _sparse_segments(plane, bounds)
     sparse, dense = _divided(plane, bounds, mask)

@@ -1,0 +1,122 @@
+"""Tests of the difference of an organ to a parent with the same tensor type."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from organs.registry.gguf.types import DTYPES, DType, dtype_by_name
+from organs.registry.store.codec import decode_chunk, delta_codec, encode_chunk
+from organs.registry.store.codec.delta import add_parent, subtract_parent
+from organs.registry.store.codec.planes import CACHE_BLOCK_BYTES, Bytes
+from organs.registry.store.codec.stored import StoredChunk
+from tests.random_files import PATIENT
+from tests.store.codec_cases import weights
+
+TYPES = list(DTYPES.values())
+IDS = [dtype.name for dtype in TYPES]
+ODD = np.array([0x00, 0x01, 0x7B, 0x7C, 0x7E, 0x7F, 0x80, 0xFC, 0xFF], np.uint8)
+"""High bytes of zero, denormals, infinities and NaN in F16, BF16 and F32."""
+
+
+def content(size_bytes: int, seed: int, odd: float = 0.0) -> Bytes:
+    """Return random bytes; the share `odd` of them is from `ODD`."""
+    generator = np.random.default_rng(seed)
+    noise = generator.integers(0, 256, size_bytes, dtype=np.uint8)
+    return np.where(generator.random(size_bytes) < odd, generator.choice(ODD, size_bytes), noise)
+
+
+def difference(dtype: DType, parent: Bytes, plain: Bytes) -> Bytes:
+    """Return the residual of `plain`, after it was restored and compared."""
+    residual, restored = np.empty_like(plain), np.full_like(plain, 0x55)
+    subtract_parent(dtype, parent, plain, residual)
+    add_parent(dtype, parent, residual, restored)
+    assert np.array_equal(restored, plain)
+    return residual
+
+
+@PATIENT
+@given(
+    dtype=st.sampled_from(TYPES),
+    blocks=st.integers(0, 300),
+    seeds=st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)),
+    odd=st.tuples(st.sampled_from([0.0, 0.1, 1.0]), st.sampled_from([0.0, 0.1, 1.0])),
+)
+def test_any_bytes_are_restored_with_any_parent(
+    dtype: DType, blocks: int, seeds: tuple[int, int], odd: tuple[float, float]
+) -> None:
+    size = blocks * dtype.block_bytes
+    difference(dtype, content(size, seeds[0], odd[0]), content(size, seeds[1], odd[1]))
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=IDS)
+def test_every_difference_is_that_of_some_bytes(dtype: DType) -> None:
+    size = 700 * dtype.block_bytes
+    parent, residual = content(size, 1, 0.1), content(size, 2, 0.1)
+    plain, again = np.empty_like(residual), np.empty_like(residual)
+    add_parent(dtype, parent, residual, plain)
+    subtract_parent(dtype, parent, plain, again)
+    assert np.array_equal(again, residual)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=IDS)
+def test_lengths_around_a_cache_block_are_restored_and_equal_bytes_leave_zeros(dtype: DType) -> None:
+    for blocks in {1, *(CACHE_BLOCK_BYTES // 4 // dtype.block_bytes + more for more in (-1, 0, 1))} - {0}:
+        parent = content(blocks * dtype.block_bytes, blocks)
+        difference(dtype, parent, content(len(parent), 7))
+        assert not difference(dtype, parent, parent.copy()).any()
+
+
+@pytest.mark.parametrize("name", ["BF16", "F16"])
+def test_every_pair_of_neighbours_and_opposites_of_16_bits_is_restored(name: str) -> None:
+    every = np.arange(65_536, dtype="<u2")
+    for other in (np.roll(every, 1), np.roll(every, -1), every ^ 0x8000, every[::-1].copy(), every & 0x7F80):
+        difference(dtype_by_name(name), other.view(np.uint8), every.view(np.uint8))
+
+
+@pytest.mark.parametrize("name", ["BF16", "F16", "F32"])
+def test_neighbouring_floats_have_small_differences(name: str) -> None:
+    dtype = dtype_by_name(name)
+    parent = np.frombuffer(weights(name, 4096), f"<u{dtype.block_bytes}")
+    for step in (1, -1):
+        nearest = (parent.astype(np.int64) + step).astype(parent.dtype)
+        residual = difference(dtype, parent.view(np.uint8), nearest.view(np.uint8)).view(parent.dtype)
+        assert residual.max() <= 2
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=IDS)
+def test_a_chunk_is_encoded_with_its_parent_and_decoded(dtype: DType) -> None:
+    codec = delta_codec(dtype.name)
+    parent = content(300 * dtype.block_bytes, 3)
+    plain = parent.copy()
+    plain[:: 5 * dtype.block_bytes] += 1
+    chunk = encode_chunk(codec, plain.data, parent.data)
+    assert chunk.stored_size_bytes < len(plain) / 2
+    where = StoredChunk("a test", 0, 0, len(plain), chunk.entry)
+    out = bytearray(len(plain))
+    decode_chunk(codec, where, b"".join(chunk.pieces), memoryview(out), parent.data)
+    assert out == plain.tobytes()
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=IDS)
+def test_a_last_chunk_of_one_block_is_encoded_also_if_nothing_differs(dtype: DType) -> None:
+    codec = delta_codec(dtype.name)
+    block = content(dtype.block_bytes, 3)
+    chunk = encode_chunk(codec, block.data, block.data)
+    out = bytearray(len(block))
+    entry = StoredChunk("a test", 0, 0, len(block), chunk.entry)
+    decode_chunk(codec, entry, b"".join(chunk.pieces), memoryview(out), block.data)
+    assert out == block.tobytes()
+
+
+def test_threads_have_memory_of_their_own() -> None:
+    def round_trip(seed: int) -> None:
+        dtype = TYPES[seed % len(TYPES)]
+        difference(dtype, content(900 * dtype.block_bytes, seed), content(900 * dtype.block_bytes, seed + 1))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(round_trip, range(120)))
