@@ -79,8 +79,9 @@ crash: $(BIN)/pytest  ## power cuts in every legal state, sweeps beside others: 
 	$(BIN)/python -m tests.faults.powerloss
 	$(BIN)/pytest -m slow tests/faults/test_concurrent_sweep.py
 
-kill: $(BIN)/pytest  ## a thousand kills at random moments: a quarter of an hour
+kill: $(BIN)/pytest  ## more than a thousand kills at random moments: half an hour
 	$(BIN)/python -m tests.faults.random_kills --kills 1000
+	$(BIN)/python -m tests.faults.repack_kills --kills 300
 
 room-for-one: $(BIN)/pytest  ## 8 shards of 300 MB on a disk with room for one, ingested with ten kills: some minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[validate]'

@@ -510,6 +510,42 @@ FAULTS = {
         "catalog/test_migrations.py",
         "test_a_schema_that_differs_from_its_recorded_revision_is_not_migrated",
     ),
+    "wrong or missing bytes of an organ to which others are stored as a difference": (
+        "faults/test_references.py",
+        "test_a_faulty_parent_is_reported_with_its_dependants_and_healed_by_its_file",
+    ),
+    "wrong or missing bytes of an organ that is stored as a difference": (
+        "faults/test_references.py",
+        "test_a_faulty_child_is_reported_alone_and_is_stored_alone_again",
+    ),
+    "the removal of a model whose organs are the parents of others": (
+        "faults/test_references.py",
+        "test_a_removed_model_keeps_the_parents_of_others_until_these_are_gone",
+    ),
+    "a sweep, a repair, a backup, a removal, an ingest or another repack during a repack": (
+        "faults/test_references.py",
+        "test_other_work_at_any_step_of_a_repack_loses_nothing",
+    ),
+    "a sweep or a repack that takes the parents of a running ingest": (
+        "faults/test_references.py",
+        "test_other_work_at_any_step_of_an_ingest_against_parents_loses_nothing",
+    ),
+    "a sweep between the file of a repack and its row": (
+        "faults/test_references.py",
+        "test_only_the_announcement_of_a_repack_saves_its_files_from_a_sweep_before_their_rows",
+    ),
+    "a repack during a backup": (
+        "faults/test_references.py",
+        "test_a_repack_at_any_write_of_a_backup_leaves_the_copy_complete",
+    ),
+    "a repack and a sweep during a download": (
+        "faults/test_references.py",
+        "test_a_download_goes_on_while_a_repack_and_a_sweep_replace_its_files",
+    ),
+    "a hostile frame of a sparse plane": (
+        "store/test_codec_sparse.py",
+        "test_a_hostile_frame_is_refused",
+    ),
     "a safetensors file with a hostile header": (
         "ingest/test_safetensors.py",
         "test_a_hostile_header_is_refused_before_memory_is_used",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from organs.registry.store.codec import CHUNK_TARGET_BYTES
+from organs.registry.store.codec.planes import Coder, Encoding
 from tests.faults.fuzzing.__main__ import ACCEPTED_SHARES
 from tests.faults.fuzzing.blob_check import FORGED, BlobTarget
 from tests.faults.fuzzing.blob_edits import BlobDamage
@@ -35,6 +36,20 @@ def test_the_seeds_have_every_codec_encoded_raw_and_in_several_chunks() -> None:
     assert raw_flags == {True, False}
     assert max(len(seed.plain) for seed in seeds) > CHUNK_TARGET_BYTES
     assert min(len(seed.plain) for seed in seeds) == 0
+
+
+def test_the_seeds_have_parents_of_both_kinds_two_in_a_row_and_sparse_planes() -> None:
+    seeds = [seed for seed in blob_seeds() if seed.parent is not None]
+    assert {seed.codec.encoding for seed in seeds} == {Encoding.DELTA, Encoding.DERIVE}
+    assert any(seed.parent is not None and seed.parent.parent is not None for seed in seeds)
+    assert any(
+        seed.codec.coder is Coder.SPARSE and not all(chunk.entry.plane_is_raw)
+        for seed in seeds
+        for chunk in seed.head.chunks
+    )
+    damage = BlobDamage(blob_seeds())
+    parents = [damage.case(Random(number)).row.parent for number in range(1000)]
+    assert sum(parent is not None for parent in parents) > 100
 
 
 def test_blobs_are_damaged_in_files_and_in_rows() -> None:

@@ -8,6 +8,8 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from organs.registry.catalog.tables import Ingest
 from organs.registry.local import LocalRegistry
 from tests.faults.failing import Crash, SteppedFiles, ingest_path, model_names, verify_all, with_files, write_model
@@ -15,8 +17,9 @@ from tests.faults.failing import Crash, SteppedFiles, ingest_path, model_names, 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_kills_at_random_moments_lose_nothing() -> None:
-    command = [sys.executable, "-m", "tests.faults.random_kills", "--kills", "8", "--seed", "122", "--models", "2"]
+@pytest.mark.parametrize(("module", "models"), [("random_kills", 2), ("repack_kills", 6)])
+def test_kills_at_random_moments_lose_nothing(module: str, models: int) -> None:
+    command = [sys.executable, "-m", f"tests.faults.{module}", "--kills", "8", "--seed", "122", "--models", str(models)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert re.match(r"8 kills \(.*\), \d+ more came too late; \d+ models .* nothing lost; \d+ s\n", result.stdout)

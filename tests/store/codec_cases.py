@@ -21,20 +21,47 @@ from organs.registry.store.codec import (
     pack_head,
     parse_head,
 )
+from organs.registry.store.codec.delta import subtract_parent
+from organs.registry.store.codec.derive import to_residual
 from organs.registry.store.codec.entropy import compress_plane
-from organs.registry.store.codec.planes import Bytes, Coder
+from organs.registry.store.codec.planes import Bytes, Coder, Encoding
 
 ALL_CODECS: tuple[Codec, ...] = (*(codec_for(dtype.name) for dtype in DTYPES.values()), BYTES_CODEC)
 CODEC_IDS = [codec.name if codec.dtype is None else codec.dtype.name for codec in ALL_CODECS]
 
 
-def store(codec: Codec, plain: bytes) -> bytes:
-    """Return the complete stored form of `plain`."""
+def store(codec: Codec, plain: bytes, parent: bytes | None = None) -> bytes:
+    """Return the complete stored form of `plain`; `parent` has the plain bytes of its parent, if it needs one."""
     view = memoryview(plain)
     starts = range(0, len(plain), codec.chunk_bytes)
-    chunks = [encode_chunk(codec, view[start : start + codec.chunk_bytes]) for start in starts]
-    head = pack_head(codec, digest_of(plain), len(plain), [chunk.entry for chunk in chunks])
+    chunks = [
+        encode_chunk(codec, view[start : start + codec.chunk_bytes], values_of(codec, parent, start, len(plain)))
+        for start in starts
+    ]
+    above = None if parent is None else digest_of(parent)
+    head = pack_head(codec, digest_of(plain), len(plain), [chunk.entry for chunk in chunks], above)
     return b"".join([head, *(piece for chunk in chunks for piece in chunk.pieces)])
+
+
+def values_of(codec: Codec, parent: bytes | None, start: int, plain_size_bytes: int) -> memoryview | None:
+    """Return the part of a parent that belongs to the chunk at `start`."""
+    if parent is None:
+        return None
+    end = min(start + codec.chunk_bytes, plain_size_bytes)
+    return memoryview(parent)[codec.source_bytes(start) : codec.source_bytes(end)]
+
+
+def residual_of(codec: Codec, values: memoryview, plain: bytes) -> bytes:
+    """Return what the values of a parent do not determine of a chunk."""
+    assert codec.dtype is not None
+    assert codec.source is not None
+    parent, own = np.frombuffer(values, np.uint8), np.frombuffer(plain, np.uint8)
+    residual = np.empty_like(own)
+    if codec.encoding is Encoding.DELTA:
+        subtract_parent(codec.dtype, parent, own, residual)
+    else:
+        to_residual(codec.source, codec.dtype, parent, own, residual)
+    return residual.tobytes()
 
 
 def load(stored: bytes, plain: bytes) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -27,7 +28,7 @@ from organs.registry.store.codec import (
 from organs.registry.store.codec import (
     entropy as frames,
 )
-from tests.faults.fuzzing.blob_edits import BlobCase, BlobDamage, Row, file_name
+from tests.faults.fuzzing.blob_edits import BlobCase, BlobDamage, file_name, row_of
 from tests.faults.fuzzing.blob_seeds import SEVERAL_CHUNKS, blob_seeds
 from tests.faults.fuzzing.refusal_texts import Sentences
 from tests.faults.fuzzing.tally import ACCEPTED
@@ -53,6 +54,7 @@ OUT_OF_REACH = (
         "it is set aside as faulty, and other such blobs are being read again now",
     ),  # rows
     "the bytes to be stored as … have the digest …",  # writing
+    *("its parts have … bytes, it should have …", "part … of …, …, is missing"),  # stacks
 )
 """Messages that no case can cause in a reader of blobs."""
 
@@ -76,10 +78,9 @@ class BlobTarget:
         for seed in self._seeds:
             (self._store.folder.root / seed.digest[:2]).mkdir(exist_ok=True)
         for seed in self._seeds:
-            size = len(seed.stored)
             place = file_name(seed.digest)
-            in_file = Row(seed.digest, len(seed.plain), size, place, None)
-            in_row = Row(seed.digest, len(seed.plain), size, None, seed.stored)
+            in_row = row_of(seed)
+            in_file = replace(in_row, file=place, inline=None)
             for case in (BlobCase(in_file, seed.stored, place), BlobCase(in_row)):
                 outcome = self._try(case, Random(0))
                 assert outcome == ACCEPTED, outcome

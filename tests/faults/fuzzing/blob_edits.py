@@ -28,7 +28,7 @@ SEVERAL_SHARE = 0.005
 FILE_SHARE = 0.25
 INLINE_MAX_BYTES = 1 << 16
 _HEAD_MARKS: tuple[edits.Mark, ...] = ((4, 1), (5, 1), (6, 2), (8, 8), (16, 8), (24, 4), (60, 1))
-_NAME_AT = 61
+_NAME_AT, PARENT_BYTES = 61, 32
 
 BAD_FILES = ("", "..", "../../../etc/passwd", "tmp/x", "ab/" + "0" * 64, "/dev/zero", "ab/../ab/x", "a\0b")
 
@@ -44,6 +44,7 @@ class Row:
     inline: bytes | None
     is_set_aside: bool = False
     parts: tuple[Row, ...] = ()
+    parent: Row | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +91,25 @@ class BlobDamage:
         """Put stored bytes into a row or a file; the row mostly has the right size."""
         size = len(stored) if random.random() < 0.9 else len(seed.stored)
         if len(seed.plain) <= INLINE_MAX_BYTES and random.random() >= FILE_SHARE:
-            return BlobCase(Row(seed.digest, len(seed.plain), size, None, stored))
+            return BlobCase(Row(seed.digest, len(seed.plain), size, None, stored, parent=self._parent(seed, random)))
         place = file_name(seed.digest)
-        return BlobCase(Row(seed.digest, len(seed.plain), size, place, None), stored, place)
+        row = Row(seed.digest, len(seed.plain), size, place, None, parent=self._parent(seed, random))
+        return BlobCase(row, stored, place)
+
+    def _parent(self, seed: BlobSeed, random: Random) -> Row | None:
+        """Return the row of the parent, rarely damaged or that of another blob."""
+        chance, parent = random.random(), seed.parent
+        if parent is None:
+            return row_of(random.choice(self._small)) if chance < 0.01 else None
+        if chance < 0.02:
+            return None
+        if chance < 0.05:
+            return row_of(random.choice(self._small))
+        if chance < 0.15:
+            return replace(row_of(parent), inline=self._rotten(parent, random))
+        if chance < 0.18:
+            return replace(row_of(parent), inline=None)
+        return row_of(parent)
 
     def _rotten(self, seed: BlobSeed, random: Random) -> bytes:
         data = bytearray(seed.stored)
@@ -117,12 +134,12 @@ class BlobDamage:
         pieces, raw_flags = _pieces(seed)
         place = random.randrange(len(pieces))
         for _ in range(FRAME_DRAWS):
-            pieces[place] = self._attacks.frame(seed.planes[place], random)
+            pieces[place] = self._attacks.frame(seed.planes[place], random, seed.codec.coder)
             if len(pieces[place]) < len(seed.planes[place]):
                 break
         raw_flags[place] = random.random() < 0.02
         entry = ChunkEntry(tuple(map(len, pieces)), tuple(raw_flags), seed.head.chunks[0].entry.checksum)
-        return b"".join([pack_head(seed.codec, seed.digest, len(seed.plain), [entry]), *pieces])
+        return b"".join([_head(seed, [entry]), *pieces])
 
     def _mixed(self, seed: BlobSeed, random: Random) -> bytes:
         """Exchange chunks or planes, or combine this head with the payload of another blob."""
@@ -136,7 +153,7 @@ class BlobDamage:
             pieces, raw_flags = _pieces(seed)
             random.shuffle(pieces)
             entry = ChunkEntry(tuple(map(len, pieces)), tuple(raw_flags), chunks[0].entry.checksum)
-            return b"".join([pack_head(seed.codec, seed.digest, len(seed.plain), [entry]), *pieces])
+            return b"".join([_head(seed, [entry]), *pieces])
         other = random.choice(self._small)
         return seed.stored[:begin] + other.stored[other.head.head_size_bytes :]
 
@@ -160,6 +177,10 @@ class BlobDamage:
                 return BlobCase(row, seed.stored, place, obstacle=random.choice(("folder", "link")))
             case 6:
                 row = replace(row, inline=random.choice((b"", b"ORGB", seed.stored[:100])), file=None)
+            case _ if seed.parent is not None and random.random() < 0.5:
+                above = row_of(seed.parent)
+                size = edits.interesting_number(random, above.size_bytes, 8)
+                row = replace(row, parent=random.choice((None, row, replace(above, size_bytes=size))))
             case _:
                 size = edits.interesting_number(random, row.size_bytes, 8)
                 stored = _sealed(seed, seed.stored[:16] + struct.pack("<Q", size) + seed.stored[24:])
@@ -171,6 +192,17 @@ class BlobDamage:
 def file_name(digest: Digest, *, used: bool = True) -> str:
     """Return the physical name of a case's file, or a name without a file."""
     return f"{digest[:2]}/{digest}.{'0' * 16 if used else 'f' * 16}"
+
+
+def row_of(seed: BlobSeed) -> Row:
+    """Return the row of a sound blob that is stored in it, and of its parents."""
+    parent = None if seed.parent is None else row_of(seed.parent)
+    return Row(seed.digest, len(seed.plain), len(seed.stored), None, seed.stored, parent=parent)
+
+
+def _head(seed: BlobSeed, entries: Sequence[ChunkEntry]) -> bytes:
+    parent = None if seed.parent is None else seed.parent.digest
+    return pack_head(seed.codec, seed.digest, len(seed.plain), entries, parent)
 
 
 def _pieces(seed: BlobSeed) -> tuple[list[bytes], list[bool]]:
@@ -197,6 +229,9 @@ def _with_other_numbers(seed: BlobSeed, random: Random) -> bytes:
 def _marks(seed: BlobSeed) -> list[edits.Mark]:
     marks = list(_HEAD_MARKS)
     position = _NAME_AT + len(seed.codec.name)
+    if seed.parent is not None:
+        marks.append((position, 8))
+        position += PARENT_BYTES
     for _ in seed.head.chunks[:4]:
         marks.append((position, 8))
         marks += [(position + 8 + 4 * plane, 4) for plane in range(len(seed.codec.planes))]
@@ -217,6 +252,6 @@ def _forged(seed: BlobSeed, random: Random) -> bytes:
     for _ in range(random.choice((1, 1, 3))):
         if plain:
             plain[random.randrange(len(plain))] ^= 1 << random.randrange(8)
-    chunks = [encode_chunk(seed.codec, bytes(plain))] if plain else []
-    head = pack_head(seed.codec, seed.digest, len(plain), [chunk.entry for chunk in chunks])
+    chunks = [encode_chunk(seed.codec, bytes(plain), seed.values)] if plain else []
+    head = _head(seed, [chunk.entry for chunk in chunks])
     return b"".join([head, *(piece for chunk in chunks for piece in chunk.pieces)])

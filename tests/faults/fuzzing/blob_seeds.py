@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from organs.registry.digest import Digest, digest_of
-from organs.registry.store.codec import BYTES_CODEC, Codec, StoredHead, codec_for, parse_head
+from organs.registry.gguf.types import dtype_by_name
+from organs.registry.store.codec import (
+    BYTES_CODEC,
+    Codec,
+    StoredHead,
+    codec_for,
+    delta_codec,
+    derive_codec,
+    parse_head,
+)
 from organs.registry.store.codec.planes import Kind, split_planes
-from tests.store.codec_cases import ALL_CODECS, noise, skewed, store, weights
+from tests.llama_quants import quantised
+from tests.store.codec_cases import ALL_CODECS, noise, residual_of, skewed, store, values_of, weights
 
 SMALL_BYTES = 1200
 LONG_BYTES = 90_000
@@ -29,6 +41,12 @@ class BlobSeed:
     digest: Digest
     head: StoredHead
     planes: tuple[bytes, ...]
+    parent: BlobSeed | None = None
+
+    @property
+    def values(self) -> memoryview | None:
+        """The plain bytes of the parent that belong to the first chunk."""
+        return values_of(self.codec, None if self.parent is None else self.parent.plain, 0, len(self.plain))
 
 
 def blob_seeds() -> list[BlobSeed]:
@@ -46,6 +64,7 @@ def blob_seeds() -> list[BlobSeed]:
         _seed(codec_for("Q4_K"), skewed(_blocks(codec_for("Q4_K"), LONG_BYTES))),
         _seed(codec_for("Q8_0").kept_raw(), noise(_blocks(codec_for("Q8_0"), LONG_BYTES))),
     ]
+    seeds += list(_with_parents())
     several = [
         _seed(codec_for("BF16"), weights("BF16", codec_for("BF16").chunk_bytes // 2 + 1000)),
         _seed(codec_for("F16").kept_raw(), noise(codec_for("F16").chunk_bytes + 2000)),
@@ -56,13 +75,49 @@ def blob_seeds() -> list[BlobSeed]:
     return seeds + several
 
 
-def _seed(codec: Codec, plain: bytes) -> BlobSeed:
-    stored, digest = store(codec, plain), digest_of(plain)
+def _with_parents() -> Iterator[BlobSeed]:
+    """Yield blobs with a parent, most of them with few differences; some parents have a parent, too."""
+    for number, name in enumerate(("BF16", "F16", "F32", "I8", "Q8_0", "Q4_K", "Q6_K", "IQ2_XXS", "IQ4_XS")):
+        codec = codec_for(name)
+        size = SMALL_BYTES if number else LONG_BYTES
+        parent = _seed(codec, skewed(_blocks(codec, size), 100 + number))
+        child = _seed(delta_codec(name), _edited(parent.plain, number), parent)
+        yield from (child, _seed(delta_codec(name), _edited(child.plain, number + 1), child))
+    pairs = (("F32", "BF16"), ("BF16", "Q8_0"), ("F16", "Q4_K"), ("Q8_0", "Q5_K"), ("F32", "IQ4_NL"))
+    for number, (source, name) in enumerate(pairs):
+        plain = np.frombuffer(weights("F32", 4096, 40 + number), np.float32)
+        parent = _seed(codec_for(source), _cast(plain, source))
+        tuned = _seed(delta_codec(source), _edited(parent.plain, 7), parent)
+        codec, plain_cast = derive_codec(name, source), _cast(plain, name)
+        yield _seed(codec, plain_cast, parent)
+        yield _seed(codec, _edited(plain_cast, 8), tuned)
+        yield _seed(codec, noise(len(plain_cast), 200 + number), parent)
+
+
+def _cast(values: NDArray[np.float32], name: str) -> bytes:
+    return quantised(values.reshape(-1, 1024), dtype_by_name(name)).tobytes()
+
+
+def _edited(plain: bytes, seed: int) -> bytes:
+    """Return `plain` with some other bytes."""
+    generator = np.random.default_rng(seed)
+    data = np.frombuffer(plain, np.uint8).copy()
+    places = generator.random(len(data)) < generator.choice((0.01, 0.1, 0.4))
+    data[places] = generator.integers(0, 256, np.count_nonzero(places))
+    data[0] ^= 1
+    return data.tobytes()
+
+
+def _seed(codec: Codec, plain: bytes, parent: BlobSeed | None = None) -> BlobSeed:
+    stored, digest = store(codec, plain, None if parent is None else parent.plain), digest_of(plain)
     head = parse_head(stored, digest=digest, plain_size_bytes=len(plain), stored_size_bytes=len(stored))
-    return BlobSeed(codec, plain, stored, digest, head, _planes(codec, plain[: codec.chunk_bytes]))
+    seed = BlobSeed(codec, plain, stored, digest, head, (), parent)
+    return replace(seed, planes=_planes(codec, plain[: codec.chunk_bytes], seed.values))
 
 
-def _planes(codec: Codec, chunk: bytes) -> tuple[bytes, ...]:
+def _planes(codec: Codec, chunk: bytes, values: memoryview | None) -> tuple[bytes, ...]:
+    if values is not None:
+        chunk = residual_of(codec, values, chunk)
     if codec.kind is Kind.WHOLE:
         return (chunk,)
     planes = [np.empty(size, np.uint8) for size in codec.plane_sizes_bytes(len(chunk))]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from random import Random
 
+import numpy as np
 import zstandard
 
+from organs.registry.store.codec.entropy import compress_plane
+from organs.registry.store.codec.planes import Coder
 from tests.faults.fuzzing import edits
 
 MAGIC = b"\x28\xb5\x2f\xfd"
@@ -14,6 +18,7 @@ RAW, RUN, COMPRESSED, RESERVED = range(4)
 BLOCK_MAX_BYTES = 128 << 10
 WINDOWS = ((31 - 10) << 3, (23 - 10) << 3, (24 - 10) << 3, 0xFF, 0x00, 0x38)
 """Window descriptors: 2 GiB, 8 MiB, 16 MiB, the largest, 1 KiB, 128 KiB."""
+SPARSE_HEAD, RAW_STREAM = struct.Struct("<6I"), 1 << 31
 SKIPPABLE = b"\x50\x2a\x4d\x18\x04\x00\x00\x00abcd"
 _COMPANY = ((SKIPPABLE, b"\0"), (b"\0", b"\0"), (b"", SKIPPABLE), (b"", b"\0"), (b"", b""))
 """Bytes before and after a valid frame; an empty tail means the frame once more."""
@@ -34,8 +39,10 @@ class FrameAttacks:
         for compressor in self._compressors:
             compressor.compress(bytes(100_000))
 
-    def frame(self, plane: bytes, random: Random) -> bytes:
+    def frame(self, plane: bytes, random: Random, coder: Coder = Coder.ENTROPY) -> bytes:
         """Return a frame that may or may not decompress to `plane`."""
+        if coder is Coder.SPARSE and plane and random.random() < 0.95:
+            return self._sparse(plane, random)
         sound = random.choice(self._compressors).compress(plane)
         match random.randrange(9):
             case 0:
@@ -57,6 +64,46 @@ class FrameAttacks:
                 return _bomb(len(plane), random)
             case _:
                 return _damaged(sound, random)
+
+    def _sparse(self, plane: bytes, random: Random) -> bytes:
+        """Return a frame of the coder of sparse planes with another number, or with an attack in place of a stream."""
+        data = np.frombuffer(plane, np.uint8)
+        room = np.empty(len(plane) + SPARSE_HEAD.size, np.uint8)
+        length = compress_plane(data, Coder.SPARSE, room)
+        if length is None:
+            places = np.flatnonzero(data)
+            gaps, values = np.diff(places, prepend=-1) - 1, data[places].tobytes()
+            stream = np.minimum(gaps, 255).astype(np.uint8).tobytes()
+            numbers = (2**32 - 1, len(stream), len(values), len(stream) | RAW_STREAM, len(values) | RAW_STREAM, 0)
+            sound = SPARSE_HEAD.pack(*numbers) + stream + values
+        else:
+            sound = room[:length].tobytes()
+        frame = bytearray(sound)
+        match random.randrange(5):
+            case 0:
+                return sound
+            case 1:
+                edits.set_number(frame, (4 * random.randrange(6), 4), random)
+            case 2:
+                return self._with_another_stream(sound, plane, random)
+            case 3:
+                edits.flip(frame, len(frame), random)
+            case _:
+                edits.overwrite(frame, len(frame), random, sound)
+        return bytes(frame)
+
+    def _with_another_stream(self, sound: bytes, plane: bytes, random: Random) -> bytes:
+        numbers = list(SPARSE_HEAD.unpack_from(sound))
+        position, streams = SPARSE_HEAD.size, []
+        for size in numbers[3:]:
+            end = position + (size & ~RAW_STREAM)
+            streams.append(sound[position:end])
+            position = end
+        place = random.randrange(3)
+        content = plane[: random.choice((numbers[1], numbers[2], len(plane)))]
+        streams[place] = self.frame(content, random) if content else b""
+        numbers[3 + place] = len(streams[place]) | random.choice((0, 0, 0, RAW_STREAM))
+        return SPARSE_HEAD.pack(*numbers) + b"".join(streams)
 
 
 def _another_head(sound: bytes, plane: bytes, random: Random) -> bytes:
