@@ -4,13 +4,13 @@
     python -m bench.derived_downloads --work FOLDER --size small --runs 3
     python -m bench.derived_downloads --work FOLDER --python WITH/bin/python WITHOUT/bin/python
 
-It generates a model with the shapes of a real one, quantises it by llama.cpp's own code, ingests both, and downloads the
-quantisation from `organ serve` over the loopback. Files and the home stay in the working folder, so a second run only
+It generates a model with the shapes of a real one, quantises it by llama.cpp's own code, ingests both, and downloads
+the quantisation from `organ serve` over the loopback. Files and the home stay in the working folder, so a second run only
 measures. With several interpreters, for example one with numba and one without, servers take turns; each downloads
 the whole file once before it is measured, and this first download is compared with the file's SHA-256.
 
-The client reads into the same memory and drops the bytes; it shares the machine with the server. Ranges are requested on
-one connection. Needs the packages of `bench.families` for llama.cpp's code.
+The client reads into the same memory and drops the bytes; it shares the machine with the server. Ranges are requested
+on one connection. Needs the packages of `bench.families` for llama.cpp's code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import http.client
-import importlib.util
 import os
 import sqlite3
 import statistics
