@@ -46,6 +46,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
@@ -61,6 +62,7 @@ from organs.ingest.files import FileSource
 from organs.registry.gguf import (
     DType,
     KeyValue,
+    TensorInfo,
     TensorSpec,
     ValueType,
     carry_over,
@@ -174,14 +176,17 @@ def quantise(source: Path, target: Path, encoding: str) -> None:
         if encoding.startswith("Q"):
             entries.append(KeyValue("general.quantization_version", ValueType.UINT32, QUANTIZATION_VERSION))
         blocks = 1 + max(int(match[1]) for tensor in header.tensors if (match := BLOCK.match(tensor.name)))
-        tensors = []
-        for tensor in header.tensors:
+
+        def encoded(tensor: TensorInfo) -> tuple[TensorSpec, bytes]:
             data = file.read_at(header.data_offset + tensor.offset, tensor.size_bytes)
             dtype = tensor.dtype
             if dtype.name == "BF16":
                 dtype = dtype_by_name(tensor_type(encoding, tensor.name, blocks))
                 data = encode(dequantize(data, tensor.dtype), dtype, tensor.shape[0])
-            tensors.append((TensorSpec(tensor.name, tensor.shape, dtype), data))
+            return TensorSpec(tensor.name, tensor.shape, dtype), data
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # the runtime releases the interpreter's lock
+            tensors = list(pool.map(encoded, header.tensors))
     with target.open("wb") as stream:
         write_file(stream, [*metadata, *entries], tensors)
 

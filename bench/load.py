@@ -52,10 +52,13 @@ class Server:
     port: int
     process: psutil.Process
 
+    def members(self) -> list[psutil.Process]:
+        """Return the process of the server and those that it started."""
+        return [self.process, *self.process.children(recursive=True)]
+
     def processor_seconds(self) -> float:
         """Return the processor seconds of the server and its workers."""
-        members = [self.process, *self.process.children(recursive=True)]
-        return float(sum(sum(member.cpu_times()[:2]) for member in members))
+        return float(sum(sum(member.cpu_times()[:2]) for member in self.members()))
 
 
 def main() -> None:
@@ -156,12 +159,12 @@ def _share(part: float, whole: float) -> str:
 
 
 @contextmanager
-def served(home: Path) -> Iterator[Server]:
-    """Run `organ serve` over the catalog in `home`, on a free port, until the end of the block."""
+def served(home: Path, python: str = sys.executable) -> Iterator[Server]:
+    """Run `organ serve` of `python` over the catalog in `home`, on a free port, until the end of the block."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "organs.cli", "--home", str(home), "serve", "--port", str(port)]
+    command = [python, "-m", "organs.cli", "--home", str(home), "serve", "--port", str(port)]
     server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         for _ in range(200):

@@ -22,7 +22,7 @@ from organs.ingest.files import (
 from organs.ingest.hashing import FileDigests, FilePass, HashedPiece, Piece, Stages, hash_literal
 from organs.registry.anatomy import place_of
 from organs.registry.catalog.queries.organs import BlobRow
-from organs.registry.errors import BadSource, CorruptBlob, MissingBlob, StoreError
+from organs.registry.errors import BadSource, StoreError
 from organs.registry.experts import expert_shape
 from organs.registry.gguf import DType, TensorInfo
 from organs.registry.measure import Measurement, Read, measure, read_fingerprint
@@ -109,10 +109,10 @@ class PieceWriter:
         encoder = self._chosen_encoder(plain if index == 0 else None)
         try:
             chunks = self._encoded(encoder, index, plain)
-        except (CorruptBlob, MissingBlob):
+        except StoreError:
             if encoder.parent is None:
                 raise
-            chunks = []  # the parent is faulty: the piece is stored alone
+            chunks = []  # the parent is faulty, or another thread has closed it: the piece is stored alone
         with self._lock:
             if not chunks:
                 self._store_alone(encoder)
@@ -222,13 +222,13 @@ def check_stored(store: BlobStore, row: BlobRow, hashed: HashedPiece, stages: St
     """
     try:
         with stages.timed("check known", row.size_bytes), store.open(row) as reader:
+            sizes = [chunk.plain_size_bytes for chunk in reader.chunks]
+            if sizes != hashed.piece.codec.chunk_sizes_bytes(row.size_bytes):
+                reader.verify()  # stored as another dtype, by its difference, or by an older version: other chunks
+                return True
             for _ in reader.stream():
                 pass
-            # Bytes first stored as another dtype have other chunks: then only the checks of the stream apply.
-            sizes = [chunk.plain_size_bytes for chunk in reader.chunks]
-            same_chunks = sizes == hashed.piece.codec.chunk_sizes_bytes(row.size_bytes)
-            checksums = tuple(chunk.checksum for chunk in reader.chunks)
-            return not same_chunks or checksums == hashed.checksums
+            return tuple(chunk.checksum for chunk in reader.chunks) == hashed.checksums
     except StoreError:
         return False
 

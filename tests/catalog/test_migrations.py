@@ -149,12 +149,12 @@ def go_back(session: Session, revision: int) -> None:
     )
     columns = {"contributors": ("state", "quota_bytes")}
     columns["models"] = ("state_reason", "changed_at", "downloads", "grafts", "nonfinite_tensors", "shards")
-    columns["models"] += ("stem", "quantisation")
+    columns["models"] += ("stem", "quantisation", "repacked_at")
     columns["organs"], columns["jobs"] = ("nonfinite",), ("problem",)
     columns["verdicts"] = ("strength",)
     columns |= dict.fromkeys(("measurements", "placements"), ("effective_rank",))
     for name in (
-        *("models_state_downloads", "models_state_grafts", "models_stem"),
+        *("models_state_downloads", "models_state_grafts", "models_stem", "models_repacked_at"),
         *("placements_organ", "placements_effective_rank"),
     ):
         session.execute(text(f"DROP INDEX ix_{name}"))

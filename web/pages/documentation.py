@@ -49,6 +49,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Run a registry": {
         "deployment": "Run a registry for others: TLS, review, backups, upgrades.",
         "administration": "Accounts, review, limits, and what to do after damage.",
+        "families": "How similar models share their bytes.",
         "storage": "How organs are stored, and how many bytes this saves.",
         "shards": "Store large models one shard at a time.",
         "directories": "The folder that has a file for each organ.",

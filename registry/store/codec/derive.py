@@ -23,7 +23,7 @@ from organs.registry.gguf.types import DType
 from organs.registry.store.codec import fast
 from organs.registry.store.codec.planes import Bytes, Words
 
-PIECE_ELEMENTS = 1 << 15
+PIECE_ELEMENTS = 1 << 16
 """Weights that are transformed in one step: so few that their float32 values stay in the cache between passes."""
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -69,9 +69,8 @@ def _transform(
     elements = len(before) // target.block_bytes * target.block_elements
     assert len(before) == len(after) == target.size_bytes(elements)
     assert len(source_bytes) == source.size_bytes(elements)
-    kernels = fast.kernels()
-    if kernels is not None and target.name in _QUANTISED:
-        numbers = _numbers(target)
+    kernels, numbers = fast.kernels(), _numbers(target)
+    if kernels is not None and numbers is not None:
         kind = fast.SOURCES.index(source.name)
         kernels.quants(source_bytes, kind, before, after, restore, *numbers, _nearest_of_non_linear)
         return
@@ -240,14 +239,16 @@ class _Quantised:
     bits: int
     parts: tuple[_Part, ...]
     rule: _Rule
-    kernel: tuple[int, int, int, int, int, int]
+    kernel: tuple[int, int, int, int, int, int] | None
     """For the compiled kernel: elements of a sub-block, family, packing and place of the scales, lowest and highest."""
 
 
 @cache
-def _numbers(target: DType) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return a quantised type as the numbers that the compiled kernel takes."""
-    quantised = _QUANTISED[target.name]
+def _numbers(target: DType) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Return a quantised type as the numbers that the compiled kernel takes; None for a type that it does not do."""
+    quantised = _QUANTISED.get(target.name)
+    if quantised is None or quantised.kernel is None:
+        return None
     shape = [target.block_elements, target.block_bytes, *quantised.kernel, quantised.bits]
     parts = [(part.offset, part.groups, part.width, part.bits, part.shift) for part in quantised.parts]
     return np.array(shape, np.int64), np.array(parts, np.int64).reshape(-1)
@@ -649,7 +650,7 @@ _QUANTISED: dict[str, _Quantised] = {
         4,
         (_Part(2, *_NIBBLES_OF_32),),
         _NonLinear(None),
-        (32, fast.NON_LINEAR, fast.PACKED_NONE, 0, _TABLE_FIRST, _TABLE_LAST),
+        None,  # numpy is faster
     ),
     "IQ4_XS": _Quantised(
         4,

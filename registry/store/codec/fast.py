@@ -212,11 +212,8 @@ def _stored_scales(
 ) -> None:
     """Fill `steps` and `minima` with the scales of the sub-blocks of a plain block."""
     scale = _from_f16(_word(block, offset))
-    if packing == PACKED_NONE:
-        steps[0] = scale
-    else:
-        for number in range(len(steps)):
-            steps[number] = scale * np.float32(_six_bits(block, packing, number))
+    for number in range(len(steps)):
+        steps[number] = scale * np.float32(_six_bits(block, packing, number))
     if family == SCALE_AND_MINIMUM:
         minimum = _from_f16(_word(block, offset + 2))
         for number in range(len(steps)):
@@ -292,23 +289,6 @@ def _settle(
     return plain, predicted if plain == expected else _from_f16(plain)
 
 
-def _predicted_scales(
-    old: Bytes, new: Bytes, bits: Bits, shape: Numbers, restore: bool, steps: Floats, minima: Floats
-) -> bool:
-    """Transform the scales of a block, fill `steps` and `minima`, and return whether all levels are 0."""
-    family, low, high = shape[3], shape[6], shape[7]
-    if family == EXTREME:
-        predicted = np.float32(_extreme(bits) / np.float32(low))
-        plain, scale = _settle(old, new, 0, predicted, restore)
-        steps[0] = _inverse(scale)
-        return bool(plain == 0 and _to_f16(predicted) != 0)
-    smallest, largest = _limits(bits)
-    _, scale = _settle(old, new, 0, np.float32((largest - smallest) / np.float32(high)), restore)
-    _, minima[0] = _settle(old, new, 2, smallest, restore)
-    steps[0] = _inverse(scale)
-    return False
-
-
 # Levels
 
 
@@ -326,12 +306,8 @@ def _predict(values: Floats, steps: Floats, minima: Floats, shape: Numbers, tabl
             else:
                 minimum = minima[number] if family == SCALE_AND_MINIMUM else np.float32(0)
                 _nearest(part, step, minimum, low, high, out)
-        elif family == NON_LINEAR:
-            _nearest_of_table(part, step, low, high, table, out)
         else:
-            minimum = minima[0] if family == RANGE else np.float32(0)
-            offset = np.float32(0.5) if family == RANGE else np.float32(0.5) - low
-            _half_up(part, minimum, step, offset, high, out)
+            _nearest_of_table(part, step, low, high, table, out)
 
 
 def _nearest(
@@ -422,23 +398,26 @@ def _unpack(old: Bytes, parts: Numbers, packed: Words, levels: Words) -> None:
 def _pack(levels: Words, parts: Numbers, packed: Words, new: Bytes) -> None:
     """Write levels to their places in a block."""
     for part in range(len(parts) // 5):
-        offset, width, bits = parts[5 * part], parts[5 * part + 2], parts[5 * part + 3]
-        groups, shift = np.uint64(parts[5 * part + 1]), np.uint64(parts[5 * part + 4])
-        size = parts[5 * part + 1] * width
-        if width < 8:
-            _gather_bits(levels, shift, packed)
+        offset, size = parts[5 * part], parts[5 * part + 1] * parts[5 * part + 2]
+        if parts[5 * part + 2] < 8:
+            _gather_bits(levels, np.uint64(parts[5 * part + 4]), packed)
         else:
-            mask, slots, words = _each((1 << bits) - 1), np.uint64(8 // bits), np.uint64(width // 8)
-            for group in range(groups):
-                for slot in range(slots):
-                    first, up = (group * slots + slot) * words, np.uint64(bits) * slot
-                    for index in range(words):
-                        word = (levels[first + index] >> shift & mask) << up
-                        if slot:
-                            packed[group * words + index] |= word
-                        else:
-                            packed[group * words + index] = word
+            _pack_part(levels, parts[5 * part : 5 * part + 5], packed)
         _copy(packed.view(np.uint8)[:size], new[offset : offset + size])
+
+
+def _pack_part(levels: Words, part: Numbers, packed: Words) -> None:
+    groups, bits, shift = np.uint64(part[1]), np.uint64(part[3]), np.uint64(part[4])
+    mask, slots, words = _each((1 << part[3]) - 1), np.uint64(8 // part[3]), np.uint64(part[2] // 8)
+    for group in range(groups):
+        for slot in range(slots):
+            first, up = (group * slots + slot) * words, bits * slot
+            for index in range(words):
+                word = (levels[first + index] >> shift & mask) << up
+                if slot:
+                    packed[group * words + index] |= word
+                else:
+                    packed[group * words + index] = word
 
 
 def _spread_bits(packed: Words, shift: np.uint64, levels: Words) -> None:
@@ -461,25 +440,21 @@ def _gather_bits(levels: Words, shift: np.uint64, packed: Words) -> None:
     packed[0] = bits
 
 
-def _subtract(levels: Words, predicted: Words, bits: Integer, folded: bool) -> None:
-    """Replace levels with residuals; those that are `folded` are 0, 1, 2 for a difference of 0, -1, 1."""
-    mask, ones = _each((1 << bits) - 1), _each(1)
+def _subtract(levels: Words, predicted: Words, bits: Integer) -> None:
+    """Replace levels with residuals: 0, 1, 2 ... for a difference of 0, -1, 1 ..."""
+    mask, ones, top = _each((1 << bits) - 1), _each(1), np.uint64(bits - 1)
     for index in range(len(levels)):
         word = (levels[index] | _each(0x80)) - predicted[index] & mask
-        if folded:
-            sign = word >> np.uint64(bits - 1) & ones
-            word = word << np.uint64(1) & mask ^ (sign << np.uint64(bits)) - sign
-        levels[index] = word
+        sign = word >> top & ones
+        levels[index] = word << np.uint64(1) & mask ^ (sign << np.uint64(bits)) - sign
 
 
-def _add(levels: Words, predicted: Words, bits: Integer, folded: bool) -> None:
+def _add(levels: Words, predicted: Words, bits: Integer) -> None:
     """Replace residuals with levels: the inverse of `_subtract`."""
     mask, ones = _each((1 << bits) - 1), _each(1)
     for index in range(len(levels)):
-        word = levels[index]
-        if folded:
-            sign = word & ones
-            word = word >> np.uint64(1) & mask >> np.uint64(1) ^ (sign << np.uint64(bits)) - sign
+        sign = levels[index] & ones
+        word = levels[index] >> np.uint64(1) & mask >> np.uint64(1) ^ (sign << np.uint64(bits)) - sign
         levels[index] = word + predicted[index] & mask
 
 
@@ -502,7 +477,7 @@ def _quants(
     if shape[3] < ABSOLUTE:
         _super_blocks(source, kind, before, after, restore, shape, parts, table)
     else:
-        _small_blocks(source, kind, before, after, restore, shape, parts, table)
+        _small_blocks(source, kind, before, after, restore, shape, parts)
 
 
 def _super_blocks(
@@ -520,30 +495,24 @@ def _super_blocks(
     bits, levels, packed = np.empty(elements, np.uint32), np.empty(elements // 8, np.uint64), np.empty(32, np.uint64)
     steps, minima = np.zeros(elements // shape[2], np.float32), np.zeros(elements // shape[2], np.float32)
     predicted = np.empty(elements, np.uint8)
+    guesses = predicted.view(np.uint64)
     for number in range(len(before) // size):
         old, new = before[number * size : (number + 1) * size], after[number * size : (number + 1) * size]
         _widen(source, kind, number * elements, bits)
         _copy(old, new)
         _stored_scales(old, shape[3], shape[4], shape[5], steps, minima)
         _predict(bits.view(np.float32), steps, minima, shape, table, predicted)
-        _transform_levels(old, new, predicted, shape[8], parts, restore, packed, levels)
+        _transform_levels(old, new, guesses, shape[8], parts, restore, packed, levels)
 
 
 def _small_blocks(
-    source: Bytes,
-    kind: Integer,
-    before: Bytes,
-    after: Bytes,
-    restore: bool,
-    shape: Numbers,
-    parts: Numbers,
-    table: Bytes,
+    source: Bytes, kind: Integer, before: Bytes, after: Bytes, restore: bool, shape: Numbers, parts: Numbers
 ) -> None:
     """Transform blocks of 32 elements whose scales are predicted."""
     size, family = shape[1], shape[3]
     widened, levels, packed = np.empty(256, np.uint32), np.empty(4, np.uint64), np.empty(4, np.uint64)
-    steps, minima, predicted = np.zeros(1, np.float32), np.zeros(1, np.float32), np.empty(32, np.uint8)
-    count = len(before) // size
+    predicted = np.empty(32, np.uint8)
+    guesses, count = predicted.view(np.uint64), len(before) // size
     for number in range(count):
         if number % 8 == 0:
             _widen(source, kind, number * 32, widened[: 32 * min(8, count - number)])
@@ -554,23 +523,62 @@ def _small_blocks(
             _half_away(bits.view(np.float32), _inverse(scale), predicted)
             _transform_bytes(old, new, predicted, restore)
         else:
-            _copy(old, new)
-            if _predicted_scales(old, new, bits, shape, restore, steps, minima):
-                _clear(predicted)
+            if family == EXTREME:
+                _predict_from_extreme(old, new, bits, np.float32(shape[6]), np.float32(shape[7]), restore, predicted)
             else:
-                _predict(bits.view(np.float32), steps, minima, shape, table, predicted)
-            _transform_levels(old, new, predicted, shape[8], parts, restore, packed, levels)
+                _predict_from_range(old, new, bits, np.float32(shape[7]), restore, predicted)
+            _transform_levels(old, new, guesses, shape[8], parts, restore, packed, levels)
+
+
+def _predict_from_extreme(
+    old: Bytes, new: Bytes, bits: Bits, low: np.float32, high: np.float32, restore: bool, predicted: Bytes
+) -> None:
+    """Transform the scale of a block of Q4_0 or Q5_0, and fill `predicted`."""
+    expected = np.float32(_extreme(bits) / low)
+    plain, scale = _settle(old, new, 0, expected, restore)
+    if plain == 0 and _to_f16(expected) != 0:
+        _clear(predicted)
+    else:
+        _half_up(bits.view(np.float32), np.float32(0), _inverse(scale), np.float32(0.5) - low, high, predicted)
+
+
+def _predict_from_range(old: Bytes, new: Bytes, bits: Bits, high: np.float32, restore: bool, predicted: Bytes) -> None:
+    """Transform the scale and the minimum of a block of Q4_1 or Q5_1, and fill `predicted`."""
+    smallest, largest = _limits(bits)
+    _, scale = _settle(old, new, 0, np.float32((largest - smallest) / high), restore)
+    _, minimum = _settle(old, new, 2, smallest, restore)
+    _half_up(bits.view(np.float32), minimum, _inverse(scale), np.float32(0.5), high, predicted)
 
 
 def _transform_levels(
-    old: Bytes, new: Bytes, predicted: Bytes, bits: Integer, parts: Numbers, restore: bool, packed: Words, levels: Words
+    old: Bytes, new: Bytes, guesses: Words, bits: Integer, parts: Numbers, restore: bool, packed: Words, levels: Words
 ) -> None:
+    if len(parts) == 5:
+        _transform_packed(old, new, guesses, bits, parts, restore, packed, levels)
+        return
     _unpack(old, parts, packed, levels)
     if restore:
-        _add(levels, predicted.view(np.uint64), bits, len(parts) > 5)
+        _add(levels, guesses, bits)
     else:
-        _subtract(levels, predicted.view(np.uint64), bits, len(parts) > 5)
+        _subtract(levels, guesses, bits)
     _pack(levels, parts, packed, new)
+
+
+def _transform_packed(
+    old: Bytes, new: Bytes, guesses: Words, bits: Integer, parts: Numbers, restore: bool, packed: Words, words: Words
+) -> None:
+    """Transform levels of one part without unpacking them: the upper bit of each is computed apart from the others."""
+    offset, size = parts[0], parts[1] * parts[2]
+    _pack_part(guesses, parts, packed)
+    _copy(old[offset : offset + size], words.view(np.uint8))
+    upper = _each(0x88 if bits == 4 else 0xAA)
+    for index in range(size // 8):
+        word, guess = words[index], packed[index]
+        if restore:
+            words[index] = (word & ~upper) + (guess & ~upper) ^ (word ^ guess) & upper
+        else:
+            words[index] = (word | upper) - (guess & ~upper) ^ (word ^ ~guess) & upper
+    _copy(words.view(np.uint8)[:size], new[offset : offset + size])
 
 
 def _transform_bytes(old: Bytes, new: Bytes, predicted: Bytes, restore: bool) -> None:
@@ -630,9 +638,11 @@ def _add_halves(parent: Halves, residual: Halves, plain: Halves, shift: int, mas
 _HELPERS: tuple[Callable[..., Any], ...] = (
     *(_from_f16, _to_f16, _word, _set_word, _widen, _each, _inverse, _largest_magnitude),
     *(_key, _from_key, _limits, _extreme),
-    *(_six_bits, _six_bits_of_minimum, _stored_scales, _settle, _predicted_scales),
+    *(_six_bits, _six_bits_of_minimum, _stored_scales, _settle),
     *(_predict, _nearest, _half_away, _half_up, _nearest_of_table),
-    *(_clear, _copy, _spread_bits, _gather_bits, _unpack, _pack, _subtract, _add, _transform_levels, _transform_bytes),
-    *(_super_blocks, _small_blocks, _ordered, _starts),
+    *(_clear, _copy, _spread_bits, _gather_bits, _unpack, _pack_part, _pack, _subtract, _add),
+    *(_transform_packed, _transform_levels, _transform_bytes),
+    *(_predict_from_extreme, _predict_from_range, _super_blocks, _small_blocks),
+    *(_ordered, _starts),
 )
 """Functions that kernels call; a helper comes before those that call it."""
