@@ -19,6 +19,7 @@ from organs.registry.anatomy import Slot
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.organs import DEPTH_MAX, BlobRow, blobs_by_id, dependent_blobs_after
 from organs.registry.catalog.queries.relatives import (
+    ExpertPlace,
     RelatedOrgan,
     models_to_repack,
     organs_of_models,
@@ -45,14 +46,11 @@ RELATED_ORGANS_MAX = 20_000
 """Organs of related models that an ingest keeps in memory and protects from the sweep."""
 CANDIDATES_MAX = 3
 
-Place = tuple[Slot, int | None]
-"""The place of a tensor, and the number of the expert in its stack."""
-
 
 class ParentSearch:
     """The organs of the models that are most like a new one, by place: candidates for parents of its organs."""
 
-    def __init__(self, organs: Mapping[Place, Sequence[RelatedOrgan]], blobs: Mapping[int, BlobRow]) -> None:
+    def __init__(self, organs: Mapping[ExpertPlace, Sequence[RelatedOrgan]], blobs: Mapping[int, BlobRow]) -> None:
         self._organs = organs
         self._blobs = blobs
 
@@ -67,12 +65,12 @@ class ParentSearch:
         rows = blobs_by_id(session, self._blobs)
         return ParentSearch(self._organs, {row.id: row for row in rows.values() if is_possible_parent(row)})
 
-    def has_candidates_at(self, place: Place) -> bool:
+    def has_candidates_at(self, place: ExpertPlace) -> bool:
         """Return whether a related model has an organ at `place`."""
         return place in self._organs
 
     def candidates(
-        self, place: Place, shape: tuple[int, ...], dtype: DType, fingerprint: bytes | None
+        self, place: ExpertPlace, shape: tuple[int, ...], dtype: DType, fingerprint: bytes | None
     ) -> list[ParentCandidate]:
         """Return up to CANDIDATES_MAX organs that may be parents of a new organ, the most promising first."""
         organs = [
@@ -106,7 +104,7 @@ def search_parents(
     scores = probe_scores(session, probed)
     measured = sorted(scores, key=lambda model: (-scores[model], model))
     order = list(dict.fromkeys([*declared, *measured]))[:RELATED_MODELS_MAX]
-    organs: dict[Place, list[RelatedOrgan]] = {}
+    organs: dict[ExpertPlace, list[RelatedOrgan]] = {}
     ids: set[int] = set()
     for place, organ in organs_of_models(session, order):
         if len(ids) >= RELATED_ORGANS_MAX:
@@ -371,7 +369,7 @@ def _stored_size(member: _Member, parent: _Member | None) -> float:
     return min(1.0, chunk.stored_size_bytes / len(member.sample)) * member.blob.size_bytes
 
 
-def _families_at(catalog: Catalog, blobs: BlobStore, place: Place, seen: set[int]) -> Iterator[_Family]:
+def _families_at(catalog: Catalog, blobs: BlobStore, place: ExpertPlace, seen: set[int]) -> Iterator[_Family]:
     """Yield the organs at a place in groups that are alike; adds their blobs to `seen`, and leaves out those in it."""
     with catalog.reading() as session:
         organs = related_organs_at(session, place)
@@ -508,15 +506,15 @@ class _Rewriter:
 
     def store(self, before: BlobRow, codec: Codec, parent: BlobRow | None) -> bool:
         """Store a blob with another codec; return False if it stays as it is."""
-        with self.catalog.writing() as session:
-            if self._ingest_id is None:
+        if self._ingest_id is None:
+            with self.catalog.writing() as session:
                 self._ingest_id = begin_ingest(session, "repack")
-            renew_lease(session, self._ingest_id)
         stored: StoredBlob | None = None
         is_replaced = False
         with suppress(StoreError):
             stored = self._encoded(before, codec, parent)
             with self.catalog.writing() as session:
+                renew_lease(session, self._ingest_id)
                 is_replaced = replace_stored_bytes(session, before, stored)
         if stored is None or not is_replaced:
             self.report.skipped += 1

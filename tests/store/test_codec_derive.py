@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
 import logging
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -22,6 +18,7 @@ from organs.registry.gguf.quants import dequantize
 from organs.registry.gguf.types import DTYPES, DType, dtype_by_name
 from organs.registry.store.codec import derive, fast
 from organs.registry.store.codec.planes import Bytes
+from tests.llama_quants import quantised
 
 ROW = 1024
 PAIRS = [
@@ -32,35 +29,6 @@ PAIRS_OF_EACH = [pair for pair in PAIRS if pair[0].name == "BF16" or pair[1].nam
 """Each target once, and each source."""
 ODD_BYTES = np.array([0x00, 0x01, 0x7B, 0x7C, 0x7E, 0x7F, 0x80, 0xFC, 0xFF], np.uint8)
 """High bytes of zero, denormals, infinities and NaN in F16, BF16 and F32."""
-
-
-@cache
-def ggml() -> ctypes.CDLL:
-    """Return the library of llama.cpp in the package `xllamacpp`; its quantisation makes the files of the world."""
-    spec = importlib.util.find_spec("xllamacpp")
-    assert spec is not None
-    assert spec.origin is not None
-    library = ctypes.CDLL(str(next(Path(spec.origin).parent.glob("*.so"))))
-    library.ggml_quantize_chunk.restype = ctypes.c_size_t
-    library.ggml_quantize_chunk.argtypes = [
-        ctypes.c_int,
-        *[ctypes.c_void_p] * 2,
-        *[ctypes.c_int64] * 3,
-        ctypes.c_void_p,
-    ]
-    library.ggml_cpu_init()
-    return library
-
-
-def quantised(values: NDArray[np.float32], dtype: DType, matrix: NDArray[np.float32] | None = None) -> Bytes:
-    """Return rows of weights as llama.cpp writes them in `dtype`."""
-    if dtype.name == "F32":
-        return values.reshape(-1).view(np.uint8)
-    blocks = np.zeros(dtype.size_bytes(values.size), np.uint8)
-    weight = None if matrix is None else matrix.ctypes.data
-    place = values.ctypes.data, blocks.ctypes.data, 0, len(values), ROW
-    assert ggml().ggml_quantize_chunk(dtype.id, *place, weight) == len(blocks)
-    return blocks
 
 
 def layer(rows: int = 32, seed: int = 0) -> NDArray[np.float32]:

@@ -151,11 +151,9 @@ def places_of(session: Session, model_ids: Collection[int]) -> list[ExpertPlace]
     for table in (Placement, Expert):
         expert = Expert.expert if table is Expert else cast(null(), Integer)
         statement = select(table.tower, table.block, table.slot, expert).distinct()
-        for batch in [None] if model_ids is None else batches(sorted(model_ids)):
-            found = statement if batch is None else statement.where(table.model_id.in_(batch))
-            places.update(
-                (((tower, block, slot), number), None) for tower, block, slot, number in session.execute(found)
-            )
+        for batch in batches(sorted(model_ids)):
+            rows = session.execute(statement.where(table.model_id.in_(batch)))
+            places.update((((tower, block, slot), number), None) for tower, block, slot, number in rows)
     return list(places)
 
 
