@@ -78,7 +78,9 @@ def main() -> None:
         for each in figures:
             measure(each, home, target, options.runs, options.ranges // options.turns, seed=turn)
             load = "  ".join(f"{share:.1f}" for share in os.getloadavg())
-            print(f"turn {turn + 1}, {each.python}: {_listed(each.speeds[-options.runs :])} MB/s; load {load}", flush=True)
+            print(
+                f"turn {turn + 1}, {each.python}: {_listed(each.speeds[-options.runs :])} MB/s; load {load}", flush=True
+            )
     for each in figures:
         show(each, options.ranges // options.turns * options.turns)
 
@@ -111,7 +113,9 @@ def show_stored(home: Path, target: Path) -> None:
     query = "SELECT codec, count(*), sum(size_bytes), sum(stored_bytes) FROM blobs GROUP BY codec ORDER BY 3 DESC"
     with closing(sqlite3.connect(home / "registry.sqlite3")) as database:
         rows = database.execute(query).fetchall()
-    print(f"{target.name}: {target.stat().st_size:,} bytes\n\n| stored as | blobs | plain bytes | stored bytes |\n|---|---:|---:|---:|")
+    print(
+        f"{target.name}: {target.stat().st_size:,} bytes\n\n| stored as | blobs | plain bytes | stored bytes |\n|---|---:|---:|---:|"
+    )
     for codec, count, plain, stored in rows:
         print(f"| {codec} | {count} | {plain:,} | {stored:,} |")
     if not any("-from-" in codec for codec, *_ in rows):

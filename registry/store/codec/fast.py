@@ -34,6 +34,8 @@ SCALE_AND_MINIMUM, SCALE, NON_LINEAR, ABSOLUTE, EXTREME, RANGE = range(6)
 """Families of quantised types; the order is that of the branches in the kernel."""
 PACKED_Q2_K, PACKED_Q3_K, PACKED_Q4_K, PACKED_Q6_K, PACKED_IQ4_XS, PACKED_NONE = range(6)
 """Places of the scales of sub-blocks."""
+TOGETHER = 4096
+"""Elements that are transformed at a time: their float32 values stay in the fastest cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class Kernels:
     """Fills residuals of 16-bit floats; see `_subtract_halves`."""
     add_halves: Callable[[Halves, Halves, Halves, int, int], None]
     """The inverse of `subtract_halves`."""
+    join_bf16: Callable[[Bytes, Bytes, Halves], None]
+    """Fills values of BF16 from their planes; see `_join_bf16`."""
 
 
 class _State:
@@ -81,7 +85,7 @@ def warm_in_background() -> None:
 
 def interpreted() -> Kernels:
     """Return the kernels as functions that Python runs, thousands of times slower: tests need no numba."""
-    return Kernels(_quants, _subtract_halves, _add_halves)
+    return Kernels(_quants, _subtract_halves, _add_halves, _join_bf16)
 
 
 def _compiled() -> Kernels | None:
@@ -98,7 +102,8 @@ def _compiled() -> Kernels | None:
         quants = numba.types.void(read, numba.int64, read, written, numba.boolean, numbers, numbers, read)
         halves = numba.types.Array(numba.types.uint16, 1, "C", readonly=True)
         floats = numba.types.void(halves, halves, numba.types.uint16[::1], numba.int64, numba.int64)
-        functions = ((quants, _quants), (floats, _subtract_halves), (floats, _add_halves))
+        join = numba.types.void(read, read, numba.types.uint16[::1])
+        functions = ((quants, _quants), (floats, _subtract_halves), (floats, _add_halves), (join, _join_bf16))
         compiled = (numba.njit(form, cache=True, nogil=True, error_model="numpy")(loop) for form, loop in functions)
         return Kernels(*compiled)
     except Exception:  # numba raises errors of many kinds
@@ -306,21 +311,23 @@ def _predicted_scales(
 # Levels
 
 
-def _predict(values: Floats, steps: Floats, minima: Floats, shape: Numbers, table: Bytes, predicted: Bytes) -> None:
-    """Fill `predicted` with the level of each value."""
+def _predict(
+    values: Floats, steps: Floats, minima: Floats, shape: Numbers, table: Bytes, wide: Floats, predicted: Bytes
+) -> None:
+    """Fill `predicted` with the level of each value. `wide` has memory for two numbers of each value."""
     family, low, high = shape[3], np.float32(shape[6]), np.float32(shape[7])
+    if family <= SCALE:
+        count = len(values)
+        _spread(steps, wide[:count])
+        _spread(minima, wide[count:])
+        _nearest(values, wide[:count], wide[count:], low, high, predicted)
+        return
     size = len(values) // len(steps)
     for number in range(len(steps)):
         part = values[number * size : (number + 1) * size]
         out = predicted[number * size : (number + 1) * size]
         step = steps[number]
-        if family <= SCALE:
-            if step == 0:
-                _clear(out)
-            else:
-                minimum = minima[number] if family == SCALE_AND_MINIMUM else np.float32(0)
-                _nearest(part, step, minimum, low, high, out)
-        elif family == NON_LINEAR:
+        if family == NON_LINEAR:
             _nearest_of_table(part, step, low, high, table, out)
         else:
             minimum = minima[0] if family == RANGE else np.float32(0)
@@ -328,15 +335,26 @@ def _predict(values: Floats, steps: Floats, minima: Floats, shape: Numbers, tabl
             _half_up(part, minimum, step, offset, high, out)
 
 
+def _spread(numbers: Floats, wide: Floats) -> None:
+    """Repeat each number for all values of its sub-block."""
+    size = np.uint64(len(wide) // len(numbers))
+    for number in range(np.uint64(len(numbers))):
+        value = numbers[number]
+        for index in range(number * size, (number + np.uint64(1)) * size):
+            wide[index] = value
+
+
 def _nearest(
-    part: Floats, step: np.float32, minimum: np.float32, low: np.float32, high: np.float32, out: Bytes
+    values: Floats, steps: Floats, minima: Floats, low: np.float32, high: np.float32, predicted: Bytes
 ) -> None:
+    """Fill `predicted`; where the step is 0, with 0. One loop over all values of a block is faster than many loops."""
     rounding = np.float32(3 << 22) - low
-    for index in range(len(out)):
-        value = (part[index] + minimum) / step
+    for index in range(len(predicted)):
+        value = (values[index] + minima[index]) / steps[index]
         value = value if value > low else low
         value = value if value < high else high
-        out[index] = np.float32(value + rounding).view(np.uint32)
+        level = np.float32(value + rounding).view(np.uint32)
+        predicted[index] = level if steps[index] != 0 else np.uint32(0)
 
 
 def _half_away(part: Floats, step: np.float32, out: Bytes) -> None:
@@ -391,48 +409,58 @@ def _copy(old: Bytes, new: Bytes) -> None:
         new[index] = old[index]
 
 
-def _unpack(old: Bytes, parts: Numbers, packed: Words, levels: Words) -> None:
-    """Fill `levels` with a byte for each element of a block."""
+def _unpack(old: Bytes, size: Integer, parts: Numbers, packed: Words, levels: Words) -> None:
+    """Fill `levels` with a byte for each element of the blocks `old` of `size` bytes."""
     for part in range(len(parts) // 5):
-        offset, width, bits = parts[5 * part], parts[5 * part + 2], parts[5 * part + 3]
-        groups, shift = np.uint64(parts[5 * part + 1]), np.uint64(parts[5 * part + 4])
-        size = parts[5 * part + 1] * width
-        _copy(old[offset : offset + size], packed.view(np.uint8))
+        width, bits = parts[5 * part + 2], parts[5 * part + 3]
+        groups, shift = np.uint64(parts[5 * part + 1] * (len(old) // size)), np.uint64(parts[5 * part + 4])
+        _gather_fields(old, size, parts[5 * part], parts[5 * part + 1] * width, packed.view(np.uint8))
         if width < 8:
             _spread_bits(packed, shift, levels)
             continue
         mask, slots, words = _each((1 << bits) - 1), np.uint64(8 // bits), np.uint64(width // 8)
         for group in range(groups):
-            for slot in range(slots):
-                first, down = (group * slots + slot) * words, np.uint64(bits) * slot
-                for index in range(words):
-                    word = (packed[group * words + index] >> down & mask) << shift
+            for index in range(words):
+                word, place = packed[group * words + index], group * slots * words + index
+                for slot in range(slots):
+                    level = (word >> np.uint64(bits) * slot & mask) << shift
                     if part:
-                        levels[first + index] |= word
-                    else:
-                        levels[first + index] = word
+                        level |= levels[place + slot * words]
+                    levels[place + slot * words] = level
 
 
-def _pack(levels: Words, parts: Numbers, packed: Words, new: Bytes) -> None:
-    """Write levels to their places in a block."""
+def _pack(levels: Words, size: Integer, parts: Numbers, packed: Words, new: Bytes) -> None:
+    """Write levels to their places in the blocks `new` of `size` bytes."""
     for part in range(len(parts) // 5):
-        offset, width, bits = parts[5 * part], parts[5 * part + 2], parts[5 * part + 3]
-        groups, shift = np.uint64(parts[5 * part + 1]), np.uint64(parts[5 * part + 4])
-        size = parts[5 * part + 1] * width
+        width, bits = parts[5 * part + 2], parts[5 * part + 3]
+        groups, shift = np.uint64(parts[5 * part + 1] * (len(new) // size)), np.uint64(parts[5 * part + 4])
         if width < 8:
             _gather_bits(levels, shift, packed)
         else:
             mask, slots, words = _each((1 << bits) - 1), np.uint64(8 // bits), np.uint64(width // 8)
             for group in range(groups):
-                for slot in range(slots):
-                    first, up = (group * slots + slot) * words, np.uint64(bits) * slot
-                    for index in range(words):
-                        word = (levels[first + index] >> shift & mask) << up
-                        if slot:
-                            packed[group * words + index] |= word
-                        else:
-                            packed[group * words + index] = word
-        _copy(packed.view(np.uint8)[:size], new[offset : offset + size])
+                for index in range(words):
+                    word, place = np.uint64(0), group * slots * words + index
+                    for slot in range(slots):
+                        word |= (levels[place + slot * words] >> shift & mask) << np.uint64(bits) * slot
+                    packed[group * words + index] = word
+        _scatter_fields(packed.view(np.uint8), size, parts[5 * part], parts[5 * part + 1] * width, new)
+
+
+def _gather_fields(blocks: Bytes, size: Integer, offset: Integer, length: Integer, fields: Bytes) -> None:
+    """Copy the field at `offset` of each block of `size` bytes to `fields`."""
+    for block in range(np.uint64(len(blocks) // size)):
+        begin, place = block * np.uint64(size) + np.uint64(offset), block * np.uint64(length)
+        for index in range(np.uint64(length)):
+            fields[place + index] = blocks[begin + index]
+
+
+def _scatter_fields(fields: Bytes, size: Integer, offset: Integer, length: Integer, blocks: Bytes) -> None:
+    """Copy `fields` to the field at `offset` of each block of `size` bytes."""
+    for block in range(np.uint64(len(blocks) // size)):
+        begin, place = block * np.uint64(size) + np.uint64(offset), block * np.uint64(length)
+        for index in range(np.uint64(length)):
+            blocks[begin + index] = fields[place + index]
 
 
 def _spread_bits(packed: Words, shift: np.uint64, levels: Words) -> None:
@@ -509,18 +537,29 @@ def _super_blocks(
     parts: Numbers,
     table: Bytes,
 ) -> None:
-    """Transform blocks whose scales are not predicted."""
+    """Transform blocks whose scales are not predicted, some at a time: calls for each block cost more than the work."""
     elements, size = shape[0], shape[1]
-    bits, levels, packed = np.empty(elements, np.uint32), np.empty(elements // 8, np.uint64), np.empty(32, np.uint64)
-    steps, minima = np.zeros(elements // shape[2], np.float32), np.zeros(elements // shape[2], np.float32)
-    predicted = np.empty(elements, np.uint8)
-    for number in range(len(before) // size):
-        old, new = before[number * size : (number + 1) * size], after[number * size : (number + 1) * size]
-        _widen(source, kind, number * elements, bits)
+    scales, count = elements // shape[2], max(1, TOGETHER // elements)
+    bits, predicted = np.empty(count * elements, np.uint32), np.empty(count * elements, np.uint8)
+    levels, packed = np.empty(count * elements // 8, np.uint64), np.empty(count * elements // 8, np.uint64)
+    steps, minima = np.zeros(count * scales, np.float32), np.zeros(count * scales, np.float32)
+    wide = np.empty(2 * count * elements, np.float32)
+    total = len(before) // size
+    for first in range(0, total, count):
+        end = min(first + count, total)
+        if end - first < count:
+            count = end - first
+            bits, predicted, levels = bits[: count * elements], predicted[: count * elements], levels[: count * elements // 8]
+            steps, minima, wide = steps[: count * scales], minima[: count * scales], wide[: 2 * count * elements]
+        old, new = before[first * size : end * size], after[first * size : end * size]
+        _widen(source, kind, first * elements, bits)
         _copy(old, new)
-        _stored_scales(old, shape[3], shape[4], shape[5], steps, minima)
-        _predict(bits.view(np.float32), steps, minima, shape, table, predicted)
-        _transform_levels(old, new, predicted, shape[8], parts, restore, packed, levels)
+        for number in range(count):
+            block, begin = old[number * size : (number + 1) * size], number * scales
+            own = steps[begin : begin + scales], minima[begin : begin + scales]
+            _stored_scales(block, shape[3], shape[4], shape[5], *own)
+        _predict(bits.view(np.float32), steps, minima, shape, table, wide, predicted)
+        _transform_levels(old, new, predicted, shape, parts, restore, packed, levels)
 
 
 def _small_blocks(
@@ -537,6 +576,7 @@ def _small_blocks(
     size, family = shape[1], shape[3]
     widened, levels, packed = np.empty(256, np.uint32), np.empty(4, np.uint64), np.empty(4, np.uint64)
     steps, minima, predicted = np.zeros(1, np.float32), np.zeros(1, np.float32), np.empty(32, np.uint8)
+    wide = np.empty(64, np.float32)
     count = len(before) // size
     for number in range(count):
         if number % 8 == 0:
@@ -552,19 +592,36 @@ def _small_blocks(
             if _predicted_scales(old, new, bits, shape, restore, steps, minima):
                 _clear(predicted)
             else:
-                _predict(bits.view(np.float32), steps, minima, shape, table, predicted)
-            _transform_levels(old, new, predicted, shape[8], parts, restore, packed, levels)
+                _predict(bits.view(np.float32), steps, minima, shape, table, wide, predicted)
+            _transform_levels(old, new, predicted, shape, parts, restore, packed, levels)
 
 
 def _transform_levels(
-    old: Bytes, new: Bytes, predicted: Bytes, bits: Integer, parts: Numbers, restore: bool, packed: Words, levels: Words
+    old: Bytes, new: Bytes, predicted: Bytes, shape: Numbers, parts: Numbers, restore: bool, packed: Words, levels: Words
 ) -> None:
-    _unpack(old, parts, packed, levels)
+    size, bits, folded = shape[1], shape[8], len(parts) > 5
+    if restore and _all_clear(old, size, parts, packed):
+        _pack(predicted.view(np.uint64), size, parts, packed, new)
+        return
+    _unpack(old, size, parts, packed, levels)
     if restore:
-        _add(levels, predicted.view(np.uint64), bits, len(parts) > 5)
+        _add(levels, predicted.view(np.uint64), bits, folded)
     else:
-        _subtract(levels, predicted.view(np.uint64), bits, len(parts) > 5)
-    _pack(levels, parts, packed, new)
+        _subtract(levels, predicted.view(np.uint64), bits, folded)
+    _pack(levels, size, parts, packed, new)
+
+
+def _all_clear(blocks: Bytes, size: Integer, parts: Numbers, packed: Words) -> bool:
+    """Return whether all levels are 0: as residuals, if all were predicted."""
+    found = np.uint64(0)
+    for part in range(len(parts) // 5):
+        length = parts[5 * part + 1] * parts[5 * part + 2]
+        if length < 8:
+            return False
+        _gather_fields(blocks, size, parts[5 * part], length, packed.view(np.uint8))
+        for index in range(np.uint64(len(blocks) // size * length // 8)):
+            found |= packed[index]
+    return bool(found == 0)
 
 
 def _transform_bytes(old: Bytes, new: Bytes, predicted: Bytes, restore: bool) -> None:
@@ -621,12 +678,23 @@ def _add_halves(parent: Halves, residual: Halves, plain: Halves, shift: int, mas
         plain[index] = _ordered(value & 0xFFFF) & 0xFFFF
 
 
+# Planes
+
+
+def _join_bf16(exponents: Bytes, signs_and_mantissas: Bytes, words: Halves) -> None:
+    """Fill `words` as `planes` does."""
+    for index in range(len(words)):
+        rest = np.uint16(signs_and_mantissas[index])
+        exponent = np.uint16(exponents[index])
+        words[index] = (rest & np.uint16(0x80)) << np.uint16(8) | exponent << np.uint16(7) | rest & np.uint16(0x7F)
+
+
 _HELPERS: tuple[Callable[..., Any], ...] = (
     *(_from_f16, _to_f16, _word, _set_word, _widen, _each, _inverse, _largest_magnitude),
     *(_key, _from_key, _limits, _extreme),
     *(_six_bits, _six_bits_of_minimum, _stored_scales, _settle, _predicted_scales),
-    *(_predict, _nearest, _half_away, _half_up, _nearest_of_table),
-    *(_clear, _copy, _spread_bits, _gather_bits, _unpack, _pack, _subtract, _add, _transform_levels, _transform_bytes),
+    *(_spread, _nearest, _half_away, _half_up, _nearest_of_table, _predict),
+    *(_clear, _copy, _spread_bits, _gather_bits, _gather_fields, _scatter_fields, _unpack, _pack, _subtract, _add, _all_clear, _transform_levels, _transform_bytes),
     *(_super_blocks, _small_blocks, _ordered, _starts),
 )
 """Functions that kernels call; a helper comes before those that call it."""
