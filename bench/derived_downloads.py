@@ -4,13 +4,13 @@
     python -m bench.derived_downloads --work FOLDER --size small --runs 3
     python -m bench.derived_downloads --work FOLDER --python WITH/bin/python WITHOUT/bin/python
 
-It generates a model with the shapes of a real one, quantises it by llama.cpp's own code, ingests both, and downloads the
-quantisation from `organ serve` over the loopback. Files and the home stay in the working folder, so a second run only
-measures. With several interpreters, for example one with numba and one without, servers take turns; each downloads
-the whole file once before it is measured, and this first download is compared with the file's SHA-256.
+It generates a model with the shapes of a real one, quantises it by llama.cpp's own code, ingests both, and downloads
+the quantisation from `organ serve --no-jobs` over the loopback. Files and the home stay in the working folder, so a
+second run only measures. With several interpreters, for example one with numba and one without, servers take turns.
+Each server sends the whole file once before it is measured; this download is compared with the SHA-256 of the file.
 
-The client reads into the same memory and drops the bytes; it shares the machine with the server. Ranges are requested on
-one connection. Needs the packages of `bench.families` for llama.cpp's code.
+The client reads into the same memory and drops the bytes; it shares the machine with the server. Ranges are requested
+on one connection. Needs the packages of `bench.families` for llama.cpp's code, and psutil.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import http.client
-import importlib.util
 import os
 import sqlite3
 import statistics
@@ -113,9 +112,8 @@ def show_stored(home: Path, target: Path) -> None:
     query = "SELECT codec, count(*), sum(size_bytes), sum(stored_bytes) FROM blobs GROUP BY codec ORDER BY 3 DESC"
     with closing(sqlite3.connect(home / "registry.sqlite3")) as database:
         rows = database.execute(query).fetchall()
-    print(
-        f"{target.name}: {target.stat().st_size:,} bytes\n\n| stored as | blobs | plain bytes | stored bytes |\n|---|---:|---:|---:|"
-    )
+    print(f"{target.name}: {target.stat().st_size:,} bytes\n")
+    print("| stored as | blobs | plain bytes | stored bytes |\n|---|---:|---:|---:|")
     for codec, count, plain, stored in rows:
         print(f"| {codec} | {count} | {plain:,} | {stored:,} |")
     if not any("-from-" in codec for codec, *_ in rows):
@@ -126,7 +124,7 @@ def measure(figures: Figures, home: Path, target: Path, runs: int, ranges: int, 
     """Start a server, and add what it does to `figures`."""
     random = Random(seed)
     size = target.stat().st_size
-    with served(home, figures.python) as server:
+    with served(home, figures.python, "--no-jobs") as server:
         download = Download(server, f"/models/local/{target.stem}.gguf", size)
         digest = hashlib.sha256()
         for piece in download.whole():

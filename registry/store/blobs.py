@@ -32,6 +32,7 @@ from organs.registry.errors import CorruptBlob, EncodingFault, FaultyParent, Mis
 from organs.registry.gguf.types import DType
 from organs.registry.store.codec import (
     BYTES_CODEC,
+    CHUNK_TARGET_BYTES,
     START_BYTES,
     ChunkEntry,
     Codec,
@@ -45,6 +46,7 @@ from organs.registry.store.codec import (
     encode_chunk,
     head_size_bytes,
     head_size_of,
+    lend,
     pack_head,
     parse_head,
     worth_encoding,
@@ -361,6 +363,11 @@ class PlainReader(ABC):
         """The size of the largest chunk in plain bytes; 0 without chunks."""
 
     @property
+    def chunks_together(self) -> int:
+        """The number of chunks, counted from the first one, that one thread should read: they need the same bytes."""
+        return 1
+
+    @property
     def dtype(self) -> DType | None:
         """The tensor type of the first organ that was stored with these bytes; None for a stack and other bytes."""
         return None
@@ -425,6 +432,11 @@ class Parent:
     def size_bytes(self) -> int:
         return self._reader.size_bytes
 
+    @property
+    def unit_bytes(self) -> int:
+        """The number of bytes that one thread should read, because it must decode them in any case."""
+        return self._reader.chunk_bytes * self._reader.chunks_together
+
     def read(self, offset: int, size: int) -> memoryview:
         """Return `size` plain bytes from `offset`; raises CorruptBlob, MissingBlob."""
         assert size > 0
@@ -454,7 +466,7 @@ class Parent:
         with decoded.lock:
             if decoded.data is None:
                 chunk = self._reader.chunks[index]
-                data = memoryview(bytearray(chunk.plain_size_bytes))
+                data = lend(chunk.plain_size_bytes)
                 self._reader.read_chunk(chunk, data)
                 decoded.data = data
             return decoded.data
@@ -496,6 +508,13 @@ class BlobReader(PlainReader):
     @property
     def chunk_bytes(self) -> int:
         return min(self.head.codec.chunk_bytes, self.size_bytes)
+
+    @property
+    def chunks_together(self) -> int:
+        if self._parent is None or not self.chunk_bytes:
+            return 1
+        needed_bytes = self.head.codec.source_bytes(self.chunk_bytes)
+        return max(1, min(self._parent.unit_bytes // needed_bytes, CHUNK_TARGET_BYTES // self.chunk_bytes))
 
     @property
     def dtype(self) -> DType | None:
