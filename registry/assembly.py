@@ -413,6 +413,8 @@ def _whole_blocks(views: Iterable[memoryview], dtype: DType) -> Iterator[memoryv
 
 FIRST_BYTES = 1 << 20
 """The most bytes that a stream on a shared pool decodes before its reader reads the first bytes."""
+FIRST_TASKS = 2
+"""And the most tasks, because it must open a blob for each of them."""
 SHARED_TASKS = 4
 _ZEROS = memoryview(bytes(1 << 16))
 
@@ -522,7 +524,9 @@ class FileStream:
         task: _Task | None = None
         has_more_tasks, is_read, planned_bytes = True, not self._is_shared, 0
         while has_more_tasks or ahead:
-            while has_more_tasks and len(ahead) < self._ahead_max and (is_read or planned_bytes < FIRST_BYTES):
+            while has_more_tasks and len(ahead) < (self._ahead_max if is_read else FIRST_TASKS):
+                if not is_read and planned_bytes >= FIRST_BYTES:
+                    break
                 task = task or next(tasks, None)
                 if task is None:
                     has_more_tasks = False
