@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import struct
 from collections import deque
@@ -441,7 +442,7 @@ class _Ring:
     """Memory that is taken in pieces and given back in the same order. Not safe for threads."""
 
     def __init__(self, size_bytes: int) -> None:
-        self._memory = memoryview(bytearray(size_bytes))
+        self._memory = memoryview(mmap.mmap(-1, size_bytes))  # the system gets it back when the stream ends
         self._taken: deque[tuple[int, int]] = deque()
 
     def take(self, size: int) -> memoryview | None:

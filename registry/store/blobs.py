@@ -67,8 +67,8 @@ LOOKS_MAX = 4096
 
 WARM_MIN_BYTES = 1 << 20
 """The size of a parent from which it is worth loading compiled kernels."""
-PARENT_CHUNKS = 3
-"""Decoded chunks of a parent that a reader keeps in memory: a thread each, and one that two of them share."""
+PARENT_CHUNKS = 2
+"""Decoded chunks of a parent that a reader keeps in memory. A stream reads those that need the same one together."""
 
 
 @dataclass(frozen=True, slots=True)
