@@ -591,7 +591,9 @@ def _tasks_of(piece: PlannedSlice, reader: PlainReader) -> Iterator[_Task]:
         place, last = chunks[0].plain_offset_bytes, chunks[-1]
         begin = max(0, first - place)
         size = min(last.plain_offset_bytes + last.plain_size_bytes, end) - place
-        yield _Task(piece.offset_bytes + place + begin - first, piece, reader, chunks, begin, size, last is needed[-1][1])
+        yield _Task(
+            piece.offset_bytes + place + begin - first, piece, reader, chunks, begin, size, last is needed[-1][1]
+        )
 
 
 def _zeros(size: int) -> Iterator[memoryview]:

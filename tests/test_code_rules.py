@@ -55,7 +55,6 @@ FRAGMENTS: dict[str, str] = {
     "registry/reports/ingests.py": "What ingests stored, and which of it is public, is a subject of its own.",
     "registry/store/codec/delta.py": "The difference of two organs, exact for all bytes, is a subject of its own.",
     "registry/store/codec/entropy.py": "The checks of a Zstandard frame are a subject of their own.",
-    "registry/store/codec/fast.py": "Every compiled kernel is in one module, which numpy alone can do without.",
     "registry/validation/decoder.py": "The C interface of llama.cpp is a subject of its own.",
     "registry/validation/verdict.py": "The rules of verdicts, which are pure, apart from the runs that they judge.",
     "web/server/connection.py": "HTTP/1.1 over one connection, apart from the process that accepts connections.",

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from organs.registry.gguf.quants import dequantize
 from organs.registry.gguf.types import DTYPES, DType, dtype_by_name
-from organs.registry.store.codec import derive, fast
-from organs.registry.store.codec.planes import Bytes
+from organs.registry.store.codec import codec_for, derive, fast
+from organs.registry.store.codec.planes import Bytes, join_planes, split_planes
 
 ROW = 1024
 PAIRS = [
@@ -281,6 +281,23 @@ def compare_kernels(kernels: fast.Kernels, elements: int, monkeypatch: pytest.Mo
 
 def test_the_kernels_return_the_same_bytes_as_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     compare_kernels(fast.interpreted(), 256, monkeypatch)
+
+
+def test_the_kernels_transform_the_last_blocks_of_a_chunk_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast, "TOGETHER", 512)
+    compare_kernels(fast.interpreted(), 768, monkeypatch)
+
+
+def test_the_kernel_joins_planes_as_numpy_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    codec = codec_for("BF16")
+    plain = np.arange(1 << 16, dtype="<u2").view(np.uint8)
+    planes = [np.empty(1 << 16, np.uint8) for _ in codec.planes]
+    split_planes(codec, plain, planes)
+    for kernels in (None, fast.interpreted()):
+        monkeypatch.setattr(fast, "kernels", lambda kernels=kernels: kernels)
+        joined = np.empty_like(plain)
+        join_planes(codec, planes, joined)
+        assert np.array_equal(joined, plain)
 
 
 @pytest.mark.long

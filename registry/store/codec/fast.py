@@ -549,7 +549,11 @@ def _super_blocks(
         end = min(first + count, total)
         if end - first < count:
             count = end - first
-            bits, predicted, levels = bits[: count * elements], predicted[: count * elements], levels[: count * elements // 8]
+            bits, predicted, levels = (
+                bits[: count * elements],
+                predicted[: count * elements],
+                levels[: count * elements // 8],
+            )
             steps, minima, wide = steps[: count * scales], minima[: count * scales], wide[: 2 * count * elements]
         old, new = before[first * size : end * size], after[first * size : end * size]
         _widen(source, kind, first * elements, bits)
@@ -597,7 +601,14 @@ def _small_blocks(
 
 
 def _transform_levels(
-    old: Bytes, new: Bytes, predicted: Bytes, shape: Numbers, parts: Numbers, restore: bool, packed: Words, levels: Words
+    old: Bytes,
+    new: Bytes,
+    predicted: Bytes,
+    shape: Numbers,
+    parts: Numbers,
+    restore: bool,
+    packed: Words,
+    levels: Words,
 ) -> None:
     size, bits, folded = shape[1], shape[8], len(parts) > 5
     if restore and _all_clear(old, size, parts, packed):
@@ -694,7 +705,21 @@ _HELPERS: tuple[Callable[..., Any], ...] = (
     *(_key, _from_key, _limits, _extreme),
     *(_six_bits, _six_bits_of_minimum, _stored_scales, _settle, _predicted_scales),
     *(_spread, _nearest, _half_away, _half_up, _nearest_of_table, _predict),
-    *(_clear, _copy, _spread_bits, _gather_bits, _gather_fields, _scatter_fields, _unpack, _pack, _subtract, _add, _all_clear, _transform_levels, _transform_bytes),
+    *(
+        _clear,
+        _copy,
+        _spread_bits,
+        _gather_bits,
+        _gather_fields,
+        _scatter_fields,
+        _unpack,
+        _pack,
+        _subtract,
+        _add,
+        _all_clear,
+        _transform_levels,
+        _transform_bytes,
+    ),
     *(_super_blocks, _small_blocks, _ordered, _starts),
 )
 """Functions that kernels call; a helper comes before those that call it."""
