@@ -75,13 +75,13 @@ def main() -> None:
     figures = [Figures(python) for python in options.python]
     for turn in range(options.turns):
         for each in figures:
-            measure(each, home, target, options.runs, options.ranges // options.turns, seed=turn)
+            measure(each, home, target, options.runs, -(-options.ranges // options.turns), seed=turn)
             load = "  ".join(f"{share:.1f}" for share in os.getloadavg())
             print(
                 f"turn {turn + 1}, {each.python}: {_listed(each.speeds[-options.runs :])} MB/s; load {load}", flush=True
             )
     for each in figures:
-        show(each, options.ranges // options.turns * options.turns)
+        show(each, -(-options.ranges // options.turns) * options.turns)
 
 
 def made(folder: Path, size: str) -> tuple[Path, Path]:
@@ -222,7 +222,7 @@ def show(figures: Figures, ranges: int) -> None:
     sizes = "  ".join(f"{size / 1e6:.0f}" for size in figures.peaks)
     print(f"  peak memory of the processes: {sizes} MB, together {sum(figures.peaks) / 1e6:.0f} MB")
     met = {
-        "speed": not has_numba or speed >= SPEED_MIN,
+        **({"speed": speed >= SPEED_MIN} if has_numba else {}),
         "first byte": first < FIRST_MAX_MS,
         "ranges": figures.right_ranges == ranges,
         "memory of each process": max(figures.peaks) < MEMORY_MAX_BYTES,

@@ -441,7 +441,7 @@ class Parent:
         """Return `size` plain bytes from `offset`; raises CorruptBlob, MissingBlob."""
         assert size > 0
         assert offset + size <= self.size_bytes
-        first, last = (bisect_right(self._begins, place) - 1 for place in (offset, offset + size - 1))
+        first, last = self._at(offset), self._at(offset + size - 1)
         if first == last:
             begin = offset - self._begins[first]
             return self._chunk(first)[begin : begin + size]
@@ -453,9 +453,20 @@ class Parent:
             pieces[start : start + len(piece)] = piece
         return memoryview(pieces)
 
+    def forget(self, begin: int, end: int) -> None:
+        """Free chunks that end between `begin` and `end`: who reads in order needs them no more."""
+        with self._lock:
+            for index in range(self._at(begin), self._at(end - 1) + 1):
+                if self._begins[index] + self._reader.chunks[index].plain_size_bytes <= end:
+                    self._decoded.pop(index, None)
+
     def close(self) -> None:
         """Close the parent."""
         self._reader.close()
+
+    def _at(self, offset: int) -> int:
+        """Return the number of the chunk with the byte at `offset`."""
+        return bisect_right(self._begins, offset) - 1
 
     def _chunk(self, index: int) -> memoryview:
         with self._lock:
@@ -527,6 +538,9 @@ class BlobReader(PlainReader):
     def read_chunk(self, chunk: StoredChunk, out: memoryview) -> None:
         stored = self._stored.read_at(chunk.offset_bytes, chunk.stored_size_bytes)
         decode_chunk(self.head.codec, chunk, stored, out, self._parent_bytes(chunk))
+        if self._parent is not None:
+            end_bytes = self.head.codec.source_bytes(chunk.plain_offset_bytes + chunk.plain_size_bytes)
+            self._parent.forget(self.head.codec.source_bytes(chunk.plain_offset_bytes), end_bytes)
 
     def stream(self) -> Iterator[memoryview]:
         buffer = memoryview(bytearray(self.chunk_bytes))
