@@ -15,13 +15,13 @@ ONLY_SQLITE := tests/relatives/test_query_plans.py \
 	tests/reports/test_overview.py::test_no_statement_about_all_placements_reads_their_rows \
 	tests/journeys/test_original_tools.py::test_the_commands_do_what_the_original_program_did[organ_api]
 
-SHORT := not long and not slow and not npm and not object_store
-LONG  := long and not slow and not npm and not object_store
+SHORT := not long and not slow and not npm and not object_store and not numba
+LONG  := long and not slow and not npm and not object_store and not numba
 # Neighbours stay on one worker, so most fixtures of a module are set up once.
 PARALLEL := -n 2 --dist worksteal
 
 .DEFAULT_GOAL := check
-.PHONY: check help demo test test-long test-slow test-postgres test-object-store test-browser screenshots fuzz fuzz-api crash kill room-for-one cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
+.PHONY: check help demo test test-long test-slow test-postgres test-object-store test-numba test-browser screenshots fuzz fuzz-api crash kill room-for-one cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
 
 check: lint types layers test test-long  ## every check (the default)
 
@@ -55,6 +55,10 @@ test-postgres: $(BIN)/pytest  ## the main journeys on a PostgreSQL server of the
 test-object-store: $(BIN)/pytest  ## models in an S3 server on this machine
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[s3]' --group object-store
 	$(BIN)/pytest -m object_store tests/client/test_object_store.py
+
+test-numba: $(BIN)/pytest  ## the compiled kernels of the codecs beside numpy (installs numba)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fast]'
+	$(BIN)/pytest $(PARALLEL) -m "not slow" tests/store tests/test_references.py
 
 test-slow: $(BIN)/pytest  ## the long runs: 16 GiB sparse file, kill -9 loop
 	$(BIN)/pytest -m slow --hypothesis-profile=default

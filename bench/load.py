@@ -159,12 +159,12 @@ def _share(part: float, whole: float) -> str:
 
 
 @contextmanager
-def served(home: Path, python: str = sys.executable) -> Iterator[Server]:
+def served(home: Path, python: str = sys.executable, *options: str) -> Iterator[Server]:
     """Run `organ serve` of `python` over the catalog in `home`, on a free port, until the end of the block."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [python, "-m", "organs.cli", "--home", str(home), "serve", "--port", str(port)]
+    command = [python, "-m", "organs.cli", "--home", str(home), "serve", "--port", str(port), *options]
     server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         for _ in range(200):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import struct
 from collections import deque
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -412,20 +414,54 @@ def _whole_blocks(views: Iterable[memoryview], dtype: DType) -> Iterator[memoryv
 
 FIRST_BYTES = 1 << 20
 """The most bytes that a stream on a shared pool decodes before its reader reads the first bytes."""
+FIRST_TASKS = 2
+"""And the most tasks, because it must open a blob for each of them."""
+SHARED_TASKS = 4
 _ZEROS = memoryview(bytes(1 << 16))
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """The bytes `begin` to `end` of one chunk, which are written at `offset` of the file."""
+    """The bytes `begin` to `end` of consecutive chunks, which are written at `offset` of the file."""
 
     offset: int
     piece: PlannedSlice
     reader: PlainReader
-    chunk: PlainChunk
+    chunks: Sequence[PlainChunk]
     begin: int
     end: int
     last_of_reader: bool
+
+    @property
+    def plain_size_bytes(self) -> int:
+        """The bytes of all chunks together."""
+        return sum(chunk.plain_size_bytes for chunk in self.chunks)
+
+
+class _Ring:
+    """Memory that is taken in pieces and given back in the same order. Not safe for threads."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._memory = memoryview(mmap.mmap(-1, size_bytes))  # the system gets it back when the stream ends
+        self._taken: deque[tuple[int, int]] = deque()
+
+    def take(self, size: int) -> memoryview | None:
+        """Return `size` bytes, None if so many are not free in one piece."""
+        begin, end = 0, len(self._memory)
+        if self._taken:
+            (first, _), (last, begin) = self._taken[0], self._taken[-1]
+            if last < first:
+                end = first
+            elif begin + size > end:
+                begin, end = 0, first
+        if begin + size > end:
+            return None
+        self._taken.append((begin, begin + size))
+        return self._memory[begin : begin + size]
+
+    def give_back(self) -> None:
+        """Free the piece that was taken first."""
+        self._taken.popleft()
 
 
 class FileStream:
@@ -437,9 +473,9 @@ class FileStream:
     Iterating raises CorruptBlob or MissingBlob for the first bad blob; `faults` then has this blob and other bad blobs
     that were read ahead.
 
-    With a `pool` that many streams share, a stream has no threads of its own, and two buffers of the size of a chunk.
-    It decodes one chunk ahead of its reader. Before the first read it decodes only FIRST_BYTES, because many clients
-    never read more.
+    With a `pool` that many streams share, a stream has no threads of its own, and memory for two chunks of the largest
+    size or SHARED_TASKS smaller ones, which it decodes ahead of its reader. Before the first read it decodes only
+    FIRST_BYTES, because many clients never read more.
     """
 
     def __init__(
@@ -455,8 +491,9 @@ class FileStream:
         threads = workers or max(2, os.cpu_count() or 2)
         self._pool = pool or ThreadPoolExecutor(threads, thread_name_prefix="assemble")
         self._is_shared = pool is not None
-        self._buffers = deque(bytearray(CHUNK_TARGET_BYTES) for _ in range(2 if self._is_shared else 2 * threads + 1))
-        self._ahead: deque[tuple[_Task, bytearray, Future[memoryview]]] = deque()
+        self._ahead_max = SHARED_TASKS if self._is_shared else 2 * threads + 1
+        self._ring = _Ring((2 if self._is_shared else self._ahead_max) * CHUNK_TARGET_BYTES)
+        self._ahead: deque[tuple[_Task, Future[memoryview]]] = deque()
         self._open: set[PlainReader] = set()
 
     def __enter__(self) -> FileStream:
@@ -466,7 +503,7 @@ class FileStream:
 
     def __exit__(self, *_: object) -> None:
         if self._is_shared:
-            wait([future for _, _, future in self._ahead if not future.cancel()])
+            wait([future for _, future in self._ahead if not future.cancel()])
         else:
             self._pool.shutdown(cancel_futures=True)
         for reader in self._open:
@@ -485,26 +522,33 @@ class FileStream:
     def _decoded(self) -> Iterator[tuple[int, memoryview]]:
         ahead = self._ahead
         tasks = self._tasks()
+        task: _Task | None = None
         has_more_tasks, is_read, planned_bytes = True, not self._is_shared, 0
         while has_more_tasks or ahead:
-            while has_more_tasks and self._buffers and (is_read or planned_bytes < FIRST_BYTES):
-                task = next(tasks, None)
+            while has_more_tasks and len(ahead) < (self._ahead_max if is_read else FIRST_TASKS):
+                if not is_read and planned_bytes >= FIRST_BYTES:
+                    break
+                task = task or next(tasks, None)
                 if task is None:
                     has_more_tasks = False
                     break
+                room = self._ring.take(task.plain_size_bytes)
+                if room is None:
+                    break
                 planned_bytes += task.end - task.begin
-                buffer = self._buffers.popleft()
-                ahead.append((task, buffer, self._pool.submit(self._decode, task, buffer)))
-            if ahead:
-                task, buffer, future = ahead[0]
-                view = future.result()
-                ahead.popleft()
-                yield task.offset, view
-                is_read = True
-                self._buffers.append(buffer)
-                if task.last_of_reader:
-                    self._open.discard(task.reader)
-                    task.reader.close()
+                ahead.append((task, self._pool.submit(self._decode, task, room)))
+                task = None
+            if not ahead:
+                break
+            done, future = ahead[0]
+            view = future.result()
+            yield done.offset, view
+            is_read = True
+            ahead.popleft()
+            self._ring.give_back()
+            if done.last_of_reader:
+                self._open.discard(done.reader)
+                done.reader.close()
 
     def _tasks(self) -> Iterator[_Task]:
         for piece in self._plan.slices:
@@ -513,11 +557,13 @@ class FileStream:
             self._open.add(reader)
             yield from _tasks_of(piece, reader)
 
-    def _decode(self, task: _Task, buffer: bytearray) -> memoryview:
-        chunk = memoryview(buffer)[: task.chunk.plain_size_bytes]
+    def _decode(self, task: _Task, room: memoryview) -> memoryview:
+        begin = 0
         with self._naming(task.piece):
-            task.reader.read_chunk(task.chunk, chunk)
-        return chunk[task.begin : task.end]
+            for chunk in task.chunks:
+                task.reader.read_chunk(chunk, room[begin : begin + chunk.plain_size_bytes])
+                begin += chunk.plain_size_bytes
+        return room[task.begin : task.end]
 
     @contextmanager
     def _naming(self, piece: PlannedSlice) -> Iterator[None]:
@@ -533,15 +579,21 @@ class FileStream:
 def _tasks_of(piece: PlannedSlice, reader: PlainReader) -> Iterator[_Task]:
     first, end = piece.blob_offset_bytes, piece.blob_offset_bytes + piece.size_bytes
     needed = [
-        chunk
-        for chunk in reader.chunks
+        (number, chunk)
+        for number, chunk in enumerate(reader.chunks)
         if chunk.plain_offset_bytes < end and chunk.plain_offset_bytes + chunk.plain_size_bytes > first
     ]
-    for chunk in needed:
-        begin = max(0, first - chunk.plain_offset_bytes)
-        offset = piece.offset_bytes + chunk.plain_offset_bytes + begin - first
-        size = min(chunk.plain_size_bytes, end - chunk.plain_offset_bytes)
-        yield _Task(offset, piece, reader, chunk, begin, size, chunk is needed[-1])
+    together = reader.chunks_together
+    groups = [
+        [chunk for _, chunk in group] for _, group in groupby(needed, key=lambda numbered: numbered[0] // together)
+    ]
+    for chunks in groups:
+        place, last = chunks[0].plain_offset_bytes, chunks[-1]
+        begin = max(0, first - place)
+        size = min(last.plain_offset_bytes + last.plain_size_bytes, end) - place
+        yield _Task(
+            piece.offset_bytes + place + begin - first, piece, reader, chunks, begin, size, last is needed[-1][1]
+        )
 
 
 def _zeros(size: int) -> Iterator[memoryview]:

@@ -157,7 +157,7 @@ def _is_harmless(character: str) -> bool:
 STREAMS_KEY = "organ_streams"
 THREADS = 12
 """The default number of threads; uploads may use half of them."""
-PIECE_BYTES = 256 * 1024
+PIECE_BYTES = 512 * 1024
 """The size of the pieces that the server sends."""
 SMALL_BYTES = 16 * 1024
 """Up to this size, the thread that answers the request reads the file immediately."""

@@ -32,6 +32,7 @@ from organs.registry.errors import CorruptBlob, EncodingFault, FaultyParent, Mis
 from organs.registry.gguf.types import DType
 from organs.registry.store.codec import (
     BYTES_CODEC,
+    CHUNK_TARGET_BYTES,
     START_BYTES,
     ChunkEntry,
     Codec,
@@ -45,6 +46,7 @@ from organs.registry.store.codec import (
     encode_chunk,
     head_size_bytes,
     head_size_of,
+    lend,
     pack_head,
     parse_head,
     worth_encoding,
@@ -65,8 +67,8 @@ LOOKS_MAX = 4096
 
 WARM_MIN_BYTES = 1 << 20
 """The size of a parent from which it is worth loading compiled kernels."""
-PARENT_CHUNKS = 3
-"""Decoded chunks of a parent that a reader keeps in memory: a thread each, and one that two of them share."""
+PARENT_CHUNKS = 2
+"""Decoded chunks of a parent that a reader keeps in memory. A stream reads those that need the same one together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,6 +363,11 @@ class PlainReader(ABC):
         """The size of the largest chunk in plain bytes; 0 without chunks."""
 
     @property
+    def chunks_together(self) -> int:
+        """The number of chunks, counted from the first one, that one thread should read: they need the same bytes."""
+        return 1
+
+    @property
     def dtype(self) -> DType | None:
         """The tensor type of the first organ that was stored with these bytes; None for a stack and other bytes."""
         return None
@@ -425,11 +432,16 @@ class Parent:
     def size_bytes(self) -> int:
         return self._reader.size_bytes
 
+    @property
+    def unit_bytes(self) -> int:
+        """The number of bytes that one thread should read, because it must decode them in any case."""
+        return self._reader.chunk_bytes * self._reader.chunks_together
+
     def read(self, offset: int, size: int) -> memoryview:
         """Return `size` plain bytes from `offset`; raises CorruptBlob, MissingBlob."""
         assert size > 0
         assert offset + size <= self.size_bytes
-        first, last = (bisect_right(self._begins, place) - 1 for place in (offset, offset + size - 1))
+        first, last = self._at(offset), self._at(offset + size - 1)
         if first == last:
             begin = offset - self._begins[first]
             return self._chunk(first)[begin : begin + size]
@@ -441,9 +453,20 @@ class Parent:
             pieces[start : start + len(piece)] = piece
         return memoryview(pieces)
 
+    def forget(self, begin: int, end: int) -> None:
+        """Free chunks that end between `begin` and `end`: who reads in order needs them no more."""
+        with self._lock:
+            for index in range(self._at(begin), self._at(end - 1) + 1):
+                if self._begins[index] + self._reader.chunks[index].plain_size_bytes <= end:
+                    self._decoded.pop(index, None)
+
     def close(self) -> None:
         """Close the parent."""
         self._reader.close()
+
+    def _at(self, offset: int) -> int:
+        """Return the number of the chunk with the byte at `offset`."""
+        return bisect_right(self._begins, offset) - 1
 
     def _chunk(self, index: int) -> memoryview:
         with self._lock:
@@ -454,7 +477,7 @@ class Parent:
         with decoded.lock:
             if decoded.data is None:
                 chunk = self._reader.chunks[index]
-                data = memoryview(bytearray(chunk.plain_size_bytes))
+                data = lend(chunk.plain_size_bytes)
                 self._reader.read_chunk(chunk, data)
                 decoded.data = data
             return decoded.data
@@ -498,6 +521,13 @@ class BlobReader(PlainReader):
         return min(self.head.codec.chunk_bytes, self.size_bytes)
 
     @property
+    def chunks_together(self) -> int:
+        if self._parent is None or not self.chunk_bytes:
+            return 1
+        needed_bytes = self.head.codec.source_bytes(self.chunk_bytes)
+        return max(1, min(self._parent.unit_bytes // needed_bytes, CHUNK_TARGET_BYTES // self.chunk_bytes))
+
+    @property
     def dtype(self) -> DType | None:
         return self.head.codec.dtype
 
@@ -508,6 +538,9 @@ class BlobReader(PlainReader):
     def read_chunk(self, chunk: StoredChunk, out: memoryview) -> None:
         stored = self._stored.read_at(chunk.offset_bytes, chunk.stored_size_bytes)
         decode_chunk(self.head.codec, chunk, stored, out, self._parent_bytes(chunk))
+        if self._parent is not None:
+            end_bytes = self.head.codec.source_bytes(chunk.plain_offset_bytes + chunk.plain_size_bytes)
+            self._parent.forget(self.head.codec.source_bytes(chunk.plain_offset_bytes), end_bytes)
 
     def stream(self) -> Iterator[memoryview]:
         buffer = memoryview(bytearray(self.chunk_bytes))

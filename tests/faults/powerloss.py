@@ -51,7 +51,7 @@ from tests.faults.failing import (
     write_model,
 )
 from tests.faults.families import SWEEPS, repack_all
-from tests.faults.journal import Acknowledged, Journal, JournalFiles, on_journal
+from tests.faults.journal import Acknowledged, Journal, JournalFiles, RowsFirst, on_journal
 from tests.related_models import blob_forms, family_files
 from tests.small_models import assemble_model
 
@@ -311,7 +311,8 @@ def a_repack(folder: Path, make_files: MakeFiles = JournalFiles) -> Scenario:
         for name, path in sources.items():
             ingest_path(plain, path, name=ModelName("local", name))
         _, journaled = begun(folder, make_files)
-        assert repack_all(journaled).repacked > 8
+        report = repack_all(journaled)
+        assert report.repacked > (0 if make_files is RowsFirst else 8)  # late files cannot be read as parents
         journal_of(journaled).note(Acknowledged())
     return Scenario("a repack", journal_of(journaled), sources, is_repacked=True, thorough_max=60)
 

@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,11 @@ from hypothesis import strategies as st
 
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import CorruptBlob, MissingBlob
+from organs.registry.gguf import dtype_by_name
+from organs.registry.gguf.quants import dequantize, quantize
 from organs.registry.store import BlobStore, BlobWriter, StoredBlob, codec_for_blob
 from organs.registry.store.blobs import INLINE_MAX_BYTES
-from organs.registry.store.codec import BYTES_CODEC, CHUNK_TARGET_BYTES, Codec, codec_for, encode_chunk
+from organs.registry.store.codec import BYTES_CODEC, CHUNK_TARGET_BYTES, Codec, codec_for, derive_codec, encode_chunk
 from organs.registry.store.files import Files
 from tests.random_files import PATIENT
 
@@ -277,3 +280,18 @@ def test_a_blob_whose_file_is_gone_is_read_at_its_present_address_also_as_part_o
     with looking.reader(stack) as reader:
         assert reader.read() == whole
         reader.verify()
+
+
+def test_chunks_that_need_the_same_chunk_of_a_parent_are_read_together(store: BlobStore) -> None:
+    base = half_floats(5 * MEBI)
+    parent = address(write(store, codec_for("BF16"), base))
+    rounded = dequantize(base, dtype_by_name("BF16"))
+    plain = bytes(quantize(rounded, dtype_by_name("Q8_0")))
+    codec = derive_codec("Q8_0", "BF16")
+    stored = store.put_organ(digest_of(plain), len(plain), codec, BytesIO(plain).read, parent)
+    with store.open(replace(address(stored), parent=parent)) as reader:
+        assert [chunk.plain_size_bytes for chunk in reader.chunks] == [34 * 32 * KIBI] * 5
+        assert reader.chunks_together == 2
+        assert reader.read() == plain
+    with store.open(parent) as reader:
+        assert reader.chunks_together == 1

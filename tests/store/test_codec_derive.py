@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from organs.registry.gguf.quants import dequantize
 from organs.registry.gguf.types import DTYPES, DType, dtype_by_name
-from organs.registry.store.codec import derive, fast
-from organs.registry.store.codec.planes import Bytes
+from organs.registry.store.codec import codec_for, derive, fast
+from organs.registry.store.codec.planes import Bytes, join_planes, split_planes
 from tests.llama_quants import quantised
 
 ROW = 1024
@@ -232,10 +232,11 @@ def both_ways(source: DType, target: DType, source_bytes: Bytes, before: Bytes) 
         yield after.tobytes()
 
 
-def compare_kernels(kernels: fast.Kernels, *, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def compare_kernels(
+    kernels: fast.Kernels, pairs: Sequence[tuple[DType, DType]], elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Assert that `kernels` and numpy return the same bytes, for real and for odd content."""
-    for source, target in PAIRS if compiled else PAIRS_OF_EACH:
-        elements = 16 * ROW if compiled else 256
+    for source, target in pairs:
         size = target.size_bytes(elements)
         cases = [
             (quantised(layer(), source)[: source.size_bytes(elements)], quantised(layer(), target)[:size]),
@@ -251,14 +252,32 @@ def compare_kernels(kernels: fast.Kernels, *, compiled: bool, monkeypatch: pytes
 
 
 def test_the_kernels_return_the_same_bytes_as_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    compare_kernels(fast.interpreted(), compiled=False, monkeypatch=monkeypatch)
+    compare_kernels(fast.interpreted(), PAIRS_OF_EACH, 256, monkeypatch)
 
 
-@pytest.mark.long
+def test_the_kernels_transform_the_last_blocks_of_a_chunk_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast, "TOGETHER", 512)
+    compare_kernels(fast.interpreted(), [pair for pair in PAIRS_OF_EACH if pair[0].name == "BF16"], 768, monkeypatch)
+
+
+def test_the_kernel_joins_planes_as_numpy_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    codec = codec_for("BF16")
+    plain = np.arange(1 << 16, dtype="<u2").view(np.uint8)
+    planes = [np.empty(1 << 16, np.uint8) for _ in codec.planes]
+    split_planes(codec, plain, planes)
+    for kernels in (None, fast.interpreted()):
+        monkeypatch.setattr(fast, "kernels", lambda kernels=kernels: kernels)
+        joined = np.empty_like(plain)
+        join_planes(codec, planes, joined)
+        assert np.array_equal(joined, plain)
+
+
+@pytest.mark.numba
 def test_compiled_kernels_return_the_same_bytes_as_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     fast.warm()
     kernels = fast.kernels()
-    compare_kernels(kernels or fast.interpreted(), compiled=kernels is not None, monkeypatch=monkeypatch)
+    assert kernels is not None
+    compare_kernels(kernels, PAIRS, 16 * ROW - 256, monkeypatch)
 
 
 def test_without_numba_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ A writer reserves `head_size_bytes`, writes the encoded chunks after that, and w
 A reader gets the size to read from `head_size_of`, and uses no value of the head before `parse_head` has checked it.
 """
 
-from organs.registry.store.codec.chunks import EncodedChunk, decode_chunk, encode_chunk, worth_encoding
+from organs.registry.store.codec.chunks import EncodedChunk, decode_chunk, encode_chunk, lend, worth_encoding
 from organs.registry.store.codec.derive import can_derive
 from organs.registry.store.codec.planes import (
     BYTES_CODEC,
@@ -65,6 +65,7 @@ __all__ = [
     "encode_chunk",
     "head_size_bytes",
     "head_size_of",
+    "lend",
     "pack_head",
     "parse_head",
     "worth_encoding",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 import weakref
 from collections import deque
@@ -29,7 +30,7 @@ from organs.registry.store.codec.planes import (
 )
 from organs.registry.store.codec.stored import ChunkEntry, StoredChunk
 
-IDLE_MAX: Final = 8
+IDLE_MAX: Final = 4
 """The maximum number of unused buffers that are kept."""
 LENT_MIN_BYTES: Final = 256 << 10
 """Smaller memory is allocated in its exact size. Many small blobs may be in use together: each would hold a buffer."""
@@ -48,7 +49,8 @@ def lend(size_bytes: int) -> memoryview:
     try:
         buffer = _idle.pop()
     except IndexError:
-        buffer = np.empty(CHUNK_TARGET_BYTES, np.uint8)
+        # Memory of its own, not of the allocator: that would keep it for the thread, and there are many threads.
+        buffer = np.frombuffer(mmap.mmap(-1, CHUNK_TARGET_BYTES), np.uint8)
     lease = buffer[:size_bytes]
     # A memoryview and its slices keep the lease alive. When the last one is deleted, the buffer is idle again.
     weakref.finalize(lease, _idle.append, buffer).atexit = False

@@ -264,6 +264,11 @@ def _quantised(target: _Quantised, values: Floats, before: Blocks, after: Blocks
         size = 2 * scales.shape[1]
         _difference(_as_f16(scales), before[:, :size].view("<u2"), after[:, :size].view("<u2"), restore=restore)
     target.rule.levels(values, after if restore else before, scales, predicted)
+    if restore and not any(
+        before[:, part.offset : part.offset + part.groups * part.width].any() for part in target.parts
+    ):
+        _pack(target.parts, predicted, after)  # every level was predicted
+        return
     _unpack(target.parts, before, levels)
     if restore:
         _add_residuals(target, predicted, levels)

@@ -34,6 +34,8 @@ SCALE_AND_MINIMUM, SCALE, NON_LINEAR, ABSOLUTE, EXTREME, RANGE = range(6)
 """Families of quantised types; the order is that of the branches in the kernel."""
 PACKED_Q2_K, PACKED_Q3_K, PACKED_Q4_K, PACKED_Q6_K, PACKED_IQ4_XS, PACKED_NONE = range(6)
 """Places of the scales of sub-blocks."""
+TOGETHER = 4096
+"""Elements that are transformed at a time: their float32 values stay in the fastest cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class Kernels:
     """Fills residuals of 16-bit floats; see `_subtract_halves`."""
     add_halves: Callable[[Halves, Halves, Halves, int, int], None]
     """The inverse of `subtract_halves`."""
+    join_bf16: Callable[[Bytes, Bytes, Halves], None]
+    """Fills values of BF16 from their planes; see `_join_bf16`."""
 
 
 class _State:
@@ -87,7 +91,7 @@ def warm_in_background() -> None:
 
 def interpreted() -> Kernels:
     """Return the kernels as functions that Python runs, thousands of times slower: tests need no numba."""
-    return Kernels(_quants, _subtract_halves, _add_halves)
+    return Kernels(_quants, _subtract_halves, _add_halves, _join_bf16)
 
 
 def _compiled() -> Kernels | None:
@@ -104,7 +108,8 @@ def _compiled() -> Kernels | None:
         quants = numba.types.void(read, numba.int64, read, written, numba.boolean, numbers, numbers, read)
         halves = numba.types.Array(numba.types.uint16, 1, "C", readonly=True)
         floats = numba.types.void(halves, halves, numba.types.uint16[::1], numba.int64, numba.int64)
-        functions = ((quants, _quants), (floats, _subtract_halves), (floats, _add_halves))
+        join = numba.types.void(read, read, numba.types.uint16[::1])
+        functions = ((quants, _quants), (floats, _subtract_halves), (floats, _add_halves), (join, _join_bf16))
         compiled = (numba.njit(form, cache=True, nogil=True, error_model="numpy")(loop) for form, loop in functions)
         return Kernels(*compiled)
     except Exception:  # numba raises errors of many kinds
@@ -292,33 +297,43 @@ def _settle(
 # Levels
 
 
-def _predict(values: Floats, steps: Floats, minima: Floats, shape: Numbers, table: Bytes, predicted: Bytes) -> None:
-    """Fill `predicted` with the level of each value."""
+def _predict(
+    values: Floats, steps: Floats, minima: Floats, shape: Numbers, table: Bytes, wide: Floats, predicted: Bytes
+) -> None:
+    """Fill `predicted` with the level of each value. `wide` has memory for two numbers of each value."""
     family, low, high = shape[3], np.float32(shape[6]), np.float32(shape[7])
+    if family <= SCALE:
+        count = len(values)
+        _spread(steps, wide[:count])
+        _spread(minima, wide[count:])
+        _nearest(values, wide[:count], wide[count:], low, high, predicted)
+        return
     size = len(values) // len(steps)
     for number in range(len(steps)):
         part = values[number * size : (number + 1) * size]
-        out = predicted[number * size : (number + 1) * size]
-        step = steps[number]
-        if family <= SCALE:
-            if step == 0:
-                _clear(out)
-            else:
-                minimum = minima[number] if family == SCALE_AND_MINIMUM else np.float32(0)
-                _nearest(part, step, minimum, low, high, out)
-        else:
-            _nearest_of_table(part, step, low, high, table, out)
+        _nearest_of_table(part, steps[number], low, high, table, predicted[number * size : (number + 1) * size])
+
+
+def _spread(numbers: Floats, wide: Floats) -> None:
+    """Repeat each number for all values of its sub-block."""
+    size = np.uint64(len(wide) // len(numbers))
+    for number in range(np.uint64(len(numbers))):
+        value = numbers[number]
+        for index in range(number * size, (number + np.uint64(1)) * size):
+            wide[index] = value
 
 
 def _nearest(
-    part: Floats, step: np.float32, minimum: np.float32, low: np.float32, high: np.float32, out: Bytes
+    values: Floats, steps: Floats, minima: Floats, low: np.float32, high: np.float32, predicted: Bytes
 ) -> None:
+    """Fill `predicted`; where the step is 0, with 0. One loop over all values of a block is faster than many loops."""
     rounding = np.float32(3 << 22) - low
-    for index in range(len(out)):
-        value = (part[index] + minimum) / step
+    for index in range(len(predicted)):
+        value = (values[index] + minima[index]) / steps[index]
         value = value if value > low else low
         value = value if value < high else high
-        out[index] = np.float32(value + rounding).view(np.uint32)
+        level = np.float32(value + rounding).view(np.uint32)
+        predicted[index] = level if steps[index] != 0 else np.uint32(0)
 
 
 def _half_away(part: Floats, step: np.float32, out: Bytes) -> None:
@@ -373,51 +388,61 @@ def _copy(old: Bytes, new: Bytes) -> None:
         new[index] = old[index]
 
 
-def _unpack(old: Bytes, parts: Numbers, packed: Words, levels: Words) -> None:
-    """Fill `levels` with a byte for each element of a block."""
+def _unpack(old: Bytes, size: Integer, parts: Numbers, packed: Words, levels: Words) -> None:
+    """Fill `levels` with a byte for each element of the blocks `old` of `size` bytes."""
     for part in range(len(parts) // 5):
-        offset, width, bits = parts[5 * part], parts[5 * part + 2], parts[5 * part + 3]
-        groups, shift = np.uint64(parts[5 * part + 1]), np.uint64(parts[5 * part + 4])
-        size = parts[5 * part + 1] * width
-        _copy(old[offset : offset + size], packed.view(np.uint8))
+        width, bits = parts[5 * part + 2], parts[5 * part + 3]
+        groups, shift = np.uint64(parts[5 * part + 1] * (len(old) // size)), np.uint64(parts[5 * part + 4])
+        _gather_fields(old, size, parts[5 * part], parts[5 * part + 1] * width, packed.view(np.uint8))
         if width < 8:
             _spread_bits(packed, shift, levels)
             continue
         mask, slots, words = _each((1 << bits) - 1), np.uint64(8 // bits), np.uint64(width // 8)
         for group in range(groups):
-            for slot in range(slots):
-                first, down = (group * slots + slot) * words, np.uint64(bits) * slot
-                for index in range(words):
-                    word = (packed[group * words + index] >> down & mask) << shift
+            for index in range(words):
+                word, place = packed[group * words + index], group * slots * words + index
+                for slot in range(slots):
+                    level = (word >> np.uint64(bits) * slot & mask) << shift
                     if part:
-                        levels[first + index] |= word
-                    else:
-                        levels[first + index] = word
+                        level |= levels[place + slot * words]
+                    levels[place + slot * words] = level
 
 
-def _pack(levels: Words, parts: Numbers, packed: Words, new: Bytes) -> None:
-    """Write levels to their places in a block."""
+def _pack(levels: Words, size: Integer, parts: Numbers, packed: Words, new: Bytes) -> None:
+    """Write levels to their places in the blocks `new` of `size` bytes."""
     for part in range(len(parts) // 5):
-        offset, size = parts[5 * part], parts[5 * part + 1] * parts[5 * part + 2]
         if parts[5 * part + 2] < 8:
             _gather_bits(levels, np.uint64(parts[5 * part + 4]), packed)
         else:
-            _pack_part(levels, parts[5 * part : 5 * part + 5], packed)
-        _copy(packed.view(np.uint8)[:size], new[offset : offset + size])
+            _pack_part(levels, len(new) // size, parts[5 * part : 5 * part + 5], packed)
+        _scatter_fields(packed.view(np.uint8), size, parts[5 * part], parts[5 * part + 1] * parts[5 * part + 2], new)
 
 
-def _pack_part(levels: Words, part: Numbers, packed: Words) -> None:
-    groups, bits, shift = np.uint64(part[1]), np.uint64(part[3]), np.uint64(part[4])
+def _pack_part(levels: Words, blocks: Integer, part: Numbers, packed: Words) -> None:
+    bits, shift = np.uint64(part[3]), np.uint64(part[4])
     mask, slots, words = _each((1 << part[3]) - 1), np.uint64(8 // part[3]), np.uint64(part[2] // 8)
-    for group in range(groups):
-        for slot in range(slots):
-            first, up = (group * slots + slot) * words, bits * slot
-            for index in range(words):
-                word = (levels[first + index] >> shift & mask) << up
-                if slot:
-                    packed[group * words + index] |= word
-                else:
-                    packed[group * words + index] = word
+    for group in range(np.uint64(part[1] * blocks)):
+        for index in range(words):
+            word, place = np.uint64(0), group * slots * words + index
+            for slot in range(slots):
+                word |= (levels[place + slot * words] >> shift & mask) << bits * slot
+            packed[group * words + index] = word
+
+
+def _gather_fields(blocks: Bytes, size: Integer, offset: Integer, length: Integer, fields: Bytes) -> None:
+    """Copy the field at `offset` of each block of `size` bytes to `fields`."""
+    for block in range(np.uint64(len(blocks) // size)):
+        begin, place = block * np.uint64(size) + np.uint64(offset), block * np.uint64(length)
+        for index in range(np.uint64(length)):
+            fields[place + index] = blocks[begin + index]
+
+
+def _scatter_fields(fields: Bytes, size: Integer, offset: Integer, length: Integer, blocks: Bytes) -> None:
+    """Copy `fields` to the field at `offset` of each block of `size` bytes."""
+    for block in range(np.uint64(len(blocks) // size)):
+        begin, place = block * np.uint64(size) + np.uint64(offset), block * np.uint64(length)
+        for index in range(np.uint64(length)):
+            blocks[begin + index] = fields[place + index]
 
 
 def _spread_bits(packed: Words, shift: np.uint64, levels: Words) -> None:
@@ -490,19 +515,42 @@ def _super_blocks(
     parts: Numbers,
     table: Bytes,
 ) -> None:
-    """Transform blocks whose scales are not predicted."""
+    """Transform blocks whose scales are not predicted, some at a time: calls for each block cost more than the work."""
     elements, size = shape[0], shape[1]
-    bits, levels, packed = np.empty(elements, np.uint32), np.empty(elements // 8, np.uint64), np.empty(32, np.uint64)
-    steps, minima = np.zeros(elements // shape[2], np.float32), np.zeros(elements // shape[2], np.float32)
-    predicted = np.empty(elements, np.uint8)
-    guesses = predicted.view(np.uint64)
-    for number in range(len(before) // size):
-        old, new = before[number * size : (number + 1) * size], after[number * size : (number + 1) * size]
-        _widen(source, kind, number * elements, bits)
+    scales, together, total = elements // shape[2], max(1, TOGETHER // elements), len(before) // size
+    memory = _memory(together, elements, scales)
+    for first in range(0, total, together):
+        count = min(together, total - first)
+        if count < together:
+            memory = _memory(count, elements, scales)
+        bits, predicted, levels, packed, steps, minima, wide = memory
+        old, new = before[first * size : (first + count) * size], after[first * size : (first + count) * size]
+        _widen(source, kind, first * elements, bits)
         _copy(old, new)
-        _stored_scales(old, shape[3], shape[4], shape[5], steps, minima)
-        _predict(bits.view(np.float32), steps, minima, shape, table, predicted)
-        _transform_levels(old, new, guesses, shape[8], parts, restore, packed, levels)
+        for number in range(count):
+            own = steps[number * scales : (number + 1) * scales], minima[number * scales : (number + 1) * scales]
+            _stored_scales(old[number * size : (number + 1) * size], shape[3], shape[4], shape[5], *own)
+        _predict(bits.view(np.float32), steps, minima, shape, table, wide, predicted)
+        guesses = predicted.view(np.uint64)
+        if restore and _all_clear(old, size, parts, packed):
+            _pack(guesses, size, parts, packed, new)
+        else:
+            _transform_levels(old, new, size, guesses, shape[8], parts, restore, packed, levels)
+
+
+def _memory(
+    count: Integer, elements: Integer, scales: Integer
+) -> tuple[Bits, Bytes, Words, Words, Floats, Floats, Floats]:
+    """Return the workspace of `_super_blocks` for `count` blocks."""
+    return (
+        np.empty(count * elements, np.uint32),
+        np.empty(count * elements, np.uint8),
+        np.empty(count * elements // 8, np.uint64),
+        np.empty(count * elements // 8, np.uint64),
+        np.zeros(count * scales, np.float32),
+        np.zeros(count * scales, np.float32),
+        np.empty(2 * count * elements, np.float32),
+    )
 
 
 def _small_blocks(
@@ -527,7 +575,7 @@ def _small_blocks(
                 _predict_from_extreme(old, new, bits, np.float32(shape[6]), np.float32(shape[7]), restore, predicted)
             else:
                 _predict_from_range(old, new, bits, np.float32(shape[7]), restore, predicted)
-            _transform_levels(old, new, guesses, shape[8], parts, restore, packed, levels)
+            _transform_levels(old, new, size, guesses, shape[8], parts, restore, packed, levels)
 
 
 def _predict_from_extreme(
@@ -551,34 +599,62 @@ def _predict_from_range(old: Bytes, new: Bytes, bits: Bits, high: np.float32, re
 
 
 def _transform_levels(
-    old: Bytes, new: Bytes, guesses: Words, bits: Integer, parts: Numbers, restore: bool, packed: Words, levels: Words
+    old: Bytes,
+    new: Bytes,
+    size: Integer,
+    guesses: Words,
+    bits: Integer,
+    parts: Numbers,
+    restore: bool,
+    packed: Words,
+    levels: Words,
 ) -> None:
+    """Transform the levels of the blocks `old` of `size` bytes."""
     if len(parts) == 5:
-        _transform_packed(old, new, guesses, bits, parts, restore, packed, levels)
+        _transform_packed(old, new, size, guesses, bits, parts, restore, packed, levels)
         return
-    _unpack(old, parts, packed, levels)
+    _unpack(old, size, parts, packed, levels)
     if restore:
         _add(levels, guesses, bits)
     else:
         _subtract(levels, guesses, bits)
-    _pack(levels, parts, packed, new)
+    _pack(levels, size, parts, packed, new)
 
 
 def _transform_packed(
-    old: Bytes, new: Bytes, guesses: Words, bits: Integer, parts: Numbers, restore: bool, packed: Words, words: Words
+    old: Bytes,
+    new: Bytes,
+    size: Integer,
+    guesses: Words,
+    bits: Integer,
+    parts: Numbers,
+    restore: bool,
+    packed: Words,
+    words: Words,
 ) -> None:
     """Transform levels of one part without unpacking them: the upper bit of each is computed apart from the others."""
-    offset, size = parts[0], parts[1] * parts[2]
-    _pack_part(guesses, parts, packed)
-    _copy(old[offset : offset + size], words.view(np.uint8))
+    blocks, length = len(old) // size, parts[1] * parts[2]
+    _pack_part(guesses, blocks, parts, packed)
+    _gather_fields(old, size, parts[0], length, words.view(np.uint8))
     upper = _each(0x88 if bits == 4 else 0xAA)
-    for index in range(size // 8):
+    for index in range(blocks * length // 8):
         word, guess = words[index], packed[index]
         if restore:
             words[index] = (word & ~upper) + (guess & ~upper) ^ (word ^ guess) & upper
         else:
             words[index] = (word | upper) - (guess & ~upper) ^ (word ^ ~guess) & upper
-    _copy(words.view(np.uint8)[:size], new[offset : offset + size])
+    _scatter_fields(words.view(np.uint8), size, parts[0], length, new)
+
+
+def _all_clear(blocks: Bytes, size: Integer, parts: Numbers, packed: Words) -> bool:
+    """Return whether all levels are 0: as residuals, if all were predicted."""
+    found = np.uint64(0)
+    for part in range(len(parts) // 5):
+        length = parts[5 * part + 1] * parts[5 * part + 2]
+        _gather_fields(blocks, size, parts[5 * part], length, packed.view(np.uint8))
+        for index in range(np.uint64(len(blocks) // size * length // 8)):
+            found |= packed[index]
+    return bool(found == 0)
 
 
 def _transform_bytes(old: Bytes, new: Bytes, predicted: Bytes, restore: bool) -> None:
@@ -635,14 +711,25 @@ def _add_halves(parent: Halves, residual: Halves, plain: Halves, shift: int, mas
         plain[index] = _ordered(value & 0xFFFF) & 0xFFFF
 
 
+# Planes
+
+
+def _join_bf16(exponents: Bytes, signs_and_mantissas: Bytes, words: Halves) -> None:
+    """Fill `words` as `planes` does."""
+    for index in range(len(words)):
+        rest = np.uint16(signs_and_mantissas[index])
+        exponent = np.uint16(exponents[index])
+        words[index] = (rest & np.uint16(0x80)) << np.uint16(8) | exponent << np.uint16(7) | rest & np.uint16(0x7F)
+
+
 _HELPERS: tuple[Callable[..., Any], ...] = (
     *(_from_f16, _to_f16, _word, _set_word, _widen, _each, _inverse, _largest_magnitude),
     *(_key, _from_key, _limits, _extreme),
     *(_six_bits, _six_bits_of_minimum, _stored_scales, _settle),
-    *(_predict, _nearest, _half_away, _half_up, _nearest_of_table),
-    *(_clear, _copy, _spread_bits, _gather_bits, _unpack, _pack_part, _pack, _subtract, _add),
-    *(_transform_packed, _transform_levels, _transform_bytes),
-    *(_predict_from_extreme, _predict_from_range, _super_blocks, _small_blocks),
+    *(_spread, _nearest, _half_away, _half_up, _nearest_of_table, _predict),
+    *(_clear, _copy, _spread_bits, _gather_bits, _gather_fields, _scatter_fields, _unpack, _pack_part, _pack),
+    *(_subtract, _add, _all_clear, _transform_packed, _transform_levels, _transform_bytes),
+    *(_predict_from_extreme, _predict_from_range, _memory, _super_blocks, _small_blocks),
     *(_ordered, _starts),
 )
 """Functions that kernels call; a helper comes before those that call it."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from organs.registry.gguf.types import DType, dtype_by_name
+from organs.registry.store.codec import fast
 
 CHUNK_TARGET_BYTES = 4 << 20
 """The maximum size of a chunk, which is as many whole blocks as fit."""
@@ -316,6 +317,10 @@ def _split_bf16(plain: Bytes, planes: list[Bytes]) -> None:
 
 
 def _join_bf16(plain: Bytes, planes: list[Bytes]) -> None:
+    kernels = fast.kernels()
+    if kernels is not None:
+        kernels.join_bf16(planes[0], planes[1], plain.view("<u2"))
+        return
     _join_upper_half(planes[0], planes[1], plain.view("<u2"))
 
 
