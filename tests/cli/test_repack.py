@@ -40,6 +40,16 @@ def test_a_repack_of_one_model_examines_its_places(backwards: OrganCommand) -> N
     assert backwards.done("repack", "base").lines[0].startswith("1 model, ")
 
 
+def test_a_model_is_exported_whether_its_organs_have_parents_or_not(backwards: OrganCommand, tmp_path: Path) -> None:
+    backwards.done("repack")
+    assert backwards.done("storage", "--json").values["parents_bytes"] > 0
+    for name in ORDER:
+        backwards.done("extract", f"local/{name}", "-o", tmp_path / name)
+        backwards.done("assemble", tmp_path / name, "-o", tmp_path / "back.gguf")
+        assert (tmp_path / "back.gguf").read_bytes() == (tmp_path / f"{name}.gguf").read_bytes()
+        (tmp_path / "back.gguf").unlink()
+
+
 def test_a_model_that_does_not_exist_is_one_sentence(backwards: OrganCommand) -> None:
     ended = backwards("repack", "nothing-of-this-name")
     assert ended.status == 3

@@ -26,6 +26,7 @@ from organs.ingest.files import FileSource
 from organs.ingest.sources import ModelSource, find_sources
 from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
 from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.organs import DEPTH_MAX
 from organs.registry.catalog.register.accounts import set_quota
 from organs.registry.catalog.register.models import hide_model, remove_model
 from organs.registry.client.connection import Connection
@@ -37,6 +38,7 @@ from tests.client.served_registry import ServedRegistry, serve_registry
 from tests.gguf_files import file_bytes
 from tests.ingest.push_cases import CHUNK_BYTES, RecordedProgress, large_model, write_model_file
 from tests.registry_templates import RegistryTemplates
+from tests.related_models import blob_forms, family_files
 from tests.small_models import (
     EXPERTS,
     assemble_model,
@@ -85,6 +87,24 @@ def test_a_pushed_model_reads_back_identical_and_a_second_push_sends_nothing(
     assert (again.state, again.bytes_sent, again.model) == ("there", 0, first.model)
     with pytest.raises(NotAllowed):
         pushed(there, path, token, name="someone/else")
+
+
+@pytest.mark.long
+def test_pushed_relatives_are_stored_by_their_differences_and_read_back_identical(
+    there: ServedRegistry, tmp_path: Path
+) -> None:
+    token = new_token(there.registry, "me", "upload", "read")
+    sources = {name: write_model_file(tmp_path, data, f"{name}.gguf") for name, data in family_files().items()}
+    for path in sources.values():
+        assert pushed(there, path, token).state == "published"
+    forms = blob_forms(there.registry)
+    assert {kind for kind, _, _ in forms} == {"alone", "delta", "derive"}
+    assert max(depth for _, depth, _ in forms) == DEPTH_MAX
+    for name, path in sources.items():
+        (back,) = assemble_model(there.registry, f"me/{name}", tmp_path / "back")
+        assert back.read_bytes() == path.read_bytes()
+        again = pushed(there, path, token)
+        assert (again.state, again.bytes_sent) == ("there", 0)
 
 
 def test_a_push_is_refused_beforehand_exactly_when_the_registry_would_refuse_it(
