@@ -10,7 +10,7 @@ second run only measures. With several interpreters, for example one with numba 
 Each server sends the whole file once before it is measured; this download is compared with the SHA-256 of the file.
 
 The client reads into the same memory and drops the bytes; it shares the machine with the server. Ranges are requested
-on one connection. Needs the packages of `bench.families` for llama.cpp's code, and psutil.
+on one connection. Needs the packages of `bench.families`.
 """
 
 from __future__ import annotations

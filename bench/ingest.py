@@ -1,10 +1,11 @@
 """Measure the seconds and the memory of ingesting and assembling a BF16 model, beside other programs.
 
-python -m bench.ingest [--model FILE | --small] [--runs 5]
+python -m bench.ingest [--model FILE | --small] [--runs 5] [--beside CHECKOUT]
 
 In alternation, each in its own process: `hashlib.sha256` over the file, `organ ingest` into a new registry, `borg
 create` (zstd,3) and `restic backup` into new repositories, `organ assemble`, `cp`. Programs that are not installed are
-left out. Quote medians and their ratios: the speed of one machine at one moment says little.
+left out. With `--beside`, the code in another checkout of the project does the same in the same run. Quote medians and
+their ratios: the speed of one machine at one moment says little.
 
 The file is read once before each run, so that every program finds it in the page cache. As much memory as a run writes
 is touched and released first: on a virtual machine the first touch of a page can cost more than writing it.
@@ -68,12 +69,15 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a BF16 GGUF; by default one is generated")
     parser.add_argument("--small", action="store_true", help="generate 1.19 GB instead of 3.44 GB")
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--beside", type=Path, help="another checkout, for example of an older version")
     parser.add_argument("--folder", type=Path, help="where to work; by default a temporary folder")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="organ-bench-") as name:
         folder = Path(name)
         model = arguments.model or generate(folder, SMALL if arguments.small else MEDIUM)
         contenders = available(folder, model)
+        if arguments.beside:
+            contenders += organ(folder / "beside", model, arguments.beside)
         figures = {contender.name: Figures() for contender in contenders}
         for number in range(arguments.runs):
             for contender in contenders:
@@ -93,14 +97,10 @@ def generate(folder: Path, shape: Architecture) -> Path:
 
 def available(folder: Path, model: Path) -> list[Contender]:
     """Return the contenders installed on this machine, in the order of their runs."""
-    home, copy = folder / "registry", folder / "copy.gguf"
-    organ = [sys.executable, "-m", "organs.cli", "--home", str(home)]
-    ingest = [*organ, "ingest", str(model), "--name", "bench/model", "--json"]
-    assemble = [*organ, "assemble", "bench/model", "-o", str(copy), "--quiet"]
+    copy = folder / "copy.gguf"
     contenders = [
         Contender("sha256", nothing, [sys.executable, "-c", SHA256, str(model)], {}),
-        Contender("organ ingest", lambda: fresh(home, [*organ, "models"]), ingest, {}, home),
-        Contender("organ assemble", lambda: copy.unlink(missing_ok=True), assemble, {}),
+        *organ(folder, model),
         Contender("cp", lambda: copy.unlink(missing_ok=True), ["cp", str(model), str(copy)], {}),
     ]
     if shutil.which("borg"):
@@ -108,6 +108,22 @@ def available(folder: Path, model: Path) -> list[Contender]:
     if shutil.which("restic"):
         contenders.append(restic(folder, model))
     return contenders
+
+
+def organ(folder: Path, model: Path, checkout: Path | None = None) -> list[Contender]:
+    """Return the ingest and the assembly by this code, or by that of another checkout."""
+    home, copy, version = folder / "registry", folder / "copy.gguf", f" {checkout.name}" if checkout else ""
+    command = [sys.executable, "-m", "organs.cli", "--home", str(home)]
+    ingest = [*command, "ingest", str(model), "--name", "bench/model", "--json"]
+    assemble = [*command, "assemble", "bench/model", "-o", str(copy), "--quiet"]
+    environment = {"PYTHONPATH": str(checkout / "src")} if checkout else {}
+    folder.mkdir(exist_ok=True)
+    return [
+        Contender(
+            f"organ ingest{version}", lambda: fresh(home, [*command, "models"], environment), ingest, environment, home
+        ),
+        Contender(f"organ assemble{version}", lambda: copy.unlink(missing_ok=True), assemble, environment),
+    ]
 
 
 def borg(folder: Path, model: Path) -> Contender:
@@ -184,12 +200,12 @@ def report(model: Path, figures: dict[str, Figures]) -> None:
     size = model.stat().st_size
     base = figures["sha256"].wall
     print(f"{size / 1e9:.2f} GB")
-    print(f"{'':15}  wall s     min     max  x sha256   cpu s   MB/s  peak MB  stored")
+    print(f"{'':22}  wall s     min     max  x sha256   cpu s   MB/s  peak MB  stored")
     for name, own in figures.items():
         stored = "" if own.stored_bytes is None else f"{own.stored_bytes / size:.4f}"
         times = f"{own.wall:7.2f} {min(own.wall_seconds):7.2f} {max(own.wall_seconds):7.2f} {own.wall / base:9.2f}"
         cpu, peak = statistics.median(own.cpu_seconds), max(own.peak_bytes) / 1e6
-        print(f"{name:15} {times} {cpu:7.2f} {size / own.wall / 1e6:6.0f} {peak:8.0f} {stored:>7}")
+        print(f"{name:22} {times} {cpu:7.2f} {size / own.wall / 1e6:6.0f} {peak:8.0f} {stored:>7}")
     if "cp" in figures:
         print(f"assemble / cp: {figures['organ assemble'].wall / figures['cp'].wall:.2f}")
     for peer in ("borg create", "restic backup"):
