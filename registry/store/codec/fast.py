@@ -109,9 +109,14 @@ def _compiled() -> Kernels | None:
         halves = numba.types.Array(numba.types.uint16, 1, "C", readonly=True)
         floats = numba.types.void(halves, halves, numba.types.uint16[::1], numba.int64, numba.int64)
         join = numba.types.void(read, read, numba.types.uint16[::1])
-        functions = ((quants, _quants), (floats, _subtract_halves), (floats, _add_halves), (join, _join_bf16))
-        compiled = (numba.njit(form, cache=True, nogil=True, error_model="numpy")(loop) for form, loop in functions)
-        return Kernels(*compiled)
+
+        def compiled(form: Any, loop: Callable[..., None]) -> Any:
+            return numba.njit(form, cache=True, nogil=True, error_model="numpy")(loop)
+
+        # The longest last: if the process ends before that, the next one continues, because each is in the cache.
+        join_bf16 = compiled(join, _join_bf16)
+        halves = compiled(floats, _subtract_halves), compiled(floats, _add_halves)
+        return Kernels(compiled(quants, _quants), *halves, join_bf16)
     except Exception:  # numba raises errors of many kinds
         log.exception("the kernels cannot be compiled, numpy is used instead")
         return None
