@@ -30,7 +30,7 @@ from organs.registry.catalog.queries.organs import (
 )
 from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.digest import Digest
-from organs.registry.errors import CorruptBlob, MissingBlob, NotAssemblable, UnsupportedDType
+from organs.registry.errors import CorruptBlob, FaultyParent, MissingBlob, NotAssemblable, StoreError, UnsupportedDType
 from organs.registry.gguf import DType, Header, HeaderSource, TensorSpec, encode_header, padded, read_header
 from organs.registry.gguf.quants import can_dequantize, dequantize
 from organs.registry.gguf.split import (
@@ -173,10 +173,13 @@ def naming(name: str, digest: Digest) -> Iterator[None]:
 
 
 def check_readable(store: BlobStore, blob: BlobRow, name: str) -> None:
-    """Read a blob that was set aside, to check it again; other blobs are not read. Raises CorruptBlob, MissingBlob."""
-    if blob.is_set_aside:
-        with naming(name, blob.digest):
-            store.open(blob).close()
+    """Check a blob and its parents that were set aside again; others are not read. Raises CorruptBlob, MissingBlob."""
+    row: BlobRow | None = blob
+    while row is not None:
+        if row.is_set_aside:
+            with naming(name, blob.digest):
+                store.open(row).close()
+        row = row.parent
 
 
 def _offset(segment: Segment) -> int:
@@ -539,6 +542,7 @@ class FileStream:
                 ahead.append((task, self._pool.submit(self._decode, task, room)))
                 task = None
             if not ahead:
+                assert task is None
                 break
             done, future = ahead[0]
             view = future.result()
@@ -567,13 +571,23 @@ class FileStream:
 
     @contextmanager
     def _naming(self, piece: PlannedSlice) -> Iterator[None]:
-        """Add the blob of `piece` to `faults`, and its label to the error, for a CorruptBlob or MissingBlob."""
-        try:
-            with naming(piece.label, piece.blob.digest):
+        """Add the faulty blob to `faults`, and the label of `piece` to the error, for a CorruptBlob or MissingBlob."""
+        with naming(piece.label, piece.blob.digest):
+            try:
                 yield
-        except (CorruptBlob, MissingBlob):
-            self.faults.append(piece.blob)
-            raise
+            except (CorruptBlob, MissingBlob) as error:
+                self.faults.append(_faulty_blob(piece.blob, error))
+                raise
+
+
+def _faulty_blob(blob: BlobRow, error: StoreError) -> BlobRow:
+    """Return the blob with the wrong or missing bytes: `blob`, or the parent that the error names."""
+    if not isinstance(error, FaultyParent):
+        return blob
+    row: BlobRow | None = blob
+    while row is not None and row.digest != error.parent:
+        row = row.parent
+    return row or blob
 
 
 def _tasks_of(piece: PlannedSlice, reader: PlainReader) -> Iterator[_Task]:

@@ -29,7 +29,7 @@ from organs.registry.catalog.queries.relatives import (
 from organs.registry.catalog.register.models import mark_repacked
 from organs.registry.catalog.register.organs import begin_ingest, forget_ingest, renew_lease, replace_stored_bytes
 from organs.registry.catalog.tables import now
-from organs.registry.errors import Busy, StoreError
+from organs.registry.errors import Busy, CorruptBlob, EncodingFault, MissingBlob, StoreError
 from organs.registry.gguf.types import DType, dtype_by_name
 from organs.registry.lineage import ComparableOrgan, correlations, probes
 from organs.registry.relatives.resolve import PROBES_MAX, probe_scores
@@ -210,8 +210,13 @@ def store_alone(catalog: Catalog, blobs: BlobStore, progress: Progress | None = 
                 return report
             for row in page:
                 report.organs += 1
-                with suppress(StoreError), blobs.reader(row) as reader:
-                    rewriter.store(row, BYTES_CODEC if reader.dtype is None else codec_for(reader.dtype.name), None)
+                try:
+                    with blobs.reader(row) as reader:
+                        codec = BYTES_CODEC if reader.dtype is None else codec_for(reader.dtype.name)
+                except (CorruptBlob, MissingBlob):
+                    report.skipped += 1
+                else:
+                    rewriter.store(row, codec, None)
                 if progress is not None:
                     progress(1)
             after = page[-1].digest
@@ -506,26 +511,32 @@ class _Rewriter:
 
     def store(self, before: BlobRow, codec: Codec, parent: BlobRow | None) -> bool:
         """Store a blob with another codec; return False if it stays as it is."""
-        if self._ingest_id is None:
-            with self.catalog.writing() as session:
-                self._ingest_id = begin_ingest(session, "repack")
-        stored: StoredBlob | None = None
-        is_replaced = False
-        with suppress(StoreError):
+        self._renew_lease()
+        try:
             stored = self._encoded(before, codec, parent)
-            with self.catalog.writing() as session:
-                renew_lease(session, self._ingest_id)
-                is_replaced = replace_stored_bytes(session, before, stored)
-        if stored is None or not is_replaced:
+        except (CorruptBlob, MissingBlob, EncodingFault):
             self.report.skipped += 1
-        else:
+            return False
+        # If the commit fails, both files stay: nobody knows which of them the row names. A sweep removes the other one.
+        with self.catalog.writing() as session:
+            is_replaced = replace_stored_bytes(session, before, stored)
+        if is_replaced:
             self.report.add(before.stored_bytes, stored.stored_bytes)
-        unused = before.file if is_replaced else stored and stored.file
+        else:
+            self.report.skipped += 1
+        unused = before.file if is_replaced else stored.file
         if unused:
             # A backup may be copying the file: then a later sweep removes it.
             with suppress(Busy, StoreError), self._blobs.folder.sweeping():
                 self._blobs.folder.remove(self._blobs.folder.path(unused))
         return is_replaced
+
+    def _renew_lease(self) -> None:
+        with self.catalog.writing() as session:
+            if self._ingest_id is None:
+                self._ingest_id = begin_ingest(session, "repack")
+            else:
+                renew_lease(session, self._ingest_id)
 
     def _encoded(self, row: BlobRow, codec: Codec, parent: BlobRow | None) -> StoredBlob:
         with self._blobs.reader(row) as reader:

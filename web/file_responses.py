@@ -24,7 +24,7 @@ from organs.registry.catalog.queries.organs import BlobRow
 from organs.registry.catalog.register.models import add_downloads
 from organs.registry.catalog.tables import now
 from organs.registry.digest import Digest
-from organs.registry.errors import MissingBlob, OrganError
+from organs.registry.errors import OrganError
 from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import set_aside
 from organs.web.answer_cache import reveal_headers
@@ -406,7 +406,7 @@ class FileBody:
 
 def _report(error: OrganError, name: str, faults: list[BlobRow]) -> None:
     current_app.logger.error("%s cannot be handed out whole: %s", name, error)
-    if not faults or (isinstance(error, MissingBlob) and not registry().blobs.folder.is_prepared()):
+    if not faults or not registry().blobs.folder.is_prepared():  # for example, its disk is not mounted
         return
     try:
         set_aside(registry().catalog, faults)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from itertools import count, islice
 from pathlib import Path
@@ -16,19 +17,21 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from organs.registry import references
-from organs.registry.assembly import FilePlan, FileStream, plan_model
+from organs.registry.assembly import FilePlan, FileStream, check_readable, plan_model
 from organs.registry.backup import back_up
+from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import BlobRow, blobs_by_digest
+from organs.registry.catalog.queries.relatives import models_to_repack
 from organs.registry.catalog.register.organs import replace_stored_bytes
 from organs.registry.catalog.tables import Blob
 from organs.registry.digest import Digest
-from organs.registry.errors import Busy, FaultyParent, OrganError
+from organs.registry.errors import Busy, CorruptBlob, DiskFull, FaultyParent, MissingBlob, OrganError
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.store import BlobReader, StoredBlob
 from organs.registry.store.codec import codec_for
-from organs.registry.upkeep import verify
+from organs.registry.upkeep import set_aside, verify
 from tests.faults.failing import (
     EVERYTHING,
     SteppedCatalog,
@@ -190,6 +193,62 @@ def test_a_repack_leaves_organs_with_faulty_bytes_as_they_are(templates: Registr
         assert repack_all(registry).repacked > 0
         assert {fault.digest for fault in verify_all(registry).faults} <= faults
         assert states(registry)[alone.digest] == "present"
+
+
+class FullDisk(Catalog):
+    """The catalog of a registry whose commits fail from the `number`-th on, because the disk is full."""
+
+    def __init__(self, catalog: Catalog, number: int) -> None:
+        super().__init__(catalog.reader, catalog.writer)
+        object.__setattr__(self, "commits", count(1))
+        object.__setattr__(self, "number", number)
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        commits: Iterator[int] = self.commits
+        with super().writing() as session:
+            yield session
+            if next(commits) >= self.number:
+                raise DiskFull("the disk of the database is full")
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 8])
+def test_a_repack_whose_commit_fails_ends_and_keeps_every_file_that_a_row_names(
+    number: int, templates: RegistryTemplates, tmp_path: Path
+) -> None:
+    with templates.open_copy(add_family_backwards, tmp_path / "home") as registry:
+        full = LocalRegistry(registry.settings, FullDisk(registry.catalog, number), registry.blobs)
+        with pytest.raises(DiskFull):
+            repack_all(full)
+        assert_whole(registry, SOURCES, tmp_path / "back")
+        with registry.catalog.reading() as session:
+            assert models_to_repack(session), "the next repack examines these models again"
+        assert_settles(registry, SOURCES, tmp_path / "back")
+
+
+@pytest.mark.parametrize("spoil", [damage, lose])
+def test_a_download_names_the_faulty_parent_and_not_its_dependants(
+    spoil: Callable[[LocalRegistry, BlobRow], None], family: LocalRegistry
+) -> None:
+    parent = root_of(family)
+    spoil(family, parent)
+    plan = plan_of(family, "tuned-coarse")
+    with FileStream(family.blobs, plan) as stream, pytest.raises((CorruptBlob, MissingBlob)):
+        for _ in stream:
+            pass
+    assert {row.digest for row in stream.faults} == {parent.digest}
+    set_aside(family.catalog, stream.faults)
+    assert [digest for digest, state in states(family).items() if state == "corrupt"] == [parent.digest]
+    (child,) = [
+        piece.blob for piece in plan_of(family, "tuned-coarse").slices if parent.digest in chain_of(piece.blob)
+    ][:1]
+    with pytest.raises((CorruptBlob, MissingBlob)):
+        check_readable(family.blobs, child, "the organ")
+
+
+def chain_of(row: BlobRow) -> list[str]:
+    """Return the digests of the parents of a blob."""
+    return [] if row.parent is None else [row.parent.digest, *chain_of(row.parent)]
 
 
 # Removal.

@@ -111,12 +111,13 @@ def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) 
     stack, gets the new stored bytes. No row points at the returned files: remove them after the commit. Raises
     MissingBlob if the parent of a blob was removed, or got a parent of its own, since the blob was encoded.
     """
-    parents = _parent_ids(session, blobs)
     rows_before = blobs_by_digest(session, [blob.digest for blob in blobs])
-    moment = now()
-    new_rows = [_values(blob, moment, parents) for blob in blobs if blob.digest not in rows_before]
-    inserted = insert_missing_returning(session, Blob, "digest", new_rows)
+    new = [blob for blob in blobs if blob.digest not in rows_before]
     replaced = [blob for blob in blobs if blob.digest in rows_before and _is_replaced(rows_before[blob.digest])]
+    parents = _parent_ids(session, [*new, *replaced])
+    moment = now()
+    new_rows = [_values(blob, moment, parents) for blob in new]
+    inserted = insert_missing_returning(session, Blob, "digest", new_rows)
     for blob in replaced:
         _replace(session, rows_before[blob.digest].id, blob, moment, parents)
     removed = [rows_before[blob.digest] for blob in replaced if is_counted(rows_before[blob.digest].state)]

@@ -205,7 +205,8 @@ def _codec_of(start: bytes, digest: Digest, plain_size_bytes: int) -> Codec:
         raise CorruptBlob(digest, f"stored form version {form}; this program reads 1 and {REFERENCE_VERSION}")
     name = start[_FIXED.size : _FIXED.size + name_length]
     codec = _named_codec(name, dtype_id, digest)
-    if CHUNK_MIN_BYTES <= chunk_bytes <= CHUNK_TARGET_BYTES and chunk_bytes % codec.block_bytes == 0:
+    chunk_max = CHUNK_TARGET_BYTES if codec.encoding is Encoding.SOLO else codec.chunk_bytes
+    if CHUNK_MIN_BYTES <= chunk_bytes <= chunk_max and chunk_bytes % codec.block_bytes == 0:
         codec = codec.with_chunks_of(chunk_bytes)  # older versions of this program had other chunks
     expected_form = SOLO_VERSION if codec.encoding is Encoding.SOLO else REFERENCE_VERSION
     expected = (
