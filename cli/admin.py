@@ -27,7 +27,7 @@ from organs.cli.console import (
     waiting,
 )
 from organs.cli.main import CommandGroup
-from organs.registry.amounts import count_text, size_text, theta_text
+from organs.registry.amounts import count_text, plural_text, size_text, theta_text
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.entities.administration import Removal
 from organs.registry.entities.submission import SubmissionReview, SubmittedModel
@@ -456,7 +456,11 @@ def repack(models: tuple[str, ...], everything: bool, dry_run: bool, as_json: bo
     from organs.registry.references import repack as run_repack
     from organs.registry.references import store_alone
 
+    if models and everything:
+        raise click.UsageError("give MODELs or --all, not both")
     with local_registry() as registry:
+        if not registry.settings.references and (dry_run or models):
+            raise click.UsageError("with ORGAN_REFERENCES=off, organ repack takes no MODEL and no --dry-run")
         with registry.catalog.reading() as session:
             if models:
                 ids = [model_by_text(session, name).id for name in models]
@@ -465,8 +469,6 @@ def repack(models: tuple[str, ...], everything: bool, dry_run: bool, as_json: bo
         with waiting("repack", quiet=as_json):
             if registry.settings.references:
                 report = run_repack(registry.catalog, registry.blobs, ids, dry_run=dry_run)
-            elif dry_run or models:
-                raise click.UsageError("with ORGAN_REFERENCES=off, organ repack takes no MODEL and no --dry-run")
             else:
                 report = store_alone(registry.catalog, registry.blobs)
     if as_json:
@@ -477,17 +479,21 @@ def repack(models: tuple[str, ...], everything: bool, dry_run: bool, as_json: bo
 
 def _print_repack(report: RepackReport, models: int, *, alone: bool) -> None:
     if not alone:
-        print_sentence(
-            f"{models} {'model' if models == 1 else 'models'}, {report.organs} organs with similar ones examined"
-        )
+        if not models:
+            print_sentence("Nothing to do: all models were examined before. Use --all to examine them again.")
+            return
+        organs = plural_text(report.organs, "organ", "organs")
+        print_sentence(f"{plural_text(models, 'model', 'models')}, {organs} with similar ones examined")
     sizes = f"{size_text(report.before_bytes)} before, {size_text(report.after_bytes)}"
     if report.dry_run:
-        print_sentence(f"{report.repacked} organs would be stored again: {sizes} afterwards (estimated)")
+        print_sentence(
+            f"{plural_text(report.repacked, 'organ', 'organs')} would be stored again: {sizes} afterwards (estimated)"
+        )
     else:
         how = "stored alone" if alone else "stored again"
-        print_sentence(f"{report.repacked} organs {how}: {sizes} now")
+        print_sentence(f"{plural_text(report.repacked, 'organ', 'organs')} {how}: {sizes} now")
     if report.skipped:
-        print_sentence(f"{report.skipped} organs were skipped: they are in use or faulty", err=True)
+        print_sentence(f"{plural_text(report.skipped, 'organ', 'organs')} skipped: in use or faulty", err=True)
 
 
 def _print_verify(report: VerifyReport, totals: RegistryTotals, *, repair: bool) -> None:

@@ -175,7 +175,7 @@ def repack(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> RepackReport:
-    """Store organs at the places of these models by their difference to others, where this is smaller.
+    """Store the organs of these models, and those that are like them, by their differences, where this is smaller.
 
     A run can be interrupted and repeated at any time: a row points at the new stored bytes after these are durable, and
     the old ones are removed last. `progress` gets the number of examined organs.
@@ -184,9 +184,10 @@ def repack(
     seen: set[int] = set()
     with catalog.reading() as session:
         places = places_of(session, model_ids)
+        own = {organ.blob_id for _, organ in organs_of_models(session, model_ids)}
     with _Rewriter(catalog, blobs, report) as rewriter:
         for place in places:
-            for family in _families_at(catalog, blobs, place, seen):
+            for family in _families_at(catalog, blobs, place, own, seen):
                 report.organs += len(family.members)
                 _Repacking(rewriter, family).run(family.best_parents())
                 if progress is not None:
@@ -374,22 +375,28 @@ def _stored_size(member: _Member, parent: _Member | None) -> float:
     return min(1.0, chunk.stored_size_bytes / len(member.sample)) * member.blob.size_bytes
 
 
-def _families_at(catalog: Catalog, blobs: BlobStore, place: ExpertPlace, seen: set[int]) -> Iterator[_Family]:
-    """Yield the organs at a place in groups that are alike; adds their blobs to `seen`, and leaves out those in it."""
+def _families_at(
+    catalog: Catalog, blobs: BlobStore, place: ExpertPlace, own: Collection[int], seen: set[int]
+) -> Iterator[_Family]:
+    """Yield groups of organs at a place that are alike, each with an organ of the blobs `own`.
+
+    Adds their blobs to `seen`, and leaves out those in it.
+    """
     with catalog.reading() as session:
         organs = related_organs_at(session, place)
     by_shape: dict[tuple[int, ...], list[RelatedOrgan]] = {}
     for organ in organs:
         if organ.blob_id not in seen:
-            seen.add(organ.blob_id)
             by_shape.setdefault(organ.shape, []).append(organ)
     for group in by_shape.values():
-        rest = group
-        while len(rest) > 1:
+        rest = sorted(group, key=lambda organ: organ.blob_id not in own)
+        while len(rest) > 1 and rest[0].blob_id in own:
             values = correlations(rest[0].fingerprint, [organ.fingerprint for organ in rest])
             order = sorted(range(1, len(rest)), key=lambda index: -(values[index] or 0.0))
             near = [index for index in order if (values[index] or 0.0) >= ALIKE_MIN][: FAMILY_MAX - 1]
-            family = _family(catalog, blobs, [rest[0], *(rest[index] for index in near)])
+            alike = [rest[0], *(rest[index] for index in near)]
+            seen.update(organ.blob_id for organ in alike)
+            family = _family(catalog, blobs, alike)
             if family is not None:
                 yield family
             chosen = {0, *near}

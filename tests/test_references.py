@@ -74,6 +74,18 @@ def test_a_repack_examines_a_model_once_and_a_second_run_changes_nothing(
         assert repack(registry.catalog, registry.blobs, models).repacked == 0
 
 
+def test_a_repack_of_a_model_examines_only_what_is_like_it(templates: RegistryTemplates, tmp_path: Path) -> None:
+    with templates.open_copy(add_family_backwards, tmp_path / "home") as registry:
+        for seed, name in ((1, "stranger"), (2, "other")):
+            ingest_bytes(registry, tmp_path, name, family_files(["base"], seed=seed)["base"])
+        with registry.catalog.reading() as session:
+            stranger = model_by_name(session, parse_model_name("local/stranger")).id
+            base = model_by_name(session, parse_model_name("local/base")).id
+        assert repack(registry.catalog, registry.blobs, [stranger]).organs == 0
+        assert repack(registry.catalog, registry.blobs, [base]).repacked > 0
+        assert repack_new(registry) == 0
+
+
 def test_everything_is_stored_alone_again_if_references_are_off(templates: RegistryTemplates, tmp_path: Path) -> None:
     with templates.open_copy(add_family, tmp_path / "home") as registry:
         settings = replace(registry.settings, references=False)

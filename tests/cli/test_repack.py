@@ -31,8 +31,9 @@ def test_a_dry_run_changes_nothing_and_a_run_says_what_it_saved(backwards: Organ
     done = backwards.done("repack", "--json").values
     assert done["repacked"] == planned["repacked"]
     assert done["after_bytes"] < done["before_bytes"]
-    assert backwards.done("repack").lines[0].startswith("0 models")
+    assert backwards.done("repack").lines[0].startswith("Nothing to do")
     assert backwards.done("repack", "--all").lines[1].startswith("0 organs stored again")
+    assert backwards("repack", "--all", "base").status == 2
     backwards.done("verify", "--read-data")
 
 
