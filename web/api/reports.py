@@ -25,6 +25,7 @@ from organs.web.api.operation import (
 )
 from organs.web.auth import is_personal
 from organs.web.params import requested_limit
+from organs.web.permissions import may_see_storage
 from organs.web.responses import reading
 
 GROUP = "Reports"
@@ -91,7 +92,7 @@ def report_on_model(namespace: str, name: str) -> Report:
     limit = requested_limit(ORGANS_DEFAULT)
     with reading(REPORT_SECONDS) as session:
         row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
-        return model_report(session, row, limit, complete=is_personal())
+        return model_report(session, row, limit, complete=may_see_storage())
 
 
 @writing_operation(

@@ -257,7 +257,7 @@ def _make_scale(session: Session) -> dict[str, ReportSection]:
 def _model_report(namespace: str, name: str) -> tuple[Report, str]:
     with reading(REPORT_SECONDS) as session:
         model = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
-        return model_report(session, model, complete=is_personal()), model.full_name
+        return model_report(session, model, complete=may_see_storage()), model.full_name
 
 
 def _section_context(part: Report, csv: str, model: str | None = None) -> Context:
