@@ -507,6 +507,8 @@ class _Rewriter:
         self.report = report
         self._blobs = blobs
         self._ingest_id: int | None = None
+        self._stored_bytes: dict[int, int] = {}
+        """The stored size of each blob that was stored again; one may be stored twice."""
 
     def __enter__(self) -> _Rewriter:
         return self
@@ -528,7 +530,7 @@ class _Rewriter:
         with self.catalog.writing() as session:
             is_replaced = replace_stored_bytes(session, before, stored)
         if is_replaced:
-            self.report.add(before.stored_bytes, stored.stored_bytes)
+            self._count(before, stored)
         else:
             self.report.skipped += 1
         unused = before.file if is_replaced else stored.file
@@ -537,6 +539,14 @@ class _Rewriter:
             with suppress(Busy, StoreError), self._blobs.folder.sweeping():
                 self._blobs.folder.remove(self._blobs.folder.path(unused))
         return is_replaced
+
+    def _count(self, before: BlobRow, stored: StoredBlob) -> None:
+        earlier = self._stored_bytes.get(before.id)
+        if earlier is None:
+            self.report.add(before.stored_bytes, stored.stored_bytes)
+        else:
+            self.report.after_bytes += stored.stored_bytes - earlier
+        self._stored_bytes[before.id] = stored.stored_bytes
 
     def _renew_lease(self) -> None:
         with self.catalog.writing() as session:

@@ -3,12 +3,12 @@
     planes   splits the blocks of each tensor type into planes, and joins them
     delta    the difference of an organ to a parent with the same tensor type
     derive   what a parent with a finer tensor type does not determine of a quantised organ
-    fast     compiled kernels for `delta` and `derive`, if numba is installed
+    fast     compiled kernels for `delta`, `derive` and `planes`, if numba is installed
     entropy  encodes a plane as a Zstandard frame, and decodes it
     chunks   encodes and proves a chunk, decodes and checks it
     stored   the stored form of a blob
 
-A digest names **plain** bytes; files and rows contain **stored** bytes. A **chunk** is about 4 MiB of plain bytes, in
+A digest names **plain** bytes; files and rows contain **stored** bytes. A **chunk** is at most 4 MiB of plain bytes, in
 whole blocks: the unit of random access, of checking and of parallel work. A **plane** contains the same part of every
 block of a chunk: the exponents of floats, the scales of quantised blocks. A **head** begins the stored form. A
 **table** in the head has the size of each plane of each chunk. An **entry** is the line of one chunk in the table.
