@@ -480,18 +480,17 @@ def repack(models: tuple[str, ...], everything: bool, dry_run: bool, as_json: bo
 def _print_repack(report: RepackReport, models: int, *, alone: bool) -> None:
     if not alone:
         if not models:
-            print_sentence("Nothing to do: all models were examined before. Use --all to examine them again.")
+            print_sentence("Nothing to do: no new models. Use --all to examine all models again.")
             return
         organs = plural_text(report.organs, "organ", "organs")
         print_sentence(f"{plural_text(models, 'model', 'models')}, {organs} with similar ones examined")
     sizes = f"{size_text(report.before_bytes)} before, {size_text(report.after_bytes)}"
+    repacked = plural_text(report.repacked, "organ", "organs")
     if report.dry_run:
-        print_sentence(
-            f"{plural_text(report.repacked, 'organ', 'organs')} would be stored again: {sizes} afterwards (estimated)"
-        )
+        print_sentence(f"{repacked} would be stored again: {sizes} afterwards (estimated)")
     else:
         how = "stored alone" if alone else "stored again"
-        print_sentence(f"{plural_text(report.repacked, 'organ', 'organs')} {how}: {sizes} now")
+        print_sentence(f"{repacked} {how}: {sizes} now")
     if report.skipped:
         print_sentence(f"{plural_text(report.skipped, 'organ', 'organs')} skipped: in use or faulty", err=True)
 

@@ -9,6 +9,7 @@ organ must not say what else the registry has.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from organs.registry.catalog.queries.organs import DEPTH_MAX, BlobRow, blobs_by_
 from organs.registry.catalog.queries.relatives import (
     ExpertPlace,
     RelatedOrgan,
+    blob_ids_of_models,
     models_to_repack,
     organs_of_models,
     places_of,
@@ -164,6 +166,9 @@ class RepackReport:
         self.skipped += other.skipped
 
 
+RENEW_SECONDS = 60.0
+"""How often a repack renews its lease, which lasts an hour."""
+
 Progress = Callable[[int], None]
 
 
@@ -184,7 +189,7 @@ def repack(
     seen: set[int] = set()
     with catalog.reading() as session:
         places = places_of(session, model_ids)
-        own = {organ.blob_id for _, organ in organs_of_models(session, model_ids)}
+        own = blob_ids_of_models(session, model_ids)
     with _Rewriter(catalog, blobs, report) as rewriter:
         for place in places:
             for family in _families_at(catalog, blobs, place, own, seen):
@@ -507,6 +512,8 @@ class _Rewriter:
         self.report = report
         self._blobs = blobs
         self._ingest_id: int | None = None
+        self._renewed_at = 0.0
+        """When the lease was renewed, in seconds of the monotonic clock."""
         self._stored_bytes: dict[int, int] = {}
         """The stored size of each blob that was stored again; one may be stored twice."""
 
@@ -549,6 +556,10 @@ class _Rewriter:
         self._stored_bytes[before.id] = stored.stored_bytes
 
     def _renew_lease(self) -> None:
+        moment = time.monotonic()
+        if self._ingest_id is not None and moment - self._renewed_at < RENEW_SECONDS:
+            return  # a transaction for each organ would be as slow as storing a small one
+        self._renewed_at = moment
         with self.catalog.writing() as session:
             if self._ingest_id is None:
                 self._ingest_id = begin_ingest(session, "repack")

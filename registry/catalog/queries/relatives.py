@@ -139,6 +139,16 @@ def organs_of_models(session: Session, model_ids: Sequence[int]) -> Iterator[tup
                 yield ((tower, block, slot), number), RelatedOrgan(blob_id, dtype, _lengths(shape), values)
 
 
+def blob_ids_of_models(session: Session, model_ids: Collection[int]) -> set[int]:
+    """Return the blobs of the organs of these models, and of their experts."""
+    blob_ids: set[int] = set()
+    for table in (Placement, Expert):
+        statement = select(Organ.blob_id).join(table, table.organ_id == Organ.id).distinct()
+        for batch in batches(sorted(model_ids)):
+            blob_ids.update(session.scalars(statement.where(table.model_id.in_(batch))))
+    return blob_ids
+
+
 def models_to_repack(session: Session, limit: int | None = None, *, everything: bool = False) -> Sequence[int]:
     """Return the models whose organs no repack has examined, or all models, the oldest first."""
     statement = select(Model.id).order_by(Model.id).limit(limit)
