@@ -504,7 +504,7 @@ def _print_verify(report: VerifyReport, totals: RegistryTotals, *, repair: bool)
     state = f"{len(report.faults)} are faulty" if report.faults else "all are sound"
     summary = f"{report.blobs} blobs checked{read}: {state}"
     if report.blobs:
-        print_sentence(f"{size_text(totals.stored_bytes)} stored, {size_text(totals.size_bytes)} before compression")
+        print_sentence(f"{size_text(totals.stored_bytes)} stored, {size_text(totals.size_bytes)} plain")
     print_sentence(summary if report.blobs else "the registry has no blobs")
     if report.quarantined:
         print_sentence(f"{report.quarantined} set aside; to replace them, ingest a file that has them")

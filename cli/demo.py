@@ -152,7 +152,7 @@ def _ingest(registry: LocalRegistry, zoo: Path) -> dict[Path, IngestReport]:
     click.echo()
     print_sentence(
         f"{len(reports)} files of {size_text(total_size)} contain {totals.blobs} different parts. "
-        f"Each part is stored once, compressed: {size_text(totals.stored_bytes)}."
+        f"They take {size_text(totals.stored_bytes)} on the disk."
     )
     return reports
 

@@ -35,7 +35,7 @@ def print_storage(result: Storage) -> None:
 def _print_totals(result: Storage) -> None:
     models = plural_text(result.models_count, "model", "models")
     print_sentence(
-        f"{size_text(result.files_bytes)} of files ({models}) take {size_text(result.stored_bytes)} on the disk "
+        f"{size_text(result.files_bytes)} of files ({models}) take {size_text(result.needed_bytes)} on the disk "
         f"({percent_text(result.share)})."
     )
     facts = [

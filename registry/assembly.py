@@ -174,12 +174,10 @@ def naming(name: str, digest: Digest) -> Iterator[None]:
 
 def check_readable(store: BlobStore, blob: BlobRow, name: str) -> None:
     """Check a blob and its parents that were set aside again; others are not read. Raises CorruptBlob, MissingBlob."""
-    row: BlobRow | None = blob
-    while row is not None:
+    for row in blob.lineage:
         if row.is_set_aside:
             with naming(name, blob.digest):
                 store.open(row).close()
-        row = row.parent
 
 
 def _offset(segment: Segment) -> int:
@@ -584,10 +582,7 @@ def _faulty_blob(blob: BlobRow, error: StoreError) -> BlobRow:
     """Return the blob with the wrong or missing bytes: `blob`, or the parent that the error names."""
     if not isinstance(error, FaultyParent):
         return blob
-    row: BlobRow | None = blob
-    while row is not None and row.digest != error.parent:
-        row = row.parent
-    return row or blob
+    return next((row for row in blob.lineage if row.digest == error.parent), blob)
 
 
 def _tasks_of(piece: PlannedSlice, reader: PlainReader) -> Iterator[_Task]:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from organs.registry.assembly import check_readable
 from organs.registry.catalog.engine import (
     SIDE_FILES,
     Catalog,
@@ -30,7 +30,7 @@ from organs.registry.catalog.queries.organs import (
 )
 from organs.registry.catalog.register.submissions import remove_uploads
 from organs.registry.catalog.tables import now
-from organs.registry.errors import BadInput, CorruptBlob, MissingBlob, NotAllowed, StoreError
+from organs.registry.errors import BadInput, CorruptBlob, FaultyParent, MissingBlob, NotAllowed, StoreError
 from organs.registry.settings import Settings
 from organs.registry.store import BlobStore
 from organs.registry.store.files import (
@@ -165,7 +165,9 @@ class _Run:
         for row in all_blobs(named_in):
             self.report.blobs += not row.parts
             try:
-                check_readable(self.source, row, "blob")
+                if row.is_set_aside:
+                    with suppress(FaultyParent):  # its own bytes may be right: they are copied
+                        self.source.open(row).close()
                 # A blob that was set aside is always copied again: a copy of its wrong bytes may have the right size.
                 is_copied = row.file is None or has_copy(self.target.folder, row.file, row.stored_bytes)
                 if row.file is not None and (row.is_set_aside or not is_copied):
@@ -182,11 +184,16 @@ class _Run:
         return any(row.digest in current and current[row.digest].file != row.file for row, _ in faulty)
 
     def report_faults(self, named_in: Catalog, faulty: list[tuple[BlobRow, StoreError]]) -> None:
-        """Report the blobs that are missing in the copy, except blobs that nothing needs any more."""
+        """Report the blobs that are missing in the copy, and their dependants, except blobs that were removed."""
         if not faulty:
             return
-        digests = {row.digest for row, _ in faulty}
-        self.report.faults = [fault for fault in verify(named_in, self.target).faults if fault.digest in digests]
+        missing = {row.digest for row, _ in faulty}
+        faults = verify(named_in, self.target).faults
+        with named_in.reading() as session:
+            rows = blobs_by_digest(session, [fault.digest for fault in faults])
+        for fault in faults:
+            if fault.digest in rows and any(row.digest in missing for row in rows[fault.digest].lineage):
+                self.report.faults.append(fault)
 
     def read_back(self, named_in: Catalog) -> None:
         """Read and hash all bytes of the copy; a file with wrong bytes is copied once more."""

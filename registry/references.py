@@ -17,13 +17,20 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import Slot
-from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.organs import DEPTH_MAX, BlobRow, blobs_by_id, dependent_blobs_after
+from organs.registry.catalog.engine import Catalog, batches
+from organs.registry.catalog.queries.organs import (
+    DEPTH_MAX,
+    BlobRow,
+    blobs_by_id,
+    dependent_blobs_after,
+    heights_of_blobs,
+)
 from organs.registry.catalog.queries.relatives import (
     ExpertPlace,
     RelatedOrgan,
     blob_ids_of_models,
     models_to_repack,
+    models_with_blobs,
     organs_of_models,
     places_of,
     related_organs_at,
@@ -36,7 +43,7 @@ from organs.registry.gguf.types import DType, dtype_by_name
 from organs.registry.lineage import ComparableOrgan, correlations, probes
 from organs.registry.relatives.resolve import PROBES_MAX, probe_scores
 from organs.registry.store import BlobStore, ParentCandidate, RangeReader, StoredBlob
-from organs.registry.store.blobs import PARENT_GAIN_MIN, SAMPLE_ELEMENTS
+from organs.registry.store.blobs import PARENT_GAIN_MIN, sample_range
 from organs.registry.store.codec import BYTES_CODEC, Codec, can_derive, codec_for, encode_chunk
 
 ALIKE_MIN = 0.9
@@ -46,6 +53,8 @@ ORGAN_MIN_BYTES = 4096
 RELATED_MODELS_MAX = 6
 RELATED_ORGANS_MAX = 20_000
 """Organs of related models that an ingest keeps in memory and protects from the sweep."""
+RELATED_INLINE_MAX_BYTES = 64 * 1024 * 1024
+"""Stored bytes in the database of the related organs from which an ingest looks for no more of them."""
 CANDIDATES_MAX = 3
 
 
@@ -107,14 +116,20 @@ def search_parents(
     measured = sorted(scores, key=lambda model: (-scores[model], model))
     order = list(dict.fromkeys([*declared, *measured]))[:RELATED_MODELS_MAX]
     organs: dict[ExpertPlace, list[RelatedOrgan]] = {}
-    ids: set[int] = set()
+    ids: dict[int, None] = {}
     for place, organ in organs_of_models(session, order):
         if len(ids) >= RELATED_ORGANS_MAX:
             break
         organs.setdefault(place, []).append(organ)
-        ids.add(organ.blob_id)
-    rows = blobs_by_id(session, ids)
-    usable = {row.id: row for row in rows.values() if is_possible_parent(row)}
+        ids[organ.blob_id] = None
+    usable: dict[int, BlobRow] = {}
+    inline_bytes = 0
+    for batch in batches(list(ids)):  # the organs of the most similar model first
+        for row in blobs_by_id(session, batch).values():
+            usable |= {row.id: row} if is_possible_parent(row) else {}
+            inline_bytes += len(row.inline or b"")
+        if inline_bytes >= RELATED_INLINE_MAX_BYTES:
+            break
     return ParentSearch(organs, usable)
 
 
@@ -131,8 +146,6 @@ ROOTS_MAX = 3
 """Organs of a family that are tried as the one that is stored alone."""
 NEAREST_MAX = 3
 """Candidates of each organ beside the roots, of its own and of finer tensor types each."""
-BLOCK_ELEMENTS = 256
-"""The largest block of a tensor type: a sample begins at a multiple of it."""
 CHANGE_MIN = 0.005
 """The smallest share of the size of a family that is worth storing organs again."""
 
@@ -183,7 +196,8 @@ def repack(
     """Store the organs of these models, and those that are like them, by their differences, where this is smaller.
 
     A run can be interrupted and repeated at any time: a row points at the new stored bytes after these are durable, and
-    the old ones are removed last. `progress` gets the number of examined organs.
+    the old ones are removed last. `progress` gets the number of examined organs. Models with organs that a running
+    ingest used are examined again by the next repack.
     """
     report = RepackReport(dry_run)
     seen: set[int] = set()
@@ -199,7 +213,8 @@ def repack(
                     progress(len(family.members))
     if not dry_run:
         with catalog.writing() as session:
-            mark_repacked(session, model_ids, now())
+            postponed = models_with_blobs(session, model_ids, rewriter.postponed)
+            mark_repacked(session, [model_id for model_id in model_ids if model_id not in postponed], now())
     return report
 
 
@@ -251,10 +266,14 @@ Parents = dict[int, int | None]
 class _Family:
     """Organs with similar weights and as many values, and estimates of their stored sizes with other parents."""
 
-    def __init__(self, members: Sequence[_Member], alike: Mapping[tuple[int, int], float]) -> None:
+    def __init__(
+        self, members: Sequence[_Member], alike: Mapping[tuple[int, int], float], heights: Mapping[int, int]
+    ) -> None:
         self.members = members
         self._alike = alike
         """The correlation of pairs of members."""
+        self._heights = [heights[member.blob.id] for member in members]
+        """The number of references that lead to each member from organs that are not in the family."""
         self._alone = [_stored_size(member, None) for member in members]
         self._sizes: list[dict[int, float]] = [{} for _ in members]
         """The estimated stored size of each member with each possible parent, if it saves enough."""
@@ -276,11 +295,11 @@ class _Family:
         present = self._improved(dict(self.present))
         best, best_size = present, self._size(present)
         for root in self._roots:
-            start: Parents = {
-                number: root if number != root and root in self._sizes[number] else None
-                for number in range(len(self.members))
-            }
-            parents = self._improved(start)
+            parents: Parents = dict.fromkeys(range(len(self.members)))
+            for number, sizes in enumerate(self._sizes):
+                if root in sizes and self._is_allowed(parents, number, root):
+                    parents[number] = root
+            parents = self._improved(parents)
             if self._size(parents) < best_size:
                 best, best_size = parents, self._size(parents)
         return best if best_size < (1 - CHANGE_MIN) * self._size(self.present) else self.present
@@ -292,6 +311,11 @@ class _Family:
         if number in self._outside and self.present[number] is None:
             return self._outside[number][0]
         return self._alone[number]
+
+    def height(self, parents: Parents, number: int) -> int:
+        """Return the number of references that lead to a member if the members have these parents."""
+        children = (child for child, parent in parents.items() if parent == number)
+        return max((self._heights[number], *(1 + self.height(parents, child) for child in children)))
 
     def _size(self, parents: Parents) -> float:
         return sum(self.estimated_size(number, parent) for number, parent in parents.items())
@@ -361,11 +385,7 @@ class _Family:
             depth, above = depth + 1, next_above
         if above in self._outside and self.present[above] is None:
             depth += self._outside[above][1]
-        return above != number and depth + _height(parents, number) <= DEPTH_MAX
-
-
-def _height(parents: Parents, number: int) -> int:
-    return max((1 + _height(parents, child) for child, parent in parents.items() if parent == number), default=0)
+        return above != number and depth + self.height(parents, number) <= DEPTH_MAX
 
 
 def _stored_size(member: _Member, parent: _Member | None) -> float:
@@ -418,7 +438,8 @@ def _family(catalog: Catalog, blobs: BlobStore, organs: Sequence[RelatedOrgan]) 
         if row is None or row.state != "present" or row.parts or row.size_bytes < ORGAN_MIN_BYTES:
             continue
         with suppress(StoreError):
-            sample = _sample(blobs, row, dtype)
+            with blobs.reader(row) as reader:
+                sample = RangeReader(reader).read(*sample_range(dtype, row.size_bytes))
             members.append(_Member(row, dtype, organ.fingerprint, organ.is_public, sample))
     alike: dict[tuple[int, int], float] = {}
     for number, member in enumerate(members):
@@ -426,16 +447,11 @@ def _family(catalog: Catalog, blobs: BlobStore, organs: Sequence[RelatedOrgan]) 
         for offset, value in enumerate(correlations(member.fingerprint, others)):
             if (value or 0.0) >= ALIKE_MIN:
                 alike[number, number + 1 + offset] = value or 0.0
-    return _Family(members, alike) if alike else None
-
-
-def _sample(blobs: BlobStore, row: BlobRow, dtype: DType) -> bytes:
-    elements = row.size_bytes // dtype.block_bytes * dtype.block_elements
-    count = min(elements, SAMPLE_ELEMENTS)
-    begin = (elements - count) // 2 // BLOCK_ELEMENTS * BLOCK_ELEMENTS
-    with blobs.reader(row) as reader:
-        first = begin // dtype.block_elements * dtype.block_bytes
-        return RangeReader(reader).read(first, count // dtype.block_elements * dtype.block_bytes)
+    if not alike:
+        return None
+    with catalog.reading() as session:
+        heights = heights_of_blobs(session, [member.blob.id for member in members], outside_only=True)
+    return _Family(members, alike, heights)
 
 
 class _Repacking:
@@ -480,7 +496,7 @@ class _Repacking:
         if parent in pending:
             return False
         depth = 1 + self._rows[parent].depth
-        return depth + _height(self._now, number) <= DEPTH_MAX
+        return depth + self._family.height(self._now, number) <= DEPTH_MAX
 
     def _store(self, number: int, parent: int | None) -> bool:
         """Store a member again; return False if it stays as it is."""
@@ -516,6 +532,8 @@ class _Rewriter:
         """When the lease was renewed, in seconds of the monotonic clock."""
         self._stored_bytes: dict[int, int] = {}
         """The stored size of each blob that was stored again; one may be stored twice."""
+        self.postponed: set[int] = set()
+        """The ids of blobs that stayed as they were because another process used or changed them."""
 
     def __enter__(self) -> _Rewriter:
         return self
@@ -539,6 +557,7 @@ class _Rewriter:
         if is_replaced:
             self._count(before, stored)
         else:
+            self.postponed.add(before.id)
             self.report.skipped += 1
         unused = before.file if is_replaced else stored.file
         if unused:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from organs.registry.gguf.types import DType
-from organs.registry.store.codec.planes import Bytes
+from organs.registry.store.codec.fast import Bytes
 
 
 def quantised(values: NDArray[np.float32], dtype: DType, matrix: NDArray[np.float32] | None = None) -> Bytes:

@@ -4,27 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from organs.registry import references
+from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import DEPTH_MAX
-from organs.registry.catalog.queries.relatives import models_to_repack, organ_digests
+from organs.registry.catalog.queries.relatives import blob_ids_of_models, models_to_repack, organ_digests
 from organs.registry.catalog.register.models import hide_model
+from organs.registry.catalog.register.organs import begin_ingest, forget_ingest, lease_blobs
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.references import repack, store_alone
+from organs.registry.references import repack, search_parents, store_alone
 from organs.registry.upkeep import Share, all_blobs, verify
 from tests.registry_templates import RegistryTemplates, add_family, add_family_backwards
 from tests.related_models import blob_forms, family_files, ingest_bytes, model_file, related_tensors
 from tests.small_models import assemble_model
 
 SOURCES = family_files()
+LATER = family_files(["retuned", "retuned-coarse"])
 
 
 def stored_bytes(registry: LocalRegistry) -> int:
     return sum(row.stored_bytes for row in all_blobs(registry.catalog))
+
+
+def all_models(registry: LocalRegistry) -> Sequence[int]:
+    with registry.catalog.reading() as session:
+        return models_to_repack(session, everything=True)
 
 
 def repack_new(registry: LocalRegistry) -> int:
@@ -84,6 +94,56 @@ def test_a_repack_of_a_model_examines_only_what_is_like_it(templates: RegistryTe
         assert repack(registry.catalog, registry.blobs, [stranger]).organs == 0
         assert repack(registry.catalog, registry.blobs, [base]).repacked > 0
         assert repack_new(registry) == 0
+
+
+def test_an_estimate_counts_no_organ_whose_dependants_outside_of_its_family_forbid_a_parent(
+    templates: RegistryTemplates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(references, "CHANGE_MIN", 0.0)
+    with templates.open_copy(add_family, tmp_path / "home") as registry:
+        for name in LATER:
+            ingest_bytes(registry, tmp_path, name, LATER[name])
+        ids = all_models(registry)
+        refused = 0
+        for members in (2, 3, 4):
+            monkeypatch.setattr(references, "FAMILY_MAX", members)
+            estimate = repack(registry.catalog, registry.blobs, ids, dry_run=True)
+            with monkeypatch.context() as patch:
+                patch.setattr(references, "heights_of_blobs", lambda _session, ids, **_: dict.fromkeys(ids, 0))
+                refused += repack(registry.catalog, registry.blobs, ids, dry_run=True).repacked - estimate.repacked
+            done = repack(registry.catalog, registry.blobs, ids)
+            assert (done.repacked, done.skipped) == (estimate.repacked, 0)
+        assert refused > 0
+        assert verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults == []
+
+
+def test_a_model_whose_organs_an_ingest_uses_is_examined_again_when_that_has_ended(
+    templates: RegistryTemplates, tmp_path: Path
+) -> None:
+    with templates.open_copy(add_family_backwards, tmp_path / "home") as registry:
+        with registry.catalog.writing() as session:
+            coarsest = model_by_name(session, parse_model_name("local/coarsest")).id
+            ingest = begin_ingest(session, "a test")
+            lease_blobs(session, ingest, sorted(blob_ids_of_models(session, [coarsest])))
+        assert repack(registry.catalog, registry.blobs, all_models(registry)).skipped > 0
+        with registry.catalog.writing() as session:
+            assert coarsest in models_to_repack(session)
+            assert len(models_to_repack(session)) < len(all_models(registry))
+            forget_ingest(session, ingest)
+        assert repack_new(registry) > 0
+        with registry.catalog.reading() as session:
+            assert not models_to_repack(session)
+
+
+def test_an_ingest_keeps_few_stored_bytes_of_related_organs(
+    templates: RegistryTemplates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with templates.open_copy(add_family, tmp_path / "home") as registry, registry.catalog.reading() as session:
+        base = model_by_name(session, parse_model_name("local/base")).id
+        every = search_parents(session, {}, [base])
+        monkeypatch.setattr(references, "batches", partial(batches, size=1))
+        monkeypatch.setattr(references, "RELATED_INLINE_MAX_BYTES", 1)
+        assert len(search_parents(session, {}, [base]).blob_ids) < len(every.blob_ids)
 
 
 def test_everything_is_stored_alone_again_if_references_are_off(templates: RegistryTemplates, tmp_path: Path) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
 
 from sqlalchemy.orm import Session
 
 from organs.ingest.jobs.kind import UPKEEP, Inputs, JobKind, ReportProgress, check_members
 from organs.registry.catalog.queries.jobs import is_anything_due, last_end
+from organs.registry.catalog.queries.organs import oldest_living_ingest
 from organs.registry.catalog.queries.relatives import models_to_repack
 from organs.registry.catalog.tables import now
 from organs.registry.entities.base import Request
@@ -26,8 +26,10 @@ class RepackRequest(Request, frozen=True, kw_only=True):
 
 
 def is_repack_due(session: Session, other_kinds: Sequence[str]) -> bool:
-    """Return whether models wait for a repack and no job of `other_kinds` waits."""
+    """Return whether models wait for a repack, no job of `other_kinds` waits, and no ingest runs, anywhere."""
     if is_anything_due(session, [*other_kinds, REPACK.name]) or not models_to_repack(session, 1):
+        return False
+    if oldest_living_ingest(session, now()) is not None:
         return False
     ended = last_end(session, REPACK.name)
     return ended is None or ended.state == "finished" or ended.finished_at < now() - RETRY_AFTER
@@ -45,13 +47,16 @@ def _run(
         models = models_to_repack(session)
     total = RepackReport(dry_run=False)
     examined = 0
+
+    def report_step(_organs: int = 0) -> None:
+        report_progress(examined / len(models), f"{examined:,} of {len(models):,} models examined")
+
     for model_id in models:
-        step = partial(_report_step, report_progress, examined, len(models))
-        step(0)
+        report_step()
         with registry.catalog.reading() as session:
             if examined and is_anything_due(session):
                 break
-        report = repack(registry.catalog, registry.blobs, [model_id], progress=step)
+        report = repack(registry.catalog, registry.blobs, [model_id], progress=report_step)
         total.merge(report)
         examined += 1
     return RepackJobResult(
@@ -63,10 +68,6 @@ def _run(
         after_bytes=total.after_bytes,
         skipped=total.skipped,
     )
-
-
-def _report_step(report_progress: ReportProgress, examined: int, models: int, _organs: int) -> None:
-    report_progress(examined / models, f"{examined:,} of {models:,} models examined")
 
 
 REPACK = JobKind("repack", UPKEEP, RepackRequest, _check, _run)

@@ -29,7 +29,7 @@ class RegistryTotals(Entity, frozen=True):
     placements: Annotated[Count, Meta(description="Places of organs in these models.")]
     organs: Annotated[Count, Meta(description="Different organs at these places.")]
     blobs: Count
-    size_bytes: Annotated[Bytes, Meta(description="Bytes of the blobs before compression.")]
+    size_bytes: Annotated[Bytes, Meta(description="Plain bytes of the blobs.")]
     stored_bytes: Annotated[Bytes, Meta(description="Bytes of the blobs as they are stored.")]
 
 

@@ -167,7 +167,10 @@ class StoredFamily(StoredFiles, frozen=True, kw_only=True):
 
 
 class Storage(StoredFiles, frozen=True, kw_only=True):
-    """What a registry stores how, and what this saves."""
+    """What a registry stores how, and what this saves.
+
+    `files_bytes` are what is saved, by equal organs, compression and parents, and `needed_bytes`.
+    """
 
     models_count: Annotated[Count, Meta(description="Models that have organs, in any state.")]
     once_bytes: Annotated[Bytes, Meta(description="Saved because equal organs are stored once.")]
@@ -175,7 +178,9 @@ class Storage(StoredFiles, frozen=True, kw_only=True):
     parents_bytes: Annotated[
         Bytes, Meta(description="Saved on organs that are stored by their difference to a parent, or derived from it.")
     ]
-    unneeded_bytes: Annotated[Bytes, Meta(description="Bytes on the disk that no model needs; sweeps remove them.")]
+    unneeded_bytes: Annotated[
+        Bytes, Meta(description="Bytes on the disk that no model needs; sweeps remove them. The sums have them too.")
+    ]
     families: Annotated[
         tuple[StoredFamily, ...], Meta(max_length=ROWS_MAX, description="The largest stored size first.")
     ]
@@ -185,6 +190,16 @@ class Storage(StoredFiles, frozen=True, kw_only=True):
     encodings: Annotated[
         tuple[StoredEncoding, ...], Meta(max_length=ITEMS_MAX, description="The largest stored size first.")
     ]
+
+    @property
+    def needed_bytes(self) -> int:
+        """Bytes on the disk that models need."""
+        return self.stored_bytes - self.unneeded_bytes
+
+    @property
+    def share(self) -> float | None:
+        """The bytes that models need as a share of the size of their files; None without files."""
+        return self.needed_bytes / self.files_bytes if self.files_bytes else None
 
     def way(self, way: Way) -> StoredWay:
         """Return the sums over all encodings of one way."""

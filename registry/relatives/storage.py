@@ -9,12 +9,11 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.cursor import check_limit
-from organs.registry.catalog.queries.models import composed_among
+from organs.registry.catalog.queries.models import composed_among, models_in_any_state
 from organs.registry.catalog.queries.relatives import models_by_id
 from organs.registry.catalog.queries.storage import (
     ModelSizes,
     SizesByModel,
-    models_in_any_state,
     sizes_by_model,
     sizes_of_models,
     stored_encodings,
@@ -27,7 +26,6 @@ from organs.registry.entities.storage import (
     StoredFamily,
     StoredModel,
     StoredSizes,
-    Way,
 )
 from organs.registry.names import family_name
 from organs.registry.relatives.families import listed_families
@@ -58,8 +56,7 @@ def _totals(sizes: SizesByModel, encodings: Sequence[StoredEncoding]) -> dict[st
     files = sum(model.files_bytes for model in sizes.models.values())
     plain = sum(row.size_bytes for row in encodings)
     stored = sum(row.stored_bytes for row in encodings)
-    # Tiny organs need more bytes on the disk than plain; the sums have these too.
-    alone = sum(row.size_bytes - row.stored_bytes for row in encodings if row.way == Way.ALONE)
+    compression = max(0, sizes.alone_saved_bytes)  # tiny organs need more bytes on the disk than plain
     return {
         "parts": sum(row.parts for row in encodings),
         "size_bytes": plain,
@@ -67,9 +64,9 @@ def _totals(sizes: SizesByModel, encodings: Sequence[StoredEncoding]) -> dict[st
         "saved_bytes": max(0, plain - stored),
         "models_count": len(sizes.models),
         "files_bytes": files,
-        "once_bytes": max(0, files - plain),
-        "compression_bytes": max(0, alone),
-        "parents_bytes": max(0, plain - stored - alone),
+        "once_bytes": max(0, files - sizes.plain_bytes),
+        "compression_bytes": compression,
+        "parents_bytes": max(0, sizes.plain_bytes - sizes.needed_bytes - compression),
         "unneeded_bytes": max(0, stored - sizes.needed_bytes),
     }
 

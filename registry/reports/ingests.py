@@ -177,9 +177,9 @@ def _figures(totals: _Totals) -> dict[str, ReportFigure]:
         "ingests_count": ReportFigure("ingests", totals.rows, CellKind.COUNT, f"By result: {parts or 'none'}."),
         "size_bytes": ReportFigure("size read", totals.size_bytes, size, "The files of all finished ingests."),
         "new_bytes": ReportFigure(
-            "new", totals.new_bytes, size, "The bytes that were not stored before, before compression."
+            "new", totals.new_bytes, size, "Plain bytes of the parts that were not stored before."
         ),
-        "stored_bytes": ReportFigure("stored", totals.stored_bytes, size, "The same bytes, compressed."),
+        "stored_bytes": ReportFigure("stored", totals.stored_bytes, size, "Their bytes on the disk."),
         "seconds": ReportFigure("time", totals.seconds, seconds, "The sum over all finished ingests."),
     }
     stages = {

@@ -249,7 +249,7 @@ class SecondLooks:
     def check(self, reader: PlainReader) -> bool:
         """Compare the plain bytes of `reader` with its digest; return whether this call read them.
 
-        Raises CorruptBlob if they differ.
+        Raises CorruptBlob if they differ, FaultyParent if only a parent is faulty.
         """
         version = reader.version
         if version is None:  # inline, or a stack
@@ -264,6 +264,8 @@ class SecondLooks:
                 look = self._look(reader, version)
         finally:
             self._lock.release()
+        if isinstance(look.error, FaultyParent):
+            raise FaultyParent(reader.digest, look.error.parent, look.error.fault)
         if look.error is not None:
             reason = look.error.reason if isinstance(look.error, CorruptBlob) else str(look.error)
             raise CorruptBlob(reader.digest, f"it is set aside as faulty: {reason}")
@@ -275,6 +277,7 @@ class SecondLooks:
             reader.verify()
         except StoreError as raised:
             error = raised.with_traceback(None)  # the stored error must not keep the frames of this read
+            error.__cause__ = error.__context__ = None
         look = self._looks[version] = _Look(self._clock(), error)
         self._looks.move_to_end(version)
         if len(self._looks) > LOOKS_MAX:
@@ -808,7 +811,9 @@ def smallest_encoder(
     tried = [(own, candidate) for candidate in candidates if (own := candidate.codec(codec.dtype, size_bytes))]
     if not tried:
         return OrganEncoder.alone(codec, first)
-    begin, sample = _sample_of(codec, first)
+    assert codec.dtype is not None
+    begin, sample_bytes = sample_range(codec.dtype, len(first))
+    sample = first[begin : begin + sample_bytes]
     best: OrganEncoder | None = None
     best_share = min(1.0, OrganEncoder(codec).share_of(0, sample)) * (1 - PARENT_GAIN_MIN)
     for own, candidate in tried:
@@ -825,16 +830,19 @@ def smallest_encoder(
 
 SAMPLE_ELEMENTS = 1 << 15
 """Values of an organ on which candidates for its parent are tried."""
+BLOCK_ELEMENTS = 256
+"""The largest block of a tensor type: a sample begins at a multiple of it."""
 
 
-def _sample_of(codec: Codec, first: memoryview) -> tuple[int, memoryview]:
-    """Return the offset and the bytes of a sample in the middle of `first`, whole blocks of every tensor type."""
-    assert codec.dtype is not None
-    size_bytes = codec.dtype.size_bytes(SAMPLE_ELEMENTS)
-    if len(first) <= size_bytes:
-        return 0, first
-    begin = (len(first) - size_bytes) // 2 // size_bytes * size_bytes
-    return begin, first[begin : begin + size_bytes]
+def sample_range(dtype: DType, size_bytes: int) -> tuple[int, int]:
+    """Return the offset and the size of a sample in the middle of `size_bytes` bytes, both in bytes.
+
+    It has whole blocks, also of a parent with another tensor type.
+    """
+    elements = size_bytes // dtype.block_bytes * dtype.block_elements
+    count = min(elements, SAMPLE_ELEMENTS)
+    begin = (elements - count) // 2 // BLOCK_ELEMENTS * BLOCK_ELEMENTS
+    return dtype.size_bytes(begin), dtype.size_bytes(count)
 
 
 def codec_for_blob(codec: Codec, first: EncodedChunk) -> Codec:

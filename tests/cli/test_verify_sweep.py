@@ -157,5 +157,5 @@ def test_verify_prints_the_bytes_that_the_registry_stores(large: OrganCommand, r
         totals = running_totals(session)
     assert (values["size_bytes"], values["stored_bytes"]) == (totals.size_bytes, totals.stored_bytes)
     assert 0 < values["stored_bytes"] < values["size_bytes"]
-    stored = f"{size_text(values['stored_bytes'])} stored, {size_text(values['size_bytes'])} before compression"
+    stored = f"{size_text(values['stored_bytes'])} stored, {size_text(values['size_bytes'])} plain"
     assert large.done("verify").lines[0] == stored

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -86,12 +86,6 @@ def assert_settles(registry: LocalRegistry, sources: Mapping[str, bytes], folder
 
 def dependants(registry: LocalRegistry, parent: BlobRow) -> list[BlobRow]:
     """Return the blobs that cannot be read without `parent`."""
-    return [row for row in blob_rows(registry) if row.id != parent.id and parent.digest in chain(row)]
-
-
-def chain(row: BlobRow) -> Iterable[str]:
-    """Yield the digests of a blob, of its parent, and of that of its parent."""
-    above: BlobRow | None = row
-    while above is not None:
-        yield above.digest
-        above = above.parent
+    return [
+        row for row in blob_rows(registry) if row.id != parent.id and parent.id in {above.id for above in row.lineage}
+    ]

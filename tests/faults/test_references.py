@@ -398,6 +398,26 @@ def test_a_repack_at_any_write_of_a_backup_leaves_the_copy_complete(
     raise AssertionError
 
 
+@pytest.mark.parametrize("is_marked", [False, True], ids=["new", "set-aside"])
+@pytest.mark.parametrize("spoil", [damage, lose])
+def test_a_backup_has_the_dependants_of_a_faulty_parent_and_reports_them(
+    spoil: Callable[[LocalRegistry, BlobRow], None], is_marked: bool, family: LocalRegistry, tmp_path: Path
+) -> None:
+    parent = root_of(family)
+    below = dependants(family, parent)
+    spoil(family, parent)
+    set_aside(family.catalog, [parent, *(below if is_marked else [])])
+    folder = tmp_path / "copy"
+    report = back_up(family.catalog, family.blobs, family.settings, folder)
+    assert {fault.digest for fault in report.faults} == {parent.digest, *(row.digest for row in below)}
+    assert all(fault.needed_by for fault in report.faults if fault.digest != parent.digest)
+    with LocalRegistry.open(folder) as copy:
+        ingest_bytes(copy, tmp_path, "base", SOURCES["base"])
+        verify(copy.catalog, copy.blobs, read_data=EVERYTHING, repair=True)
+        assert_whole(copy, SOURCES, tmp_path / "back")
+        assert set(states(copy).values()) == {"present"}
+
+
 # Readers while organs are stored again.
 
 

@@ -74,6 +74,10 @@ class Counted:
     def stored(self, *names: str) -> int:
         return sum(self.blobs[number].stored_bytes for number in self._of(names))
 
+    def saved_alone(self) -> int:
+        alone = [self.blobs[number] for number in self._of(tuple(self.blobs_of)) if not self.blobs[number].depends_on]
+        return sum(blob.size_bytes - blob.stored_bytes for blob in alone)
+
     def own(self, name: str) -> int:
         return sum(self.blobs[number].stored_bytes for number, names in self.needing.items() if names == {name})
 
@@ -89,8 +93,9 @@ def check(registry: LocalRegistry, storage: Storage) -> None:
         counted.plain(),
         counted.stored(),
     )
-    saved = storage.compression_bytes + storage.parents_bytes
-    assert saved == storage.size_bytes - storage.stored_bytes == storage.saved_bytes
+    saved = storage.once_bytes + storage.compression_bytes + storage.parents_bytes
+    assert saved == storage.files_bytes - storage.needed_bytes
+    assert storage.compression_bytes == counted.saved_alone()
     assert {row.name for row in storage.models} == set(counted.blobs_of)
     for row in storage.models:
         assert row.parts == len(counted.blobs_of[row.name])

@@ -24,7 +24,8 @@ from organs.registry.store.codec import (
 from organs.registry.store.codec.delta import subtract_parent
 from organs.registry.store.codec.derive import to_residual
 from organs.registry.store.codec.entropy import compress_plane
-from organs.registry.store.codec.planes import Bytes, Coder, Encoding
+from organs.registry.store.codec.fast import Bytes
+from organs.registry.store.codec.planes import Coder, Encoding
 
 ALL_CODECS: tuple[Codec, ...] = (*(codec_for(dtype.name) for dtype in DTYPES.values()), BYTES_CODEC)
 CODEC_IDS = [codec.name if codec.dtype is None else codec.dtype.name for codec in ALL_CODECS]

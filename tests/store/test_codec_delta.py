@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from organs.registry.gguf.types import DTYPES, DType, dtype_by_name
 from organs.registry.store.codec import decode_chunk, delta_codec, encode_chunk
 from organs.registry.store.codec.delta import add_parent, subtract_parent
-from organs.registry.store.codec.planes import CACHE_BLOCK_BYTES, Bytes
+from organs.registry.store.codec.fast import Bytes
+from organs.registry.store.codec.planes import CACHE_BLOCK_BYTES
 from organs.registry.store.codec.stored import StoredChunk
 from tests.random_files import PATIENT
 from tests.store.codec_cases import weights

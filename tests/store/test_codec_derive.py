@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from organs.registry.gguf.quants import dequantize
 from organs.registry.gguf.types import DTYPES, DType, dtype_by_name
 from organs.registry.store.codec import codec_for, derive, fast
-from organs.registry.store.codec.planes import Bytes, join_planes, split_planes
+from organs.registry.store.codec.fast import Bytes
+from organs.registry.store.codec.planes import join_planes, split_planes
 from tests.llama_quants import quantised
 
 ROW = 1024

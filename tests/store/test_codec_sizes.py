@@ -9,7 +9,7 @@ import zstandard
 from organs.registry.gguf.types import dtype_by_name
 from organs.registry.store.codec import BYTES_CODEC, codec_for, encode_chunk, worth_encoding
 from organs.registry.store.codec.entropy import SAMPLE_BYTES, looks_worth_it
-from organs.registry.store.codec.planes import Bytes
+from organs.registry.store.codec.fast import Bytes
 from tests.store.codec_cases import frame_of, noise, skewed, store, weights
 
 MEBI = 1 << 20

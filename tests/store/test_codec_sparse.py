@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from organs.registry.store.codec.entropy import SEGMENTS, BadFrame, compress_plane, decompress_plane
-from organs.registry.store.codec.planes import CHUNK_TARGET_BYTES, Bytes, Coder
+from organs.registry.store.codec.fast import Bytes
+from organs.registry.store.codec.planes import CHUNK_TARGET_BYTES, Coder
 from tests.random_files import PATIENT
 from tests.store.codec_cases import frame_of
 

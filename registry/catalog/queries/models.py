@@ -453,6 +453,14 @@ def is_composed() -> ColumnElement[bool]:
     return select(Chimera.model_id).where(Chimera.model_id == Model.id).exists()
 
 
+def models_in_any_state(session: Session, model_ids: Collection[int]) -> dict[int, Model]:
+    """Return the models with these ids, also hidden ones."""
+    models: dict[int, Model] = {}
+    for batch in batches(list(model_ids)):
+        models.update((model.id, model) for model in session.scalars(select(Model).where(Model.id.in_(batch))))
+    return models
+
+
 def composed_among(session: Session, model_ids: Collection[int]) -> frozenset[int]:
     """Return the `model_ids` that were composed in this registry."""
     found: set[int] = set()

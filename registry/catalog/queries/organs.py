@@ -72,9 +72,14 @@ class BlobRow:
     """The blob to which the stored bytes are the difference (`registry.store`)."""
 
     @property
+    def lineage(self) -> tuple[BlobRow, ...]:
+        """The blob, its parent, and the parent of this."""
+        return (self, *(() if self.parent is None else self.parent.lineage))
+
+    @property
     def depth(self) -> int:
         """The number of references to a blob that is stored alone."""
-        return 0 if self.parent is None else 1 + self.parent.depth
+        return len(self.lineage) - 1
 
     @property
     def is_set_aside(self) -> bool:
@@ -123,6 +128,25 @@ def stacks_after(session: Session, digest: str, limit: int = 16) -> list[BlobRow
     """Return the next stacks after `digest`, in the order of digests. Each can have thousands of parts."""
     statement = _blobs().where(Blob.digest > digest, Blob.codec == STACK_CODEC).order_by(Blob.digest).limit(limit)
     return list(_blob_rows(session, statement))
+
+
+def heights_of_blobs(session: Session, blob_ids: Collection[int], *, outside_only: bool = False) -> dict[int, int]:
+    """Return the number of references that lead to each blob, at most DEPTH_MAX.
+
+    With `outside_only`, references from one of the blobs to another do not count.
+    """
+    heights = dict.fromkeys(blob_ids, 0)
+    above = {blob_id: blob_id for blob_id in blob_ids}  # from each blob of a level: it has one parent
+    for height in range(1, DEPTH_MAX + 1):
+        level: dict[int, int] = {}
+        for batch in batches(sorted(above)):
+            for child, parent in session.execute(select(Blob.id, Blob.depends_on).where(Blob.depends_on.in_(batch))):
+                is_counted = not outside_only or child not in heights or parent not in heights
+                if parent is not None and is_counted:
+                    level[child] = above[parent]
+        heights.update(dict.fromkeys(level.values(), height))
+        above = level
+    return heights
 
 
 def known_files(session: Session) -> set[str]:

@@ -6,15 +6,15 @@ own: its experts count instead.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import asdict
-from sqlalchemy import CTE, BindParameter, ColumnElement, bindparam, func, select, union, union_all
+from sqlalchemy import CTE, BindParameter, ColumnElement, bindparam, func, literal, select, union, union_all
 from sqlalchemy.orm import Session, aliased
 
-from organs.registry.catalog.engine import batches
 from organs.registry.catalog.tables import Blob, Expert, FilePart, Model, ModelFile, Organ, Placement
 from organs.registry.catalog.vocabulary import STACK_CODEC
 from organs.registry.digest import Digest
@@ -30,6 +30,7 @@ from organs.registry.entities.storage import (
 )
 
 PARENTS_SHOWN = 3
+Key = TypeVar("Key", bound=Hashable)
 _SIZES = (func.count(), func.sum(Blob.size_bytes), func.sum(Blob.stored_bytes))
 
 
@@ -46,11 +47,9 @@ def stored_encodings(session: Session) -> list[StoredEncoding]:
     """Return the sums over all blobs by way and tensor type, the largest stored size first."""
     dtype = select(func.min(Organ.dtype)).where(Organ.blob_id == Blob.id).scalar_subquery().label("dtype")
     statement = select(Blob.codec, dtype, *_SIZES).where(_has_own_bytes()).group_by(Blob.codec, "dtype")
-    sums: dict[tuple[Way, str | None], list[int]] = {}
-    for codec, name, *sizes in session.execute(statement):
-        total = sums.setdefault((way_of(codec), name or _dtype_of(codec)), [0, 0, 0])
-        for index, size in enumerate(sizes):
-            total[index] += int(size)
+    sums = _summed(
+        ((way_of(codec), name or _dtype_of(codec)), sizes) for codec, name, *sizes in session.execute(statement)
+    )
     rows = [StoredEncoding(way=way, dtype=name, **asdict(_sizes(total))) for (way, name), total in sums.items()]
     return sorted(rows, key=lambda row: (-row.stored_bytes, row.way, row.dtype or ""))
 
@@ -65,12 +64,17 @@ class ModelSizes:
     """Stored bytes that no other model has or depends on."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SizesByModel:
-    """The sizes of all models with organs, by id, and the stored bytes that any of them needs."""
+    """The sizes of all models with organs, by id, and sums over the blobs that they need, each counted once."""
 
     models: dict[int, ModelSizes]
-    needed_bytes: int
+    plain_bytes: int = 0
+    """The plain bytes of the models' blobs."""
+    alone_saved_bytes: int = 0
+    """The difference of plain and stored bytes of those that are stored alone."""
+    needed_bytes: int = 0
+    """The stored bytes of the models' blobs, and of the parents of these that no model has any more."""
 
 
 def sizes_by_model(session: Session) -> SizesByModel:
@@ -79,19 +83,26 @@ def sizes_by_model(session: Session) -> SizesByModel:
     summed = select(uses.c.model_id, *_SIZES).join(Blob, Blob.id == uses.c.blob_id).where(_has_own_bytes())
     sums = {row[0]: _sizes(row[1:]) for row in session.execute(summed.group_by(uses.c.model_id))}
     needed = _needed()
-    is_own = needed.c.first_model == needed.c.last_model
-    owned = select(needed.c.first_model, is_own, func.sum(Blob.stored_bytes)).join(Blob, Blob.id == needed.c.blob_id)
-    own, needed_bytes = dict[int, int](), 0
-    for model_id, alone, stored_bytes in session.execute(owned.group_by(needed.c.first_model, is_own)):
-        needed_bytes += int(stored_bytes)
-        if alone:
-            own[model_id] = int(stored_bytes)
+    groups = (
+        needed.c.first_model,
+        (needed.c.first_model == needed.c.last_model).label("is_own"),
+        needed.c.is_parent_only,
+        Blob.depends_on.is_(None).label("is_alone"),
+    )
+    summed = select(*groups, func.sum(Blob.size_bytes), func.sum(Blob.stored_bytes))
+    summed = summed.join(Blob, Blob.id == needed.c.blob_id).where(_has_own_bytes()).group_by(*groups)
+    own, sizes = Counter[int](), SizesByModel({})
+    for model_id, is_own, is_parent_only, is_alone, plain_bytes, stored_bytes in session.execute(summed):
+        sizes.needed_bytes += int(stored_bytes)
+        if not is_parent_only:
+            sizes.plain_bytes += int(plain_bytes)
+            sizes.alone_saved_bytes += int(plain_bytes) - int(stored_bytes) if is_alone else 0
+        if is_own:
+            own[model_id] += int(stored_bytes)
     files = dict(session.execute(select(Model.id, Model.size_bytes)).all())
-    models = {
-        model_id: ModelSizes(files[model_id], sizes, own.get(model_id, 0))  # placements have a model
-        for model_id, sizes in sums.items()
-    }
-    return SizesByModel(models, needed_bytes)
+    for model_id, stored in sums.items():
+        sizes.models[model_id] = ModelSizes(files[model_id], stored, own[model_id])  # placements have a model
+    return sizes
 
 
 def sizes_of_models(session: Session, model_ids: Collection[int]) -> StoredSizes:
@@ -100,23 +111,11 @@ def sizes_of_models(session: Session, model_ids: Collection[int]) -> StoredSizes
     return _sizes(session.execute(select(*_SIZES).where(Blob.id.in_(blob_ids), _has_own_bytes())).one())
 
 
-def models_in_any_state(session: Session, ids: Sequence[int]) -> dict[int, Model]:
-    """Return the models with these ids, also hidden ones."""
-    models: dict[int, Model] = {}
-    for batch in batches(ids):
-        models.update((model.id, model) for model in session.scalars(select(Model).where(Model.id.in_(batch))))
-    return models
-
-
 def model_storage(session: Session, model_id: int) -> ModelStorage:
     """Return how the organs of a model are stored, and the models with most of their parents."""
     blob_ids = select(union(*_uses([model_id])).subquery().c.blob_id)
     statement = select(Blob.codec, *_SIZES).where(Blob.id.in_(blob_ids), _has_own_bytes()).group_by(Blob.codec)
-    sums: dict[Way, list[int]] = {}
-    for codec, *sizes in session.execute(statement):
-        total = sums.setdefault(way_of(codec), [0, 0, 0])
-        for index, size in enumerate(sizes):
-            total[index] += int(size)
+    sums = _summed((way_of(codec), sizes) for codec, *sizes in session.execute(statement))
     ways = [StoredWay(way=way, **asdict(_sizes(total))) for way, total in sums.items()]
     return ModelStorage(
         **asdict(_sizes(sum(column) for column in zip(*sums.values(), (0, 0, 0), strict=True))),
@@ -146,6 +145,14 @@ def _has_own_bytes() -> ColumnElement[bool]:
     return Blob.codec != STACK_CODEC
 
 
+def _summed(rows: Iterable[tuple[Key, Sequence[Any]]]) -> dict[Key, list[int]]:
+    """Return the sums of the numbers of `_SIZES` in `rows`, by the key of each row."""
+    sums: dict[Key, list[int]] = {}
+    for key, sizes in rows:
+        sums[key] = [total + int(size) for total, size in zip(sums.get(key, (0, 0, 0)), sizes, strict=True)]
+    return sums
+
+
 def _sizes(sums: Iterable[Any]) -> StoredSizes:
     parts, size, stored = (int(value or 0) for value in sums)
     return StoredSizes(parts=parts, size_bytes=size, stored_bytes=stored, saved_bytes=max(0, size - stored))
@@ -171,21 +178,31 @@ def _among(statement: Any, column: Any, model_ids: Collection[int] | None) -> An
 def _needed() -> CTE:
     """Return the blobs that models have, and their parents, with the first and the last id of the models.
 
-    Two references at most lead to a blob that is stored alone.
+    `is_parent_only` is 1 for a parent that no model has any more. Two references at most lead to a blob that is stored
+    alone.
     """
     uses = union_all(*_uses()).subquery()
     first, last = func.min(uses.c.model_id), func.max(uses.c.model_id)
     own = select(uses.c.blob_id, first.label("first"), last.label("last")).group_by(uses.c.blob_id).cte("own")
     child, parent = aliased(Blob), aliased(Blob)
-    parents = select(child.depends_on, own.c.first, own.c.last).join(child, child.id == own.c.blob_id)
-    above = select(parent.depends_on, own.c.first, own.c.last).join(child, child.id == own.c.blob_id)
+    ends = (own.c.first, own.c.last)
+    parents = select(child.depends_on, *ends, literal(1)).join(child, child.id == own.c.blob_id)
+    above = select(parent.depends_on, *ends, literal(1)).join(child, child.id == own.c.blob_id)
     every = union_all(
-        select(own.c.blob_id, own.c.first, own.c.last),
+        select(own.c.blob_id, *ends, literal(0).label("is_parent")),
         parents.where(child.depends_on.is_not(None)),
         above.join(parent, parent.id == child.depends_on).where(parent.depends_on.is_not(None)),
     ).subquery()
-    first_model, last_model = func.min(every.c.first).label("first_model"), func.max(every.c.last).label("last_model")
-    return select(every.c.blob_id, first_model, last_model).group_by(every.c.blob_id).cte("needed")
+    return (
+        select(
+            every.c.blob_id,
+            func.min(every.c.first).label("first_model"),
+            func.max(every.c.last).label("last_model"),
+            func.min(every.c.is_parent).label("is_parent_only"),
+        )
+        .group_by(every.c.blob_id)
+        .cte("needed")
+    )
 
 
 def _parent_models(session: Session, blob_ids: Any) -> tuple[ParentModel, ...]:

@@ -25,6 +25,7 @@ from organs.registry.catalog.queries.organs import (
     BlobRow,
     blobs_by_digest,
     blobs_by_id,
+    heights_of_blobs,
     shape_of,
     unneeded,
     unneeded_blobs,
@@ -147,8 +148,11 @@ def _parent_ids(session: Session, blobs: Sequence[StoredBlob]) -> dict[Digest, i
     rows = blobs_by_digest(session, {*digests, *digests.values()})
     for digest, parent in digests.items():
         own, row = rows.get(digest), rows.get(parent)
-        height = 0 if own is None else _height(session, own.id)
-        if row is None or row.parts or row.depth + 1 + height > DEPTH_MAX or (own and _is_below(row, own.id)):
+        height, is_circle = 0, False
+        if own is not None and row is not None:
+            height = heights_of_blobs(session, [own.id])[own.id]
+            is_circle = any(above.id == own.id for above in row.lineage)
+        if row is None or row.parts or is_circle or row.depth + 1 + height > DEPTH_MAX:
             reason = (
                 f"the organ {parent[:12]}, to which an organ was stored as a difference, was removed or stored again"
             )
@@ -185,22 +189,6 @@ def _is_leased(session: Session, blob_id: int) -> bool:
         BlobLease.blob_id == blob_id, Ingest.state == "running", Ingest.lease_expires_at > now()
     )
     return session.scalar(statement.limit(1)) is not None
-
-
-def _height(session: Session, blob_id: int) -> int:
-    """Return the number of references that lead to a blob, at most DEPTH_MAX."""
-    level: Sequence[int] = [blob_id]
-    for height in range(DEPTH_MAX):
-        children = (select(Blob.id).where(Blob.depends_on.in_(batch)) for batch in batches(level))
-        level = [child for statement in children for child in session.scalars(statement)]
-        if not level:
-            return height
-    return DEPTH_MAX
-
-
-def _is_below(row: BlobRow, blob_id: int) -> bool:
-    """Return whether `row` is a blob, or has it among its parents."""
-    return row.id == blob_id or (row.parent is not None and _is_below(row.parent, blob_id))
 
 
 def _is_replaced(row: BlobRow) -> bool:

@@ -18,10 +18,10 @@ from organs.registry.errors import CorruptBlob, EncodingFault
 from organs.registry.store.codec.delta import add_parent, subtract_parent
 from organs.registry.store.codec.derive import from_residual, to_residual
 from organs.registry.store.codec.entropy import GAIN_MIN, BadFrame, compress_plane, decompress_plane
+from organs.registry.store.codec.fast import Bytes
 from organs.registry.store.codec.planes import (
     CACHE_BLOCK_BYTES,
     CHUNK_TARGET_BYTES,
-    Bytes,
     Codec,
     Encoding,
     Kind,

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from organs.registry.gguf.types import DType
 from organs.registry.store.codec import fast
-from organs.registry.store.codec.planes import CACHE_BLOCK_BYTES, Bytes
+from organs.registry.store.codec.fast import Bytes
+from organs.registry.store.codec.planes import CACHE_BLOCK_BYTES
 
 Integers = NDArray[Any]
 

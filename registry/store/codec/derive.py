@@ -21,12 +21,11 @@ from numpy.typing import NDArray
 
 from organs.registry.gguf.types import DType
 from organs.registry.store.codec import fast
-from organs.registry.store.codec.planes import Bytes, Words
+from organs.registry.store.codec.fast import Bytes, Floats, Halves
 
 PIECE_ELEMENTS = 1 << 16
 """Weights that are transformed in one step: so few that their float32 values stay in the cache between passes."""
 
-Floats: TypeAlias = NDArray[np.float32]
 Blocks: TypeAlias = NDArray[np.uint8]
 """Bytes in two dimensions: a row for each block."""
 
@@ -181,7 +180,7 @@ def _difference(predicted: NDArray[Any], before: NDArray[Any], after: NDArray[An
         np.bitwise_xor(signed, sign, out=signed)
 
 
-def _narrow_f16(values: Floats, narrow: Words) -> None:
+def _narrow_f16(values: Floats, narrow: Halves) -> None:
     """Round to the nearest F16, half to even; the payload of a NaN is kept, as far as it fits, and made quiet."""
     np.copyto(narrow.view(np.float16), values, casting="unsafe")
     is_nan = np.isnan(values)
@@ -190,7 +189,7 @@ def _narrow_f16(values: Floats, narrow: Words) -> None:
         narrow[is_nan] = (bits >> 16 & 0x8000 | bits >> 13 & 0x3FF | _QUIET_NAN_F16).astype(np.uint16)
 
 
-def _narrow_bf16(values: Floats, narrow: Words) -> None:
+def _narrow_bf16(values: Floats, narrow: Halves) -> None:
     """Round to the nearest BF16, half to even; the payload of a NaN is cut off and made quiet."""
     bits = values.view(np.uint32)
     rounded = bits >> 16
@@ -360,7 +359,7 @@ def _scale(blocks: Blocks, offset: int) -> Floats:
     return blocks[:, offset : offset + 2].view("<f2").astype(np.float32)
 
 
-def _as_f16(scales: Floats) -> Words:
+def _as_f16(scales: Floats) -> Halves:
     """Return the bits of scales that are rounded to F16; every NaN has the same bits."""
     words = scales.astype(np.float16).view(np.uint16)
     return np.where(np.isnan(scales), _QUIET_NAN_F16, words)

@@ -28,7 +28,8 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from organs.registry.store.codec.planes import CHUNK_TARGET_BYTES, Bytes, Coder
+from organs.registry.store.codec.fast import Bytes
+from organs.registry.store.codec.planes import CHUNK_TARGET_BYTES, Coder
 
 FRAME_MAGIC = b"\x28\xb5\x2f\xfd"
 WINDOW_MAX_BYTES = 8 << 20

@@ -192,7 +192,7 @@ def _widen(source: Bytes, kind: Integer, first: Integer, bits: Bits) -> None:
 # Scales
 
 
-def _six_bits(block: Bytes, packing: Integer, number: Integer) -> Integer:
+def _packed_scale(block: Bytes, packing: Integer, number: Integer) -> Integer:
     """Return the packed scale `number` of a super-block, with its sign."""
     if packing == PACKED_Q2_K:
         return block[number] & 15
@@ -209,7 +209,8 @@ def _six_bits(block: Bytes, packing: Integer, number: Integer) -> Integer:
     return block[8 + number] & 15 | block[number] >> 6 << 4
 
 
-def _six_bits_of_minimum(block: Bytes, packing: Integer, number: Integer) -> Integer:
+def _packed_minimum(block: Bytes, packing: Integer, number: Integer) -> Integer:
+    """Return the packed minimum `number` of a super-block."""
     if packing == PACKED_Q2_K:
         return block[number] >> 4
     if number < 4:
@@ -223,11 +224,11 @@ def _stored_scales(
     """Fill `steps` and `minima` with the scales of the sub-blocks of a plain block."""
     scale = _from_f16(_word(block, offset))
     for number in range(len(steps)):
-        steps[number] = scale * np.float32(_six_bits(block, packing, number))
+        steps[number] = scale * np.float32(_packed_scale(block, packing, number))
     if family == SCALE_AND_MINIMUM:
         minimum = _from_f16(_word(block, offset + 2))
         for number in range(len(steps)):
-            minima[number] = minimum * np.float32(_six_bits_of_minimum(block, packing, number))
+            minima[number] = minimum * np.float32(_packed_minimum(block, packing, number))
     elif family == NON_LINEAR:
         for number in range(len(steps)):
             steps[number] = _inverse(steps[number])
@@ -283,7 +284,7 @@ def _extreme(bits: Bits) -> np.float32:
     return smallest
 
 
-def _settle(
+def _transform_scale(
     old: Bytes, new: Bytes, offset: Integer, predicted: np.float32, restore: bool
 ) -> tuple[Integer, np.float32]:
     """Transform a predicted scale; return its stored word, and the prediction or, where that is wrong, the word."""
@@ -572,7 +573,7 @@ def _small_blocks(
         bits = widened[32 * (number % 8) : 32 * (number % 8) + 32]
         old, new = before[number * size : (number + 1) * size], after[number * size : (number + 1) * size]
         if family == ABSOLUTE:
-            _, scale = _settle(old, new, 0, np.float32(_largest_magnitude(bits) / np.float32(127)), restore)
+            _, scale = _transform_scale(old, new, 0, np.float32(_largest_magnitude(bits) / np.float32(127)), restore)
             _half_away(bits.view(np.float32), _inverse(scale), predicted)
             _transform_bytes(old, new, predicted, restore)
         else:
@@ -588,7 +589,7 @@ def _predict_from_extreme(
 ) -> None:
     """Transform the scale of a block of Q4_0 or Q5_0, and fill `predicted`."""
     expected = np.float32(_extreme(bits) / low)
-    plain, scale = _settle(old, new, 0, expected, restore)
+    plain, scale = _transform_scale(old, new, 0, expected, restore)
     if plain == 0 and _to_f16(expected) != 0:
         _clear(predicted)
     else:
@@ -598,8 +599,8 @@ def _predict_from_extreme(
 def _predict_from_range(old: Bytes, new: Bytes, bits: Bits, high: np.float32, restore: bool, predicted: Bytes) -> None:
     """Transform the scale and the minimum of a block of Q4_1 or Q5_1, and fill `predicted`."""
     smallest, largest = _limits(bits)
-    _, scale = _settle(old, new, 0, np.float32((largest - smallest) / high), restore)
-    _, minimum = _settle(old, new, 2, smallest, restore)
+    _, scale = _transform_scale(old, new, 0, np.float32((largest - smallest) / high), restore)
+    _, minimum = _transform_scale(old, new, 2, smallest, restore)
     _half_up(bits.view(np.float32), minimum, _inverse(scale), np.float32(0.5), high, predicted)
 
 
@@ -730,7 +731,7 @@ def _join_bf16(exponents: Bytes, signs_and_mantissas: Bytes, words: Halves) -> N
 _HELPERS: tuple[Callable[..., Any], ...] = (
     *(_from_f16, _to_f16, _word, _set_word, _widen, _each, _inverse, _largest_magnitude),
     *(_key, _from_key, _limits, _extreme),
-    *(_six_bits, _six_bits_of_minimum, _stored_scales, _settle),
+    *(_packed_scale, _packed_minimum, _stored_scales, _transform_scale),
     *(_spread, _nearest, _half_away, _half_up, _nearest_of_table, _predict),
     *(_clear, _copy, _spread_bits, _gather_bits, _gather_fields, _scatter_fields, _unpack, _pack_part, _pack),
     *(_subtract, _add, _all_clear, _transform_packed, _transform_levels, _transform_bytes),

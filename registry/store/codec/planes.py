@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from organs.registry.gguf.types import DType, dtype_by_name
 from organs.registry.store.codec import fast
+from organs.registry.store.codec.fast import Bytes, Halves
 
 CHUNK_TARGET_BYTES = 4 << 20
 """The maximum size of a chunk, which is as many whole blocks as fit."""
@@ -223,10 +224,6 @@ BYTES_CODEC = Codec("bytes", CODEC_VERSION, None, 1, CHUNK_TARGET_BYTES, Kind.WH
 """The codec for metadata arrays and other bytes that are not a tensor, of any length."""
 
 
-Bytes = NDArray[np.uint8]
-"""Always one-dimensional and contiguous in this package."""
-Words = NDArray[np.uint16]
-
 _EXPONENT_SHIFT = 7
 _SIGN_AND_MANTISSA = 0x807F
 """A BF16 without its exponent."""
@@ -304,9 +301,9 @@ class _Scratch(threading.local):
     """Memory of each thread for three cache blocks of 16-bit words, because the first use of new memory is slow."""
 
     def __init__(self) -> None:
-        self.first: Words = np.empty(CACHE_BLOCK_BYTES // 2, np.uint16)
-        self.second: Words = np.empty(CACHE_BLOCK_BYTES // 2, np.uint16)
-        self.third: Words = np.empty(CACHE_BLOCK_BYTES // 2, np.uint16)
+        self.first: Halves = np.empty(CACHE_BLOCK_BYTES // 2, np.uint16)
+        self.second: Halves = np.empty(CACHE_BLOCK_BYTES // 2, np.uint16)
+        self.third: Halves = np.empty(CACHE_BLOCK_BYTES // 2, np.uint16)
 
 
 _scratch = _Scratch()
@@ -353,7 +350,7 @@ def _join_pairs(plain: Bytes, planes: list[Bytes]) -> None:
     _join_word(planes[0], planes[1], plain.view("<u2"))
 
 
-def _split_upper_half(words: Words, exponent: Bytes, sign_mantissa: Bytes) -> None:
+def _split_upper_half(words: Halves, exponent: Bytes, sign_mantissa: Bytes) -> None:
     """Split BF16 values, or the upper halves of F32 values, into the exponent and the sign with 7 bits of mantissa."""
     first, second = _scratch.first[: len(words)], _scratch.second[: len(words)]
     np.right_shift(words, _EXPONENT_SHIFT, out=first)
@@ -364,7 +361,7 @@ def _split_upper_half(words: Words, exponent: Bytes, sign_mantissa: Bytes) -> No
     np.copyto(sign_mantissa, first, casting="unsafe")
 
 
-def _join_upper_half(exponent: Bytes, sign_mantissa: Bytes, words: Words) -> None:
+def _join_upper_half(exponent: Bytes, sign_mantissa: Bytes, words: Halves) -> None:
     first, second = _scratch.first[: len(words)], _scratch.second[: len(words)]
     # Sign extension copies the sign from bit 7 to bit 15, its final place. The mask clears the bits between.
     np.copyto(first.view(np.int16), sign_mantissa.view(np.int8))
@@ -374,14 +371,14 @@ def _join_upper_half(exponent: Bytes, sign_mantissa: Bytes, words: Words) -> Non
     np.bitwise_or(first, second, out=words)
 
 
-def _split_word(words: Words, low: Bytes, high: Bytes) -> None:
+def _split_word(words: Halves, low: Bytes, high: Bytes) -> None:
     first = _scratch.first[: len(words)]
     np.copyto(low, words, casting="unsafe")
     np.right_shift(words, 8, out=first)
     np.copyto(high, first, casting="unsafe")
 
 
-def _join_word(low: Bytes, high: Bytes, words: Words) -> None:
+def _join_word(low: Bytes, high: Bytes, words: Halves) -> None:
     first, second = _scratch.first[: len(words)], _scratch.second[: len(words)]
     np.copyto(first, high)
     np.left_shift(first, 8, out=first)
