@@ -24,29 +24,16 @@ from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.models import Segment, files_of, parts_of, tensor_blobs_of, tensors_of
-from organs.registry.catalog.queries.organs import (
-    BlobRow,
-    blobs_by_id,
-)
+from organs.registry.catalog.queries.organs import BlobRow, blobs_by_id
 from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, FaultyParent, MissingBlob, NotAssemblable, StoreError, UnsupportedDType
 from organs.registry.gguf import DType, Header, HeaderSource, TensorSpec, encode_header, padded, read_header
 from organs.registry.gguf.quants import can_dequantize, dequantize
-from organs.registry.gguf.split import (
-    cut,
-    whole_metadata,
-)
+from organs.registry.gguf.split import cut, whole_metadata
 from organs.registry.store import BlobStore, PlainChunk, PlainReader
 from organs.registry.store.codec import CHUNK_TARGET_BYTES
-from organs.registry.store.files import (
-    DirectWriter,
-    Files,
-    NamedFile,
-    OutputFiles,
-    SourceModel,
-    placed_in_order,
-)
+from organs.registry.store.files import DirectWriter, Files, NamedFile, OutputFiles, SourceModel, placed_in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,11 +467,7 @@ class FileStream:
     """
 
     def __init__(
-        self,
-        store: BlobStore,
-        plan: FilePlan,
-        workers: int | None = None,
-        pool: ThreadPoolExecutor | None = None,
+        self, store: BlobStore, plan: FilePlan, workers: int | None = None, pool: ThreadPoolExecutor | None = None
     ) -> None:
         self.faults: list[BlobRow] = []
         self._store = store

@@ -15,35 +15,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from organs.registry.catalog.engine import (
-    SIDE_FILES,
-    Catalog,
-    can_snapshot,
-    checkpoint,
-    open_snapshot,
-    write_snapshot,
-)
-from organs.registry.catalog.queries.organs import (
-    BlobRow,
-    blobs_by_digest,
-    known_files,
-)
+from organs.registry.catalog.engine import SIDE_FILES, Catalog, can_snapshot, checkpoint, open_snapshot, write_snapshot
+from organs.registry.catalog.queries.organs import BlobRow, blobs_by_digest, known_files
 from organs.registry.catalog.register.submissions import remove_uploads
 from organs.registry.catalog.tables import now
 from organs.registry.errors import BadInput, CorruptBlob, FaultyParent, MissingBlob, NotAllowed, StoreError
 from organs.registry.settings import Settings
 from organs.registry.store import BlobStore
-from organs.registry.store.files import (
-    Files,
-    check_room,
-    make_durable_folder,
-    placed,
-    translated,
-)
-from organs.registry.store.folder import (
-    copy_blob,
-    has_copy,
-)
+from organs.registry.store.files import Files, check_room, make_durable_folder, placed, translated
+from organs.registry.store.folder import copy_blob, has_copy
 from organs.registry.upkeep import Fault, Share, all_blobs, verify
 
 MARK = "backup.json"

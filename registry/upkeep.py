@@ -32,14 +32,8 @@ from organs.registry.catalog.queries.organs import (
     uncounted_organs,
     unneeded_blobs,
 )
-from organs.registry.catalog.queries.reports import (
-    counted_totals,
-    running_totals,
-)
-from organs.registry.catalog.register.facets import (
-    differences,
-    repair_totals,
-)
+from organs.registry.catalog.queries.reports import counted_totals, running_totals
+from organs.registry.catalog.register.facets import differences, repair_totals
 from organs.registry.catalog.register.models import forget_unused
 from organs.registry.catalog.register.organs import (
     count_nonfinite_tensors,
