@@ -12,6 +12,7 @@ from organs.ingest.jobs.kind import (
     whole_number,
 )
 from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.entities.job import ReportJobResult, ReportRequest
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
 from organs.registry.local import LocalRegistry
@@ -30,14 +31,15 @@ def _check(arguments: Inputs) -> ReportRequest:
 
 
 def _run(
-    registry: LocalRegistry, arguments: ReportRequest, report_progress: ReportProgress, _contributor: str
+    registry: LocalRegistry, arguments: ReportRequest, report_progress: ReportProgress, contributor: str
 ) -> ReportJobResult:
     report_progress(0.0, "reading the measures")
+    complete = contributor == LOCAL  # the users of this machine may see stored sizes
     with registry.catalog.reading() as session:
         if arguments.model is None:
-            return ReportJobResult(report=registry_report(session, arguments.limit or ROWS_DEFAULT))
+            return ReportJobResult(report=registry_report(session, arguments.limit or ROWS_DEFAULT, complete=complete))
         model = model_by_name(session, parse_model_name(arguments.model))
-        report = model_report(session, model, arguments.limit or ORGANS_DEFAULT)
+        report = model_report(session, model, arguments.limit or ORGANS_DEFAULT, complete=complete)
         return ReportJobResult(model=model.full_name, report=report)
 
 

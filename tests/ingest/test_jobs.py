@@ -31,6 +31,7 @@ from organs.ingest.jobs.runner import (
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.catalog.queries.relatives import models_to_repack
+from organs.registry.catalog.register.accounts import add_contributor
 from organs.registry.catalog.register.jobs import DIED_TWICE, cancel_job, claim_job, enqueue_job
 from organs.registry.catalog.register.organs import begin_ingest, forget_ingest
 from organs.registry.catalog.tables import now
@@ -108,17 +109,24 @@ def test_a_report_can_be_made_as_a_job(registry: LocalRegistry, tmp_path: Path) 
     ingest_file(registry, tmp_path / "little.gguf")
     registry_report = add_job(registry, "report", {"limit": 3})
     model_report = add_job(registry, "report", {"model": "little"})
+    with registry.catalog.writing() as session:
+        add_contributor(session, "ada")
+    report_of_ada = add_job(registry, "report", {"model": "little"}, "ada")
     gone = add_job(registry, "report", {"model": "local/nothing"})
     events: list[JobEvent] = []
     Runner(registry, threading.Event(), on_event=events.append).run(once=True)
     assert job_of(registry, registry_report).result["report"]["title"] == "Report on the registry"
     assert job_of(registry, model_report).result["model"] == "local/little@1"
+    for number, sees_stored_size in ((model_report, True), (report_of_ada, False)):
+        figures = job_of(registry, number).result["report"]["sections"]["model"]["figures"]
+        assert ("stored_bytes" in figures) == sees_stored_size
     failed = job_of(registry, gone)
     assert (failed.state, failed.note[:31]) == ("failed", "no model is registered as local")
     assert (failed.problem["code"], failed.problem["detail"]) == ("not-found", failed.note)
     assert [(event.id, event.state) for event in events if event.state != "running"] == [
         (registry_report, "finished"),
         (model_report, "finished"),
+        (report_of_ada, "finished"),
         (gone, "failed"),
     ]
 
