@@ -1,14 +1,14 @@
 """Load a file of the zoo in llama.cpp, generate text, and measure its perplexity on two of the built-in texts.
 
-    python examples/zoo/runtime.py MODEL.gguf [ADAPTER.gguf]
+    python examples/zoo/runtime.py [--tokens N] MODEL.gguf [ADAPTER.gguf]
 
 Prints one line of JSON. `check.py` starts it as a process of its own for each file, because a file that llama.cpp
 cannot load may end the whole process. Needs the package xllamacpp.
 """
 
+import argparse
 import json
 import math
-import sys
 import urllib.request
 from typing import Any
 
@@ -27,12 +27,16 @@ WRITTEN_TOKENS = 40
 
 def main() -> None:
     """Check the file named on the command line and print what was found."""
-    model, *adapters = sys.argv[1:]
-    server = _server(model, adapters)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tokens", type=int, default=SCORED_TOKENS, help="tokens of each text that are scored")
+    parser.add_argument("model")
+    parser.add_argument("adapters", nargs="*")
+    arguments = parser.parse_args()
+    server = _server(arguments.model, arguments.adapters)
     figures: dict[str, Any] = {"perplexity": {}, "written": {}}
     for kind, text in zip(TEXTS, built_in_texts(tuple(TEXTS.values())), strict=True):
         tokens = _ask(server, "/tokenize", {"content": text.text, "add_special": True})["tokens"]
-        figures["perplexity"][kind] = _perplexity(server, tokens[: SCORED_TOKENS + 1])
+        figures["perplexity"][kind] = _perplexity(server, tokens[: arguments.tokens + 1])
         figures["written"][kind] = _write(server, PROMPTS[kind])
     print(json.dumps(figures))
 

@@ -128,7 +128,9 @@ def test_a_merged_adapter_scores_like_the_adapter_applied_at_run_time(zoo: Local
 def zoo_runtime(*files: Path) -> list[float]:
     """Return the perplexities of a model, or of a model with an adapter, as the zoo's own script measures them."""
     script = ZOO_FILES[0].with_name("runtime.py")
-    done = subprocess.run([sys.executable, script, *files], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, script, "--tokens", "80", *files], capture_output=True, text=True, check=True
+    )
     return list(json.loads(done.stdout.splitlines()[-1])["perplexity"].values())
 
 
