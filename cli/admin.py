@@ -600,5 +600,7 @@ def _print(report: BackupReport) -> None:
     print_sentence(f"{report.folder} has {database}{report.blobs} blobs{read}")
     if report.faults:
         print_sentence(
-            f"{len(report.faults)} blobs are faulty in the registry itself; organ verify lists them", err=True
+            f"{len(report.faults)} blobs cannot be read, because they or their parents are faulty "
+            "in the registry itself; organ verify lists them",
+            err=True,
         )

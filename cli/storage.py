@@ -43,6 +43,8 @@ def _print_totals(result: Storage) -> None:
         ("compression", f"saves {size_text(result.compression_bytes)}"),
         ("differences to other parts", f"save {size_text(result.parents_bytes)}"),
     ]
+    if result.kept_bytes:
+        facts.append(("parents of removed models", f"take {size_text(result.kept_bytes)} of this"))
     if result.unneeded_bytes:
         facts.append(("not needed by any model", size_text(result.unneeded_bytes)))
     print_facts(facts)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,7 +58,7 @@ class BackupReport:
     read_bytes: int = 0
     """Plain bytes of the copy that were read and hashed."""
     faults: list[Fault] = field(default_factory=list)
-    """Blobs that are damaged or missing in the registry, and therefore missing in the copy."""
+    """Blobs that cannot be read in the copy: they, or their parents, are damaged or missing in the registry."""
 
 
 def back_up(
@@ -145,17 +144,31 @@ class _Run:
         for row in all_blobs(named_in):
             self.report.blobs += not row.parts
             try:
-                if row.is_set_aside:
-                    with suppress(FaultyParent):  # its own bytes may be right: they are copied
-                        self.source.open(row).close()
-                # A blob that was set aside is always copied again: a copy of its wrong bytes may have the right size.
-                is_copied = row.file is None or has_copy(self.target.folder, row.file, row.stored_bytes)
-                if row.file is not None and (row.is_set_aside or not is_copied):
-                    self._copy(row.file, row.stored_bytes)
+                self._copy_if_needed(row)
             except (MissingBlob, CorruptBlob) as error:
                 faulty.append((row, error))
             self.progress(row.stored_bytes)
         return faulty
+
+    def _copy_if_needed(self, row: BlobRow) -> None:
+        """Copy the file of a blob; raises CorruptBlob, MissingBlob.
+
+        If the parent of a blob that is set aside is faulty, its own bytes cannot be checked, and may be right. They are
+        copied where there is no copy, and never replace one. Then this raises FaultyParent.
+        """
+        unchecked: FaultyParent | None = None
+        if row.is_set_aside:
+            try:
+                self.source.open(row).close()
+            except FaultyParent as error:
+                unchecked = error
+        if row.file is not None:
+            # A blob that was set aside is copied again: a copy of its wrong bytes may have the right size.
+            is_copied = has_copy(self.target.folder, row.file, row.stored_bytes)
+            if not is_copied or (row.is_set_aside and unchecked is None):
+                self._copy(row.file, row.stored_bytes)
+        if unchecked is not None:
+            raise unchecked
 
     def were_replaced(self, faulty: list[tuple[BlobRow, StoreError]]) -> bool:
         """Return whether an ingest has stored the bytes of at least one of these blobs again."""
@@ -164,15 +177,15 @@ class _Run:
         return any(row.digest in current and current[row.digest].file != row.file for row, _ in faulty)
 
     def report_faults(self, named_in: Catalog, faulty: list[tuple[BlobRow, StoreError]]) -> None:
-        """Report the blobs that are missing in the copy, and their dependants, except blobs that were removed."""
+        """Report those of the `faulty` blobs, and of their dependants, that cannot be read in the copy."""
         if not faulty:
             return
-        missing = {row.digest for row, _ in faulty}
+        digests = {row.digest for row, _ in faulty}
         faults = verify(named_in, self.target).faults
         with named_in.reading() as session:
             rows = blobs_by_digest(session, [fault.digest for fault in faults])
         for fault in faults:
-            if fault.digest in rows and any(row.digest in missing for row in rows[fault.digest].lineage):
+            if fault.digest in rows and any(row.digest in digests for row in rows[fault.digest].lineage):
                 self.report.faults.append(fault)
 
     def read_back(self, named_in: Catalog) -> None:

@@ -379,13 +379,11 @@ class FaultyParent(CorruptBlob, code="faulty-parent", exit_code=7):
     """A blob cannot be decoded because the bytes of its parent are wrong or missing. Its own bytes may be right."""
 
     parent: Text
-    fault: Text
-    """What is wrong with the parent."""
 
     def __init__(self, where: str, parent: str, fault: str) -> None:
         super().__init__(where, f"the organ that it is stored by its difference to, {parent[:12]}, is faulty: {fault}")
         self.parent = parent
-        self.fault = fault
+        self.fault = fault  # not data of the error: the reason contains it
 
 
 class MissingBlob(StoreError, code="missing-blob", exit_code=7):

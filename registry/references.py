@@ -36,7 +36,13 @@ from organs.registry.catalog.queries.relatives import (
     related_organs_at,
 )
 from organs.registry.catalog.register.models import mark_repacked
-from organs.registry.catalog.register.organs import begin_ingest, forget_ingest, renew_lease, replace_stored_bytes
+from organs.registry.catalog.register.organs import (
+    begin_ingest,
+    forget_ingest,
+    is_leased,
+    renew_lease,
+    replace_stored_bytes,
+)
 from organs.registry.catalog.tables import now
 from organs.registry.errors import Busy, CorruptBlob, EncodingFault, MissingBlob, StoreError
 from organs.registry.gguf.types import DType, dtype_by_name
@@ -54,7 +60,7 @@ RELATED_MODELS_MAX = 6
 RELATED_ORGANS_MAX = 20_000
 """Organs of related models that an ingest keeps in memory and protects from the sweep."""
 RELATED_INLINE_MAX_BYTES = 64 * 1024 * 1024
-"""Stored bytes in the database of the related organs from which an ingest looks for no more of them."""
+"""An ingest loads no more related organs when those that it has loaded have this many inline bytes."""
 CANDIDATES_MAX = 3
 
 
@@ -124,10 +130,11 @@ def search_parents(
         ids[organ.blob_id] = None
     usable: dict[int, BlobRow] = {}
     inline_bytes = 0
-    for batch in batches(list(ids)):  # the organs of the most similar model first
+    for batch in batches(list(ids)):
         for row in blobs_by_id(session, batch).values():
-            usable |= {row.id: row} if is_possible_parent(row) else {}
-            inline_bytes += len(row.inline or b"")
+            if is_possible_parent(row):
+                usable[row.id] = row
+            inline_bytes += sum(len(above.inline or b"") for above in row.lineage)
         if inline_bytes >= RELATED_INLINE_MAX_BYTES:
             break
     return ParentSearch(organs, usable)
@@ -196,8 +203,8 @@ def repack(
     """Store the organs of these models, and those that are like them, by their differences, where this is smaller.
 
     A run can be interrupted and repeated at any time: a row points at the new stored bytes after these are durable, and
-    the old ones are removed last. `progress` gets the number of examined organs. Models with organs that a running
-    ingest used are examined again by the next repack.
+    the old ones are removed last. `progress` gets the number of examined organs. All models with organs that a
+    running ingest used are examined again by the next repack.
     """
     report = RepackReport(dry_run)
     seen: set[int] = set()
@@ -213,8 +220,8 @@ def repack(
                     progress(len(family.members))
     if not dry_run:
         with catalog.writing() as session:
-            postponed = models_with_blobs(session, model_ids, rewriter.postponed)
-            mark_repacked(session, [model_id for model_id in model_ids if model_id not in postponed], now())
+            mark_repacked(session, model_ids, now())
+            mark_repacked(session, sorted(models_with_blobs(session, rewriter.postponed)), None)
     return report
 
 
@@ -273,7 +280,7 @@ class _Family:
         self._alike = alike
         """The correlation of pairs of members."""
         self._heights = [heights[member.blob.id] for member in members]
-        """The number of references that lead to each member from organs that are not in the family."""
+        """The longest chain of references that ends at each member, from organs that are not in the family."""
         self._alone = [_stored_size(member, None) for member in members]
         self._sizes: list[dict[int, float]] = [{} for _ in members]
         """The estimated stored size of each member with each possible parent, if it saves enough."""
@@ -313,7 +320,7 @@ class _Family:
         return self._alone[number]
 
     def height(self, parents: Parents, number: int) -> int:
-        """Return the number of references that lead to a member if the members have these parents."""
+        """Return the longest chain of references that ends at a member if the members have these parents."""
         children = (child for child, parent in parents.items() if parent == number)
         return max((self._heights[number], *(1 + self.height(parents, child) for child in children)))
 
@@ -432,7 +439,7 @@ def _family(catalog: Catalog, blobs: BlobStore, organs: Sequence[RelatedOrgan]) 
     """Return the family of `organs` whose bytes can be read; None if fewer than two are left."""
     with catalog.reading() as session:
         rows = blobs_by_id(session, [organ.blob_id for organ in organs])
-    members = []
+    by_blob: dict[int, _Member] = {}
     for organ in organs:
         row, dtype = rows.get(organ.blob_id), dtype_by_name(organ.dtype)
         if row is None or row.state != "present" or row.parts or row.size_bytes < ORGAN_MIN_BYTES:
@@ -440,7 +447,10 @@ def _family(catalog: Catalog, blobs: BlobStore, organs: Sequence[RelatedOrgan]) 
         with suppress(StoreError):
             with blobs.reader(row) as reader:
                 sample = RangeReader(reader).read(*sample_range(dtype, row.size_bytes))
-            members.append(_Member(row, dtype, organ.fingerprint, organ.is_public, sample))
+                is_stored_type = reader.dtype == dtype
+            if row.id not in by_blob or is_stored_type:  # the same bytes can be organs of several tensor types
+                by_blob[row.id] = _Member(row, dtype, organ.fingerprint, organ.is_public, sample)
+    members = list(by_blob.values())
     alike: dict[tuple[int, int], float] = {}
     for number, member in enumerate(members):
         others = [other.fingerprint for other in members[number + 1 :]]
@@ -533,7 +543,7 @@ class _Rewriter:
         self._stored_bytes: dict[int, int] = {}
         """The stored size of each blob that was stored again; one may be stored twice."""
         self.postponed: set[int] = set()
-        """The ids of blobs that stayed as they were because another process used or changed them."""
+        """The ids of blobs that stayed as they were because a running ingest used them."""
 
     def __enter__(self) -> _Rewriter:
         return self
@@ -554,10 +564,11 @@ class _Rewriter:
         # If the commit fails, both files stay: nobody knows which of them the row names. A sweep removes the other one.
         with self.catalog.writing() as session:
             is_replaced = replace_stored_bytes(session, before, stored)
+            if not is_replaced and is_leased(session, before.id):
+                self.postponed.add(before.id)
         if is_replaced:
             self._count(before, stored)
         else:
-            self.postponed.add(before.id)
             self.report.skipped += 1
         unused = before.file if is_replaced else stored.file
         if unused:

@@ -7,15 +7,18 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from organs.registry import references
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.queries.organs import DEPTH_MAX
+from organs.registry.catalog.queries.organs import DEPTH_MAX, heights_of_blobs
 from organs.registry.catalog.queries.relatives import blob_ids_of_models, models_to_repack, organ_digests
-from organs.registry.catalog.register.models import hide_model
+from organs.registry.catalog.register.models import hide_model, mark_repacked
 from organs.registry.catalog.register.organs import begin_ingest, forget_ingest, lease_blobs
+from organs.registry.catalog.tables import now
+from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.references import repack, search_parents, store_alone
@@ -117,18 +120,58 @@ def test_an_estimate_counts_no_organ_whose_dependants_outside_of_its_family_forb
         assert verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults == []
 
 
-def test_a_model_whose_organs_an_ingest_uses_is_examined_again_when_that_has_ended(
+def test_heights_are_the_longest_chains_of_references(templates: RegistryTemplates, tmp_path: Path) -> None:
+    with templates.open_copy(add_family, tmp_path / "home") as registry:
+        rows = {row.id: row for row in all_blobs(registry.catalog)}
+        low = next(row for row in rows.values() if row.depth == 2)
+        middle, top = (above.id for above in low.lineage[1:])
+        alone = next(row.id for row in rows.values() if all(row.id != other.parent_id for other in rows.values()))
+        with registry.catalog.reading() as session:
+            assert heights_of_blobs(session, [top, middle, low.id, alone]) == {top: 2, middle: 1, low.id: 0, alone: 0}
+            lower = [row.id for row in rows.values() if middle in {above.id for above in row.lineage[1:]}]
+            children = [row.id for row in rows.values() if row.parent_id == top]
+
+            def outside(*blob_ids: int) -> list[int]:
+                heights = heights_of_blobs(session, [*blob_ids], outside_only=True)
+                return [heights[blob_id] for blob_id in blob_ids]
+
+            assert outside(middle, *lower) == [0] * (1 + len(lower))
+            assert outside(top, *children)[0] == 0
+            assert outside(top, *children)[1 + children.index(middle)] == 1
+            assert outside(top, low.id) == [2, 0], "the chain leads over an organ that is not counted"
+
+
+def test_bytes_that_are_organs_of_two_tensor_types_are_one_member_of_a_family(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    for name, label, is_tuned in (("base", "IQ4_NL", False), ("tuned", "IQ4_NL", True), ("renamed", "Q4_0", False)):
+        tensors = []
+        for spec, data in related_tensors(dtype="Q4_0"):
+            if len(spec.shape) > 1:
+                blocks = np.frombuffer(data, np.uint8).reshape(-1, 18).copy()
+                blocks[::3, 5] ^= np.uint8(is_tuned)
+                tensors.append((TensorSpec(spec.name, spec.shape, dtype_by_name(label)), blocks.tobytes()))
+        ingest_bytes(registry, tmp_path, name, model_file(name, tensors))
+    assert ("delta", 1, False) in blob_forms(registry)
+    assert repack(registry.catalog, registry.blobs, all_models(registry)).skipped == 0
+    assert repack(registry.catalog, registry.blobs, all_models(registry)).repacked == 0
+
+
+def test_a_model_whose_organs_an_ingest_used_is_examined_again_when_that_has_ended(
     templates: RegistryTemplates, tmp_path: Path
 ) -> None:
     with templates.open_copy(add_family_backwards, tmp_path / "home") as registry:
         with registry.catalog.writing() as session:
             coarsest = model_by_name(session, parse_model_name("local/coarsest")).id
+            base = model_by_name(session, parse_model_name("local/base")).id
             ingest = begin_ingest(session, "a test")
-            lease_blobs(session, ingest, sorted(blob_ids_of_models(session, [coarsest])))
-        assert repack(registry.catalog, registry.blobs, all_models(registry)).skipped > 0
+            leased = blob_ids_of_models(session, [coarsest]) - blob_ids_of_models(session, [base])
+            lease_blobs(session, ingest, sorted(leased))
+            mark_repacked(session, [coarsest], now())
+        assert repack(registry.catalog, registry.blobs, [base]).skipped > 0
         with registry.catalog.writing() as session:
             assert coarsest in models_to_repack(session)
-            assert len(models_to_repack(session)) < len(all_models(registry))
+            assert base not in models_to_repack(session)
             forget_ingest(session, ingest)
         assert repack_new(registry) > 0
         with registry.catalog.reading() as session:

@@ -34,7 +34,7 @@ def _run(
     registry: LocalRegistry, arguments: ReportRequest, report_progress: ReportProgress, contributor: str
 ) -> ReportJobResult:
     report_progress(0.0, "reading the measures")
-    complete = contributor == LOCAL  # the users of this machine may see stored sizes
+    complete = contributor == LOCAL
     with registry.catalog.reading() as session:
         if arguments.model is None:
             return ReportJobResult(report=registry_report(session, arguments.limit or ROWS_DEFAULT, complete=complete))
@@ -44,4 +44,7 @@ def _run(
 
 
 REPORT = JobKind("report", WORK, ReportRequest, _check, _run)
-"""Takes `model` (by default the registry) and `limit`, rows of a list. The result has `report`, and `model`."""
+"""Takes `model` (by default the registry) and `limit`, rows of a list. The result has `report`, and `model`.
+
+Only a report for the users of this machine is complete, with stored sizes: others may see the jobs of an account later.
+"""

@@ -169,7 +169,8 @@ class StoredFamily(StoredFiles, frozen=True, kw_only=True):
 class Storage(StoredFiles, frozen=True, kw_only=True):
     """What a registry stores how, and what this saves.
 
-    `files_bytes` are what is saved, by equal organs, compression and parents, and `needed_bytes`.
+    `files_bytes` is the sum of `once_bytes`, `compression_bytes`, `parents_bytes` and `needed_bytes`, without
+    `kept_bytes`.
     """
 
     models_count: Annotated[Count, Meta(description="Models that have organs, in any state.")]
@@ -178,8 +179,18 @@ class Storage(StoredFiles, frozen=True, kw_only=True):
     parents_bytes: Annotated[
         Bytes, Meta(description="Saved on organs that are stored by their difference to a parent, or derived from it.")
     ]
+    needed_bytes: Annotated[
+        Bytes, Meta(description="Bytes on the disk that models need: their organs, and the parents of these.")
+    ]
+    kept_bytes: Annotated[
+        Bytes, Meta(description="Bytes on the disk of parents that no model has any more. They are needed bytes.")
+    ]
     unneeded_bytes: Annotated[
-        Bytes, Meta(description="Bytes on the disk that no model needs; sweeps remove them. The sums have them too.")
+        Bytes,
+        Meta(
+            description="Bytes on the disk that no model needs; sweeps remove them. They are part of `parts`, "
+            "`size_bytes`, `stored_bytes` and `encodings`."
+        ),
     ]
     families: Annotated[
         tuple[StoredFamily, ...], Meta(max_length=ROWS_MAX, description="The largest stored size first.")
@@ -190,11 +201,6 @@ class Storage(StoredFiles, frozen=True, kw_only=True):
     encodings: Annotated[
         tuple[StoredEncoding, ...], Meta(max_length=ITEMS_MAX, description="The largest stored size first.")
     ]
-
-    @property
-    def needed_bytes(self) -> int:
-        """Bytes on the disk that models need."""
-        return self.stored_bytes - self.unneeded_bytes
 
     @property
     def share(self) -> float | None:

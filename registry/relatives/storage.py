@@ -66,7 +66,9 @@ def _totals(sizes: SizesByModel, encodings: Sequence[StoredEncoding]) -> dict[st
         "files_bytes": files,
         "once_bytes": max(0, files - sizes.plain_bytes),
         "compression_bytes": compression,
-        "parents_bytes": max(0, sizes.plain_bytes - sizes.needed_bytes - compression),
+        "parents_bytes": max(0, sizes.plain_bytes - (sizes.needed_bytes - sizes.kept_bytes) - compression),
+        "needed_bytes": sizes.needed_bytes,
+        "kept_bytes": sizes.kept_bytes,
         "unneeded_bytes": max(0, stored - sizes.needed_bytes),
     }
 

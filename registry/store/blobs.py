@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeAlias
 
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import CorruptBlob, EncodingFault, FaultyParent, MissingBlob, StoreError
@@ -225,6 +225,10 @@ class BlobStore:
         return reader
 
 
+FileVersions: TypeAlias = tuple[tuple[str, int, int], ...]
+"""The name of a file and the times of its last change, of one file or several."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Look:
     """The time when a blob was read again, in seconds of the monotonic clock, and its error, if any."""
@@ -244,12 +248,12 @@ class SecondLooks:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._looks: OrderedDict[tuple[str, int, int], _Look] = OrderedDict()
+        self._looks: OrderedDict[FileVersions, _Look] = OrderedDict()
 
     def check(self, reader: PlainReader) -> bool:
         """Compare the plain bytes of `reader` with its digest; return whether this call read them.
 
-        Raises CorruptBlob if they differ, FaultyParent if only a parent is faulty.
+        Raises CorruptBlob if they differ; FaultyParent if a parent is faulty: then its own bytes were not checked.
         """
         version = reader.version
         if version is None:  # inline, or a stack
@@ -271,7 +275,7 @@ class SecondLooks:
             raise CorruptBlob(reader.digest, f"it is set aside as faulty: {reason}")
         return is_due
 
-    def _look(self, reader: PlainReader, version: tuple[str, int, int]) -> _Look:
+    def _look(self, reader: PlainReader, version: FileVersions) -> _Look:
         error: StoreError | None = None
         try:
             reader.verify()
@@ -376,8 +380,8 @@ class PlainReader(ABC):
         return None
 
     @property
-    def version(self) -> tuple[str, int, int] | None:
-        """The name of the file and the times of its last change; None for an inline blob, and for a stack."""
+    def version(self) -> FileVersions | None:
+        """The versions of the files of the blob and of its parents; None if one is inline, and for a stack."""
         return None
 
     @abstractmethod
@@ -434,6 +438,10 @@ class Parent:
     @property
     def size_bytes(self) -> int:
         return self._reader.size_bytes
+
+    @property
+    def version(self) -> FileVersions | None:
+        return self._reader.version
 
     @property
     def unit_bytes(self) -> int:
@@ -535,8 +543,9 @@ class BlobReader(PlainReader):
         return self.head.codec.dtype
 
     @property
-    def version(self) -> tuple[str, int, int] | None:
-        return self._stored.version if isinstance(self._stored, StoredFile) else None
+    def version(self) -> FileVersions | None:
+        above = () if self._parent is None else self._parent.version
+        return None if above is None or not isinstance(self._stored, StoredFile) else (self._stored.version, *above)
 
     def read_chunk(self, chunk: StoredChunk, out: memoryview) -> None:
         stored = self._stored.read_at(chunk.offset_bytes, chunk.stored_size_bytes)

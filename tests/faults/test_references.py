@@ -94,6 +94,16 @@ def damage(registry: LocalRegistry, row: BlobRow) -> None:
     overwrite(path, data[:-300] + bytes(byte ^ 0xFF for byte in data[-300:-200]) + data[-200:])
 
 
+def damage_end(registry: LocalRegistry, row: BlobRow) -> None:
+    """Overwrite the last bytes of a blob in a file."""
+    path = registry.settings.blobs / (row.file or "")
+    overwrite(path, path.read_bytes()[:-9] + b"wrong end")
+
+
+def repair(registry: LocalRegistry) -> None:
+    verify(registry.catalog, registry.blobs, read_data=EVERYTHING, repair=True)
+
+
 def lose(registry: LocalRegistry, row: BlobRow) -> None:
     """Remove the file of a blob."""
     (registry.settings.blobs / (row.file or "")).unlink()
@@ -193,6 +203,8 @@ def test_a_repack_leaves_organs_with_faulty_bytes_as_they_are(templates: Registr
         assert repack_all(registry).repacked > 0
         assert {fault.digest for fault in verify_all(registry).faults} <= faults
         assert states(registry)[alone.digest] == "present"
+        with registry.catalog.reading() as session:
+            assert not models_to_repack(session), "a repack of faulty bytes would never end"
 
 
 class FullDisk(Catalog):
@@ -252,6 +264,21 @@ def chain_of(row: BlobRow) -> list[str]:
 
 
 # Removal.
+
+
+def test_an_organ_is_readable_at_once_when_its_parent_is_healed(family: LocalRegistry, tmp_path: Path) -> None:
+    parent = root_of(family)
+    child = next(row for row in dependants(family, parent) if row.file and row.depth == 1)
+    damage(family, parent)
+    set_aside(family.catalog, [child])
+    for _ in range(2):
+        (row,) = (row for row in blob_rows(family) if row.id == child.id)
+        with pytest.raises(FaultyParent, match=parent.digest[:12]):
+            family.blobs.open(row)
+    set_aside(family.catalog, [parent])
+    ingest_bytes(family, tmp_path, "base", SOURCES["base"])
+    (row,) = (row for row in blob_rows(family) if row.id == child.id)
+    family.blobs.open(row).close()
 
 
 def test_a_removed_model_keeps_the_parents_of_others_until_these_are_gone(
@@ -413,9 +440,52 @@ def test_a_backup_has_the_dependants_of_a_faulty_parent_and_reports_them(
     assert all(fault.needed_by for fault in report.faults if fault.digest != parent.digest)
     with LocalRegistry.open(folder) as copy:
         ingest_bytes(copy, tmp_path, "base", SOURCES["base"])
-        verify(copy.catalog, copy.blobs, read_data=EVERYTHING, repair=True)
+        repair(copy)
         assert_whole(copy, SOURCES, tmp_path / "back")
         assert set(states(copy).values()) == {"present"}
+
+
+def test_a_backup_keeps_a_sound_copy_of_an_organ_that_cannot_be_checked(family: LocalRegistry, tmp_path: Path) -> None:
+    parent = root_of(family)
+    child = next(row for row in dependants(family, parent) if row.file and row.depth == 1)
+    folder = tmp_path / "copy"
+    back_up(family.catalog, family.blobs, family.settings, folder)
+    sound = (folder / "blobs" / str(child.file)).read_bytes()
+    damage_end(family, child)
+    repair(family)
+    lose(family, parent)
+    repair(family)
+    assert {states(family)[row.digest] for row in (parent, child)} == {"corrupt"}
+    assert back_up(family.catalog, family.blobs, family.settings, folder, read_back=True).faults == []
+    assert (folder / "blobs" / str(child.file)).read_bytes() == sound
+
+
+def test_a_backup_reports_an_organ_that_cannot_be_checked(family: LocalRegistry, tmp_path: Path) -> None:
+    parent = root_of(family)
+    child = next(row for row in dependants(family, parent) if row.file and row.depth == 1)
+    damage_end(family, child)
+    repair(family)
+    path = family.settings.blobs / str(parent.file)
+    data = path.read_bytes()
+    overwrite(path, data[:200] + bytes(len(data) - 240) + data[-40:])  # no one has read it since
+    report = back_up(family.catalog, family.blobs, family.settings, tmp_path / "copy")
+    assert child.digest in {fault.digest for fault in report.faults}
+
+
+def test_a_backup_of_blobs_reports_none_that_arrived_meanwhile(family: LocalRegistry, tmp_path: Path) -> None:
+    parent = root_of(family)
+    below = dependants(family, parent)
+    lose(family, parent)
+    arrived: list[str] = []
+
+    def ingest_once(_size_bytes: int) -> None:
+        if not arrived:
+            arrived.append(ingest_bytes(family, tmp_path, "other", family_files(["base"], seed=5)["base"]))
+
+    report = back_up(
+        family.catalog, family.blobs, family.settings, tmp_path / "copy", blobs_only=True, progress=ingest_once
+    )
+    assert {fault.digest for fault in report.faults} == {parent.digest, *(row.digest for row in below)}
 
 
 # Readers while organs are stored again.

@@ -85,6 +85,10 @@ class Counted:
         return set().union(*(self.blobs_of[name] for name in names)) if names else set(self.blobs)
 
 
+def needed_bytes(counted: Counted) -> int:
+    return sum(counted.blobs[number].stored_bytes for number in counted.needing)
+
+
 def check(registry: LocalRegistry, storage: Storage) -> None:
     """Every sum of `storage` is that of the blobs."""
     counted = Counted(registry)
@@ -94,7 +98,8 @@ def check(registry: LocalRegistry, storage: Storage) -> None:
         counted.stored(),
     )
     saved = storage.once_bytes + storage.compression_bytes + storage.parents_bytes
-    assert saved == storage.files_bytes - storage.needed_bytes
+    assert saved == storage.files_bytes - (storage.needed_bytes - storage.kept_bytes)
+    assert storage.kept_bytes == needed_bytes(counted) - counted.stored(*counted.blobs_of)
     assert storage.compression_bytes == counted.saved_alone()
     assert {row.name for row in storage.models} == set(counted.blobs_of)
     for row in storage.models:
@@ -104,8 +109,8 @@ def check(registry: LocalRegistry, storage: Storage) -> None:
     assert [row.stored_bytes for row in storage.models] == sorted(row.stored_bytes for row in storage.models)[::-1]
     for field in ("parts", "size_bytes", "stored_bytes"):
         assert sum(getattr(row, field) for row in storage.encodings) == getattr(storage, field)
-    needed = sum(counted.blobs[number].stored_bytes for number in counted.needing)
-    assert storage.unneeded_bytes == storage.stored_bytes - needed
+    assert storage.needed_bytes == needed_bytes(counted)
+    assert storage.unneeded_bytes == storage.stored_bytes - storage.needed_bytes
 
 
 def test_a_registry_is_summed_blob_by_blob(family: LocalRegistry) -> None:
@@ -143,6 +148,16 @@ def test_hidden_models_count_and_parents_of_removed_models_stay_needed(family: L
     assert storage.unneeded_bytes > 0
     assert {row.state for row in storage.models} == {"visible", "quarantined"}
     assert all(row.dtype for row in storage.encodings if row.way != Way.ALONE)
+
+
+def test_the_sums_add_up_when_only_a_fine_tune_is_left(family: LocalRegistry) -> None:
+    names = {row.name for row in family.storage().models} - {"local/tuned@1"}
+    for name in sorted(names):
+        with family.catalog.writing() as session:
+            remove_model(session, model_by_name(session, parse_model_name(name)), "no", "local")
+    storage = family.storage()
+    check(family, storage)
+    assert storage.kept_bytes > 0 < storage.parents_bytes
 
 
 def test_lists_are_cut_and_count_what_is_left_out(family: LocalRegistry) -> None:

@@ -65,9 +65,12 @@ def storage() -> Page:
 
 
 def _segments(result: Storage) -> Iterator[Segment]:
-    """Yield where the bytes of all files are: on the disk, or saved in one of three ways."""
+    """Yield where the bytes of all files are: on the disk, or saved in one of three ways.
+
+    Parents of removed models are on the disk, and not in the files.
+    """
     parts = (
-        ("on the disk", result.needed_bytes, "kept"),
+        ("on the disk", result.needed_bytes - result.kept_bytes, "kept"),
         ("saved by storing differences", result.parents_bytes, "differences"),
         ("saved by compression", result.compression_bytes, "compression"),
         ("saved by storing equal parts once", result.once_bytes, "once"),

@@ -131,18 +131,18 @@ def stacks_after(session: Session, digest: str, limit: int = 16) -> list[BlobRow
 
 
 def heights_of_blobs(session: Session, blob_ids: Collection[int], *, outside_only: bool = False) -> dict[int, int]:
-    """Return the number of references that lead to each blob, at most DEPTH_MAX.
+    """Return the length of the longest chain of references that ends at each blob, at most DEPTH_MAX.
 
     With `outside_only`, references from one of the blobs to another do not count.
     """
     heights = dict.fromkeys(blob_ids, 0)
-    above = {blob_id: blob_id for blob_id in blob_ids}  # from each blob of a level: it has one parent
+    above = {blob_id: blob_id for blob_id in blob_ids}  # each blob of a level, with the blob that its chain ends at
     for height in range(1, DEPTH_MAX + 1):
         level: dict[int, int] = {}
         for batch in batches(sorted(above)):
             for child, parent in session.execute(select(Blob.id, Blob.depends_on).where(Blob.depends_on.in_(batch))):
-                is_counted = not outside_only or child not in heights or parent not in heights
-                if parent is not None and is_counted:
+                assert parent is not None
+                if not outside_only or child not in heights or parent not in heights:
                     level[child] = above[parent]
         heights.update(dict.fromkeys(level.values(), height))
         above = level

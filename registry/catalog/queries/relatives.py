@@ -149,14 +149,14 @@ def blob_ids_of_models(session: Session, model_ids: Collection[int]) -> set[int]
     return blob_ids
 
 
-def models_with_blobs(session: Session, model_ids: Collection[int], blob_ids: Collection[int]) -> set[int]:
-    """Return those of these models that have one of the blobs as an organ or as an expert."""
+def models_with_blobs(session: Session, blob_ids: Collection[int]) -> set[int]:
+    """Return the models that have one of the blobs as an organ or as an expert."""
     found: set[int] = set()
     for table in (Placement, Expert):
         for batch in batches(sorted(blob_ids)):
             statement = select(table.model_id).join(Organ, Organ.id == table.organ_id)
             found.update(session.scalars(statement.where(Organ.blob_id.in_(batch)).distinct()))
-    return found & set(model_ids)
+    return found
 
 
 def models_to_repack(session: Session, limit: int | None = None, *, everything: bool = False) -> Sequence[int]:

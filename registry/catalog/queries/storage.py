@@ -73,8 +73,10 @@ class SizesByModel:
     """The plain bytes of the models' blobs."""
     alone_saved_bytes: int = 0
     """The difference of plain and stored bytes of those that are stored alone."""
+    kept_bytes: int = 0
+    """The stored bytes of parents that no model has any more."""
     needed_bytes: int = 0
-    """The stored bytes of the models' blobs, and of the parents of these that no model has any more."""
+    """The stored bytes of all of these blobs."""
 
 
 def sizes_by_model(session: Session) -> SizesByModel:
@@ -94,7 +96,9 @@ def sizes_by_model(session: Session) -> SizesByModel:
     own, sizes = Counter[int](), SizesByModel({})
     for model_id, is_own, is_parent_only, is_alone, plain_bytes, stored_bytes in session.execute(summed):
         sizes.needed_bytes += int(stored_bytes)
-        if not is_parent_only:
+        if is_parent_only:
+            sizes.kept_bytes += int(stored_bytes)
+        else:
             sizes.plain_bytes += int(plain_bytes)
             sizes.alone_saved_bytes += int(plain_bytes) - int(stored_bytes) if is_alone else 0
         if is_own:

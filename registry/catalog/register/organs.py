@@ -159,7 +159,7 @@ def replace_stored_bytes(session: Session, before: BlobRow, blob: StoredBlob) ->
     blob, if its new parent is doomed or set aside, or if there would be too many references in a row.
     """
     current = _current_row(session, before)
-    if current is None or current.state != "present" or current.parts or _is_leased(session, current.id):
+    if current is None or current.state != "present" or current.parts or is_leased(session, current.id):
         return False
     parent = None if blob.parent is None else blobs_by_digest(session, [blob.parent.digest]).get(blob.parent.digest)
     if blob.parent is not None and (parent is None or parent.state != "present"):
@@ -175,7 +175,8 @@ def replace_stored_bytes(session: Session, before: BlobRow, blob: StoredBlob) ->
     return True
 
 
-def _is_leased(session: Session, blob_id: int) -> bool:
+def is_leased(session: Session, blob_id: int) -> bool:
+    """Return whether a running ingest needs a blob."""
     statement = select(BlobLease.blob_id).join(Ingest, Ingest.id == BlobLease.ingest_id)
     statement = statement.where(
         BlobLease.blob_id == blob_id, Ingest.state == "running", Ingest.lease_expires_at > now()
