@@ -501,13 +501,16 @@ def _print_verify(report: VerifyReport, totals: RegistryTotals, *, repair: bool)
         for name in fault.needed_by:
             print_sentence(name, "  needed by ")
     read = f", {size_text(report.read_bytes)} read and hashed" if report.read_bytes else ""
-    state = f"{len(report.faults)} are faulty" if report.faults else "all are sound"
-    summary = f"{report.blobs} blobs checked{read}: {state}"
+    state = f"{len(report.faults)} faulty" if report.faults else "all are sound"
+    summary = f"{plural_text(report.blobs, 'blob', 'blobs')} checked{read}: {state}"
     if report.blobs:
         print_sentence(f"{size_text(totals.stored_bytes)} stored, {size_text(totals.size_bytes)} plain")
     print_sentence(summary if report.blobs else "the registry has no blobs")
     if report.quarantined:
-        print_sentence(f"{report.quarantined} set aside; to replace them, ingest a file that has them")
+        print_sentence(
+            f"{plural_text(report.quarantined, 'blob', 'blobs')} set aside: to replace them, "
+            "ingest the files of the models above again"
+        )
     if report.recovered:
         done = "in use again" if repair else "the next read or organ verify --repair uses them again"
         print_sentence(f"{len(report.recovered)} blobs that were set aside have the right bytes again; {done}")
@@ -517,7 +520,9 @@ def _print_verify(report: VerifyReport, totals: RegistryTotals, *, repair: bool)
         print_sentence(f"the running total of {name.replace('_', ' ')} is {total:,}, but the count is {counted:,}")
     if report.orphans:
         print_sentence(
-            f"{report.orphans} files belong to no blob; organ sweep removes them when they are a day old", err=True
+            f"{plural_text(report.orphans, 'file belongs', 'files belong')} to no blob; "
+            "organ sweep removes them when they are a day old",
+            err=True,
         )
         if not report.blobs:
             print_sentence("if this registry is not new, its database is missing: restore it before a sweep", err=True)

@@ -442,7 +442,8 @@ def _print_marked(mark: str, items: Iterable[object]) -> None:
 def _summary(report: IngestReport) -> str:
     """Return the line about an ingested model."""
     if not report.created:
-        healed = f"{report.healed_blobs} damaged parts healed" if report.healed_blobs else "nothing added"
+        parts = plural_text(report.healed_blobs, "damaged part", "damaged parts")
+        healed = f"{parts} healed" if report.healed_blobs else "nothing added"
         return (
             f"{report.incomplete}; {healed}" if report.incomplete else f"{report.model}: already registered, {healed}"
         )

@@ -14,7 +14,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -32,6 +32,7 @@ from organs.registry.gguf import DType, Header, HeaderSource, TensorSpec, encode
 from organs.registry.gguf.quants import can_dequantize, dequantize
 from organs.registry.gguf.split import cut, whole_metadata
 from organs.registry.store import BlobStore, PlainChunk, PlainReader
+from organs.registry.store.blobs import blaming_parent
 from organs.registry.store.codec import CHUNK_TARGET_BYTES
 from organs.registry.store.files import DirectWriter, Files, NamedFile, OutputFiles, SourceModel, placed_in_order
 
@@ -153,6 +154,8 @@ def naming(name: str, digest: Digest) -> Iterator[None]:
     """Add the name of the tensor to a CorruptBlob or MissingBlob that the `with` block raises for the blob `digest`."""
     try:
         yield
+    except FaultyParent as error:
+        raise FaultyParent(f"{name} ({digest[:12]})", error.parent, error.fault) from error
     except CorruptBlob as error:
         raise CorruptBlob(f"of {name} ({digest[:12]})", error.reason) from error
     except MissingBlob as error:
@@ -161,10 +164,11 @@ def naming(name: str, digest: Digest) -> Iterator[None]:
 
 def check_readable(store: BlobStore, blob: BlobRow, name: str) -> None:
     """Check a blob and its parents that were set aside again; others are not read. Raises CorruptBlob, MissingBlob."""
-    for row in blob.lineage:
-        if row.is_set_aside:
-            with naming(name, blob.digest):
-                store.open(row).close()
+    with naming(name, blob.digest):
+        for row in blob.lineage:
+            if row.is_set_aside:
+                with nullcontext() if row is blob else blaming_parent(blob.digest, row.digest):
+                    store.open(row).close()
 
 
 def _offset(segment: Segment) -> int:

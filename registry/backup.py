@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from organs.registry.catalog.engine import SIDE_FILES, Catalog, can_snapshot, checkpoint, open_snapshot, write_snapshot
@@ -180,13 +180,13 @@ class _Run:
         """Report those of the `faulty` blobs, and of their dependants, that cannot be read in the copy."""
         if not faulty:
             return
-        digests = {row.digest for row, _ in faulty}
+        reasons = {row.digest: str(error) for row, error in faulty}
         faults = verify(named_in, self.target).faults
         with named_in.reading() as session:
             rows = blobs_by_digest(session, [fault.digest for fault in faults])
         for fault in faults:
-            if fault.digest in rows and any(row.digest in digests for row in rows[fault.digest].lineage):
-                self.report.faults.append(fault)
+            if fault.digest in rows and any(row.digest in reasons for row in rows[fault.digest].lineage):
+                self.report.faults.append(replace(fault, reason=reasons.get(fault.digest, fault.reason)))
 
     def read_back(self, named_in: Catalog) -> None:
         """Read and hash all bytes of the copy; a file with wrong bytes is copied once more."""

@@ -381,9 +381,11 @@ class FaultyParent(CorruptBlob, code="faulty-parent", exit_code=7):
     parent: Text
 
     def __init__(self, where: str, parent: str, fault: str) -> None:
-        super().__init__(where, f"the organ that it is stored by its difference to, {parent[:12]}, is faulty: {fault}")
+        self.where = where
+        self.reason = f"its parent {parent[:12]} is faulty: {fault}"
         self.parent = parent
         self.fault = fault  # not data of the error: the reason contains it
+        StoreError.__init__(self, f"the bytes of {where} cannot be decoded: {self.reason}")
 
 
 class MissingBlob(StoreError, code="missing-blob", exit_code=7):

@@ -235,16 +235,17 @@ class _Checks:
     """Whether the share has a stack with a part, by the id of the part."""
 
     def fault_of(self, row: BlobRow) -> StoreError | None:
-        """Return the fault of a blob, or None for a sound blob. A blob that is set aside is always read completely.
+        """Return the fault of a blob, or None for a sound blob.
 
-        The blob is not opened by `BlobStore.open`, which would take it back.
+        A blob that is set aside, or has a parent that is, is always read completely. The blob is not opened by
+        `BlobStore.open`, which would take it back.
         """
         if row.id in self.read:
             return None
         is_due = self._is_due(row)
         try:
             with self.blobs.reader(row) as reader:
-                if is_due or row.is_set_aside:
+                if is_due or any(above.is_set_aside for above in row.lineage):
                     reader.verify()
                     self._count(row.parts or (row,))
                     self.read.add(row.id)

@@ -10,13 +10,8 @@ from sqlalchemy.orm import Session
 from organs.registry.amounts import size_text
 from organs.registry.catalog.queries.models import composed_among, model_kind
 from organs.registry.catalog.queries.organs import shared_of
-from organs.registry.catalog.queries.reports import (
-    StoredSize,
-    dtypes_of,
-    matrix_figures,
-    methods_of,
-    stored_of,
-)
+from organs.registry.catalog.queries.reports import dtypes_of, matrix_figures, methods_of
+from organs.registry.catalog.queries.storage import sizes_of_models
 from organs.registry.catalog.search import CHIMERA, PARTIAL
 from organs.registry.catalog.tables import Model
 from organs.registry.entities.report import (
@@ -31,6 +26,7 @@ from organs.registry.entities.report import (
     ReportTable,
     table,
 )
+from organs.registry.entities.storage import StoredSizes
 from organs.registry.gguf import dtype_by_name
 from organs.registry.reports.groups import (
     TensorReading,
@@ -90,14 +86,14 @@ def _identity(session: Session, model: Model, readings: Sequence[TensorReading],
         "architecture": ReportFigure(
             "architecture", model.architecture, CellKind.TEXT, "The architecture that its file names."
         ),
-        **_sizes(model, stored_of(session, model.id) if complete else None),
+        **_sizes(model, sizes_of_models(session, [model.id]) if complete else None),
     }
     if model.tensors:
         figures |= {**_contents(model, count_blocks(readings)), **_sharing(session, model), **_readings(session, model)}
     return ReportFigures(title="The model", before=(), figures=figures, after=())
 
 
-def _sizes(model: Model, stored: StoredSize | None) -> dict[str, ReportFigure]:
+def _sizes(model: Model, stored: StoredSizes | None) -> dict[str, ReportFigure]:
     size = {"size_bytes": ReportFigure("size of its files", model.size_bytes, CellKind.SIZE, "The original files.")}
     if stored is None:
         return size

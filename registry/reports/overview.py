@@ -115,20 +115,20 @@ def _saved(session: Session, totals: RegistryTotals) -> dict[str, ReportFigure]:
     """Return the space on the disk, and what the registry saves; only its owner may see it."""
     files = visible_bytes(session)
     saved = max(0, files - totals.stored_bytes)
-    equal = max(0, files - totals.size_bytes)
-    packed = max(0, totals.size_bytes - totals.stored_bytes)
     share = f"{saved / files:.0%}" if files else "0%"
     return {
         "saved_bytes": ReportFigure(
             "disk saved",
             saved,
             CellKind.SIZE,
-            f"{share} of the {size_text(files)} of all files: {size_text(equal)} because equal parts are stored once "
-            f"and chimeras share them, {size_text(packed)} by compression and by storing "
-            "differences.",
+            f"{share} of the {size_text(files)} of all files, by storing equal parts once, compression and storing "
+            "differences: organ storage lists them.",
         ),
         "stored_bytes": ReportFigure(
-            "stored", totals.stored_bytes, CellKind.SIZE, "What the registry needs on the disk, without its database."
+            "stored",
+            totals.stored_bytes,
+            CellKind.SIZE,
+            "All parts on the disk, without the other data of the catalog.",
         ),
     }
 

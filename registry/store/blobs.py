@@ -588,7 +588,7 @@ class BlobReader(PlainReader):
         needed_bytes = self.head.codec.source_bytes(self.size_bytes)
         if address.size_bytes != needed_bytes:
             raise CorruptBlob(self.digest, f"its parent has {address.size_bytes} bytes, {needed_bytes} are needed")
-        with self._blaming_parent(address.digest):
+        with blaming_parent(self.digest, address.digest):
             return Parent.opened(store, address)
 
     def _parent_bytes(self, chunk: StoredChunk) -> memoryview | None:
@@ -596,17 +596,8 @@ class BlobReader(PlainReader):
         if parent is None:
             return None
         offset = self.head.codec.source_bytes(chunk.plain_offset_bytes)
-        with self._blaming_parent(parent.digest):
+        with blaming_parent(self.digest, parent.digest):
             return parent.read(offset, self.head.codec.source_bytes(chunk.plain_size_bytes))
-
-    @contextmanager
-    def _blaming_parent(self, parent: Digest) -> Iterator[None]:
-        try:
-            yield
-        except FaultyParent:
-            raise
-        except (CorruptBlob, MissingBlob) as error:
-            raise FaultyParent(self.digest, parent, str(error)) from error
 
     def _read_head(self, stored_bytes: int) -> StoredHead:
         size = self._stored.size_bytes
@@ -732,6 +723,18 @@ def _compared(pieces: Iterable[memoryview], digest: Digest) -> Iterator[memoryvi
         yield piece
     if hashed.hexdigest() != digest:
         raise CorruptBlob(digest, f"its plain bytes have the digest {hashed.hexdigest()}")
+
+
+@contextmanager
+def blaming_parent(child: str, parent: str) -> Iterator[None]:
+    """Raise FaultyParent, about `child`, for a fault of its parent or of the parent of that."""
+    try:
+        yield
+    except FaultyParent as error:
+        raise FaultyParent(child, error.parent, error.fault) from error
+    except (CorruptBlob, MissingBlob) as error:
+        reason = error.reason if isinstance(error, CorruptBlob) else str(error)
+        raise FaultyParent(child, parent, reason) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def test_reading_the_data_finds_a_corrupt_organ_and_the_models_that_need_it(
     digest, needed_by, _stored, summary = ended.lines
     assert digest.startswith(f"corrupt blob {blob_files(registry)[0].name.partition('.')[0]} chunk 0: ")
     assert needed_by.startswith("  needed by local/large@1: blk.")
-    assert summary.endswith(": 1 are faulty")
+    assert summary.endswith(": 1 faulty")
     (fault,) = large("verify", "--read-data", "--json").values["faults"]
     assert fault.keys() == {"digest", "reason", "needed_by"}
 
@@ -87,7 +87,7 @@ def test_a_file_without_a_row_is_reported_beside_the_result(large: OrganCommand,
     stray = blob_files(registry)[0]
     (stray.parent / f"{stray.name.partition('.')[0]}.{'0' * 16}").write_bytes(b"left by a crash")
     ended = large.done("verify")
-    assert ended.err == "1 files belong to no blob; organ sweep removes them when they are a day old\n"
+    assert ended.err == "1 file belongs to no blob; organ sweep removes them when they are a day old\n"
 
 
 def test_a_sweep_of_a_registry_that_needs_everything_removes_nothing(

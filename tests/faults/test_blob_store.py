@@ -288,10 +288,10 @@ def test_a_blob_that_was_set_aside_is_replaced(
 ) -> None:
     for row in either(registry):
         damage(registry, row, flip_bit(stored_bytes(registry, row), 8 * 40))
-    assert "2 set aside" in organ("verify", "--read-data", "--repair").out
+    assert "2 blobs set aside" in organ("verify", "--read-data", "--repair").out
     result = organ("verify")
     assert result.status == 7, "set aside is not healed"
-    assert "2 are faulty" in result.out
+    assert "2 faulty" in result.out
     assert organ("ingest", model).status == 0
     assert organ("verify", "--read-data").status == 0
     assert_sound(registry, model, tmp_path)
@@ -348,7 +348,7 @@ def test_a_file_without_a_row_is_reported_and_swept_only_after_the_grace_period(
     assert orphan.file is not None
     result = organ("verify")
     assert result.status == 0
-    assert "1 files belong to no blob" in result.err
+    assert "1 file belongs to no blob" in result.err
     assert "0 stray files removed" in organ("sweep", "-y").out
     assert orphan.file in files_below(registry)
     let_time_pass(registry)

@@ -129,10 +129,12 @@ def test_a_faulty_parent_is_reported_with_its_dependants_and_healed_by_its_file(
     assert {fault.digest for fault in report.faults} == {parent.digest, *(row.digest for row in below)}
     for fault in report.faults:
         assert parent.digest[:12] in fault.reason
-        assert fault.needed_by or fault.digest == parent.digest
+        assert fault.digest in fault.reason
+        assert fault.needed_by, "also a parent in no model is needed by others"
     repaired = verify(family.catalog, family.blobs, read_data=EVERYTHING, repair=True)
     assert (repaired.quarantined, len(repaired.faults)) == (1, len(report.faults))
     assert [digest for digest, state in states(family).items() if state == "corrupt"] == [parent.digest]
+    assert len(verify(family.catalog, family.blobs).faults) == len(report.faults), "also without reading everything"
     with pytest.raises(OrganError):
         assert_models_come_back(family, SOURCES, tmp_path / "back")
     sweep_at_once(family)

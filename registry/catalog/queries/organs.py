@@ -12,6 +12,7 @@ from msgspec import structs
 from sqlalchemy import ColumnElement, Row, Select, and_, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
+from organs.registry.amounts import plural_text
 from organs.registry.anatomy import OrganType, Place, Slot, Tower, expert_name
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.engine import batches
@@ -197,7 +198,8 @@ def reachable_digests(session: Session, digests: Iterable[str]) -> set[Digest]:
 def names_of_blob(session: Session, blob_id: int) -> list[str]:
     """Return the uses of a blob as text: `namespace/name@version: tensor`, and files that use it outside of tensors.
 
-    Outside of tensors, a file uses blobs for its header, metadata arrays, and padding that is not zero.
+    Outside of tensors, a file uses blobs for its header, metadata arrays, and padding that is not zero. For a blob that
+    no model has any more, return how many others it is the parent of.
     """
     tensors = (
         select(Model.namespace, Model.name, Model.version, Placement.name)
@@ -224,7 +226,7 @@ def names_of_blob(session: Session, blob_id: int) -> list[str]:
         .order_by(Model.id, Placement.position, Expert.expert)
         .limit(NAMES_MAX)
     )
-    return [
+    names = [
         *(f"{owner}/{name}@{version}: {tensor}" for owner, name, version, tensor in session.execute(tensors)),
         *(
             f"{owner}/{name}@{version}: {tensor}, expert {expert}"
@@ -232,6 +234,10 @@ def names_of_blob(session: Session, blob_id: int) -> list[str]:
         ),
         *(f"{owner}/{name}@{version}: header of {file}" for owner, name, version, file in session.execute(files)),
     ]
+    children = select(func.count()).select_from(Blob).where(Blob.depends_on == blob_id)
+    if not names and (count := session.scalar(children)):
+        names.append(f"{plural_text(count, 'organ', 'organs')} stored by the difference to it (in no model any more)")
+    return names
 
 
 def _blobs() -> Select[*tuple[Any, ...]]:

@@ -16,15 +16,12 @@ from organs.registry.catalog.search import CHIMERA
 from organs.registry.catalog.tables import (
     Blob,
     Chimera,
-    Expert,
     Facet,
-    FilePart,
     Gain,
     Ingest,
     Lineage,
     Measurement,
     Model,
-    ModelFile,
     Organ,
     Placement,
     Total,
@@ -284,28 +281,6 @@ def _is_well() -> tuple[ColumnElement[bool], ...]:
 
 def _in_model(model_id: int | None) -> ColumnElement[bool]:
     return Placement.visible if model_id is None else Placement.model_id == model_id  # type: ignore[return-value]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSize:
-    """The distinct blobs of a model, including header and vocabulary."""
-
-    blobs: int
-    size_bytes: int
-    stored_bytes: int
-
-
-def stored_of(session: Session, model_id: int) -> StoredSize:
-    """Return the size of a model in the store, with each blob counted once."""
-    organs = select(Organ.blob_id).join(Placement, Placement.organ_id == Organ.id).where(Placement.model_id == model_id)
-    experts = select(Organ.blob_id).join(Expert, Expert.organ_id == Organ.id).where(Expert.model_id == model_id)
-    parts = select(FilePart.blob_id).join(ModelFile, ModelFile.id == FilePart.file_id)
-    blob_ids = organs.union(experts, parts.where(ModelFile.model_id == model_id)).subquery()
-    sums = (func.count(), func.coalesce(func.sum(Blob.size_bytes), 0), func.coalesce(func.sum(Blob.stored_bytes), 0))
-    # The plain bytes of a stack are those of its parts.
-    stored = select(*sums).where(Blob.id.in_(select(blob_ids)), Blob.codec != STACK_CODEC)
-    count, size, stored_bytes = session.execute(stored).one()
-    return StoredSize(count, int(size), int(stored_bytes))
 
 
 @dataclass(frozen=True, slots=True)
