@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import structs
 
-from organs.cli.arguments import AFTER_HELP, local_registry, print_more
+from organs.cli.arguments import AFTER_HELP, local_registry, organ_words, print_more
 from organs.cli.console import (
     plain,
+    print_commands,
     print_facts,
     print_hint,
     print_json,
@@ -353,13 +355,24 @@ def _print_removal(removal: Removal, *, done: bool) -> None:
     print_sentence(f"{removal.model}, {size_text(removal.size_bytes)}, {result}")
     print_sentence(f"{removal.places} places, {removal.organs} organs that no other model has")
     print_sentence(f"{removal.blobs} blobs ({size_text(removal.stored_bytes)}) that the next two sweeps delete")
+    if removal.parents:
+        print_sentence(
+            f"{plural_text(removal.parents, 'blob stays', 'blobs stay')} ({size_text(removal.parents_bytes)}), because "
+            f"organs of other models are stored by their difference to them: {_some(removal.dependants)}"
+        )
+        if done and removal.dependants:
+            command = shlex.join([*organ_words(), "repack", "--alone", *removal.dependants[:CHIMERAS_SHOWN]])
+            print_commands([(command, "store these models without them, so that sweeps delete them too")])
     chimeras = removal.chimeras
     if chimeras:
-        shown = ", ".join(plain(name) for name in chimeras[:CHIMERAS_SHOWN])
-        more = f" and {len(chimeras) - CHIMERAS_SHOWN} more" if len(chimeras) > CHIMERAS_SHOWN else ""
         is_single = len(chimeras) == 1
         count = "1 chimera has" if is_single else f"{len(chimeras)} chimeras have"
-        print_sentence(f"{count} organs of this model, and {'keeps' if is_single else 'keep'} them: {shown}{more}")
+        print_sentence(f"{count} organs of this model, and {'keeps' if is_single else 'keep'} them: {_some(chimeras)}")
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - CHIMERAS_SHOWN} more" if len(names) > CHIMERAS_SHOWN else ""
+    return ", ".join(plain(name) for name in names[:CHIMERAS_SHOWN]) + more
 
 
 _SHARE = re.compile(r"([0-9]{1,4})/([0-9]{1,4})", re.ASCII)
@@ -440,8 +453,9 @@ def sweep(yes: bool, older_than: str, as_json: bool) -> None:
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @click.option("--all", "everything", is_flag=True, help="Examine all models, also those that were examined before.")
 @click.option("-n", "--dry-run", is_flag=True, help="Only estimate what would be saved. Nothing is changed.")
+@click.option("--alone", is_flag=True, help="Store the organs of the MODELs, by default of all models, alone again.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def repack(models: tuple[str, ...], everything: bool, dry_run: bool, as_json: bool) -> None:
+def repack(models: tuple[str, ...], everything: bool, dry_run: bool, alone: bool, as_json: bool) -> None:
     """Store organs of similar models by their differences. This saves space, and changes no model.
 
     An ingest stores new organs by their difference to organs that the registry has. If a better one arrives later, for
@@ -449,7 +463,7 @@ def repack(models: tuple[str, ...], everything: bool, dry_run: bool, as_json: bo
     examines the given MODELs, by default all models that it has not examined yet. You can interrupt and repeat it. A
     server does the same when it has no other work.
 
-    With the setting ORGAN_REFERENCES=off, it stores every organ alone again.
+    With --alone, or with the setting ORGAN_REFERENCES=off, it stores organs alone again.
     """
     from organs.registry.catalog.queries.models import model_by_text
     from organs.registry.catalog.queries.relatives import models_to_repack
@@ -459,22 +473,23 @@ def repack(models: tuple[str, ...], everything: bool, dry_run: bool, as_json: bo
     if models and everything:
         raise click.UsageError("give MODELs or --all, not both")
     with local_registry() as registry:
-        if not registry.settings.references and (dry_run or models):
-            raise click.UsageError("with ORGAN_REFERENCES=off, organ repack takes no MODEL and no --dry-run")
+        alone = alone or not registry.settings.references
+        if alone and dry_run:
+            raise click.UsageError("organs that are to be stored alone cannot be estimated: leave out --dry-run")
         with registry.catalog.reading() as session:
             if models:
                 ids = [model_by_text(session, name).id for name in models]
             else:
-                ids = list(models_to_repack(session, everything=everything))
+                ids = list(models_to_repack(session, everything=everything or alone))
         with waiting("repack", quiet=as_json):
-            if registry.settings.references:
-                report = run_repack(registry.catalog, registry.blobs, ids, dry_run=dry_run)
+            if alone:
+                report = store_alone(registry.catalog, registry.blobs, ids)
             else:
-                report = store_alone(registry.catalog, registry.blobs)
+                report = run_repack(registry.catalog, registry.blobs, ids, dry_run=dry_run)
     if as_json:
         print_json(asdict(report))
     else:
-        _print_repack(report, len(ids), alone=not registry.settings.references)
+        _print_repack(report, len(ids), alone=alone)
 
 
 def _print_repack(report: RepackReport, models: int, *, alone: bool) -> None:
@@ -483,7 +498,7 @@ def _print_repack(report: RepackReport, models: int, *, alone: bool) -> None:
             print_sentence("Nothing to do: no new models. Use --all to examine all models again.")
             return
         organs = plural_text(report.organs, "organ", "organs")
-        print_sentence(f"{plural_text(models, 'model', 'models')}, {organs} with similar ones examined")
+        print_sentence(f"{plural_text(models, 'model', 'models')} examined: {organs} compared with similar ones")
     sizes = f"{size_text(report.before_bytes)} before, {size_text(report.after_bytes)}"
     repacked = plural_text(report.repacked, "organ", "organs")
     if report.dry_run:
@@ -491,6 +506,11 @@ def _print_repack(report: RepackReport, models: int, *, alone: bool) -> None:
     else:
         how = "stored alone" if alone else "stored again"
         print_sentence(f"{repacked} {how}: {sizes} now")
+    if report.unneeded_bytes:
+        needed = "would not be needed" if report.dry_run else "are not needed"
+        print_sentence(
+            f"{size_text(report.unneeded_bytes)} of removed models {needed} any more: organ sweep frees them"
+        )
     if report.skipped:
         print_sentence(f"{plural_text(report.skipped, 'organ', 'organs')} skipped: in use or faulty", err=True)
 

@@ -24,22 +24,22 @@ from organs.registry.catalog.queries.organs import (
     blobs_by_id,
     dependent_blobs_after,
     heights_of_blobs,
+    parents_in_no_model,
 )
 from organs.registry.catalog.queries.relatives import (
     ExpertPlace,
     RelatedOrgan,
     blob_ids_of_models,
-    models_to_repack,
     models_with_blobs,
     organs_of_models,
     places_of,
     related_organs_at,
 )
-from organs.registry.catalog.register.models import mark_repacked
 from organs.registry.catalog.register.organs import (
     begin_ingest,
     forget_ingest,
     is_leased,
+    mark_repacked,
     renew_lease,
     replace_stored_bytes,
 )
@@ -168,6 +168,8 @@ class RepackReport:
     before_bytes: int = 0
     """The stored size of the repacked organs before and after."""
     after_bytes: int = 0
+    unneeded_bytes: int = 0
+    """The stored size of parents of removed models that nothing needs any more: sweeps remove them."""
     skipped: int = 0
     """Organs that another process used or changed, or whose bytes are faulty: they stay as they are."""
 
@@ -183,6 +185,7 @@ class RepackReport:
         self.repacked += other.repacked
         self.before_bytes += other.before_bytes
         self.after_bytes += other.after_bytes
+        self.unneeded_bytes += other.unneeded_bytes
         self.skipped += other.skipped
 
 
@@ -215,7 +218,9 @@ def repack(
         for place in places:
             for family in _families_at(catalog, blobs, place, own, seen):
                 report.organs += len(family.members)
-                _Repacking(rewriter, family).run(family.best_parents())
+                parents, unneeded_bytes = family.best_parents()
+                _Repacking(rewriter, family).run(parents)
+                report.unneeded_bytes += unneeded_bytes
                 if progress is not None:
                     progress(len(family.members))
     if not dry_run:
@@ -225,11 +230,14 @@ def repack(
     return report
 
 
-def store_alone(catalog: Catalog, blobs: BlobStore, progress: Progress | None = None) -> RepackReport:
-    """Store every organ alone again. The next repack examines all models."""
+def store_alone(
+    catalog: Catalog, blobs: BlobStore, model_ids: Sequence[int], progress: Progress | None = None
+) -> RepackReport:
+    """Store every organ of these models alone again. The next repack examines these models."""
     report, after = RepackReport(dry_run=False), ""
     with catalog.writing() as session:
-        mark_repacked(session, models_to_repack(session, everything=True), None)
+        mark_repacked(session, model_ids, None)
+        own = blob_ids_of_models(session, model_ids)
     with _Rewriter(catalog, blobs, report) as rewriter:
         while True:
             with catalog.reading() as session:
@@ -237,6 +245,8 @@ def store_alone(catalog: Catalog, blobs: BlobStore, progress: Progress | None = 
             if not page:
                 return report
             for row in page:
+                if row.id not in own:
+                    continue
                 report.organs += 1
                 try:
                     with blobs.reader(row) as reader:
@@ -274,7 +284,11 @@ class _Family:
     """Organs with similar weights and as many values, and estimates of their stored sizes with other parents."""
 
     def __init__(
-        self, members: Sequence[_Member], alike: Mapping[tuple[int, int], float], heights: Mapping[int, int]
+        self,
+        members: Sequence[_Member],
+        alike: Mapping[tuple[int, int], float],
+        heights: Mapping[int, int],
+        kept: Mapping[int, BlobRow],
     ) -> None:
         self.members = members
         self._alike = alike
@@ -286,21 +300,45 @@ class _Family:
         """The estimated stored size of each member with each possible parent, if it saves enough."""
         numbers = {member.blob.id: number for number, member in enumerate(members)}
         self.present: Parents = {}
-        self._outside: dict[int, tuple[float, int]] = {}
-        """The stored size of members with a parent that is not in the family, and the depth of that parent."""
+        self.outside: dict[int, tuple[float, int]] = {}
+        """The stored size of members that keep a parent that is not in the family, and the depth of that parent."""
+        self._kept_bytes = sum(row.stored_bytes for row in kept.values())
+        """The stored size of parents that no model has, and that only these members need."""
+        self._kept_children: set[int] = set()
+        """The members with such a parent."""
         for number, member in enumerate(members):
             parent = member.blob.parent
             self.present[number] = None if parent is None else numbers.get(parent.id)
             if parent is not None and parent.id not in numbers:
-                self._outside[number] = (float(member.blob.stored_bytes), parent.depth + 1)
+                self.outside[number] = (float(member.blob.stored_bytes), parent.depth + 1)
+                if parent.id in kept:
+                    self._kept_children.add(number)
         self._roots = self._likely_roots()
         for number in range(len(members)):
             self._try_parents(number)
 
-    def best_parents(self) -> Parents:
-        """Return the parents with the smallest estimated size; the present ones if others save too little."""
-        present = self._improved(dict(self.present))
-        best, best_size = present, self._size(present)
+    def best_parents(self) -> tuple[Parents, int]:
+        """Return the parents with the smallest estimated size; the present ones if others save too little.
+
+        The number is the stored size of parents that are not needed any more, and that no model has.
+        """
+        present_size = self._size(self.present) + self._kept_bytes
+        best, best_size = self._best_of_starts()
+        best_size += self._kept_bytes
+        unneeded_bytes = 0
+        if self._kept_children:
+            outside = self.outside
+            self.outside = {number: kept for number, kept in outside.items() if number not in self._kept_children}
+            parents, size = self._best_of_starts()
+            if size < min(best_size, (1 - CHANGE_MIN) * present_size):
+                best, best_size, unneeded_bytes = parents, size, self._kept_bytes
+            else:
+                self.outside = outside
+        return (best, unneeded_bytes) if best_size < (1 - CHANGE_MIN) * present_size else (self.present, 0)
+
+    def _best_of_starts(self) -> tuple[Parents, float]:
+        best = self._improved(dict(self.present))
+        best_size = self._size(best)
         for root in self._roots:
             parents: Parents = dict.fromkeys(range(len(self.members)))
             for number, sizes in enumerate(self._sizes):
@@ -309,14 +347,14 @@ class _Family:
             parents = self._improved(parents)
             if self._size(parents) < best_size:
                 best, best_size = parents, self._size(parents)
-        return best if best_size < (1 - CHANGE_MIN) * self._size(self.present) else self.present
+        return best, best_size
 
     def estimated_size(self, number: int, parent: int | None) -> float:
         """Return the estimated stored size of a member with a parent."""
         if parent is not None:
             return self._sizes[number].get(parent, float(self.members[number].blob.stored_bytes))
-        if number in self._outside and self.present[number] is None:
-            return self._outside[number][0]
+        if number in self.outside and self.present[number] is None:
+            return self.outside[number][0]
         return self._alone[number]
 
     def height(self, parents: Parents, number: int) -> int:
@@ -390,8 +428,8 @@ class _Family:
             if above == number:
                 return False
             depth, above = depth + 1, next_above
-        if above in self._outside and self.present[above] is None:
-            depth += self._outside[above][1]
+        if above in self.outside and self.present[above] is None:
+            depth += self.outside[above][1]
         return above != number and depth + self.height(parents, number) <= DEPTH_MAX
 
 
@@ -422,7 +460,7 @@ def _families_at(
             by_shape.setdefault(organ.shape, []).append(organ)
     for group in by_shape.values():
         rest = sorted(group, key=lambda organ: organ.blob_id not in own)
-        while len(rest) > 1 and rest[0].blob_id in own:
+        while rest and rest[0].blob_id in own:
             values = correlations(rest[0].fingerprint, [organ.fingerprint for organ in rest])
             order = sorted(range(1, len(rest)), key=lambda index: -(values[index] or 0.0))
             near = [index for index in order if (values[index] or 0.0) >= ALIKE_MIN][: FAMILY_MAX - 1]
@@ -436,9 +474,12 @@ def _families_at(
 
 
 def _family(catalog: Catalog, blobs: BlobStore, organs: Sequence[RelatedOrgan]) -> _Family | None:
-    """Return the family of `organs` whose bytes can be read; None if fewer than two are left."""
+    """Return the family of `organs` whose bytes can be read; None if there is nothing to choose."""
     with catalog.reading() as session:
         rows = blobs_by_id(session, [organ.blob_id for organ in organs])
+        kept = parents_in_no_model(session, rows)
+    if len(organs) == 1 and not kept:
+        return None
     by_blob: dict[int, _Member] = {}
     for organ in organs:
         row, dtype = rows.get(organ.blob_id), dtype_by_name(organ.dtype)
@@ -457,11 +498,11 @@ def _family(catalog: Catalog, blobs: BlobStore, organs: Sequence[RelatedOrgan]) 
         for offset, value in enumerate(correlations(member.fingerprint, others)):
             if (value or 0.0) >= ALIKE_MIN:
                 alike[number, number + 1 + offset] = value or 0.0
-    if not alike:
+    if not alike and not kept:
         return None
     with catalog.reading() as session:
         heights = heights_of_blobs(session, [member.blob.id for member in members], outside_only=True)
-    return _Family(members, alike, heights)
+    return _Family(members, alike, heights, kept)
 
 
 class _Repacking:
@@ -497,7 +538,7 @@ class _Repacking:
 
     def _differs(self, number: int, parent: int | None) -> bool:
         if parent is None:
-            return self._rows[number].parent is not None and self._family.present[number] is not None
+            return self._rows[number].parent is not None and number not in self._family.outside
         return self._now[number] != parent
 
     def _is_ready(self, number: int, parent: int | None, pending: Collection[int]) -> bool:

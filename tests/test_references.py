@@ -15,14 +15,15 @@ from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import DEPTH_MAX, heights_of_blobs
 from organs.registry.catalog.queries.relatives import blob_ids_of_models, models_to_repack, organ_digests
-from organs.registry.catalog.register.models import hide_model, mark_repacked
-from organs.registry.catalog.register.organs import begin_ingest, forget_ingest, lease_blobs
+from organs.registry.catalog.register.models import hide_model
+from organs.registry.catalog.register.organs import begin_ingest, forget_ingest, lease_blobs, mark_repacked
 from organs.registry.catalog.tables import now
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.references import repack, search_parents, store_alone
 from organs.registry.upkeep import Share, all_blobs, verify
+from tests.faults.families import assert_whole, remove, sweep_at_once
 from tests.registry_templates import RegistryTemplates, add_family, add_family_backwards
 from tests.related_models import blob_forms, family_files, ingest_bytes, model_file, related_tensors
 from tests.small_models import assemble_model
@@ -189,11 +190,50 @@ def test_an_ingest_keeps_few_stored_bytes_of_related_organs(
         assert len(search_parents(session, {}, [base]).blob_ids) < len(every.blob_ids)
 
 
+@pytest.mark.parametrize("left", [["coarsest"], ["tuned", "retuned"], ["coarse", "tuned-coarse"]])
+def test_a_repack_gives_up_parents_of_removed_models_that_cost_more_than_they_save(
+    left: list[str], templates: RegistryTemplates, registry: LocalRegistry, tmp_path: Path
+) -> None:
+    with templates.open_copy(add_family, tmp_path / "all") as everything:
+        ingest_bytes(everything, tmp_path, "retuned", LATER["retuned"])
+        repack_new(everything)
+        for name in {*SOURCES, "retuned"} - set(left):
+            remove(everything, name)
+        with everything.catalog.reading() as session:
+            models = models_to_repack(session)
+        assert models, "a removal has them examined again"
+        estimate = repack(everything.catalog, everything.blobs, models, dry_run=True)
+        report = repack(everything.catalog, everything.blobs, models)
+        assert (report.repacked, report.unneeded_bytes) == (estimate.repacked, estimate.unneeded_bytes)
+        assert report.unneeded_bytes > 0
+        sweep_at_once(everything)
+        for name in left:
+            ingest_bytes(registry, tmp_path, name, (SOURCES | LATER)[name])
+        repack_new(registry)
+        assert stored_bytes(everything) <= 1.02 * stored_bytes(registry)
+        assert_whole(everything, SOURCES | LATER, tmp_path / "back")
+
+
+def test_a_repack_keeps_parents_of_removed_models_that_save_more_than_they_cost(
+    templates: RegistryTemplates, tmp_path: Path
+) -> None:
+    with templates.open_copy(add_family, tmp_path / "home") as registry:
+        for name in LATER:
+            ingest_bytes(registry, tmp_path, name, LATER[name])
+        repack_new(registry)
+        remove(registry, "half")
+        before = stored_bytes(registry)
+        repack_new(registry)
+        sweep_at_once(registry)
+        assert stored_bytes(registry) <= before
+        assert_whole(registry, SOURCES | LATER, tmp_path / "back")
+
+
 def test_everything_is_stored_alone_again_if_references_are_off(templates: RegistryTemplates, tmp_path: Path) -> None:
     with templates.open_copy(add_family, tmp_path / "home") as registry:
         settings = replace(registry.settings, references=False)
         with LocalRegistry.from_settings(settings) as switched_off:
-            store_alone(switched_off.catalog, switched_off.blobs)
+            store_alone(switched_off.catalog, switched_off.blobs, all_models(switched_off))
             assert {kind for kind, _, _ in blob_forms(switched_off)} == {"alone"}
             ingest_bytes(switched_off, tmp_path, "more", family_files(["retuned"])["retuned"])
             assert {kind for kind, _, _ in blob_forms(switched_off)} == {"alone"}

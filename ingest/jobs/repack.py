@@ -66,6 +66,7 @@ def _run(
         repacked=total.repacked,
         before_bytes=total.before_bytes,
         after_bytes=total.after_bytes,
+        unneeded_bytes=total.unneeded_bytes,
         skipped=total.skipped,
     )
 

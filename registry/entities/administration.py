@@ -67,6 +67,11 @@ class Removal(Entity, frozen=True, kw_only=True):
     organs: Annotated[Count, Meta(description="Organs that no other model has. They are deleted too.")]
     blobs: Annotated[Count, Meta(description="Blobs that nothing else needs. The next sweeps remove them.")]
     stored_bytes: Annotated[Bytes, Meta(description="Stored bytes of these blobs.")]
+    parents: Annotated[
+        Count, Meta(description="Blobs that stay: organs of other models are stored by their difference to them.")
+    ]
+    parents_bytes: Annotated[Bytes, Meta(description="Stored bytes of these blobs.")]
+    dependants: Annotated[Texts, Meta(description="The models with these organs.")]
     chimeras: Annotated[
         Texts, Meta(description="Chimeras with organs of the model, or with the model as base. They keep its organs.")
     ]

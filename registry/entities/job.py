@@ -220,6 +220,9 @@ class RepackJobResult(Entity, frozen=True, kw_only=True):
     repacked: Annotated[Count, Meta(description="Organs that were stored again.")]
     before_bytes: Bytes
     after_bytes: Bytes
+    unneeded_bytes: Annotated[
+        Bytes, Meta(description="Stored bytes of removed models that nothing needs any more: sweeps remove them.")
+    ]
     skipped: Annotated[Count, Meta(description="Organs that another process used or changed, or that are faulty.")]
 
 

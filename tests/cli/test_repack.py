@@ -38,7 +38,7 @@ def test_a_dry_run_changes_nothing_and_a_run_says_what_it_saved(backwards: Organ
 
 
 def test_a_repack_of_one_model_examines_its_places(backwards: OrganCommand) -> None:
-    assert backwards.done("repack", "base").lines[0].startswith("1 model, ")
+    assert backwards.done("repack", "base").lines[0].startswith("1 model examined: ")
 
 
 def test_a_model_is_exported_whether_its_organs_have_parents_or_not(backwards: OrganCommand, tmp_path: Path) -> None:
@@ -64,3 +64,20 @@ def test_with_references_off_everything_is_stored_alone(
     assert "stored alone" in backwards.done("repack").lines[0]
     assert backwards.done("storage", "--json").values["parents_bytes"] == 0
     assert backwards("repack", "--dry-run").status == 2
+
+
+def test_a_removed_parent_stays_until_its_dependants_are_stored_alone(backwards: OrganCommand) -> None:
+    backwards.done("repack")
+    size = backwards.done("storage", "--json").values["needed_bytes"]
+    removed = backwards.done("admin", "remove", "local/base", "--reason", "a test", "--yes")
+    line = next(line for line in removed.lines if "stored by their difference" in line)
+    assert "because organs of other models are stored by their difference to them: local/" in line
+    command = next(line for line in removed.lines if "repack --alone" in line).split("repack --alone ")[1].split()
+    assert backwards.done("storage", "--json").values["kept_bytes"] > 0
+    names = [word for word in command if word.startswith("local/")]
+    assert backwards.done("repack", "--alone", *names).lines[0].endswith(" now")
+    after = backwards.done("storage", "--json").values
+    assert after["kept_bytes"] == 0
+    assert after["needed_bytes"] > size
+    assert backwards("repack", "--alone", "--dry-run").status == 2
+    backwards.done("verify", "--read-data")

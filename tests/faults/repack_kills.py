@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
+from organs.registry.catalog.queries.relatives import models_to_repack
 from organs.registry.errors import Busy
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
@@ -91,7 +92,9 @@ class FamilyHarness(Harness):
         registry = self._opened()
         while True:
             repack_all(registry)
-            store_alone(registry.catalog, registry.blobs)
+            with registry.catalog.reading() as session:
+                models = models_to_repack(session, everything=True)
+            store_alone(registry.catalog, registry.blobs, models)
 
     def _repack_once(self) -> None:
         repack_all(self._opened())

@@ -20,6 +20,7 @@ from organs.registry import references
 from organs.registry.assembly import FilePlan, FileStream, check_readable, plan_model
 from organs.registry.backup import back_up
 from organs.registry.catalog.engine import Catalog
+from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import BlobRow, blobs_by_digest
 from organs.registry.catalog.queries.relatives import models_to_repack
@@ -141,6 +142,9 @@ def test_a_faulty_parent_is_reported_with_its_dependants_and_healed_by_its_file(
     ingest_bytes(family, tmp_path, "base", SOURCES["base"])
     assert_whole(family, SOURCES, tmp_path / "back")
     assert set(states(family).values()) == {"present"}
+    with family.catalog.reading() as session:
+        assert "take back blob" in [event.action for event in newest_events(session, 100)]
+        assert models_to_repack(session), "the parent is stored alone now"
     assert_settles(family, SOURCES, tmp_path / "back")
 
 

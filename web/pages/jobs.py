@@ -139,6 +139,8 @@ def _repack_facts(result: Mapping[str, object]) -> list[Fact]:
     facts += [Fact("organs stored again", f"{repacked:,}")] if isinstance(repacked, int) else []
     if isinstance(before, int) and isinstance(after, int) and before:
         facts.append(Fact("their stored size", f"{size_text(before)} before, {size_text(after)} now"))
+    if unneeded := result.get("unneeded_bytes"):
+        facts += [Fact("not needed any more", size_text(unneeded))] if isinstance(unneeded, int) else []
     return facts
 
 

@@ -13,15 +13,16 @@ from organs.registry.catalog.cursor import check_limit, next_cursor, parse_curso
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.accounts import contributor_account
 from organs.registry.catalog.queries.events import newest_events
-from organs.registry.catalog.queries.models import models_of_other_name
+from organs.registry.catalog.queries.models import models_in_any_state, models_of_other_name
 from organs.registry.catalog.queries.organs import (
+    DEPTH_MAX,
     OrganCounts,
     experts_placed_by,
     organ_counts,
     organs_placed_by,
     organs_without_place,
 )
-from organs.registry.catalog.queries.relatives import parents_of
+from organs.registry.catalog.queries.relatives import models_with_blobs, parents_of
 from organs.registry.catalog.queries.submissions import stored_findings
 from organs.registry.catalog.search import nearest
 from organs.registry.catalog.tables import (
@@ -187,9 +188,8 @@ def removal_of(session: Session, model: Model) -> Removal:
     placed = {*organs_placed_by(session, model.id), *experts_placed_by(session, model.id)}
     organs = set(organs_without_place(session, placed, but=model.id))
     blobs = _exclusive_blobs(session, model, organs)
-    stored = 0
-    for batch in batches(sorted(blobs)):
-        stored += session.scalar(select(func.sum(Blob.stored_bytes)).where(Blob.id.in_(batch))) or 0
+    parents = _parents_of_others(session, blobs)
+    blobs -= parents
     return Removal(
         model=model.full_name,
         state=model.state,
@@ -198,13 +198,16 @@ def removal_of(session: Session, model: Model) -> Removal:
         places=places,
         organs=len(organs),
         blobs=len(blobs),
-        stored_bytes=int(stored),
+        stored_bytes=_stored_bytes(session, blobs),
+        parents=len(parents),
+        parents_bytes=_stored_bytes(session, parents),
+        dependants=tuple(_dependants(session, parents)),
         chimeras=tuple(_chimeras(session, model)),
     )
 
 
 def _exclusive_blobs(session: Session, model: Model, organs: Collection[int]) -> set[int]:
-    """Return the ids of blobs of `organs` and of the model's headers to which no other organ, file or blob refers."""
+    """Return the ids of blobs of `organs` and of the model's headers that no other organ, file or stack has."""
     files = select(ModelFile.id).where(ModelFile.model_id == model.id)
     blobs = set(session.scalars(select(FilePart.blob_id).where(FilePart.file_id.in_(files)).distinct()))
     for batch in batches(sorted(organs)):
@@ -214,12 +217,34 @@ def _exclusive_blobs(session: Session, model: Model, organs: Collection[int]) ->
         blobs.difference_update(blob_id for blob_id, organ_id in users if organ_id not in organs)
         parts = select(FilePart.blob_id).where(FilePart.blob_id.in_(batch), FilePart.file_id.not_in(files))
         blobs.difference_update(session.scalars(parts.distinct()))
-        depending = select(Blob.depends_on).where(Blob.depends_on.in_(batch))
-        blobs -= set(session.scalars(depending.distinct()))
     for batch in batches(sorted(blobs)):
         stacks = session.execute(select(BlobPart.part_id, BlobPart.blob_id).where(BlobPart.part_id.in_(batch)))
         blobs.difference_update({part_id for part_id, stack_id in stacks if stack_id not in blobs})
     return blobs
+
+
+def _parents_of_others(session: Session, blobs: Collection[int]) -> set[int]:
+    """Return those of `blobs` on which other blobs depend, also through another one of them."""
+    parents: set[int] = set()
+    for _ in range(DEPTH_MAX):
+        for batch in batches(sorted(blobs)):
+            children = session.execute(select(Blob.id, Blob.depends_on).where(Blob.depends_on.in_(batch)))
+            parents.update(parent for child, parent in children if parent and (child not in blobs or child in parents))
+    return parents
+
+
+def _dependants(session: Session, parents: Collection[int]) -> list[str]:
+    """Return the names of models with organs that are stored by their difference to `parents`, oldest first."""
+    child_ids: set[int] = set()
+    for batch in batches(sorted(parents)):
+        child_ids.update(session.scalars(select(Blob.id).where(Blob.depends_on.in_(batch), Blob.id.not_in(parents))))
+    models = models_in_any_state(session, sorted(models_with_blobs(session, child_ids))[:CHIMERAS_MAX])
+    return [models[model_id].full_name for model_id in sorted(models)]
+
+
+def _stored_bytes(session: Session, blobs: Collection[int]) -> int:
+    sums = (select(func.sum(Blob.stored_bytes)).where(Blob.id.in_(batch)) for batch in batches(sorted(blobs)))
+    return sum(int(session.scalar(statement) or 0) for statement in sums)
 
 
 def _chimeras(session: Session, model: Model) -> list[str]:

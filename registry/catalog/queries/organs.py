@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -148,6 +148,31 @@ def heights_of_blobs(session: Session, blob_ids: Collection[int], *, outside_onl
         heights.update(dict.fromkeys(level.values(), height))
         above = level
     return heights
+
+
+def parents_in_no_model(session: Session, children: Mapping[int, BlobRow]) -> dict[int, BlobRow]:
+    """Return the parents of these blobs, and the parents of these, that no model has or needs for other blobs."""
+    above = {row.id: row for child in children.values() for row in child.lineage[1:] if row.id not in children}
+    unused = above.keys() - _used_by_models(session, above)
+    dependants = {blob_id: blob_id for blob_id in unused}  # each with the one of `unused` that it depends on
+    needed: set[int] = set()
+    for _ in range(DEPTH_MAX):
+        level: dict[int, int] = {}
+        for batch in batches(sorted(dependants)):
+            statement = select(Blob.id, Blob.depends_on).where(Blob.depends_on.in_(batch), Blob.id.not_in(children))
+            level.update((child, dependants[parent]) for child, parent in session.execute(statement) if parent)
+        needed.update(level[child] for child in _used_by_models(session, level))
+        dependants = level
+    return {blob_id: above[blob_id] for blob_id in unused - needed}
+
+
+def _used_by_models(session: Session, blob_ids: Collection[int]) -> set[int]:
+    """Return those of the blobs that are organs of models, parts of these, or other parts of files."""
+    used: set[int] = set()
+    for batch in batches(sorted(blob_ids)):
+        for column in (Organ.blob_id, BlobPart.part_id, FilePart.blob_id):
+            used.update(session.scalars(select(column).where(column.in_(batch)).distinct()))
+    return used
 
 
 def known_files(session: Session) -> set[str]:

@@ -159,9 +159,28 @@ def models_with_blobs(session: Session, blob_ids: Collection[int]) -> set[int]:
     return found
 
 
+def first_dependants(session: Session, blob_ids: Collection[int]) -> set[int]:
+    """Return the oldest models with organs that depend on each of these blobs, or on their parents."""
+    above: set[int | None] = set(blob_ids)
+    for batch in batches(sorted(blob_ids)):
+        own, parent = aliased(Blob), aliased(Blob)
+        parents = select(own.depends_on, parent.depends_on).join(parent, parent.id == own.depends_on)
+        above.update(*session.execute(parents.where(own.id.in_(batch)).distinct()))
+    models: set[int] = set()
+    child, below = aliased(Blob), aliased(Blob)
+    for table in (Placement, Expert):
+        placed = select(func.min(table.model_id)).join(Organ, Organ.id == table.organ_id).group_by(child.depends_on)
+        direct = placed.join(child, child.id == Organ.blob_id)
+        indirect = placed.join(below, below.id == Organ.blob_id).join(child, child.id == below.depends_on)
+        for batch in batches(sorted(blob_id for blob_id in above if blob_id is not None)):
+            for statement in (direct, indirect):
+                models.update(session.scalars(statement.where(child.depends_on.in_(batch))))
+    return models
+
+
 def models_to_repack(session: Session, limit: int | None = None, *, everything: bool = False) -> Sequence[int]:
     """Return the models whose organs no repack has examined, or all models, the oldest first."""
-    statement = select(Model.id).order_by(Model.id).limit(limit)
+    statement = select(Model.id).where(Model.state != "removed").order_by(Model.id).limit(limit)
     return session.scalars(statement if everything else statement.where(Model.repacked_at.is_(None))).all()
 
 

@@ -9,7 +9,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from math import prod
 from statistics import fmean
 from typing import Any
@@ -43,7 +42,7 @@ from organs.registry.catalog.queries.organs import (
     organs_placed_by,
     organs_without_place,
 )
-from organs.registry.catalog.queries.relatives import parents_of
+from organs.registry.catalog.queries.relatives import first_dependants, parents_of
 from organs.registry.catalog.records import (
     Edits,
     FileRecord,
@@ -57,6 +56,7 @@ from organs.registry.catalog.register.facets import FacetKey, add_to_totals, bou
 from organs.registry.catalog.register.organs import (
     count_nonfinite_tensors,
     insert_experts,
+    mark_repacked,
     measures_of,
     organ_key,
     record_counts,
@@ -596,7 +596,13 @@ def remove_model(session: Session, model: Model, reason: str, by: str, action: A
     organ_ids = {*organs_placed_by(session, model.id), *experts_placed_by(session, model.id)}
     _detach_children(session, model)
     _delete_rows(session, model)
-    _delete_organs(session, organs_without_place(session, organ_ids))
+    unplaced = organs_without_place(session, organ_ids)
+    blob_ids: set[int] = set()
+    for batch in batches(unplaced):
+        blob_ids.update(session.scalars(select(Organ.blob_id).where(Organ.id.in_(batch))))
+    _delete_organs(session, unplaced)
+    # Where these organs stay as parents of others, a repack may find better ones.
+    mark_repacked(session, sorted(first_dependants(session, blob_ids)), None)
     _update_first_models(session, model)
     for name in ("title", "description", "license"):
         setattr(model, name, None)
@@ -903,9 +909,3 @@ def _registered(session: Session, base: str) -> Model | None:
         return find_model(session, parse_model_name(base))
     except BadName:
         return None
-
-
-def mark_repacked(session: Session, model_ids: Sequence[int], moment: datetime | None) -> None:
-    """Record when a repack examined the organs of these models; None if the next one should examine them."""
-    for batch in batches(sorted(model_ids)):
-        session.execute(update(Model).where(Model.id.in_(batch)).values(repacked_at=moment))

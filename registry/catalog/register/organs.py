@@ -26,6 +26,7 @@ from organs.registry.catalog.queries.organs import (
     unneeded,
     unneeded_blobs,
 )
+from organs.registry.catalog.queries.relatives import models_with_blobs
 from organs.registry.catalog.records import OrganKey, PlacementRecord
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import record_event
@@ -113,6 +114,11 @@ def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) 
     inserted = insert_missing_returning(session, Blob, "digest", new_rows)
     for blob in replaced:
         _replace(session, rows_before[blob.digest].id, blob, moment, parents)
+    healed = [rows_before[blob.digest] for blob in replaced if rows_before[blob.digest].is_set_aside]
+    for row in healed:
+        record_event(session, LOCAL, Action.TAKE_BACK, _event_text(row))
+    # They are stored alone now: a repack finds their parents again.
+    mark_repacked(session, sorted(models_with_blobs(session, [row.id for row in healed])), None)
     removed = [rows_before[blob.digest] for blob in replaced if is_counted(rows_before[blob.digest].state)]
     added = {blob.digest: blob for blob in reversed(blobs) if blob.digest in inserted}
     added |= {blob.digest: blob for blob in replaced}
@@ -173,6 +179,12 @@ def replace_stored_bytes(session: Session, before: BlobRow, blob: StoredBlob) ->
     if blob.inline is not None:
         insert_missing(session, InlineBlob, [{"blob_id": current.id, "stored": blob.inline}])
     return True
+
+
+def mark_repacked(session: Session, model_ids: Sequence[int], moment: datetime | None) -> None:
+    """Record when a repack examined the organs of these models; None if the next one should examine them."""
+    for batch in batches(sorted(model_ids)):
+        session.execute(update(Model).where(Model.id.in_(batch)).values(repacked_at=moment))
 
 
 def is_leased(session: Session, blob_id: int) -> bool:
