@@ -219,8 +219,9 @@ def repack(
             for family in _families_at(catalog, blobs, place, own, seen):
                 report.organs += len(family.members)
                 parents, unneeded_bytes = family.best_parents()
+                skipped = report.skipped
                 _Repacking(rewriter, family).run(parents)
-                report.unneeded_bytes += unneeded_bytes
+                report.unneeded_bytes += unneeded_bytes if report.skipped == skipped else 0
                 if progress is not None:
                     progress(len(family.members))
     if not dry_run:
