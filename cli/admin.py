@@ -360,9 +360,11 @@ def _print_removal(removal: Removal, *, done: bool) -> None:
             f"{plural_text(removal.parents, 'blob stays', 'blobs stay')} ({size_text(removal.parents_bytes)}), because "
             f"organs of other models are stored by their difference to them: {_some(removal.dependants)}"
         )
-        if done and removal.dependants:
-            command = shlex.join([*organ_words(), "repack", "--alone", *removal.dependants[:CHIMERAS_SHOWN]])
-            print_commands([(command, "store these models without them, so that sweeps delete them too")])
+        if done:
+            names = removal.dependants if len(removal.dependants) <= CHIMERAS_SHOWN else ()
+            command = shlex.join([*organ_words(), "repack", "--alone", *names])
+            which = "these" if names else "all"
+            print_commands([(command, f"store {which} models alone, so that sweeps delete these blobs too")])
     chimeras = removal.chimeras
     if chimeras:
         is_single = len(chimeras) == 1
@@ -463,9 +465,10 @@ def repack(models: tuple[str, ...], everything: bool, dry_run: bool, alone: bool
     examines the given MODELs, by default all models that it has not examined yet. You can interrupt and repeat it. A
     server does the same when it has no other work.
 
-    With --alone, or with the setting ORGAN_REFERENCES=off, it stores organs alone again.
+    With --alone it stores organs alone again; the next repack may find other parents for them. With the setting
+    ORGAN_REFERENCES=off they stay alone.
     """
-    from organs.registry.catalog.queries.models import model_by_text
+    from organs.registry.catalog.queries.administration import model_in_any_state
     from organs.registry.catalog.queries.relatives import models_to_repack
     from organs.registry.references import repack as run_repack
     from organs.registry.references import store_alone
@@ -478,7 +481,7 @@ def repack(models: tuple[str, ...], everything: bool, dry_run: bool, alone: bool
             raise click.UsageError("organs that are to be stored alone cannot be estimated: leave out --dry-run")
         with registry.catalog.reading() as session:
             if models:
-                ids = [model_by_text(session, name).id for name in models]
+                ids = [model_in_any_state(session, parse_model_name(name)).id for name in models]
             else:
                 ids = list(models_to_repack(session, everything=everything or alone))
         with waiting("repack", quiet=as_json):

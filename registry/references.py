@@ -18,11 +18,11 @@ from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.engine import Catalog, batches
+from organs.registry.catalog.queries.events import last_change_of_parents
 from organs.registry.catalog.queries.organs import (
     DEPTH_MAX,
     BlobRow,
     blobs_by_id,
-    dependent_blobs_after,
     heights_of_blobs,
     parents_in_no_model,
 )
@@ -50,7 +50,7 @@ from organs.registry.lineage import ComparableOrgan, correlations, probes
 from organs.registry.relatives.resolve import PROBES_MAX, probe_scores
 from organs.registry.store import BlobStore, ParentCandidate, RangeReader, StoredBlob
 from organs.registry.store.blobs import PARENT_GAIN_MIN, sample_range
-from organs.registry.store.codec import BYTES_CODEC, Codec, can_derive, codec_for, encode_chunk
+from organs.registry.store.codec import BYTES_CODEC, Codec, can_derive, codec_for, encode_chunk, head_size_bytes
 
 ALIKE_MIN = 0.9
 """The smallest correlation of the fingerprints of an organ and its parent."""
@@ -206,12 +206,13 @@ def repack(
     """Store the organs of these models, and those that are like them, by their differences, where this is smaller.
 
     A run can be interrupted and repeated at any time: a row points at the new stored bytes after these are durable, and
-    the old ones are removed last. `progress` gets the number of examined organs. All models with organs that a
-    running ingest used are examined again by the next repack.
+    the old ones are removed last. `progress` gets the number of examined organs. The next repack examines again all
+    models with organs that a running ingest used, and these models if one was removed or a blob was healed meanwhile.
     """
     report = RepackReport(dry_run)
     seen: set[int] = set()
     with catalog.reading() as session:
+        last_event = last_change_of_parents(session)
         places = places_of(session, model_ids)
         own = blob_ids_of_models(session, model_ids)
     with _Rewriter(catalog, blobs, report) as rewriter:
@@ -226,7 +227,8 @@ def repack(
                     progress(len(family.members))
     if not dry_run:
         with catalog.writing() as session:
-            mark_repacked(session, model_ids, now())
+            if last_change_of_parents(session) == last_event:
+                mark_repacked(session, model_ids, now())
             mark_repacked(session, sorted(models_with_blobs(session, rewriter.postponed)), None)
     return report
 
@@ -235,18 +237,17 @@ def store_alone(
     catalog: Catalog, blobs: BlobStore, model_ids: Sequence[int], progress: Progress | None = None
 ) -> RepackReport:
     """Store every organ of these models alone again. The next repack examines these models."""
-    report, after = RepackReport(dry_run=False), ""
+    report = RepackReport(dry_run=False)
     with catalog.writing() as session:
         mark_repacked(session, model_ids, None)
-        own = blob_ids_of_models(session, model_ids)
+    with catalog.reading() as session:
+        own = sorted(blob_ids_of_models(session, model_ids))
     with _Rewriter(catalog, blobs, report) as rewriter:
-        while True:
+        for batch in batches(own):
             with catalog.reading() as session:
-                page = dependent_blobs_after(session, after)
-            if not page:
-                return report
-            for row in page:
-                if row.id not in own:
+                rows = blobs_by_id(session, batch)
+            for row in rows.values():
+                if row.parent is None:
                     continue
                 report.organs += 1
                 try:
@@ -258,7 +259,7 @@ def store_alone(
                     rewriter.store(row, codec, None)
                 if progress is not None:
                     progress(1)
-            after = page[-1].digest
+    return report
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -443,7 +444,8 @@ def _stored_size(member: _Member, parent: _Member | None) -> float:
         assert own is not None
         codec, values = own, memoryview(parent.sample)
     chunk = encode_chunk(codec, member.sample, values)
-    return min(1.0, chunk.stored_size_bytes / len(member.sample)) * member.blob.size_bytes
+    size_bytes = member.blob.size_bytes
+    return min(1.0, chunk.stored_size_bytes / len(member.sample)) * size_bytes + head_size_bytes(codec, size_bytes)
 
 
 def _families_at(
@@ -478,8 +480,7 @@ def _family(catalog: Catalog, blobs: BlobStore, organs: Sequence[RelatedOrgan]) 
     """Return the family of `organs` whose bytes can be read; None if there is nothing to choose."""
     with catalog.reading() as session:
         rows = blobs_by_id(session, [organ.blob_id for organ in organs])
-        kept = parents_in_no_model(session, rows)
-    if len(organs) == 1 and not kept:
+    if len(organs) == 1 and all(row.parent is None for row in rows.values()):
         return None
     by_blob: dict[int, _Member] = {}
     for organ in organs:
@@ -499,9 +500,10 @@ def _family(catalog: Catalog, blobs: BlobStore, organs: Sequence[RelatedOrgan]) 
         for offset, value in enumerate(correlations(member.fingerprint, others)):
             if (value or 0.0) >= ALIKE_MIN:
                 alike[number, number + 1 + offset] = value or 0.0
-    if not alike and not kept:
-        return None
     with catalog.reading() as session:
+        kept = parents_in_no_model(session, {member.blob.id: member.blob for member in members})
+        if not alike and not kept:
+            return None
         heights = heights_of_blobs(session, [member.blob.id for member in members], outside_only=True)
     return _Family(members, alike, heights, kept)
 

@@ -12,12 +12,19 @@ import pytest
 
 from organs.registry import references
 from organs.registry.catalog.engine import batches
+from organs.registry.catalog.queries.administration import removal_of
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import DEPTH_MAX, heights_of_blobs
-from organs.registry.catalog.queries.relatives import blob_ids_of_models, models_to_repack, organ_digests
+from organs.registry.catalog.queries.relatives import (
+    blob_ids_of_models,
+    models_to_repack,
+    models_with_blobs,
+    organ_digests,
+)
 from organs.registry.catalog.register.models import hide_model
 from organs.registry.catalog.register.organs import begin_ingest, forget_ingest, lease_blobs, mark_repacked
-from organs.registry.catalog.tables import now
+from organs.registry.catalog.tables import Model, now
+from organs.registry.entities.administration import Removal
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
@@ -26,7 +33,7 @@ from organs.registry.upkeep import Share, all_blobs, verify
 from tests.faults.families import assert_whole, remove, sweep_at_once
 from tests.registry_templates import RegistryTemplates, add_family, add_family_backwards
 from tests.related_models import blob_forms, family_files, ingest_bytes, model_file, related_tensors
-from tests.small_models import assemble_model
+from tests.small_models import assemble_model, expert_model
 
 SOURCES = family_files()
 LATER = family_files(["retuned", "retuned-coarse"])
@@ -212,6 +219,77 @@ def test_a_repack_gives_up_parents_of_removed_models_that_cost_more_than_they_sa
         repack_new(registry)
         assert stored_bytes(everything) <= 1.02 * stored_bytes(registry)
         assert_whole(everything, SOURCES | LATER, tmp_path / "back")
+
+
+def test_a_repack_gives_up_experts_of_removed_models_before_a_sweep(registry: LocalRegistry, tmp_path: Path) -> None:
+    for dtype in ("F32", "F16"):
+        ingest_bytes(registry, tmp_path, f"mixture-{dtype}", expert_model(dtype=dtype))
+    repack_new(registry)
+    remove(registry, "mixture-F32")
+    assert registry.storage().kept_bytes > 0
+    with registry.catalog.reading() as session:
+        models = models_to_repack(session)
+    assert repack(registry.catalog, registry.blobs, models).unneeded_bytes > 0
+    assert registry.storage().kept_bytes == 0
+
+
+def test_models_are_examined_again_if_one_was_removed_during_a_repack(
+    templates: RegistryTemplates, tmp_path: Path
+) -> None:
+    with templates.open_copy(add_family, tmp_path / "home") as registry:
+        ids = all_models(registry)
+        removed: list[str] = []
+
+        def remove_once(_organs: int) -> None:
+            if not removed:
+                removed.append("base")
+                remove(registry, "base")
+
+        repack(registry.catalog, registry.blobs, ids, progress=remove_once)
+        assert set(all_models(registry)) == {model_id for model_id in ids if model_id != min(ids)}
+        with registry.catalog.reading() as session:
+            assert list(models_to_repack(session)) == list(all_models(registry))
+
+
+def test_parents_of_removed_models_are_kept_for_an_organ_that_cannot_be_read(
+    templates: RegistryTemplates, tmp_path: Path
+) -> None:
+    with templates.open_copy(add_family, tmp_path / "home") as registry:
+        ingest_bytes(registry, tmp_path, "retuned", LATER["retuned"])
+        repack_new(registry)
+        for name in {*SOURCES} - {"tuned"}:
+            remove(registry, name)
+        sweep_at_once(registry)
+        kept = registry.storage().kept_bytes
+        rows = [row for row in all_blobs(registry.catalog) if row.file and row.depth == 1]
+        for row in rows[::2]:
+            (registry.settings.blobs / (row.file or "")).unlink()
+        report = repack(registry.catalog, registry.blobs, all_models(registry))
+        sweep_at_once(registry)
+        assert report.unneeded_bytes == kept - registry.storage().kept_bytes
+
+
+def test_a_removal_names_the_models_that_need_its_organs_through_others(
+    templates: RegistryTemplates, tmp_path: Path
+) -> None:
+    with templates.open_copy(add_family, tmp_path / "home") as registry:
+
+        def removal(name: str) -> Removal:
+            with registry.catalog.reading() as session:
+                return removal_of(session, model_by_name(session, parse_model_name(f"local/{name}")))
+
+        low = next(row for row in all_blobs(registry.catalog) if row.depth == 2)
+        with registry.catalog.reading() as session:
+            models = [models_with_blobs(session, [row.id]) for row in low.lineage]
+            names = [[session.get_one(Model, model_id).name for model_id in sorted(ids)] for ids in models]
+        (lowest,), (middle,), (top,) = names
+        remove(registry, middle)
+        assert f"local/{lowest}@1" in removal(top).dependants
+        assert removal(top).parents_bytes > 0
+        assert (removal(lowest).parents, removal(lowest).dependants) == (0, ())
+        for name in {*SOURCES} - {middle, top}:
+            remove(registry, name)
+        assert (removal(top).parents, removal(top).dependants) == (0, ()), "what depends on it waits for the sweep"
 
 
 def test_a_repack_keeps_parents_of_removed_models_that_save_more_than_they_cost(

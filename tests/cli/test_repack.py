@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.register.models import hide_model
+from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
 from tests.cli.in_process import OrganCommand
 from tests.related_models import family_files
 
@@ -75,6 +79,8 @@ def test_a_removed_parent_stays_until_its_dependants_are_stored_alone(backwards:
     command = next(line for line in removed.lines if "repack --alone" in line).split("repack --alone ")[1].split()
     assert backwards.done("storage", "--json").values["kept_bytes"] > 0
     names = [word for word in command if word.startswith("local/")]
+    with LocalRegistry.open(backwards.home) as registry, registry.catalog.writing() as session:
+        hide_model(session, model_by_name(session, parse_model_name(names[0])), "quarantined", "a test", "local")
     assert backwards.done("repack", "--alone", *names).lines[0].endswith(" now")
     after = backwards.done("storage", "--json").values
     assert after["kept_bytes"] == 0

@@ -23,13 +23,14 @@ from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import BlobRow, blobs_by_digest
-from organs.registry.catalog.queries.relatives import models_to_repack
+from organs.registry.catalog.queries.relatives import models_to_repack, models_with_blobs
 from organs.registry.catalog.register.organs import replace_stored_bytes
-from organs.registry.catalog.tables import Blob
+from organs.registry.catalog.tables import Blob, Model
 from organs.registry.digest import Digest
 from organs.registry.errors import Busy, CorruptBlob, DiskFull, FaultyParent, MissingBlob, OrganError
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
+from organs.registry.references import repack
 from organs.registry.store import BlobReader, StoredBlob
 from organs.registry.store.codec import codec_for
 from organs.registry.upkeep import set_aside, verify
@@ -144,8 +145,26 @@ def test_a_faulty_parent_is_reported_with_its_dependants_and_healed_by_its_file(
     assert set(states(family).values()) == {"present"}
     with family.catalog.reading() as session:
         assert "take back blob" in [event.action for event in newest_events(session, 100)]
-        assert models_to_repack(session), "the parent is stored alone now"
     assert_settles(family, SOURCES, tmp_path / "back")
+
+
+def test_a_healed_organ_gets_its_parent_back(family: LocalRegistry, tmp_path: Path) -> None:
+    repack_all(family)
+    child = next(row for row in blob_rows(family) if row.file and row.depth == 1)
+    with family.catalog.reading() as session:
+        assert not models_to_repack(session)
+        models = models_with_blobs(session, [child.id])
+        names = {session.get_one(Model, model_id).name for model_id in models}
+    size_bytes = sum(row.stored_bytes for row in blob_rows(family))
+    damage(family, child)
+    set_aside(family.catalog, [child])
+    for name in names:
+        ingest_bytes(family, tmp_path, name, SOURCES[name])
+    with family.catalog.reading() as session:
+        assert set(models_to_repack(session)) == models
+    assert sum(row.stored_bytes for row in blob_rows(family)) > 1.1 * size_bytes
+    repack(family.catalog, family.blobs, sorted(models))
+    assert sum(row.stored_bytes for row in blob_rows(family)) <= 1.01 * size_bytes
 
 
 def test_a_parent_is_healed_although_another_organ_could_be_its_own_parent_now(

@@ -15,14 +15,13 @@ from organs.registry.catalog.queries.accounts import contributor_account
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.queries.models import models_in_any_state, models_of_other_name
 from organs.registry.catalog.queries.organs import (
-    DEPTH_MAX,
     OrganCounts,
     experts_placed_by,
     organ_counts,
     organs_placed_by,
     organs_without_place,
 )
-from organs.registry.catalog.queries.relatives import models_with_blobs, parents_of
+from organs.registry.catalog.queries.relatives import dependants_of, parents_of
 from organs.registry.catalog.queries.submissions import stored_findings
 from organs.registry.catalog.search import nearest
 from organs.registry.catalog.tables import (
@@ -188,8 +187,9 @@ def removal_of(session: Session, model: Model) -> Removal:
     placed = {*organs_placed_by(session, model.id), *experts_placed_by(session, model.id)}
     organs = set(organs_without_place(session, placed, but=model.id))
     blobs = _exclusive_blobs(session, model, organs)
-    parents = _parents_of_others(session, blobs)
+    parents, dependants = dependants_of(session, blobs, model.id, CHIMERAS_MAX)
     blobs -= parents
+    names = models_in_any_state(session, dependants)
     return Removal(
         model=model.full_name,
         state=model.state,
@@ -201,7 +201,7 @@ def removal_of(session: Session, model: Model) -> Removal:
         stored_bytes=_stored_bytes(session, blobs),
         parents=len(parents),
         parents_bytes=_stored_bytes(session, parents),
-        dependants=tuple(_dependants(session, parents)),
+        dependants=tuple(names[model_id].full_name for model_id in dependants),
         chimeras=tuple(_chimeras(session, model)),
     )
 
@@ -221,25 +221,6 @@ def _exclusive_blobs(session: Session, model: Model, organs: Collection[int]) ->
         stacks = session.execute(select(BlobPart.part_id, BlobPart.blob_id).where(BlobPart.part_id.in_(batch)))
         blobs.difference_update({part_id for part_id, stack_id in stacks if stack_id not in blobs})
     return blobs
-
-
-def _parents_of_others(session: Session, blobs: Collection[int]) -> set[int]:
-    """Return those of `blobs` on which other blobs depend, also through another one of them."""
-    parents: set[int] = set()
-    for _ in range(DEPTH_MAX):
-        for batch in batches(sorted(blobs)):
-            children = session.execute(select(Blob.id, Blob.depends_on).where(Blob.depends_on.in_(batch)))
-            parents.update(parent for child, parent in children if parent and (child not in blobs or child in parents))
-    return parents
-
-
-def _dependants(session: Session, parents: Collection[int]) -> list[str]:
-    """Return the names of models with organs that are stored by their difference to `parents`, oldest first."""
-    child_ids: set[int] = set()
-    for batch in batches(sorted(parents)):
-        child_ids.update(session.scalars(select(Blob.id).where(Blob.depends_on.in_(batch), Blob.id.not_in(parents))))
-    models = models_in_any_state(session, sorted(models_with_blobs(session, child_ids))[:CHIMERAS_MAX])
-    return [models[model_id].full_name for model_id in sorted(models)]
 
 
 def _stored_bytes(session: Session, blobs: Collection[int]) -> int:

@@ -78,3 +78,9 @@ def yanked_by(session: Session, model_id: int) -> str | None:
     statement = select(Contributor.name).join(tables.Event, tables.Event.contributor_id == Contributor.id)
     yanks = statement.where(tables.Event.model_id == model_id, tables.Event.action == Action.YANK)
     return session.scalar(yanks.order_by(tables.Event.id.desc()).limit(1))
+
+
+def last_change_of_parents(session: Session) -> int:
+    """Return the id of the last event that can change which parents are best: a removed model, a healed blob."""
+    actions = (Action.REMOVE, Action.REMOVE_WITHDRAWN, Action.TAKE_BACK)
+    return session.scalar(select(func.max(tables.Event.id)).where(tables.Event.action.in_(actions))) or 0

@@ -18,6 +18,7 @@ from organs.registry.catalog.cursor import check_limit, next_cursor, parse_curso
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.chimeras import derived_organs, made_organs
 from organs.registry.catalog.queries.models import has_public_place, placements_of
+from organs.registry.catalog.queries.relatives import blobs_in_models
 from organs.registry.catalog.queries.storage import organ_storage
 from organs.registry.catalog.records import OrganKey
 from organs.registry.catalog.tables import (
@@ -151,28 +152,20 @@ def heights_of_blobs(session: Session, blob_ids: Collection[int], *, outside_onl
 
 
 def parents_in_no_model(session: Session, children: Mapping[int, BlobRow]) -> dict[int, BlobRow]:
-    """Return the parents of these blobs, and the parents of these, that no model has or needs for other blobs."""
+    """Return the parents and grandparents of these blobs that no model has, and that no other blob of a model needs."""
     above = {row.id: row for child in children.values() for row in child.lineage[1:] if row.id not in children}
-    unused = above.keys() - _used_by_models(session, above)
+    unused = above.keys() - blobs_in_models(session, above)
     dependants = {blob_id: blob_id for blob_id in unused}  # each with the one of `unused` that it depends on
     needed: set[int] = set()
     for _ in range(DEPTH_MAX):
         level: dict[int, int] = {}
         for batch in batches(sorted(dependants)):
-            statement = select(Blob.id, Blob.depends_on).where(Blob.depends_on.in_(batch), Blob.id.not_in(children))
-            level.update((child, dependants[parent]) for child, parent in session.execute(statement) if parent)
-        needed.update(level[child] for child in _used_by_models(session, level))
+            for child, parent in session.execute(select(Blob.id, Blob.depends_on).where(Blob.depends_on.in_(batch))):
+                if parent is not None and child not in children:
+                    level[child] = dependants[parent]
+        needed.update(level[child] for child in blobs_in_models(session, level))
         dependants = level
     return {blob_id: above[blob_id] for blob_id in unused - needed}
-
-
-def _used_by_models(session: Session, blob_ids: Collection[int]) -> set[int]:
-    """Return those of the blobs that are organs of models, parts of these, or other parts of files."""
-    used: set[int] = set()
-    for batch in batches(sorted(blob_ids)):
-        for column in (Organ.blob_id, BlobPart.part_id, FilePart.blob_id):
-            used.update(session.scalars(select(column).where(column.in_(batch)).distinct()))
-    return used
 
 
 def known_files(session: Session) -> set[str]:
@@ -261,7 +254,7 @@ def names_of_blob(session: Session, blob_id: int) -> list[str]:
     ]
     children = select(func.count()).select_from(Blob).where(Blob.depends_on == blob_id)
     if not names and (count := session.scalar(children)):
-        names.append(f"{plural_text(count, 'organ', 'organs')} stored by the difference to it (in no model any more)")
+        names.append(f"{plural_text(count, 'organ', 'organs')} of other models; no model has it any more")
     return names
 
 

@@ -15,6 +15,7 @@ from organs.registry.catalog.engine import batches
 from organs.registry.catalog.tables import (
     Blob,
     Expert,
+    FilePart,
     Fingerprint,
     Lineage,
     Model,
@@ -149,6 +150,15 @@ def blob_ids_of_models(session: Session, model_ids: Collection[int]) -> set[int]
     return blob_ids
 
 
+def blobs_in_models(session: Session, blob_ids: Collection[int]) -> set[int]:
+    """Return those of the blobs that are organs of models, or other parts of their files."""
+    used: set[int] = set()
+    for batch in batches(sorted(blob_ids)):
+        for column in (Organ.blob_id, FilePart.blob_id):
+            used.update(session.scalars(select(column).where(column.in_(batch)).distinct()))
+    return used
+
+
 def models_with_blobs(session: Session, blob_ids: Collection[int]) -> set[int]:
     """Return the models that have one of the blobs as an organ or as an expert."""
     found: set[int] = set()
@@ -160,22 +170,45 @@ def models_with_blobs(session: Session, blob_ids: Collection[int]) -> set[int]:
 
 
 def first_dependants(session: Session, blob_ids: Collection[int]) -> set[int]:
-    """Return the oldest models with organs that depend on each of these blobs, or on their parents."""
+    """Return the oldest model that needs each of these blobs, or of their parents, that no model has."""
     above: set[int | None] = set(blob_ids)
     for batch in batches(sorted(blob_ids)):
         own, parent = aliased(Blob), aliased(Blob)
         parents = select(own.depends_on, parent.depends_on).join(parent, parent.id == own.depends_on)
         above.update(*session.execute(parents.where(own.id.in_(batch)).distinct()))
+    blobs = {blob_id for blob_id in above if blob_id is not None}
     models: set[int] = set()
-    child, below = aliased(Blob), aliased(Blob)
-    for table in (Placement, Expert):
-        placed = select(func.min(table.model_id)).join(Organ, Organ.id == table.organ_id).group_by(child.depends_on)
-        direct = placed.join(child, child.id == Organ.blob_id)
-        indirect = placed.join(below, below.id == Organ.blob_id).join(child, child.id == below.depends_on)
-        for batch in batches(sorted(blob_id for blob_id in above if blob_id is not None)):
-            for statement in (direct, indirect):
-                models.update(session.scalars(statement.where(child.depends_on.in_(batch))))
+    for batch in batches(sorted(blobs - blobs_in_models(session, blobs))):
+        for parent_id, model_id, joined in _dependants():
+            oldest = joined.with_only_columns(func.min(model_id)).where(parent_id.in_(batch)).group_by(parent_id)
+            models.update(session.scalars(oldest))
     return models
+
+
+def dependants_of(session: Session, blob_ids: Collection[int], but: int, limit: int) -> tuple[set[int], list[int]]:
+    """Return those of the blobs that organs of models other than `but` depend on, and up to `limit` of these models."""
+    needed: set[int] = set()
+    models: set[int] = set()
+    for batch in batches(sorted(blob_ids)):
+        for parent_id, model_id, joined in _dependants():
+            others = joined.where(parent_id.in_(batch), model_id != but)
+            needed.update(session.scalars(others.with_only_columns(parent_id).distinct()))
+            if len(models) < limit:
+                models.update(session.scalars(others.with_only_columns(model_id).distinct().limit(limit)))
+    return needed, sorted(models)[:limit]
+
+
+def _dependants() -> Iterator[tuple[Any, Any, Any]]:
+    """Yield the columns of a blob and of a model that needs it for organs, with the SELECT that joins them.
+
+    Organs depend on a blob directly, or through one other blob.
+    """
+    for table in (Placement, Expert):
+        child, below = aliased(Blob), aliased(Blob)
+        placed = select(table.model_id).join(Organ, Organ.id == table.organ_id)
+        yield child.depends_on, table.model_id, placed.join(child, child.id == Organ.blob_id)
+        indirect = placed.join(below, below.id == Organ.blob_id).join(child, child.id == below.depends_on)
+        yield child.depends_on, table.model_id, indirect
 
 
 def models_to_repack(session: Session, limit: int | None = None, *, everything: bool = False) -> Sequence[int]:
