@@ -353,8 +353,10 @@ def _number(value: int | None) -> str:
 def _print_removal(removal: Removal, *, done: bool) -> None:
     result = "is removed" if done else "would be removed"
     print_sentence(f"{removal.model}, {size_text(removal.size_bytes)}, {result}")
-    print_sentence(f"{removal.places} places, {removal.organs} organs that no other model has")
-    print_sentence(f"{removal.blobs} blobs ({size_text(removal.stored_bytes)}) that the next two sweeps delete")
+    places = plural_text(removal.places, "place", "places")
+    print_sentence(f"{places}, {plural_text(removal.organs, 'organ', 'organs')} that no other model has")
+    blobs = plural_text(removal.blobs, "blob", "blobs")
+    print_sentence(f"{blobs} ({size_text(removal.stored_bytes)}) that the next two sweeps delete")
     if removal.parents:
         print_sentence(
             f"{plural_text(removal.parents, 'blob stays', 'blobs stay')} ({size_text(removal.parents_bytes)}), because "

@@ -75,7 +75,7 @@ def _print_models(result: Storage) -> None:
     print_table(("model", "files", "own", "on disk", "share"), rows, _NUMBERS)
     _print_left_out(result.models_left_out, "model", "models")
     print_sentence(
-        "own: bytes on the disk that only this model needs; the others are shared with other models", err=True
+        "own: bytes on the disk that only this model needs, also those of parents of removed models", err=True
     )
 
 
