@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 from alembic import context
+from sqlalchemy import text
 
 from organs.migrations import check_schema, current_revision
 from organs.registry.catalog.tables import Base, Flag, Timestamp
+
+MIGRATION_LOCK = 2
+"""The advisory lock of PostgreSQL that a migration holds."""
 
 engine = context.config.attributes["engine"]
 
@@ -33,6 +37,8 @@ with engine.connect() as connection:
         transactional_ddl=True,
     )
     with context.begin_transaction():
+        if connection.dialect.name == "postgresql":  # two processes could create the same table; SQLite locks the file
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"))
         revision = current_revision(connection)
         # Checked in the transaction of the migration. Another process may have migrated after the revision was read.
         if "expected" in context.config.attributes and revision == context.config.attributes["revision"]:

@@ -408,6 +408,10 @@ class CatalogError(OrganError, code="catalog-error"):
     """The database failed or cannot be used."""
 
 
+class DatabaseUnreachable(CatalogError, code="database-unreachable", status=503, exit_code=6):
+    """The database server does not answer, or takes no more connections. Try again later."""
+
+
 class SchemaTooNew(CatalogError, code="schema-too-new"):
     """The database was migrated by a newer version of this program."""
 

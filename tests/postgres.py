@@ -35,10 +35,16 @@ SERVER_SETTINGS = {
     "fsync": "off",
     "synchronous_commit": "off",
     "full_page_writes": "off",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "autovacuum": "off",
     "max_connections": "300",
     "listen_addresses": "",
 }
 START_SECONDS = "60"
+
+_created: dict[str, Path] = {}
+"""The databases that this process created, with the folder of each."""
 
 _in_folder = Settings.in_folder
 
@@ -54,6 +60,24 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         _make_empty_database()
     Settings.in_folder = classmethod(_settings_on_postgres)  # type: ignore[method-assign,assignment]
     early_config.add_cleanup(lambda: setattr(Settings, "in_folder", _in_folder))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests about SQLite itself."""
+    left_out = [item for item in items if item.get_closest_marker("sqlite") is not None]
+    items[:] = [item for item in items if item.get_closest_marker("sqlite") is None]
+    config.hook.pytest_deselected(items=left_out)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logfinish() -> None:
+    """Drop the databases whose folders were removed: ten thousand databases would fill a disk."""
+    removed = [name for name, home in _created.items() if not home.exists()]
+    if removed:
+        with _connection() as connection:
+            for name in removed:
+                del _created[name]
+                connection.execute(text(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'))
 
 
 def is_used() -> bool:
@@ -100,6 +124,7 @@ def temporary_server() -> Iterator[str]:
 def database_url(home: Path) -> str:
     """Return the URL of the database of the registry in the folder `home`; create the database if it does not exist."""
     name = _name_of(home)
+    _created[name] = home
     marker = home / MARKER
     source = marker.read_text() if marker.is_file() else EMPTY
     if source != name:
@@ -112,6 +137,7 @@ def database_url(home: Path) -> str:
 def bare_database_url(folder: Path) -> str:
     """Return the URL of a new database without tables; its name is derived from the path of `folder`."""
     name = _name_of(folder)
+    _created[name] = folder
     _copy_database("template1", name)
     return _server().set(database=name).render_as_string(hide_password=False)
 
@@ -121,6 +147,12 @@ def replace_database(home: Path, source: Path) -> None:
     with _connection() as connection:
         connection.execute(text(f'DROP DATABASE IF EXISTS "{_name_of(home)}" WITH (FORCE)'))
     _copy_database((source / MARKER).read_text(), _name_of(home))
+
+
+def keep_databases(folder: Path) -> None:
+    """Do not drop the databases of the folders below `folder` when it is moved or removed."""
+    for name in [name for name, home in _created.items() if folder in home.parents]:
+        del _created[name]
 
 
 def _settings_on_postgres(_cls: type[Settings], home: Path) -> Settings:

@@ -68,6 +68,7 @@ class RegistryTemplates:
                 shutil.rmtree(making, ignore_errors=True)  # of a worker that failed
                 making.mkdir()
                 make(making)
+                postgres.keep_databases(making)
                 making.rename(kept)
         return kept
 

@@ -193,9 +193,10 @@ def assert_round_trip(registry: LocalRegistry, path: Path, folder: Path) -> Inge
 
 
 def row_counts(registry: LocalRegistry) -> dict[str, int]:
-    """Return the number of rows of each table."""
+    """Return the number of rows of each table that is empty in a new registry."""
     with registry.catalog.reading() as session:
         return {
             name: session.scalar(select(func.count()).select_from(table)) or 0
             for name, table in Base.metadata.tables.items()
+            if name != "catalog_version"
         }

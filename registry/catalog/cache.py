@@ -1,7 +1,8 @@
 """The cache of values computed from the catalog, which are valid until the catalog changes.
 
-A version is a number that this process gives to a state of the database. It is read before a transaction sees its
-snapshot, so a value that is cached under a version is never older than the version.
+A version is a number of a state of the database. On SQLite, this process counts the states that it meets; it reads the
+version before a transaction sees its snapshot, so a value that is cached under a version is never older than it. On
+PostgreSQL, a row of the database has the version, so that a snapshot contains its own version.
 """
 
 from __future__ import annotations
@@ -13,14 +14,19 @@ from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import Any, TypeVar
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 CACHE_KEY = "cache"
 """The key of the `Cache` in `Session.info`."""
 VERSION_KEY = "version"
-"""The key, in the `info` of a connection, of the version that was current just before its transaction began."""
+"""The key of the version in the `info` of a connection (SQLite) or of a session (PostgreSQL)."""
+VERSION_STATEMENT = text("SELECT number FROM catalog_version")
+NEXT_VERSION_STATEMENT = text(
+    "UPDATE catalog_version SET number = number + 1 WHERE pg_current_xact_id_if_assigned() IS NOT NULL"
+)
+"""Counts the version up, in PostgreSQL, if the transaction has changed anything."""
 ENTRIES_MAX = 1000
 """The most values in a cache: one roll-up of facets, and counts of some kilobytes each."""
 _BUSY_TIMEOUT_MS = 30_000
@@ -147,5 +153,12 @@ class _Entry:
 def cached(session: Session, key: Hashable, compute: Callable[[], T], keep: Callable[[T], bool] | None = None) -> T:
     """Return the value of `key` for the state that `session` sees. Writing sessions always compute it."""
     cache: Cache | None = session.info.get(CACHE_KEY)
-    version: int | None = session.connection().info.get(VERSION_KEY)
-    return compute() if cache is None or version is None else cache.get(version, key, compute, keep)
+    if cache is None:
+        return compute()
+    connection = session.connection()
+    version: int | None = connection.info.get(VERSION_KEY)
+    if connection.dialect.name == "postgresql":
+        version = session.info.get(VERSION_KEY)
+        if version is None:  # read once for each session: its transaction sees one state of the catalog
+            version = session.info[VERSION_KEY] = connection.scalar(VERSION_STATEMENT)
+    return compute() if version is None else cache.get(version, key, compute, keep)

@@ -14,13 +14,30 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
-from sqlalchemy.exc import ArgumentError, DatabaseError
+from sqlalchemy.exc import ArgumentError, DatabaseError, DataError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnection
 from sqlalchemy.orm import DeclarativeBase, Session
 from sqlalchemy.pool import NullPool
 
-from organs.registry.catalog.cache import CACHE_KEY, VERSION_KEY, Cache, Versions
-from organs.registry.errors import Busy, CatalogError, DiskFull, NotAllowed, OrganError, StoreUnwritable, TooSlow
+from organs.registry.catalog.cache import (
+    CACHE_KEY,
+    NEXT_VERSION_STATEMENT,
+    VERSION_KEY,
+    VERSION_STATEMENT,
+    Cache,
+    Versions,
+)
+from organs.registry.errors import (
+    BadValue,
+    Busy,
+    CatalogError,
+    DatabaseUnreachable,
+    DiskFull,
+    NotAllowed,
+    OrganError,
+    StoreUnwritable,
+    TooSlow,
+)
 
 ROWS_A_STATEMENT = 500
 """The most rows in one statement, because SQLite accepts only 32,766 parameters."""
@@ -87,7 +104,13 @@ need fewer."""
 
 _LIMIT_KEY = "limit"
 _POSTGRESQL_CANCELED = "57014"
-_POSTGRESQL_LOCKED = "55P03"
+_POSTGRESQL_RETRIED = {"55P03", "40001", "40P01"}
+"""States of a transaction that may succeed if it is repeated: a lock is held too long, or two transactions conflict."""
+_POSTGRESQL_UNREACHABLE = {"", "08", "57", "53"}
+"""Classes of states: no connection, the server stops or starts, it has no connection left. The driver gives none if it
+could not connect."""
+_POSTGRESQL_FULL = "53100"
+_POSTGRESQL_READ_ONLY = "25006"
 
 
 @contextmanager
@@ -199,14 +222,21 @@ class Catalog:
                 session.execute(text(f"SET LOCAL lock_timeout = {timeout}"))
                 session.execute(text(f"SELECT pg_advisory_xact_lock({_WRITER_LOCK})"))
             yield session
+            if engine.dialect.name == "postgresql":
+                session.flush()
+                session.execute(NEXT_VERSION_STATEMENT)
 
     def version(self) -> int | None:
         """Return a number that increases with every commit, of this process or another.
 
         Read it before the session whose results are cached under it. It is only valid in this process and for this
-        catalog. It is None for databases other than SQLite, whose results must not be cached.
+        catalog. It is None if results must not be cached.
         """
         with translated():
+            if self.reader.dialect.name == "postgresql":
+                with self.reader.connect() as connection:
+                    number: int = connection.execute(VERSION_STATEMENT).scalar_one()
+                    return number
             return None if self.versions is None else self.versions.current()
 
     def close(self) -> None:
@@ -258,10 +288,10 @@ def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str
 
 def _error_of(error: DatabaseError) -> OrganError:
     """Return the error of this project for the result code of SQLite, or the state of PostgreSQL."""
-    message = str(error.orig)
     code = getattr(error.orig, "sqlite_errorcode", None)
-    if getattr(error.orig, "sqlstate", None) == _POSTGRESQL_LOCKED:
-        return Busy(f"another process has locked the database: {message}")
+    message = str(error.orig)
+    if hasattr(error.orig, "sqlstate"):
+        return _postgresql_error(error)
     if code is None:
         return CatalogError(f"the database failed: {message}")
     if code in _FULL_EXTENDED or code & _PRIMARY == sqlite3.SQLITE_FULL:
@@ -270,6 +300,23 @@ def _error_of(error: DatabaseError) -> OrganError:
         return StoreUnwritable(f"the database cannot be written: {message}")
     if code & _PRIMARY in _LOCKED:
         return Busy(f"another process has locked the database: {message}")
+    return CatalogError(f"the database failed: {message}")
+
+
+def _postgresql_error(error: DatabaseError) -> OrganError:
+    message = str(error.orig)
+    state = getattr(error.orig, "sqlstate", None) or ""
+    if state in _POSTGRESQL_RETRIED:
+        return Busy(f"another process has locked the database: {message}")
+    if state == _POSTGRESQL_READ_ONLY:
+        return StoreUnwritable(f"the database cannot be written: {message}")
+    if state == _POSTGRESQL_FULL:
+        return DiskFull(f"the disk of the database is full: {message}")
+    if error.connection_invalidated or (isinstance(error, OperationalError) and state[:2] in _POSTGRESQL_UNREACHABLE):
+        _log.warning("the database does not answer: %s", message)  # the message names hosts and users
+        return DatabaseUnreachable("the database does not answer: try again later")
+    if isinstance(error, DataError):
+        return BadValue(f"the database refuses a value: {message}")
     return CatalogError(f"the database failed: {message}")
 
 

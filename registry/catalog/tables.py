@@ -627,6 +627,16 @@ class Total(Base):
     value: Mapped[int] = mapped_column(Big)
 
 
+class CatalogVersion(Base):
+    """The version of the catalog on PostgreSQL, in one row. SQLite counts commits by itself, so it stays 1 there."""
+
+    __tablename__ = "catalog_version"
+
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    number: Mapped[int] = mapped_column(Big)
+    """It grows with every transaction that changes anything."""
+
+
 class Contributor(Base):
     """A person who adds models. `local` means the users of the command line on the registry's machine."""
 

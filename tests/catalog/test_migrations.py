@@ -146,6 +146,7 @@ def go_back(session: Session, revision: int) -> None:
         "other_names",
         "known_files",
         "model_tags",
+        "catalog_version",
     )
     columns = {"contributors": ("state", "quota_bytes")}
     columns["models"] = ("state_reason", "changed_at", "downloads", "grafts", "nonfinite_tensors", "shards")
