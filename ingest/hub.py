@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from organs.ingest.spool import spooled, stated_digest
 from organs.ingest.urls import Hub, RemoteFile, check_endpoint, parse_hub_address
 from organs.registry.assembly import FilePlan, FileStream, clipped
-from organs.registry.client.objects import MissingExtra
 from organs.registry.digest import Digest
 from organs.registry.errors import (
     BadHubToken,
     BadReply,
     BadSource,
+    MissingExtra,
     NoSuchFile,
     NotAllowed,
     OrganError,

@@ -358,9 +358,9 @@ class Pipeline:
                 self._remove([blob.file for blob in self._batch if blob.file is not None])
 
     def _remove(self, files: Sequence[str]) -> None:
-        folder = self._registry.blobs.folder
+        folder = self._registry.blobs.backend
         for file in files:
-            folder.remove(folder.path(file))
+            folder.remove(file)
 
 
 def _probed_organs(files: Sequence[DissectedFile]) -> dict[Slot, ComparableOrgan]:

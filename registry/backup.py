@@ -22,7 +22,6 @@ from organs.registry.errors import BadInput, CorruptBlob, FaultyParent, MissingB
 from organs.registry.settings import Settings
 from organs.registry.store import BlobStore
 from organs.registry.store.files import Files, check_room, make_durable_folder, placed, translated
-from organs.registry.store.folder import copy_blob, has_copy
 from organs.registry.upkeep import Fault, Share, all_blobs, verify
 
 MARK = "backup.json"
@@ -83,9 +82,9 @@ def back_up(
     folder = folder.expanduser().absolute()
     _check_folder(folder, settings)
     report, target = BackupReport(str(folder)), BlobStore(folder / BLOBS, files)
-    _write_mark(folder, target.folder.files)
+    _write_mark(folder, target.backend.files)
     run = _Run(catalog, blobs, target, report, progress or (lambda _size: None))
-    with blobs.folder.sweeping(), target.folder.sweeping():
+    with blobs.backend.sweeping(), target.backend.sweeping():
         if blobs_only:
             faulty = run.copy_all(catalog)
             run.report_faults(catalog, faulty)
@@ -120,9 +119,9 @@ def _copy_with_database(run: _Run, folder: Path, *, read_back: bool) -> None:
     else:
         raise StoreError("ingests replace corrupt blobs during the copy: wait until the ingests end, then try again")
     _replace_database(fresh, folder, run)
-    for stray in run.target.folder.walk():
+    for stray in run.target.backend.walk():
         if stray.file not in needed:
-            run.target.folder.remove(stray.path)
+            run.target.backend.remove(stray.name)
             run.report.removed += 1
 
 
@@ -164,7 +163,7 @@ class _Run:
                 unchecked = error
         if row.file is not None:
             # A blob that was set aside is copied again: a copy of its wrong bytes may have the right size.
-            is_copied = has_copy(self.target.folder, row.file, row.stored_bytes)
+            is_copied = self.target.backend.size_of(row.file) == row.stored_bytes
             if not is_copied or (row.is_set_aside and unchecked is None):
                 self._copy(row.file, row.stored_bytes)
         if unchecked is not None:
@@ -195,30 +194,30 @@ class _Run:
             with named_in.reading() as session:
                 faulty = blobs_by_digest(session, [fault.digest for fault in verified.faults])
             for row in faulty.values():
-                if row.file is not None and has_copy(self.source.folder, row.file, row.stored_bytes):
+                if row.file is not None and self.source.backend.size_of(row.file) == row.stored_bytes:
                     self._copy(row.file, row.stored_bytes)
             verified = verify(named_in, self.target, read_data=Share(1, 1))
         self.report.read_bytes, self.report.faults = verified.read_bytes, verified.faults
 
     def _copy(self, file: str, size_bytes: int) -> None:
-        copy_blob(self.source.folder, self.target.folder, file, size_bytes)
+        self.target.copy_file(self.source, file, size_bytes)
         self.report.copied += 1
         self.report.copied_bytes += size_bytes
 
     def _check_room(self, named_in: Catalog) -> None:
-        folder = self.target.folder
-        copied = {stray.file for stray in folder.walk() if stray.file is not None}
+        backend, root = self.target.backend, Path(self.report.folder) / BLOBS
+        copied = {stray.file for stray in backend.walk() if stray.file is not None}
         missing = (row for row in all_blobs(named_in) if row.file is not None and row.file not in copied)
         missing_bytes = sum(row.stored_bytes for row in missing)
         try:
-            check_room(folder.root, missing_bytes + MARGIN_BYTES, folder.files)
+            check_room(root, missing_bytes + MARGIN_BYTES, backend.files)
         except OSError as error:
-            raise translated(error, folder.root) from error
+            raise translated(error, root) from error
 
 
 def _replace_database(fresh: Path, folder: Path, run: _Run) -> None:
     """Replace the older database by the new one, atomically."""
-    files, database = run.target.folder.files, folder / DATABASE
+    files, database = run.target.backend.files, folder / DATABASE
     try:
         descriptor = files.open_to_read(fresh)
         try:
@@ -235,7 +234,7 @@ def _replace_database(fresh: Path, folder: Path, run: _Run) -> None:
 
 def _check_folder(folder: Path, settings: Settings) -> None:
     """Raise NotAllowed if the folder has content and is not a backup, or overlaps with the registry."""
-    own = {settings.home.resolve(), settings.blobs.resolve()}
+    own = {settings.home.resolve(), settings.blobs.resolve()}  # a bucket is not on this machine
     resolved = folder.resolve()
     if any(resolved == path or resolved in path.parents or path in resolved.parents for path in own):
         raise NotAllowed(f"{folder} is the folder of the registry, is inside it or contains it: choose another folder")

@@ -255,6 +255,16 @@ class BadSetting(OrganError, code="bad-setting"):
     """A setting from the environment cannot be used."""
 
 
+class MissingExtra(OrganError, code="missing-extra"):
+    """A package that this program does not need for everything is not installed; `extra` is the extra that has it."""
+
+    extra: Text
+
+    def __init__(self, message: str, extra: str) -> None:
+        super().__init__(message)
+        self.extra = extra
+
+
 class NoSandbox(OrganError, code="no-sandbox"):
     """ORGAN_SANDBOX requires confined processes, and this system cannot confine them."""
 
@@ -402,6 +412,10 @@ class DiskFull(StoreError, code="disk-full"):
 
 class StoreUnwritable(StoreError, code="store-unwritable"):
     """A folder cannot be written: no permission, a read-only file system, or a file with the name of the folder."""
+
+
+class StoreUnreachable(StoreError, code="store-unreachable", status=503, exit_code=6):
+    """The object store with the blobs does not answer. Try again later."""
 
 
 class CatalogError(OrganError, code="catalog-error"):

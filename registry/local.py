@@ -51,10 +51,31 @@ if TYPE_CHECKING:
     from organs.registry.entities.storage import Storage
     from organs.registry.entities.verdict import VerdictReport
     from organs.registry.models import RegisteredModel
-    from organs.registry.store import BlobStore
+    from organs.registry.store import BlobBackend, BlobStore
     from organs.registry.validation.comparison import Budget, Event
     from organs.registry.validation.runtime import Runtime
     from organs.registry.validation.texts import Text
+
+
+def open_backend(settings: Settings, catalog: Catalog) -> BlobBackend:
+    """Open the folder or the bucket of the blobs. Sweeps of a bucket exclude each other by a lease in the catalog."""
+    from organs.registry.catalog.register.leases import exclusive
+
+    if settings.bucket is None:
+        from organs.registry.store.folder import BlobFolder
+
+        return BlobFolder(settings.blobs)
+    from organs.registry.store.bucket import BlobBucket, PieceCache
+
+    limit_bytes = settings.blob_cache_bytes
+    cache = PieceCache(settings.blob_cache, limit_bytes) if limit_bytes else None
+    return BlobBucket(
+        settings.bucket,
+        cache,
+        lock=partial(exclusive, catalog, "sweep"),
+        spool=settings.spool,
+        allows_http=settings.bucket_allows_http,
+    )
 
 
 class LocalRegistry:
@@ -94,9 +115,8 @@ class LocalRegistry:
             from organs.registry.store import BlobStore
             from organs.registry.upkeep import take_back
 
-            self._blobs = BlobStore(
-                self.settings.blobs, on_recovered=partial(take_back, self.catalog), current=self._current_blob
-            )
+            backend = open_backend(self.settings, self.catalog)
+            self._blobs = BlobStore(backend, on_recovered=partial(take_back, self.catalog), current=self._current_blob)
         return self._blobs
 
     def _current_blob(self, digest: Digest) -> BlobRow | None:

@@ -617,8 +617,8 @@ class _Rewriter:
         unused = before.file if is_replaced else stored.file
         if unused:
             # A backup may be copying the file: then a later sweep removes it.
-            with suppress(Busy, StoreError), self._blobs.folder.sweeping():
-                self._blobs.folder.remove(self._blobs.folder.path(unused))
+            with suppress(Busy, StoreError), self._blobs.backend.sweeping():
+                self._blobs.backend.remove(unused)
         return is_replaced
 
     def _count(self, before: BlobRow, stored: StoredBlob) -> None:

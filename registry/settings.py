@@ -5,6 +5,7 @@ The command line and the server read them once from the environment and pass the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,6 +21,8 @@ from organs.registry.upload_limits import QUOTA_BYTES, UPLOAD_MAX_BYTES
 HOME_VARIABLE = "ORGAN_HOME"
 DATABASE_VARIABLE = "ORGAN_DATABASE_URL"
 BLOBS_VARIABLE = "ORGAN_BLOBS_URL"
+ALLOW_HTTP_VARIABLE = "AWS_ALLOW_HTTP"
+CACHE_VARIABLE = "ORGAN_BLOB_CACHE"
 DEBUG_VARIABLE = "ORGAN_DEBUG"
 REGISTRY_VARIABLE = "ORGAN_REGISTRY"
 TOKEN_VARIABLE = "ORGAN_TOKEN"  # noqa: S105  # the name of a variable, not a token
@@ -31,8 +34,13 @@ REFERENCES_VARIABLE = "ORGAN_REFERENCES"
 REVIEWS = ("auto", "manual")
 SANDBOXES = ("auto", "require")
 SWITCH = ("on", "off")
+BUCKET_SCHEMES = ("s3", "gs", "az")
+BUCKET_ADDRESS = re.compile(r"(s3|gs|az)://[a-z0-9][a-z0-9._-]{1,254}(/[A-Za-z0-9._/-]{0,500})?", re.ASCII)
+"""The address of a bucket, or of a folder in it."""
 
 
+BLOB_CACHE_BYTES = 10 * 10**9
+"""The default size of the local cache for blobs in a bucket."""
 GRACE = timedelta(hours=24)
 """How long a sweep keeps a blob that nothing needs (the grace period)."""
 
@@ -46,7 +54,7 @@ class Settings:
     database_url: str
     """An SQLAlchemy URL."""
     blobs: Path
-    """The folder of the local blob store."""
+    """The folder of the local blob store. It is not used with `bucket`."""
     review: str = "auto"
     """Whether contributions become visible after the check (`auto`) or after an administrator's review (`manual`)."""
     quota_bytes: int = QUOTA_BYTES
@@ -58,6 +66,23 @@ class Settings:
 
     references: bool = True
     """Whether organs may be stored by their difference to other organs; otherwise each is stored alone."""
+
+    bucket: str | None = None
+    """The address of the bucket with the blobs (`s3://BUCKET/FOLDER`); None if they are in the folder `blobs`."""
+    bucket_allows_http: bool = False
+    """Whether requests to the bucket may be unencrypted."""
+    blob_cache_bytes: int = BLOB_CACHE_BYTES
+    """The size of the local cache for blobs in a bucket; 0 for none."""
+
+    @property
+    def blobs_location(self) -> str:
+        """The bucket or the folder of the blobs."""
+        return self.bucket or str(self.blobs)
+
+    @property
+    def blob_cache(self) -> Path:
+        """The folder of the local cache for blobs in a bucket."""
+        return self.home / "cache"
 
     @property
     def requires_sandbox(self) -> bool:
@@ -89,25 +114,45 @@ class Settings:
         """
         home = environment.get(HOME_VARIABLE) or platformdirs.user_data_dir("organ-registry")
         defaults = cls.in_folder(Path(home))
+        blobs_folder, bucket = parse_blobs_location(environment.get(BLOBS_VARIABLE))
+        cache_bytes = defaults.blob_cache_bytes
+        if environment.get(CACHE_VARIABLE):
+            cache_bytes = 0 if environment[CACHE_VARIABLE] == "0" else _size(environment, CACHE_VARIABLE) or 0
         return cls(
             defaults.home,
             environment.get(DATABASE_VARIABLE) or defaults.database_url,
-            _blobs_folder(environment.get(BLOBS_VARIABLE)) or defaults.blobs,
+            blobs_folder or defaults.blobs,
             _choice(environment, REVIEW_VARIABLE, REVIEWS) or defaults.review,
             _size(environment, QUOTA_VARIABLE) or defaults.quota_bytes,
             _size(environment, UPLOAD_MAX_VARIABLE) or defaults.upload_max_bytes,
             _choice(environment, SANDBOX_VARIABLE, SANDBOXES) or defaults.sandbox,
             _choice(environment, REFERENCES_VARIABLE, SWITCH) != "off",
+            bucket,
+            environment.get(ALLOW_HTTP_VARIABLE, "").lower() in ("true", "1"),
+            cache_bytes,
         )
 
 
-def _blobs_folder(text: str | None) -> Path | None:
+def parse_blobs_location(text: str | None) -> tuple[Path | None, str | None]:
+    """Return the folder or the bucket that `text` names, in this order; (None, None) for an empty text.
+
+    Raises BadSetting for other addresses.
+    """
     if not text:
-        return None
+        return None, None
     scheme, separator, rest = text.partition("://")
+    if separator and scheme in BUCKET_SCHEMES:
+        if not BUCKET_ADDRESS.fullmatch(text):
+            raise BadSetting(
+                f"{BLOBS_VARIABLE} is {text[:80]!r}: write it as {scheme}://BUCKET or {scheme}://BUCKET/FOLDER"
+            )
+        return None, text.rstrip("/")
     if separator and scheme != "file":
-        raise BadSetting(f"{BLOBS_VARIABLE} is {text[:80]!r}: blobs are stored in a folder; set it to the path of one")
-    return Path(rest if separator else text).expanduser().absolute()
+        schemes = ", ".join(f"{known}://" for known in BUCKET_SCHEMES)
+        raise BadSetting(
+            f"{BLOBS_VARIABLE} is {text[:80]!r}: set it to the path of a folder, or to a bucket ({schemes})"
+        )
+    return Path(rest if separator else text).expanduser().absolute(), None
 
 
 def _choice(environment: Mapping[str, str], variable: str, choices: tuple[str, ...]) -> str | None:

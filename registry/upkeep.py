@@ -132,6 +132,7 @@ def verify(
     because the reason may be temporary.
     """
     report = VerifyReport()
+    blobs = blobs.uncached()
     checks = _Checks(blobs, read_data, report, progress or (lambda _size_bytes: None))
     suspects, recovered = [], []
     for row in all_blobs(catalog):
@@ -144,7 +145,7 @@ def verify(
             checks.progress(row.size_bytes)
     with catalog.reading() as session:
         named = known_files(session)
-    report.orphans = sum(1 for stray in blobs.folder.walk() if stray.file is None or stray.file not in named)
+    report.orphans = sum(1 for stray in blobs.backend.walk() if stray.file is None or stray.file not in named)
     faulty = _confirm_faults(catalog, checks, suspects)
     report.recovered = [row.digest for row in recovered]
     if repair and faulty:
@@ -166,13 +167,13 @@ def sweep(catalog: Catalog, blobs: BlobStore, *, grace: timedelta = GRACE, dry_r
     Raises Busy while another sweep runs.
     """
     report = SweepReport(dry_run)
-    with blobs.folder.sweeping():
+    with blobs.backend.sweeping():
         for blob_id, stored_bytes in _doomed(catalog):
             file = "" if dry_run else _reclaim(catalog, blob_id)
             if file is None:
                 continue
             if file:
-                blobs.folder.remove(blobs.folder.path(file))
+                blobs.backend.remove(file)
             report.removed += 1
             report.removed_bytes += stored_bytes
         _doom(catalog, grace, report)
@@ -403,10 +404,10 @@ def _remove_strays(catalog: Catalog, blobs: BlobStore, grace: timedelta, report:
         named = known_files(session)
     if ingest_began is not None:
         limit = min(limit, ingest_began - CLOCK_SLACK)
-    for stray in blobs.folder.walk():
+    for stray in blobs.backend.walk():
         if stray.file in named or datetime.fromtimestamp(stray.modified_at, UTC) >= limit:
             continue
         if not report.dry_run:
-            blobs.folder.remove(stray.path)
+            blobs.backend.remove(stray.name)
         report.stray_files += 1
         report.stray_bytes += stray.size_bytes

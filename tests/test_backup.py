@@ -197,7 +197,7 @@ def test_a_copy_keeps_a_sound_file_that_the_registry_has_lost(filled: LocalRegis
 
 
 def test_a_backup_and_a_sweep_exclude_each_other(filled: LocalRegistry, tmp_path: Path) -> None:
-    with filled.blobs.folder.sweeping(), pytest.raises(Busy):
+    with filled.blobs.backend.sweeping(), pytest.raises(Busy):
         copied(filled, tmp_path / "copy")
 
     def sweep_now(_call: int, name: str) -> None:

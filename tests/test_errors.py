@@ -25,7 +25,6 @@ from organs.ingest.contributions.manifest import BadManifest
 from organs.ingest.contributions.uploads import BytesLost, WrongOffset
 from organs.registry.catalog.tables import Upload
 from organs.registry.client.connection import PROBLEM_MAX_BYTES, Connection
-from organs.registry.client.objects import MissingExtra
 from organs.registry.entities.problem import ERRORS_MAX, INTERNAL, data_of, encoded, error_of, plain_problem, problem_of
 from organs.registry.errors import (
     DETAIL_MAX_LENGTH,
@@ -43,6 +42,7 @@ from organs.registry.errors import (
     CorruptBlob,
     FaultyParent,
     Incomplete,
+    MissingExtra,
     NameTaken,
     NoSandbox,
     NotAssemblable,

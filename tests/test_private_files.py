@@ -45,7 +45,7 @@ def test_only_the_owner_can_access_a_new_registry(tmp_path: Path) -> None:
             contributor = add_contributor(session, "ada", "local").id
         upload = open_upload(registry, contributor, Declared("piece", 10, digest_of(b"0123456789")))
         receive(registry, contributor, upload.public_id, Chunk(0, 10, 10), [b"0123456789"])
-        with registry.blobs.folder.sweeping():
+        with registry.blobs.backend.sweeping():
             assert {path.name for path in home.iterdir()} >= {"registry.sqlite3-wal", "blobs", "uploads"}
             assert open_to_others(home) == []
         back_up(registry.catalog, registry.blobs, registry.settings, tmp_path / "copy")

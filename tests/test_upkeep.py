@@ -211,7 +211,7 @@ def test_headers_and_vocabularies_are_kept_with_their_model(registry: LocalRegis
 
 def test_files_without_a_row_and_temporary_files_are_removed_after_the_grace_period(registry: LocalRegistry) -> None:
     orphan = registry.blobs.put(random_bytes(LARGE))
-    pending = registry.blobs.folder.begin(digest_of(b"x"), 5)
+    pending = registry.blobs.backend.begin(digest_of(b"x"), 5)
     pending.append([b"half"])
     assert len(files_below(registry)) == 2
     assert run_sweep(registry).stray_files == 0

@@ -406,7 +406,7 @@ class FileBody:
 
 def _report(error: OrganError, name: str, faults: list[BlobRow]) -> None:
     current_app.logger.error("%s cannot be handed out whole: %s", name, error)
-    if not faults or not registry().blobs.folder.is_prepared():  # for example, its disk is not mounted
+    if not faults or not registry().blobs.backend.is_prepared():  # for example, its disk is not mounted
         return
     try:
         set_aside(registry().catalog, faults)

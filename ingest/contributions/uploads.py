@@ -200,7 +200,7 @@ def _lock(descriptor: int, path: Path) -> None:
 
 def spool_of(registry: LocalRegistry) -> Spool:
     """Return the spool of the registry."""
-    return Spool(registry.settings.uploads, registry.blobs.folder.files)
+    return Spool(registry.settings.uploads, registry.blobs.backend.files)
 
 
 WRONG_PIECES_TOLD = 20

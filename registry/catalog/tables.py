@@ -637,6 +637,18 @@ class CatalogVersion(Base):
     """It grows with every transaction that changes anything."""
 
 
+class NamedLease(Base):
+    """A lock with a time limit, which a process of any machine holds, for work that only one may do."""
+
+    __tablename__ = "named_leases"
+    __table_args__ = (at_most("name", 32), at_most("holder", 32))
+
+    name: Mapped[str] = mapped_column(text(32), primary_key=True)
+    holder: Mapped[str] = mapped_column(text(32))
+    """A random text of the process that holds it."""
+    expires_at: Mapped[datetime] = mapped_column(Timestamp)
+
+
 class Contributor(Base):
     """A person who adds models. `local` means the users of the command line on the registry's machine."""
 

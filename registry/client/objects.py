@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from organs.registry.client.address import Address, url_origin, without_secrets
 from organs.registry.client.ranges import FIRST_BYTES, TAG_MAX_LENGTH, Limits, RangeClient, RangedFile
-from organs.registry.errors import BadSource, NoSuchFile, NotAllowed, OrganError, Text, Unreachable
+from organs.registry.errors import BadSource, MissingExtra, NoSuchFile, NotAllowed, Unreachable
+from organs.registry.store.bucket import short_reason
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -24,18 +25,7 @@ EXTRA = "s3"
 LISTED_MAX = 10_000
 """The most objects of one listing."""
 _ADDRESS = re.compile(r"(?P<bucket>(s3|gs|az)://[a-z0-9][a-z0-9._-]{1,254})/(?P<key>.*)", re.IGNORECASE | re.ASCII)
-_TEXT_MAX = 200
 T = TypeVar("T")
-
-
-class MissingExtra(OrganError, code="missing-extra"):
-    """A package that this program does not need for everything is not installed; `extra` is the extra that has it."""
-
-    extra: Text
-
-    def __init__(self, message: str, extra: str) -> None:
-        super().__init__(message)
-        self.extra = extra
 
 
 def parse_object_address(address: str) -> tuple[str, str] | None:
@@ -148,7 +138,7 @@ def _new_store(bucket: str, limits: Limits, *, allows_http: bool) -> ObjectStore
             },
         )
     except (BaseError, ValueError) as error:
-        raise BadSource(f"{bucket}: {_shortened(str(error))}") from error
+        raise BadSource(f"{bucket}: {short_reason(str(error))}") from error
 
 
 def _translated(name: str, request: Callable[[], T]) -> T:
@@ -164,9 +154,9 @@ def _translated(name: str, request: Callable[[], T]) -> T:
     except PreconditionError as error:
         raise _changed(name) from error
     except ValueError as error:
-        raise BadSource(f"{name}: {_shortened(str(error))}") from error
+        raise BadSource(f"{name}: {short_reason(str(error))}") from error
     except (BaseError, OSError) as error:
-        raise Unreachable(f"{name}{_server_in(str(error))}: {_shortened(str(error))}") from error
+        raise Unreachable(f"{name}{_server_in(str(error))}: {short_reason(str(error))}") from error
 
 
 def _server_in(text: str) -> str:
@@ -174,12 +164,6 @@ def _server_in(text: str) -> str:
     address = re.search(r"https?://[^\s]+", text.partition("\n")[0])
     origin = None if address is None else url_origin(without_secrets(address[0]))
     return "" if origin is None else f" at {Address(*origin)}"
-
-
-def _shortened(text: str) -> str:
-    """Return the reason in a message of obstore: its first line without the address, which can have a signature."""
-    first = text.partition("\n")[0].rpartition(" - ")[2]
-    return first.partition(": <")[0][:_TEXT_MAX]
 
 
 def _changed(name: str) -> BadSource:

@@ -670,7 +670,7 @@ class _Build:
             unused = record_blobs(session, self.ingest_id, blobs)
             record_stacks(session, self.ingest_id, stacks or {})
         for file in unused:
-            self.store.folder.remove(self.store.folder.path(file))
+            self.store.backend.remove(file)
 
 
 LOCK_DIGITS, STEM_MAX_LENGTH = 6, 88

@@ -2,12 +2,15 @@
 
     codec   encodes plain bytes to stored bytes, and decodes them; without side effects
     files   the system calls of the store, which tests can record and make fail
+    backend what a place for files must do
     folder  blobs as files in a local folder
+    bucket  blobs as objects in S3, Google Cloud Storage or Azure, with a local cache
     blobs   writes blobs chunk by chunk, reads them completely or in part, and checks every chunk
 
 The catalog has a row for each blob. It writes the row only after `finish` has returned.
 """
 
+from organs.registry.store.backend import BlobBackend
 from organs.registry.store.blobs import (
     BlobAddress,
     BlobReader,
@@ -25,6 +28,7 @@ from organs.registry.store.blobs import (
 
 __all__ = [
     "BlobAddress",
+    "BlobBackend",
     "BlobReader",
     "BlobStore",
     "BlobWriter",

@@ -30,6 +30,7 @@ from typing import Any, Protocol, Self, TypeAlias
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import CorruptBlob, EncodingFault, FaultyParent, MissingBlob, StoreError
 from organs.registry.gguf.types import DType
+from organs.registry.store.backend import BlobBackend, StoredFile
 from organs.registry.store.codec import (
     BYTES_CODEC,
     CHUNK_TARGET_BYTES,
@@ -53,7 +54,7 @@ from organs.registry.store.codec import (
 )
 from organs.registry.store.codec.fast import warm_in_background
 from organs.registry.store.files import Files
-from organs.registry.store.folder import BlobFolder, StoredFile
+from organs.registry.store.folder import BlobFolder
 
 INLINE_MAX_BYTES = 64 * 1024
 """The largest plain size of a blob in the database. A separate file takes a rename and two syncs, about 1 ms."""
@@ -64,6 +65,9 @@ LOOK_WAIT_SECONDS = 30.0
 """How long a reader waits while another thread reads a blob that is set aside."""
 LOOKS_MAX = 4096
 """Results of second looks that a process keeps in memory."""
+
+COPIED_BYTES = 4 * 1024 * 1024
+"""Bytes that are copied at once from one place to another."""
 
 WARM_MIN_BYTES = 1 << 20
 """The size of a parent from which it is worth loading compiled kernels."""
@@ -128,7 +132,7 @@ class BlobAddress(Protocol):
 
 
 class BlobStore:
-    """The blobs of one registry below `root`.
+    """The blobs of one registry, in a folder or in another place.
 
     `on_recovered` is called when the bytes of a blob that was set aside are right again. It must not raise. `current`
     returns the present address of a blob: if a file is missing, the blob may have been stored in another way meanwhile.
@@ -136,14 +140,14 @@ class BlobStore:
 
     def __init__(
         self,
-        root: Path,
+        place: Path | BlobBackend,
         files: Files | None = None,
         on_recovered: Callable[[BlobAddress], None] | None = None,
         second_looks: SecondLooks | None = None,
         current: Callable[[Digest], BlobAddress | None] | None = None,
     ) -> None:
         self._current = current
-        self.folder = BlobFolder(root, files)
+        self.backend: BlobBackend = BlobFolder(place, files) if isinstance(place, Path) else place
         self._on_recovered = on_recovered
         self._second_looks = second_looks or SecondLooks()
 
@@ -213,9 +217,9 @@ class BlobStore:
 
         Raises the errors of `reader`; CorruptBlob if it is set aside and its bytes are still wrong.
         """
-        reader = self.reader(address)
         if not address.is_set_aside:
-            return reader
+            return self.reader(address)
+        reader = self.uncached().reader(address)
         try:
             if self._second_looks.check(reader) and self._on_recovered is not None:
                 self._on_recovered(address)
@@ -223,6 +227,29 @@ class BlobStore:
             reader.close()
             raise
         return reader
+
+    def uncached(self) -> BlobStore:
+        """Return the same store without caches, for verifications. Safe for threads, like the store itself."""
+        backend = self.backend.uncached()
+        if backend is self.backend:
+            return self
+        return BlobStore(backend, None, self._on_recovered, self._second_looks, self._current)
+
+    def copy_file(self, source: BlobStore, file: str, size_bytes: int) -> None:
+        """Copy the file `file` of the store `source`, and replace an existing file of this store.
+
+        Raises MissingBlob, CorruptBlob if the file does not have `size_bytes`, DiskFull, StoreUnwritable,
+        StoreUnreachable, StoreError.
+        """
+        if isinstance(source.backend, BlobFolder) and isinstance(self.backend, BlobFolder):
+            self.backend.copy_from(source.backend, file, size_bytes)
+            return
+        with closing(source.uncached().backend.open(file)) as stored:
+            if stored.size_bytes != size_bytes:
+                raise CorruptBlob(file, f"{stored.size_bytes} bytes are stored, the catalog says {size_bytes}")
+            begins = range(0, size_bytes, COPIED_BYTES)
+            pieces = (stored.read_at(begin, min(COPIED_BYTES, size_bytes - begin)) for begin in begins)
+            self.backend.write(file, size_bytes, pieces)
 
 
 FileVersions: TypeAlias = tuple[tuple[str, int, int], ...]
@@ -302,7 +329,7 @@ class BlobWriter:
         self._entries: list[ChunkEntry] = []
         self._inline: list[bytes] | None = [] if size_bytes <= INLINE_MAX_BYTES else None
         self._offset = head_size_bytes(codec, size_bytes)
-        self._pending = store.folder.begin(digest, size_bytes, self._offset) if self._inline is None else None
+        self._pending = store.backend.begin(digest, size_bytes, self._offset) if self._inline is None else None
 
     def append(self, chunk: EncodedChunk) -> None:
         """Write the next chunk."""
@@ -513,7 +540,7 @@ class BlobReader(PlainReader):
         if address.inline is not None:
             self._stored = _InlineBytes(address.digest, address.inline)
         elif address.file is not None:
-            self._stored = store.folder.open(address.file)
+            self._stored = store.backend.open(address.file)
         else:
             raise MissingBlob(f"{address.digest} is recorded without its bytes")
         try:
@@ -545,7 +572,7 @@ class BlobReader(PlainReader):
     @property
     def version(self) -> FileVersions | None:
         above = () if self._parent is None else self._parent.version
-        return None if above is None or not isinstance(self._stored, StoredFile) else (self._stored.version, *above)
+        return None if above is None or isinstance(self._stored, _InlineBytes) else (self._stored.version, *above)
 
     def read_chunk(self, chunk: StoredChunk, out: memoryview) -> None:
         stored = self._stored.read_at(chunk.offset_bytes, chunk.stored_size_bytes)

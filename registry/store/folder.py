@@ -5,17 +5,16 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 import secrets
 import stat
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from organs.registry.digest import Digest
 from organs.registry.errors import Busy, CorruptBlob, DiskFull
+from organs.registry.store.backend import StrayFile, checked_name, is_physical, new_file_name
 from organs.registry.store.files import (
     PRIVATE_FILE,
     AlignedBuffers,
@@ -28,19 +27,6 @@ from organs.registry.store.files import (
 
 FREE_MARGIN_BYTES = 16 * 1024 * 1024
 """Bytes that stay free on the disk for the database and other programs."""
-
-_PHYSICAL = re.compile(r"(?P<folder>[0-9a-f]{2})/(?P=folder)[0-9a-f]{62}\.[0-9a-f]{16}", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class StrayFile:
-    """A file in the folder of the store, for the sweep, with the time of its last write."""
-
-    path: Path
-    file: str | None
-    """Its physical name; None for a temporary file."""
-    modified_at: float
-    size_bytes: int
 
 
 class BlobFolder:
@@ -93,8 +79,14 @@ class BlobFolder:
         except OSError as error:
             raise translated(error, path) from error
 
-    def remove(self, path: Path) -> None:
-        """Remove the file of no row, if it still exists. A folder with this name stays: the store did not create it."""
+    def remove(self, name: str) -> None:
+        """Remove the file of no row, if it still exists. A folder with this name stays: the store did not create it.
+
+        Raises CorruptBlob if `name` is neither a physical name nor the name of a temporary file.
+        """
+        folder, _, rest = name.partition("/")
+        is_temporary = folder == self._temporary.name and "/" not in rest and rest not in ("", ".", "..")
+        path = self.root / name if is_temporary else self.path(name)
         try:
             self.files.unlink(path)
         except FileNotFoundError:
@@ -106,9 +98,73 @@ class BlobFolder:
 
     def path(self, file: str) -> Path:
         """Return the path of the physical name `file`; raises CorruptBlob for another text."""
-        if not _PHYSICAL.fullmatch(file):
-            raise CorruptBlob(file[:100], "not a name of a file of the store")
-        return self.root / file
+        return self.root / checked_name(file)
+
+    def size_of(self, file: str) -> int | None:
+        """Return the size of the file `file`; None if it does not exist or is not a regular file."""
+        try:
+            descriptor = self.files.open_to_read(self.path(file))
+        except (OSError, CorruptBlob):
+            return None
+        try:
+            return self.files.size(descriptor)
+        finally:
+            self.files.close(descriptor)
+
+    def write(self, file: str, size_bytes: int, pieces: Iterator[Buffer]) -> None:
+        """Write the whole file `file`, sync it, and rename it to its name."""
+        path = self.path(file)
+
+        def fill(descriptor: int) -> None:
+            done = 0
+            for piece in pieces:
+                done += self.files.write_at(descriptor, [piece], done)
+            if done != size_bytes:
+                raise CorruptBlob(path.name, f"it ends at byte {done}, {size_bytes} bytes are expected")
+
+        self._write_and_place(path, fill)
+
+    def copy_from(self, source: BlobFolder, file: str, size_bytes: int) -> None:
+        """Copy the file `file` of another folder; the system may share the bytes. Raises the errors of `copy_file`."""
+        path = source.path(file)
+        try:
+            descriptor = source.files.open_to_read(path)
+        except OSError as error:
+            raise translated(error, path) from error
+        try:
+            actual_bytes = source.files.size(descriptor)
+            if actual_bytes != size_bytes:
+                raise CorruptBlob(path.name, f"{actual_bytes} bytes are stored, the catalog says {size_bytes}")
+            target = self.path(file)
+            self._write_and_place(target, lambda copy: _copy_bytes(descriptor, copy, size_bytes, target))
+        finally:
+            source.files.close(descriptor)
+
+    def uncached(self) -> BlobFolder:
+        """Return this folder: it has no cache."""
+        return self
+
+    def _write_and_place(self, path: Path, fill: Callable[[int], None]) -> None:
+        """Create a temporary file, let `fill` write to its descriptor, sync it and rename it to `path`."""
+        files = self.files
+        temporary = self._temporary / f"{path.name}.{secrets.token_hex(4)}"
+        try:
+            descriptor = files.create(temporary)
+            try:
+                fill(descriptor)
+                files.make_read_only(descriptor)
+                files.sync(descriptor)
+            finally:
+                files.close(descriptor)
+            self.make_folder_of(path)
+            files.rename(temporary, path)
+            files.sync_folder(path.parent)
+        except BaseException as error:
+            with suppress(OSError):  # it was renamed already, or never created
+                files.unlink(temporary)
+            if isinstance(error, OSError):
+                raise translated(error, path) from error
+            raise
 
     def walk(self) -> Iterator[StrayFile]:
         """Yield every file of the store, including temporary files. Files may be created and removed meanwhile."""
@@ -147,7 +203,7 @@ class BlobFolder:
     def _strays(self, folder: Path) -> Iterator[StrayFile]:
         for path in sorted(folder.iterdir()):
             name = f"{folder.name}/{path.name}"
-            file = name if _PHYSICAL.fullmatch(name) else None
+            file = name if is_physical(name) else None
             if not file and folder != self._temporary:
                 continue
             try:
@@ -155,7 +211,7 @@ class BlobFolder:
             except FileNotFoundError:
                 continue  # a writer has placed or discarded it since the folder was listed
             if not stat.S_ISDIR(status.st_mode):
-                yield StrayFile(path, file, status.st_mtime, status.st_size)
+                yield StrayFile(name, file, status.st_mtime, status.st_size)
 
 
 class PendingFile:
@@ -164,9 +220,8 @@ class PendingFile:
     def __init__(self, store: BlobFolder, digest: Digest, front_bytes: int) -> None:
         self._store = store
         self._files = store.files
-        nonce = secrets.token_hex(8)
-        self.file = f"{digest[:2]}/{digest}.{nonce}"
-        self._path = store.root / "tmp" / f"{digest}.{nonce}"
+        self.file = new_file_name(digest)
+        self._path = store.root / "tmp" / self.file.partition("/")[2]
         try:
             self._descriptor = self._files.create_direct(self._path)
         except OSError as error:
@@ -264,59 +319,6 @@ STEP_BYTES = 64 * 1024 * 1024
 PLAIN_STEP_BYTES = 1024 * 1024
 _UNSUPPORTED = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP}
 """Errors of systems that do not support `copy_file_range`."""
-
-
-def has_copy(target: BlobFolder, file: str, size_bytes: int) -> bool:
-    """Return whether `target` has the file `file` with `size_bytes`."""
-    try:
-        descriptor = target.files.open_to_read(target.path(file))
-    except (OSError, CorruptBlob):
-        return False
-    try:
-        return target.files.size(descriptor) == size_bytes
-    finally:
-        target.files.close(descriptor)
-
-
-def copy_blob(source: BlobFolder, target: BlobFolder, file: str, size_bytes: int) -> None:
-    """Copy the file `file` from `source` to `target`, and replace an existing file.
-
-    Raises MissingBlob, CorruptBlob if the file does not have `size_bytes`, DiskFull, StoreUnwritable, StoreError.
-    """
-    path = source.path(file)
-    try:
-        descriptor = source.files.open_to_read(path)
-    except OSError as error:
-        raise translated(error, path) from error
-    try:
-        actual_bytes = source.files.size(descriptor)
-        if actual_bytes != size_bytes:
-            raise CorruptBlob(path.name, f"{actual_bytes} bytes are stored, the catalog says {size_bytes}")
-        _copy_and_place(descriptor, target, file, size_bytes)
-    finally:
-        source.files.close(descriptor)
-
-
-def _copy_and_place(source: int, target: BlobFolder, file: str, size_bytes: int) -> None:
-    path, files = target.path(file), target.files
-    temporary = target.root / "tmp" / f"{path.name}.{secrets.token_hex(4)}"
-    try:
-        descriptor = files.create(temporary)
-        try:
-            _copy_bytes(source, descriptor, size_bytes, path)
-            files.make_read_only(descriptor)
-            files.sync(descriptor)
-        finally:
-            files.close(descriptor)
-        target.make_folder_of(path)
-        files.rename(temporary, path)
-        files.sync_folder(path.parent)
-    except BaseException as error:
-        with suppress(OSError):  # it was renamed already, or never created
-            files.unlink(temporary)
-        if isinstance(error, OSError):
-            raise translated(error, path) from error
-        raise
 
 
 def _copy_bytes(source: int, target: int, size_bytes: int, path: Path) -> None:

@@ -147,6 +147,7 @@ def go_back(session: Session, revision: int) -> None:
         "known_files",
         "model_tags",
         "catalog_version",
+        "named_leases",
     )
     columns = {"contributors": ("state", "quota_bytes")}
     columns["models"] = ("state_reason", "changed_at", "downloads", "grafts", "nonfinite_tensors", "shards")

@@ -148,6 +148,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "events": {"id": 1, "at": NOON, "contributor_id": 1, "action": "ingest", "model_id": 1, "text": "local/a@1"},
     "totals": {"name": "models", "value": 1},
     "catalog_version": {"id": 2, "number": 1},
+    "named_leases": {"name": "sweep", "holder": "ab" * 16, "expires_at": NOON},
     "chimeras": {
         "model_id": 1,
         "lock_id": DIGEST,

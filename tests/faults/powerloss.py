@@ -230,7 +230,7 @@ def begun(folder: Path, make_files: MakeFiles = JournalFiles) -> tuple[LocalRegi
 
 
 def journal_of(registry: LocalRegistry) -> Journal:
-    files = registry.blobs.folder.files
+    files = registry.blobs.backend.files
     assert isinstance(files, JournalFiles)
     return files.journal
 

@@ -70,7 +70,7 @@ def damaged(store: BlobStore, blob: StoredBlob, data: bytes) -> StoredBlob:
     """Return `blob` with other stored bytes."""
     if blob.file is None:
         return replace(blob, inline=data)
-    overwrite(store.folder.path(blob.file), data)
+    overwrite(store.backend.path(blob.file), data)
     return blob
 
 
@@ -81,7 +81,7 @@ def test_a_flipped_bit_in_any_region_is_found_with_every_codec(codec: Codec, siz
     plain = skewed(size // codec.block_bytes * codec.block_bytes)
     for own in (codec, codec.kept_raw()):
         blob = stored(store, own, plain)
-        good = blob.inline if blob.file is None else store.folder.path(blob.file).read_bytes()
+        good = blob.inline if blob.file is None else store.backend.path(blob.file).read_bytes()
         assert good is not None
         for name, begin, end in regions(own, blob):
             bits = range(8 * begin, 8 * end)

@@ -100,7 +100,7 @@ def assemble(registry: LocalRegistry, place: Place) -> None:
     target = place.folder / "out" / "first.gguf"
     target.parent.mkdir(exist_ok=True)
     target.write_bytes(b"before")
-    files = registry.blobs.folder.files
+    files = registry.blobs.backend.files
     try:
         place_file(registry.blobs, plan, target, files=files)
     except OrganError:

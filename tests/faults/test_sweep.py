@@ -110,7 +110,7 @@ class Race:
 
     def unlink(self) -> None:
         for file in self.files:
-            self.registry.blobs.folder.remove(self.registry.blobs.folder.path(file))
+            self.registry.blobs.backend.remove(file)
 
     def look(self) -> None:
         with self.registry.catalog.writing() as session:
@@ -137,7 +137,7 @@ class Race:
         with self.registry.catalog.writing() as session:
             unused = record_blobs(session, self.ingest_id, [self.fresh])
         for file in unused:
-            self.registry.blobs.folder.remove(self.registry.blobs.folder.path(file))
+            self.registry.blobs.backend.remove(file)
 
     def register(self) -> None:
         with self.registry.catalog.writing() as session:
@@ -224,7 +224,7 @@ def test_the_same_orders_detect_the_loss_when_files_are_removed_before_rows(quic
         with race.registry.catalog.reading() as session:
             found = list(session.scalars(select(Blob.file).where(Blob.id.in_(race.doomed))))
         for file in found:
-            race.registry.blobs.folder.remove(race.registry.blobs.folder.path(file or ""))
+            race.registry.blobs.backend.remove(file or "")
 
     def loses(number: int, order: list[Step]) -> bool:
         race = Race(quick, random_bytes(66_000, number))
@@ -439,7 +439,7 @@ def test_files_without_a_row_are_protected_while_their_ingest_runs(registry: Loc
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "a slow upload")
     blob = registry.blobs.put(random_bytes(LARGE))
-    pending = registry.blobs.folder.begin(digest_of(b"x"), 5)
+    pending = registry.blobs.backend.begin(digest_of(b"x"), 5)
     let_time_pass(registry)  # it began three days ago, and has written since then
     assert run_sweep(registry).stray_files == 0
     assert run_sweep(registry, AT_ONCE).stray_files == 0

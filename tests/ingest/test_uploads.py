@@ -442,7 +442,7 @@ def test_an_upload_is_refused_on_a_full_disk(registry: LocalRegistry, ada: int) 
         begun(tight, ada, b"x" * 3_000_000)
     for at in range(1, 12):
         broken = with_files(registry, failing_once(at, errno.ENOSPC))
-        calls = broken.blobs.folder.files
+        calls = broken.blobs.backend.files
         try:
             cancel(registry, ada, begun(broken, ada))
         except DiskFull:

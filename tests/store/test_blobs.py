@@ -98,7 +98,7 @@ def test_bytes_of_every_size_read_back(size: int, store: BlobStore) -> None:
     blob = store.put(data)
     assert (blob.digest, blob.size_bytes) == (digest_of(data), size)
     assert (blob.inline is None) == (blob.file is not None) == (size > INLINE_MAX_BYTES)
-    stored = blob.inline if blob.inline is not None else store.folder.path(blob.file or "").read_bytes()
+    stored = blob.inline if blob.inline is not None else store.backend.path(blob.file or "").read_bytes()
     assert len(stored) == blob.stored_bytes
     with store.open(address(blob)) as reader:
         assert reader.read() == data
@@ -122,7 +122,7 @@ def test_a_tensor_that_cannot_be_compressed_is_stored_raw(store: BlobStore) -> N
     blob = write(store, codec_for("BF16"), plain)
     assert blob.codec == codec_for("BF16").kept_raw().name
     assert 0 < blob.stored_bytes - blob.size_bytes < 200
-    assert store.folder.path(blob.file or "").read_bytes().endswith(plain[-1000:])
+    assert store.backend.path(blob.file or "").read_bytes().endswith(plain[-1000:])
     with store.open(address(blob)) as reader:
         assert reader.read() == plain
 
@@ -216,7 +216,7 @@ def test_a_blob_cut_anywhere_is_refused_when_it_is_opened(size: int, store: Blob
         if row.inline is not None:
             cut = replace(row, inline=row.inline[:length])
         else:
-            path = store.folder.path(row.file or "")
+            path = store.backend.path(row.file or "")
             path.chmod(0o644)
             with path.open("r+b") as stream:
                 stream.truncate(length)
@@ -250,7 +250,7 @@ def test_an_abandoned_blob_leaves_nothing(size: int, store: BlobStore) -> None:
     writer.append(encode_chunk(BYTES_CODEC, plain))
     writer.discard()
     writer.discard()
-    assert list(store.folder.walk()) == []
+    assert list(store.backend.walk()) == []
 
 
 def test_a_refused_file_is_closed(store: BlobStore) -> None:
@@ -269,7 +269,7 @@ def test_a_blob_whose_file_is_gone_is_read_at_its_present_address_also_as_part_o
     again = address(write(store, codec_for("BF16").kept_raw(), plain[0]))
     whole = b"".join(plain)
     stack = Address(digest_of(whole), len(whole), 0, None, None, parts=(first, other))
-    store.folder.remove(store.folder.path(first.file or ""))
+    store.backend.remove(first.file or "")
     with pytest.raises(MissingBlob):
         store.reader(first)
     with store.reader(stack) as reader, pytest.raises(MissingBlob, match="part 0"):

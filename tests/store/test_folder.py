@@ -107,7 +107,7 @@ def test_a_permanent_disk_failure_leaves_only_files_for_the_sweep(tmp_path: Path
         store = BlobFolder(tmp_path / f"{at}", failing_from(at, errno.EIO))
         with pytest.raises(StoreError, match="Input/output error"):
             written(store)
-        assert [stray.path for stray in store.walk()] == [store.root / name for name in names(store)]
+        assert [stray.name for stray in store.walk()] == names(store)
 
 
 def test_a_file_too_large_for_the_disk_is_refused(tmp_path: Path) -> None:
@@ -153,10 +153,10 @@ def test_a_foreign_name_never_becomes_a_path(name: str, store: BlobFolder) -> No
 
 def test_an_absent_file_is_reported_as_missing(store: BlobFolder) -> None:
     file = written(store)
-    store.remove(store.path(file))
+    store.remove(file)
     with pytest.raises(MissingBlob, match=DIGEST):
         store.open(file)
-    store.remove(store.path(file))  # a second removal is no error
+    store.remove(file)  # a second removal is no error
 
 
 def test_a_read_beyond_the_end_is_corrupt(store: BlobFolder) -> None:
@@ -195,7 +195,7 @@ def test_the_walk_finds_files_and_temporaries_and_nothing_else(store: BlobFolder
     strays = {stray.file: stray for stray in store.walk()}
     assert set(strays) == {file, None}
     assert strays[file].size_bytes == len(DATA)
-    assert strays[None].path.parent.name == "tmp"
+    assert strays[None].name.startswith("tmp/")
     assert strays[file].modified_at == store.path(file).stat().st_mtime
     pending.discard()
 
@@ -211,10 +211,11 @@ def test_files_may_disappear_during_a_walk(store: BlobFolder) -> None:
 
 
 def test_a_folder_in_place_of_a_file_is_not_removed(store: BlobFolder) -> None:
-    path = store.path(written(store))
+    file = written(store)
+    path = store.path(file)
     path.unlink()
     path.mkdir()
-    store.remove(path)
+    store.remove(file)
     assert path.is_dir()
 
 
@@ -275,7 +276,7 @@ def test_a_missing_write_permission_is_reported(name: str, number: int, tmp_path
         pending: PendingFile = store.begin(DIGEST, 5)
         pending.discard()  # the sweep handles files that cannot be removed
         with pytest.raises(StoreUnwritable, match="not for you"):
-            store.remove(next(store.walk()).path)
+            store.remove(next(store.walk()).name)
     else:
         with pytest.raises(StoreUnwritable, match="not for you"):
             written(store)

@@ -15,7 +15,7 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 
 from organs.registry.local import LocalRegistry
-from organs.registry.settings import BLOBS_VARIABLE, DATABASE_VARIABLE, HOME_VARIABLE, Settings
+from organs.registry.settings import BLOBS_VARIABLE, CACHE_VARIABLE, DATABASE_VARIABLE, HOME_VARIABLE, Settings
 from organs.web.app import create_app
 from organs.web.file_responses import (
     allow_streams,
@@ -188,7 +188,8 @@ def _environment(settings: Settings) -> dict[str, str]:
     return variables | {
         HOME_VARIABLE: str(settings.home),
         DATABASE_VARIABLE: settings.database_url,
-        BLOBS_VARIABLE: f"file://{settings.blobs}",
+        BLOBS_VARIABLE: settings.bucket or f"file://{settings.blobs}",
+        CACHE_VARIABLE: str(settings.blob_cache_bytes),
         # The import path of this process: it may run from its source, which need not be the working directory.
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }

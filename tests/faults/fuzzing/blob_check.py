@@ -76,7 +76,7 @@ class BlobTarget:
         """Create the store in a folder that the parent of the worker removes; read every seed from a file and a row."""
         self._store = BlobStore(Path(tempfile.mkdtemp(prefix="blobs-")))
         for seed in self._seeds:
-            (self._store.folder.root / seed.digest[:2]).mkdir(exist_ok=True)
+            (self._store.backend.root / seed.digest[:2]).mkdir(exist_ok=True)
         for seed in self._seeds:
             place = file_name(seed.digest)
             in_row = row_of(seed)
@@ -133,11 +133,11 @@ class BlobTarget:
         """Create the file of the case, or its obstacle, at the path in the row."""
         if case.content is None:
             return None
-        path = self._store.folder.root / case.place
+        path = self._store.backend.root / case.place
         if case.obstacle == "folder":
             path.mkdir()
         elif case.obstacle == "link":
-            other = self._store.folder.root / "other"
+            other = self._store.backend.root / "other"
             other.write_bytes(case.content)
             path.symlink_to(other)
         else:

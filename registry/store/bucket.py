@@ -1,0 +1,490 @@
+"""Blobs as objects in a bucket of S3, Google Cloud Storage or Azure, through obstore (the extra `s3`).
+
+A blob is written to a temporary local file, because its head is known last. Then it is uploaded under a new name, in
+parts if it is large. It is read in pieces, each by one request. A local cache keeps pieces (`PieceCache`).
+
+Obstore takes credentials and the address of the service from the environment variables of these services, such as
+AWS_ACCESS_KEY_ID and AWS_ENDPOINT_URL. It signs requests and repeats those that failed.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import xxhash
+
+from organs.registry.digest import Digest
+from organs.registry.errors import (
+    BadSetting,
+    CorruptBlob,
+    MissingBlob,
+    MissingExtra,
+    OrganError,
+    StoreError,
+    StoreUnreachable,
+    StoreUnwritable,
+)
+from organs.registry.store.backend import StrayFile, checked_name, is_physical, new_file_name
+from organs.registry.store.files import PRIVATE_FOLDER, Buffer, Files, translated
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+EXTRA = "s3"
+PIECE_BYTES = 4 * 1024 * 1024
+"""Bytes of one request, and of one file of the cache."""
+PIECES_KEPT = 4
+"""Pieces of an open blob that stay in memory: its chunks have other bounds."""
+PART_BYTES = 8 * 1024 * 1024
+"""Bytes of one part of an upload. A smaller file is sent in one request, and is not written to the local disk."""
+MARK = "organ-registry.json"
+"""The object that a prepared bucket has."""
+MARK_BYTES = b'{"form": "organ registry blobs 1"}\n'
+CONNECT_SECONDS, REQUEST_SECONDS = 5, 60
+RETRIES, RETRY_SECONDS = 4, 10
+"""Attempts after the first one, and the time after which there is no further one: requests wait meanwhile."""
+_TEXT_MAX = 200
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a bucket can do, as `BlobBucket.probe` found it."""
+
+    reads_ranges: bool
+    """Whether an answer to a range has just this range. The registry needs this."""
+    states_sizes: bool
+    """Whether a listing has the sizes of objects. The registry needs this."""
+    creates_only: bool
+    """Whether a conditional write is refused if the object exists. The registry does not need this."""
+
+
+class BlobBucket:
+    """The blob files in one bucket, below an optional folder. It implements `BlobBackend`; safe for threads.
+
+    `lock` returns the context manager that excludes other sweeps and backups, on all machines. `spool` is the local
+    folder for files that are being written, by default that of the system. `allows_http` permits unencrypted requests.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        cache: PieceCache | None = None,
+        *,
+        lock: Callable[[], AbstractContextManager[None]] = nullcontext,
+        spool: Path | None = None,
+        allows_http: bool = False,
+        files: Files | None = None,
+    ) -> None:
+        self.url = url
+        self.files = files or Files()
+        self._cache = cache
+        self._lock = lock
+        self.spool = spool
+        self._allows_http = allows_http
+        self._store = open_bucket(url, allows_http=allows_http)
+        self._is_prepared = False
+
+    def prepare(self) -> None:
+        """Write the mark of the registry, once in each process; raises StoreUnreachable, StoreUnwritable."""
+        if self._is_prepared:
+            return
+        if self.spool is not None:
+            self.files.make_folder(self.spool)
+        if not self.is_prepared():
+            self._put(MARK, MARK_BYTES)
+        self._is_prepared = True
+
+    def is_prepared(self) -> bool:
+        """Return whether the bucket has the mark of a registry."""
+        try:
+            self._request(MARK, lambda: self._store.head(MARK))
+        except StoreError:
+            return False
+        return True
+
+    def begin(self, digest: Digest, expected_bytes: int, front_bytes: int = 0) -> PendingObject:
+        """Begin a file for the blob `digest`; raises StoreUnreachable, StoreUnwritable, DiskFull."""
+        self.prepare()
+        return PendingObject(self, digest, front_bytes)
+
+    def open(self, file: str) -> StoredObject:
+        """Open an object and read its first piece. Raises MissingBlob, CorruptBlob, StoreUnreachable."""
+        return StoredObject(self, checked_name(file))
+
+    def size_of(self, file: str) -> int | None:
+        """Return the size of the object `file`; None if it does not exist. Raises StoreUnreachable."""
+        if not is_physical(file):
+            return None
+        try:
+            return int(self._request(file, lambda: self._store.head(file))["size"])
+        except MissingBlob:
+            return None
+
+    def write(self, file: str, size_bytes: int, pieces: Iterator[Buffer]) -> None:
+        """Write the whole object `file`."""
+        pending = PendingObject(self, Digest(checked_name(file)[3:67]), 0, file)
+        try:
+            for piece in pieces:
+                pending.append([piece])
+            if pending.size_bytes != size_bytes:
+                raise CorruptBlob(file, f"it ends at byte {pending.size_bytes}, {size_bytes} bytes are expected")
+            pending.place()
+        finally:
+            pending.close()
+
+    def remove(self, name: str) -> None:
+        """Remove an object, if it still exists."""
+        with suppress(MissingBlob):
+            self._request(name, lambda: self._store.delete(checked_name(name)))
+
+    def walk(self) -> Iterator[StrayFile]:
+        """Yield every object with a physical name. Incomplete uploads in parts are not listed."""
+        listing = self._request("", lambda: iter(self._store.list(chunk_size=1000)))
+        while (chunk := self._request("", lambda: next(listing, None))) is not None:
+            for entry in chunk:
+                if is_physical(entry["path"]):
+                    modified_at = entry["last_modified"].timestamp()
+                    yield StrayFile(entry["path"], entry["path"], modified_at, entry["size"])
+
+    def sweeping(self) -> AbstractContextManager[None]:
+        """Exclude other sweeps and backups, on all machines; raises Busy."""
+        return self._lock()
+
+    def uncached(self) -> BlobBucket:
+        """Return the same bucket without a cache."""
+        if self._cache is None:
+            return self
+        return BlobBucket(self.url, lock=self._lock, spool=self.spool, allows_http=self._allows_http, files=self.files)
+
+    def probe(self) -> Capabilities:
+        """Write, read, list and remove a small object, and return what the service can do.
+
+        Raises StoreUnreachable, StoreUnwritable, MissingBlob for a bucket that does not exist.
+        """
+        from obstore.exceptions import BaseError
+
+        name, data = new_file_name(Digest("00" * 32)), b"organ registry"
+        self._put(name, data)
+        try:
+            part = self._request(name, lambda: bytes(self._store.get_range(name, start=6, length=3)))
+            listed = {entry["path"]: entry["size"] for chunk in self._store.list(prefix="00") for entry in chunk}
+            try:
+                self._store.put(name, data, mode="create")
+                creates_only = False
+            except (BaseError, OSError):
+                creates_only = True
+            return Capabilities(part == data[6:9], listed.get(name) == len(data), creates_only)
+        finally:
+            self.remove(name)
+
+    def read_piece(self, file: str, index: int) -> Piece:
+        """Return the piece `index` of an object, from the cache if it has the piece."""
+        if self._cache is not None:
+            cached = self._cache.get(file, index)
+            if cached is not None:
+                return cached
+        piece = self._request(file, lambda: self._read_piece(file, index))
+        if self._cache is not None:
+            self._cache.put(file, index, piece)
+        return piece
+
+    def _read_piece(self, file: str, index: int) -> Piece:
+        begin = index * PIECE_BYTES
+        result = self._store.get(file, options={"range": (begin, begin + PIECE_BYTES)})
+        size_bytes, modified = result.meta["size"], result.meta["last_modified"]
+        data = bytes(result.bytes())
+        if len(data) != min(PIECE_BYTES, size_bytes - begin) or result.range[0] != begin:
+            raise StoreUnreachable(f"{file}: the object store sent other bytes than those that were requested")
+        return Piece(data, size_bytes, int(modified.timestamp() * 1e9))
+
+    def put_file(self, name: str, file: tempfile.SpooledTemporaryFile[bytes], size_bytes: int) -> None:
+        """Upload a local file, in parts if it is large, and check the size of the object."""
+        file.seek(0)
+        if size_bytes <= PART_BYTES:
+            self._put(name, file.read())
+        else:
+            file.rollover()
+            self._request(name, lambda: self._store.put(name, file, use_multipart=True, chunk_size=PART_BYTES))
+        stored_bytes = self.size_of(name)
+        if stored_bytes != size_bytes:
+            raise StoreUnreachable(f"{name}: {size_bytes} bytes were uploaded, the object store has {stored_bytes}")
+
+    def _put(self, name: str, data: bytes) -> None:
+        self._request(name, lambda: self._store.put(name, data, use_multipart=False))
+
+    def _request(self, name: str, request: Callable[[], T]) -> T:
+        """Return the result of `request`; errors of obstore become those of this program."""
+        from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+
+        try:
+            return request()
+        except FileNotFoundError as error:
+            if name in ("", MARK) or not self.is_prepared():
+                raise StoreUnreachable(f"{self.url}: no such bucket, or no registry was stored in it") from error
+            raise MissingBlob(f"{name} is missing from the store") from error
+        except (PermissionDeniedError, UnauthenticatedError) as error:
+            raise StoreUnwritable(
+                f"{self.url}: access is not allowed; set the credentials of the object store"
+            ) from error
+        except (BaseError, OSError, ValueError) as error:
+            raise StoreUnreachable(f"{self.url} does not answer: {short_reason(str(error))}") from error
+
+
+def open_bucket(url: str, *, allows_http: bool) -> ObjectStore:
+    """Return the connections to a bucket. Nothing is requested yet. Raises MissingExtra, BadSetting."""
+    try:
+        from obstore.exceptions import BaseError
+        from obstore.store import from_url
+    except ImportError as error:
+        raise MissingExtra(
+            f"{url}: to use object stores, install this program with the extra {EXTRA!r}", EXTRA
+        ) from error
+    try:
+        return from_url(
+            url,
+            client_options={
+                "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
+                "timeout": timedelta(seconds=REQUEST_SECONDS),
+                "allow_http": allows_http,
+            },
+            retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)},
+        )
+    except (BaseError, ValueError) as error:
+        raise BadSetting(f"{url}: {short_reason(str(error))}") from error
+
+
+class PendingObject:
+    """A file that is being written to a temporary local file. `place` uploads it."""
+
+    def __init__(self, bucket: BlobBucket, digest: Digest, front_bytes: int, file: str | None = None) -> None:
+        self.file = file or new_file_name(digest)
+        self.size_bytes = front_bytes
+        self._bucket = bucket
+        self._is_uploaded = False
+        folder = None if bucket.spool is None else str(bucket.spool)
+        self._spool = tempfile.SpooledTemporaryFile(PART_BYTES, dir=folder)  # noqa: SIM115
+        self._spool.seek(front_bytes)
+
+    def append(self, pieces: Sequence[Buffer]) -> None:
+        """Append `pieces`; raises DiskFull."""
+        try:
+            for piece in pieces:
+                self.size_bytes += self._spool.write(piece)
+        except OSError as error:
+            raise translated(error, (self._bucket.spool or Path(tempfile.gettempdir())) / "new") from error
+
+    def place(self, front: bytes = b"") -> str:
+        """Write the front and upload the file; return its physical name. The service has stored it durably then."""
+        try:
+            self._spool.seek(0)
+            self._spool.write(front)
+        except OSError as error:
+            raise translated(error, (self._bucket.spool or Path(tempfile.gettempdir())) / "new") from error
+        self._is_uploaded = True
+        self._bucket.put_file(self.file, self._spool, self.size_bytes)
+        self.close()
+        return self.file
+
+    def discard(self) -> None:
+        """Remove the temporary file, and the object if it was uploaded. Safe to call twice."""
+        self.close()
+        if self._is_uploaded:
+            self._is_uploaded = False
+            with suppress(OrganError):  # a sweep will remove it; the first error is more important
+                self._bucket.remove(self.file)
+
+    def close(self) -> None:
+        """Remove the temporary file."""
+        self._spool.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of an object, with the size of the object, and the time of its last change in nanoseconds."""
+
+    data: bytes
+    object_bytes: int
+    modified_at_ns: int
+
+
+class StoredObject:
+    """An object that is read piece by piece; for reads from several threads."""
+
+    def __init__(self, bucket: BlobBucket, file: str) -> None:
+        self._bucket = bucket
+        self._file = file
+        self._lock = threading.Lock()
+        self._pieces: OrderedDict[int, _KeptPiece] = OrderedDict()
+        first = self._piece(0)
+        self.size_bytes = first.object_bytes
+        self._modified_at_ns = first.modified_at_ns
+
+    @property
+    def version(self) -> tuple[str, int, int]:
+        """The name of the object and the time of its last change, in nanoseconds."""
+        return self._file, self._modified_at_ns, 0
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return exactly `size` bytes from `offset`; raises CorruptBlob, MissingBlob, StoreUnreachable."""
+        end = offset + size
+        if end > self.size_bytes:
+            raise CorruptBlob(self._file, f"it ends at byte {self.size_bytes}, {end} bytes are expected")
+        parts = []
+        for index in range(offset // PIECE_BYTES, -(-end // PIECE_BYTES)):
+            begin = index * PIECE_BYTES
+            piece = self._piece(index)
+            if piece.object_bytes != self.size_bytes:
+                raise CorruptBlob(self._file, "the object changed while it was read")
+            parts.append(piece.data[max(0, offset - begin) : end - begin])
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def close(self) -> None:
+        """Free the pieces in memory."""
+        with self._lock:
+            self._pieces.clear()
+
+    def _piece(self, index: int) -> Piece:
+        with self._lock:
+            kept = self._pieces.setdefault(index, _KeptPiece())
+            self._pieces.move_to_end(index)
+            if len(self._pieces) > PIECES_KEPT:
+                self._pieces.popitem(last=False)
+        with kept.lock:
+            if kept.piece is None:
+                kept.piece = self._bucket.read_piece(self._file, index)
+            return kept.piece
+
+
+class _KeptPiece:
+    """A piece that one thread requests while others wait for it."""
+
+    __slots__ = ("lock", "piece")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.piece: Piece | None = None
+
+
+TRIMMED_TO = 0.9
+"""The share of its size to which a full cache is trimmed."""
+LOOKS = 16
+"""How often a cache is trimmed while as many bytes are written as it may have."""
+TOUCH_SECONDS = 60.0
+"""The time after which the use of a piece is recorded again."""
+
+
+class PieceCache:
+    """Pieces of objects as files in a local folder, which several processes may share; safe for threads.
+
+    It has about `limit_bytes`; the least recently used pieces are removed. A file has a checksum of its name, its size
+    and its bytes. A file with a wrong checksum is removed, and the piece is requested again. Faults of the local disk
+    never fail a read.
+    """
+
+    _HEAD = struct.Struct("<8sQQq")
+    """Magic, checksum, size of the object, time of its last change."""
+    _MAGIC = b"organpc1"
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self.folder = folder
+        self.limit_bytes = limit_bytes
+        self._trimming = threading.Lock()
+        self._written_bytes = limit_bytes
+        """Bytes written since the folder was last trimmed; at first it is assumed to be full."""
+
+    def get(self, file: str, index: int) -> Piece | None:
+        """Return a piece; None if it is not in the cache."""
+        path = self._path(file, index)
+        try:
+            with path.open("rb") as stream:
+                content = stream.read(self._HEAD.size + PIECE_BYTES + 1)
+                age_seconds = time.time() - os.fstat(stream.fileno()).st_mtime
+        except OSError:
+            return None
+        piece = self._parsed(file, index, content)
+        if piece is None:
+            path.unlink(missing_ok=True)
+        elif age_seconds > TOUCH_SECONDS:
+            with suppress(OSError):
+                os.utime(path)
+        return piece
+
+    def put(self, file: str, index: int, piece: Piece) -> None:
+        """Add a piece."""
+        path = self._path(file, index)
+        with suppress(OSError):  # a full disk: the cache is only for speed
+            path.parent.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+            descriptor, temporary = tempfile.mkstemp(prefix="new-", dir=path.parent)
+            try:
+                with os.fdopen(descriptor, "wb") as stream:
+                    stream.write(self._head(file, index, piece))
+                    stream.write(piece.data)
+                Path(temporary).replace(path)
+            except BaseException:
+                Path(temporary).unlink(missing_ok=True)
+                raise
+        self._written_bytes += len(piece.data)
+        if self._written_bytes * LOOKS > self.limit_bytes and self._trimming.acquire(blocking=False):
+            try:
+                self._written_bytes = 0
+                self._trim()
+            finally:
+                self._trimming.release()
+
+    def _path(self, file: str, index: int) -> Path:
+        return self.folder / f"{file}.{index}"
+
+    def _head(self, file: str, index: int, piece: Piece) -> bytes:
+        checksum = self._checksum(file, index, piece)
+        return self._HEAD.pack(self._MAGIC, checksum, piece.object_bytes, piece.modified_at_ns)
+
+    def _parsed(self, file: str, index: int, content: bytes) -> Piece | None:
+        if len(content) < self._HEAD.size:
+            return None
+        magic, checksum, object_bytes, modified_at_ns = self._HEAD.unpack_from(content)
+        piece = Piece(content[self._HEAD.size :], object_bytes, modified_at_ns)
+        is_right = magic == self._MAGIC and checksum == self._checksum(file, index, piece)
+        return piece if is_right else None
+
+    def _checksum(self, file: str, index: int, piece: Piece) -> int:
+        hashed = xxhash.xxh3_64(f"{file} {index} {piece.object_bytes} {piece.modified_at_ns} ".encode())
+        hashed.update(piece.data)
+        return hashed.intdigest()
+
+    def _trim(self) -> None:
+        """Remove the least recently used files until the folder has less than its limit."""
+        entries = []
+        for folder, _, names in os.walk(self.folder):
+            for name in names:
+                path = Path(folder, name)
+                with suppress(OSError):
+                    status = path.stat()
+                    entries.append((status.st_mtime, status.st_size, path))
+        total = sum(size for _, size, _ in entries)
+        if total <= self.limit_bytes:
+            return
+        for _, size, path in sorted(entries):
+            if total <= TRIMMED_TO * self.limit_bytes:
+                break
+            with suppress(OSError):
+                path.unlink()
+            total -= size
+
+
+def short_reason(text: str) -> str:
+    """Return the reason in a message of obstore: its first line without the address, which can have a signature."""
+    first = text.partition("\n")[0].rpartition(" - ")[2]
+    return first.partition(": <")[0][:_TEXT_MAX]
