@@ -1,4 +1,4 @@
-"""Administration: `organ verify`, `backup`, `repack`, `sweep` and `admin`."""
+"""Administration: `organ verify`, `backup`, `migrate-store`, `repack`, `sweep` and `admin`."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from organs.registry.backup import BackupReport
     from organs.registry.entities.about import RegistryTotals
     from organs.registry.references import RepackReport
+    from organs.registry.relocation import RelocationReport
     from organs.registry.upkeep import Share, SweepReport, VerifyReport
 
 
@@ -617,6 +618,68 @@ def backup(folder: Path, read_back: bool, blobs_only: bool, as_json: bool) -> in
     else:
         _print(report)
     return CorruptBlob.exit_code if report.faults else 0
+
+
+@click.command("migrate-store")
+@click.option(
+    "--to-database", metavar="URL", envvar="ORGAN_TO_DATABASE_URL", help="The new database; it must be empty."
+)
+@click.option("--to-blobs", metavar="URL", envvar="ORGAN_TO_BLOBS_URL", help="The new folder or bucket of the blobs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def migrate_store(to_database: str | None, to_blobs: str | None, as_json: bool) -> int:
+    """Copy the registry to another database, its blobs to another folder or bucket, or both.
+
+    The registry can be used while the blobs are copied; writers wait while the rows are copied. Stop the servers
+    before, because they would continue to use the old database. The rows are read again and compared. If the command is
+    interrupted, run it again: it copies only blobs that are missing. Nothing of the old registry is changed or
+    removed. A URL with a password can be in the variable ORGAN_TO_DATABASE_URL. The exit status is 7 if blobs of the
+    registry are missing or faulty.
+    """
+    from organs.registry.catalog.queries.reports import running_totals
+    from organs.registry.local import LocalRegistry
+    from organs.registry.relocation import relocate
+    from organs.registry.settings import moved
+
+    if not to_database and not to_blobs:
+        raise click.UsageError(
+            "name the new database (--to-database), the new place of the blobs (--to-blobs), or both"
+        )
+    with local_registry() as registry:
+        settings = moved(registry.settings, to_database, to_blobs)
+        moves_blobs = settings.blobs_location != registry.settings.blobs_location
+        moves_database = settings.database_url != registry.settings.database_url
+        with registry.catalog.reading() as session:
+            total_bytes = running_totals(session).stored_bytes
+        with (
+            LocalRegistry.from_settings(settings) as new,
+            progress_bar("migrate-store", total_bytes, quiet=as_json or not moves_blobs) as advance,
+        ):
+            report = relocate(
+                registry.catalog,
+                registry.blobs,
+                new_catalog=new.catalog if moves_database else None,
+                new_blobs=new.blobs if moves_blobs else None,
+                progress=advance,
+            )
+    if as_json:
+        print_json(asdict(report))
+    else:
+        _print_relocation(report, settings)
+    return CorruptBlob.exit_code if report.faults else 0
+
+
+def _print_relocation(report: RelocationReport, settings: Settings) -> None:
+    from sqlalchemy import make_url
+
+    for fault in report.faults:
+        print_sentence(f"{fault.digest[:12]}: {fault.reason}")
+    print_sentence(
+        f"{report.copied} files copied ({size_text(report.copied_bytes)}), {report.files} in the new place; "
+        f"{plural_text(report.rows, 'row', 'rows')} copied and compared"
+    )
+    print_sentence("From now on, run all commands and servers of this registry with these settings:")
+    click.echo(f"  ORGAN_DATABASE_URL={plain(make_url(settings.database_url).render_as_string())}")
+    click.echo(f"  ORGAN_BLOBS_URL={plain(settings.blobs_location)}")
 
 
 def _print(report: BackupReport) -> None:

@@ -65,6 +65,7 @@ GROUPS = {
     "Administration": {
         "verify": ("organs.cli.admin", "Check that every stored blob exists and is right."),
         "backup": ("organs.cli.admin", "Copy the registry, also while it is in use."),
+        "migrate-store": ("organs.cli.admin", "Move the registry to another database, and its blobs to another place."),
         "repack": ("organs.cli.admin", "Store organs of similar models by their differences."),
         "sweep": ("organs.cli.admin", "Remove stored bytes that no model needs."),
         "admin": ("organs.cli.admin", "Review, yank and remove models; list events."),
@@ -132,7 +133,7 @@ class LazyGroup(CommandGroup):
             return None
         with fast_imports():
             module = importlib.import_module(_COMMANDS[cmd_name][0])
-        command = getattr(module, cmd_name)
+        command = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         command.context_settings.setdefault("help_option_names", HELP_OPTIONS)  # also where it has no parent context
         return command

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from organs.registry.catalog.engine import SIDE_FILES, Catalog, can_snapshot, checkpoint, open_snapshot, write_snapshot
+from organs.registry.catalog.engine import SIDE_FILES, Catalog, checkpoint, open_snapshot, write_snapshot
 from organs.registry.catalog.queries.organs import BlobRow, blobs_by_digest, known_files
 from organs.registry.catalog.register.submissions import remove_uploads
 from organs.registry.catalog.tables import now
@@ -32,11 +32,6 @@ MARGIN_BYTES = 16 * 1024 * 1024
 """Bytes that must stay free in the file system of the copy."""
 ATTEMPTS = 3
 """Attempts to copy the registry. An attempt fails if an ingest replaces a corrupt blob during it."""
-NOT_SQLITE = (
-    "the database is not an SQLite file: "
-    "copy it with pg_dump first, then the blobs with organ backup --blobs-only FOLDER"
-)
-
 Progress = Callable[[int], None]
 
 
@@ -74,11 +69,9 @@ def back_up(
     """Update the copy in `folder`, or create it. `progress` gets the stored bytes of each blob.
 
     With `read_back`, all bytes of the copy are read and hashed before it replaces the older copy. With `blobs_only`,
-    the database is not copied, and nothing is removed. Raises NotAllowed for a database other than SQLite and for a
-    folder that is not a backup, Busy while a sweep or another backup runs, DiskFull, StoreUnwritable.
+    the database is not copied, and nothing is removed. Raises NotAllowed for a folder that is not a backup, Busy while
+    a sweep or another backup runs, DiskFull, StoreUnwritable.
     """
-    if not blobs_only and not can_snapshot(catalog):
-        raise NotAllowed(NOT_SQLITE)
     folder = folder.expanduser().absolute()
     _check_folder(folder, settings)
     report, target = BackupReport(str(folder)), BlobStore(folder / BLOBS, files)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
@@ -131,6 +131,17 @@ class Settings:
             environment.get(ALLOW_HTTP_VARIABLE, "").lower() in ("true", "1"),
             cache_bytes,
         )
+
+
+def moved(settings: Settings, database_url: str | None, blobs_url: str | None) -> Settings:
+    """Return the same settings with another database and another place for blobs; None leaves it as it is.
+
+    Raises BadSetting.
+    """
+    folder, bucket = parse_blobs_location(blobs_url)
+    if folder is not None or bucket is not None:
+        settings = replace(settings, blobs=folder or settings.blobs, bucket=bucket)
+    return replace(settings, database_url=database_url or settings.database_url)
 
 
 def parse_blobs_location(text: str | None) -> tuple[Path | None, str | None]:

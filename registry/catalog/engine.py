@@ -33,7 +33,6 @@ from organs.registry.errors import (
     CatalogError,
     DatabaseUnreachable,
     DiskFull,
-    NotAllowed,
     OrganError,
     StoreUnwritable,
     TooSlow,
@@ -454,28 +453,42 @@ SIDE_FILES = ("-wal", "-shm", "-journal")
 
 
 def write_snapshot(catalog: Catalog, path: Path) -> None:
-    """Write the committed state to the new file `path`.
+    """Write the committed state to the new file `path`, as an SQLite database.
 
-    Raises NotAllowed if the database is not SQLite, and DiskFull.
+    Rows of another database are read in one transaction and compared after the copy. Raises DiskFull.
     """
-    if not can_snapshot(catalog):
-        raise NotAllowed("only an SQLite database can be copied while it is served")
-    with translated(), catalog.reader.connect() as connection:
-        source = connection.connection.driver_connection
-        assert isinstance(source, sqlite3.Connection)
-        try:
-            # With the default mode of SQLite, all users could read the file.
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-            with closing(sqlite3.connect(path)) as target:
-                source.backup(target)
-                target.execute("PRAGMA journal_mode = DELETE")  # the copy has WAL mode, which needs a log beside it
-        except sqlite3.DatabaseError as error:
-            raise DatabaseError("the copy of the database", None, error) from error
+    # With the default mode of SQLite, all users could read the file.
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    with translated():
+        if catalog.reader.dialect.name != "sqlite":
+            _copy_into_file(catalog, path)
+            return
+        with catalog.reader.connect() as connection:
+            source = connection.connection.driver_connection
+            assert isinstance(source, sqlite3.Connection)
+            try:
+                with closing(sqlite3.connect(path)) as target:
+                    source.backup(target)
+                    target.execute("PRAGMA journal_mode = DELETE")  # the copy has WAL mode, which needs a log beside it
+            except sqlite3.DatabaseError as error:
+                raise DatabaseError("the copy of the database", None, error) from error
 
 
-def can_snapshot(catalog: Catalog) -> bool:
-    """Return whether `write_snapshot` can copy the database."""
-    return bool(catalog.reader.dialect.name == "sqlite")
+def _copy_into_file(catalog: Catalog, path: Path) -> None:
+    from organs.registry.catalog.copying import copy_rows
+    from organs.registry.catalog.tables import Base
+
+    copy = open_snapshot(path)
+    try:
+        Base.metadata.create_all(copy.writer)  # the schema that the migrations make
+        with catalog.reading() as source, copy.writing() as target:
+            revision = source.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
+            target.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"))
+            target.execute(text("INSERT INTO alembic_version VALUES (:revision)"), {"revision": revision})
+            target.execute(text("INSERT INTO catalog_version (id, number) VALUES (1, 1)"))
+            copy_rows(source, target)
+    finally:
+        copy.close()
 
 
 def open_snapshot(path: Path) -> Catalog:
