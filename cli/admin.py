@@ -35,7 +35,7 @@ from organs.registry.entities.administration import Removal
 from organs.registry.entities.submission import SubmissionReview, SubmittedModel
 from organs.registry.errors import Conflict, CorruptBlob, NoSuchSubmission, NotFound
 from organs.registry.names import parse_model_name
-from organs.registry.sandbox.protections import Protection, kernel, protections
+from organs.registry.sandbox.protections import kernel, protections
 from organs.registry.settings import GRACE, Settings
 
 if TYPE_CHECKING:
@@ -228,19 +228,21 @@ def events(limit: int, after: str | None, by: str, action: str, as_json: bool) -
 @admin.command()
 @_JSON
 def doctor(as_json: bool) -> int:
-    """Check how this system protects the registry.
+    """Check the installation: settings, folders, free space, database, bucket, clocks, and the protections.
 
-    The command lists the protections of the processes that read untrusted data (uploads and llama.cpp), and whether
-    other users can read the registry's folder. The exit status is 1 if other users can read the folder, or if
-    ORGAN_SANDBOX is `require` and a protection is missing.
+    The protections are those of the processes that read untrusted data (uploads and llama.cpp). The exit status is 1 if
+    a check failed, or if ORGAN_SANDBOX is `require` and a protection is missing. Warnings do not change it.
     """
+    from organs import migrations
+    from organs.registry.checkup import check_installation
+
     settings = Settings.from_environment(os.environ)
     current_kernel = kernel()
     confined = {
         "uploads": protections(current_kernel, port=False, writing=False, processes=False),
         "llama.cpp": protections(current_kernel, port=True, writing=False, processes=False),
     }
-    folder = _folder_protection(settings.home)
+    checks = check_installation(settings, os.environ, migrations.HEAD)
     if as_json:
         values = {program: [asdict(protection) for protection in items] for program, items in confined.items()}
         print_json(
@@ -248,34 +250,24 @@ def doctor(as_json: bool) -> int:
                 "kernel": asdict(current_kernel),
                 "sandbox": settings.sandbox,
                 "processes": values,
-                "folder": asdict(folder),
+                "checks": [asdict(check) for check in checks],
             }
         )
     else:
+        cells = [(check.name, check.state, check.sentence) for check in checks]
+        print_table(("check", "state", "result"), cells, prose="result")
         abi = f"Landlock ABI {current_kernel.landlock_abi}" if current_kernel.landlock_abi else "no Landlock"
         seccomp = "with" if current_kernel.has_seccomp else "without"
-        click.echo(f"{abi}, {seccomp} seccomp, ORGAN_SANDBOX={settings.sandbox}\n")
-        rows = [(program, protection) for program, items in confined.items() for protection in items]
-        rows.append(("the registry", folder))
-        cells = [
+        click.echo(f"\n{abi}, {seccomp} seccomp, ORGAN_SANDBOX={settings.sandbox}\n")
+        rows = [
             (program, protection.name, "yes" if protection.is_there else "no", protection.sentence)
-            for program, protection in rows
+            for program, items in confined.items()
+            for protection in items
         ]
-        print_table(("process", "protection", "present", "meaning"), cells, prose="meaning")
+        print_table(("process", "protection", "present", "meaning"), rows, prose="meaning")
     missing = [protection for items in confined.values() for protection in items if not protection.is_there]
-    return EXIT_FAILED if (settings.requires_sandbox and missing) or not folder.is_there else 0
-
-
-def _folder_protection(home: Path) -> Protection:
-    """Return whether other users of this machine can read the registry's folder."""
-    try:
-        mode = home.stat().st_mode & 0o777
-    except OSError as error:
-        return Protection("folder", True, f"{home}: {error.strerror}; the folder is created when something is stored.")
-    if mode & 0o077:
-        sentence = f"{home} has mode {mode:04o}: other users of this machine can read it. To prevent this: chmod 700."
-        return Protection("folder", False, sentence)
-    return Protection("folder", True, f"{home} has mode {mode:04o}: other users of this machine cannot read it.")
+    has_failed = any(check.state == "failed" for check in checks)
+    return EXIT_FAILED if (settings.requires_sandbox and missing) or has_failed else 0
 
 
 @contextmanager

@@ -36,7 +36,7 @@ from organs.registry.errors import (
     StoreUnwritable,
 )
 from organs.registry.store.backend import StrayFile, checked_name, is_physical, new_file_name
-from organs.registry.store.files import PRIVATE_FOLDER, Buffer, Files, translated
+from organs.registry.store.files import PRIVATE_FOLDER, Buffer, Files, make_durable_folder, translated
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -102,7 +102,7 @@ class BlobBucket:
         if self._is_prepared:
             return
         if self.spool is not None:
-            self.files.make_folder(self.spool)
+            make_durable_folder(self.files, self.spool)  # also its parents are private
         if not self.is_prepared():
             self._put(MARK, MARK_BYTES)
         self._is_prepared = True
@@ -426,7 +426,9 @@ class PieceCache:
         """Add a piece."""
         path = self._path(file, index)
         with suppress(OSError):  # a full disk: the cache is only for speed
-            path.parent.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+            if not self.folder.is_dir():
+                make_durable_folder(Files(), self.folder)
+            path.parent.mkdir(PRIVATE_FOLDER, exist_ok=True)
             descriptor, temporary = tempfile.mkstemp(prefix="new-", dir=path.parent)
             try:
                 with os.fdopen(descriptor, "wb") as stream:

@@ -227,8 +227,8 @@ def test_events_can_be_filtered_and_paged(filled: OrganCommand, registry: LocalR
 def test_the_doctor_lists_the_protections_of_the_sandbox(organ: OrganCommand) -> None:
     organ.home.chmod(0o700)
     ended = organ.done("admin", "doctor")
-    assert "Landlock ABI" in ended.lines[0]
-    assert "ORGAN_SANDBOX=auto" in ended.lines[0]
+    (line,) = (line for line in ended.lines if "Landlock ABI" in line)
+    assert "ORGAN_SANDBOX=auto" in line
     values = json.loads(organ.done("admin", "doctor", "--json").out)
     names = [one["name"] for one in values["processes"]["uploads"]]
     assert names == ["files", "network", "system calls", "signals", "end"]
@@ -256,3 +256,43 @@ def test_the_doctor_reports_a_folder_that_others_can_read(organ: OrganCommand) -
     ended = organ("admin", "doctor")
     assert ended.status == 1
     assert "has mode 0755: other users of this machine can read it. To prevent this: chmod 700." in ended.out
+
+
+def test_the_doctor_checks_settings_folders_and_database(organ: OrganCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORGAN_REVEIW", "manual")
+    organ.home.chmod(0o700)
+    checks = {check["name"]: check for check in json.loads(organ.done("admin", "doctor", "--json").out)["checks"]}
+    assert checks["settings"] == {
+        "name": "settings",
+        "state": "warning",
+        "sentence": "ORGAN_REVEIW: no such setting. The guide lists all settings.",
+    }
+    assert checks["database"]["state"] == "ok"
+    assert checks["space: blobs"]["sentence"].endswith(f"are free on the disk of {organ.home / 'blobs'}.")
+
+
+@pytest.mark.parametrize(
+    ("name", "variables", "sentence"),
+    [
+        (
+            "database",
+            {"ORGAN_DATABASE_URL": "postgresql+psycopg://ada:secret@127.0.0.1:1/organs"},
+            "Connection refused.",
+        ),
+        ("bucket", {"ORGAN_BLOBS_URL": "s3://none/organs"}, "s3://none/organs"),
+    ],
+)
+def test_the_doctor_says_what_does_not_answer_and_never_prints_a_password(
+    name: str, variables: dict[str, str], sentence: str, organ: OrganCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    organ.home.chmod(0o700)
+    addresses = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ALLOW_HTTP": "true"}
+    for variable, value in {**variables, **addresses, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setattr("organs.registry.store.bucket.RETRIES", 0)
+    ended = organ("admin", "doctor", "--json")
+    assert ended.status == 1
+    assert "secret" not in ended.out + ended.err
+    checks = {check["name"]: check for check in json.loads(ended.out)["checks"]}
+    assert checks[name]["state"] == "failed"
+    assert sentence in checks[name]["sentence"]

@@ -1,0 +1,178 @@
+"""Checks of the installation of a registry for its operator: settings, folders, database, bucket, clocks.
+
+The checks change nothing, except that a small object is written to the bucket and removed again.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from organs.registry import settings as names
+from organs.registry.amounts import size_text
+from organs.registry.errors import OrganError
+from organs.registry.settings import Settings
+
+FREE_MIN_BYTES, FREE_MIN_SHARE = 2 * 10**9, 0.05
+"""Less free space than both of these is a warning."""
+CLOCK_MAX_SECONDS = 5.0
+"""Leases and sessions of several machines need clocks that differ by less."""
+SLOW_SECONDS = 0.05
+"""A statement that does nothing and takes longer makes pages slow: they need some dozens of statements."""
+
+State = Literal["ok", "warning", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of one check."""
+
+    name: str
+    state: State
+    sentence: str
+    """What was found, and what to do if it is not ok."""
+
+
+def check_installation(settings: Settings, environment: Mapping[str, str], head: str) -> list[Check]:
+    """Return the results of all checks. `head` is the newest revision of the schema. Faults never raise."""
+    checks = [*_check_names(environment), _check_program(), _check_mode(settings.home)]
+    checks += _check_space({"registry": settings.home, "temporary files": Path(tempfile.gettempdir())})
+    checks += _caught("database", lambda: _check_database(settings, head))
+    if settings.bucket is None:
+        checks += _check_space({"blobs": settings.blobs})
+    else:
+        checks += _caught("bucket", lambda: _check_bucket(settings))
+    return checks
+
+
+def _check_names(environment: Mapping[str, str]) -> Iterator[Check]:
+    known = {value for name, value in vars(names).items() if name.endswith("_VARIABLE")}
+    known |= {"ORGAN_TO_DATABASE_URL", "ORGAN_TO_BLOBS_URL"}
+    unknown = sorted(name for name in environment if name.startswith("ORGAN_") and name not in known)
+    if unknown:
+        sentence = f"{', '.join(unknown)[:200]}: no such setting. The guide lists all settings."
+        yield Check("settings", "warning", sentence)
+    else:
+        yield Check("settings", "ok", "All variables that begin with ORGAN_ are known.")
+
+
+def _check_program() -> Check:
+    versions = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {platform.system()}"
+    return Check("program", "ok", f"{versions}.")
+
+
+def _check_mode(home: Path) -> Check:
+    """Return whether other users of this machine can read the registry's folder."""
+    try:
+        mode = home.stat().st_mode & 0o777
+    except OSError as error:
+        return Check("folder", "ok", f"{home}: {error.strerror}; the folder is created when something is stored.")
+    if mode & 0o077:
+        sentence = f"{home} has mode {mode:04o}: other users of this machine can read it. To prevent this: chmod 700."
+        return Check("folder", "failed", sentence)
+    if not os.access(home, os.W_OK | os.X_OK):
+        return Check("folder", "failed", f"{home} cannot be written by this user. Change its owner.")
+    return Check("folder", "ok", f"{home} has mode {mode:04o}: other users of this machine cannot read it.")
+
+
+def _check_space(folders: Mapping[str, Path]) -> Iterator[Check]:
+    for name, folder in folders.items():
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        usage = shutil.disk_usage(existing)
+        sentence = f"{size_text(usage.free)} of {size_text(usage.total)} are free on the disk of {folder}."
+        if usage.free < FREE_MIN_BYTES and usage.free < FREE_MIN_SHARE * usage.total:
+            yield Check(f"space: {name}", "warning", f"{sentence} Uploads and ingests are refused on a full disk.")
+        else:
+            yield Check(f"space: {name}", "ok", sentence)
+
+
+def _caught(name: str, check: Callable[[], Iterator[Check]]) -> Iterator[Check]:
+    """Yield the results of `check`; an error becomes a failed check."""
+    try:
+        yield from check()
+    except (OrganError, SQLAlchemyError, sqlite3.Error, OSError, ModuleNotFoundError) as error:
+        reason = getattr(error, "orig", None) or error
+        yield Check(name, "failed", f"{str(reason).strip().partition(chr(10))[0][:300]}.")
+
+
+def _check_database(settings: Settings, head: str) -> Iterator[Check]:
+    url = make_url(settings.database_url)
+    if url.get_backend_name() == "sqlite":
+        path = Path(url.database or "")
+        if not path.exists():
+            yield Check("database", "ok", f"{path} does not exist yet; it is created when something is stored.")
+            return
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+        yield _check_revision(f"SQLite, {path} ({size_text(path.stat().st_size)})", revision, head)
+        return
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.connect() as server:
+        version = server.execute(text("SHOW server_version")).scalar_one()
+        encoding = server.execute(text("SHOW server_encoding")).scalar_one()
+        has_schema = server.execute(text("SELECT to_regclass('alembic_version') IS NOT NULL")).scalar_one()
+        revision = server.execute(text("SELECT version_num FROM alembic_version")).scalar() if has_schema else None
+        begin = time.monotonic()
+        moment: datetime = server.execute(text("SELECT clock_timestamp()")).scalar_one()
+        seconds = time.monotonic() - begin
+        difference = abs((datetime.now(UTC) - moment).total_seconds())
+    if encoding != "UTF8":
+        yield Check("database", "failed", f"The database has the encoding {encoding}. Create one with UTF8.")
+    yield _check_revision(f"PostgreSQL {version} at {url.host or 'a local socket'}", revision, head)
+    state: State = "ok" if seconds < SLOW_SECONDS else "warning"
+    yield Check("database speed", state, f"A statement takes {1000 * seconds:.1f} ms.")
+    state = "ok" if difference < CLOCK_MAX_SECONDS else "failed"
+    advice = "" if state == "ok" else " Synchronise the clocks of all machines (NTP)."
+    yield Check("clock", state, f"This machine and the database differ by {difference:.1f} s.{advice}")
+
+
+def _check_revision(place: str, revision: str | None, head: str) -> Check:
+    if revision is None:
+        return Check("database", "ok", f"{place} is empty; the first program that opens it creates the tables.")
+    if revision > head:
+        sentence = f"{place} has the schema {revision}, this program knows {head}. Upgrade the program."
+        return Check("database", "failed", sentence)
+    if revision < head:
+        sentence = (
+            f"{place} has the schema {revision}. The next program that opens it updates it to {head}: back it up."
+        )
+        return Check("database", "warning", sentence)
+    return Check("database", "ok", f"{place}, schema {revision}.")
+
+
+def _check_bucket(settings: Settings) -> Iterator[Check]:
+    from organs.registry.store.bucket import BlobBucket
+
+    assert settings.bucket is not None
+    bucket = BlobBucket(settings.bucket, allows_http=settings.bucket_allows_http)
+    begin = time.monotonic()
+    found = bucket.probe()
+    seconds = time.monotonic() - begin
+    missing = [
+        *(() if found.reads_ranges else ("ranges",)),
+        *(() if found.states_sizes else ("sizes in listings",)),
+    ]
+    if missing:
+        yield Check("bucket", "failed", f"{settings.bucket} does not support {' and '.join(missing)}.")
+        return
+    conditional = "with" if found.creates_only else "without"
+    sentence = (
+        f"{settings.bucket} can be written, read, listed and removed ({seconds:.1f} s), {conditional} conditional"
+    )
+    yield Check("bucket", "ok", f"{sentence} writes, which the registry does not need.")
+    if settings.blob_cache_bytes:
+        yield from _check_space({"cache": settings.blob_cache})
