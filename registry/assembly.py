@@ -460,7 +460,7 @@ class FileStream:
     """An iterator over the bytes of `plan` in order; a view is valid until the next view is read. A context manager.
 
     Entering the context checks blobs that were set aside again. It raises CorruptBlob or MissingBlob for the first bad
-    blob, before any byte is returned.
+    blob, before any byte is returned, and StoreUnreachable if the blobs are on a server that does not answer.
 
     Iterating raises CorruptBlob or MissingBlob for the first bad blob; `faults` then has this blob and other bad blobs
     that were read ahead.
@@ -487,6 +487,10 @@ class FileStream:
     def __enter__(self) -> FileStream:
         for piece in self._plan.slices:
             check_readable(self._store, piece.blob, piece.label)
+        if self._store.backend.is_remote:
+            stored = next((piece.blob for piece in self._plan.slices if piece.blob.file is not None), None)
+            if stored is not None:
+                self._store.reader(stored).close()
         return self
 
     def __exit__(self, *_: object) -> None:

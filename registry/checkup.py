@@ -24,7 +24,7 @@ from sqlalchemy.pool import NullPool
 
 from organs.registry import settings as names
 from organs.registry.amounts import size_text
-from organs.registry.errors import OrganError
+from organs.registry.errors import OrganError, StoreUnreachable
 from organs.registry.settings import Settings
 
 FREE_MIN_BYTES, FREE_MIN_SHARE = 2 * 10**9, 0.05
@@ -105,7 +105,8 @@ def _caught(name: str, check: Callable[[], Iterator[Check]]) -> Iterator[Check]:
     try:
         yield from check()
     except (OrganError, SQLAlchemyError, sqlite3.Error, OSError, ModuleNotFoundError) as error:
-        reason = getattr(error, "orig", None) or error
+        cause = error.__cause__ if isinstance(error, StoreUnreachable) else None
+        reason = getattr(error, "orig", None) or cause or error
         yield Check(name, "failed", f"{str(reason).strip().partition(chr(10))[0][:300]}.")
 
 

@@ -20,7 +20,17 @@ from organs.registry.entities.problem import (
     problem_of,
     title_of,
 )
-from organs.registry.errors import BadDigest, BadName, BadQuery, Busy, FieldError, OrganError, TooMany
+from organs.registry.errors import (
+    BadDigest,
+    BadName,
+    BadQuery,
+    Busy,
+    DatabaseUnreachable,
+    FieldError,
+    OrganError,
+    StoreUnreachable,
+    TooMany,
+)
 from organs.web.responses import (
     API_PREFIX,
     wants_csv,
@@ -90,7 +100,7 @@ def refused(error: OrganError, extensions: Mapping[str, object] | None = None) -
 def logged_status(error: OrganError) -> int:
     """Return the status of the answer to a request that raised `error`. Logs errors that the server caused."""
     status = status_of(error)
-    if isinstance(error, Busy):
+    if isinstance(error, Busy | DatabaseUnreachable | StoreUnreachable):
         current_app.logger.warning("refused: %s", error)
     elif status >= INTERNAL:
         current_app.logger.error("%s", error, exc_info=error)

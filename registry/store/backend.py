@@ -72,6 +72,8 @@ class BlobBackend(Protocol):
 
     files: Files
     """The system calls for files of this machine."""
+    is_remote: bool
+    """Whether the files are on other machines, which may not answer."""
 
     def prepare(self) -> None:
         """Create what is missing, durably; raises StoreUnwritable, StoreUnreachable."""

@@ -9,6 +9,7 @@ AWS_ACCESS_KEY_ID and AWS_ENDPOINT_URL. It signs requests and repeats those that
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
 import tempfile
@@ -54,7 +55,10 @@ MARK_BYTES = b'{"form": "organ registry blobs 1"}\n'
 CONNECT_SECONDS, REQUEST_SECONDS = 5, 60
 RETRIES, RETRY_SECONDS = 4, 10
 """Attempts after the first one, and the time after which there is no further one: requests wait meanwhile."""
+UNREACHABLE = "the object store does not answer: try again later"
 _TEXT_MAX = 200
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -77,6 +81,8 @@ class BlobBucket:
     `lock` returns the context manager that excludes other sweeps and backups, on all machines. `spool` is the local
     folder for files that are being written, by default that of the system. `allows_http` permits unencrypted requests.
     """
+
+    is_remote = True
 
     def __init__(
         self,
@@ -109,11 +115,17 @@ class BlobBucket:
 
     def is_prepared(self) -> bool:
         """Return whether the bucket has the mark of a registry."""
+
+        def has_mark() -> bool:
+            with suppress(FileNotFoundError):
+                self._store.head(MARK)
+                return True
+            return False
+
         try:
-            self._request(MARK, lambda: self._store.head(MARK))
+            return self._request(MARK, has_mark)
         except StoreError:
             return False
-        return True
 
     def begin(self, digest: Digest, expected_bytes: int, front_bytes: int = 0) -> PendingObject:
         """Begin a file for the blob `digest`; raises StoreUnreachable, StoreUnwritable, DiskFull."""
@@ -233,14 +245,16 @@ class BlobBucket:
             return request()
         except FileNotFoundError as error:
             if name in ("", MARK) or not self.is_prepared():
-                raise StoreUnreachable(f"{self.url}: no such bucket, or no registry was stored in it") from error
+                _log.warning("%s: no such bucket, or no registry was stored in it", self.url)
+                raise StoreUnreachable(UNREACHABLE) from error
             raise MissingBlob(f"{name} is missing from the store") from error
         except (PermissionDeniedError, UnauthenticatedError) as error:
             raise StoreUnwritable(
                 f"{self.url}: access is not allowed; set the credentials of the object store"
             ) from error
         except (BaseError, OSError, ValueError) as error:
-            raise StoreUnreachable(f"{self.url} does not answer: {short_reason(str(error))}") from error
+            _log.warning("%s: %s", self.url, short_reason(str(error)))  # answers to clients do not name the bucket
+            raise StoreUnreachable(UNREACHABLE) from error
 
 
 def open_bucket(url: str, *, allows_http: bool) -> ObjectStore:

@@ -30,7 +30,9 @@ FREE_MARGIN_BYTES = 16 * 1024 * 1024
 
 
 class BlobFolder:
-    """The blob files below one folder."""
+    """The blob files below one folder. It implements `BlobBackend`."""
+
+    is_remote = False
 
     def __init__(self, root: Path, files: Files | None = None) -> None:
         self.root = root

@@ -279,7 +279,7 @@ def test_the_doctor_checks_settings_folders_and_database(organ: OrganCommand, mo
             {"ORGAN_DATABASE_URL": "postgresql+psycopg://ada:secret@127.0.0.1:1/organs"},
             "Connection refused.",
         ),
-        ("bucket", {"ORGAN_BLOBS_URL": "s3://none/organs"}, "s3://none/organs"),
+        ("bucket", {"ORGAN_BLOBS_URL": "s3://none/organs"}, "error sending request"),
     ],
 )
 def test_the_doctor_says_what_does_not_answer_and_never_prints_a_password(
