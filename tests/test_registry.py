@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from organs.registry.catalog.queries.models import model_by_text
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, StoreError
 from organs.registry.gguf import MemorySource, read_header
+from organs.registry.settings import HOME_VARIABLE
+from tests import postgres
 from tests.gguf_files import text, unsigned
 from tests.small_models import block_tensors, ingest_file, small_model
 
@@ -163,10 +166,12 @@ def test_the_repr_of_a_registry_has_its_folder(registry: LocalRegistry, tmp_path
 def test_a_search_loads_neither_numpy_nor_the_codecs(filled: LocalRegistry) -> None:
     script = (
         "import sys; from organs.registry import LocalRegistry\n"
-        "with LocalRegistry.open(sys.argv[1]) as registry: print(len(registry.search('type:organ')), *sys.modules)"
+        "with LocalRegistry.open() as registry: print(len(registry.search('type:organ')), *sys.modules)"
     )
-    command = [sys.executable, "-c", script, str(filled.settings.home)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    home = filled.settings.home
+    environment = {**os.environ, HOME_VARIABLE: str(home), **postgres.environment(home)}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     organ_count, *loaded = done.stdout.split()
     assert organ_count == "4"
     assert "sqlalchemy" in loaded

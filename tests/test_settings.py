@@ -24,6 +24,7 @@ def test_the_data_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert Settings.from_environment({}).home == tmp_path / "organ-registry"
 
 
+@pytest.mark.sqlite
 def test_a_home_contains_the_database_and_the_blobs(tmp_path: Path) -> None:
     settings = Settings.from_environment({HOME_VARIABLE: str(tmp_path)})
     assert settings.home == tmp_path
@@ -48,6 +49,7 @@ def test_an_empty_variable_counts_as_not_set(tmp_path: Path) -> None:
     assert Settings.from_environment(empty) == Settings.from_environment({})
 
 
+@pytest.mark.sqlite
 def test_a_relative_home_becomes_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     settings = Settings.from_environment({HOME_VARIABLE: "here", BLOBS_VARIABLE: "there"})
@@ -66,6 +68,7 @@ def test_settings_are_immutable(tmp_path: Path) -> None:
         Settings.in_folder(tmp_path).home = tmp_path  # type: ignore[misc]
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("name", ["with space", "ümlaut-日本", "it's", 'a"b', "a#b", "a&b=c", "a+b", "a:b@c"])
 def test_a_registry_can_be_in_a_folder_of_any_name(name: str, tmp_path: Path) -> None:
     home = tmp_path / name

@@ -14,7 +14,7 @@ from organs.registry.catalog.tables import Model
 from organs.registry.entities.problem import INTERNAL
 from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, Removed
 from organs.web.downloads import explaining_faults, public_names
-from organs.web.error_pages import HIDDEN, logged_status
+from organs.web.error_pages import HIDDEN, RETRY_SECONDS, logged_status
 from organs.web.file_responses import hand_out
 from organs.web.repositories import (
     LIBRARY,
@@ -186,6 +186,8 @@ def _error(status: int, sentence: str, code: str | None = None) -> Response:
 def describe_error(answer: Response, sentence: str, code: str | None) -> None:
     """Add the headers that the hub's clients read to the answer of an error."""
     g.not_cached = True
+    if answer.status_code == 503:
+        answer.headers["Retry-After"] = str(RETRY_SECONDS)
     if code is not None:
         answer.headers["X-Error-Code"] = code
     answer.headers["X-Error-Message"] = "".join(letter if " " <= letter <= "~" else "?" for letter in sentence)[:500]

@@ -122,8 +122,10 @@ def limited(session: Session, seconds: float) -> Iterator[None]:
     outer: tuple[float, float] | None = session.info.get(_LIMIT_KEY)
     inner = (monotonic() + seconds, seconds)
     limit = inner if outer is None else min(outer, inner)
-    session.info[_LIMIT_KEY] = limit
     connection = session.connection()
+    if connection.dialect.name == "postgresql" and monotonic() >= limit[0]:
+        raise TooSlow(limit[1])  # the least limit of PostgreSQL is a millisecond, enough for some statements
+    session.info[_LIMIT_KEY] = limit
     _set_limit(connection, limit)
     try:
         if connection.dialect.name == "postgresql":
@@ -221,7 +223,7 @@ class Catalog:
                 session.execute(text(f"SET LOCAL lock_timeout = {timeout}"))
                 session.execute(text(f"SELECT pg_advisory_xact_lock({_WRITER_LOCK})"))
             yield session
-            if engine.dialect.name == "postgresql":
+            if engine.dialect.name == "postgresql" and session.in_transaction():  # the block did not roll it back
                 session.flush()
                 session.execute(NEXT_VERSION_STATEMENT)
 

@@ -6,7 +6,9 @@ chimeras; accounts; submissions; jobs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+from math import isnan
 from typing import Any
 
 from sqlalchemy import (
@@ -75,8 +77,23 @@ NAMING = {
 
 Big = BigInteger().with_variant(Integer(), "sqlite")
 """A whole number of 64 bits. SQLite generates ids only in an INTEGER column."""
-Number = Float(53).with_variant(REAL(), "sqlite")
-"""A float of 64 bits."""
+
+
+class Number(TypeDecorator[float]):
+    """A float of 64 bits. NaN is stored as NULL, as SQLite does: PostgreSQL would sort it above all numbers."""
+
+    impl = Float
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(REAL() if dialect.name == "sqlite" else Float(53))
+
+    def bind_processor(self, dialect: Dialect) -> Callable[[float | None], float | None] | None:
+        return super().bind_processor(dialect) if dialect.name == "sqlite" else _without_nan
+
+
+def _without_nan(value: float | None) -> float | None:
+    return None if value is None or isnan(value) else value
 
 
 def text(length: int) -> String:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from organs.registry.errors import MissingBlob, NotAssemblable
 from organs.registry.gguf import ValueType
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
+from tests import postgres
 from tests.gguf_files import array, file_bytes, tensor, vocabulary
 from tests.small_models import ingest_file, small_model
 
@@ -68,9 +69,12 @@ def test_a_blob_without_a_row_is_missing(registry: LocalRegistry, tmp_path: Path
     (tmp_path / "a.gguf").write_bytes(file_bytes([], [tensor("a")]))
     ingest_file(registry, tmp_path / "a.gguf")
     # Bypass the constraint that prevents this, as in a damaged database.
-    other = sqlite3.connect(tmp_path / "home" / "registry.sqlite3")
-    assert other.execute("DELETE FROM blobs").rowcount == 2
-    other.commit()
-    other.close()
+    with closing(registry.catalog.writer.raw_connection()) as connection:
+        cursor = connection.cursor()
+        cursor.execute("SET session_replication_role = replica" if postgres.is_used() else "PRAGMA foreign_keys = OFF")
+        cursor.execute("DELETE FROM blobs")
+        assert cursor.rowcount == 2
+        connection.commit()
+        connection.invalidate()
     with pytest.raises(MissingBlob, match="has no row any more"):
         planned(registry, "a")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from organs.registry.catalog.queries.accounts import (
     KnownToken,
@@ -30,7 +30,7 @@ from organs.registry.catalog.register.accounts import (
     set_quota,
 )
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.tables import Event, Model, PageToken, Token, Upload, WebSession, now
+from organs.registry.catalog.tables import Base, Event, Model, PageToken, Token, Upload, WebSession, now
 from organs.registry.errors import BadInput, BadName, NotAllowed, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import NewToken, parse_token, secret_sha256
@@ -120,9 +120,9 @@ def test_ending_a_session_deletes_it_and_its_page_tokens(registry: LocalRegistry
 
 def test_a_copy_of_the_database_has_no_usable_secret(registry: LocalRegistry, token: NewToken) -> None:
     secret, page = opened(registry, token)
-    with sqlite3.connect(Path(registry.settings.home) / "registry.sqlite3") as database:
-        dump = "\n".join(database.iterdump())
-    database.close()
+    with registry.catalog.reading() as session:
+        tables = Base.metadata.sorted_tables
+        dump = "\n".join(repr(row) for table in tables for row in session.execute(select(table)))
     assert token.public_id in dump, "the tables of tokens are in it"
     for hidden in (token.text, token.text[14:], secret, page.text, page.text[5:]):
         assert hidden not in dump

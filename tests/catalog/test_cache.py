@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import subprocess
 import sys
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,8 @@ from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.search import parse_query
 from organs.registry.catalog.tables import Contributor
 from organs.registry.local import LocalRegistry
+from organs.registry.settings import HOME_VARIABLE
+from tests import postgres
 from tests.catalog.search.catalogs import ModelRow, PlacementRow, random_models, write_models
 from tests.catalog.search.oracle import expected_organs
 
@@ -29,8 +29,8 @@ ADD_A_NAME = """
 import sys
 from organs.registry.local import LocalRegistry
 from organs.registry.catalog.register.events import contributor_id
-with LocalRegistry.open(sys.argv[1]) as registry, registry.catalog.writing() as session:
-    contributor_id(session, sys.argv[2])
+with LocalRegistry.open() as registry, registry.catalog.writing() as session:
+    contributor_id(session, sys.argv[1])
 """
 
 
@@ -82,8 +82,10 @@ def test_the_version_grows_with_every_commit_of_this_process(registry: LocalRegi
 @pytest.mark.long
 def test_the_version_grows_with_a_commit_of_another_process(registry: LocalRegistry) -> None:
     before = version(registry)
-    home = str(registry.settings.home)
-    subprocess.run([sys.executable, "-c", ADD_A_NAME, home, "ada"], check=True, cwd=Path(__file__).parents[2])
+    home = registry.settings.home
+    environment = {**os.environ, HOME_VARIABLE: str(home), **postgres.environment(home)}
+    command = [sys.executable, "-c", ADD_A_NAME, "ada"]
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[2], env=environment)
     assert version(registry) > before
     assert names(registry) == ["ada"]
 
@@ -91,9 +93,8 @@ def test_the_version_grows_with_a_commit_of_another_process(registry: LocalRegis
 def test_the_version_changes_when_the_catalog_was_closed_in_between(registry: LocalRegistry) -> None:
     before = version(registry)
     registry.catalog.close()
-    with closing(sqlite3.connect(registry.settings.home / "registry.sqlite3")) as other:
-        other.execute("INSERT INTO contributors (id, name, created_at) VALUES (1, 'ada', '2026-01-01 00:00:00.000000')")
-        other.commit()
+    with LocalRegistry.open(registry.settings.home) as other:
+        add_name(other, "ada")
     assert version(registry) > before
 
 
@@ -126,6 +127,15 @@ def test_threads_can_read_the_version_concurrently(registry: LocalRegistry) -> N
         assert len(set(pool.map(lambda _: version(registry), range(400)))) == 1
 
 
+def test_a_writing_session_caches_nothing(registry: LocalRegistry) -> None:
+    made: list[int] = []
+    with registry.catalog.writing() as session:
+        for _ in range(2):
+            cached(session, "key", lambda: made.append(1))
+    assert len(made) == 2
+
+
+@pytest.mark.sqlite
 def test_a_catalog_without_a_version_caches_nothing(registry: LocalRegistry) -> None:
     catalog = Catalog(registry.catalog.reader, registry.catalog.writer)
     assert catalog.version() is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import subprocess
@@ -16,7 +17,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, create_engine, event, inspect, select, text
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, select, text
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.orm import Session
 
@@ -30,6 +31,7 @@ from organs.registry.catalog.register.accounts import create_child_token, revoke
 from organs.registry.catalog.tables import Base, Contributor, Model, ModelTag, now
 from organs.registry.errors import CatalogError, NotAllowed, SchemaTooNew
 from organs.registry.local import LocalRegistry
+from organs.registry.settings import DATABASE_VARIABLE, HOME_VARIABLE
 from organs.registry.tokens import new_token, parse_token
 from tests import postgres
 from tests.registry_templates import valid_account
@@ -44,6 +46,22 @@ REVISIONS = [script.revision for script in ScriptDirectory.from_config(migration
 def migrated(tmp_path: Path) -> Iterator[Engine]:
     with LocalRegistry.open(tmp_path / "fresh") as registry:
         yield registry.catalog.writer
+
+
+def url_of(home: Path) -> str:
+    """Return the URL of the database of the registry in `home`, which may be without tables."""
+    return postgres.bare_database_url(home) if postgres.is_used() else f"sqlite:///{home / 'registry.sqlite3'}"
+
+
+def allow_missing_rows(connection: Connection) -> None:
+    """Do not check references to other rows."""
+    statement = "SET session_replication_role = replica" if postgres.is_used() else "PRAGMA foreign_keys = OFF"
+    connection.exec_driver_sql(statement)
+
+
+def environment_of(home: Path) -> dict[str, str]:
+    """Return the environment of a process that opens the registry in `home`, which may be without tables."""
+    return os.environ | {HOME_VARIABLE: str(home)} | ({DATABASE_VARIABLE: url_of(home)} if postgres.is_used() else {})
 
 
 def differences(engine: Engine) -> list[Any]:
@@ -82,6 +100,7 @@ def test_the_tables_of_a_fresh_database_are_those_of_the_models(migrated: Engine
     assert differences(migrated) == []
 
 
+@pytest.mark.sqlite
 def test_every_created_or_migrated_table_is_strict(migrated: Engine) -> None:
     with migrated.connect() as connection:
         listed = connection.exec_driver_sql("SELECT name, strict FROM pragma_table_list WHERE schema = 'main'").all()
@@ -90,7 +109,7 @@ def test_every_created_or_migrated_table_is_strict(migrated: Engine) -> None:
 
 
 def test_constraints_and_indexes_are_the_same_by_migrating_as_by_creating(migrated: Engine, tmp_path: Path) -> None:
-    created = create_engine(f"sqlite:///{tmp_path / 'created.sqlite3'}")
+    created = create_engine(url_of(tmp_path))
     Base.metadata.create_all(created)
     expected = schema(created)
     created.dispose()
@@ -107,7 +126,7 @@ def test_the_newest_revision_is_the_only_head() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_opening_a_database_of_any_revision_migrates_it(revision: str, tmp_path: Path) -> None:
-    url = postgres.bare_database_url(tmp_path) if postgres.is_used() else f"sqlite:///{tmp_path / 'old.sqlite3'}"
+    url = url_of(tmp_path)
     old = create_engine(url)
     command.upgrade(migrations.configuration(old), revision)
     old.dispose()
@@ -121,10 +140,10 @@ def test_opening_a_database_of_any_revision_migrates_it(revision: str, tmp_path:
 
 
 def test_former_names_become_other_names(tmp_path: Path) -> None:
-    old = create_engine(f"sqlite:///{tmp_path / 'old.sqlite3'}")
+    old = create_engine(url_of(tmp_path))
     command.upgrade(migrations.configuration(old), "0015")
     with old.begin() as connection:
-        connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
+        allow_missing_rows(connection)
         connection.exec_driver_sql("INSERT INTO former_names VALUES ('local', 'tiny-Q8_0', 2, 7)")
     command.upgrade(migrations.configuration(old), "head")
     with old.connect() as connection:
@@ -162,7 +181,7 @@ def go_back(session: Session, revision: int) -> None:
         session.execute(text(f"DROP INDEX ix_{name}"))
     session.execute(text("CREATE INDEX ix_placements_organ_id ON placements (organ_id)"))
     for table in tables:
-        session.execute(text(f"DROP TABLE {table}"))
+        session.execute(text(f"DROP TABLE {table}{' CASCADE' if postgres.is_used() else ''}"))
     for table, names in columns.items():
         for name in names:
             session.execute(text(f"ALTER TABLE {table} DROP COLUMN {name}"))
@@ -181,6 +200,7 @@ def test_migration_counts_grafts_activates_contributors_and_indexes_tags_and_qua
             counted = dict(session.execute(select(Model.name, Model.grafts)).all())
         with registry.catalog.writing() as session:
             session.execute(text("""UPDATE models SET tags = '["medical", "code"]' WHERE name = 'base'"""))
+        with Session(registry.catalog.writer) as session, session.begin():
             go_back(session, 4)
     with LocalRegistry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
         grafts = dict(session.execute(select(Model.name, Model.grafts)).all())
@@ -196,7 +216,7 @@ def test_migrating_a_registry_without_running_totals_counts_them(tmp_path: Path)
     (tmp_path / "little.gguf").write_bytes(small_model())
     with LocalRegistry.open(tmp_path / "home") as registry:
         ingest_file(registry, tmp_path / "little.gguf")
-        with registry.catalog.writing() as session:
+        with Session(registry.catalog.writer) as session, session.begin():
             kept = running_totals(session)
             go_back(session, 4)
             for table in (
@@ -207,7 +227,7 @@ def test_migrating_a_registry_without_running_totals_counts_them(tmp_path: Path)
                 "chimeras",
                 "jobs",
             ):  # tables of later revisions
-                session.execute(text(f"DROP TABLE {table}"))
+                session.execute(text(f"DROP TABLE {table}{' CASCADE' if postgres.is_used() else ''}"))
             session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
     with LocalRegistry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
         assert running_totals(session) == counted_totals(session) == kept
@@ -217,7 +237,7 @@ def test_migrating_a_registry_without_running_totals_counts_them(tmp_path: Path)
 def test_migrated_tokens_keep_their_scopes_and_may_not_create_tokens(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    old = create_engine(f"sqlite:///{home / 'registry.sqlite3'}")
+    old = create_engine(url_of(home))
     command.upgrade(migrations.configuration(old), "0004")
     made = new_token()
     values = {"id": made.public_id, "sha256": made.sha256, "at": "2026-01-01 00:00:00.000000"}
@@ -250,7 +270,7 @@ def test_a_database_of_a_newer_version_is_refused_and_not_changed(tmp_path: Path
         session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(SchemaTooNew, match="newer version"):
         LocalRegistry.open(tmp_path)
-    engine = create_engine(f"sqlite:///{tmp_path / 'registry.sqlite3'}")
+    engine = create_engine(registry.settings.database_url)
     with engine.connect() as connection:
         assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "9999"
     engine.dispose()
@@ -259,7 +279,7 @@ def test_a_database_of_a_newer_version_is_refused_and_not_changed(tmp_path: Path
 @pytest.fixture
 def empty(tmp_path: Path) -> Iterator[Engine]:
     """Return the writer of a database without tables, with the pragmas of the registry."""
-    catalog = open_catalog(f"sqlite:///{tmp_path / 'empty.sqlite3'}", lambda _engine: None, migrations.HEAD)
+    catalog = open_catalog(url_of(tmp_path), lambda _engine: None, migrations.HEAD)
     yield catalog.writer
     catalog.close()
 
@@ -279,7 +299,7 @@ def test_an_interrupted_migration_leaves_no_tables(empty: Engine) -> None:
 
 
 def test_a_database_of_another_program_is_refused_and_not_changed(tmp_path: Path) -> None:
-    engine = create_engine(f"sqlite:///{tmp_path / 'registry.sqlite3'}")
+    engine = create_engine(url_of(tmp_path))
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE models (id INTEGER)"))
     with pytest.raises(CatalogError, match="it has the table models: nothing was changed"):
@@ -291,20 +311,21 @@ def test_a_database_of_another_program_is_refused_and_not_changed(tmp_path: Path
 @pytest.mark.long
 def test_four_processes_open_the_same_new_registry_concurrently_and_write_to_it(tmp_path: Path) -> None:
     script = (
-        "import sys\n"
         "from organs.registry.catalog.tables import FacetCount\n"
         "from organs.registry.catalog.register.facets import FacetKey, facet_ids\n"
         "from organs.registry.catalog.engine import insert_or_add\n"
         "from organs.registry.local import LocalRegistry\n"
-        "with LocalRegistry.open(sys.argv[1]) as registry:\n"
+        "with LocalRegistry.open() as registry:\n"
         "    for _ in range(25):\n"
         "        with registry.catalog.writing() as session:\n"
         "            (facet_id,) = facet_ids(session, [FacetKey('norm', 'text', 'a', 'F32', '', '')]).values()\n"
         "            row = {'facet_id': facet_id, 'theta_bin': 5, 'placements': 1}\n"
         "            insert_or_add(session, FacetCount, ['facet_id', 'theta_bin'], 'placements', [row])\n"
     )
-    command_line = [sys.executable, "-c", script, str(tmp_path / "home")]
-    running = [subprocess.Popen(command_line, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    command_line, environment = [sys.executable, "-c", script], environment_of(tmp_path / "home")
+    running = [
+        subprocess.Popen(command_line, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(4)
+    ]
     ends = [(process.communicate()[1], process.returncode) for process in running]
     assert ends == [("", 0)] * 4
     with LocalRegistry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
@@ -313,7 +334,7 @@ def test_four_processes_open_the_same_new_registry_concurrently_and_write_to_it(
 
 def test_a_failed_migration_changes_nothing(tmp_path: Path) -> None:
     """All steps are one transaction: a concurrent migration sees the old schema or the new one."""
-    url = f"sqlite:///{tmp_path / 'cut.sqlite3'}"
+    url = url_of(tmp_path)
 
     def cut(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         if "CREATE TABLE page_tokens" in statement:
@@ -336,10 +357,11 @@ def test_a_database_that_is_up_to_date_is_opened_without_loading_alembic(tmp_pat
     LocalRegistry.open(tmp_path).close()
     script = (
         "import sys; from organs.registry import LocalRegistry\n"
-        "LocalRegistry.open(sys.argv[1]).close(); print(*sys.modules)"
+        "LocalRegistry.open().close(); print(*sys.modules)"
     )
+    environment = os.environ | {HOME_VARIABLE: str(tmp_path)} | postgres.environment(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
     )
     loaded = set(done.stdout.split())
     assert "sqlalchemy" in loaded
@@ -347,7 +369,7 @@ def test_a_database_that_is_up_to_date_is_opened_without_loading_alembic(tmp_pat
 
 
 def stamped(url: str, revision: str, *changes: str) -> None:
-    """Make an SQLite database of that revision, and change its schema without a migration."""
+    """Make a database of that revision, and change its schema without a migration."""
     engine = create_engine(url)
     command.upgrade(migrations.configuration(engine), revision)
     with engine.begin() as connection:
@@ -356,9 +378,20 @@ def stamped(url: str, revision: str, *changes: str) -> None:
     engine.dispose()
 
 
-def dump(file: Path) -> list[str]:
-    with closing(sqlite3.connect(file)) as connection:
-        return list(connection.iterdump())
+def dump(url: str) -> list[object]:
+    """Return the schema and all rows."""
+    engine = create_engine(url)
+    with closing(engine.raw_connection()) as connection:
+        if isinstance(connection.driver_connection, sqlite3.Connection):
+            content: list[object] = list(connection.driver_connection.iterdump())
+        else:
+            cursor = connection.cursor()
+            content = [schema(engine)]
+            for table in inspect(engine).get_table_names():
+                cursor.execute(f'SELECT * FROM "{table}"')
+                content += [table, cursor.fetchall()]
+    engine.dispose()
+    return content
 
 
 @pytest.mark.parametrize(
@@ -376,30 +409,30 @@ def dump(file: Path) -> list[str]:
 def test_a_schema_that_differs_from_its_recorded_revision_is_not_migrated(
     change: str, said: str, tmp_path: Path
 ) -> None:
-    file = tmp_path / "registry.sqlite3"
-    stamped(f"sqlite:///{file}", "0004", change)
-    before = dump(file)
+    url = url_of(tmp_path)
+    stamped(url, "0004", change)
+    before = dump(url)
     with pytest.raises(CatalogError, match=re.escape(said)) as caught:
         LocalRegistry.open(tmp_path)
     assert "nothing was changed" in str(caught.value)
-    assert dump(file) == before
+    assert dump(url) == before
 
 
+@pytest.mark.sqlite
 def test_a_column_of_another_type_is_a_difference(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'registry.sqlite3'}"
+    url = url_of(tmp_path)
     stamped(url, "0004", "DROP TABLE totals", "CREATE TABLE totals (name TEXT PRIMARY KEY NOT NULL, value TEXT) STRICT")
     with pytest.raises(CatalogError, match="column value of table totals is TEXT, not INTEGER NOT NULL"):
         LocalRegistry.open(tmp_path)
 
 
 def test_a_database_with_additional_tables_is_migrated(tmp_path: Path) -> None:
-    stamped(f"sqlite:///{tmp_path / 'registry.sqlite3'}", "0004", "CREATE TABLE notes (text TEXT)")
+    stamped(url_of(tmp_path), "0004", "CREATE TABLE notes (text TEXT)")
     LocalRegistry.open(tmp_path).close()
 
 
 def test_stored_codes_of_findings_are_renamed_to_the_spelling_license(tmp_path: Path) -> None:
-    url = postgres.bare_database_url(tmp_path) if postgres.is_used() else f"sqlite:///{tmp_path / 'old.sqlite3'}"
-    old = create_engine(url)
+    old = create_engine(url_of(tmp_path))
     command.upgrade(migrations.configuration(old), "0008")
     arguments = '{"accept":["licences-conflict","other-scale"],"base":"licence-lab/model"}'
     at = "'2026-01-02 03:04:05'"
@@ -416,16 +449,16 @@ def test_stored_codes_of_findings_are_renamed_to_the_spelling_license(tmp_path: 
 
 
 def test_gains_name_the_types_of_organs_as_pages_do(tmp_path: Path) -> None:
-    old = create_engine(f"sqlite:///{tmp_path / 'old.sqlite3'}")
+    old = create_engine(url_of(tmp_path))
     command.upgrade(migrations.configuration(old), "0016")
     long = "; ".join(f"organ {number}" for number in range(500))[:4096]
     texts = {1: "purified skeleton 0-1; organ 0-3", 2: "norm 0", 3: long}
     columns = "id, model_id, base_model_id, grafted, text_digest, percent, margin, tokens, settled, text"
     with old.begin() as connection:
-        connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
+        allow_missing_rows(connection)
         for number, grafted in texts.items():
-            values = (number, number, 9, grafted, "0" * 64, 1.0, 0.5, 10, 1, "python")
-            connection.exec_driver_sql(f"INSERT INTO gains ({columns}) VALUES ({', '.join('?' * 10)})", values)
+            values = f"{number}, {number}, 9, :grafted, '{'0' * 64}', 1.0, 0.5, 10, true, 'python'"
+            connection.execute(text(f"INSERT INTO gains ({columns}) VALUES ({values})"), {"grafted": grafted})
     command.upgrade(migrations.configuration(old), "head")
     with old.connect() as connection:
         rows = connection.exec_driver_sql("SELECT grafted FROM gains ORDER BY id").scalars().all()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from organs.registry.local import LocalRegistry
+from tests import postgres
 from tests.cli.in_process import OrganCommand
 from tests.client.scripted_server import Answer, ReceivedRequest, scripted_server
 from tests.client.test_ranges import part
@@ -248,7 +249,7 @@ def test_on_a_terminal_the_command_asks_whether_this_is_a_new_version(
 ) -> None:
     controller, terminal = pty.openpty()
     command = [sys.executable, "-m", "organs.cli", "ingest", str(stranger)]
-    environment = {**os.environ, "ORGAN_HOME": str(filled.home), "TERM": "dumb"}
+    environment = {**os.environ, "ORGAN_HOME": str(filled.home), "TERM": "dumb", **postgres.environment(filled.home)}
     running = subprocess.Popen(command, stdin=terminal, stdout=subprocess.PIPE, stderr=terminal, env=environment)
     os.close(terminal)
     os.write(controller, f"{answer}\n".encode())

@@ -17,7 +17,9 @@ from organs.cli.main import GROUPS
 from organs.registry.compose.recipe_io import METHODS
 from organs.registry.errors import NothingRegistered
 from organs.registry.local import LocalRegistry
+from tests import postgres
 from tests.cli.in_process import OrganCommand
+from tests.registry_templates import DATABASE
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = (
@@ -31,7 +33,7 @@ def start(*arguments: object, home: Path, **environment: str) -> subprocess.Pope
     return subprocess.Popen(
         [sys.executable, "-m", "organs.cli", *map(str, arguments)],
         cwd=ROOT,
-        env={**os.environ, "ORGAN_HOME": str(home), **environment},
+        env={**os.environ, "ORGAN_HOME": str(home), **postgres.environment(home), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -191,7 +193,7 @@ def test_an_error_reaches_python_on_request_which_prints_its_traceback(organ: Or
 def test_the_option_home_takes_precedence_over_the_environment(filled: OrganCommand, tmp_path: Path) -> None:
     assert filled.done("models", "-q").out == "local/little@1\n"
     assert filled.done("--home", tmp_path / "other", "models", "-q").out == ""
-    assert (tmp_path / "other" / "registry.sqlite3").is_file()
+    assert (tmp_path / "other" / DATABASE).is_file()
 
 
 def test_a_closed_output_pipe_ends_the_command_quietly(filled: OrganCommand) -> None:
@@ -200,7 +202,7 @@ def test_a_closed_output_pipe_ends_the_command_quietly(filled: OrganCommand) -> 
     done = subprocess.run(
         [sys.executable, "-m", "organs.cli", "show", "little"],
         cwd=ROOT,
-        env={**os.environ, "ORGAN_HOME": str(filled.home)},
+        env={**os.environ, "ORGAN_HOME": str(filled.home), **postgres.environment(filled.home)},
         stdout=write_end,
         stderr=subprocess.PIPE,
         text=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from organs.registry.entities.report import (
 from organs.registry.errors import BadSource
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
+from tests import postgres
 from tests.cli.in_process import CommandResult, OrganCommand
 from tests.client.scripted_server import Answer, scripted_server
 from tests.client.served_registry import ServedRegistry
@@ -317,7 +319,12 @@ def test_a_search_of_a_folder_loads_neither_numpy_nor_the_codecs_nor_http(local_
         "organ(['--home', sys.argv[1], 'search', '-q', '--limit', '1'], standalone_mode=False); print(*sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, str(local_organ.home)], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", script, str(local_organ.home)],
+        cwd=ROOT,
+        env={**os.environ, **postgres.environment(local_organ.home)},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     loaded = set(done.stdout.split())
     assert "organs.cli.catalog" in loaded

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import event
 
 from organs.registry.catalog.queries.models import model_by_name
@@ -20,6 +21,7 @@ LARGE = re.compile(
 )
 
 
+@pytest.mark.sqlite
 def test_every_statement_uses_an_index(registry: LocalRegistry, tmp_path: Path) -> None:
     for number in range(3):
         file = model_file("Base", related_tensors(correlation=0.9, other_seed=number + 3))

@@ -216,6 +216,7 @@ def test_a_report_on_one_type_does_not_compare_types(registry: LocalRegistry, tm
     assert "Plain lists of numbers" not in words
 
 
+@pytest.mark.sqlite
 def test_no_statement_about_all_placements_reads_their_rows(filled: LocalRegistry) -> None:
     statements: list[tuple[str, Any]] = []
 

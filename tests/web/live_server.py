@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests import postgres
 from tests.token_leaks import check_log
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,7 +126,7 @@ def start_server(
     port = port or free_port()
     command = ["-m", "organs.cli", "--home", str(home), "serve", "--port", str(port), *options]
     arguments: Sequence[str] = command if script is None else ["-c", script, str(home), str(port)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **postgres.environment(home)}
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, *arguments], stdout=output, stderr=output, text=True, env=environment, cwd=log.parent

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from organs.registry.errors import Busy
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import THREADS
+from tests import postgres
 from tests.registry_templates import DATABASE
 from tests.web.accounts import authorization, new_token
 
@@ -45,28 +45,23 @@ def uses(registry: LocalRegistry) -> list[bool]:
 def test_a_request_does_not_wait_for_the_database_to_note_that_its_token_was_used(patient: LocalRegistry) -> None:
     sent = authorization(new_token(patient, "ada"))
     client = create_app(patient).test_client()
-    with closing(sqlite3.connect(patient.settings.home / DATABASE, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, LocalRegistry.open(patient.settings.home) as other:
+        with other.catalog.writing():
             asked = pool.submit(client.get, "/api/v1/account", headers=sent)
-            try:
-                assert asked.result(PATIENCE_SECONDS).status_code == 200
-            finally:
-                other.execute("ROLLBACK")
+            assert asked.result(PATIENCE_SECONDS).status_code == 200
     assert uses(patient) == [False]
     assert client.get("/api/v1/account", headers=sent).status_code == 200
     assert uses(patient) == [True], "the next request notes it"
 
 
 def test_only_a_caller_that_opts_out_does_not_wait(patient: LocalRegistry) -> None:
-    with closing(sqlite3.connect(patient.settings.home / DATABASE, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
+    with LocalRegistry.open(patient.settings.home) as other, other.catalog.writing():
         with pytest.raises(Busy), patient.catalog.writing(waits=False) as session:
             session.scalars(select(Token)).all()
-        other.execute("ROLLBACK")
     with patient.catalog.writing() as session:
-        timeouts = session.connection().exec_driver_sql("PRAGMA busy_timeout").scalar()
-    assert timeouts == HOUR_MS, "the connection that did not wait is patient again"
+        question = "SHOW lock_timeout" if postgres.is_used() else "PRAGMA busy_timeout"
+        timeout = session.connection().exec_driver_sql(question).scalar()
+    assert timeout == ("1h" if postgres.is_used() else HOUR_MS), "the connection that did not wait is patient again"
 
 
 def test_too_many_connections_raise_busy(patient: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from operator import add, sub
 from operator import and_ as bitwise_and
 from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement, Select, and_, false, func, not_, or_, select, true
+from sqlalchemy import ColumnElement, Integer, Select, and_, false, func, not_, or_, select, true
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.anatomy import type_name
@@ -689,6 +689,10 @@ SIGNAL_SLACK_DEGREES = 1e-6
 tested on the signal."""
 
 
+WHOLE_MAX = 2.0**62
+"""Whole numbers of the catalog are smaller; larger bounds would not fit into a column."""
+
+
 def placement_condition(term: Numbers, entity: Any = Placement) -> ColumnElement[bool]:
     """Return `term` as a condition on the placements `entity`."""
     return number_condition(term, getattr(entity, COLUMNS[term.field]))
@@ -747,11 +751,25 @@ def _ranked(term: Numbers, value: float, direction: int) -> float:
 
 
 def _within(interval: Interval, column: Any) -> ColumnElement[bool]:
+    if isinstance(column.type, Integer):
+        return _within_whole(interval, column)
     conditions = []
     if interval.low is not None:
         conditions.append(column > interval.low if interval.low_open else column >= interval.low)
     if interval.high is not None:
         conditions.append(column < interval.high if interval.high_open else column <= interval.high)
+    return and_(*conditions)
+
+
+def _within_whole(interval: Interval, column: Any) -> ColumnElement[bool]:
+    """Return the condition on a column of whole numbers: PostgreSQL uses no index of it for a bound with a fraction."""
+    conditions = []
+    if interval.low is not None:
+        low = min(max(interval.low, -WHOLE_MAX), WHOLE_MAX)
+        conditions.append(column >= (math.floor(low) + 1 if interval.low_open else math.ceil(low)))
+    if interval.high is not None:
+        high = min(max(interval.high, -WHOLE_MAX), WHOLE_MAX)
+        conditions.append(column <= (math.ceil(high) - 1 if interval.high_open else math.floor(high)))
     return and_(*conditions)
 
 

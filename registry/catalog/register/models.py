@@ -123,8 +123,10 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
     """Write `record` with its organs, placements, files, lineage, facets and event; its blobs must have rows.
 
     The same bytes are registered only once under one name; without `keep_name`, also only once under all names. If the
-    name already has other bytes, the model becomes its next version. Raises MissingBlob if blobs were swept meanwhile.
+    name already has other bytes, the model becomes its next version. Raises MissingBlob if blobs were swept meanwhile,
+    and BadValue for a name that cannot be stored.
     """
+    _check_text_of(record.name)
     existing = existing_model(session, record, keep_name)
     if existing is not None:
         if existing.nonfinite_tensors is None:
@@ -222,6 +224,12 @@ def _number_placements(session: Session, model: Model) -> None:
         first += counts.get(file.id, 0)
 
 
+def _check_text_of(name: ModelName) -> None:
+    """Raise BadValue if a database cannot store the name, or cannot even compare it."""
+    checked_text(name.namespace, "the namespace", 96)
+    checked_text(name.name, "the name", 96)
+
+
 def _sum_up(session: Session, model: Model) -> None:
     """Write the sums and means over the files and placements that a model has now, and the digest of its files."""
     files = select(ModelFile.sha256, ModelFile.size_bytes).where(ModelFile.model_id == model.id)
@@ -296,8 +304,8 @@ def _insert_model(
     thetas = _values(record, measured, organs, "theta")
     signals = _values(record, measured, organs, "signal")
     model = Model(
-        namespace=checked_text(name.namespace, "the namespace", 96),
-        name=checked_text(name.name, "the name", 96),
+        namespace=name.namespace,
+        name=name.name,
         version=next_version(session, name),
         digest=record.digest,
         state=record.state,

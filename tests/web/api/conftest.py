@@ -14,7 +14,7 @@ from flask.testing import FlaskClient
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
-from tests.registry_templates import RegistryTemplates, add_zoo_models
+from tests.registry_templates import DATABASE, RegistryTemplates, add_zoo_models
 from tests.web.api.admin_registry import administrator, put_waiting
 from tests.web.api.zoo import compose_chimeras, put_accounts, put_jobs, put_submissions, put_uploads
 
@@ -58,7 +58,7 @@ def writing_zoo(zoo_home: Path) -> Iterator[FlaskClient]:
 @pytest.fixture
 def administered_zoo(zoo_home: Path, tmp_path: Path) -> Iterator[FlaskClient]:
     """An administrator's client of a copy of the catalog, without the blobs, in which some models wait."""
-    shutil.copy(zoo_home / "registry.sqlite3", tmp_path)
+    shutil.copy(zoo_home / DATABASE, tmp_path)
     with LocalRegistry.open(tmp_path) as registry:
         put_waiting(registry)
         yield administrator(registry)
