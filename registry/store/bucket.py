@@ -108,7 +108,10 @@ class BlobBucket:
         if self._is_prepared:
             return
         if self.spool is not None:
-            make_durable_folder(self.files, self.spool)  # also its parents are private
+            try:
+                make_durable_folder(self.files, self.spool)  # also its parents are private
+            except OSError as error:
+                raise translated(error, self.spool) from error
         if not self.is_prepared():
             self._put(MARK, MARK_BYTES)
         self._is_prepared = True
@@ -184,20 +187,21 @@ class BlobBucket:
     def probe(self) -> Capabilities:
         """Write, read, list and remove a small object, and return what the service can do.
 
-        Raises StoreUnreachable, StoreUnwritable, MissingBlob for a bucket that does not exist.
+        Raises StoreUnreachable, also for a bucket that does not exist; StoreUnwritable.
         """
-        from obstore.exceptions import BaseError
+        from obstore.exceptions import AlreadyExistsError, BaseError
 
         name, data = new_file_name(Digest("00" * 32)), b"organ registry"
         self._put(name, data)
         try:
             part = self._request(name, lambda: bytes(self._store.get_range(name, start=6, length=3)))
-            listed = {entry["path"]: entry["size"] for chunk in self._store.list(prefix="00") for entry in chunk}
+            entries = self._request("", lambda: [entry for chunk in self._store.list(prefix="00") for entry in chunk])
+            listed = {entry["path"]: entry["size"] for entry in entries}
             try:
                 self._store.put(name, data, mode="create")
                 creates_only = False
-            except (BaseError, OSError):
-                creates_only = True
+            except (BaseError, OSError) as error:  # others mean that it does not know conditional writes
+                creates_only = isinstance(error, AlreadyExistsError)
             return Capabilities(part == data[6:9], listed.get(name) == len(data), creates_only)
         finally:
             self.remove(name)
@@ -208,7 +212,11 @@ class BlobBucket:
             cached = self._cache.get(file, index)
             if cached is not None:
                 return cached
-        piece = self._request(file, lambda: self._read_piece(file, index))
+        try:
+            piece = self._request(file, lambda: self._read_piece(file, index))
+        except StoreUnreachable:
+            self._check_size(file, index * PIECE_BYTES)  # services refuse a range after the end of an object
+            raise
         if self._cache is not None:
             self._cache.put(file, index, piece)
         return piece
@@ -221,6 +229,12 @@ class BlobBucket:
         if len(data) != min(PIECE_BYTES, size_bytes - begin) or result.range[0] != begin:
             raise StoreUnreachable(f"{file}: the object store sent other bytes than those that were requested")
         return Piece(data, size_bytes, int(modified.timestamp() * 1e9))
+
+    def _check_size(self, file: str, begin: int) -> None:
+        """Raise CorruptBlob if the object has no byte at `begin`."""
+        size_bytes = self.size_of(file)
+        if size_bytes is not None and size_bytes <= begin:
+            raise CorruptBlob(file, f"it ends at byte {size_bytes}")
 
     def put_file(self, name: str, file: tempfile.SpooledTemporaryFile[bytes], size_bytes: int) -> None:
         """Upload a local file, in parts if it is large, and check the size of the object."""
@@ -430,7 +444,8 @@ class PieceCache:
             return None
         piece = self._parsed(file, index, content)
         if piece is None:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
         elif age_seconds > TOUCH_SECONDS:
             with suppress(OSError):
                 os.utime(path)

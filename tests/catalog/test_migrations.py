@@ -355,10 +355,7 @@ def test_a_failed_migration_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_database_that_is_up_to_date_is_opened_without_loading_alembic(tmp_path: Path) -> None:
     LocalRegistry.open(tmp_path).close()
-    script = (
-        "import sys; from organs.registry import LocalRegistry\n"
-        "LocalRegistry.open().close(); print(*sys.modules)"
-    )
+    script = "import sys; from organs.registry import LocalRegistry\nLocalRegistry.open().close(); print(*sys.modules)"
     environment = os.environ | {HOME_VARIABLE: str(tmp_path)} | postgres.environment(tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=True

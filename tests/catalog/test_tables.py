@@ -456,7 +456,10 @@ def test_a_duplicate_row_is_refused(table: type[Base], different: dict[str, Any]
 
 def test_two_blobs_never_share_a_physical_file(filled: LocalRegistry) -> None:
     change(filled, Blob, file="ab/name")
-    with pytest.raises(CatalogError, match=r"UNIQUE.*blobs\.file|unique constraint \"uq_blobs_file\""), filled.catalog.writing() as session:
+    with (
+        pytest.raises(CatalogError, match=r"UNIQUE.*blobs\.file|unique constraint \"uq_blobs_file\""),
+        filled.catalog.writing() as session,
+    ):
         session.execute(insert(Blob), [ROWS["blobs"] | {"id": 2, "digest": "cd" * 32, "file": "ab/name"}])
 
 
