@@ -37,6 +37,7 @@ REMOTE_ALTERNATIVES = {
     "repack": "the server does it when it has no other work",
     "sweep": "the administrator of a remote registry runs it there",
     "backup": "organ pull MODEL downloads one model; the administrator of a remote registry runs organ backup there",
+    "migrate-store": "the administrator of a remote registry runs organ migrate-store there",
     "admin": "use the page /admin of a remote registry",
     "work": "a remote registry runs its own jobs; organ jobs lists them",
     "serve": "open the address of a remote registry in a browser",
