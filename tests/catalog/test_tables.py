@@ -449,13 +449,16 @@ def test_the_child_of_an_edge_is_a_model_or_an_organ(
 )
 def test_a_duplicate_row_is_refused(table: type[Base], different: dict[str, Any], filled: LocalRegistry) -> None:
     row = ROWS[table.__tablename__] | different
-    with pytest.raises(CatalogError, match="UNIQUE|unique constraint"), filled.catalog.writing() as session:
+    with pytest.raises(CatalogError, match=r"UNIQUE|unique constraint"), filled.catalog.writing() as session:
         session.execute(insert(table), [row])
 
 
 def test_two_blobs_never_share_a_physical_file(filled: LocalRegistry) -> None:
     change(filled, Blob, file="ab/name")
-    with pytest.raises(CatalogError, match=r"UNIQUE.*blobs\.file|unique constraint \"uq_blobs_file\""), filled.catalog.writing() as session:
+    with (
+        pytest.raises(CatalogError, match=r"UNIQUE.*blobs\.file|unique constraint \"uq_blobs_file\""),
+        filled.catalog.writing() as session,
+    ):
         session.execute(insert(Blob), [ROWS["blobs"] | {"id": 2, "digest": "cd" * 32, "file": "ab/name"}])
 
 
