@@ -4,24 +4,17 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 DEMO   ?= .demo
 BROWSE ?= tests/browser
-ON_POSTGRES ?= tests/journeys tests/relatives tests/reports tests/test_references.py \
-	tests/ingest/test_service.py tests/ingest/test_shards.py tests/ingest/test_submissions.py tests/ingest/test_submission_races.py \
-	tests/ingest/test_jobs.py tests/ingest/test_uploads.py tests/ingest/test_experts.py \
-	tests/catalog/test_search_organs.py tests/catalog/test_search_models.py tests/catalog/test_gains.py tests/catalog/test_states.py \
-	tests/catalog/test_editing.py tests/catalog/test_fitting.py tests/catalog/test_search_experts.py tests/compose/test_experts.py \
-	tests/catalog/test_migrations.py::test_opening_a_database_of_any_revision_migrates_it
-# The plans of queries are those of SQLite; a served home has its own SQLite database.
-ONLY_SQLITE := tests/relatives/test_query_plans.py \
-	tests/reports/test_overview.py::test_no_statement_about_all_placements_reads_their_rows \
-	tests/journeys/test_original_tools.py::test_the_commands_do_what_the_original_program_did[organ_api]
+ON_POSTGRES ?= tests
 
 SHORT := not long and not slow and not npm and not object_store and not numba
 LONG  := long and not slow and not npm and not object_store and not numba
 # Neighbours stay on one worker, so most fixtures of a module are set up once.
 PARALLEL := -n 2 --dist worksteal
+# The databases of tests are dropped with their folders: thousands of them would fill a disk.
+POSTGRES := -p tests.postgres -o tmp_path_retention_policy=failed
 
 .DEFAULT_GOAL := check
-.PHONY: check help demo test test-long test-slow test-postgres test-object-store test-numba test-browser screenshots fuzz fuzz-api crash kill room-for-one cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
+.PHONY: check help demo test test-long test-slow test-postgres test-postgres-long test-object-store test-numba test-browser screenshots fuzz fuzz-api crash kill room-for-one cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
 
 check: lint types layers test test-long  ## every check (the default)
 
@@ -48,9 +41,13 @@ test: $(BIN)/pytest  ## the tests
 test-long: $(BIN)/pytest  ## the tests that take a second or more: faults, documents, examples, the wheel
 	$(BIN)/pytest $(PARALLEL) -m "$(LONG)"
 
-test-postgres: $(BIN)/pytest  ## the main journeys on a PostgreSQL server of their own (needs PostgreSQL's programs)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[postgres]'
-	PYTHONPATH=. $(BIN)/pytest $(PARALLEL) -p tests.postgres $(ON_POSTGRES) $(foreach test,$(ONLY_SQLITE),'--deselect=$(test)')
+test-postgres: $(BIN)/pytest  ## the tests on a PostgreSQL server of their own
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[postgres]' --group postgres
+	PYTHONPATH=. $(BIN)/pytest $(PARALLEL) $(POSTGRES) -m "$(SHORT)" $(ON_POSTGRES)
+
+test-postgres-long: $(BIN)/pytest  ## the long tests on a PostgreSQL server of their own
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[postgres]' --group postgres
+	PYTHONPATH=. $(BIN)/pytest $(PARALLEL) $(POSTGRES) -m "$(LONG)" $(ON_POSTGRES)
 
 test-object-store: $(BIN)/pytest  ## models in an S3 server on this machine
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[s3]' --group object-store

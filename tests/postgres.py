@@ -28,7 +28,7 @@ from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.pool import NullPool
 
 from organs import migrations
-from organs.registry.settings import DATABASE_VARIABLE, Settings
+from organs.registry.settings import DATABASE_VARIABLE, HOME_VARIABLE, Settings
 
 URL_VARIABLE = "ORGAN_TEST_POSTGRES_URL"
 RUN_VARIABLE = "ORGAN_TEST_POSTGRES_RUN"
@@ -143,8 +143,8 @@ def database_url(home: Path) -> str:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Return the variables that another process needs to find the database of the folder `home`; none on SQLite."""
-    return {DATABASE_VARIABLE: database_url(home)} if is_used() else {}
+    """Return the variables by which another process finds the registry in the folder `home`."""
+    return {HOME_VARIABLE: str(home)} | ({DATABASE_VARIABLE: database_url(home)} if is_used() else {})
 
 
 def bare_database_url(folder: Path) -> str:

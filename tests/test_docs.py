@@ -25,6 +25,7 @@ import pytest
 
 from organs.cli.main import organ
 from organs.registry import settings
+from tests import postgres
 from tests.preloaded_command import preloaded
 from tests.registry_templates import RegistryTemplates
 
@@ -109,7 +110,7 @@ def place(tmp_path: Path, program: Path) -> dict[str, str]:
     (scripts / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
     (scripts / "python").chmod(0o755)
     path = os.pathsep.join([str(scripts), os.environ["PATH"]])
-    home = {"ORGAN_HOME": str(tmp_path / ".registry"), "HF_HOME": str(tmp_path / ".hf")}
+    home = {**postgres.environment(tmp_path / ".registry"), "HF_HOME": str(tmp_path / ".hf")}
     home["XDG_CACHE_HOME"] = str(tmp_path / ".cache")
     return {**os.environ, **home, "PATH": path, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "160"}
 
@@ -234,7 +235,8 @@ def test_make_demo_and_make_test_exist_and_are_in_the_readme() -> None:
 
 @pytest.mark.long
 def test_the_picture_in_the_readme_equals_the_output_of_the_demo(tmp_path: Path) -> None:
-    place = {**os.environ, "ORGAN_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+    home = postgres.environment(tmp_path / "home")
+    place = {**os.environ, **home, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
     picture = next(
         block for block in blocks((ROOT / "README.md").read_text(encoding="utf-8")) if block.language == "text"
     )

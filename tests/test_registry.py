@@ -15,7 +15,6 @@ from organs.registry.catalog.queries.models import model_by_text
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, StoreError
 from organs.registry.gguf import MemorySource, read_header
-from organs.registry.settings import HOME_VARIABLE
 from tests import postgres
 from tests.gguf_files import text, unsigned
 from tests.small_models import block_tensors, ingest_file, small_model
@@ -168,8 +167,7 @@ def test_a_search_loads_neither_numpy_nor_the_codecs(filled: LocalRegistry) -> N
         "import sys; from organs.registry import LocalRegistry\n"
         "with LocalRegistry.open() as registry: print(len(registry.search('type:organ')), *sys.modules)"
     )
-    home = filled.settings.home
-    environment = {**os.environ, HOME_VARIABLE: str(home), **postgres.environment(home)}
+    environment = {**os.environ, **postgres.environment(filled.settings.home)}
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     organ_count, *loaded = done.stdout.split()

@@ -20,7 +20,6 @@ from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.search import parse_query
 from organs.registry.catalog.tables import Contributor
 from organs.registry.local import LocalRegistry
-from organs.registry.settings import HOME_VARIABLE
 from tests import postgres
 from tests.catalog.search.catalogs import ModelRow, PlacementRow, random_models, write_models
 from tests.catalog.search.oracle import expected_organs
@@ -83,7 +82,7 @@ def test_the_version_grows_with_every_commit_of_this_process(registry: LocalRegi
 def test_the_version_grows_with_a_commit_of_another_process(registry: LocalRegistry) -> None:
     before = version(registry)
     home = registry.settings.home
-    environment = {**os.environ, HOME_VARIABLE: str(home), **postgres.environment(home)}
+    environment = {**os.environ, **postgres.environment(home)}
     command = [sys.executable, "-c", ADD_A_NAME, "ada"]
     subprocess.run(command, check=True, cwd=Path(__file__).parents[2], env=environment)
     assert version(registry) > before

@@ -88,7 +88,10 @@ def test_a_reader_cannot_write(statement: str, registry: LocalRegistry) -> None:
 
 
 def test_a_reference_to_a_missing_row_is_refused(registry: LocalRegistry) -> None:
-    with pytest.raises(CatalogError, match="FOREIGN KEY|foreign key constraint"), registry.catalog.writing() as session:
+    with (
+        pytest.raises(CatalogError, match=r"FOREIGN KEY|foreign key constraint"),
+        registry.catalog.writing() as session,
+    ):
         session.add(Organ(blob_id=404, dtype="F32", shape="4", elements=4))
 
 

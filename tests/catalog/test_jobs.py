@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,7 @@ from organs.registry.catalog.tables import Job, now
 from organs.registry.catalog.vocabulary import TEXT_MAX
 from organs.registry.errors import BadInput, BadQuery, Busy, NotFound, QueueFull
 from organs.registry.local import LocalRegistry
+from tests import postgres
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -317,10 +319,10 @@ TAKE_ALL = """
 import sys
 from organs.registry.catalog.register.jobs import claim_job
 from organs.registry.local import LocalRegistry
-with LocalRegistry.open(sys.argv[1]) as registry:
+with LocalRegistry.open() as registry:
     while True:
         with registry.catalog.writing() as session:
-            found = claim_job(session, [sys.argv[2]], alone=sys.argv[2] == "validate")
+            found = claim_job(session, [sys.argv[1]], alone=sys.argv[1] == "validate")
         if found is None:
             break
         print(found.id)
@@ -331,8 +333,11 @@ with LocalRegistry.open(sys.argv[1]) as registry:
 @pytest.mark.parametrize(("kind", "taken"), [("report", 60), ("validate", 1)])
 def test_concurrent_processes_never_claim_the_same_job(kind: str, taken: int, registry: LocalRegistry) -> None:
     ids = [enqueue(registry, kind) for _ in range(60)]
-    command = [sys.executable, "-c", TAKE_ALL, str(registry.settings.home), kind]
-    running = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    command = [sys.executable, "-c", TAKE_ALL, kind]
+    environment = {**os.environ, **postgres.environment(registry.settings.home)}
+    running = [
+        subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
     claimed_ids = [int(line) for process in running for line in process.communicate(timeout=120)[0].split()]
     assert [process.returncode for process in running] == [0, 0, 0]
     assert len(claimed_ids) == len(set(claimed_ids)) == taken

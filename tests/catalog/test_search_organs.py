@@ -18,7 +18,7 @@ from organs.registry.catalog.queries import (
     search_plan,
 )
 from organs.registry.catalog.register.facets import count_placements
-from organs.registry.catalog.search import parse_query
+from organs.registry.catalog.search import Interval, Numbers, parse_query
 from organs.registry.catalog.tables import Model, Placement
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import Ambiguous, BadQuery, NotFound
@@ -58,6 +58,23 @@ def force(patch: pytest.MonkeyPatch, plan: str) -> None:
     """Force one of the two plans, or let the cost decide."""
     patch.setattr(search_plan, "GATHER_MAX", 0 if plan == "in order" else 20_000)
     patch.setattr(search_plan, "FETCHED_COST", 0.0 if plan == "gathered" else 2.0)
+
+
+@pytest.mark.parametrize(
+    ("interval", "bounds"),
+    [
+        (Interval(1.0, 3.0), [1, 3]),
+        (Interval(1.0, 3.0, low_open=True, high_open=True), [2, 2]),
+        (Interval(1.5, 3.5), [2, 3]),
+        (Interval(1.5, 3.5, low_open=True, high_open=True), [2, 3]),
+        (Interval(low=-1e300, high=1e300), [-(2**62), 2**62]),
+    ],
+)
+def test_the_bounds_on_whole_numbers_are_whole(interval: Interval, bounds: list[int]) -> None:
+    """PostgreSQL uses no index of a column of whole numbers for a bound of another type."""
+    condition = search_plan.placement_condition(Numbers("size", (interval,)))
+    values = list(condition.compile().params.values())
+    assert (values, {type(value) for value in values}) == (bounds, {int})
 
 
 def walk(registry: LocalRegistry, text: str, sizes: Iterator[int]) -> list[PlacedOrgan]:

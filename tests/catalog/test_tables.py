@@ -450,7 +450,7 @@ def test_the_child_of_an_edge_is_a_model_or_an_organ(
 )
 def test_a_duplicate_row_is_refused(table: type[Base], different: dict[str, Any], filled: LocalRegistry) -> None:
     row = ROWS[table.__tablename__] | different
-    with pytest.raises(CatalogError, match="UNIQUE|unique constraint"), filled.catalog.writing() as session:
+    with pytest.raises(CatalogError, match=r"UNIQUE|unique constraint"), filled.catalog.writing() as session:
         session.execute(insert(table), [row])
 
 

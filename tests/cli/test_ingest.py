@@ -249,7 +249,7 @@ def test_on_a_terminal_the_command_asks_whether_this_is_a_new_version(
 ) -> None:
     controller, terminal = pty.openpty()
     command = [sys.executable, "-m", "organs.cli", "ingest", str(stranger)]
-    environment = {**os.environ, "ORGAN_HOME": str(filled.home), "TERM": "dumb", **postgres.environment(filled.home)}
+    environment = {**os.environ, "TERM": "dumb", **postgres.environment(filled.home)}
     running = subprocess.Popen(command, stdin=terminal, stdout=subprocess.PIPE, stderr=terminal, env=environment)
     os.close(terminal)
     os.write(controller, f"{answer}\n".encode())

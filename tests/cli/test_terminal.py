@@ -24,6 +24,7 @@ from organs.ingest.jobs.runner import add_job
 from organs.registry.catalog.register.accounts import add_contributor, create_token
 from organs.registry.catalog.tables import Model, Submission, now
 from organs.registry.local import LocalRegistry
+from tests import postgres
 from tests.cli.in_process import CommandResult, OrganCommand
 from tests.gains import add_gains
 
@@ -207,10 +208,11 @@ for arguments in json.loads(sys.argv[1]):
 @pytest.mark.long
 def test_no_line_is_longer_than_a_real_terminal(crowded: OrganCommand) -> None:
     """Run every list in a pseudo-terminal of 80 columns and 24 lines."""
+    environment = postgres.environment(crowded.home)
     process, terminal = pty.fork()
     if process == 0:
         os.environ.pop("COLUMNS", None)
-        os.environ |= {"ORGAN_HOME": str(crowded.home), "TERM": "xterm", "NO_COLOR": "1"}
+        os.environ |= {"TERM": "xterm", "NO_COLOR": "1", **environment}
         fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, WIDTH, 0, 0))
         os.execv(sys.executable, [sys.executable, "-c", SCRIPT, json.dumps(LISTS)])
     printed = b""

@@ -12,6 +12,7 @@ import pytest
 
 from organs.ingest.jobs.runner import add_job
 from organs.registry.local import LocalRegistry
+from tests import postgres
 from tests.cli.in_process import OrganCommand
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,7 +73,8 @@ def test_an_invalid_job_number_is_wrong_usage(arguments: tuple[object, ...], org
 def test_a_worker_ends_cleanly_on_request(number: signal.Signals, registry: LocalRegistry) -> None:
     job_id = add_job(registry, "report", {})
     command = [sys.executable, "-m", "organs.cli", "--home", str(registry.settings.home), "work"]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    environment = os.environ | postgres.environment(registry.settings.home)
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     assert process.stderr.readline() == f"job {job_id} report: running\n"
     process.stderr.readline()
@@ -84,7 +86,8 @@ def test_a_worker_ends_cleanly_on_request(number: signal.Signals, registry: Loca
 def test_a_worker_without_its_server_ends_immediately(registry: LocalRegistry) -> None:
     command = [sys.executable, "-m", "organs.cli", "--home", str(registry.settings.home), "work", "--with-parent", "1"]
     assert os.getpid() != 1
-    assert subprocess.run(command, cwd=ROOT, timeout=60, check=False).returncode == 1
+    environment = os.environ | postgres.environment(registry.settings.home)
+    assert subprocess.run(command, cwd=ROOT, env=environment, timeout=60, check=False).returncode == 1
 
 
 def test_an_empty_queue_is_reported_and_the_error_for_an_unknown_job_names_the_list(organ: OrganCommand) -> None:

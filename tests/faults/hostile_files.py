@@ -32,6 +32,7 @@ from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.gguf.types import DTYPES
 from organs.registry.local import LocalRegistry
 from organs.registry.upload_limits import OPEN_SUBMISSIONS_MAX
+from tests import postgres
 from tests.gguf_files import raw_array, raw_field, raw_file, raw_header, raw_tensor, raw_text
 from tests.small_models import small_model
 from tests.web.accounts import new_token
@@ -557,7 +558,7 @@ def by_command_line(folder: Path, chosen: Sequence[Case]) -> Summary:
         folder,
         chosen,
         summary,
-        lambda path, place: run(_organ_command(home, "ingest", str(path)), _environment(), place),
+        lambda path, place: run(_organ_command(home, "ingest", str(path)), _environment(home), place),
     )
     _check_registry(home, folder, summary)
     return summary
@@ -572,7 +573,7 @@ def by_upload(folder: Path, chosen: Sequence[Case]) -> Summary:
     turns = iter(tokens)
     live = start_server(home, folder / "server.log", options=["--accounts"])
     summary, watch = Summary(), MemoryWatch(live)
-    environment = _environment() | {"ORGAN_REGISTRY": live.address}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "ORGAN_REGISTRY": live.address}
 
     def push(path: Path, place: Path) -> Result:
         own = environment | {"ORGAN_TOKEN": next(turns)}
@@ -635,7 +636,7 @@ def _check_registry(home: Path, folder: Path, summary: Summary) -> None:
         ("search", "sort:-theta"),
         ("report",),
     ):
-        result = run(_organ_command(home, *words), _environment(), folder)
+        result = run(_organ_command(home, *words), _environment(home), folder)
         summary.faults += [f"afterwards, organ {words[0]}: {fault}" for fault in result.faults()]
         if result.status != 0:
             summary.faults.append(f"afterwards, organ {words[0]} failed: {result.output[-500:]}")
@@ -645,8 +646,8 @@ def _organ_command(home: Path, *words: str) -> list[str]:
     return [sys.executable, "-m", "organs.cli", "--home", str(home), *words]
 
 
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
+def _environment(home: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), **postgres.environment(home)}
 
 
 def _print(way: str, summary: Summary, count: int, seconds: float) -> None:

@@ -31,6 +31,7 @@ from organs.registry.catalog.tables import BlobLease, Model, Upload, now
 from organs.registry.digest import digest_of
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.local import LocalRegistry
+from tests import postgres
 from tests.faults.failing import blob_rows, files_below, verify_all
 from tests.faults.hostile_cases import GOOD, cases, send_files
 from tests.faults.hostile_client import Answer, Case, Refused, Sender, Values
@@ -224,7 +225,7 @@ def _afterwards(home: Path, before: Lying, live: LiveServer, seen: list[bytes]) 
     _let_uploads_expire(home)
     for _ in range(2):
         command = [sys.executable, "-m", "organs.cli", "--home", str(home), "sweep", "--yes", "--older-than", "0s"]
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        environment = os.environ | {"PYTHONPATH": str(ROOT)} | postgres.environment(home)
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         faults += [] if done.returncode == 0 else [f"the sweep failed: {done.stderr}"]
     for what in ("models", "files", "blobs", "uploads"):

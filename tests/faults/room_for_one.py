@@ -50,6 +50,7 @@ from organs.registry.upkeep import Share, verify
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.runtime import Request
 from organs.registry.validation.texts import built_in_texts
+from tests import postgres
 
 ROOT = Path(__file__).resolve().parents[2]
 ZOO_MODEL = ROOT / "examples" / "zoo" / "Zoo-A-2M-v1.0-F16.gguf"
@@ -246,7 +247,10 @@ class Run:
 
     def _start(self, *arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "organs.cli", "--home", str(self.home), *arguments]
-        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        environment = os.environ | postgres.environment(self.home)
+        return subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
 
     @contextmanager
     def _watched(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sqlite3
 import subprocess
@@ -19,6 +20,7 @@ from organs.registry.catalog.tables import Blob, BlobPart, Organ, Placement
 from organs.registry.errors import Busy, DiskFull, StoreUnwritable
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
+from tests import postgres
 from tests.faults.failing import (
     SteppedCatalog,
     act_at_step,
@@ -294,12 +296,12 @@ from pathlib import Path
 from tests.faults.failing import ModelName, LocalRegistry, ingest_path
 
 children = []
-for name in sys.argv[2:]:
+for name in sys.argv[1:]:
     child = os.fork()
     if not child:
         status = 1
         try:
-            with LocalRegistry.open(sys.argv[1]) as registry:
+            with LocalRegistry.open() as registry:
                 status = int(not ingest_path(registry, Path(name), name=ModelName("local", Path(name).stem)).created)
         finally:
             os._exit(status)
@@ -317,7 +319,8 @@ def test_eight_processes_with_shared_organs_keep_the_counts_right(tmp_path: Path
         path.write_bytes(data)
         paths.append(path)
     result = subprocess.run(
-        [sys.executable, "-c", EIGHT, str(registry.settings.home), *map(str, paths)],
+        [sys.executable, "-c", EIGHT, *map(str, paths)],
+        env=os.environ | postgres.environment(registry.settings.home),
         cwd=ROOT,
         capture_output=True,
         text=True,

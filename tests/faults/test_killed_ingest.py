@@ -17,6 +17,7 @@ import pytest
 
 from bench.generated import Architecture, write_model
 from organs.registry.local import LocalRegistry
+from tests import postgres
 from tests.faults.failing import (
     assert_no_orphans,
     blob_rows,
@@ -56,7 +57,10 @@ class Home:
     def start(self, path: Path) -> subprocess.Popen[str]:
         """Start `organ ingest` of `path` in a new process."""
         command = [sys.executable, "-m", "organs.cli", "--home", str(self.folder), "ingest", "--json", str(path)]
-        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        environment = os.environ | postgres.environment(self.folder)
+        return subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
     def stored_bytes(self) -> int:
         """Return the bytes of the files in the folder of the store."""

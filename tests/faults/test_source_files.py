@@ -20,6 +20,7 @@ from organs.registry.digest import digest_of
 from organs.registry.errors import BadGguf, BadSource
 from organs.registry.gguf import TensorSpec, dtype_by_name, encode_header
 from organs.registry.local import LocalRegistry
+from tests import postgres
 from tests.faults.conftest import Organ
 from tests.faults.failing import (
     SteppedCatalog,
@@ -228,7 +229,12 @@ def test_a_sparse_file_takes_bounded_memory_and_is_stored_once(size_bytes: int, 
     assert path.stat().st_blocks * 512 < MEBI
     command = [sys.executable, "-m", "organs.cli", "--home", str(home), "ingest", "--json", str(path)]
     done = subprocess.run(
-        [sys.executable, "-c", MEASURED, *command], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, "-c", MEASURED, *command],
+        cwd=ROOT,
+        env=os.environ | postgres.environment(home),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     answer, peak_kib = done.stdout.splitlines()
     report = json.loads(answer)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -37,6 +38,7 @@ from organs.registry.errors import Ambiguous, BadInput, BadName, BadQuery, BadVa
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
+from tests import postgres
 from tests.catalog.search.catalogs import ModelRow, PlacementRow, random_models, write_models
 from tests.catalog.test_facets import recounted, rolled_up
 from tests.faults.conftest import Organ as Command
@@ -283,8 +285,8 @@ from pathlib import Path
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
 from organs.registry.local import LocalRegistry
-gate, path = map(Path, sys.argv[2:4])
-with LocalRegistry.open(sys.argv[1]) as registry:
+gate, path = map(Path, sys.argv[1:3])
+with LocalRegistry.open() as registry:
     (source,) = find_sources([str(path)])
     print("ready", flush=True)
     while not gate.exists():
@@ -299,8 +301,9 @@ def run_together(registry: LocalRegistry, tmp_path: Path, script: str, paths: li
     gate.unlink(missing_ok=True)
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", script, str(registry.settings.home), str(gate), str(path)],
+            [sys.executable, "-c", script, str(gate), str(path)],
             cwd=ROOT,
+            env=os.environ | postgres.environment(registry.settings.home),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -351,8 +354,8 @@ from pathlib import Path
 from organs.registry.errors import Busy
 from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import sweep
-gate = Path(sys.argv[2])
-with LocalRegistry.open(sys.argv[1]) as registry:
+gate = Path(sys.argv[1])
+with LocalRegistry.open() as registry:
     print("ready", flush=True)
     while not gate.exists():
         time.sleep(0.001)

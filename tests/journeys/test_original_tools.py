@@ -6,6 +6,7 @@ import csv
 import http.client
 import io
 import json
+import os
 import re
 import shlex
 import socket
@@ -20,6 +21,7 @@ from pathlib import Path
 import gguf
 import pytest
 
+from tests import postgres
 from tests.cli.in_process import CommandResult, OrganCommand
 from tests.cli.parents import write_parents
 from tests.client.scripted_server import Answer, ReceivedRequest, scripted_server
@@ -136,7 +138,8 @@ def check_api(place: Place, commands: tuple[str, ...]) -> None:
         port = free.getsockname()[1]
     words = [*shlex.split(commands[0])[1:], "--port", str(port), "--workers", "1"]
     program = [sys.executable, "-m", "organs.cli", "--home", str(place.organ.home), *words]
-    with subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+    environment = os.environ | postgres.environment(place.organ.home)
+    with subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as server:
         try:
             listed = json.loads(answer(port, "/api/v1/models"))
             found = json.loads(answer(port, "/api/v1/organs?q=slot:ffn_up+block:0"))

@@ -28,7 +28,7 @@ PORTS = range(10_000, 32_000)
 HURRIED = (
     "import sys; from organs.registry import LocalRegistry\n"
     "from organs.web.server.processes import ServerSettings, serve_forever\n"
-    "registry = LocalRegistry.open(sys.argv[1]); registry.catalog.close()\n"
+    "registry = LocalRegistry.open(); registry.catalog.close()\n"
     "serve_forever(registry, ServerSettings(port=int(sys.argv[2]), workers=1, threads=8, "
     "head_seconds=1, body_seconds=1, send_seconds=1, idle_seconds=2))"
 )

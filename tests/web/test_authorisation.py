@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from sqlalchemy import update
 from werkzeug.test import TestResponse
 
 from organs.registry.catalog.register.events import record_event
+from organs.registry.catalog.tables import CatalogVersion
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
@@ -21,6 +23,7 @@ from organs.web.file_responses import COUNTING_KEY
 from organs.web.rate_limits import SharedCounts
 from organs.web.responses import API_PREFIX
 from organs.web.settings import WebSettings
+from tests import postgres
 from tests.registry_templates import DATABASE, RegistryTemplates
 from tests.web import owned_catalog as ada
 from tests.web.authorisation import (
@@ -55,6 +58,52 @@ COUNTS = SharedCounts()
 """What the applications have counted for the rates of requests."""
 
 
+class SqliteCopy:
+    """A copy of a registry's database, and whether others have written to the database."""
+
+    def __init__(self, registry: LocalRegistry, folder: Path) -> None:
+        self._watcher = sqlite3.connect(registry.settings.home / DATABASE)
+        self._kept = sqlite3.connect(folder / DATABASE)
+
+    def keep(self) -> None:
+        self._watcher.backup(self._kept)
+
+    def restore(self) -> None:
+        self._kept.backup(self._watcher)
+
+    def version(self) -> object:
+        return self._watcher.execute("PRAGMA data_version").fetchone()
+
+    def close(self) -> None:
+        self._watcher.close()
+        self._kept.close()
+
+
+class PostgresCopy:
+    """The same on PostgreSQL."""
+
+    def __init__(self, registry: LocalRegistry, folder: Path) -> None:
+        self._registry, self._folder = registry, folder
+
+    def keep(self) -> None:
+        self._registry.catalog.close()
+        postgres.replace_database(self._folder, self._registry.settings.home)
+
+    def restore(self) -> None:
+        """Restore the database, under a version that no answer is cached for."""
+        newest = self._registry.catalog.version()
+        self._registry.catalog.close()
+        postgres.replace_database(self._registry.settings.home, self._folder)
+        with self._registry.catalog.writer.begin() as connection:
+            connection.execute(update(CatalogVersion).values(number=newest + 1))
+
+    def version(self) -> object:
+        return self._registry.catalog.version()
+
+    def close(self) -> None:
+        """Nothing: the copy is dropped with its folder."""
+
+
 class Place:
     """The furnished registry with its askers, which can be made what it was at first."""
 
@@ -65,18 +114,17 @@ class Place:
         self.askers = Askers(registry, self.app)
         self.arguments = arguments(self.app.test_client(), registry, self.askers)
         self._uploads, self._kept_uploads = registry.settings.uploads, kept / "uploads"
-        self._watcher = sqlite3.connect(registry.settings.home / DATABASE)
-        self._kept = sqlite3.connect(kept / DATABASE)
+        self._database = PostgresCopy(registry, kept) if postgres.is_used() else SqliteCopy(registry, kept)
         self.keep()
 
     def keep(self) -> None:
         """Let what is there now be what it was at first."""
-        self._watcher.backup(self._kept)
+        self._database.keep()
         copy_uploads(self._uploads, self._kept_uploads)
 
     def restore(self) -> None:
         """Let all be as it was at first."""
-        self._kept.backup(self._watcher)
+        self._database.restore()
         copy_uploads(self._kept_uploads, self._uploads)
 
     @contextmanager
@@ -87,8 +135,7 @@ class Place:
         self.askers.app = usual
 
     def close(self) -> None:
-        self._watcher.close()
-        self._kept.close()
+        self._database.close()
 
     def asked(self, asker: str, method: str, rule: str, *, swapped: bool = False, **otherwise: str) -> Outcome:
         """What `asker` gets there, with `otherwise` in the address; all is as it was afterwards.
@@ -109,7 +156,7 @@ class Place:
     def state(self) -> tuple[Any, ...]:
         """Another one after any write of others to the database, and to the folder for uploads."""
         uploads = [(one.name, one.read_bytes()) for one in sorted(self._uploads.iterdir())]
-        return (*self._watcher.execute("PRAGMA data_version").fetchone(), uploads)
+        return (self._database.version(), uploads)
 
     def _answer(
         self, client: FlaskClient, asker: str, method: str, rule: str, otherwise: Mapping[str, str]

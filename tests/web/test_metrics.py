@@ -17,6 +17,7 @@ from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.metrics import BUCKETS_SECONDS
 from organs.web.settings import WebSettings
+from tests import postgres
 from tests.small_models import ingest_file, small_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +35,7 @@ def child(requests, stream):
     pid = os.fork()
     if pid:
         return pid
-    with LocalRegistry.open(sys.argv[1]) as registry:
+    with LocalRegistry.open() as registry:
         client = create_app(registry).test_client()
         for _ in range(requests):
             assert client.get("/healthz").status_code == 200
@@ -47,7 +48,7 @@ first, second = child(3, stream=True), child(4, stream=False)
 for pid in (first, second):
     assert os.waitpid(pid, 0)[1] == 0
 def shown():
-    with LocalRegistry.open(sys.argv[1]) as registry:
+    with LocalRegistry.open() as registry:
         return create_app(registry).test_client().get("/metrics").text
 print([line for line in shown().splitlines() if line.startswith("organ_streams_in_flight")][0])
 for pid in (first, second):
@@ -188,9 +189,9 @@ def test_no_label_holds_text_from_outside(client: FlaskClient) -> None:
 def test_the_metrics_of_several_processes_are_summed(client: FlaskClient, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", SEVERAL, str(tmp_path / "home")],
+        [sys.executable, "-c", SEVERAL],
         cwd=ROOT,
-        env=environment,
+        env=environment | postgres.environment(tmp_path / "home"),
         capture_output=True,
         text=True,
         check=False,

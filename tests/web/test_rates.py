@@ -57,7 +57,7 @@ def named(*arguments):
         return answer
     return app
 processes.create_app = named
-registry = LocalRegistry.open(sys.argv[1]); registry.catalog.close()
+registry = LocalRegistry.open(); registry.catalog.close()
 processes.serve_forever(registry, processes.ServerSettings(port=int(sys.argv[2]), workers=3, threads=4))
 """
 """A server of three processes that say which of them answers."""

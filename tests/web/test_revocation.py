@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from organs.registry.catalog.tables import now
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import parse_token, secret_sha256
 from organs.web.auth import COOKIE
+from tests import postgres
 from tests.registry_templates import valid_account
 from tests.web.accounts import authorization, new_token
 from tests.web.live_server import PATIENCE_SECONDS, ROOT, LiveServer, running_server
@@ -38,7 +40,7 @@ class Telling(Server):
             return answer
         return app
 
-registry = LocalRegistry.open(sys.argv[1])
+registry = LocalRegistry.open()
 registry.catalog.close()
 prepare_metrics()
 Telling(registry, ServerSettings(port=int(sys.argv[2]), workers={WORKERS}, threads=8)).run()
@@ -109,7 +111,8 @@ def visitors(live: LiveServer, registry: LocalRegistry, token: str, first: int) 
 def ended(clients: Sequence[Visitor], home: Path, *arguments: str) -> list[int]:
     """Let another process do that while the clients go on asking; what each gets that is refused first, or next."""
     command = [sys.executable, "-m", "organs.cli", "--home", str(home), *arguments]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    environment = {**os.environ, **postgres.environment(home)}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
     refused: dict[Visitor, int] = {}
     is_going_on = True
     while is_going_on:

@@ -45,19 +45,22 @@ def uses(registry: LocalRegistry) -> list[bool]:
 def test_a_request_does_not_wait_for_the_database_to_note_that_its_token_was_used(patient: LocalRegistry) -> None:
     sent = authorization(new_token(patient, "ada"))
     client = create_app(patient).test_client()
-    with ThreadPoolExecutor(1) as pool, LocalRegistry.open(patient.settings.home) as other:
-        with other.catalog.writing():
-            asked = pool.submit(client.get, "/api/v1/account", headers=sent)
-            assert asked.result(PATIENCE_SECONDS).status_code == 200
+    with ThreadPoolExecutor(1) as pool, LocalRegistry.open(patient.settings.home) as other, other.catalog.writing():
+        asked = pool.submit(client.get, "/api/v1/account", headers=sent)
+        assert asked.result(PATIENCE_SECONDS).status_code == 200
     assert uses(patient) == [False]
     assert client.get("/api/v1/account", headers=sent).status_code == 200
     assert uses(patient) == [True], "the next request notes it"
 
 
 def test_only_a_caller_that_opts_out_does_not_wait(patient: LocalRegistry) -> None:
-    with LocalRegistry.open(patient.settings.home) as other, other.catalog.writing():
-        with pytest.raises(Busy), patient.catalog.writing(waits=False) as session:
-            session.scalars(select(Token)).all()
+    with (
+        LocalRegistry.open(patient.settings.home) as other,
+        other.catalog.writing(),
+        pytest.raises(Busy),
+        patient.catalog.writing(waits=False) as session,
+    ):
+        session.scalars(select(Token)).all()
     with patient.catalog.writing() as session:
         question = "SHOW lock_timeout" if postgres.is_used() else "PRAGMA busy_timeout"
         timeout = session.connection().exec_driver_sql(question).scalar()
