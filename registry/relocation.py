@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 
-from organs.registry.catalog.copying import copy_rows
+from organs.registry.catalog.copying import check_empty, copy_rows
 from organs.registry.catalog.engine import Catalog
 from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, MissingBlob, StoreError
@@ -54,14 +54,17 @@ def relocate(
     the new database has rows; Busy while a sweep or a backup runs; DiskFull, StoreUnwritable, StoreUnreachable.
     """
     report = RelocationReport()
+    if new_catalog is not None:
+        with new_catalog.reading() as session:
+            check_empty(session)  # before files are copied, which can take hours
     with blobs.backend.sweeping():
-        copy = None if new_blobs is None else _Copy(catalog, blobs, new_blobs, progress or (lambda _size: None))
+        copy = None if new_blobs is None else _Copy(catalog, blobs, new_blobs)
         if copy is not None:
-            copy.run(report)
+            copy.run(report, progress)
         if new_catalog is not None:
             with catalog.writing() as source:  # nobody else can write meanwhile
                 if copy is not None:
-                    copy.run(report)
+                    copy.run(report)  # files that were added meanwhile; the progress has counted the others
                 with new_catalog.writing() as target:
                     report.rows = copy_rows(source, target)
     return report
@@ -70,16 +73,15 @@ def relocate(
 class _Copy:
     """The files that are copied, and those that are in the new place already."""
 
-    def __init__(self, catalog: Catalog, source: BlobStore, target: BlobStore, progress: Progress) -> None:
+    def __init__(self, catalog: Catalog, source: BlobStore, target: BlobStore) -> None:
         self._catalog = catalog
         self._source = source
         self._target = target
-        self._progress = progress
         target.backend.prepare()
         self._sizes = {stray.file: stray.size_bytes for stray in target.backend.walk() if stray.file is not None}
         """The sizes of the files in the new place, in bytes."""
 
-    def run(self, report: RelocationReport) -> None:
+    def run(self, report: RelocationReport, progress: Progress | None = None) -> None:
         """Copy the files that the new place lacks, and describe the result in `report`."""
         report.files, report.faults = 0, []
         named = ((row.file, row.stored_bytes) for row in all_blobs(self._catalog) if row.file is not None)
@@ -94,7 +96,8 @@ class _Copy:
                             self._sizes[file] = size_bytes
                     else:
                         report.faults.append(Fault(Digest(file[3:67]), str(error), ()))
-                    self._progress(size_bytes)
+                    if progress is not None:
+                        progress(size_bytes)
 
     def _copy_if_needed(self, named: tuple[str, int]) -> StoreError | None:
         """Copy a file; return the error if it is damaged or missing."""

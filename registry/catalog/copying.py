@@ -25,10 +25,8 @@ def copy_rows(source: Session, target: Session) -> int:
     caller commits `target`. Raises Conflict if `target` has rows, CatalogError if a row in `target` differs from that
     in `source`.
     """
-    tables = [table for table in Base.metadata.sorted_tables if table.name not in KEPT_TABLES]
-    for table in tables:
-        if target.execute(select(table).limit(1)).first() is not None:
-            raise Conflict(f"the new database has rows in the table {table.name}: it must be empty")
+    check_empty(target)
+    tables = copied_tables()
     total, checksums = 0, {}
     for table in tables:
         count, checksums[table.name] = _copy_table(source, target, table)
@@ -38,6 +36,18 @@ def copy_rows(source: Session, target: Session) -> int:
             raise CatalogError(f"the rows of the table {table.name} changed when they were copied")
         _continue_ids(target, table)
     return total
+
+
+def check_empty(target: Session) -> None:
+    """Raise Conflict if a table that `copy_rows` fills has rows."""
+    for table in copied_tables():
+        if target.execute(select(table).limit(1)).first() is not None:
+            raise Conflict(f"the new database has rows in the table {table.name}: it must be empty")
+
+
+def copied_tables() -> list[Table]:
+    """Return the tables that `copy_rows` copies; a table comes after those that its rows refer to."""
+    return [table for table in Base.metadata.sorted_tables if table.name not in KEPT_TABLES]
 
 
 def _copy_table(source: Session, target: Session, table: Table) -> tuple[int, int]:
