@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from organs.registry.local import LocalRegistry
+from tests import postgres
 from tests.compiled_cache import compile_once
 from tests.faults.failing import ingest_path, write_model
 from tests.registry_templates import DATABASE, RegistryTemplates
@@ -23,6 +24,14 @@ from tests.token_leaks import current_watch, watch_everything
 # No deadline for an example: the machine may pause for seconds.
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repeatable")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests about the database engine that is not used."""
+    other_engine = "sqlite" if postgres.is_used() else "postgres"
+    left_out = [item for item in items if item.get_closest_marker(other_engine) is not None]
+    items[:] = [item for item in items if item.get_closest_marker(other_engine) is None]
+    config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_configure(config: pytest.Config) -> None:

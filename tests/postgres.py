@@ -80,13 +80,6 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     early_config.add_cleanup(lambda: event.remove(Engine, "do_connect", _create_before_connecting))
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests about SQLite itself."""
-    left_out = [item for item in items if item.get_closest_marker("sqlite") is not None]
-    items[:] = [item for item in items if item.get_closest_marker("sqlite") is None]
-    config.hook.pytest_deselected(items=left_out)
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_logfinish() -> None:
     """Drop the databases whose folders were removed: ten thousand databases would fill a disk."""

@@ -215,7 +215,15 @@ def test_a_pulled_model_can_be_registered_in_the_same_command(
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(("verify",), ("sweep",), ("work", "--once"), ("serve",), ("backup", "b"), ("migrate-store",), ("ingest", __file__)),
+        *(
+            ("verify",),
+            ("sweep",),
+            ("work", "--once"),
+            ("serve",),
+            ("backup", "b"),
+            ("migrate-store", "--to-blobs", "b"),
+            ("ingest", __file__),
+        ),
         *(("admin", "submissions"), ("admin", "remove", "local/base@1", "--reason", "x", "-y")),
     ],
     ids=" ".join,
