@@ -68,13 +68,27 @@ def _copy_table(source: Session, target: Session, table: Table) -> tuple[int, in
             if key is not None and any(item is not None for item in later.values()):
                 references.append({"row_key": value[key.name], **{f"new_{name}": item for name, item in later.items()}})
                 value.update(dict.fromkeys(later))
-        target.execute(insert(table), values)
+        _insert(target, table, values)
     if references and key is not None:
         new_values: dict[str, Any] = {column.name: bindparam(f"new_{column.name}") for column in own_references}
         statement = update(table).where(key == bindparam("row_key")).values(new_values)
         for begin in range(0, len(references), ROWS_AT_ONCE):
             target.connection().execute(statement, references[begin : begin + ROWS_AT_ONCE])
     return count, checksum % CHECKSUM_MODULUS
+
+
+def _insert(session: Session, table: Table, values: Sequence[dict[str, Any]]) -> None:
+    connection = session.connection()
+    if connection.dialect.name != "postgresql":
+        connection.execute(insert(table), values)
+        return
+    # COPY is many times faster than INSERT. The driver writes the values of all our types as they are.
+    driver: Any = connection.connection.driver_connection
+    quote = connection.dialect.identifier_preparer.quote
+    names = ", ".join(quote(column.name) for column in table.columns)
+    with driver.cursor() as cursor, cursor.copy(f"COPY {quote(table.name)} ({names}) FROM STDIN") as copy:
+        for value in values:
+            copy.write_row([value[column.name] for column in table.columns])
 
 
 def _refers_to(column: Column[Any], table: Table) -> bool:
