@@ -153,6 +153,7 @@ def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return home
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("cost", [search_plan.FETCHED_COST, 0.0], ids=["as it comes", "gathered"])
 @pytest.mark.parametrize("statistics", [False, True], ids=["without statistics", "with statistics"])
 def test_no_statement_of_a_search_reads_a_whole_table(
@@ -178,6 +179,7 @@ def test_no_statement_of_a_search_reads_a_whole_table(
     assert read == {}
 
 
+@pytest.mark.sqlite
 def test_a_scan_of_a_whole_table_is_detected(registry: LocalRegistry) -> None:
     write_models(registry, random_models(6, seed=5))
     with planner(registry) as connection:
@@ -209,6 +211,7 @@ def counted(registry: LocalRegistry) -> Iterator[list[int]]:
     registry.catalog.reader.dispose()
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize(
     "text",
     ["sort:size", "sort:-size", "type:organ sort:-size", "sort:-theta", "theta>=30 sort:theta", "dtype:Q* sort:z"],
