@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from organs.registry.catalog.queries.accounts import KnownToken, token_account
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import SentToken
-from tests import postgres
+from tests import buckets, postgres
 from tests.related_models import family_files, ingest_bytes, model_file, related_tensors
 from tests.small_models import block_tensors, ingest_file
 
@@ -42,7 +42,9 @@ class RegistryTemplates:
     def fill(self, registry: LocalRegistry, furnish: FillRegistry) -> None:
         """Replace the content of `registry`, which is open and empty, by that of a prepared one."""
         kept, home = self._kept(furnish), registry.settings.home
-        shutil.copytree(kept, home, dirs_exist_ok=True, ignore=lambda *_: [DATABASE])
+        shutil.copytree(kept, home, dirs_exist_ok=True, ignore=lambda *_: [DATABASE, buckets.MARKER])
+        if buckets.is_used():
+            buckets.copy_objects(home, kept)
         if postgres.is_used():
             registry.catalog.close()
             postgres.replace_database(home, kept)

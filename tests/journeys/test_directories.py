@@ -491,6 +491,7 @@ def test_a_tree_of_folders_and_files_is_ingested_completely(taken: Path, organ: 
     assert "this program reads version 1" in ended.err
 
 
+@pytest.mark.folder
 def test_a_registered_organ_that_is_corrupt_is_not_extracted(
     organ: OrganCommand, registry: LocalRegistry, tmp_path: Path
 ) -> None:
