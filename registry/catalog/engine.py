@@ -168,10 +168,6 @@ run it."""
 POOL_SIZE, POOL_OVERFLOW = 5, 27
 """The number of connections of each engine that stay open, and of further connections. Together they are more than the
 threads of a server process."""
-EXPERIMENTAL = (
-    "PostgreSQL support is experimental: only the main operations are tested on it. "
-    "Keep a backup, or use the default database (SQLite) for anything that you cannot lose."
-)
 MAPPED_MAX_BYTES = 2 * 1024**3
 """The bytes of the database that readers map into memory. This takes a fifth less work than a system call for each
 page."""
@@ -263,8 +259,7 @@ def translated() -> Iterator[None]:
 def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str) -> Catalog:
     """Open the database, or create it, and bring its schema to `head` by calling `migrate`.
 
-    Logs a warning for PostgreSQL, which is experimental. Raises SchemaTooNew if a newer version wrote the database, and
-    CatalogError if it is not a database of this program.
+    Raises SchemaTooNew if a newer version wrote the database, and CatalogError if it is not a database of this program.
     """
     try:
         url = make_url(database_url)
@@ -275,8 +270,6 @@ def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str
     except (ArgumentError, ModuleNotFoundError) as error:  # not a URL, or the driver is not installed
         kind = database_url.partition("://")[0][:40]  # the rest may have a password
         raise CatalogError(f"no database can be opened by a URL that begins with {kind!r}: {error}") from error
-    if reader.dialect.name == "postgresql":
-        _log.warning(EXPERIMENTAL)
     try:
         with translated():
             if _revision(catalog.reader) != head:
