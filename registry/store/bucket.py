@@ -55,6 +55,9 @@ CONNECT_SECONDS, REQUEST_SECONDS = 5, 60
 RETRIES, RETRY_SECONDS = 4, 10
 """Attempts after the first one, and the time after which there is no further one: requests wait meanwhile."""
 _TEXT_MAX = 200
+_NO_ACCESS = "access is not allowed; set the credentials of the object store"
+_REFUSED, _NO_BUCKET = ("401 Unauthorized", "403 Forbidden"), "404 Not Found"
+"""The ends of reasons of obstore where it has no exception of its own."""
 
 T = TypeVar("T")
 
@@ -251,11 +254,14 @@ class BlobBucket:
                 raise StoreUnreachable(f"{self.url}: no such bucket, or no registry was stored in it") from error
             raise MissingBlob(f"{name} is missing from the store") from error
         except (PermissionDeniedError, UnauthenticatedError) as error:
-            raise StoreUnwritable(
-                f"{self.url}: access is not allowed; set the credentials of the object store"
-            ) from error
+            raise StoreUnwritable(f"{self.url}: {_NO_ACCESS}") from error
         except (BaseError, OSError, ValueError) as error:
-            raise StoreUnreachable(f"{self.url} does not answer: {short_reason(str(error))}") from error
+            reason = short_reason(str(error))
+            if reason.endswith(_REFUSED):  # of a listing
+                raise StoreUnwritable(f"{self.url}: {_NO_ACCESS}") from error
+            if reason.endswith(_NO_BUCKET):
+                raise StoreUnreachable(f"{self.url}: no such bucket") from error
+            raise StoreUnreachable(f"{self.url} does not answer: {reason}") from error
 
 
 def open_bucket(url: str, *, allows_http: bool) -> ObjectStore:

@@ -342,6 +342,26 @@ def test_a_refused_access_is_reported_as_such(error: BaseError, place: BlobBucke
             request()
 
 
+@pytest.mark.parametrize(
+    ("status", "expected", "sentence"),
+    [
+        ("401 Unauthorized", StoreUnwritable, "s3://organs/blobs: access is not allowed; set the credentials"),
+        ("403 Forbidden", StoreUnwritable, "s3://organs/blobs: access is not allowed; set the credentials"),
+        ("404 Not Found", StoreUnreachable, "s3://organs/blobs: no such bucket"),
+        ("500 Internal Server Error", StoreUnreachable, "s3://organs/blobs does not answer: Server returned"),
+    ],
+)
+def test_a_refused_listing_is_told_from_a_service_that_does_not_answer(
+    status: str, expected: type[OrganError], sentence: str, place: BlobBucket, service: MemoryService
+) -> None:
+    answer = (
+        f"Error performing GET http://s3/organs?list-type=2 in 2ms - Server returned non-2xx status code: {status}: <X"
+    )
+    service.before = failing(GenericError(answer), "list")
+    with pytest.raises(expected, match=sentence):
+        list(place.walk())
+
+
 def test_a_bucket_is_prepared_once_by_each_process(services: dict[str, MemoryService]) -> None:
     first, second = BlobBucket(URL), BlobBucket(URL)
     assert not first.is_prepared()
