@@ -49,9 +49,10 @@ test-postgres-long: $(BIN)/pytest  ## the long tests on a PostgreSQL server of t
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[postgres]' --group postgres
 	PYTHONPATH=. $(BIN)/pytest $(PARALLEL) $(POSTGRES) -m "$(LONG)" $(ON_POSTGRES)
 
-test-object-store: $(BIN)/pytest  ## models in an S3 server on this machine
+test-object-store: $(BIN)/pytest  ## models and blobs in an S3 server on this machine
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[s3]' --group object-store
 	$(BIN)/pytest -m object_store tests/client/test_object_store.py
+	PYTHONPATH=. $(BIN)/pytest $(PARALLEL) -p tests.buckets tests/journeys tests/test_relocation.py
 
 test-numba: $(BIN)/pytest  ## the compiled kernels of the codecs beside numpy (installs numba)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fast]'

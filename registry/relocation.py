@@ -7,17 +7,18 @@ later run copies only the files that are missing. The old database and the old f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 
 from organs.registry.catalog.copying import check_empty, copy_rows
 from organs.registry.catalog.engine import Catalog
+from organs.registry.catalog.queries.organs import files_after
 from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, MissingBlob, StoreError
 from organs.registry.store import BlobStore
-from organs.registry.upkeep import Fault, all_blobs
+from organs.registry.upkeep import Fault
 
 COPIES_AT_ONCE = 8
 """Files that are copied at the same time: a request to an object store is mostly waiting."""
@@ -84,7 +85,7 @@ class _Copy:
     def run(self, report: RelocationReport, progress: Progress | None = None) -> None:
         """Copy the files that the new place lacks, and describe the result in `report`."""
         report.files, report.faults = 0, []
-        named = ((row.file, row.stored_bytes) for row in all_blobs(self._catalog) if row.file is not None)
+        named = self._named()
         with ThreadPoolExecutor(COPIES_AT_ONCE, thread_name_prefix="copy") as pool:
             while chunk := list(islice(named, 8 * COPIES_AT_ONCE)):
                 for (file, size_bytes), error in zip(chunk, pool.map(self._copy_if_needed, chunk), strict=True):
@@ -98,6 +99,15 @@ class _Copy:
                         report.faults.append(Fault(Digest(file[3:67]), str(error), ()))
                     if progress is not None:
                         progress(size_bytes)
+
+    def _named(self) -> Iterator[tuple[str, int]]:
+        """Yield the names of all files that rows name, and their sizes. Each page has its own session."""
+        last: int | None = 0
+        while last is not None:
+            with self._catalog.reading() as session:
+                page = files_after(session, last)
+            yield from ((file, size_bytes) for _, file, size_bytes in page)
+            last = page[-1][0] if page else None
 
     def _copy_if_needed(self, named: tuple[str, int]) -> StoreError | None:
         """Copy a file; return the error if it is damaged or missing."""

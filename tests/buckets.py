@@ -1,8 +1,8 @@
 """A pytest plugin that keeps blobs in a bucket: `pytest -p tests.buckets PATH`, or `make test-object-store`.
 
-It starts an S3 server on this machine (or uses the one that `ORGAN_TEST_S3_ENDPOINT` names) and gives each registry's
-folder a folder in its bucket. A copied folder gets copies of the objects of the original folder. It can be combined
-with `-p tests.postgres`.
+It starts an S3 server on this machine: that of moto, or with `ORGAN_TEST_S3=swift` that of OpenStack Swift; or it uses
+the one that `ORGAN_TEST_S3_ENDPOINT` names. It gives each registry's folder a folder in the bucket. A copied folder
+gets copies of the objects of the original folder. It can be combined with `-p tests.postgres`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from typing import Any
 import pytest
 
 from organs.registry.settings import BLOBS_VARIABLE, Settings
+from tests import swift_server
 
 ENDPOINT_VARIABLE = "ORGAN_TEST_S3_ENDPOINT"
+SERVER_VARIABLE = "ORGAN_TEST_S3"
 BUCKET = "organ-tests"
 MARKER = "registry.bucket"
 """The file in a registry's folder that names its folder in the bucket, so that copies can find the original."""
 CREDENTIALS = {
-    "AWS_ACCESS_KEY_ID": "test:tester",
-    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_ACCESS_KEY_ID": swift_server.USER,
+    "AWS_SECRET_ACCESS_KEY": swift_server.PASSWORD,
     "AWS_REGION": "us-east-1",
     "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_ALLOW_HTTP": "true",
@@ -50,7 +52,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     if ENDPOINT_VARIABLE not in os.environ:
         server = ExitStack()
         server.callback(os.environ.pop, ENDPOINT_VARIABLE, None)
-        os.environ[ENDPOINT_VARIABLE] = server.enter_context(memory_server())
+        os.environ[ENDPOINT_VARIABLE] = server.enter_context(SERVERS[os.environ.get(SERVER_VARIABLE, "moto")]())
         early_config.add_cleanup(server.close)
     os.environ.update(CREDENTIALS, AWS_ENDPOINT_URL=os.environ[ENDPOINT_VARIABLE])
     if "PYTEST_XDIST_WORKER" not in os.environ:
@@ -93,6 +95,9 @@ def memory_server() -> Iterator[str]:
         finally:
             assert process.stdin is not None
             process.stdin.close()
+
+
+SERVERS = {"moto": memory_server, "swift": swift_server.swift_server}
 
 
 def create_bucket() -> None:

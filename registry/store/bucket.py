@@ -57,6 +57,7 @@ RETRIES, RETRY_SECONDS = 4, 10
 """Attempts after the first one, and the time after which there is no further one: requests wait meanwhile."""
 UNREACHABLE = "the object store does not answer: try again later"
 _TEXT_MAX = 200
+_NO_ACCESS = "access is not allowed; set the credentials of the object store"
 
 _log = logging.getLogger(__name__)
 
@@ -263,9 +264,7 @@ class BlobBucket:
                 raise StoreUnreachable(UNREACHABLE) from error
             raise MissingBlob(f"{name} is missing from the store") from error
         except (PermissionDeniedError, UnauthenticatedError) as error:
-            raise StoreUnwritable(
-                f"{self.url}: access is not allowed; set the credentials of the object store"
-            ) from error
+            raise StoreUnwritable(f"{self.url}: {_NO_ACCESS}") from error
         except (BaseError, OSError, ValueError) as error:
             _log.warning("%s: %s", self.url, short_reason(str(error)))  # answers to clients do not name the bucket
             raise StoreUnreachable(UNREACHABLE) from error

@@ -342,6 +342,16 @@ def test_a_refused_access_is_reported_as_such(error: BaseError, place: BlobBucke
             request()
 
 
+def test_the_reason_of_a_service_is_logged_and_not_part_of_the_error(
+    place: BlobBucket, service: MemoryService, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = "Error performing GET http://s3/organs?list-type=2 in 2ms - Server returned non-2xx status code: 500: <X"
+    service.before = failing(GenericError(answer), "list")
+    with pytest.raises(StoreUnreachable, match=r"\Athe object store does not answer: try again later\Z"):
+        list(place.walk())
+    assert "s3://organs/blobs: Server returned non-2xx status code: 500" in caplog.text
+
+
 def test_a_bucket_is_prepared_once_by_each_process(services: dict[str, MemoryService]) -> None:
     first, second = BlobBucket(URL), BlobBucket(URL)
     assert not first.is_prepared()

@@ -173,6 +173,12 @@ def known_files(session: Session) -> set[str]:
     return {file for file in session.scalars(select(Blob.file)) if file is not None}
 
 
+def files_after(session: Session, blob_id: int, limit: int = 5000) -> Sequence[tuple[int, str, int]]:
+    """Return the next blobs with a file after `blob_id`, in the order of ids: id, name of the file, stored bytes."""
+    stored = select(Blob.id, Blob.file, Blob.stored_bytes).where(Blob.id > blob_id, Blob.file.is_not(None))
+    return [(number, file or "", size) for number, file, size in session.execute(stored.order_by(Blob.id).limit(limit))]
+
+
 def unneeded_blobs(session: Session, state: str, untouched_since: datetime, now: datetime) -> Sequence[Blob]:
     """Return blobs in `state` without references and leases that no writer has used since `untouched_since`."""
     return session.scalars(unneeded(now).where(Blob.state == state, Blob.touched_at < untouched_since)).all()
