@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 DEMO   ?= .demo
 BROWSE ?= tests/browser
-ON_POSTGRES ?= tests/journeys tests/relatives tests/reports tests/test_references.py \
+ON_POSTGRES ?= tests/journeys tests/relatives tests/reports tests/test_references.py tests/test_relocation.py tests/catalog/test_leases.py \
 	tests/ingest/test_service.py tests/ingest/test_shards.py tests/ingest/test_submissions.py tests/ingest/test_submission_races.py \
 	tests/ingest/test_jobs.py tests/ingest/test_uploads.py tests/ingest/test_experts.py \
 	tests/catalog/test_search_organs.py tests/catalog/test_search_models.py tests/catalog/test_gains.py tests/catalog/test_states.py \

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from organs.registry.local import LocalRegistry
+from tests import postgres
 from tests.compiled_cache import compile_once
 from tests.faults.failing import ingest_path, write_model
 from tests.registry_templates import DATABASE, RegistryTemplates
@@ -32,6 +33,14 @@ def pytest_configure(config: pytest.Config) -> None:
     meanwhile.enter_context(watch_everything())
     meanwhile.enter_context(compile_once())
     config.add_cleanup(meanwhile.close)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests about PostgreSQL if they do not run on it."""
+    if not postgres.is_used():
+        left_out = [item for item in items if item.get_closest_marker("postgres") is not None]
+        items[:] = [item for item in items if item.get_closest_marker("postgres") is None]
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.hookimpl(trylast=True)

@@ -23,7 +23,6 @@ from organs.registry.relocation import RelocationReport, relocate
 from organs.registry.settings import Settings
 from organs.registry.store import BlobStore
 from organs.registry.upkeep import sweep
-from tests import postgres
 from tests.cli.in_process import OrganCommand
 from tests.faults.failing import (
     add_unneeded_blobs,
@@ -453,10 +452,7 @@ def test_a_database_that_cannot_be_opened_is_reported_without_its_password(url: 
     assert ended.err
 
 
-needs_postgres = pytest.mark.skipif(not postgres.is_used(), reason="about PostgreSQL: make test-postgres")
-
-
-@needs_postgres
+@pytest.mark.postgres
 def test_the_password_of_the_new_database_is_not_printed(family: LocalRegistry, tmp_path: Path) -> None:
     url = make_url(Settings.in_folder(tmp_path / "there").database_url).set(password="hidden-word")
     ended = OrganCommand(family.settings.home).done(
@@ -470,7 +466,7 @@ def on_sqlite(folder: Path) -> LocalRegistry:
     return LocalRegistry.from_settings(Settings(folder, f"sqlite:///{folder / DATABASE}", folder / "blobs"))
 
 
-@needs_postgres
+@pytest.mark.postgres
 def test_a_registry_moves_to_sqlite_and_back(family: LocalRegistry, new: LocalRegistry, tmp_path: Path) -> None:
     with on_sqlite(tmp_path / "sqlite") as moved:
         move(family, moved)
@@ -482,7 +478,7 @@ def test_a_registry_moves_to_sqlite_and_back(family: LocalRegistry, new: LocalRe
     assert verify_all(new).faults == []
 
 
-@needs_postgres
+@pytest.mark.postgres
 def test_ids_continue_in_every_table_after_a_move_to_postgresql(family: LocalRegistry, new: LocalRegistry) -> None:
     with family.catalog.writing() as session:
         add_contributor(session, "ann")
@@ -500,7 +496,7 @@ def test_ids_continue_in_every_table_after_a_move_to_postgresql(family: LocalReg
     assert checked >= 8
 
 
-@needs_postgres
+@pytest.mark.postgres
 def test_a_backup_of_postgresql_is_a_registry_on_sqlite(family: LocalRegistry, tmp_path: Path) -> None:
     report = back_up(family.catalog, family.blobs, family.settings, tmp_path / "copy", read_back=True)
     assert (report.faults, report.copied) == ([], len(stored_files(family)))
@@ -516,7 +512,7 @@ def test_a_backup_of_postgresql_is_a_registry_on_sqlite(family: LocalRegistry, t
         assert len(copy.models()) == len(FAMILY) + 1
 
 
-@needs_postgres
+@pytest.mark.postgres
 def test_the_command_backs_up_postgresql_while_it_is_written(family: LocalRegistry, tmp_path: Path) -> None:
     organ = OrganCommand(family.settings.home)
     first, second = organ.done("backup", tmp_path / "copy").lines[:2]

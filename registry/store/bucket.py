@@ -55,9 +55,6 @@ CONNECT_SECONDS, REQUEST_SECONDS = 5, 60
 RETRIES, RETRY_SECONDS = 4, 10
 """Attempts after the first one, and the time after which there is no further one: requests wait meanwhile."""
 _TEXT_MAX = 200
-_NO_ACCESS = "access is not allowed; set the credentials of the object store"
-_REFUSED, _NO_BUCKET = ("401 Unauthorized", "403 Forbidden"), "404 Not Found"
-"""The ends of reasons of obstore where it has no exception of its own."""
 
 T = TypeVar("T")
 
@@ -158,12 +155,19 @@ class BlobBucket:
 
     def walk(self) -> Iterator[StrayFile]:
         """Yield every object with a physical name. Incomplete uploads in parts are not listed."""
-        listing = self._request("", lambda: iter(self._store.list(chunk_size=1000)))
-        while (chunk := self._request("", lambda: next(listing, None))) is not None:
+        listing = iter(self._store.list(chunk_size=1000))
+        while (chunk := self._listed(lambda: next(listing, None))) is not None:
             for entry in chunk:
                 if is_physical(entry["path"]):
                     modified_at = entry["last_modified"].timestamp()
                     yield StrayFile(entry["path"], entry["path"], modified_at, entry["size"])
+
+    def _listed(self, request: Callable[[], T]) -> T:
+        try:
+            return self._request("", request)
+        except StoreUnreachable:  # the error of a listing is the same if the bucket is missing or refuses access
+            self._request(MARK, lambda: self._store.head(MARK))
+            raise
 
     def sweeping(self) -> AbstractContextManager[None]:
         """Exclude other sweeps and backups, on all machines; raises Busy."""
@@ -186,7 +190,7 @@ class BlobBucket:
         self._put(name, data)
         try:
             part = self._request(name, lambda: bytes(self._store.get_range(name, start=6, length=3)))
-            entries = self._request("", lambda: [entry for chunk in self._store.list(prefix="00") for entry in chunk])
+            entries = self._listed(lambda: [entry for chunk in self._store.list(prefix="00") for entry in chunk])
             listed = {entry["path"]: entry["size"] for entry in entries}
             try:
                 self._store.put(name, data, mode="create")
@@ -205,9 +209,8 @@ class BlobBucket:
                 return cached
         try:
             piece = self._request(file, lambda: self._read_piece(file, index))
-        except StoreUnreachable as error:
-            if "range" in str(error).lower():  # the object may end before the piece
-                self._check_size(file, index * PIECE_BYTES)
+        except StoreUnreachable:  # the error of an object that ends before the piece is the same
+            self._check_size(file, index * PIECE_BYTES)
             raise
         if self._cache is not None:
             self._cache.put(file, index, piece)
@@ -254,14 +257,11 @@ class BlobBucket:
                 raise StoreUnreachable(f"{self.url}: no such bucket, or no registry was stored in it") from error
             raise MissingBlob(f"{name} is missing from the store") from error
         except (PermissionDeniedError, UnauthenticatedError) as error:
-            raise StoreUnwritable(f"{self.url}: {_NO_ACCESS}") from error
+            raise StoreUnwritable(
+                f"{self.url}: access is not allowed; set the credentials of the object store"
+            ) from error
         except (BaseError, OSError, ValueError) as error:
-            reason = short_reason(str(error))
-            if reason.endswith(_REFUSED):  # of a listing
-                raise StoreUnwritable(f"{self.url}: {_NO_ACCESS}") from error
-            if reason.endswith(_NO_BUCKET):
-                raise StoreUnreachable(f"{self.url}: no such bucket") from error
-            raise StoreUnreachable(f"{self.url} does not answer: {reason}") from error
+            raise StoreUnreachable(f"{self.url} does not answer: {short_reason(str(error))}") from error
 
 
 def open_bucket(url: str, *, allows_http: bool) -> ObjectStore:
