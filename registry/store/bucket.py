@@ -168,12 +168,19 @@ class BlobBucket:
 
     def walk(self) -> Iterator[StrayFile]:
         """Yield every object with a physical name. Incomplete uploads in parts are not listed."""
-        listing = self._request("", lambda: iter(self._store.list(chunk_size=1000)))
-        while (chunk := self._request("", lambda: next(listing, None))) is not None:
+        listing = iter(self._store.list(chunk_size=1000))
+        while (chunk := self._listed(lambda: next(listing, None))) is not None:
             for entry in chunk:
                 if is_physical(entry["path"]):
                     modified_at = entry["last_modified"].timestamp()
                     yield StrayFile(entry["path"], entry["path"], modified_at, entry["size"])
+
+    def _listed(self, request: Callable[[], T]) -> T:
+        try:
+            return self._request("", request)
+        except StoreUnreachable:  # the error of a listing is the same if the bucket is missing or refuses access
+            self._request(MARK, lambda: self._store.head(MARK))
+            raise
 
     def sweeping(self) -> AbstractContextManager[None]:
         """Exclude other sweeps and backups, on all machines; raises Busy."""
@@ -196,7 +203,7 @@ class BlobBucket:
         self._put(name, data)
         try:
             part = self._request(name, lambda: bytes(self._store.get_range(name, start=6, length=3)))
-            entries = self._request("", lambda: [entry for chunk in self._store.list(prefix="00") for entry in chunk])
+            entries = self._listed(lambda: [entry for chunk in self._store.list(prefix="00") for entry in chunk])
             listed = {entry["path"]: entry["size"] for entry in entries}
             try:
                 self._store.put(name, data, mode="create")
@@ -264,7 +271,9 @@ class BlobBucket:
                 raise StoreUnreachable(UNREACHABLE) from error
             raise MissingBlob(f"{name} is missing from the store") from error
         except (PermissionDeniedError, UnauthenticatedError) as error:
-            raise StoreUnwritable(f"{self.url}: {_NO_ACCESS}") from error
+            raise StoreUnwritable(
+                f"{self.url}: access is not allowed; set the credentials of the object store"
+            ) from error
         except (BaseError, OSError, ValueError) as error:
             _log.warning("%s: %s", self.url, short_reason(str(error)))  # answers to clients do not name the bucket
             raise StoreUnreachable(UNREACHABLE) from error
