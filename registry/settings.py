@@ -114,7 +114,7 @@ class Settings:
         """
         home = environment.get(HOME_VARIABLE) or platformdirs.user_data_dir("organ-registry")
         defaults = cls.in_folder(Path(home))
-        blobs_folder, bucket = parse_blobs_location(environment.get(BLOBS_VARIABLE))
+        blobs_folder, bucket = parse_blobs_location(environment.get(BLOBS_VARIABLE), BLOBS_VARIABLE)
         cache_bytes = defaults.blob_cache_bytes
         if environment.get(CACHE_VARIABLE):
             cache_bytes = 0 if environment[CACHE_VARIABLE] == "0" else _size(environment, CACHE_VARIABLE) or 0
@@ -138,31 +138,27 @@ def moved(settings: Settings, database_url: str | None, blobs_url: str | None) -
 
     Raises BadSetting.
     """
-    folder, bucket = parse_blobs_location(blobs_url)
+    folder, bucket = parse_blobs_location(blobs_url, "the new place of the blobs")
     if folder is not None or bucket is not None:
         settings = replace(settings, blobs=folder or settings.blobs, bucket=bucket)
     return replace(settings, database_url=database_url or settings.database_url)
 
 
-def parse_blobs_location(text: str | None) -> tuple[Path | None, str | None]:
+def parse_blobs_location(text: str | None, name: str) -> tuple[Path | None, str | None]:
     """Return the folder or the bucket that `text` names, in this order; (None, None) for an empty text.
 
-    Raises BadSetting for other addresses.
+    Raises BadSetting for other addresses, about the setting `name`. The text is not shown: it may have credentials.
     """
     if not text:
         return None, None
     scheme, separator, rest = text.partition("://")
     if separator and scheme in BUCKET_SCHEMES:
         if not BUCKET_ADDRESS.fullmatch(text):
-            raise BadSetting(
-                f"{BLOBS_VARIABLE} is {text[:80]!r}: write it as {scheme}://BUCKET or {scheme}://BUCKET/FOLDER"
-            )
+            raise BadSetting(f"{name}: write the address of a bucket as {scheme}://BUCKET or {scheme}://BUCKET/FOLDER")
         return None, text.rstrip("/")
     if separator and scheme != "file":
         schemes = ", ".join(f"{known}://" for known in BUCKET_SCHEMES)
-        raise BadSetting(
-            f"{BLOBS_VARIABLE} is {text[:80]!r}: set it to the path of a folder, or to a bucket ({schemes})"
-        )
+        raise BadSetting(f"{name}: set it to the path of a folder, or to a bucket ({schemes})")
     return Path(rest if separator else text).expanduser().absolute(), None
 
 

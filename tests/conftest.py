@@ -43,14 +43,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(meanwhile.close)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests about PostgreSQL if they do not run on it."""
-    if not postgres.is_used():
-        left_out = [item for item in items if item.get_closest_marker("postgres") is not None]
-        items[:] = [item for item in items if item.get_closest_marker("postgres") is None]
-        config.hook.pytest_deselected(items=left_out)
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
     """Fail a test that disclosed a token, with its fixtures and servers, and stop events before the next test."""

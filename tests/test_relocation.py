@@ -442,6 +442,8 @@ def test_the_command_needs_a_new_place(family: LocalRegistry) -> None:
         "postgresql+psycopg://organ:hidden-word@127.0.0.1:1/organs",
         "postgresql+nothing://organ:hidden-word@127.0.0.1/organs",
         "nothing://organ:hidden-word@127.0.0.1/organs",
+        "postgresql+psycopg://organ:hidden-word@127.0.0.1:port/organs",
+        "organ:hidden-word@127.0.0.1",
     ],
 )
 def test_a_database_that_cannot_be_opened_is_reported_without_its_password(url: str, family: LocalRegistry) -> None:

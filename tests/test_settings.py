@@ -131,19 +131,15 @@ def test_a_bad_address_of_a_bucket_is_refused_with_its_form(scheme: str, rest: s
     with pytest.raises(BadSetting) as raised:
         Settings.from_environment({BLOBS_VARIABLE: f"{scheme}://{rest}"})
     message = str(raised.value)
-    assert message.startswith("ORGAN_BLOBS_URL is ")
-    assert message.endswith(f": write it as {scheme}://BUCKET or {scheme}://BUCKET/FOLDER")
-    assert len(message) < 200
-    assert "\n" not in message
+    form = f"{scheme}://BUCKET or {scheme}://BUCKET/FOLDER"
+    assert message == f"ORGAN_BLOBS_URL: write the address of a bucket as {form}", "without the credentials in it"
 
 
 @pytest.mark.parametrize("text", ["https://s3.example/organs", "S3://organs", "ftp://host/blobs", "://x"])
 def test_an_address_of_another_service_is_refused_with_the_ones_that_work(text: str) -> None:
     with pytest.raises(BadSetting) as raised:
         Settings.from_environment({BLOBS_VARIABLE: text})
-    assert str(raised.value) == (
-        f"ORGAN_BLOBS_URL is {text!r}: set it to the path of a folder, or to a bucket (s3://, gs://, az://)"
-    )
+    assert str(raised.value) == "ORGAN_BLOBS_URL: set it to the path of a folder, or to a bucket (s3://, gs://, az://)"
 
 
 def test_the_cache_of_a_bucket_has_a_size_or_is_off() -> None:

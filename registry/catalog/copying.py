@@ -35,6 +35,8 @@ def copy_rows(source: Session, target: Session) -> int:
         if _checksum(target, table) != checksums[table.name]:
             raise CatalogError(f"the rows of the table {table.name} changed when they were copied")
         _continue_ids(target, table)
+    if target.get_bind().dialect.name == "postgresql":
+        target.execute(text("ANALYZE"))  # without statistics, the first searches take seconds
     return total
 
 

@@ -267,9 +267,11 @@ def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str
             _create_database(Path(_database_file(url)))
         reader, writer = _engine(url, writes=False), _engine(url, writes=True)
         catalog = Catalog(reader, writer, _track_versions(reader))
-    except (ArgumentError, ModuleNotFoundError) as error:  # not a URL, or the driver is not installed
-        kind = database_url.partition("://")[0][:40]  # the rest may have a password
-        raise CatalogError(f"no database can be opened by a URL that begins with {kind!r}: {error}") from error
+    except (ArgumentError, ValueError, ModuleNotFoundError) as error:  # not a URL, or the driver is not installed
+        kind, separator, _ = database_url.partition("://")  # the rest may have a password
+        begin = f"begins with {kind[:40]!r}" if separator else "has no '://'"
+        reason = f": {error}" if isinstance(error, ModuleNotFoundError) else ""
+        raise CatalogError(f"no database can be opened by a URL that {begin}{reason}") from error
     try:
         with translated():
             if _revision(catalog.reader) != head:

@@ -62,6 +62,10 @@ class StoredFile(Protocol):
         """The name of the file and two numbers. It changes with every write."""
         ...
 
+    def drop_cached(self, offset: int, size: int) -> bool:
+        """Drop cached copies of these bytes, which are wrong; return whether it is worth reading them again."""
+        ...
+
     def close(self) -> None:
         """Free what is kept for reading."""
         ...

@@ -544,7 +544,12 @@ class BlobReader(PlainReader):
         else:
             raise MissingBlob(f"{address.digest} is recorded without its bytes")
         try:
-            self.head = self._read_head(address.stored_bytes)
+            try:
+                self.head = self._read_head(address.stored_bytes)
+            except CorruptBlob:
+                if not self._stored.drop_cached(0, self._stored.size_bytes):
+                    raise
+                self.head = self._read_head(address.stored_bytes)
             self._parent = self._open_parent(store, address.parent)
         except BaseException:
             self.close()
@@ -575,11 +580,20 @@ class BlobReader(PlainReader):
         return None if above is None or isinstance(self._stored, _InlineBytes) else (self._stored.version, *above)
 
     def read_chunk(self, chunk: StoredChunk, out: memoryview) -> None:
-        stored = self._stored.read_at(chunk.offset_bytes, chunk.stored_size_bytes)
-        decode_chunk(self.head.codec, chunk, stored, out, self._parent_bytes(chunk))
+        parent_bytes = self._parent_bytes(chunk)
+        try:
+            self._decode(chunk, out, parent_bytes)
+        except CorruptBlob:
+            if not self._stored.drop_cached(chunk.offset_bytes, chunk.stored_size_bytes):
+                raise
+            self._decode(chunk, out, parent_bytes)
         if self._parent is not None:
             end_bytes = self.head.codec.source_bytes(chunk.plain_offset_bytes + chunk.plain_size_bytes)
             self._parent.forget(self.head.codec.source_bytes(chunk.plain_offset_bytes), end_bytes)
+
+    def _decode(self, chunk: StoredChunk, out: memoryview, parent_bytes: memoryview | None) -> None:
+        stored = self._stored.read_at(chunk.offset_bytes, chunk.stored_size_bytes)
+        decode_chunk(self.head.codec, chunk, stored, out, parent_bytes)
 
     def stream(self) -> Iterator[memoryview]:
         buffer = memoryview(bytearray(self.chunk_bytes))
@@ -737,6 +751,10 @@ class _InlineBytes:
         if len(data) != size:
             raise CorruptBlob(self.digest, f"it ends at byte {offset + len(data)}, {offset + size} bytes are expected")
         return data
+
+    def drop_cached(self, offset: int, size: int) -> bool:
+        """Return False: nothing is cached."""
+        return False
 
     def close(self) -> None:
         """Do nothing: no file is open."""

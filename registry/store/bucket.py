@@ -229,14 +229,22 @@ class BlobBucket:
             self._cache.put(file, index, piece)
         return piece
 
+    def drop_piece(self, file: str, index: int) -> None:
+        """Remove a piece from the cache."""
+        if self._cache is not None:
+            self._cache.drop(file, index)
+
     def _read_piece(self, file: str, index: int) -> Piece:
         begin = index * PIECE_BYTES
         result = self._store.get(file, options={"range": (begin, begin + PIECE_BYTES)})
-        size_bytes, modified = result.meta["size"], result.meta["last_modified"]
+        meta = result.meta
+        size_bytes = meta["size"]
         data = bytes(result.bytes())
         if len(data) != min(PIECE_BYTES, size_bytes - begin) or result.range[0] != begin:
             raise StoreUnreachable(f"{file}: the object store sent other bytes than those that were requested")
-        return Piece(data, size_bytes, int(modified.timestamp() * 1e9))
+        # Times of S3 are whole seconds, so the tag of the content is a part of the version.
+        version = xxhash.xxh3_64_intdigest(f"{meta['last_modified'].isoformat()} {meta['e_tag']}".encode()) >> 1
+        return Piece(data, size_bytes, version)
 
     def _check_size(self, file: str, begin: int) -> None:
         """Raise CorruptBlob if the object has no byte at `begin`."""
@@ -349,11 +357,11 @@ class PendingObject:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of an object, with the size of the object, and the time of its last change in nanoseconds."""
+    """A piece of an object, with the size and a number for the version of the object."""
 
     data: bytes
     object_bytes: int
-    modified_at_ns: int
+    version: int
 
 
 class StoredObject:
@@ -366,12 +374,12 @@ class StoredObject:
         self._pieces: OrderedDict[int, _KeptPiece] = OrderedDict()
         first = self._piece(0)
         self.size_bytes = first.object_bytes
-        self._modified_at_ns = first.modified_at_ns
+        self._version = first.version
 
     @property
     def version(self) -> tuple[str, int, int]:
-        """The name of the object and the time of its last change, in nanoseconds."""
-        return self._file, self._modified_at_ns, 0
+        """The name of the object and the number of its version."""
+        return self._file, self._version, 0
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes from `offset`; raises CorruptBlob, MissingBlob, StoreUnreachable."""
@@ -386,6 +394,14 @@ class StoredObject:
                 raise CorruptBlob(self._file, "the object changed while it was read")
             parts.append(piece.data[max(0, offset - begin) : end - begin])
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def drop_cached(self, offset: int, size: int) -> bool:
+        """Drop the copies of these bytes in memory and in the cache, because they were found to be wrong."""
+        for index in range(offset // PIECE_BYTES, -(-(offset + size) // PIECE_BYTES)):
+            with self._lock:
+                self._pieces.pop(index, None)
+            self._bucket.drop_piece(self._file, index)
+        return True
 
     def close(self) -> None:
         """Free the pieces in memory."""
@@ -431,7 +447,7 @@ class PieceCache:
     """
 
     _HEAD = struct.Struct("<8sQQq")
-    """Magic, checksum, size of the object, time of its last change."""
+    """Magic, checksum, size and version of the object."""
     _MAGIC = b"organpc1"
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
@@ -458,6 +474,11 @@ class PieceCache:
             with suppress(OSError):
                 os.utime(path)
         return piece
+
+    def drop(self, file: str, index: int) -> None:
+        """Remove a piece."""
+        with suppress(OSError):
+            self._path(file, index).unlink()
 
     def put(self, file: str, index: int, piece: Piece) -> None:
         """Add a piece."""
@@ -488,18 +509,18 @@ class PieceCache:
 
     def _head(self, file: str, index: int, piece: Piece) -> bytes:
         checksum = self._checksum(file, index, piece)
-        return self._HEAD.pack(self._MAGIC, checksum, piece.object_bytes, piece.modified_at_ns)
+        return self._HEAD.pack(self._MAGIC, checksum, piece.object_bytes, piece.version)
 
     def _parsed(self, file: str, index: int, content: bytes) -> Piece | None:
         if len(content) < self._HEAD.size:
             return None
-        magic, checksum, object_bytes, modified_at_ns = self._HEAD.unpack_from(content)
-        piece = Piece(content[self._HEAD.size :], object_bytes, modified_at_ns)
+        magic, checksum, object_bytes, version = self._HEAD.unpack_from(content)
+        piece = Piece(content[self._HEAD.size :], object_bytes, version)
         is_right = magic == self._MAGIC and checksum == self._checksum(file, index, piece)
         return piece if is_right else None
 
     def _checksum(self, file: str, index: int, piece: Piece) -> int:
-        hashed = xxhash.xxh3_64(f"{file} {index} {piece.object_bytes} {piece.modified_at_ns} ".encode())
+        hashed = xxhash.xxh3_64(f"{file} {index} {piece.object_bytes} {piece.version} ".encode())
         hashed.update(piece.data)
         return hashed.intdigest()
 

@@ -301,6 +301,10 @@ class StoredFile:
         except OSError as error:
             raise translated(error, self._path) from error
 
+    def drop_cached(self, offset: int, size: int) -> bool:
+        """Return False: nothing is cached."""
+        return False
+
     def close(self) -> None:
         """Close the descriptor."""
         if self._descriptor >= 0:

@@ -492,6 +492,27 @@ def test_a_damaged_object_is_found_although_the_cache_has_its_bytes(
     assert set_aside == [fault.digest], "an empty object is wrong, not unreachable"
 
 
+@pytest.mark.parametrize("place_of_damage", ["head", "chunk"])
+def test_wrong_bytes_in_the_cache_are_read_again_from_the_bucket(
+    place_of_damage: str, cached: BlobBucket, service: MemoryService
+) -> None:
+    store = BlobStore(cached)
+    plain = sample(300_000)
+    blob = address(store.put(plain))
+    assert blob.file is not None
+    sound = service.stored(blob.file)
+    bit = 8 * 20 if place_of_damage == "head" else 8 * len(sound) - 1
+    service.objects.put(blob.file, flip_bit(sound, bit))  # damaged on the way, or restored later
+    with pytest.raises(CorruptBlob):
+        store.open(blob).read()
+    service.objects.put(blob.file, sound)
+    with store.open(blob) as reader:
+        assert reader.read() == plain
+    service.before = failing(UNREACHABLE, "get", "head", "list")
+    with store.open(blob) as reader:
+        assert reader.read() == plain, "the cache has the right bytes now"
+
+
 def test_a_second_read_makes_no_request(cached: BlobBucket, service: MemoryService) -> None:
     data = sample(PIECE_BYTES + 5)
     file = put_object(cached, data)
