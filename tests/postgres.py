@@ -74,10 +74,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         os.environ[RUN_VARIABLE] = f"organ_{token_hex(4)}"
         early_config.add_cleanup(_drop_databases_of_run)
         _make_empty_database()
-    Settings.in_folder = classmethod(_settings_on_postgres)  # type: ignore[method-assign,assignment]
-    early_config.add_cleanup(lambda: setattr(Settings, "in_folder", _in_folder))
-    event.listen(Engine, "do_connect", _create_before_connecting)
-    early_config.add_cleanup(lambda: event.remove(Engine, "do_connect", _create_before_connecting))
+    use_in_process()
+    early_config.add_cleanup(_stop_using)
 
 
 @pytest.hookimpl(trylast=True)
@@ -92,8 +90,25 @@ def pytest_runtest_logfinish() -> None:
 
 
 def is_used() -> bool:
-    """Return whether the tests of this process run on PostgreSQL."""
-    return URL_VARIABLE in os.environ
+    """Return whether the registries of this process are on PostgreSQL."""
+    return Settings.in_folder != _in_folder
+
+
+def use_in_process() -> None:
+    """Open registries on PostgreSQL, if a run of tests on PostgreSQL has started this process."""
+    if RUN_VARIABLE in os.environ:
+        Settings.in_folder = classmethod(_settings_on_postgres)  # type: ignore[method-assign,assignment]
+        event.listen(Engine, "do_connect", _create_before_connecting)
+
+
+def _stop_using() -> None:
+    Settings.in_folder = _in_folder  # type: ignore[method-assign]
+    event.remove(Engine, "do_connect", _create_before_connecting)
+
+
+def without_note(printed: str) -> str:
+    """Return what a program has printed, without the note that PostgreSQL is experimental."""
+    return "".join(line for line in printed.splitlines(keepends=True) if not line.startswith("PostgreSQL support is"))
 
 
 @contextmanager

@@ -287,6 +287,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="where to work; a new folder in it is removed at the end")
     options = parser.parse_args()
+    postgres.use_in_process()
     begun = time.monotonic()
     with TemporaryDirectory(dir=options.folder) as scratch:
         run = Run(Path(scratch), options.seed, options.kills)

@@ -38,6 +38,7 @@ from organs.registry.errors import BadDigest, DiskFull, StoreError, StoreUnwrita
 from organs.registry.local import LocalRegistry
 from organs.registry.store.codec import codec_for
 from organs.registry.upkeep import verify
+from tests import postgres
 from tests.faults.conftest import Organ
 from tests.faults.failing import (
     assert_no_orphans,
@@ -253,12 +254,16 @@ def test_sixteen_writers_of_one_file_create_one_row_per_digest(tmp_path: Path, r
         "import sys; from concurrent.futures import ThreadPoolExecutor; from pathlib import Path\n"
         "from organs.registry.local import LocalRegistry; from tests.faults.failing import ingest_path\n"
         "def write(_):\n"
-        "    with LocalRegistry.open(sys.argv[1]) as registry:\n"
-        "        return ingest_path(registry, Path(sys.argv[2])).created\n"
+        "    with LocalRegistry.open() as registry:\n"
+        "        return ingest_path(registry, Path(sys.argv[1])).created\n"
         f"with ThreadPoolExecutor({threads}) as pool: print(*pool.map(write, range({threads})))"
     )
-    command = [sys.executable, "-c", script, str(registry.settings.home), str(path)]
-    running = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+    command = [sys.executable, "-c", script, str(path)]
+    environment = os.environ | postgres.environment(registry.settings.home)
+    running = [
+        subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(processes)
+    ]
     answers = [word for process in running for word in process.communicate()[0].split()]
     assert [process.returncode for process in running] == [0] * processes
     assert sorted(answers) == ["False"] * (processes * threads - 1) + ["True"]
@@ -397,6 +402,7 @@ def test_a_blob_whose_path_is_occupied_is_refused_and_restored(
     assert verify_all(registry).faults == []
 
 
+@pytest.mark.sqlite
 def test_a_home_that_cannot_be_a_folder_gives_a_one_line_error(
     tmp_path: Path, organ: Organ, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.store import BlobStore
 from organs.registry.upkeep import sweep, verify
+from tests import postgres
 from tests.faults.failing import (
     EVERYTHING,
     LARGE,
@@ -159,15 +160,21 @@ def place(tmp_path: Path, migrated_database: Path) -> Place:
     return made
 
 
+def copy_home(source: Path, target: Path) -> None:
+    shutil.copytree(source, target)
+    if postgres.is_used():
+        postgres.replace_database(target, source)
+
+
 def attempts(place: Place, prepare: Prepare, first: int, stride: int) -> Iterator[tuple[int, LocalRegistry, set[str]]]:
     """Yield, again and again, a registry in the initial state: the number of the attempt, and the damaged digests."""
     home, kept = place.folder / "home", place.folder / "kept"
     with place.opened() as registry:
         planted = prepare(registry)
-    shutil.copytree(home, kept)
+    copy_home(home, kept)
     for at in count(first, stride):
         shutil.rmtree(home)
-        shutil.copytree(kept, home)
+        copy_home(kept, home)
         with place.opened() as registry:
             yield at, registry, planted
 

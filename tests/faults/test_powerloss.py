@@ -29,6 +29,8 @@ from tests.faults.powerloss import (
     two_ingests,
 )
 
+pytestmark = pytest.mark.sqlite  # whose files are a part of the states of the disk
+
 
 @pytest.mark.parametrize(
     ("make", "states_min", "tried"),

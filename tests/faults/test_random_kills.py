@@ -17,6 +17,7 @@ from tests.faults.failing import Crash, SteppedFiles, ingest_path, model_names, 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize(("module", "models"), [("random_kills", 2), ("repack_kills", 6)])
 def test_kills_at_random_moments_lose_nothing(module: str, models: int) -> None:
     command = [sys.executable, "-m", f"tests.faults.{module}", "--kills", "8", "--seed", "122", "--models", str(models)]

@@ -150,6 +150,7 @@ def test_a_plan_takes_a_repaired_blob_back_and_the_lock_of_a_damaged_one_is_refu
     assert current(filled, row).state == "present"
 
 
+@pytest.mark.sqlite
 def test_a_backup_takes_a_repaired_blob_back_and_copies_it_again(filled: LocalRegistry, tmp_path: Path) -> None:
     row = in_file(filled)
     stored = flip(filled, row)

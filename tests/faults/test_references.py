@@ -386,7 +386,11 @@ def at_every_step(
 
 @pytest.mark.parametrize("stride", [SOME, EVERY])
 @pytest.mark.parametrize(
-    "beside", [sweep_beside, verify_beside, repack_beside, ingest_beside, remove_beside, back_up_beside]
+    "beside",
+    [
+        *(sweep_beside, verify_beside, repack_beside, ingest_beside, remove_beside),
+        pytest.param(back_up_beside, marks=pytest.mark.sqlite),
+    ],
 )
 def test_other_work_at_any_step_of_a_repack_loses_nothing(
     beside: Beside, stride: int, templates: RegistryTemplates, tmp_path: Path
@@ -424,6 +428,7 @@ def test_only_the_announcement_of_a_repack_saves_its_files_from_a_sweep_before_t
         assert (verify_all(registry).faults == []) is is_announced
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("stride", [3 * SOME, EVERY])
 def test_a_repack_at_any_write_of_a_backup_leaves_the_copy_complete(
     stride: int, templates: RegistryTemplates, tmp_path: Path
@@ -450,6 +455,7 @@ def test_a_repack_at_any_write_of_a_backup_leaves_the_copy_complete(
     raise AssertionError
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("is_marked", [False, True], ids=["new", "set-aside"])
 @pytest.mark.parametrize("spoil", [damage, lose])
 def test_a_backup_has_the_dependants_of_a_faulty_parent_and_reports_them(
@@ -470,6 +476,7 @@ def test_a_backup_has_the_dependants_of_a_faulty_parent_and_reports_them(
         assert set(states(copy).values()) == {"present"}
 
 
+@pytest.mark.sqlite
 def test_a_backup_keeps_a_sound_copy_of_an_organ_that_cannot_be_checked(family: LocalRegistry, tmp_path: Path) -> None:
     parent = root_of(family)
     child = next(row for row in dependants(family, parent) if row.file and row.depth == 1)
@@ -485,6 +492,7 @@ def test_a_backup_keeps_a_sound_copy_of_an_organ_that_cannot_be_checked(family: 
     assert (folder / "blobs" / str(child.file)).read_bytes() == sound
 
 
+@pytest.mark.sqlite
 def test_a_backup_reports_an_organ_that_cannot_be_checked(family: LocalRegistry, tmp_path: Path) -> None:
     parent = root_of(family)
     child = next(row for row in dependants(family, parent) if row.file and row.depth == 1)

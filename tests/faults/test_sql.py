@@ -98,9 +98,9 @@ def test_no_text_in_any_table_has_a_nul_or_is_longer_than_its_column(registry: L
     with registry.catalog.reading() as session:
         for column in TEXTS:
             seen += session.scalar(select(func.count(column))) or 0
-            bad = [func.instr(column, func.char(0)) > 0]
+            bad = [] if postgres.is_used() else [func.instr(column, func.char(0)) > 0]  # PostgreSQL stores no NUL
             bad += [func.length(column) > column.type.length] if _limit(column) else []
-            assert session.scalar(select(func.count()).where(or_(*bad))) == 0, column
+            assert not bad or session.scalar(select(func.count()).where(or_(*bad))) == 0, column
     assert seen > 100
     assert one(registry, select(Model.title)).startswith("a␀büü")
     assert one(registry, select(Lineage.parent_text).where(Lineage.parent_text.is_not(None))).count("\0") == 0
@@ -227,6 +227,7 @@ def test_nan_is_null_in_every_table_and_in_every_json(registry: LocalRegistry, t
 # Foreign keys, in every connection.
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("kind", ["reader", "writer"])
 def test_foreign_keys_are_enforced_in_later_connections(kind: str, registry: LocalRegistry) -> None:
     engine: Engine = getattr(registry.catalog, kind)
@@ -315,9 +316,8 @@ def run_together(registry: LocalRegistry, tmp_path: Path, script: str, paths: li
         assert process.stdout.readline() == "ready\n", process.communicate()[1]
     gate.touch()
     ends = [process.communicate() for process in started]
-    assert [(process.returncode, output[1]) for process, output in zip(started, ends, strict=True)] == [(0, "")] * len(
-        paths
-    )
+    assert [process.returncode for process in started] == [0] * len(paths)
+    assert [postgres.without_note(output[1]) for output in ends] == [""] * len(paths)
     return [output[0].strip() for output in ends]
 
 
