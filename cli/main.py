@@ -65,7 +65,7 @@ GROUPS = {
     "Administration": {
         "verify": ("organs.cli.admin", "Check that every stored blob exists and is right."),
         "backup": ("organs.cli.admin", "Copy the registry, also while it is in use."),
-        "migrate-store": ("organs.cli.admin", "Move the registry to another database, and its blobs to another place."),
+        "migrate-store": ("organs.cli.admin", "Move the registry to another database or bucket."),
         "repack": ("organs.cli.admin", "Store organs of similar models by their differences."),
         "sweep": ("organs.cli.admin", "Remove stored bytes that no model needs."),
         "admin": ("organs.cli.admin", "Review, yank and remove models; list events."),

@@ -130,9 +130,10 @@ def test_a_call_without_a_command_shows_the_first_steps_and_only_existing_comman
 def test_the_help_has_one_line_for_each_command_on_a_terminal_of_80_columns(organ: OrganCommand) -> None:
     lines = organ("--help", environment={"COLUMNS": "80"}).lines
     assert [line for line in lines if len(line) > 80] == []
+    width = max(len(name) for entries in GROUPS.values() for name in entries)
     for entries in GROUPS.values():
         for name, (_, summary) in entries.items():
-            assert f"  {name.ljust(11)}  {summary}" in lines
+            assert f"  {name.ljust(width)}  {summary}" in lines
 
 
 @pytest.mark.parametrize(
@@ -275,7 +276,7 @@ def test_help_lists_the_commands_below_headings_and_each_group_is_one_module() -
     places = [listed.index(f"\n{heading}:\n") for heading in GROUPS]
     assert places == sorted(places)
     for (heading, commands), place, end in zip(GROUPS.items(), places, [*places[1:], len(listed)], strict=True):
-        words = re.findall(r"^  ([a-z]+)\b", listed[place:end], re.MULTILINE)
+        words = re.findall(r"^  ([a-z-]+)\b", listed[place:end], re.MULTILINE)
         assert words == list(commands), heading
     modules = {heading: {module for module, _ in commands.values()} for heading, commands in GROUPS.items()}
     assert all(len(names) == 1 for names in modules.values()), modules
@@ -284,7 +285,7 @@ def test_help_lists_the_commands_below_headings_and_each_group_is_one_module() -
 
 def test_the_guide_lists_the_commands_in_the_groups_of_the_help() -> None:
     guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
-    entries = re.findall(r"^\| (?:\*\*(.+?)\*\* \| \||`organ ([a-z]+))", guide, re.MULTILINE)
+    entries = re.findall(r"^\| (?:\*\*(.+?)\*\* \| \||`organ ([a-z-]+))", guide, re.MULTILINE)
     expected = [
         entry for heading, commands in GROUPS.items() for entry in [(heading, ""), *(("", one) for one in commands)]
     ]
