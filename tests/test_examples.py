@@ -12,7 +12,7 @@ import pytest
 
 from organs.registry import LocalRegistry
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.sqlite]  # an example that is given a folder opens an SQLite database in it
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 LINES_MAX = 60
