@@ -22,6 +22,7 @@ from organs.registry.catalog.tables import Contributor, FacetCount, Organ
 from organs.registry.errors import Busy, CatalogError, DiskFull, OrganError, StoreUnwritable
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import Settings
+from tests import postgres
 
 
 @pytest.mark.sqlite
@@ -161,7 +162,7 @@ def test_eight_concurrent_writers_lose_no_count(tmp_path: Path) -> None:
 def test_a_writer_that_waits_too_long_learns_which_process_holds_the_lock(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with LocalRegistry.open(registry.settings.home) as other, other.catalog.writing():
+    with postgres.locked_database(registry.settings.home):
         monkeypatch.setattr(engine_module, "BUSY_TIMEOUT_MS", 1)
         registry.catalog.writer.dispose()
         with pytest.raises(Busy, match="another process has locked"), registry.catalog.writing() as session:
