@@ -155,6 +155,16 @@ def environment(home: Path) -> dict[str, str]:
     return {HOME_VARIABLE: str(home)} | ({DATABASE_VARIABLE: database_url(home)} if is_used() else {})
 
 
+@contextmanager
+def locked_database(home: Path) -> Iterator[None]:
+    """Hold the lock of writers of the registry in `home`, on SQLite or PostgreSQL, as another process does."""
+    from organs.registry.local import LocalRegistry
+
+    with LocalRegistry.open(home) as other, other.catalog.writing() as session:
+        session.connection()  # which begins the transaction
+        yield
+
+
 def bare_database_url(folder: Path) -> str:
     """Return the URL of a new database without tables; its name is derived from the path of `folder`."""
     name = _name_of(folder)

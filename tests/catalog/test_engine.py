@@ -22,7 +22,7 @@ from organs.registry.catalog.tables import Contributor, FacetCount, Organ
 from organs.registry.errors import Busy, CatalogError, DiskFull, OrganError, StoreUnwritable
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import Settings
-from tests.small_models import other_writer
+from tests import postgres
 
 
 @pytest.mark.sqlite
@@ -162,7 +162,7 @@ def test_eight_concurrent_writers_lose_no_count(tmp_path: Path) -> None:
 def test_a_writer_that_waits_too_long_learns_which_process_holds_the_lock(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with other_writer(registry.settings.home):
+    with postgres.locked_database(registry.settings.home):
         monkeypatch.setattr(engine_module, "BUSY_TIMEOUT_MS", 1)
         registry.catalog.writer.dispose()
         with pytest.raises(Busy, match="another process has locked"), registry.catalog.writing() as session:

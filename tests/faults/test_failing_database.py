@@ -40,7 +40,8 @@ ROOT = Path(__file__).resolve().parents[2]
 WRITERS = 8
 HOLD = """
 from organs.registry.local import LocalRegistry
-with LocalRegistry.open() as registry, registry.catalog.writing():
+with LocalRegistry.open() as registry, registry.catalog.writing() as session:
+    session.connection()
     print(1, flush=True)
     input()
 """
@@ -161,12 +162,11 @@ def test_a_database_locked_at_any_transaction_fails_only_the_ingest(
         number += 1
         with (
             LocalRegistry.open(registry.settings.home) as hasty,
-            LocalRegistry.open(registry.settings.home) as holder,
             ExitStack() as lock,
         ):
 
-            def take(lock: ExitStack = lock, holder: LocalRegistry = holder) -> None:
-                lock.enter_context(holder.catalog.writing())
+            def take(lock: ExitStack = lock, home: Path = registry.settings.home) -> None:
+                lock.enter_context(postgres.locked_database(home))
 
             stepped = SteppedCatalog(hasty.catalog, act_at_step(number, take))
             try:

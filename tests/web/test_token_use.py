@@ -46,7 +46,7 @@ def uses(registry: LocalRegistry) -> list[bool]:
 def test_a_request_does_not_wait_for_the_database_to_note_that_its_token_was_used(patient: LocalRegistry) -> None:
     sent = authorization(new_token(patient, "ada"))
     client = create_app(patient).test_client()
-    with ThreadPoolExecutor(1) as pool, other_writer(patient.settings.home):
+    with ThreadPoolExecutor(1) as pool, postgres.locked_database(patient.settings.home):
         asked = pool.submit(client.get, "/api/v1/account", headers=sent)
         assert asked.result(PATIENCE_SECONDS).status_code == 200
     assert uses(patient) == [False]
@@ -56,7 +56,7 @@ def test_a_request_does_not_wait_for_the_database_to_note_that_its_token_was_use
 
 def test_only_a_caller_that_opts_out_does_not_wait(patient: LocalRegistry) -> None:
     with (
-        other_writer(patient.settings.home),
+        postgres.locked_database(patient.settings.home),
         pytest.raises(Busy),
         patient.catalog.writing(waits=False) as session,
     ):
