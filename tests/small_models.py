@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -191,14 +190,6 @@ def assert_round_trip(registry: LocalRegistry, path: Path, folder: Path) -> Inge
     assert back.name == path.name
     assert back.read_bytes() == path.read_bytes()
     return report
-
-
-@contextmanager
-def other_writer(home: Path) -> Iterator[None]:
-    """Let another connection hold the lock of writers during the block."""
-    with LocalRegistry.open(home) as other, other.catalog.writing() as session:
-        session.connection()  # SQLite takes the lock at the first use of the session
-        yield
 
 
 def row_counts(registry: LocalRegistry) -> dict[str, int]:

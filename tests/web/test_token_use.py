@@ -18,7 +18,6 @@ from organs.web.app import create_app
 from organs.web.settings import THREADS
 from tests import postgres
 from tests.registry_templates import DATABASE
-from tests.small_models import other_writer
 from tests.web.accounts import authorization, new_token
 
 HOUR_MS = 3_600_000
