@@ -107,6 +107,8 @@ def _caught(name: str, check: Callable[[], Iterator[Check]]) -> Iterator[Check]:
     except (OrganError, SQLAlchemyError, sqlite3.Error, OSError, ModuleNotFoundError) as error:
         cause = error.__cause__ if isinstance(error, StoreUnreachable) else None
         reason = getattr(error, "orig", None) or cause or error
+        if isinstance(error, ModuleNotFoundError):
+            reason = f"{error}: install this program with the extra 'postgres'"
         yield Check(name, "failed", f"{str(reason).strip().partition(chr(10))[0][:300]}.")
 
 

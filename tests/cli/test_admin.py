@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -277,7 +278,9 @@ def test_the_doctor_checks_settings_folders_and_database(organ: OrganCommand, mo
         (
             "database",
             {"ORGAN_DATABASE_URL": "postgresql+psycopg://ada:secret@127.0.0.1:1/organs"},
-            "Connection refused.",
+            "Connection refused."
+            if importlib.util.find_spec("psycopg")
+            else "install this program with the extra 'postgres'",
         ),
         ("bucket", {"ORGAN_BLOBS_URL": "s3://none/organs"}, "error sending request"),
     ],
