@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, inspect, make_url, select, text, update
 
+from organs.registry import relocation
 from organs.registry.backup import DATABASE, back_up
 from organs.registry.catalog import copying
 from organs.registry.catalog.copying import copied_tables, copy_rows
@@ -253,6 +254,26 @@ def test_a_model_that_is_ingested_meanwhile_is_moved_too(
     relocate(family.catalog, family.blobs, new_catalog=new.catalog, new_blobs=new.blobs, progress=ingest_once)
     assert len(new.models()) == len(FAMILY) + 1
     assert_same(family, new, tmp_path / "out")
+
+
+def test_nobody_can_write_between_the_last_look_for_files_and_the_copy_of_the_rows(
+    family: LocalRegistry, new: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked: list[bool] = []
+    copy_files = relocation._Copy.run
+
+    def try_to_write(*arguments: Any) -> None:
+        copy_files(*arguments)
+        try:
+            with LocalRegistry.open(family.settings.home) as other, other.catalog.writing(waits=False) as session:
+                session.connection()
+            locked.append(False)
+        except Busy:
+            locked.append(True)
+
+    monkeypatch.setattr(relocation._Copy, "run", try_to_write)
+    move(family, new)
+    assert locked == [False, True], "the files are first copied while others write"
 
 
 def test_a_move_and_a_sweep_exclude_each_other(family: LocalRegistry, new: LocalRegistry) -> None:

@@ -18,6 +18,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -57,7 +58,6 @@ RETRIES, RETRY_SECONDS = 4, 10
 """Attempts after the first one, and the time after which there is no further one: requests wait meanwhile."""
 UNREACHABLE = "the object store does not answer: try again later"
 _TEXT_MAX = 200
-_NO_ACCESS = "access is not allowed; set the credentials of the object store"
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +100,6 @@ class BlobBucket:
         self._cache = cache
         self._lock = lock
         self.spool = spool
-        self._allows_http = allows_http
         self._store = open_bucket(url, allows_http=allows_http)
         self._is_prepared = False
 
@@ -187,10 +186,12 @@ class BlobBucket:
         return self._lock()
 
     def uncached(self) -> BlobBucket:
-        """Return the same bucket without a cache."""
+        """Return the same bucket without a cache; both use the same connections."""
         if self._cache is None:
             return self
-        return BlobBucket(self.url, lock=self._lock, spool=self.spool, allows_http=self._allows_http, files=self.files)
+        bucket = copy(self)
+        bucket._cache = None
+        return bucket
 
     def probe(self) -> Capabilities:
         """Write, read, list and remove a small object, and return what the service can do.

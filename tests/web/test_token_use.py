@@ -46,8 +46,8 @@ def test_a_request_does_not_wait_for_the_database_to_note_that_its_token_was_use
     sent = authorization(new_token(patient, "ada"))
     client = create_app(patient).test_client()
     with ThreadPoolExecutor(1) as pool, postgres.locked_database(patient.settings.home):
-        asked = pool.submit(client.get, "/api/v1/account", headers=sent)
-        assert asked.result(PATIENCE_SECONDS).status_code == 200
+        answer = pool.submit(client.get, "/api/v1/account", headers=sent)
+        assert answer.result(PATIENCE_SECONDS).status_code == 200
     assert uses(patient) == [False]
     assert client.get("/api/v1/account", headers=sent).status_code == 200
     assert uses(patient) == [True], "the next request notes it"
