@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.verdict import VerdictReport
     from organs.registry.models import RegisteredModel
     from organs.registry.store import BlobBackend, BlobStore
+    from organs.registry.store.bucket import BlobBucket
     from organs.registry.validation.comparison import Budget, Event
     from organs.registry.validation.runtime import Runtime
     from organs.registry.validation.texts import Text
@@ -59,12 +61,11 @@ if TYPE_CHECKING:
 
 def open_backend(settings: Settings, catalog: Catalog) -> BlobBackend:
     """Open the folder or the bucket of the blobs. Sweeps of a bucket exclude each other by a lease in the catalog."""
-    from organs.registry.catalog.register.leases import exclusive
-
     if settings.bucket is None:
         from organs.registry.store.folder import BlobFolder
 
         return BlobFolder(settings.blobs)
+    from organs.registry.catalog.register.leases import exclusive
     from organs.registry.store.bucket import BlobBucket, PieceCache
 
     limit_bytes = settings.blob_cache_bytes
@@ -88,6 +89,8 @@ class LocalRegistry:
         self.settings = settings
         self.catalog = catalog
         self._blobs = blobs
+        self._object_folders: dict[str, BlobBucket] = {}
+        self._opening = threading.Lock()
 
     @classmethod
     def open(cls, home: str | Path | None = None) -> LocalRegistry:
@@ -118,6 +121,17 @@ class LocalRegistry:
             backend = open_backend(self.settings, self.catalog)
             self._blobs = BlobStore(backend, on_recovered=partial(take_back, self.catalog), current=self._current_blob)
         return self._blobs
+
+    def object_folder(self, name: str) -> BlobBucket | None:
+        """Return the folder `name` of the bucket, for bytes that are not blobs; None if blobs are in a local folder."""
+        if self.settings.bucket is None:
+            return None
+        from organs.registry.store.bucket import BlobBucket
+
+        with self._opening:
+            if name not in self._object_folders and isinstance(self.blobs.backend, BlobBucket):
+                self._object_folders[name] = self.blobs.backend.folder(name)
+            return self._object_folders.get(name)
 
     def _current_blob(self, digest: Digest) -> BlobRow | None:
         with self.catalog.reading() as session:

@@ -15,6 +15,7 @@ from itertools import islice
 from organs.registry.catalog.copying import check_empty, copy_rows
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.organs import files_after
+from organs.registry.catalog.register.uploads import remove_all_uploads
 from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, MissingBlob, StoreError
 from organs.registry.store import BlobStore
@@ -51,10 +52,12 @@ def relocate(
 ) -> RelocationReport:
     """Copy the files of the registry to `new_blobs`, and its rows to the empty database `new_catalog`.
 
-    Without one of them, that part stays where it is. `progress` gets the stored size of each file. Raises Conflict if
-    the new database has rows; Busy while a sweep or a backup runs; DiskFull, StoreUnwritable, StoreUnreachable.
+    Without one of them, that part stays where it is. Uploads that are not registered yet are lost if the bucket
+    changes: contributors send them again. `progress` gets the stored size of each file. Raises Conflict if the new
+    database has rows; Busy while a sweep or a backup runs; DiskFull, StoreUnwritable, StoreUnreachable.
     """
     report = RelocationReport()
+    loses_uploads = new_blobs is not None and (blobs.backend.is_remote or new_blobs.backend.is_remote)
     if new_catalog is not None:
         with new_catalog.reading() as session:
             check_empty(session)  # before files are copied, which can take hours
@@ -69,6 +72,11 @@ def relocate(
                     copy.run(report)  # files that were added meanwhile; the progress has counted the others
                 with new_catalog.writing() as target:
                     report.rows = copy_rows(source, target)
+                    if loses_uploads:
+                        remove_all_uploads(target)
+        elif loses_uploads:
+            with catalog.writing() as session:
+                remove_all_uploads(session)
     return report
 
 

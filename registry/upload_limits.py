@@ -17,6 +17,14 @@ CHUNK_ADVISED_BYTES = 8 * 1024 * 1024
 """The advised size of a chunk. Each chunk waits once for the disk, so smaller chunks take longer in total."""
 CHUNK_MAX_BYTES = 64 * 1024 * 1024
 """The largest chunk, which is the body of one request."""
+CHUNKS_MAX = 20_000
+"""The most chunks of an upload, because each can be an object of its own. With the advised size it has 167 GB."""
+
+
+def chunk_min_bytes(size_bytes: int) -> int:
+    """Return the size of the smallest chunk of an upload of `size_bytes`. Only the last chunk may be smaller."""
+    return min(CHUNK_MAX_BYTES, -(-size_bytes // CHUNKS_MAX))
+
 
 PACK_MAX_BYTES = 64 * 1024 * 1024
 """The largest upload with several small pieces."""

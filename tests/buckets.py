@@ -1,7 +1,7 @@
 """A pytest plugin that keeps blobs in a bucket: `pytest -p tests.buckets PATH`, or `make test-object-store`.
 
-It starts an S3 server on this machine: that of moto, or with `ORGAN_TEST_S3=swift` that of OpenStack Swift; or it uses
-the one that `ORGAN_TEST_S3_ENDPOINT` names. It gives each registry's folder a folder in the bucket. A copied folder
+It starts an S3 server on this machine: that of moto, or with `TEST_S3=swift` that of OpenStack Swift; or it uses
+the one that `TEST_S3_ENDPOINT` names. It gives each registry's folder a folder in the bucket. A copied folder
 gets copies of the objects of the original folder. It can be combined with `-p tests.postgres`.
 """
 
@@ -22,8 +22,8 @@ import pytest
 from organs.registry.settings import BLOBS_VARIABLE, Settings
 from tests import swift_server
 
-ENDPOINT_VARIABLE = "ORGAN_TEST_S3_ENDPOINT"
-SERVER_VARIABLE = "ORGAN_TEST_S3"
+ENDPOINT_VARIABLE = "TEST_S3_ENDPOINT"
+SERVER_VARIABLE = "TEST_S3"
 BUCKET = "organ-tests"
 MARKER = "registry.bucket"
 """The file in a registry's folder that names its folder in the bucket, so that copies can find the original."""

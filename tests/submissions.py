@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from math import inf
 from typing import Any
 
 from sqlalchemy import func, select
@@ -19,8 +20,8 @@ from organs.ingest.contributions.inspector import serve
 from organs.ingest.contributions.intake import process_submission
 from organs.ingest.contributions.manifest import parse_manifest
 from organs.ingest.contributions.messages import Channel
+from organs.ingest.contributions.spool import spool_of
 from organs.ingest.contributions.submissions import submit
-from organs.ingest.contributions.uploads import spool_of
 from organs.registry.catalog.queries.submissions import SubmissionRow, submission_by_id
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.uploads import add_upload, complete_upload, record_received
@@ -35,7 +36,9 @@ def put_upload(registry: LocalRegistry, contributor: str, pieces: Sequence[bytes
     """Create a finished upload of `pieces`, in sequence; return its id."""
     data, spool = b"".join(pieces), spool_of(registry)
     name = spool.make(len(data))
-    spool.path(name).write_bytes(data)
+    with spool.locked(name) as upload:
+        upload.write(data, 0)
+        file = upload.sync()
     with registry.catalog.writing() as session:
         row = add_upload(
             session,
@@ -47,7 +50,7 @@ def put_upload(registry: LocalRegistry, contributor: str, pieces: Sequence[bytes
             name="sent.gguf" if kind == "file" else None,
             pieces=[] if kind == "file" else [(len(piece), digest_of(piece)) for piece in pieces],
         )
-        record_received(session, row.id, 0, len(data))
+        record_received(session, row.id, 0, len(data), file)
         complete_upload(session, row.id, digest_of(data))
     return name
 
@@ -122,7 +125,7 @@ def submission_row(registry: LocalRegistry, submission_id: int) -> SubmissionRow
 
 def assert_no_upload_is_left(registry: LocalRegistry) -> None:
     """Assert that no upload has a row or a file, and that no blob is leased."""
-    assert list(spool_of(registry).walk()) == []
+    assert list(spool_of(registry).strays(inf)) == []
     with registry.catalog.reading() as session:
         for table in (Upload, BlobLease):
             assert session.scalar(select(func.count()).select_from(table)) == 0, table

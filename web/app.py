@@ -127,7 +127,7 @@ def create_app(registry: LocalRegistry, settings: WebSettings | None = None, cou
     secure(app, settings)
     answer_errors(app)
     recognise(app)
-    limit_rates(app, counts or SharedCounts(), identity)
+    limit_rates(app, registry.catalog, counts or SharedCounts(), identity)
     cache_answers(app, settings)
     limit_reading(app, identity)
     take_turns(app, settings)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
-from pathlib import Path
 
 from flask import Blueprint, Response, abort, request
 from flask.blueprints import BlueprintSetupState
 from sqlalchemy.orm import Session
 
 from organs.ingest.directory.layout import encode_head
-from organs.ingest.jobs.extract import pack_file
+from organs.ingest.jobs.extract import has_pack, open_pack
 from organs.registry.assembly import (
     FilePlan,
     FileStream,
@@ -29,7 +27,7 @@ from organs.registry.assembly import (
     plan_npy,
 )
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
-from organs.registry.catalog.queries.jobs import file_of_job
+from organs.registry.catalog.queries.jobs import JobFile, file_of_job
 from organs.registry.catalog.queries.models import files_of, model_by_name, name_of_organ
 from organs.registry.catalog.queries.organs import (
     BlobRow,
@@ -41,9 +39,10 @@ from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.compose.lock import lock_of
 from organs.registry.compose.models import refuse_partial
 from organs.registry.digest import Digest, digest_of, parse_prefix
-from organs.registry.errors import CorruptBlob, MissingBlob, NotFound, StoreError
+from organs.registry.errors import CorruptBlob, MissingBlob, NotFound
 from organs.registry.gguf import DType, TensorSpec, dtype_by_name
 from organs.registry.names import parse_model_name
+from organs.registry.store.backend import StoredFile
 from organs.web.file_responses import (
     STREAMS_KEY,
     THREADS,
@@ -315,43 +314,33 @@ def job_file(job: str, file: str) -> Response:
     whose = whose_jobs()
     with reading(settings().search_seconds) as session:
         written = file_of_job(session, parsed_job(job), whose)
-    path = None if written is None else pack_file(registry().settings.home, written.pack, written.name)
-    if written is None or path is None or written.name != file:
+    if written is None or written.name != file or not has_pack(registry(), written):
         raise NotFound(f"job {job} has no such file: files of jobs are kept for one day")
-    digest = written.sha256
-    return hand_out(Content(file, written.size_bytes, digest, lambda begin, end: _FileRange(path, begin, end), digest))
+    digest, found = written.sha256, written
+    return hand_out(Content(file, found.size_bytes, digest, lambda begin, end: _FileRange(found, begin, end), digest))
 
 
 class _FileRange:
-    """A range of bytes of a file on the disk, without its end (`web.file_responses.ByteSource`)."""
+    """A range of bytes of an open file, without its end (`web.file_responses.ByteSource`)."""
 
-    def __init__(self, path: Path, begin: int, end: int) -> None:
+    def __init__(self, file: JobFile, begin: int, end: int) -> None:
         self.faults: list[BlobRow] = []
-        self._path = path
+        self._file = file
         self._begin, self._end = begin, end
-        self._descriptor: int | None = None
+        self._opened: StoredFile | None = None
 
     def __enter__(self) -> ByteSource:
-        try:
-            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError as error:
-            raise NotFound("this file was just removed: files of jobs are kept for one day") from error
+        self._opened = open_pack(registry(), self._file)
+        if self._opened is None:
+            raise NotFound("this file was just removed: files of jobs are kept for one day")
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
 
     def __iter__(self) -> Iterator[memoryview]:
-        assert self._descriptor is not None
-        offset = self._begin
-        while offset < self._end:
-            try:
-                data = os.pread(self._descriptor, min(READ_BYTES, self._end - offset), offset)
-            except OSError as error:
-                raise StoreError(f"{self._path.name} cannot be read: {error.strerror}") from error
-            if not data:
-                raise StoreError(f"{self._path.name} ends at byte {offset}, {self._end} bytes are expected")
-            offset += len(data)
-            yield memoryview(data)
+        assert self._opened is not None
+        for offset in range(self._begin, self._end, READ_BYTES):
+            yield memoryview(self._opened.read_at(offset, min(READ_BYTES, self._end - offset)))

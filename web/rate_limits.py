@@ -1,8 +1,8 @@
 """Limits of requests: rates for each client, and the number of requests that one process computes at the same time.
 
-All workers of a server count rates together. A request above a rate is refused with 429 before a larger body is read
-(`web.server.connection` reads bodies of up to 256 KiB before a request is counted). For requests that only read,
-the processor time is counted.
+The workers of a server count rates together. With PostgreSQL, all servers of a registry count them together. A request
+above a rate is refused with 429 before a larger body is read (`web.server.connection` reads bodies of up to 256 KiB
+before a request is counted). For requests that only read, the processor time is counted, on each server.
 
 Tokens: A malformed or mistyped token is refused without a query and is not counted. Any other token is looked up. So a
 valid token is always accepted, even from an address with many failures. Each unknown token counts for its address and
@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from hashlib import blake2b
+from math import ceil
 from mmap import mmap
 from tempfile import TemporaryFile
 from threading import BoundedSemaphore, Lock
@@ -33,8 +34,10 @@ from limits import RateLimitItem, RateLimitItemPerHour, RateLimitItemPerMinute
 from limits.storage import Storage
 from limits.strategies import FixedWindowRateLimiter
 
+from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.accounts import KnownToken
-from organs.registry.errors import Busy, TooMany
+from organs.registry.catalog.register.rates import add_to_count
+from organs.registry.errors import Busy, OrganError, TooMany
 from organs.web.client_address import client_address
 from organs.web.settings import WebSettings
 
@@ -184,38 +187,93 @@ class SharedCounts(Storage):
                 fcntl.lockf(self._turn, fcntl.LOCK_UN)
 
 
-class Rates:
-    """Checks of rates. The counts may be shared with other processes. Safe for threads."""
+class CommonCounts(Storage):
+    """Counts in the database, which all servers of a registry share. Safe for threads.
 
-    def __init__(self, counts: Storage) -> None:
-        self._counts = counts
-        self._limiter = FixedWindowRateLimiter(counts)
+    This machine's `own` counts have the last known values, so that a client above a rate causes no more work.
+    """
+
+    STORAGE_SCHEME = None
+
+    def __init__(self, catalog: Catalog, own: Storage) -> None:
+        super().__init__()
+        self._catalog = catalog
+        self._own = own
+
+    @property
+    def base_exceptions(self) -> type[Exception]:
+        """Return the class of the errors that the storage may raise."""
+        return OrganError
+
+    def incr(self, key: str, expiry: int, amount: int = 1) -> int:
+        """Add `amount` to the count of `key` and return it. It starts at 0 and expires after `expiry` seconds."""
+        with self._catalog.counting() as session:
+            count, left_seconds = add_to_count(session, key, expiry, amount)
+        missing = count - self._own.get(key)
+        if missing > 0:
+            self._own.incr(key, max(1, ceil(left_seconds)), missing)
+        return count
+
+    def get(self, key: str) -> int:
+        """Return the last known count of `key`."""
+        return self._own.get(key)
+
+    def get_expiry(self, key: str) -> float:
+        """Return the expiry of the count of `key`, in seconds since the epoch."""
+        return self._own.get_expiry(key)
+
+    def check(self) -> bool:
+        """Return True: the other methods raise the errors of the database."""
+        return True
+
+    def reset(self) -> int | None:
+        """Remove the last known values."""
+        return self._own.reset()
+
+    def clear(self, key: str) -> None:
+        """Remove the last known count of `key`."""
+        self._own.clear(key)
+
+
+class Rates:
+    """Checks of rates. Safe for threads.
+
+    Requests are counted in `counts`, which all servers of a registry may share. Processor time is counted in `own`,
+    which the processes of one server share: each machine has its own processors.
+    """
+
+    def __init__(self, counts: Storage, own: Storage | None = None) -> None:
+        self._counts, self._own = counts, own or counts
+        self._limiter, self._own_limiter = FixedWindowRateLimiter(counts), FixedWindowRateLimiter(self._own)
 
     def hit(self, rate: RateLimitItem, client: str, cost: int = 1) -> None:
         """Add `cost` to the count of `client`. Raises TooMany if that is more than `rate` allows."""
-        if not self._limiter.hit(rate, client, cost=cost):
-            raise self._too_many(rate, client)
+        if not self._limiter.test(rate, client, cost=cost) or not self._limiter.hit(rate, client, cost=cost):
+            raise _too_many(self._counts, rate, client)
 
     def check(self, rate: RateLimitItem, client: str) -> None:
-        """Raise TooMany if `client` has used up `rate`."""
-        if not self._limiter.test(rate, client):
-            raise self._too_many(rate, client)
+        """Raise TooMany if `client` has used up `rate`, a rate of processor time."""
+        if not self._own_limiter.test(rate, client):
+            raise _too_many(self._own, rate, client)
 
     def add(self, rate: RateLimitItem, client: str, cost: int) -> None:
         """Add `cost` to the count of `client` without a check, for work that is already done."""
-        self._counts.incr(rate.key_for(client), rate.get_expiry(), cost)
-
-    def _too_many(self, rate: RateLimitItem, client: str) -> TooMany:
-        seconds = max(1.0, self._counts.get_expiry(rate.key_for(client)) - time())
-        return TooMany(f"too many requests; try again in {seconds:.0f} seconds", seconds)
+        self._own.incr(rate.key_for(client), rate.get_expiry(), cost)
 
 
-def limit_rates(app: Flask, counts: Storage, identity: Callable[[], Client]) -> None:
+def _too_many(counts: Storage, rate: RateLimitItem, client: str) -> TooMany:
+    seconds = max(1.0, counts.get_expiry(rate.key_for(client)) - time())
+    return TooMany(f"too many requests; try again in {seconds:.0f} seconds", seconds)
+
+
+def limit_rates(app: Flask, catalog: Catalog, own: Storage, identity: Callable[[], Client]) -> None:
     """Count the writes among the requests to `app`. Refuse those above a rate with 429 before a larger body is read.
 
-    `identity` returns the client of the current request (`web.auth.identity`).
+    With PostgreSQL, all servers count writes together. `own` has the counts of this server. `identity` returns the
+    client of the current request (`web.auth.identity`).
     """
-    app.extensions[RATES_KEY] = Rates(counts)
+    is_common = catalog.writer.dialect.name == "postgresql"
+    app.extensions[RATES_KEY] = Rates(CommonCounts(catalog, own) if is_common else own, own)
     app.before_request(partial(_count_write, identity))
 
 

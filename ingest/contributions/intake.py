@@ -245,7 +245,7 @@ def _load(registry: LocalRegistry, submission_id: int) -> _Submission:
     with registry.catalog.reading() as session:
         submission = submission_by_id(session, submission_id)
         row: Submission = submission.row
-        files = locate(session, row.contributor_id, registry.settings.uploads, manifest_of(row))
+        files = locate(session, row.contributor_id, manifest_of(row))
         name = ModelName(row.namespace, row.name)
         stated, accepted = stated_metadata_of(row), accepted_of(row)
         return _Submission(row.id, name, submission.contributor, row.contributor_id, stated, accepted, files)

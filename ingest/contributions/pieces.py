@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
@@ -25,9 +26,9 @@ from organs.ingest.contributions.manifest import (
     Reason,
     WantedFile,
 )
+from organs.ingest.contributions.spool import BytesLost, UploadReader, spool_of
 from organs.ingest.files import (
     ComposedFile,
-    FileSource,
     Section,
 )
 from organs.registry.catalog.queries.organs import (
@@ -47,15 +48,15 @@ from organs.registry.local import LocalRegistry
 from organs.registry.store import PlainChunk, PlainReader
 
 MISSING_SHOWN_MAX = 19
-OPEN_FILES_MAX = 32
-"""Limit of open files and blobs: a process may have a few hundred descriptors."""
+OPEN_FILES_MAX = 16
+"""Limit of open uploads, and of open blobs: a process may have a few hundred descriptors."""
 
 
 @dataclass(frozen=True, slots=True)
-class InSpool:
-    """Bytes of an upload's file, from an offset on."""
+class InUpload:
+    """Bytes of an upload, from an offset on."""
 
-    path: Path
+    name: str
     offset_bytes: int
 
 
@@ -72,7 +73,7 @@ class LocatedPiece:
 
     offset_bytes: int
     size_bytes: int
-    at: InSpool | InStore
+    at: InUpload | InStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class LocatedFile:
     pieces: tuple[LocatedPiece, ...]
 
 
-def locate(session: Session, contributor_id: int, spool: Path, manifest: Manifest) -> list[LocatedFile]:
+def locate(session: Session, contributor_id: int, manifest: Manifest) -> list[LocatedFile]:
     """Return the files of `manifest` with the places of their pieces.
 
     Raises BadManifest with every piece that is absent or has another size.
@@ -94,13 +95,13 @@ def locate(session: Session, contributor_id: int, spool: Path, manifest: Manifes
     digests = manifest.digests()
     sent = pieces_of(session, contributor_id, digests)
     shared = known_digests(session, contributor_id, digests - sent.keys(), now())
-    known = _KnownPieces(spool, sent, blob_sizes(session, shared))
+    known = _KnownPieces(sent, blob_sizes(session, shared))
     missing: list[Reason] = []
     files = []
     for number, file in enumerate(manifest.files):
         where = f"files[{number}]"
         if file.upload is not None:
-            located = _locate_upload(session, contributor_id, spool, file, where, missing)
+            located = _locate_upload(session, contributor_id, file, where, missing)
         else:
             located = _locate_pieces(known, file, where, missing)
         if located is not None:
@@ -117,7 +118,9 @@ class Sources:
     def __init__(self, registry: LocalRegistry) -> None:
         self._registry = registry
         self._lock = threading.Lock()
-        self._open: OrderedDict[Path | Digest, FileSource | PlainReader] = OrderedDict()
+        self._spool = spool_of(registry)
+        self._uploads: OrderedDict[str, UploadReader] = OrderedDict()
+        self._blobs: OrderedDict[str, PlainReader] = OrderedDict()
         self._buffer = bytearray()
         self._decoded_chunk: tuple[Digest, PlainChunk] | None = None
         """The chunk whose plain bytes the buffer holds."""
@@ -127,31 +130,33 @@ class Sources:
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            while self._open:
-                self._open.popitem()[1].close()
+            opened: list[UploadReader | PlainReader] = [*self._uploads.values(), *self._blobs.values()]
+            for reader in opened:
+                reader.close()
+            self._uploads.clear()
+            self._blobs.clear()
 
-    def read_into(self, buffer: memoryview, at: InSpool | InStore, offset: int) -> None:
+    def read_into(self, buffer: memoryview, at: InUpload | InStore, offset: int) -> None:
         """Fill `buffer` from `offset` of a piece. Raises BadSource, CorruptBlob, MissingBlob."""
         with self._lock:
-            if isinstance(at, InSpool):
-                self._open_file(at.path).read_into(buffer, at.offset_bytes + offset)
+            if isinstance(at, InUpload):
+                self._read_upload(buffer, at.name, at.offset_bytes + offset)
             else:
                 self._read_blob(buffer, at.digest, offset)
 
-    def _open_file(self, path: Path) -> FileSource:
-        source = self._open.get(path)
-        if source is None:
-            try:
-                source = FileSource(path)
-            except BadSource as error:
-                raise BadSource("an upload of this submission was removed; send it again") from error
-            self._keep(path, source)
-        assert isinstance(source, FileSource)
-        self._open.move_to_end(path)
-        return source
+    def _read_upload(self, buffer: memoryview, name: str, offset: int) -> None:
+        try:
+            self._open_upload(name).read_into(buffer, offset)
+        except (BadSource, BytesLost) as error:
+            raise BadSource("an upload of this submission was removed; send it again") from error
+
+    def _open_upload(self, name: str) -> UploadReader:
+        upload = self._uploads.get(name) or self._spool.open(name)
+        _keep_latest(self._uploads, name, upload)
+        return upload
 
     def _open_blob(self, digest: Digest) -> PlainReader:
-        reader = self._open.get(digest)
+        reader = self._blobs.get(digest)
         if reader is None:
             with self._registry.catalog.reading() as session:
                 row = blobs_by_digest(session, (digest,)).get(digest)
@@ -161,15 +166,8 @@ class Sources:
                 reader = self._registry.blobs.open(row)
             except CorruptBlob as error:
                 raise MissingBlob(f"{digest[:12]} is damaged in the store; send it again") from error
-            self._keep(digest, reader)
-        assert isinstance(reader, PlainReader)
-        self._open.move_to_end(digest)
+        _keep_latest(self._blobs, digest, reader)
         return reader
-
-    def _keep(self, key: Path | Digest, opened: FileSource | PlainReader) -> None:
-        self._open[key] = opened
-        if len(self._open) > OPEN_FILES_MAX:
-            self._open.popitem(last=False)[1].close()
 
     def _read_blob(self, buffer: memoryview, digest: Digest, offset: int) -> None:
         reader = self._open_blob(digest)
@@ -194,6 +192,17 @@ class Sources:
         return view
 
 
+R = TypeVar("R", UploadReader, PlainReader)
+
+
+def _keep_latest(opened: OrderedDict[str, R], key: str, reader: R) -> None:
+    """Keep `reader` as the last used one, and close the least recently used one if there are too many."""
+    opened[key] = reader
+    opened.move_to_end(key)
+    if len(opened) > OPEN_FILES_MAX:
+        opened.popitem(last=False)[1].close()
+
+
 def composed_file(sources: Sources, file: LocatedFile) -> ComposedFile:
     """Return one file of a submission, readable while `sources` are open. Its path is its bare name."""
     sections = [Section(piece.offset_bytes, piece.size_bytes, _PieceBytes(sources, piece.at)) for piece in file.pieces]
@@ -202,16 +211,15 @@ def composed_file(sources: Sources, file: LocatedFile) -> ComposedFile:
 
 @dataclass(frozen=True, slots=True)
 class _KnownPieces:
-    spool: Path
     sent: Mapping[Digest, StoredPiece]
     stored: Mapping[Digest, int]
     """Sizes in bytes."""
 
-    def at(self, digest: Digest, size_bytes: int) -> InSpool | InStore | None:
+    def at(self, digest: Digest, size_bytes: int) -> InUpload | InStore | None:
         """Return where a piece is, or None when it is absent or has another size."""
         sent = self.sent.get(digest)
         if sent is not None and sent.size_bytes == size_bytes:
-            return InSpool(self.spool / sent.file, sent.offset_bytes)
+            return InUpload(sent.upload, sent.offset_bytes)
         return InStore(digest) if self.stored.get(digest) == size_bytes else None
 
 
@@ -220,7 +228,7 @@ class _PieceBytes:
     """The bytes at one place (`ingest.files.Bytes`)."""
 
     sources: Sources
-    at: InSpool | InStore
+    at: InUpload | InStore
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self.sources.read_into(buffer, self.at, offset)
@@ -230,7 +238,7 @@ class _PieceBytes:
 
 
 def _locate_upload(
-    session: Session, contributor_id: int, spool: Path, file: WantedFile, where: str, missing: list[Reason]
+    session: Session, contributor_id: int, file: WantedFile, where: str, missing: list[Reason]
 ) -> LocatedFile | None:
     assert file.upload is not None
     try:
@@ -239,7 +247,7 @@ def _locate_upload(
         missing.append((f"{where}.upload", str(error)))
         return None
     digest = None if upload.digest is None else Digest(upload.digest)
-    at = InSpool(spool / upload.public_id, 0)
+    at = InUpload(upload.public_id, 0)
     return LocatedFile(file.name, upload.size_bytes, digest, (LocatedPiece(0, upload.size_bytes, at),))
 
 

@@ -75,7 +75,7 @@ from organs.registry.errors import (
     Unreachable,
 )
 from organs.registry.names import ModelName, parse_new_name
-from organs.registry.upload_limits import SUBMISSION_FILES_MAX
+from organs.registry.upload_limits import SUBMISSION_FILES_MAX, chunk_min_bytes
 
 if TYPE_CHECKING:
     from organs.registry.client.remote import RemoteRegistry
@@ -370,7 +370,7 @@ class Sender:
 
     def _send_chunk(self, load: OpenLoad, upload: Upload) -> Upload:
         begin, size_bytes = upload.received_bytes, load.span.size_bytes
-        data = load.read(begin, min(self._chunk_bytes, upload.chunk_bytes.most))
+        data = load.read(begin, max(min(self._chunk_bytes, upload.chunk_bytes.most), chunk_min_bytes(size_bytes)))
         headers = {
             "Content-Range": f"bytes {begin}-{begin + len(data) - 1}/{size_bytes}",
             "Content-Digest": f"sha-256=:{base64.b64encode(hashlib.sha256(data).digest()).decode()}:",

@@ -17,7 +17,7 @@ from organs.ingest.contributions.manifest import (
     parse_manifest,
 )
 from organs.ingest.contributions.pieces import (
-    InSpool,
+    InUpload,
     LocatedFile,
     locate,
 )
@@ -154,7 +154,7 @@ def submit(registry: LocalRegistry, contributor: str, name: ModelName, manifest:
         owner_id = contributor_id(session, contributor)
     with registry.catalog.reading() as session:
         check_model_name(session, name)
-        files = locate(session, owner_id, registry.settings.uploads, manifest)
+        files = locate(session, owner_id, manifest)
     size_bytes = sum(file.size_bytes for file in files)
     if size_bytes > registry.settings.upload_max_bytes:
         limit = registry.settings.upload_max_bytes
@@ -184,7 +184,7 @@ def submit(registry: LocalRegistry, contributor: str, name: ModelName, manifest:
         uploads = _uploads_of(files)
         if renew_uploads(session, owner_id, (), uploads) < len(uploads):
             # A submission that has just ended removed some of them: locate again, which raises for missing pieces.
-            located = locate(session, owner_id, registry.settings.uploads, manifest)
+            located = locate(session, owner_id, manifest)
             renew_uploads(session, owner_id, (), _uploads_of(located))
         _enqueue(session, row, PUBLISH if manifest.publish else INSPECT, contributor)
         return row.id
@@ -251,7 +251,7 @@ def _find_same(
 
 def _uploads_of(files: list[LocatedFile]) -> set[str]:
     """Return the ids of the uploads that hold pieces of the files."""
-    return {piece.at.path.name for file in files for piece in file.pieces if isinstance(piece.at, InSpool)}
+    return {piece.at.name for file in files for piece in file.pieces if isinstance(piece.at, InUpload)}
 
 
 def _check_room(session: Session, registry: LocalRegistry, owner_id: int, files: list[LocatedFile]) -> None:
@@ -263,7 +263,7 @@ def _check_room(session: Session, registry: LocalRegistry, owner_id: int, files:
     if count_open_submissions(session, owner_id) >= OPEN_SUBMISSIONS_MAX:
         raise OverQuota(f"{OPEN_SUBMISSIONS_MAX} submissions are open: publish or withdraw some first")
     size_bytes = sum(file.size_bytes for file in files)
-    sent = {piece.at: piece.size_bytes for file in files for piece in file.pieces if isinstance(piece.at, InSpool)}
+    sent = {piece.at: piece.size_bytes for file in files for piece in file.pieces if isinstance(piece.at, InUpload)}
     owner = session.get_one(Contributor, owner_id, with_for_update=True)
     check_model_fits(session, owner, registry.settings.quota_bytes, size_bytes, sum(sent.values()))
 

@@ -1,27 +1,23 @@
-"""Uploads from opening to end, their files in the spool, and the removal of expired uploads."""
+"""Uploads from opening to end, and the removal of expired uploads. Their bytes are in a spool (`spool`)."""
 
 from __future__ import annotations
 
 import base64
-import fcntl
 import hashlib
-import os
-import re
-import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from sqlalchemy.orm import Session
 
+from organs.ingest.contributions.spool import BytesLost, Spool, UploadWriter, spool_of
 from organs.registry.catalog.queries.submissions import (
+    chunks_of_upload,
     expired_uploads,
     open_uploads,
     pieces_of_upload,
     upload_by_public_id,
-    upload_names,
     uploads_within,
 )
 from organs.registry.catalog.register.uploads import (
@@ -35,173 +31,9 @@ from organs.registry.catalog.register.uploads import (
 )
 from organs.registry.catalog.tables import Upload, now
 from organs.registry.digest import Digest
-from organs.registry.errors import BadInput, Conflict, Count, DiskFull, NotFound
+from organs.registry.errors import BadInput, Conflict, Count
 from organs.registry.local import LocalRegistry
-from organs.registry.store.files import Files, make_durable_folder, translated
-from organs.registry.upload_limits import PACK_MAX_BYTES, PACK_PIECE_MAX_BYTES, PACK_PIECES_MAX
-
-FREE_MARGIN_BYTES = 64 * 1024 * 1024
-"""Free space that uploads leave on the disk."""
-READ_BYTES = 1024 * 1024
-
-_NAME = re.compile(r"[0-9A-Za-z_-]{22}", re.ASCII)
-
-
-class BytesLost(Conflict, code="bytes-lost"):
-    """The received bytes of an upload are lost. Remove the upload and start again."""
-
-    def __init__(self) -> None:
-        super().__init__("the bytes of this upload are lost: remove it and start again")
-
-
-@dataclass(frozen=True, slots=True)
-class SpooledFile:
-    """A file of the spool, for the cleanup."""
-
-    name: str
-    modified_at: float
-    size_bytes: int
-
-
-class Spool:
-    """The folder that holds the files of uploads."""
-
-    def __init__(self, root: Path, files: Files | None = None) -> None:
-        self.root = root
-        self._files = files or Files()
-
-    def make(self, expected_bytes: int) -> str:
-        """Create an empty file with a new name; both are durable on return.
-
-        Raises DiskFull if there is no space for `expected_bytes`, StoreUnwritable; then there is no file.
-        """
-        name = secrets.token_urlsafe(16)  # 128 random bits, 22 characters
-        path = self.path(name)
-        try:
-            self._make_folder()
-            free = self._files.free_bytes(self.root)
-            if free < expected_bytes + FREE_MARGIN_BYTES:
-                raise DiskFull(f"the disk of {self.root} has {free / 1e6:.1f} MB free")
-            self._files.close(self._files.create(path))
-            self._files.sync_folder(self.root)
-        except OSError as error:
-            with suppress(OSError):
-                os.unlink(path)
-            raise translated(error, path) from error
-        return name
-
-    @contextmanager
-    def locked(self, name: str) -> Iterator[SpoolFile]:
-        """Lock the file of that name until the end of the block.
-
-        Raises Conflict if it is locked, BytesLost if it does not exist, StoreError.
-        """
-        path = self.path(name)
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError as error:
-            raise BytesLost from error
-        except OSError as error:
-            raise translated(error, path) from error
-        try:
-            _lock(descriptor, path)
-            yield SpoolFile(self._files, path, descriptor)
-        finally:
-            os.close(descriptor)  # this releases the lock
-
-    def has(self, name: str, size_bytes: int) -> bool:
-        """Return whether the file exists with at least `size_bytes` bytes."""
-        try:
-            return self.path(name).stat().st_size >= size_bytes
-        except OSError:
-            return False
-
-    def remove(self, name: str) -> None:
-        """Remove the file if it exists."""
-        path = self.path(name)
-        try:
-            self._files.unlink(path)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise translated(error, path) from error
-
-    def path(self, name: str) -> Path:
-        """Return the path of the file; raises NotFound for a name that the spool cannot have."""
-        if not _NAME.fullmatch(name):
-            raise NotFound(f"there is no upload {name[:40]!r}")
-        return self.root / name
-
-    def walk(self) -> Iterator[SpooledFile]:
-        """Yield all files of the spool. Files can appear and disappear meanwhile."""
-        try:
-            entries = list(os.scandir(self.root))
-        except FileNotFoundError:
-            return
-        for entry in entries:
-            with suppress(FileNotFoundError):
-                if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                    status = entry.stat(follow_symlinks=False)
-                    yield SpooledFile(entry.name, status.st_mtime, status.st_size)
-
-    def _make_folder(self) -> None:
-        if not self.root.is_dir():
-            make_durable_folder(self._files, self.root)
-
-
-class SpoolFile:
-    """A file of the spool whose lock is held."""
-
-    def __init__(self, files: Files, path: Path, descriptor: int) -> None:
-        self._files = files
-        self._path = path
-        self._descriptor = descriptor
-
-    def write(self, data: bytes, offset_bytes: int) -> None:
-        """Write `data` at an offset; raises DiskFull, StoreError. It is durable only after `sync`."""
-        try:
-            self._files.write_at(self._descriptor, [data], offset_bytes)
-        except OSError as error:
-            raise translated(error, self._path) from error
-
-    def sync(self) -> None:
-        """Write all data to the disk; raises DiskFull, StoreError."""
-        try:
-            self._files.sync(self._descriptor)
-        except OSError as error:
-            raise translated(error, self._path) from error
-
-    def read(self, offset_bytes: int, size_bytes: int) -> Iterator[bytes]:
-        """Yield the bytes of a range in order, at most READ_BYTES at a time; fewer at the end of the file.
-
-        Raises StoreError.
-        """
-        end = offset_bytes + size_bytes
-        while offset_bytes < end:
-            try:
-                data = self._files.read_at(self._descriptor, offset_bytes, min(READ_BYTES, end - offset_bytes))
-            except OSError as error:
-                raise translated(error, self._path) from error
-            if not data:
-                return
-            yield data
-            offset_bytes += len(data)
-
-
-def _lock(descriptor: int, path: Path) -> None:
-    """Take the lock of an open file. Every opening has its own lock, so it also works between threads."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise Conflict("another client uses this upload now: try again later") from error
-    except OSError as error:
-        raise translated(error, path) from error
-
-
-def spool_of(registry: LocalRegistry) -> Spool:
-    """Return the spool of the registry."""
-    return Spool(registry.settings.uploads, registry.blobs.backend.files)
-
+from organs.registry.upload_limits import PACK_MAX_BYTES, PACK_PIECE_MAX_BYTES, PACK_PIECES_MAX, chunk_min_bytes
 
 WRONG_PIECES_TOLD = 20
 
@@ -298,7 +130,8 @@ def look_up(registry: LocalRegistry, contributor_id: int, public_id: str) -> Upl
 def is_received(upload: Upload, chunk: Chunk) -> bool:
     """Return whether the whole chunk was received before, for example if the client did not get the answer.
 
-    Raises WrongOffset if it does not begin at the end of the received bytes, BadInput for another total size.
+    Raises WrongOffset if it does not begin at the end of the received bytes, BadInput for another total size and for a
+    chunk that is too small.
     """
     if chunk.size_bytes != upload.size_bytes:
         raise BadInput(
@@ -308,6 +141,9 @@ def is_received(upload: Upload, chunk: Chunk) -> bool:
         return True
     if chunk.begin != upload.received_bytes:
         raise WrongOffset(upload)
+    least_bytes = chunk_min_bytes(upload.size_bytes)
+    if chunk.end - chunk.begin < least_bytes and chunk.end < upload.size_bytes:
+        raise BadInput(f"a chunk of this upload has at least {least_bytes:,} bytes, except the last one")
     return False
 
 
@@ -325,11 +161,18 @@ def receive(
         if is_received(upload, chunk):
             _compare(file, chunk, pieces)
             return upload
-        _write(file, chunk, pieces)
-        file.sync()
+        try:
+            _write(file, chunk, pieces)
+            stored = file.sync()
+        except BaseException:
+            file.discard()
+            raise
+        # If this transaction fails, it may have been committed: then the stored bytes are needed.
         with registry.catalog.writing() as session:
-            if not record_received(session, upload.id, chunk.begin, chunk.end):
-                raise Conflict("the upload has ended meanwhile")
+            is_recorded = record_received(session, upload.id, chunk.begin, chunk.end, stored)
+        if not is_recorded:
+            file.discard()
+            raise Conflict("another client uses this upload, or it has ended: look it up again")
         return look_up(registry, contributor_id, public_id)
 
 
@@ -351,9 +194,11 @@ def finish(registry: LocalRegistry, contributor_id: int, public_id: str, digest:
         assert file is not None
         problem = _check_pieces(registry, upload, file, digest or _declared_digest(upload))
         with registry.catalog.writing() as session:
-            if not complete_upload(session, upload.id, problem):
-                raise Conflict("the upload has ended meanwhile")
-        return look_up(registry, contributor_id, public_id)
+            is_completed = complete_upload(session, upload.id, problem)
+        upload = look_up(registry, contributor_id, public_id)
+        if not is_completed and upload.state != "complete":  # another machine may have finished it
+            raise Conflict("the upload has ended meanwhile")
+        return upload
 
 
 def cancel(registry: LocalRegistry, contributor_id: int, public_id: str) -> Upload:
@@ -361,16 +206,14 @@ def cancel(registry: LocalRegistry, contributor_id: int, public_id: str) -> Uplo
     uses it.
     """
     with _locked(registry, contributor_id, public_id, allow_lost=True) as (upload, _file):
-        with registry.catalog.writing() as session:
-            remove_upload(session, upload.id)
-        spool_of(registry).remove(public_id)
+        _forget(registry, spool_of(registry), upload.id, public_id, remove_upload)
         return upload
 
 
 @contextmanager
 def _locked(
     registry: LocalRegistry, contributor_id: int, public_id: str, *, allow_lost: bool = False
-) -> Iterator[tuple[Upload, SpoolFile | None]]:
+) -> Iterator[tuple[Upload, UploadWriter | None]]:
     """Lock and yield the row and the file; with `allow_lost`, no file if it is lost."""
     look_up(registry, contributor_id, public_id)  # raises NotFound before a lock is taken
     with ExitStack() as stack:
@@ -424,7 +267,7 @@ def _check_allowed(
     )
 
 
-def _compare(file: SpoolFile, chunk: Chunk, pieces: Iterable[bytes]) -> None:
+def _compare(file: UploadWriter, chunk: Chunk, pieces: Iterable[bytes]) -> None:
     """Compare a repeated chunk with the stored bytes. Raises Conflict if they differ, BadInput as `_write` does."""
     offset = chunk.begin
     for piece in pieces:
@@ -437,7 +280,7 @@ def _compare(file: SpoolFile, chunk: Chunk, pieces: Iterable[bytes]) -> None:
         raise BadInput(f"the chunk ends after {offset - chunk.begin:,} of {chunk.end - chunk.begin:,} bytes")
 
 
-def _write(file: SpoolFile, chunk: Chunk, pieces: Iterable[bytes]) -> None:
+def _write(file: UploadWriter, chunk: Chunk, pieces: Iterable[bytes]) -> None:
     """Write the bytes from `chunk.begin` on, not more than the chunk has."""
     offset, hashed = chunk.begin, hashlib.sha256()
     for piece in pieces:
@@ -458,7 +301,7 @@ def _declared_digest(upload: Upload) -> Digest | None:
     return None if upload.digest is None else Digest(upload.digest)
 
 
-def _check_pieces(registry: LocalRegistry, upload: Upload, file: SpoolFile, expected: Digest | None) -> Digest:
+def _check_pieces(registry: LocalRegistry, upload: Upload, file: UploadWriter, expected: Digest | None) -> Digest:
     """Return the digest of all bytes, read in small portions; raises BadInput for a wrong piece."""
     spans: list[tuple[int, int, Digest | None]] = [(0, upload.size_bytes, None)]
     if upload.kind == "pack":
@@ -501,16 +344,17 @@ class TidyReport:
 def tidy_uploads(registry: LocalRegistry, *, dry_run: bool = False) -> TidyReport:
     """Remove expired uploads, and files of the spool without a row. Uploads in use are kept."""
     report, after_id = TidyReport(), 0
-    sizes = {file.name: file.size_bytes for file in spool_of(registry).walk()}
     while True:
         with registry.catalog.reading() as session:
             expired = expired_uploads(session, now(), after_id, AT_ONCE)
         if not expired:
             break
         after_id = expired[-1][0]
-        for name in [name for _, name in expired] if dry_run else _remove_all(registry, expired, remove_expired_upload):
-            report.expired_uploads += 1
-            report.removed_bytes += sizes.get(name, 0)
+        received_bytes = {name: size_bytes for _, name, size_bytes in expired}
+        uploads = [(upload_id, name) for upload_id, name, _ in expired]
+        names = list(received_bytes) if dry_run else _remove_all(registry, uploads, remove_expired_upload)
+        report.expired_uploads += len(names)
+        report.removed_bytes += sum(received_bytes[name] for name in names)
     _remove_strays(registry, report, dry_run)
     return report
 
@@ -549,24 +393,19 @@ def _remove(registry: LocalRegistry, spool: Spool, upload_id: int, name: str, re
 
 
 def _forget(registry: LocalRegistry, spool: Spool, upload_id: int, name: str, remove: RemoveRow) -> bool:
-    """Remove the row, then the file: a crash in between leaves a stray file, not a row without a file."""
+    """Remove the row, then the bytes: a crash in between leaves a stray file, not a row without a file."""
     with registry.catalog.writing() as session:
+        _, chunks = chunks_of_upload(session, name)
         is_gone = remove(session, upload_id)
     if is_gone:
-        spool.remove(name)
+        spool.remove(name, chunks)
     return is_gone
 
 
 def _remove_strays(registry: LocalRegistry, report: TidyReport, dry_run: bool) -> None:
-    spool, limit = spool_of(registry), time.time() - STRAY_AFTER_SECONDS
-    old = [file for file in spool.walk() if file.modified_at < limit]
-    if not old:
-        return
-    with registry.catalog.reading() as session:
-        known = upload_names(session)
-    for file in old:
-        if file.name not in known:
-            if not dry_run:
-                spool.remove(file.name)
-            report.stray_files += 1
-            report.removed_bytes += file.size_bytes
+    spool = spool_of(registry)
+    for file in list(spool.strays(time.time() - STRAY_AFTER_SECONDS)):
+        if not dry_run:
+            spool.remove_stray(file.name)
+        report.stray_files += 1
+        report.removed_bytes += file.size_bytes

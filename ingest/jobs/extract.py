@@ -9,23 +9,28 @@ import secrets
 import shutil
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from organs.ingest.directory.extract import extract, registered_contents
 from organs.ingest.jobs.kind import WORK, JobKind, ReportProgress
 from organs.ingest.jobs.measure import checked_model, settled_model
+from organs.registry.catalog.queries.jobs import JobFile
 from organs.registry.digest import Digest
 from organs.registry.entities.job import ExtractionJobResult, ModelRequest
+from organs.registry.errors import MissingBlob
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
+from organs.registry.store.backend import StoredFile
 from organs.registry.store.files import (
     PRIVATE_FOLDER,
     UnplacedFile,
     placed,
     placing_error,
 )
+from organs.registry.store.folder import open_stored
 
 FOLDER = "jobs"
 KEPT_SECONDS = 24 * 3600.0
@@ -59,19 +64,68 @@ def pack_file(home: Path, key: object, name: object) -> Path | None:
     return path if path.is_file() and not path.is_symlink() else None
 
 
+def open_pack(registry: LocalRegistry, file: JobFile) -> StoredFile | None:
+    """Open the file of a job, which can be in the bucket of the registry; None if it was removed.
+
+    Raises StoreUnreachable.
+    """
+    bucket = registry.object_folder(FOLDER)
+    if bucket is not None:
+        try:
+            return bucket.open(_object_name(file.pack, file.sha256))
+        except MissingBlob:
+            return None
+    path = pack_file(registry.settings.home, file.pack, file.name)
+    try:
+        return None if path is None else open_stored(path)
+    except FileNotFoundError:
+        return None
+
+
+def has_pack(registry: LocalRegistry, file: JobFile) -> bool:
+    """Return whether the file of a job still exists."""
+    bucket = registry.object_folder(FOLDER)
+    if bucket is not None:
+        return bucket.size_of(_object_name(file.pack, file.sha256)) is not None
+    return pack_file(registry.settings.home, file.pack, file.name) is not None
+
+
+def _object_name(key: str, sha256: Digest) -> str:
+    return f"{sha256[:2]}/{sha256}.{key[:16]}"
+
+
 def remove_old_packs(home: Path, now: float | None = None) -> None:
     """Remove packs that are older than a day, and the oldest while all take more than 10 GB.
 
     A running download continues: it has the file open.
     """
     now = time.time() if now is None else now
-    newest_first = sorted(_packs(packs_folder(home)), reverse=True)
-    total_bytes = 0
-    for index, (made_at, size_bytes, folder) in enumerate(newest_first):
-        total_bytes += size_bytes
-        is_too_much = index > 0 and total_bytes > TOTAL_MAX_BYTES
-        if now - made_at > KEPT_SECONDS or (is_too_much and not _is_being_written(folder, now - made_at)):
+    packs = _packs(packs_folder(home))
+    made_at = {folder: begun_at for begun_at, _, folder in packs}
+    for folder in _too_old(packs, now):
+        if now - made_at[folder] > KEPT_SECONDS or not _is_being_written(folder, now - made_at[folder]):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_old_objects(registry: LocalRegistry) -> None:
+    """Remove packs from the bucket as `remove_old_packs` does. Raises StoreUnreachable."""
+    bucket = registry.object_folder(FOLDER)
+    if bucket is not None:
+        packs = [(found.modified_at, found.size_bytes, found.name) for found in bucket.walk()]
+        for name in _too_old(packs, time.time()):
+            bucket.remove(name)
+
+
+P = TypeVar("P", Path, str)
+
+
+def _too_old(packs: Sequence[tuple[float, int, P]], now: float) -> Iterator[P]:
+    """Yield the packs that are older than a day, and the oldest while all take more than 10 GB."""
+    total_bytes = 0
+    for index, (made_at, size_bytes, pack) in enumerate(sorted(packs, reverse=True)):
+        total_bytes += size_bytes
+        if now - made_at > KEPT_SECONDS or (index > 0 and total_bytes > TOTAL_MAX_BYTES):
+            yield pack
 
 
 def _is_being_written(folder: Path, age_seconds: float) -> bool:
@@ -133,10 +187,17 @@ def _run(
         path = pack / f"{name.name}.tar"
         sha256, size_bytes = write_tar(directory, path, advance)
         shutil.rmtree(directory)
+        bucket = registry.object_folder(FOLDER)
+        if bucket is not None:  # other machines can send it, too
+            bucket.prepare()
+            with path.open("rb") as file:
+                bucket.put_file(_object_name(pack.name, sha256), file, size_bytes)
+            shutil.rmtree(pack)
     except BaseException:
         shutil.rmtree(pack, ignore_errors=True)
         raise
     remove_old_packs(registry.settings.home)
+    remove_old_objects(registry)
     return ExtractionJobResult(
         model=arguments.model,
         pack=pack.name,

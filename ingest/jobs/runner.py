@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from organs.ingest.contributions.uploads import tidy_uploads
 from organs.ingest.jobs.compose import COMPOSE, GRAFT, PURIFY
-from organs.ingest.jobs.extract import EXTRACT, remove_old_packs
+from organs.ingest.jobs.extract import EXTRACT, remove_old_objects, remove_old_packs
 from organs.ingest.jobs.kind import ALONE, LANES, UPKEEP, A, Cancelled, Inputs, JobKind
 from organs.ingest.jobs.measure import MEASURE
 from organs.ingest.jobs.publish import (
@@ -39,6 +39,7 @@ from organs.registry.catalog.register.jobs import (
     renew_job,
     report_progress,
 )
+from organs.registry.catalog.register.rates import remove_expired_counts
 from organs.registry.entities.problem import INTERNAL, data_of, encoded, plain_problem, problem_of
 from organs.registry.errors import BadInput, OrganError
 from organs.registry.local import LocalRegistry
@@ -333,8 +334,10 @@ class Runner:
     def _clean_up(self) -> None:
         try:
             remove_old_packs(self._registry.settings.home)
+            remove_old_objects(self._registry)
             tidy_uploads(self._registry)
             with self._registry.catalog.writing() as session:
                 remove_old_jobs(session)
+                remove_expired_counts(session)
         except OrganError as error:
             _log.error("old jobs, packs or uploads cannot be removed: %s", error)

@@ -223,6 +223,21 @@ class Catalog:
                 session.flush()
                 session.execute(NEXT_VERSION_STATEMENT)
 
+    @contextmanager
+    def counting(self) -> Iterator[Session]:
+        """Open a session that writes rows on which no answer depends, such as counts of requests.
+
+        On PostgreSQL it does not wait for writers, and cached answers stay valid. A row may be lost if the database
+        server loses its power.
+        """
+        if self.writer.dialect.name != "postgresql":
+            with self.writing() as session:
+                yield session
+            return
+        with translated(), Session(self.writer) as session, session.begin():
+            session.execute(text("SET LOCAL synchronous_commit = off"))
+            yield session
+
     def version(self) -> int | None:
         """Return a number that increases with every commit, of this process or another.
 

@@ -911,7 +911,8 @@ class PageToken(Base):
 
 
 class Upload(Base):
-    """Bytes that arrive in chunks, stored in a file of the folder for uploads. Only their sender can see them."""
+    """Bytes that arrive in chunks, stored in a file of the folder for uploads, or in a bucket as the objects of
+    UploadChunk. Only their sender can see them."""
 
     __tablename__ = "uploads"
     __table_args__ = (
@@ -940,6 +941,31 @@ class Upload(Base):
     state: Mapped[str] = mapped_column(text(16))
     created_at: Mapped[datetime] = mapped_column(Timestamp)
     expires_at: Mapped[datetime] = mapped_column(Timestamp)
+
+
+class UploadChunk(Base):
+    """A chunk of an upload that is an object in the bucket. In a folder, an upload has no chunks."""
+
+    __tablename__ = "upload_chunks"
+    __table_args__ = (at_most("file", 128), CheckConstraint("size_bytes > 0", name="size_positive"))
+
+    upload_id: Mapped[int] = mapped_column(ForeignKey("uploads.id", ondelete="CASCADE"), primary_key=True)
+    offset_bytes: Mapped[int] = mapped_column(Big, primary_key=True)
+    size_bytes: Mapped[int] = mapped_column(Big)
+    file: Mapped[str] = mapped_column(text(128), unique=True)
+    """The name of the object."""
+
+
+class RateCount(Base):
+    """A count of requests of a client, which all servers of a registry share."""
+
+    __tablename__ = "rate_counts"
+    __table_args__ = (CheckConstraint("length(key) = 32", name="key_length"),)
+
+    key: Mapped[str] = mapped_column(text(32), primary_key=True)
+    """A digest of the rate and the client."""
+    expires_at: Mapped[datetime] = mapped_column(Timestamp, index=True)
+    count: Mapped[int] = mapped_column(Big)
 
 
 class UploadPiece(Base):

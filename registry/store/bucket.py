@@ -22,7 +22,7 @@ from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 import xxhash
 
@@ -100,11 +100,25 @@ class BlobBucket:
         self._cache = cache
         self._lock = lock
         self.spool = spool
+        self._allows_http = allows_http
         self._store = open_bucket(url, allows_http=allows_http)
+        self._root: BlobBucket | None = None
+        """The bucket with the mark, if this is a folder in it."""
         self._is_prepared = False
+
+    def folder(self, name: str) -> BlobBucket:
+        """Return the folder `name`, for files that are not blobs. `walk` of this bucket does not list them."""
+        folder = copy(self)
+        folder.url = f"{self.url}/{name}"
+        folder._store = open_bucket(folder.url, allows_http=self._allows_http)
+        folder._root = self
+        return folder
 
     def prepare(self) -> None:
         """Write the mark of the registry, once in each process; raises StoreUnreachable, StoreUnwritable."""
+        if self._root is not None:
+            self._root.prepare()
+            return
         if self._is_prepared:
             return
         if self.spool is not None:
@@ -118,6 +132,8 @@ class BlobBucket:
 
     def is_prepared(self) -> bool:
         """Return whether the bucket has the mark of a registry."""
+        if self._root is not None:
+            return self._root.is_prepared()
 
         def has_mark() -> bool:
             with suppress(FileNotFoundError):
@@ -253,13 +269,14 @@ class BlobBucket:
         if size_bytes is not None and size_bytes <= begin:
             raise CorruptBlob(file, f"it ends at byte {size_bytes}")
 
-    def put_file(self, name: str, file: tempfile.SpooledTemporaryFile[bytes], size_bytes: int) -> None:
+    def put_file(self, name: str, file: tempfile.SpooledTemporaryFile[bytes] | BinaryIO, size_bytes: int) -> None:
         """Upload a local file, in parts if it is large, and check the size of the object."""
         file.seek(0)
         if size_bytes <= PART_BYTES:
             self._put(name, file.read())
         else:
-            file.rollover()
+            if isinstance(file, tempfile.SpooledTemporaryFile):
+                file.rollover()
             self._request(name, lambda: self._store.put(name, file, use_multipart=True, chunk_size=PART_BYTES))
         stored_bytes = self.size_of(name)
         if stored_bytes != size_bytes:

@@ -268,6 +268,12 @@ class PendingFile:
             self._files.close(descriptor)
 
 
+def open_stored(path: Path, files: Files | None = None) -> StoredFile:
+    """Open a file for reads from several threads; raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    return StoredFile(files or Files(), path, descriptor)
+
+
 class StoredFile:
     """The open file of a blob, for reads from several threads."""
 

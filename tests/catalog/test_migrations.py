@@ -162,7 +162,8 @@ def test_former_names_become_other_names(tmp_path: Path) -> None:
 def go_back(session: Session, revision: int) -> None:
     """Undo the migration to `revision` and all later ones; no migration does this."""
     assert revision == 4
-    tables = ("page_tokens", "web_sessions", "tokens", "upload_pieces", "uploads", "submissions", "daily_downloads")
+    tables = ("page_tokens", "web_sessions", "tokens", "upload_pieces", "upload_chunks", "uploads")
+    tables += ("submissions", "daily_downloads")
     tables += (
         "gain_organs",
         "gains",
@@ -174,6 +175,7 @@ def go_back(session: Session, revision: int) -> None:
         "model_tags",
         "catalog_version",
         "named_leases",
+        "rate_counts",
     )
     columns = {"contributors": ("state", "quota_bytes")}
     columns["models"] = ("state_reason", "changed_at", "downloads", "grafts", "nonfinite_tensors", "shards")

@@ -152,6 +152,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "events": {"id": 1, "at": NOON, "contributor_id": 1, "action": "ingest", "model_id": 1, "text": "local/a@1"},
     "totals": {"name": "models", "value": 1},
     "catalog_version": {"id": 2, "number": 1},
+    "rate_counts": {"key": "ab" * 16, "expires_at": NOON, "count": 3},
     "named_leases": {"name": "sweep", "holder": "ab" * 16, "expires_at": NOON},
     "chimeras": {
         "model_id": 1,
@@ -236,6 +237,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "created_at": NOON,
         "expires_at": NOON,
     },
+    "upload_chunks": {"upload_id": 1, "offset_bytes": 0, "size_bytes": 1, "file": "ab/cd"},
     "upload_pieces": {"upload_id": 1, "offset_bytes": 0, "digest": DIGEST, "size_bytes": 16},
     "submissions": {
         "id": 1,

@@ -6,7 +6,7 @@ the machine nor on its load. PostgreSQL has no such count; there only the second
 
     python -m tests.faults.worst_shapes [--tensors N] [--repeats N] [--models N] [--only TEXT]
 
-`ORGAN_TEST_DATABASE_URL` names another, empty database; without it a new SQLite file is used, and every step is taken
+`TEST_DATABASE_URL` names another, empty database; without it a new SQLite file is used, and every step is taken
 twice, before and after ANALYZE, which changes the order in which SQLite joins.
 """
 
@@ -83,7 +83,7 @@ MATRIX = (16, 16)
 SLOTS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down", "attn_norm_2")
 SHOWN = 25
 """The number of printed steps, the most expensive first."""
-URL_VARIABLE = "ORGAN_TEST_DATABASE_URL"
+URL_VARIABLE = "TEST_DATABASE_URL"
 EDGES_EACH = 32
 """Measured relatives of each of many models: as many as an ingest records."""
 F16 = dtype_by_name("F16")

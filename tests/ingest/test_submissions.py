@@ -186,7 +186,7 @@ def test_reading_a_file_of_pieces_at_any_offset_gives_its_bytes(registry: LocalR
     with registry.catalog.writing() as session:
         owner = contributor_id(session, "ann")
     with registry.catalog.reading() as session:
-        (file,) = locate(session, owner, registry.settings.uploads, manifest)
+        (file,) = locate(session, owner, manifest)
     chance = Random(1)
     with Sources(registry) as sources:
         read = composed_file(sources, file)

@@ -22,12 +22,11 @@ from hypothesis import strategies as st
 from sqlalchemy import select, update
 
 from organs.cli.admin import sweep
+from organs.ingest.contributions.spool import BytesLost, FolderSpool, spool_of
 from organs.ingest.contributions.uploads import (
     STRAY_AFTER_SECONDS,
-    BytesLost,
     Chunk,
     Declared,
-    Spool,
     TidyReport,
     WrongOffset,
     cancel,
@@ -37,7 +36,6 @@ from organs.ingest.contributions.uploads import (
     look_up,
     open_upload,
     receive,
-    spool_of,
     tidy_uploads,
 )
 from organs.ingest.jobs.runner import Runner
@@ -65,8 +63,8 @@ from tests.small_models import ingest_file, small_model
 
 DATA = bytes(range(256)) * 40
 HOLDER = (
-    "import sys, pathlib; from organs.ingest.contributions.uploads import Spool\n"
-    "with Spool(pathlib.Path(sys.argv[1])).locked(sys.argv[2]):\n"
+    "import sys, pathlib; from organs.ingest.contributions.spool import FolderSpool\n"
+    "with FolderSpool(pathlib.Path(sys.argv[1]), None).locked(sys.argv[2]):\n"
     "    print('held', flush=True); sys.stdin.read()"
 )
 
@@ -603,8 +601,8 @@ def test_finishing_a_large_upload_takes_little_memory(registry: LocalRegistry, a
         tracemalloc.stop()
 
 
-def test_a_missing_spool_is_empty(tmp_path: Path) -> None:
-    spool = Spool(tmp_path / "none")
+def test_a_missing_spool_is_empty(registry: LocalRegistry, tmp_path: Path) -> None:
+    spool = FolderSpool(tmp_path / "none", registry.catalog)
     assert list(spool.walk()) == []
     assert not spool.has("a" * 22, 0)
     spool.remove("a" * 22)

@@ -15,11 +15,12 @@ from threading import Thread
 import pytest
 from flask import Flask
 from limits import RateLimitItemPerMinute
-from sqlalchemy import event
+from sqlalchemy import event, select
 
 from organs.registry.catalog.queries.accounts import contributor_by_name, token_by_public_id
 from organs.registry.catalog.register.accounts import revoke_token, set_contributor_state
-from organs.registry.catalog.tables import now
+from organs.registry.catalog.register.rates import add_to_count, remove_expired_counts
+from organs.registry.catalog.tables import RateCount, now
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import _checksum
 from organs.registry.tokens import new_token as unknown_token
@@ -34,6 +35,7 @@ from organs.web.rate_limits import (
     READING,
     UPLOADS,
     WRITES,
+    CommonCounts,
     Rates,
     SharedCounts,
     rates,
@@ -340,6 +342,39 @@ def test_a_process_that_is_killed_in_its_turn_leaves_the_turn_to_others() -> Non
     os.waitpid(child, 0)
     os.close(begun)
     os.close(said)
+
+
+@pytest.mark.postgres
+def test_servers_with_one_database_count_together(registry: LocalRegistry) -> None:
+    one, two = (Rates(CommonCounts(registry.catalog, own := SharedCounts()), own) for _ in range(2))
+    rate, version = RateLimitItemPerMinute(4), registry.catalog.version()
+    for counted in (one, two, one, two):
+        counted.hit(rate, "a client")
+    for counted in (one, two):
+        with pytest.raises(rates_module.TooMany, match=r"again in (60|59|58) seconds"):
+            counted.hit(rate, "a client")
+    one.hit(rate, "another client")
+    one.add(rate, "a client at work", 4)
+    with pytest.raises(rates_module.TooMany):
+        one.check(rate, "a client at work")
+    two.check(rate, "a client at work")  # each server has its own processors
+    assert registry.catalog.version() == version, "counts leave cached answers valid"
+
+
+@pytest.mark.postgres
+def test_a_count_begins_again_when_it_expires(registry: LocalRegistry) -> None:
+    def add(name: str, seconds: float, amount: int) -> tuple[int, float]:
+        with registry.catalog.counting() as session:
+            return add_to_count(session, name, seconds, amount)
+
+    assert add("one", -1.0, 5)[0] == 5
+    count, left_seconds = add("one", 60.0, 2)
+    assert (count, 59 < left_seconds <= 60) == (2, True)
+    assert add("one", 600.0, 2)[0] == 4
+    add("two", -1.0, 1)
+    with registry.catalog.writing() as session:
+        remove_expired_counts(session)
+        assert session.scalars(select(RateCount.count)).all() == [4]
 
 
 def test_a_cost_is_counted_as_so_many_requests() -> None:

@@ -10,7 +10,7 @@ from importlib import util
 from flask import g, request, url_for
 from sqlalchemy.orm import Session
 
-from organs.ingest.jobs.extract import pack_file
+from organs.ingest.jobs.extract import has_pack
 from organs.registry.amounts import size_text
 from organs.registry.catalog.queries.jobs import JobFile, active_jobs, file_of_job, job_by_id, newest_jobs
 from organs.registry.catalog.register.jobs import cancel_job
@@ -237,11 +237,10 @@ def _file_links(job_id: int, file: JobFile | None) -> list[Link]:
     if file is None:
         return []
     g.not_cached = True  # the file is removed without a change of the catalog
-    path = pack_file(registry().settings.home, file.pack, file.name)
-    if path is None:
+    if not has_pack(registry(), file):
         return []
-    label = f"download {path.name}, {size_text(path.stat().st_size)}"
-    return [Link(label, url_for("artifacts.job_file", job=job_id, file=path.name))]
+    label = f"download {file.name}, {size_text(file.size_bytes)}"
+    return [Link(label, url_for("artifacts.job_file", job=job_id, file=file.name))]
 
 
 def active_validations(session: Session, name: str) -> list[Job]:

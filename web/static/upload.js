@@ -2,7 +2,6 @@
 // After a reload, an upload resumes when the user chooses the same file and its beginning is the same.
 "use strict";
 
-const CHUNK_BYTES = 8 * 1024 * 1024;
 const TRIES = 6;
 const POLL_MS = 700;
 const API = document.querySelector("[data-api]").dataset.api;
@@ -93,7 +92,7 @@ class Sending {
     while (upload.state === "open" && upload.received_bytes < file.size) {
       await this.gate();
       const begin = upload.received_bytes;
-      const chunk = await bytesOf(file.slice(begin, begin + CHUNK_BYTES));
+      const chunk = await bytesOf(file.slice(begin, begin + upload.chunk_bytes.least));
       const digest = await digestOf(chunk);
       const next = await chained(known?.chain ?? "", digest);
       write(key, { modified: file.lastModified, chain: known?.chain ?? "", next }); // the server may store the chunk although its answer is lost
@@ -128,8 +127,8 @@ class Sending {
     if (!known) return false;
     if (!window.crypto.subtle) return known.modified === file.lastModified; // without TLS the browser cannot compute digests
     let chain = "";
-    for (let begin = 0; begin < upload.received_bytes; begin += CHUNK_BYTES) {
-      const end = Math.min(begin + CHUNK_BYTES, upload.received_bytes);
+    for (let begin = 0; begin < upload.received_bytes; begin += upload.chunk_bytes.least) {
+      const end = Math.min(begin + upload.chunk_bytes.least, upload.received_bytes);
       this.show(before + begin, "checking what was already sent");
       chain = await chained(chain, await digestOf(await bytesOf(file.slice(begin, end))));
     }

@@ -27,6 +27,7 @@ from organs.registry.catalog.tables import (
     Placement,
     Submission,
     Upload,
+    UploadChunk,
     UploadPiece,
 )
 from organs.registry.catalog.vocabulary import REACHABLE_STATES, Action
@@ -36,7 +37,7 @@ from organs.registry.entities import submission as upload_entities
 from organs.registry.entities.submission import ChunkSizes, ProposedModel, SubmissionFinding, SubmissionPage
 from organs.registry.errors import Conflict, NotFound
 from organs.registry.names import ModelName
-from organs.registry.upload_limits import CHUNK_ADVISED_BYTES, CHUNK_MAX_BYTES
+from organs.registry.upload_limits import CHUNK_ADVISED_BYTES, CHUNK_MAX_BYTES, chunk_min_bytes
 
 KNOWN_MIN_LIFETIME = timedelta(hours=12)
 """A piece that expires sooner counts as absent, because the client needs time to send the absent pieces."""
@@ -45,9 +46,9 @@ UPLOADS_LISTED_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class StoredPiece:
-    """The location of a piece: an offset in the spool file with the name of its upload."""
+    """The location of a piece: an offset in an upload."""
 
-    file: str
+    upload: str
     offset_bytes: int
     size_bytes: int
 
@@ -150,10 +151,41 @@ def uploads_within(
     return inside
 
 
-def expired_uploads(session: Session, moment: datetime, after_id: int, limit: int) -> list[tuple[int, str]]:
-    """Return id and name of the next expired uploads after `after_id`, in any state."""
-    statement = select(Upload.id, Upload.public_id).where(Upload.expires_at <= moment, Upload.id > after_id)
-    return [(row.id, row.public_id) for row in session.execute(statement.order_by(Upload.id).limit(limit))]
+def expired_uploads(session: Session, moment: datetime, after_id: int, limit: int) -> list[tuple[int, str, int]]:
+    """Return id, name and received bytes of the next expired uploads after `after_id`, in any state."""
+    columns = (Upload.id, Upload.public_id, Upload.received_bytes)
+    statement = select(*columns).where(Upload.expires_at <= moment, Upload.id > after_id)
+    rows = session.execute(statement.order_by(Upload.id).limit(limit))
+    return [(row.id, row.public_id, row.received_bytes) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """A chunk of an upload that is an object in the bucket."""
+
+    file: str
+    """The name of the object."""
+    offset_bytes: int
+    size_bytes: int
+
+    @property
+    def end_bytes(self) -> int:
+        """The offset of the first byte after it."""
+        return self.offset_bytes + self.size_bytes
+
+
+def chunks_of_upload(session: Session, public_id: str) -> tuple[int, list[StoredChunk]]:
+    """Return the number of received bytes of an upload, and its chunks in the bucket in order; 0 without a row."""
+    columns = (UploadChunk.file, UploadChunk.offset_bytes, UploadChunk.size_bytes)
+    chunks = select(*columns).join(Upload, Upload.id == UploadChunk.upload_id).where(Upload.public_id == public_id)
+    received_bytes = session.scalar(select(Upload.received_bytes).where(Upload.public_id == public_id))
+    rows = session.execute(chunks.order_by(UploadChunk.offset_bytes))
+    return received_bytes or 0, [StoredChunk(file, offset, size) for file, offset, size in rows]
+
+
+def known_chunk_files(session: Session, files: Sequence[str]) -> set[str]:
+    """Return which of `files` are chunks of uploads."""
+    return set(session.scalars(select(UploadChunk.file).where(UploadChunk.file.in_(files))))
 
 
 def upload_names(session: Session) -> set[str]:
@@ -301,7 +333,7 @@ def upload_entity(row: Upload) -> upload_entities.Upload:
         received_bytes=row.received_bytes,
         state=row.state,
         expires_at=row.expires_at,
-        chunk_bytes=ChunkSizes(least=CHUNK_ADVISED_BYTES, most=CHUNK_MAX_BYTES),
+        chunk_bytes=ChunkSizes(least=max(CHUNK_ADVISED_BYTES, chunk_min_bytes(row.size_bytes)), most=CHUNK_MAX_BYTES),
     )
 
 

@@ -1,4 +1,4 @@
-"""Rows of uploads. Bytes are durable on the disk before a row counts them as received."""
+"""Rows of uploads. Bytes are durable before a row counts them as received."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from organs.registry.catalog.queries.accounts import (
 )
 from organs.registry.catalog.queries.submissions import counted_uploads
 from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.catalog.tables import Contributor, Upload, UploadPiece, now
+from organs.registry.catalog.tables import Contributor, Upload, UploadChunk, UploadPiece, now
 from organs.registry.digest import Digest
 from organs.registry.errors import OverQuota, TooMany
 from organs.registry.upload_limits import OPEN_UPLOADS_MAX, PACKED_PIECES_MAX, UPLOAD_LIFETIME, UPLOADS_MAX
@@ -103,12 +103,23 @@ def add_upload(
     return row
 
 
-def record_received(session: Session, upload_id: int, before_bytes: int, after_bytes: int) -> bool:
-    """Count durable bytes up to `after_bytes`; return False if the count was not `before_bytes`."""
+def record_received(
+    session: Session, upload_id: int, before_bytes: int, after_bytes: int, file: str | None = None
+) -> bool:
+    """Count durable bytes up to `after_bytes`; return False if the count was not `before_bytes`.
+
+    `file` is the name of the object with the new bytes, if they are in a bucket.
+    """
     statement = update(Upload).where(
         Upload.id == upload_id, Upload.state == "open", Upload.received_bytes == before_bytes
     )
-    return _changed(session, statement.values(received_bytes=after_bytes, expires_at=now() + UPLOAD_LIFETIME))
+    values = statement.values(received_bytes=after_bytes, expires_at=now() + UPLOAD_LIFETIME)
+    if not _changed(session, values):
+        return False
+    if file is not None:
+        size_bytes = after_bytes - before_bytes
+        session.add(UploadChunk(upload_id=upload_id, offset_bytes=before_bytes, size_bytes=size_bytes, file=file))
+    return True
 
 
 def complete_upload(session: Session, upload_id: int, digest: Digest) -> bool:
@@ -119,8 +130,15 @@ def complete_upload(session: Session, upload_id: int, digest: Digest) -> bool:
 
 def remove_upload(session: Session, upload_id: int) -> bool:
     """Delete an upload; its file may be removed after the commit. Return False if it is deleted already."""
-    session.execute(delete(UploadPiece).where(UploadPiece.upload_id == upload_id))
+    for table in (UploadPiece, UploadChunk):
+        session.execute(delete(table).where(table.upload_id == upload_id))
     return _changed(session, delete(Upload).where(Upload.id == upload_id))
+
+
+def remove_all_uploads(session: Session) -> None:
+    """Delete all uploads, because their bytes are in another place."""
+    for table in (UploadPiece, UploadChunk, Upload):
+        session.execute(delete(table))
 
 
 def remove_expired_upload(session: Session, upload_id: int) -> bool:
