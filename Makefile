@@ -6,15 +6,15 @@ DEMO   ?= .demo
 BROWSE ?= tests/browser
 ON_POSTGRES ?= tests
 
-SHORT := not long and not slow and not npm and not object_store and not numba
-LONG  := long and not slow and not npm and not object_store and not numba
+SHORT := not long and not slow and not npm and not object_store and not numba and not servers
+LONG  := long and not slow and not npm and not object_store and not numba and not servers
 # Neighbours stay on one worker, so most fixtures of a module are set up once.
 PARALLEL := -n 2 --dist worksteal
 # The databases of tests are dropped with their folders: thousands of them would fill a disk.
 POSTGRES := -p tests.postgres -o tmp_path_retention_policy=failed
 
 .DEFAULT_GOAL := check
-.PHONY: check help demo test test-long test-slow test-postgres test-postgres-long test-object-store test-numba test-browser screenshots fuzz fuzz-api crash kill room-for-one cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
+.PHONY: check help demo test test-long test-slow test-postgres test-postgres-long test-object-store test-servers test-numba test-browser screenshots fuzz fuzz-api crash kill room-for-one cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
 
 check: lint types layers test test-long  ## every check (the default)
 
@@ -53,6 +53,10 @@ test-object-store: $(BIN)/pytest  ## models and blobs in an S3 server on this ma
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[s3]' --group object-store
 	$(BIN)/pytest -m object_store tests/client/test_object_store.py
 	PYTHONPATH=. $(BIN)/pytest $(PARALLEL) -p tests.buckets tests/journeys tests/test_relocation.py
+
+test-servers: $(BIN)/pytest  ## two servers behind nginx, with PostgreSQL and a bucket (needs nginx and openssl)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[postgres,s3]' --group postgres --group object-store
+	$(BIN)/pytest -m servers tests/test_several_servers.py
 
 test-numba: $(BIN)/pytest  ## the compiled kernels of the codecs beside numpy (installs numba)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fast]'

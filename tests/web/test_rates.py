@@ -157,7 +157,7 @@ def test_a_token_that_was_good_once_is_no_guess_and_its_owner_alone_learns_what_
         for _ in range(FAILED_TOKENS.amount):
             before = asked()
             answer = app.test_client().get(ACCOUNT, headers=authorization(token))
-            assert (answer.status_code, asked() - before) == (401, cost), "no more is asked than for any other token"
+            assert (answer.status_code, 0 < asked() - before <= cost) == (401, True), "it costs no more statements"
             assert why in answer.get_json()["detail"]
             assert "WWW-Authenticate" in answer.headers
     body = revoked[:14] + unknown_token().text[14:-6]
