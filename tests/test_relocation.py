@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from sqlalchemy import func, inspect, make_url, select, text, update
 
+from organs.ingest.contributions.uploads import Chunk, Declared, open_upload, receive
 from organs.registry import relocation
 from organs.registry.backup import DATABASE, back_up
 from organs.registry.catalog import copying
 from organs.registry.catalog.copying import copied_tables, copy_rows
 from organs.registry.catalog.register.accounts import add_contributor, create_token
 from organs.registry.catalog.tables import Blob, Contributor, Model, Token, now
-from organs.registry.errors import BadSetting, Busy, CatalogError, Conflict, CorruptBlob, StoreUnreachable
+from organs.registry.errors import BadSetting, Busy, CatalogError, Conflict, CorruptBlob, NotFound, StoreUnreachable
 from organs.registry.local import LocalRegistry
 from organs.registry.relocation import RelocationReport, relocate
 from organs.registry.settings import Settings
@@ -164,6 +165,26 @@ def test_only_the_database_or_only_the_blobs_move(family: LocalRegistry, new: Lo
     report = relocate(family.catalog, family.blobs, new_blobs=new.blobs)
     assert (report.rows, report.copied) == (0, len(stored_files(family)))
     assert_same(family, new, tmp_path / "out again")
+
+
+def test_uploads_are_not_moved_to_a_bucket(
+    family: LocalRegistry, new: LocalRegistry, services: dict[str, MemoryService]
+) -> None:
+    with family.catalog.writing() as session:
+        ann = add_contributor(session, "ann").id
+    data, chunk = b"0123456789", Chunk(0, 5, 10)
+    declared = Declared("file", len(data))
+    upload = open_upload(family, ann, declared).public_id
+    receive(family, ann, upload, chunk, [data[:5]])
+    relocate(family.catalog, family.blobs, new_catalog=new.catalog)
+    moved_rows = LocalRegistry(family.settings, new.catalog)
+    assert open_upload(moved_rows, ann, declared).received_bytes == 5, "the folder of uploads stays where it is"
+    bucket = LocalRegistry(replace(family.settings, bucket=BUCKET), family.catalog)
+    relocate(family.catalog, family.blobs, new_blobs=bucket.blobs)
+    with pytest.raises(NotFound):
+        receive(bucket, ann, upload, chunk, [data[:5]])
+    assert open_upload(bucket, ann, declared).received_bytes == 0
+    assert services[BUCKET].names()
 
 
 def test_a_database_with_rows_is_refused_and_nothing_is_copied(family: LocalRegistry, new: LocalRegistry) -> None:
