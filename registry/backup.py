@@ -16,7 +16,7 @@ from pathlib import Path
 
 from organs.registry.catalog.engine import SIDE_FILES, Catalog, checkpoint, open_snapshot, write_snapshot
 from organs.registry.catalog.queries.organs import BlobRow, blobs_by_digest, known_files
-from organs.registry.catalog.register.submissions import remove_uploads
+from organs.registry.catalog.register.submissions import remove_sessions, remove_uploads
 from organs.registry.catalog.tables import now
 from organs.registry.errors import BadInput, CorruptBlob, FaultyParent, MissingBlob, NotAllowed, StoreError
 from organs.registry.settings import Settings
@@ -98,6 +98,7 @@ def _copy_with_database(run: _Run, folder: Path, *, read_back: bool) -> None:
         try:
             with copy.writing() as session:
                 remove_uploads(session)
+                remove_sessions(session)
             faulty = run.copy_all(copy)
             if faulty and run.were_replaced(faulty):
                 continue

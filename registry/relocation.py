@@ -15,7 +15,7 @@ from itertools import islice
 from organs.registry.catalog.copying import check_empty, copy_rows
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.organs import files_after
-from organs.registry.catalog.register.uploads import remove_all_uploads
+from organs.registry.catalog.register.submissions import remove_uploads
 from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, MissingBlob, StoreError
 from organs.registry.store import BlobStore
@@ -73,10 +73,10 @@ def relocate(
                 with new_catalog.writing() as target:
                     report.rows = copy_rows(source, target)
                     if loses_uploads:
-                        remove_all_uploads(target)
+                        remove_uploads(target)
         elif loses_uploads:
             with catalog.writing() as session:
-                remove_all_uploads(session)
+                remove_uploads(session)
     return report
 
 

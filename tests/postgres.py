@@ -28,6 +28,8 @@ from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.pool import NullPool
 
 from organs import migrations
+from organs.registry.backup import DATABASE
+from organs.registry.local import LocalRegistry
 from organs.registry.settings import DATABASE_VARIABLE, HOME_VARIABLE, Settings
 
 URL_VARIABLE = "TEST_POSTGRES_URL"
@@ -163,6 +165,11 @@ def locked_database(home: Path) -> Iterator[None]:
     with LocalRegistry.open(home) as other, other.catalog.writing() as session:
         session.connection()  # which begins the transaction
         yield
+
+
+def open_on_sqlite(folder: Path) -> LocalRegistry:
+    """Open a registry in `folder` with SQLite and a folder of blobs, such as a backup, whatever the plugins use."""
+    return LocalRegistry.from_settings(Settings(folder, f"sqlite:///{folder / DATABASE}", folder / "blobs"))
 
 
 def bare_database_url(folder: Path) -> str:

@@ -35,6 +35,7 @@ from tests.faults.failing import (
     verify_all,
     write_model,
 )
+from tests.postgres import open_on_sqlite
 from tests.small_models import assemble_model, row_counts
 
 
@@ -49,7 +50,7 @@ def blob_files(folder: Path) -> list[Path]:
 
 
 def assert_whole(folder: Path) -> None:
-    with LocalRegistry.open(folder) as copy:
+    with open_on_sqlite(folder) as copy:
         report = verify_all(copy)
         assert (report.faults, report.miscounted, report.orphans) == ([], {}, 0)
 
@@ -99,10 +100,9 @@ def backups_beside_a_writer(registry: LocalRegistry, folder: Path, models: int) 
     return made + 1
 
 
-@pytest.mark.sqlite
 def test_a_backup_during_an_ingest_and_a_sweep_is_complete(filled: LocalRegistry, tmp_path: Path) -> None:
     assert backups_beside_a_writer(filled, tmp_path, models=3) >= 2
-    with LocalRegistry.open(tmp_path / "copy") as copy:
+    with open_on_sqlite(tmp_path / "copy") as copy:
         assert row_counts(copy)["models"] == 4
 
 
@@ -111,19 +111,17 @@ def test_many_backups_during_ingests_and_sweeps_are_complete(filled: LocalRegist
     assert backups_beside_a_writer(filled, tmp_path, models=60) >= 5
 
 
-@pytest.mark.sqlite
 def test_a_restored_registry_assembles_the_original_file(filled: LocalRegistry, tmp_path: Path) -> None:
     report = copied(filled, tmp_path / "copy", read_back=True)
     assert (report.faults, report.blobs) == ([], len(blob_rows(filled)))
     assert report.read_bytes == sum(row.size_bytes for row in blob_rows(filled))
     assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == [MARK, "blobs", DATABASE]
     (tmp_path / "copy").rename(tmp_path / "restored")
-    with LocalRegistry.open(tmp_path / "restored") as restored:
+    with open_on_sqlite(tmp_path / "restored") as restored:
         (back,) = assemble_model(restored, "local/little", tmp_path / "out")
     assert back.read_bytes() == model_bytes()
 
 
-@pytest.mark.sqlite
 def test_a_second_backup_copies_new_files_and_drops_removed_files(filled: LocalRegistry, tmp_path: Path) -> None:
     first = copied(filled, tmp_path / "copy")
     assert first.copied == len(blob_files(tmp_path / "copy")) > 0
@@ -140,7 +138,6 @@ def test_a_second_backup_copies_new_files_and_drops_removed_files(filled: LocalR
     assert {path.name: path.stat().st_ino for path in blob_files(tmp_path / "copy")} == before
 
 
-@pytest.mark.sqlite
 def test_a_backup_that_fails_at_any_call_leaves_the_older_one_complete(filled: LocalRegistry, tmp_path: Path) -> None:
     class Died(BaseException):
         pass
@@ -162,7 +159,7 @@ def test_a_backup_that_fails_at_any_call_leaves_the_older_one_complete(filled: L
         shutil.copytree(tmp_path / "older", tmp_path / "copy")
         with pytest.raises(Died):
             copied(filled, tmp_path / "copy", files=SteppedFiles(die))
-        with LocalRegistry.open(tmp_path / "copy") as older:
+        with open_on_sqlite(tmp_path / "copy") as older:
             assert row_counts(older)["models"] == (2 if stop > exchanged else 1), calls[stop - 1]
             assert verify_all(older).faults == []
     copied(filled, tmp_path / "copy")
@@ -170,7 +167,6 @@ def test_a_backup_that_fails_at_any_call_leaves_the_older_one_complete(filled: L
     assert not (tmp_path / "copy" / FRESH).exists()
 
 
-@pytest.mark.sqlite
 def test_a_damaged_copy_is_found_by_reading_back_and_copied_again(filled: LocalRegistry, tmp_path: Path) -> None:
     copied(filled, tmp_path / "copy")
     rotten = blob_files(tmp_path / "copy")[0]
@@ -182,7 +178,6 @@ def test_a_damaged_copy_is_found_by_reading_back_and_copied_again(filled: LocalR
     assert rotten.read_bytes() == sound
 
 
-@pytest.mark.sqlite
 def test_a_missing_blob_is_reported_with_the_models_that_need_it(filled: LocalRegistry, tmp_path: Path) -> None:
     gone = next(row for row in blob_rows(filled) if row.file is not None)
     (filled.settings.blobs / (gone.file or "")).unlink()
@@ -194,7 +189,6 @@ def test_a_missing_blob_is_reported_with_the_models_that_need_it(filled: LocalRe
     assert fault.digest == gone.digest
 
 
-@pytest.mark.sqlite
 def test_a_copy_keeps_a_sound_file_that_the_registry_has_lost(filled: LocalRegistry, tmp_path: Path) -> None:
     copied(filled, tmp_path / "copy")
     for path in filled.settings.blobs.glob("??/*"):
@@ -203,7 +197,6 @@ def test_a_copy_keeps_a_sound_file_that_the_registry_has_lost(filled: LocalRegis
     assert_whole(tmp_path / "copy")
 
 
-@pytest.mark.sqlite
 def test_a_backup_and_a_sweep_exclude_each_other(filled: LocalRegistry, tmp_path: Path) -> None:
     with filled.blobs.backend.sweeping(), pytest.raises(Busy):
         copied(filled, tmp_path / "copy")
@@ -219,10 +212,9 @@ def test_a_backup_and_a_sweep_exclude_each_other(filled: LocalRegistry, tmp_path
     assert swept
 
 
-@pytest.mark.sqlite
 def test_a_backup_that_is_open_elsewhere_is_not_replaced(filled: LocalRegistry, tmp_path: Path) -> None:
     copied(filled, tmp_path / "copy")
-    with LocalRegistry.open(tmp_path / "copy") as used:
+    with open_on_sqlite(tmp_path / "copy") as used:
         with used.catalog.writing() as session:
             add_contributor(session, "ann")
         with used.catalog.reading() as session:
@@ -239,7 +231,6 @@ def test_a_backup_into_the_registry_itself_is_refused(inside: str, filled: Local
         copied(filled, filled.settings.home / inside)
 
 
-@pytest.mark.sqlite
 def test_a_folder_with_other_files_is_refused_and_not_changed(filled: LocalRegistry, tmp_path: Path) -> None:
     other = tmp_path / "other"
     for mark in (None, "{}", "[]", "no json", '{"form": "something else"}'):
@@ -250,11 +241,10 @@ def test_a_folder_with_other_files_is_refused_and_not_changed(filled: LocalRegis
         with pytest.raises(NotAllowed, match="is not a backup"):
             copied(filled, other)
         assert not (other / DATABASE).exists()
-    with LocalRegistry.open(tmp_path / "second") as second, pytest.raises(NotAllowed):
+    with open_on_sqlite(tmp_path / "second") as second, pytest.raises(NotAllowed):
         copied(filled, second.settings.home)
 
 
-@pytest.mark.sqlite
 def test_a_full_disk_is_reported_before_anything_is_copied(filled: LocalRegistry, tmp_path: Path) -> None:
     class Full(Files):
         def free_bytes(self, path: Path) -> int:
@@ -266,7 +256,6 @@ def test_a_full_disk_is_reported_before_anything_is_copied(filled: LocalRegistry
     assert isinstance(DiskFull("x"), StoreError)
 
 
-@pytest.mark.sqlite
 def test_uploads_sessions_and_secrets_are_not_copied(filled: LocalRegistry, tmp_path: Path) -> None:
     moment = now()
     with filled.catalog.writing() as session:
@@ -294,7 +283,7 @@ def test_uploads_sessions_and_secrets_are_not_copied(filled: LocalRegistry, tmp_
     assert not (tmp_path / "copy" / "uploads").exists()
     secret = made.text.encode()
     assert not any(secret in path.read_bytes() for path in (tmp_path / "copy").rglob("*") if path.is_file())
-    with LocalRegistry.open(tmp_path / "copy") as copy, copy.catalog.reading() as session:
+    with open_on_sqlite(tmp_path / "copy") as copy, copy.catalog.reading() as session:
         assert session.query(Upload).count() == 0
         assert [
             (submission.state, submission.reason) for submission in session.query(Submission).order_by(Submission.id)
@@ -313,14 +302,13 @@ def test_blobs_only_copies_no_database(filled: LocalRegistry, tmp_path: Path) ->
     assert not (tmp_path / "copy" / DATABASE).exists()
 
 
-@pytest.mark.sqlite
 def test_the_command_reports_the_contents_of_the_copy(filled: LocalRegistry, tmp_path: Path) -> None:
     organ = OrganCommand(filled.settings.home)
     first, second = organ.done("backup", tmp_path / "copy", "--verify").lines
     assert first.startswith(f"{len(blob_files(tmp_path / 'copy'))} files copied (")
     assert second.startswith(f"{tmp_path / 'copy'} has a database of ")
     assert second.endswith("read back and hashed")
-    assert OrganCommand(tmp_path / "copy").done("verify", "--read-data").out.endswith("all are sound\n")
+    assert_whole(tmp_path / "copy")
     assert json.loads((tmp_path / "copy" / MARK).read_text())["form"].startswith("organ registry backup")
     refused = organ("backup", tmp_path)
     assert (refused.status, refused.out) == (4, "")

@@ -36,6 +36,7 @@ from tests.faults.failing import (
     write_model,
 )
 from tests.memory_bucket import MemoryService, failing, serve_from_memory
+from tests.postgres import open_on_sqlite
 from tests.registry_templates import RegistryTemplates, add_family
 from tests.related_models import FAMILY, family_files
 from tests.small_models import assemble_model
@@ -506,13 +507,9 @@ def test_the_password_of_the_new_database_is_not_printed(family: LocalRegistry, 
     assert "ORGAN_DATABASE_URL=postgresql+psycopg://organ:***@" in ended.out
 
 
-def on_sqlite(folder: Path) -> LocalRegistry:
-    return LocalRegistry.from_settings(Settings(folder, f"sqlite:///{folder / DATABASE}", folder / "blobs"))
-
-
 @pytest.mark.postgres
 def test_a_registry_moves_to_sqlite_and_back(family: LocalRegistry, new: LocalRegistry, tmp_path: Path) -> None:
-    with on_sqlite(tmp_path / "sqlite") as moved:
+    with open_on_sqlite(tmp_path / "sqlite") as moved:
         move(family, moved)
         assert_same(family, moved, tmp_path / "out")
         ingest_path(moved, write_model(tmp_path / "little.gguf"))
@@ -541,18 +538,18 @@ def test_ids_continue_in_every_table_after_a_move_to_postgresql(family: LocalReg
 
 
 @pytest.mark.postgres
-def test_a_backup_of_postgresql_is_a_registry_on_sqlite(family: LocalRegistry, tmp_path: Path) -> None:
+def test_a_backup_of_postgresql_is_a_registry_open_on_sqlite(family: LocalRegistry, tmp_path: Path) -> None:
     report = back_up(family.catalog, family.blobs, family.settings, tmp_path / "copy", read_back=True)
     assert (report.faults, report.copied) == ([], len(stored_files(family)))
     assert report.database_bytes == (tmp_path / "copy" / DATABASE).stat().st_size > 0
-    with on_sqlite(tmp_path / "fresh") as fresh:
+    with open_on_sqlite(tmp_path / "fresh") as fresh:
         schema = schema_of(fresh)
-    with on_sqlite(tmp_path / "copy") as copy:
+    with open_on_sqlite(tmp_path / "copy") as copy:
         assert_same(family, copy, tmp_path / "out")
         assert schema_of(copy) == schema
         ingest_path(copy, write_model(tmp_path / "little.gguf"))
         assert verify_all(copy).faults == []
-    with on_sqlite(tmp_path / "copy") as copy:
+    with open_on_sqlite(tmp_path / "copy") as copy:
         assert len(copy.models()) == len(FAMILY) + 1
 
 
@@ -565,7 +562,7 @@ def test_the_command_backs_up_postgresql_while_it_is_written(family: LocalRegist
     needless = family.blobs.put(b"needless" * 20_000)
     add_unneeded_blobs(family, needless)
     assert organ.done("backup", tmp_path / "copy", "--json").values["copied"] == 1
-    with on_sqlite(tmp_path / "copy") as copy:
+    with open_on_sqlite(tmp_path / "copy") as copy:
         assert rows_of(copy) == rows_of(family)
         assert verify_all(copy).faults == []
 

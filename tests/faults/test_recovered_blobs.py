@@ -38,6 +38,7 @@ from organs.registry.upkeep import set_aside, take_back, verify
 from tests.faults.conftest import Organ
 from tests.faults.failing import EVERYTHING, flip_bit, verify_all
 from tests.faults.test_blob_store import damage, in_file, inline, stored_bytes
+from tests.postgres import open_on_sqlite
 
 Kind = Callable[[LocalRegistry], BlobRow]
 MODEL = "local/little"
@@ -150,7 +151,6 @@ def test_a_plan_takes_a_repaired_blob_back_and_the_lock_of_a_damaged_one_is_refu
     assert current(filled, row).state == "present"
 
 
-@pytest.mark.sqlite
 def test_a_backup_takes_a_repaired_blob_back_and_copies_it_again(filled: LocalRegistry, tmp_path: Path) -> None:
     row = in_file(filled)
     stored = flip(filled, row)
@@ -162,7 +162,7 @@ def test_a_backup_takes_a_repaired_blob_back_and_copies_it_again(filled: LocalRe
     damage(filled, row, stored)
     assert back_up(filled.catalog, filled.blobs, filled.settings, folder).faults == []
     assert current(filled, row).state == "present"
-    with LocalRegistry.open(folder) as copy:
+    with open_on_sqlite(folder) as copy:
         assert verify_all(copy).faults == []
 
 

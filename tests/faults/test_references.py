@@ -55,6 +55,7 @@ from tests.faults.families import (
     repack_all,
     sweep_at_once,
 )
+from tests.postgres import open_on_sqlite
 from tests.registry_templates import RegistryTemplates, add_family, add_family_backwards
 from tests.related_models import blob_forms, family_files, ingest_bytes
 
@@ -352,7 +353,7 @@ def back_up_beside(registry: LocalRegistry, folder: Path) -> None:
     except Busy:
         return  # the repack is removing a file
     assert report.faults == []
-    with LocalRegistry.open(folder / "copy") as copy:
+    with open_on_sqlite(folder / "copy") as copy:
         assert_whole(copy, SOURCES, folder / "of-copy")
 
 
@@ -387,10 +388,7 @@ def at_every_step(
 @pytest.mark.parametrize("stride", [SOME, EVERY])
 @pytest.mark.parametrize(
     "beside",
-    [
-        *(sweep_beside, verify_beside, repack_beside, ingest_beside, remove_beside),
-        pytest.param(back_up_beside, marks=pytest.mark.sqlite),
-    ],
+    [sweep_beside, verify_beside, repack_beside, ingest_beside, remove_beside, back_up_beside],
 )
 def test_other_work_at_any_step_of_a_repack_loses_nothing(
     beside: Beside, stride: int, templates: RegistryTemplates, tmp_path: Path
@@ -428,7 +426,6 @@ def test_only_the_announcement_of_a_repack_saves_its_files_from_a_sweep_before_t
         assert (verify_all(registry).faults == []) is is_announced
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("stride", [3 * SOME, EVERY])
 def test_a_repack_at_any_write_of_a_backup_leaves_the_copy_complete(
     stride: int, templates: RegistryTemplates, tmp_path: Path
@@ -447,7 +444,7 @@ def test_a_repack_at_any_write_of_a_backup_leaves_the_copy_complete(
             folder = place / "copy"
             report = back_up(registry.catalog, registry.blobs, registry.settings, folder, read_back=True, files=files)
             assert report.faults == []
-            with LocalRegistry.open(folder) as copy:
+            with open_on_sqlite(folder) as copy:
                 assert_whole(copy, SOURCES, place / "back")
             assert_settles(registry, SOURCES, place / "back")
             if not repacked:
@@ -455,7 +452,6 @@ def test_a_repack_at_any_write_of_a_backup_leaves_the_copy_complete(
     raise AssertionError
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("is_marked", [False, True], ids=["new", "set-aside"])
 @pytest.mark.parametrize("spoil", [damage, lose])
 def test_a_backup_has_the_dependants_of_a_faulty_parent_and_reports_them(
@@ -469,14 +465,13 @@ def test_a_backup_has_the_dependants_of_a_faulty_parent_and_reports_them(
     report = back_up(family.catalog, family.blobs, family.settings, folder)
     assert {fault.digest for fault in report.faults} == {parent.digest, *(row.digest for row in below)}
     assert all(fault.needed_by for fault in report.faults if fault.digest != parent.digest)
-    with LocalRegistry.open(folder) as copy:
+    with open_on_sqlite(folder) as copy:
         ingest_bytes(copy, tmp_path, "base", SOURCES["base"])
         repair(copy)
         assert_whole(copy, SOURCES, tmp_path / "back")
         assert set(states(copy).values()) == {"present"}
 
 
-@pytest.mark.sqlite
 def test_a_backup_keeps_a_sound_copy_of_an_organ_that_cannot_be_checked(family: LocalRegistry, tmp_path: Path) -> None:
     parent = root_of(family)
     child = next(row for row in dependants(family, parent) if row.file and row.depth == 1)
@@ -492,7 +487,6 @@ def test_a_backup_keeps_a_sound_copy_of_an_organ_that_cannot_be_checked(family: 
     assert (folder / "blobs" / str(child.file)).read_bytes() == sound
 
 
-@pytest.mark.sqlite
 def test_a_backup_reports_an_organ_that_cannot_be_checked(family: LocalRegistry, tmp_path: Path) -> None:
     parent = root_of(family)
     child = next(row for row in dependants(family, parent) if row.file and row.depth == 1)

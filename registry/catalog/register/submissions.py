@@ -9,7 +9,16 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.queries.submissions import UNDER_WAY
-from organs.registry.catalog.tables import Contributor, PageToken, Submission, Upload, UploadPiece, WebSession, now
+from organs.registry.catalog.tables import (
+    Contributor,
+    PageToken,
+    Submission,
+    Upload,
+    UploadChunk,
+    UploadPiece,
+    WebSession,
+    now,
+)
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.errors import NotFound
 
@@ -94,12 +103,18 @@ def submissions_waiting_for(session: Session, model_id: int) -> Sequence[Submiss
     return session.scalars(waiting.order_by(Submission.id).with_for_update()).all()
 
 
-NOT_COPIED = "This registry was restored from a backup, which does not have the uploaded bytes: send them again."
+NOT_COPIED = "This registry was moved, or restored from a backup, without the uploaded bytes: send them again."
 
 
 def remove_uploads(session: Session) -> None:
-    """Delete uploads and browser sessions from a copied database; withdraw submissions that need their uploads."""
-    for table in (UploadPiece, Upload, PageToken, WebSession):
+    """Delete all uploads, because their bytes were not copied; withdraw submissions that need them."""
+    for table in (UploadPiece, UploadChunk, Upload):
         session.execute(delete(table))
     values = {"state": "withdrawn", "manifest": NO_FILES, "reason": NOT_COPIED, "changed_at": now()}
     session.execute(update(Submission).where(Submission.state.in_(UNDER_WAY)).values(values))
+
+
+def remove_sessions(session: Session) -> None:
+    """Delete all sessions of browsers."""
+    for table in (PageToken, WebSession):
+        session.execute(delete(table))

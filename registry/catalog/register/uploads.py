@@ -135,12 +135,6 @@ def remove_upload(session: Session, upload_id: int) -> bool:
     return _changed(session, delete(Upload).where(Upload.id == upload_id))
 
 
-def remove_all_uploads(session: Session) -> None:
-    """Delete all uploads, because their bytes are in another place."""
-    for table in (UploadPiece, UploadChunk, Upload):
-        session.execute(delete(table))
-
-
 def remove_expired_upload(session: Session, upload_id: int) -> bool:
     """Delete an upload if it has expired; return False if it was renewed meanwhile or is deleted already."""
     row = session.get(Upload, upload_id, with_for_update=True, populate_existing=True)
