@@ -67,7 +67,6 @@ def relocate(
             copy.run(report, progress)
         if new_catalog is not None:
             with catalog.writing() as source:
-                source.connection()  # SQLite locks the database at the first use: from here on, nobody else can write
                 if copy is not None:
                     copy.run(report)  # files that were added meanwhile; the progress has counted the others
                 with new_catalog.writing() as target:

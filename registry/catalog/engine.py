@@ -218,6 +218,8 @@ class Catalog:
                 timeout = BUSY_TIMEOUT_MS if waits else 1  # 0 would mean no limit
                 session.execute(text(f"SET LOCAL lock_timeout = {timeout}"))
                 session.execute(text(f"SELECT pg_advisory_xact_lock({_WRITER_LOCK})"))
+            else:
+                session.connection()  # SQLite locks the database when the transaction begins, which is lazy otherwise
             yield session
             if engine.dialect.name == "postgresql" and session.in_transaction():  # the block did not roll it back
                 session.flush()
