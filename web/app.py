@@ -36,6 +36,7 @@ from organs.web.pages.routes import form_token
 from organs.web.permissions import may_write
 from organs.web.rate_limits import (
     SharedCounts,
+    common_counts,
     limit_rates,
     limit_reading,
     take_turns,
@@ -127,7 +128,8 @@ def create_app(registry: LocalRegistry, settings: WebSettings | None = None, cou
     secure(app, settings)
     answer_errors(app)
     recognise(app)
-    limit_rates(app, registry.catalog, counts or SharedCounts(), identity)
+    own = counts or SharedCounts()
+    limit_rates(app, common_counts(registry.catalog, own, read_only=settings.read_only), own, identity)
     cache_answers(app, settings)
     limit_reading(app, identity)
     take_turns(app, settings)

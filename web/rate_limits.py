@@ -235,6 +235,12 @@ class CommonCounts(Storage):
         self._own.clear(key)
 
 
+def common_counts(catalog: Catalog, own: Storage, *, read_only: bool) -> Storage:
+    """Return the counts that all servers of the registry share; `own` if there is one server, or it may not write."""
+    is_alone = catalog.writer.dialect.name == "sqlite"
+    return own if is_alone or read_only else CommonCounts(catalog, own)
+
+
 class Rates:
     """Checks of rates. Safe for threads.
 
@@ -266,14 +272,13 @@ def _too_many(counts: Storage, rate: RateLimitItem, client: str) -> TooMany:
     return TooMany(f"too many requests; try again in {seconds:.0f} seconds", seconds)
 
 
-def limit_rates(app: Flask, catalog: Catalog, own: Storage, identity: Callable[[], Client]) -> None:
+def limit_rates(app: Flask, common: Storage, own: Storage, identity: Callable[[], Client]) -> None:
     """Count the writes among the requests to `app`. Refuse those above a rate with 429 before a larger body is read.
 
-    With PostgreSQL, all servers count writes together. `own` has the counts of this server. `identity` returns the
-    client of the current request (`web.auth.identity`).
+    `common` has the counts of all servers of the registry, `own` those of this server. `identity` returns the client of
+    the current request (`web.auth.identity`).
     """
-    is_common = catalog.writer.dialect.name == "postgresql"
-    app.extensions[RATES_KEY] = Rates(CommonCounts(catalog, own) if is_common else own, own)
+    app.extensions[RATES_KEY] = Rates(common, own)
     app.before_request(partial(_count_write, identity))
 
 
