@@ -94,9 +94,11 @@ def _print_job(event: JobEvent) -> None:
 
 def _log_job(event: JobEvent) -> None:
     """Write a change of a job to the log. A failed job is a warning."""
-    fields = {"job": event.id, "kind": event.kind, "state": event.state, "reason": event.sentence or None}
+    fields: dict[str, object] = {"job": event.id, "kind": event.kind, "state": event.state}
     if event.state != "running":
         fields["seconds"] = round(event.seconds, 3)
+    if event.sentence:
+        fields["reason"] = event.sentence
     level = logging.WARNING if event.state == "failed" else logging.INFO
     jobs_log.log(level, "job %d %s: %s", event.id, event.kind, event.state, extra={FIELDS: fields})
 

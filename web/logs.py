@@ -18,12 +18,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 from organs.registry.entities.health import LoggedError
+from organs.registry.tokens import PAGE_PREFIX, PREFIX
 
 FIELDS = "organ_fields"
 """The attribute of a record with further members for JSON."""
@@ -33,6 +35,8 @@ ERRORS_KEPT = 20
 ERROR_TEXT_MAX = 500
 """The most characters of the message of an error that is kept."""
 
+_TOKENS = re.compile(rf"({PREFIX}|{PAGE_PREFIX})[A-Za-z0-9]+")
+"""Tokens, which somebody may have sent in the wrong place, for example in a path."""
 _TEXT_FORMAT = "%(asctime)s [%(process)d] [%(levelname)s] %(message)s"
 _TIME_FORMAT = "[%Y-%m-%d %H:%M:%S %z]"
 """The formats of gunicorn."""
@@ -61,7 +65,7 @@ class JsonLines(logging.Formatter):
         if record.exc_info and record.exc_info[0] is not None:
             members["exception"] = record.exc_info[0].__name__
             members["traceback"] = self.formatException(record.exc_info)[-TRACEBACK_MAX:]
-        return json.dumps(members, default=str)
+        return _TOKENS.sub(r"\1...", json.dumps(members, default=str))
 
 
 class RecentErrors(logging.Handler):

@@ -139,9 +139,11 @@ def count_faults(app: Flask, registry: LocalRegistry) -> None:
     app.extensions[ERRORS_KEY] = RecentErrors(lambda logger: meters.errors.labels(logger).inc())
 
 
-def watch_errors(app: Flask) -> None:
-    """Keep and count the errors that this process logs. Call it once in each process of a server."""
-    logging.getLogger().addHandler(recent_errors(app))
+def watch_errors(app: Flask) -> RecentErrors:
+    """Keep and count the errors that this process logs, and return them. Call it once in each process of a server."""
+    errors = recent_errors(app)
+    logging.getLogger().addHandler(errors)
+    return errors
 
 
 def recent_errors(app: Flask) -> RecentErrors:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 import logging
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from threading import Lock
@@ -19,7 +19,7 @@ SLOW_SECONDS = 0.5
 STATEMENT_MAX = 1000
 """The most characters of a statement that are logged and kept."""
 KEPT = 20
-"""The slowest statements that are kept."""
+"""The newest slow statements that are kept."""
 _log = logging.getLogger(__name__)
 
 
@@ -34,7 +34,7 @@ class SlowStatements:
     def __init__(self) -> None:
         self.count = 0
         self._lock = Lock()
-        self._kept: list[tuple[float, int, SlowStatement]] = []
+        self._newest: deque[SlowStatement] = deque(maxlen=KEPT)
         self._observers: list[Callable[[SlowStatement], None]] = []
 
     def watch(self, engine: Engine, connection: str, slow_seconds: float = SLOW_SECONDS) -> None:
@@ -64,10 +64,10 @@ class SlowStatements:
         """Call `observer` with every further slow statement."""
         self._observers.append(observer)
 
-    def slowest(self) -> tuple[SlowStatement, ...]:
-        """Return the slowest statements, the slowest first."""
+    def newest(self) -> tuple[SlowStatement, ...]:
+        """Return the newest slow statements, newest first."""
         with self._lock:
-            return tuple(statement for _, _, statement in sorted(self._kept, reverse=True))
+            return tuple(reversed(self._newest))
 
     def _record(self, connection: str, context: Any, text: str, seconds: float, *, is_stopped: bool = False) -> None:
         context.organs_began = None  # it is recorded once, even if reading its rows fails
@@ -81,11 +81,7 @@ class SlowStatements:
         )
         with self._lock:
             self.count += 1
-            entry = (seconds, self.count, statement)
-            if len(self._kept) < KEPT:
-                heapq.heappush(self._kept, entry)
-            else:
-                heapq.heappushpop(self._kept, entry)
+            self._newest.append(statement)
         how = "ended with an error after" if is_stopped else "took"
         _log.warning("a statement of the %s %s %.2f s: %s", connection, how, seconds, statement.statement)
         for observer in self._observers:

@@ -91,7 +91,7 @@ class ProcessHealth(Entity, frozen=True, kw_only=True):
     process: Annotated[Count, Meta(description="The id of the process.")]
     since: Annotated[Time, Meta(description="When it began to record, in UTC.")]
     slow_statements: Annotated[
-        tuple[SlowStatement, ...], Meta(max_length=100, description="The slowest statements, the slowest first.")
+        tuple[SlowStatement, ...], Meta(max_length=100, description="The newest slow statements, newest first.")
     ]
     slow_count: Annotated[Count, Meta(description="All slow statements of this process.")]
     errors: Annotated[tuple[LoggedError, ...], Meta(max_length=100, description="The newest errors, newest first.")]
