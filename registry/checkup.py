@@ -58,7 +58,7 @@ def check_installation(settings: Settings, environment: Mapping[str, str], head:
 
 
 def check_machine(settings: Settings, environment: Mapping[str, str]) -> list[Check]:
-    """Return the results of the checks of this machine: settings, program, folder, free space. They take under 1 ms."""
+    """Return the results of the checks that need no connection: settings, program, folder, free space."""
     checks = [*_check_names(environment), _check_program(), _check_mode(settings.home)]
     return [*checks, *(_check_space(disk, folder) for disk, folder in _disks(settings))]
 
