@@ -21,6 +21,7 @@ STATEMENT_MAX = 1000
 KEPT = 20
 """The newest slow statements that are kept."""
 _log = logging.getLogger(__name__)
+_log.addHandler(logging.NullHandler())  # a program that configures no log, such as a command, prints no slow statements
 
 
 class SlowStatements:
