@@ -22,9 +22,11 @@ from organs.cli.console import plain, print_json, print_sentence, print_table
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.entities.job import JobSummary
 from organs.registry.errors import BadSetting
+from organs.web.logs import FIELDS, configure_logs
 from organs.web.settings import LOOPBACK_HOSTS, PORT, THREADS, Network, ServerSettings, WebSettings, default_workers
 
 if TYPE_CHECKING:
+    from organs.ingest.jobs.runner import JobEvent
     from organs.registry.local import LocalRegistry
 
 
@@ -34,6 +36,11 @@ ID_MAX = 2**63 - 1
 EXIT_ABANDONED = 1
 
 _NUMBERS = ("job", "progress")
+
+jobs_log = logging.getLogger("organs.jobs")
+"""The log of jobs, if records are JSON."""
+server_log = logging.getLogger("organs.server")
+"""The log of the start of a server, if records are JSON."""
 
 
 @click.command()
@@ -47,27 +54,53 @@ def work(once: bool, quiet: bool, with_parent: int | None) -> None:
     same time: one that runs a chimera, one that checks a submission, and one of another kind. Ctrl-C and SIGTERM put
     running jobs back into the queue.
     """
-    from organs.ingest.jobs.runner import JobEvent, Runner  # loads all that jobs do, which `organ jobs` does not need
+    from organs.ingest.jobs.runner import Runner  # loads all that jobs do, which `organ jobs` does not need
 
     done: set[int] = set()
-
-    def print_event(event: JobEvent) -> None:
-        done.add(event.id)
-        if not quiet:
-            seconds = f" after {event.seconds:.1f} s" if event.state != "running" else ""
-            because = f": {plain(event.sentence)}" if event.sentence else ""
-            print_sentence(f"job {event.id} {plain(event.kind)}: {event.state}{seconds}{because}", err=True)
-
-    logging.basicConfig(format="organ work: %(message)s", level=logging.WARNING)
     stop = threading.Event()
     if with_parent is not None:
         threading.Thread(target=_watch_parent, args=(with_parent,), daemon=True).start()
     with local_registry() as registry, _ended_by_signals(stop):
-        all_left = Runner(registry, stop, on_event=print_event).run(once=once)
-    if once and not done and not quiet:
+        writes_json = registry.settings.log == "json"
+        _prepare_work_log(writes_json, quiet)
+
+        def report(event: JobEvent) -> None:
+            done.add(event.id)
+            if writes_json:
+                _log_job(event)
+            elif not quiet:
+                _print_job(event)
+
+        all_left = Runner(registry, stop, on_event=report).run(once=once)
+    if once and not done and not quiet and not writes_json:
         print_sentence("The queue is empty.", err=True)
     if not all_left:
         os._exit(EXIT_ABANDONED)  # a thread still runs a job that is back in the queue
+
+
+def _prepare_work_log(writes_json: bool, quiet: bool) -> None:
+    if writes_json:
+        configure_logs("json")
+        jobs_log.setLevel(logging.WARNING if quiet else logging.INFO)
+    else:
+        logging.basicConfig(format="organ work: %(message)s", level=logging.WARNING)
+
+
+def _print_job(event: JobEvent) -> None:
+    seconds = f" after {event.seconds:.1f} s" if event.state != "running" else ""
+    because = f": {plain(event.sentence)}" if event.sentence else ""
+    print_sentence(f"job {event.id} {plain(event.kind)}: {event.state}{seconds}{because}", err=True)
+
+
+def _log_job(event: JobEvent) -> None:
+    """Write a change of a job to the log. A failed job is a warning."""
+    fields: dict[str, object] = {"job": event.id, "kind": event.kind, "state": event.state}
+    if event.state != "running":
+        fields["seconds"] = round(event.seconds, 3)
+    if event.sentence:
+        fields["reason"] = event.sentence
+    level = logging.WARNING if event.state == "failed" else logging.INFO
+    jobs_log.log(level, "job %d %s: %s", event.id, event.kind, event.state, extra={FIELDS: fields})
 
 
 @click.command()
@@ -230,18 +263,32 @@ def serve(
         check_free(host, port)
     with local_registry() as registry:
         registry.catalog.close()  # connections must not cross the fork; each worker opens its own
+        writes_json = registry.settings.log == "json" and not reload
         if not is_running_from_reloader():  # otherwise the first process printed this
-            print_sentence(f"The catalog is at {address} (Ctrl-C ends it)", err=True)
-            if host in ALL_INTERFACES and not allowed:
-                print_sentence(
-                    "To answer other machines, allow a host name: --allow-host NAME, or * for every name", err=True
-                )
+            _announce(host, address, allowed, writes_json)
             if open_browser:
                 webbrowser.open(address)
         if reload:
             _serve_developer(registry, host, port, web)
         else:
-            serve_forever(registry, ServerSettings(host, port, workers, threads, jobs=not no_jobs), web)
+            server = ServerSettings(host, port, workers, threads, jobs=not no_jobs, logs_requests=writes_json)
+            serve_forever(registry, server, web)
+
+
+def _announce(host: str, address: str, allowed: Sequence[str], writes_json: bool) -> None:
+    """Print the address of the catalog, or write it to the log."""
+    if writes_json:
+        configure_logs("json")
+        server_log.setLevel(logging.INFO)
+        server_log.info("The catalog is at %s", address)
+    else:
+        print_sentence(f"The catalog is at {address} (Ctrl-C ends it)", err=True)
+    if host in ALL_INTERFACES and not allowed:
+        advice = "To answer other machines, allow a host name: --allow-host NAME, or * for every name"
+        if writes_json:
+            server_log.warning(advice)
+        else:
+            print_sentence(advice, err=True)
 
 
 def parse_network(text: str) -> Network:

@@ -101,6 +101,14 @@ def _percent_text(percent: float, margin: float) -> str:
     return f"{value:+.{digits}f}% ± {margin:.{digits}f}%".replace("-", "−")
 
 
+def duration_text(seconds: float) -> str:
+    """Return a time as text, rounded down to one unit: `45 s`, `12 min`, `5 h`, `3 days`."""
+    for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= (2 * length if unit == "days" else length):
+            return f"{int(seconds // length)} {unit}"
+    return f"{int(seconds)} s"
+
+
 def plural_text(count: int, singular: str, plural: str) -> str:
     """Return the count with its noun: `1 place`, `12 places`."""
     return f"{count:,} {singular if count == 1 else plural}"

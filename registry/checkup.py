@@ -24,6 +24,7 @@ from sqlalchemy.pool import NullPool
 
 from organs.registry import settings as names
 from organs.registry.amounts import size_text
+from organs.registry.entities.health import DiskSpace
 from organs.registry.errors import OrganError, StoreUnreachable
 from organs.registry.settings import Settings
 
@@ -49,14 +50,22 @@ class Check:
 
 def check_installation(settings: Settings, environment: Mapping[str, str], head: str) -> list[Check]:
     """Return the results of all checks. `head` is the newest revision of the schema. Faults never raise."""
-    checks = [*_check_names(environment), _check_program(), _check_mode(settings.home)]
-    checks += _check_space({"registry": settings.home, "temporary files": Path(tempfile.gettempdir())})
+    checks = check_machine(settings, environment)
     checks += _caught("database", lambda: _check_database(settings, head))
-    if settings.bucket is None:
-        checks += _check_space({"blobs": settings.blobs})
-    else:
+    if settings.bucket is not None:
         checks += _caught("bucket", lambda: _check_bucket(settings))
     return checks
+
+
+def check_machine(settings: Settings, environment: Mapping[str, str]) -> list[Check]:
+    """Return the results of the checks that need no connection: settings, program, folder, free space."""
+    checks = [*_check_names(environment), _check_program(), _check_mode(settings.home)]
+    return [*checks, *(_check_space(disk, folder) for disk, folder in _disks(settings))]
+
+
+def disk_spaces(settings: Settings) -> tuple[DiskSpace, ...]:
+    """Return the space on the disks of the registry's folders on this machine."""
+    return tuple(disk for disk, _ in _disks(settings))
 
 
 def _check_names(environment: Mapping[str, str]) -> Iterator[Check]:
@@ -89,15 +98,24 @@ def _check_mode(home: Path) -> Check:
     return Check("folder", "ok", f"{home} has mode {mode:04o}: other users of this machine cannot read it.")
 
 
-def _check_space(folders: Mapping[str, Path]) -> Iterator[Check]:
+def _disks(settings: Settings) -> Iterator[tuple[DiskSpace, Path]]:
+    """Yield the space on the disk of each folder, and the folder."""
+    folders = {"registry": settings.home, "temporary files": Path(tempfile.gettempdir())}
+    if settings.bucket is None:
+        folders["blobs"] = settings.blobs
+    elif settings.blob_cache_bytes:
+        folders["cache"] = settings.blob_cache
     for name, folder in folders.items():
         existing = next(path for path in (folder, *folder.parents) if path.exists())
         usage = shutil.disk_usage(existing)
-        sentence = f"{size_text(usage.free)} of {size_text(usage.total)} are free on the disk of {folder}."
-        if usage.free < FREE_MIN_BYTES and usage.free < FREE_MIN_SHARE * usage.total:
-            yield Check(f"space: {name}", "warning", f"{sentence} Uploads and ingests are refused on a full disk.")
-        else:
-            yield Check(f"space: {name}", "ok", sentence)
+        yield DiskSpace(name=name, free_bytes=usage.free, size_bytes=usage.total), folder
+
+
+def _check_space(disk: DiskSpace, folder: Path) -> Check:
+    sentence = f"{size_text(disk.free_bytes)} of {size_text(disk.size_bytes)} are free on the disk of {folder}."
+    if disk.free_bytes < FREE_MIN_BYTES and disk.free_bytes < FREE_MIN_SHARE * disk.size_bytes:
+        return Check(f"space: {disk.name}", "warning", f"{sentence} Uploads and ingests are refused on a full disk.")
+    return Check(f"space: {disk.name}", "ok", sentence)
 
 
 def _caught(name: str, check: Callable[[], Iterator[Check]]) -> Iterator[Check]:
@@ -177,5 +195,3 @@ def _check_bucket(settings: Settings) -> Iterator[Check]:
         f"{settings.bucket} can be written, read, listed and removed ({seconds:.1f} s), {conditional} conditional"
     )
     yield Check("bucket", "ok", f"{sentence} writes, which the registry does not need.")
-    if settings.blob_cache_bytes:
-        yield from _check_space({"cache": settings.blob_cache})

@@ -31,9 +31,11 @@ QUOTA_VARIABLE = "ORGAN_QUOTA"
 UPLOAD_MAX_VARIABLE = "ORGAN_UPLOAD_MAX"
 SANDBOX_VARIABLE = "ORGAN_SANDBOX"
 REFERENCES_VARIABLE = "ORGAN_REFERENCES"
+LOG_VARIABLE = "ORGAN_LOG"
 REVIEWS = ("auto", "manual")
 SANDBOXES = ("auto", "require")
 SWITCH = ("on", "off")
+LOG_FORMATS = ("text", "json")
 BUCKET_SCHEMES = ("s3", "gs", "az")
 BUCKET_ADDRESS = re.compile(r"(s3|gs|az)://[a-z0-9][a-z0-9._-]{1,254}(/[A-Za-z0-9._/-]{0,500})?", re.ASCII)
 """The address of a bucket, or of a folder in it."""
@@ -73,6 +75,8 @@ class Settings:
     """Whether requests to the bucket may be unencrypted."""
     blob_cache_bytes: int = BLOB_CACHE_BYTES
     """The size of the local cache for blobs in a bucket; 0 for none."""
+    log: str = "text"
+    """The format of the log of a server: `text`, or `json` for one JSON object a line."""
 
     @property
     def blobs_location(self) -> str:
@@ -130,6 +134,7 @@ class Settings:
             bucket,
             environment.get(ALLOW_HTTP_VARIABLE, "").lower() in ("true", "1"),
             cache_bytes,
+            _choice(environment, LOG_VARIABLE, LOG_FORMATS) or defaults.log,
         )
 
 

@@ -17,6 +17,7 @@ from organs.registry.settings import (
     CACHE_VARIABLE,
     DATABASE_VARIABLE,
     HOME_VARIABLE,
+    LOG_VARIABLE,
     SANDBOX_VARIABLE,
     Settings,
     moved,
@@ -93,6 +94,13 @@ def test_the_sandbox_setting_is_auto_or_require(tmp_path: Path) -> None:
     assert Settings.from_environment({SANDBOX_VARIABLE: "require"}).requires_sandbox
     with pytest.raises(BadSetting, match="ORGAN_SANDBOX is 'off': it must be auto or require"):
         Settings.from_environment({SANDBOX_VARIABLE: "off"})
+
+
+def test_the_format_of_the_log_is_text_or_json() -> None:
+    assert Settings.from_environment({}).log == Settings.from_environment({LOG_VARIABLE: ""}).log == "text"
+    assert Settings.from_environment({LOG_VARIABLE: "json"}).log == "json"
+    with pytest.raises(BadSetting, match="ORGAN_LOG is 'xml': it must be text or json"):
+        Settings.from_environment({LOG_VARIABLE: "xml"})
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ api             the API below `/api/v1` and its OpenAPI document
 charts          charts as SVG
 downloads       downloads: organs in three forms, models, files of chimeras and jobs
 hub             the read-only routes of the Hugging Face hub
-services        services that pages and the API share: accounts, administration, contributions, plans
+services        services that pages and the API share: accounts, administration, contributions, health, plans
 metrics         `/metrics` for Prometheus, and `/healthz`
+logs            the log as text or lines of JSON, and the newest errors of a process
 
 auth            the user of a request: by token in the API, by session on pages
 permissions     what the user may write, and what the owner of a model may do with it

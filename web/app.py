@@ -27,7 +27,7 @@ from organs.web.downloads import artifacts, downloads
 from organs.web.error_pages import answer_errors
 from organs.web.file_responses import count_downloads
 from organs.web.hub import hub
-from organs.web.metrics import count_requests, health, metrics
+from organs.web.metrics import count_faults, count_requests, health, metrics
 from organs.web.ollama import ollama
 from organs.web.pages import pages
 from organs.web.pages.documentation import documentation_address
@@ -124,6 +124,7 @@ def create_app(registry: LocalRegistry, settings: WebSettings | None = None, cou
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     hide_headers(app)
     count_requests(app)
+    count_faults(app, registry)
     count_downloads(app, registry)
     secure(app, settings)
     answer_errors(app)

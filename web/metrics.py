@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from ipaddress import ip_address
-from time import perf_counter
+from pathlib import Path
+from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any
 
 from flask import Blueprint, Flask, Response, current_app, g, request
 from msgspec import structs
 
-from organs.registry.catalog.cache import cached
+from organs.registry.catalog.queries.health import CatalogHealth, catalog_health
 from organs.registry.catalog.queries.reports import running_totals
-from organs.registry.entities.about import RegistryTotals
-from organs.registry.errors import NotAllowed
+from organs.registry.catalog.slow import SLOW_SECONDS
+from organs.registry.catalog.tables import now
+from organs.registry.checkup import disk_spaces
+from organs.registry.entities.health import IntakeHealth, QueueHealth, SlowStatement
+from organs.registry.errors import NotAllowed, OrganError
+from organs.registry.local import LocalRegistry
+from organs.registry.settings import Settings
 from organs.web.answer_cache import ANSWERED_HEADER
 from organs.web.client_address import client_ip, is_proxied
+from organs.web.logs import RecentErrors
 from organs.web.responses import (
     reading,
+    registry,
     settings,
 )
 from organs.web.security import is_served, requested_host
@@ -32,10 +42,12 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
-METRICS_KEY = "organ_metrics"
+METRICS_KEY, ERRORS_KEY = "organ_metrics", "organ_errors"
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
 FIGURES_SECONDS = 2.0
+CACHE_COUNTED_SECONDS = 60.0
+"""The time between two counts of the files in the local cache of a bucket, which may be some thousands."""
 METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "PATCH", "DELETE"})
 OTHER, UNMATCHED = "other", "unmatched"
 
@@ -52,6 +64,9 @@ class Meters:
     remembered: Counter
     streams: Gauge
     downloads: Counter
+    slow_statements: Counter
+    slow_seconds: Counter
+    errors: Counter
     met: dict[tuple[str, str, int, bool], _LabelledCounters]
 
 
@@ -112,21 +127,53 @@ def count_requests(app: Flask) -> None:
         return answer
 
 
+def count_faults(app: Flask, registry: LocalRegistry) -> None:
+    """Count the slow statements of `registry`, and the errors that `watch_errors` sees."""
+    meters: Meters = app.extensions[METRICS_KEY]
+
+    def count_statement(statement: SlowStatement) -> None:
+        meters.slow_statements.labels(statement.connection).inc()
+        meters.slow_seconds.labels(statement.connection).inc(statement.seconds)
+
+    registry.catalog.slow.observe(count_statement)
+    app.extensions[ERRORS_KEY] = RecentErrors(lambda logger: meters.errors.labels(logger).inc())
+
+
+def watch_errors(app: Flask) -> RecentErrors:
+    """Keep and count the errors that this process logs, and return them. Call it once in each process of a server."""
+    errors = recent_errors(app)
+    logging.getLogger().addHandler(errors)
+    return errors
+
+
+def recent_errors(app: Flask) -> RecentErrors:
+    """Return the newest errors that this process logged since `watch_errors`."""
+    errors: RecentErrors = app.extensions[ERRORS_KEY]
+    return errors
+
+
 @metrics.get("/metrics")
 def show() -> Response:
-    """Return all metrics in the text format of Prometheus."""
+    """Return all metrics in the text format of Prometheus.
+
+    If the catalog cannot be read in time, `organ_catalog_up` is 0 and its numbers are left out.
+    """
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
     from prometheus_client.multiprocess import MultiProcessCollector
 
     _check_allowed(settings())
     meters: Meters = current_app.extensions[METRICS_KEY]
-    with reading(FIGURES_SECONDS) as session:
-        totals = cached(session, "totals", lambda: running_totals(session))
+    try:
+        with reading(FIGURES_SECONDS) as session:
+            catalog = catalog_health(session, now())
+    except OrganError as error:
+        current_app.logger.warning("the metrics lack the numbers of the catalog: %s", error)
+        catalog = None
     collectors = meters.collectors
     if FOLDER_VARIABLE in os.environ:
         collectors = CollectorRegistry()
         MultiProcessCollector(collectors)  # type: ignore[no-untyped-call]
-    body = generate_latest(collectors) + generate_latest(_registry_collectors(totals))
+    body = generate_latest(collectors) + generate_latest(_registry_collectors(catalog, registry().settings))
     return Response(body, content_type=CONTENT_TYPE_LATEST)
 
 
@@ -174,6 +221,19 @@ def _make_meters() -> Meters:
         Counter("organ_answers_from_memory", "Answers that were sent from the cache.", ("route",), registry=collectors),
         Gauge("organ_streams_in_flight", "Downloads in progress.", registry=collectors, multiprocess_mode="livesum"),
         Counter("organ_downloads", "Models that were sent to their last byte.", registry=collectors),
+        Counter(
+            "organ_slow_statements",
+            f"Statements of the database that took longer than {SLOW_SECONDS} s.",
+            ("connection",),
+            registry=collectors,
+        ),
+        Counter(
+            "organ_slow_statement_seconds",
+            "Seconds that these statements took together.",
+            ("connection",),
+            registry=collectors,
+        ),
+        Counter("organ_logged_errors", "Records of the log with the level ERROR.", ("logger",), registry=collectors),
         {},
     )
 
@@ -194,22 +254,90 @@ def _method() -> str:
     return request.method if request.method in METHODS else OTHER
 
 
-def _registry_collectors(totals: RegistryTotals) -> CollectorRegistry:
-    """Return the collectors of the current totals of the registry."""
+def _registry_collectors(catalog: CatalogHealth | None, settings: Settings) -> CollectorRegistry:
+    """Return the collectors of the current numbers of the registry and of the disks of this machine."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import GaugeMetricFamily
 
+    rows = [_Gauge("organ_catalog_up", f"1 if the catalog was read within {FIGURES_SECONDS:g} s.", catalog is not None)]
+    rows += _disk_gauges(settings)
+    if catalog is not None:
+        for name, value in structs.asdict(catalog.totals).items():
+            rows.append(_Gauge(f"organ_registry_{name}", f"The registry's {name}, as on its first page.", value))
+        rows += [*_queue_gauges(catalog.queue), *_intake_gauges(catalog.intake)]
+        rows.append(_Gauge("organ_corrupt_blobs", "Blobs whose bytes are wrong or missing.", catalog.corrupt_blobs))
+        rows.append(_Gauge("organ_database_size_bytes", "Bytes of the database.", catalog.database.size_bytes))
+
     @dataclass(frozen=True)
-    class Totals:
+    class Numbers:
         def collect(self) -> Iterable[GaugeMetricFamily]:
-            for name, value in structs.asdict(totals).items():
-                yield GaugeMetricFamily(
-                    f"organ_registry_{name}", f"The registry's {name}, as on its first page.", value
-                )
+            families: dict[str, GaugeMetricFamily] = {}
+            for row in rows:
+                if row.name not in families:
+                    families[row.name] = GaugeMetricFamily(row.name, row.meaning, labels=list(row.labels))
+                families[row.name].add_metric(list(row.labels.values()), row.value)
+            return families.values()
 
     collectors = CollectorRegistry()
-    collectors.register(Totals())
+    collectors.register(Numbers())
     return collectors
+
+
+@dataclass(frozen=True, slots=True)
+class _Gauge:
+    """A value of a gauge, with its labels."""
+
+    name: str
+    meaning: str
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def _queue_gauges(queue: QueueHealth) -> Iterator[_Gauge]:
+    for row in queue.jobs:
+        labels = {"kind": row.kind, "state": row.state}
+        yield _Gauge("organ_jobs", "Jobs by kind and state. Old jobs are removed.", row.jobs, labels)
+    yield _Gauge("organ_jobs_waiting", "Jobs that wait for a runner.", queue.waiting)
+    yield _Gauge("organ_jobs_running", "Jobs that run.", queue.running)
+    yield _Gauge("organ_jobs_failed_last_day", "Jobs that failed in the last 24 hours.", queue.failed)
+    waiting_since = queue.waiting_since
+    age = 0.0 if waiting_since is None else max(0.0, (now() - waiting_since).total_seconds())
+    yield _Gauge("organ_oldest_waiting_job_age_seconds", "Age of the oldest waiting job; 0 if none waits.", age)
+
+
+def _intake_gauges(intake: IntakeHealth) -> Iterator[_Gauge]:
+    yield _Gauge("organ_open_uploads", "Uploads whose bytes have not all arrived.", intake.uploads)
+    yield _Gauge("organ_open_upload_bytes", "The sum of the declared sizes of open uploads.", intake.upload_bytes)
+    yield _Gauge("organ_open_upload_received_bytes", "Bytes of open uploads that arrived.", intake.received_bytes)
+    for state, count in intake.submissions.items():
+        meaning = "Submissions by state; quarantined: held for review."
+        yield _Gauge("organ_submissions", meaning, count, {"state": state})
+    for state, count in intake.models.items():
+        yield _Gauge("organ_models", "Models by state; quarantined: held for review.", count, {"state": state})
+
+
+def _disk_gauges(settings: Settings) -> Iterator[_Gauge]:
+    for disk in disk_spaces(settings):
+        labels = {"folder": disk.name}
+        yield _Gauge("organ_disk_free_bytes", "Free bytes on the disk of a folder.", disk.free_bytes, labels)
+        yield _Gauge("organ_disk_size_bytes", "Bytes of the disk of a folder.", disk.size_bytes, labels)
+    cache_bytes = cached_blob_bytes(settings)
+    if cache_bytes is not None:
+        yield _Gauge("organ_blob_cache_bytes", "Bytes in the local cache of the bucket.", cache_bytes)
+
+
+def cached_blob_bytes(settings: Settings) -> int | None:
+    """Return the bytes in the local cache of the bucket, counted once a minute; None without such a cache."""
+    if settings.bucket is None or not settings.blob_cache_bytes:
+        return None
+    return _cache_size(settings.blob_cache, int(monotonic() / CACHE_COUNTED_SECONDS))
+
+
+@lru_cache(maxsize=1)
+def _cache_size(folder: Path, _minute: int) -> int:
+    from organs.registry.store.bucket import cache_size_bytes
+
+    return cache_size_bytes(folder)
 
 
 class _CountedStream:
@@ -240,7 +368,7 @@ health = Blueprint("health", __name__)
 
 @health.get("/healthz")
 def healthz() -> dict[str, bool]:
-    """Answer 200 if a query succeeds."""
+    """Answer 200 if a query succeeds. Answer 503 with Retry-After if the database does not answer."""
     with reading() as session:
         running_totals(session)
     return {"ok": True}

@@ -73,3 +73,5 @@ class ServerSettings:
     minute. Otherwise a proxy could send a request while the server closes the connection, and it would be lost."""
     jobs: bool = False
     """Whether the server also starts a process that runs the queued jobs."""
+    logs_requests: bool = False
+    """Whether each request is a record of the log. Successful health checks are left out."""

@@ -27,6 +27,7 @@ from organs.registry.catalog.cache import (
     Cache,
     Versions,
 )
+from organs.registry.catalog.slow import SlowStatements
 from organs.registry.errors import (
     BadValue,
     Busy,
@@ -194,6 +195,8 @@ class Catalog:
     writer: Engine
     versions: Versions | None = None
     cache: Cache = field(default_factory=Cache)
+    slow: SlowStatements = field(default_factory=SlowStatements)
+    """The slow statements of this process."""
 
     @contextmanager
     def reading(self, seconds: float | None = None) -> Iterator[Session]:
@@ -284,6 +287,8 @@ def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str
             _create_database(Path(_database_file(url)))
         reader, writer = _engine(url, writes=False), _engine(url, writes=True)
         catalog = Catalog(reader, writer, _track_versions(reader))
+        catalog.slow.watch(reader, "reader")
+        catalog.slow.watch(writer, "writer")
     except (ArgumentError, ValueError, ModuleNotFoundError) as error:  # not a URL, or the driver is not installed
         kind, separator, _ = database_url.partition("://")  # the rest may have a password
         begin = f"begins with {kind[:40]!r}" if separator else "has no '://'"

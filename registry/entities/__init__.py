@@ -15,6 +15,7 @@ classes.
     chimera         chimeras: recipe, lineage, prediction and verdicts
     account         contributors: accounts, tokens, quotas, and the public data of a contributor
     administration  what administrators see
+    health          the health of a server, for administrators
     published       a model after it was published
     submission      uploads, and submissions
     report          reports: sections of numbers with texts that explain them

@@ -544,13 +544,7 @@ class PieceCache:
 
     def _trim(self) -> None:
         """Remove the least recently used files until the folder has less than its limit."""
-        entries = []
-        for folder, _, names in os.walk(self.folder):
-            for name in names:
-                path = Path(folder, name)
-                with suppress(OSError):
-                    status = path.stat()
-                    entries.append((status.st_mtime, status.st_size, path))
+        entries = list(_cached_files(self.folder))
         total = sum(size for _, size, _ in entries)
         if total <= self.limit_bytes:
             return
@@ -560,6 +554,21 @@ class PieceCache:
             with suppress(OSError):
                 path.unlink()
             total -= size
+
+
+def cache_size_bytes(folder: Path) -> int:
+    """Return the bytes of all files of the cache in `folder`. It reads the entries of all files."""
+    return sum(size for _, size, _ in _cached_files(folder))
+
+
+def _cached_files(folder: Path) -> Iterator[tuple[float, int, Path]]:
+    """Yield the time of the last use, the size and the path of each file of a cache."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            with suppress(OSError):
+                status = path.stat()
+                yield status.st_mtime, status.st_size, path
 
 
 def short_reason(text: str) -> str:

@@ -256,7 +256,7 @@ def test_on_a_phone_lists_of_administrators_are_complete_and_the_buttons_of_owne
     page = open_page(shop.site, "/login?next=/account", **phone(390))
     log_in(page, shop, shop.admin)
     page.wait_for_url("**/account")
-    for path in ("/account", "/admin", "/admin/events"):
+    for path in ("/account", "/admin", "/admin/health", "/admin/events"):
         page.goto(shop.site.at(path))
         for frame in page.locator(".frame").all():
             assert frame.evaluate("one => one.scrollWidth <= one.clientWidth + 1"), path

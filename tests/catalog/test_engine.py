@@ -18,6 +18,7 @@ from organs.registry.catalog import engine as engine_module
 from organs.registry.catalog.engine import BUSY_TIMEOUT_MS, insert_or_add, translated
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.facets import FacetKey, facet_ids
+from organs.registry.catalog.slow import SlowStatements
 from organs.registry.catalog.tables import Contributor, FacetCount, Organ
 from organs.registry.errors import Busy, CatalogError, DiskFull, OrganError, StoreUnwritable
 from organs.registry.local import LocalRegistry
@@ -287,3 +288,27 @@ def test_closing_closes_every_file(tmp_path: Path) -> None:
             session.scalars(select(Contributor)).all()
         assert open_files() != []
     assert open_files() == []
+
+
+def test_slow_statements_are_logged_and_kept_without_their_values(
+    registry: LocalRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow, seen = SlowStatements(), []
+    slow.watch(registry.catalog.reader, "reader", slow_seconds=0)
+    slow.observe(seen.append)
+    with registry.catalog.reading() as session:
+        session.execute(text("SELECT  :value\n FROM contributors"), {"value": "zzsecret"})
+    with pytest.raises(CatalogError), registry.catalog.reading() as session:
+        session.execute(text("SELECT nothing FROM contributors"))
+    failed, done = (found for found in slow.newest() if found.statement.startswith("SELECT"))
+    assert done.statement.endswith(" FROM contributors")
+    assert (done.is_stopped, failed.is_stopped) == (False, True)
+    assert (len(seen), seen[-1], slow.newest()[0]) == (slow.count, failed, failed)
+    assert "zzsecret" not in f"{caplog.text}{slow.newest()}"
+    assert "SELECT nothing FROM contributors" in caplog.text
+
+
+def test_a_quick_statement_is_not_slow(registry: LocalRegistry) -> None:
+    with registry.catalog.reading() as session:
+        session.execute(text("SELECT 1"))
+    assert (registry.catalog.slow.count, registry.catalog.slow.newest()) == (0, ())

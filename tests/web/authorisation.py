@@ -249,6 +249,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         """
         GET /api/v1/storage
         GET /api/v1/admin/overview
+        GET /api/v1/admin/health
         GET /api/v1/admin/quarantine
         GET /api/v1/admin/events
         GET|POST /api/v1/admin/contributors
@@ -263,13 +264,24 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         POST /admin/submissions/<submission>/refuse
         """,
     ),
-    (ADMINS_PAGE, "GET /storage; GET /admin; GET /admin/quarantine; GET /admin/events; GET /admin/contributors"),
+    (
+        ADMINS_PAGE,
+        """
+        GET /storage
+        GET /admin
+        GET /admin/health
+        GET /admin/quarantine
+        GET /admin/events
+        GET /admin/contributors
+        """,
+    ),
     (
         ADMINS_TWIN,
         """
         GET /storage.json
         GET /storage.csv
         GET /admin.json
+        GET /admin/health.json
         GET /admin/quarantine.json
         GET /admin/events.json
         GET /admin/events.csv

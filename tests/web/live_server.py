@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,6 +149,14 @@ def stop_server(live: LiveServer) -> None:
         live.process.kill()
         live.process.wait()
     check_log(live.log)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until the condition is true; fail after PATIENCE_SECONDS."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def _await(live: LiveServer, log: Path) -> None:

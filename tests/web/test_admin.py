@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,14 @@ from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.accounts import add_contributor
 from organs.registry.catalog.register.events import record_event
 from organs.registry.catalog.register.models import hide_model
-from organs.registry.catalog.tables import Event, Lineage, Model, Placement, Submission, now
+from organs.registry.catalog.tables import Event, Job, Lineage, Model, Placement, Submission, now
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.web.api.document import document as make_document
 from organs.web.api.operation import operations
 from organs.web.app import create_app
+from organs.web.metrics import watch_errors
 from organs.web.settings import WebSettings
 from tests.small_models import ingest_file, row_counts, small_model
 from tests.web.accounts import authorization, form_token, log_in, new_token, send_form
@@ -37,9 +40,12 @@ from tests.web.conftest import FORMULA, HOSTILE
 from tests.web.page_parser import parse_page
 
 ROOT = "/api/v1/admin"
-PAGES = ("/admin", "/admin/quarantine", "/admin/events", "/admin/contributors")
-TWINS = ("/admin.json", "/admin/quarantine.json", "/admin/events.json", "/admin/events.csv", "/admin/contributors.json")
-READS = (f"{ROOT}/quarantine", f"{ROOT}/events", f"{ROOT}/contributors")
+PAGES = ("/admin", "/admin/health", "/admin/quarantine", "/admin/events", "/admin/contributors")
+TWINS = (
+    *("/admin.json", "/admin/health.json", "/admin/quarantine.json", "/admin/events.json"),
+    *("/admin/events.csv", "/admin/contributors.json"),
+)
+READS = (f"{ROOT}/health", f"{ROOT}/quarantine", f"{ROOT}/events", f"{ROOT}/contributors")
 WRITES: tuple[tuple[str, str, Any], ...] = (
     ("POST", f"{ROOT}/submissions/1/approve", None),
     ("POST", f"{ROOT}/submissions/1/refuse", {"reason": "No."}),
@@ -161,6 +167,37 @@ def test_pages_of_administrators_are_404_for_everyone_else(site: Site) -> None:
     reader = create_app(site.registry, WebSettings(read_only=True)).test_client()
     assert {reader.get(address).status_code for address in PAGES} == {404}
     assert {site.admin.get(address).status_code for address in PAGES + TWINS} == {200}
+
+
+def test_the_health_page_begins_with_what_needs_action(site: Site) -> None:
+    with site.registry.catalog.writing() as session:
+        owner, moment = contributor_by_name(session, "ann").id, now()
+        for state, note in (("queued", ""), ("failed", HOSTILE)):
+            job = Job(
+                kind="report", state=state, contributor_id=owner, attempts=1, arguments="{}", progress=0, note=note
+            )
+            job.created_at = moment - timedelta(hours=3)
+            job.finished_at = moment if state == "failed" else None
+            session.add(job)
+    errors = watch_errors(site.app)
+    try:
+        logging.getLogger("organs.web.test").error("failed: %s", HOSTILE)
+    finally:
+        logging.getLogger().removeHandler(errors)
+    health = site.ask("GET", f"{ROOT}/health").get_json()
+    states = [(check["name"], check["state"]) for check in health["checks"]]
+    assert states[0] == ("queue", "failed")
+    assert {("reviews", "warning"), ("failed jobs", "warning"), ("errors", "warning")} <= set(states)
+    assert states[-1][1] == "ok"
+    assert "the oldest for 3 h, and none runs" in health["checks"][0]["sentence"]
+    assert (health["queue"]["waiting"], health["queue"]["failed"], health["failed_jobs"][0]["note"]) == (1, 1, HOSTILE)
+    assert health["intake"]["submissions"]["quarantined"] == 2
+    assert health["storage"]["disks"][0]["name"] == "registry"
+    answer = site.admin.get("/admin/health")
+    page = parse_page(answer.text)
+    assert "failed queue: 1 job waits" in " ".join(page.text.split())
+    assert "/jobs/2" in page.links()
+    assert "<script>" not in answer.text
 
 
 def test_only_an_administrator_can_write(site: Site) -> None:

@@ -66,6 +66,7 @@ PAGES = """
     /index.json
     /account .json
     /admin .json /contributors /contributors.json /events /events.csv /events.json /quarantine /quarantine.json
+    /admin/health .json
     /api .json /models
     /api/models/<user>/<name> /auth-check /commits/<path:revision> /refs /revision/<path:revision> /tree/<revision>
     /api/models/<user>/<name>/tree/<revision>/<path:path>
@@ -82,6 +83,7 @@ PAGES = """
     /api/v1/plans
     /api/v1/admin/contributors
     /api/v1/admin/events
+    /api/v1/admin/health
     /api/v1/admin/overview
     /api/v1/admin/quarantine
     /api/v1/chimeras /<lock>

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from ipaddress import ip_network
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 
+from organs.registry.catalog import tables
+from organs.registry.catalog.engine import Catalog
+from organs.registry.catalog.register.events import contributor_id
+from organs.registry.catalog.register.uploads import add_upload
+from organs.registry.catalog.tables import now
+from organs.registry.errors import DatabaseUnreachable
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
-from organs.web.metrics import BUCKETS_SECONDS
+from organs.web.metrics import BUCKETS_SECONDS, watch_errors
 from organs.web.settings import WebSettings
 from tests import postgres
 from tests.small_models import ingest_file, small_model
@@ -183,6 +192,59 @@ def test_no_label_holds_text_from_outside(client: FlaskClient) -> None:
     for mark in marks:
         assert mark.lower() not in text.lower()
     assert count(samples(text), "organ_requests_total", route="unmatched", method="other", status="405") == 1
+
+
+def test_the_queue_and_the_intake_are_counted(client: FlaskClient, registry: LocalRegistry) -> None:
+    moment = now()
+    rows = (("queued", 90, None), ("failed", 90, 1), ("failed", 90, 25))
+    with registry.catalog.writing() as session:
+        local = contributor_id(session, "local")
+        for state, age, ended in rows:
+            job = tables.Job(kind="report", state=state, contributor_id=local, attempts=0, arguments="{}", progress=0)
+            job.note, job.created_at = "", moment - timedelta(hours=age)
+            job.finished_at = None if ended is None else moment - timedelta(hours=ended)
+            session.add(job)
+        add_upload(session, local, "a" * 22, kind="file", size_bytes=500, digest=None, name="x", pieces=())
+    found = asked(client)
+    assert count(found, "organ_jobs", kind="report", state="failed") == 2
+    assert count(found, "organ_jobs_failed_last_day") == 1
+    assert (count(found, "organ_jobs_waiting"), count(found, "organ_jobs_running")) == (1, 0)
+    assert 90 * 3600 <= count(found, "organ_oldest_waiting_job_age_seconds") < 91 * 3600
+    assert (count(found, "organ_open_uploads"), count(found, "organ_open_upload_bytes")) == (1, 500)
+    assert count(found, "organ_models", state="visible") == 1
+    assert count(found, "organ_submissions", state="quarantined") == count(found, "organ_corrupt_blobs") == 0
+    assert count(found, "organ_disk_free_bytes", folder="registry") > 0
+    assert count(found, "organ_database_size_bytes") > 0
+
+
+def test_slow_statements_and_logged_errors_are_counted(client: FlaskClient, registry: LocalRegistry) -> None:
+    handler = watch_errors(client.application)
+    try:
+        logging.getLogger("organs.web.test").error("the blob cannot be read")
+    finally:
+        logging.getLogger().removeHandler(handler)
+    registry.catalog.slow.watch(registry.catalog.reader, "reader", slow_seconds=0)
+    client.get("/models")
+    found = asked(client)
+    assert count(found, "organ_logged_errors_total", logger="organs.web.test") == 1
+    assert count(found, "organ_slow_statements_total", connection="reader") >= 2
+    assert count(found, "organ_slow_statement_seconds_total", connection="reader") >= 0
+
+
+def test_without_the_database_the_server_is_not_healthy_and_its_own_metrics_stay(
+    client: FlaskClient, registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert count(asked(client), "organ_catalog_up") == 1
+
+    def fail(*_: object) -> NoReturn:
+        raise DatabaseUnreachable("the database does not answer: try again later")
+
+    monkeypatch.setattr(Catalog, "reading", fail)
+    answer = client.get("/healthz", headers={"Host": "10.0.0.7"})
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+    found = asked(client)
+    assert (count(found, "organ_catalog_up"), ("organ_registry_models", ()) in found) == (0, False)
+    assert count(found, "organ_requests_total", route="/healthz", method="GET", status="503") == 1
 
 
 @pytest.mark.long

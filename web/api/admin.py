@@ -17,6 +17,7 @@ from organs.registry.entities.account import (
     NewContributorRequest,
 )
 from organs.registry.entities.administration import AdminOverview, EventPage, Removal, RemovalRequest
+from organs.registry.entities.health import ServerHealth
 from organs.registry.entities.submission import Decision, RefusalRequest, SubmissionReviewPage
 from organs.registry.errors import BadRequest
 from organs.registry.names import parse_model_name
@@ -41,6 +42,7 @@ from organs.web.responses import (
     settings,
 )
 from organs.web.services import administration
+from organs.web.services.health import server_health
 
 GROUP = "Administration"
 CREATED = 201
@@ -81,6 +83,20 @@ def overview() -> AdminOverview:
     """Return the number of submissions to review, models and contributors by state, uploads, and the newest events."""
     with reading(settings().search_seconds) as session:
         return admin_overview(session, EVENTS_SHOWN)
+
+
+@operation(
+    "/admin/health",
+    group=GROUP,
+    summary="The health of the server",
+    answer=ServerHealth,
+    scope=ADMIN,
+    example=f"{ROOT}/admin/health",
+)
+def health() -> ServerHealth:
+    """Return checks of the server, those that need action first, and the numbers behind them: the queue, the intake,
+    the storage, the database, and what went wrong in the process that answers."""
+    return server_health()
 
 
 @operation(

@@ -1,4 +1,4 @@
-"""Administration: submissions held for review, the event log, contributors. Other users get 404."""
+"""Administration: the health of the server, reviews, the event log, contributors. Other users get 404."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from organs.web.params import (
 from organs.web.responses import reading, registry, settings, with_parameters
 from organs.web.services import administration
 from organs.web.services.administration import check_admin
+from organs.web.services.health import server_health
 
 EVENT_COLUMNS = ("id", "at", "contributor", "action", "model", "text")
 """Columns of the event log as CSV."""
@@ -41,6 +42,20 @@ def admin() -> Page:
     with reading(settings().search_seconds) as session:
         overview = admin_overview(session, EVENTS_SHOWN)
     return Page("admin.html", {"overview": overview}, entity=overview)
+
+
+@paged(pages, "/admin/health")
+def admin_health() -> Page:
+    """Show the health of the server: what needs action first, then the numbers."""
+    check_admin()
+    health = server_health()
+    to_do = [check for check in health.checks if check.state != "ok"]
+    return Page(
+        "admin_health.html",
+        {"health": health},
+        extra=lambda: {"to_do": to_do, "well": [check for check in health.checks if check.state == "ok"]},
+        entity=health,
+    )
 
 
 @paged(pages, "/admin/quarantine")

@@ -363,6 +363,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._small_body:
             exchange.request.body = io.BytesIO(self._small_body)
         self._pipe = self._small_body = None
+        self._head = Request(peer=self._peer, server=self._server)
         self._head_bytes = 0
         exchange.is_complete = True
         self._resume_reading()
@@ -444,11 +445,12 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_body_whole():
             unfinished = self._exchanges.pop()
             self._pipe = self._small_body = None
+            unfinished.is_recorded = unfinished.has_begun  # otherwise the refusal is recorded
             unfinished.end()
             if unfinished.has_begun:
                 self.abort()  # a part of its answer was sent already
                 return
-        self._exchanges.append(Exchange(self, Request(), self._service, is_last=True, refusal=refusal))
+        self._exchanges.append(Exchange(self, self._head, self._service, is_last=True, refusal=refusal))
         self._service.busy(self)
         if len(self._exchanges) == 1:
             self._start()
@@ -458,6 +460,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_body_whole() and exchange is self._exchanges[-1]:
             exchange.is_last = True  # the server does not wait for the rest of the body
         exchange.is_last = exchange.is_last or self._service.is_stopping
+        exchange.status = int(answer.status[:3])
         exchange.framing = framing = framing_of(exchange.request, answer)
         if framing.has_body and framing.length is None and not framing.is_chunked:
             exchange.is_last = True  # the end of the connection is the end of the answer
@@ -511,6 +514,8 @@ class Connection(asyncio.BufferedProtocol):
         framing = framing_of(Request(), answer)
         head = answer_head(Request(), answer, framing, self._service.date(), closes=True)
         self._transport.write(b"".join([head, *answer.pieces]))
+        self._exchanges[0].status = refusal.status
+        self._exchanges[0].sent_bytes = sum(map(len, answer.pieces))
         while self._exchanges:
             self._exchanges.popleft().end()
         self._linger()
@@ -609,6 +614,13 @@ class Exchange:
         self.has_begun = False
         """Whether sending the answer has begun."""
         self.has_ended = False
+        self.began = service.clock()
+        self.status: int | None = None
+        """The status of the answer; None while there is none."""
+        self.sent_bytes = 0
+        """Bytes of the body of the answer, sent or waiting in memory."""
+        self.is_recorded = True
+        """Whether the log of requests has it, if there is one."""
         self.awaits_continue = False
         """Whether the client waits for 100 before it sends the body."""
         self.held_bytes = 0
@@ -625,7 +637,6 @@ class Exchange:
         self._answer: Answer | None = None
         self._is_exhausted = False
         self._in_thread = False
-        self._sent_bytes = 0
 
     def hold(self, size: int) -> bool:
         """Set the number of bytes of the body in memory; return False if all bodies together are too large."""
@@ -669,7 +680,7 @@ class Exchange:
         """Return the pieces with the framing of the answer, and count their bytes."""
         if not self.framing.has_body:
             return []
-        self._sent_bytes += sum(map(len, pieces))
+        self.sent_bytes += sum(map(len, pieces))
         if not self.framing.is_chunked:
             return list(pieces)
         return [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces if piece]
@@ -724,7 +735,7 @@ class Exchange:
             self._connection.send(self.framed([piece]))
         else:
             self._is_exhausted = True
-            if self.framing.length not in (None, self._sent_bytes):
+            if self.framing.length not in (None, self.sent_bytes):
                 self._connection.close()
             else:
                 self._connection.send([LAST_CHUNK] if self.framing.is_chunked else [])

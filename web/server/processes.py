@@ -13,15 +13,24 @@ from typing import Any
 
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
+from gunicorn.glogging import Logger
 
 from organs.registry.local import LocalRegistry
-from organs.registry.settings import BLOBS_VARIABLE, CACHE_VARIABLE, DATABASE_VARIABLE, HOME_VARIABLE, Settings
+from organs.registry.settings import (
+    BLOBS_VARIABLE,
+    CACHE_VARIABLE,
+    DATABASE_VARIABLE,
+    HOME_VARIABLE,
+    LOG_VARIABLE,
+    Settings,
+)
 from organs.web.app import create_app
 from organs.web.file_responses import (
     allow_streams,
     worker_exit,
 )
-from organs.web.metrics import FOLDER_VARIABLE, child_exit, prepare_metrics
+from organs.web.logs import configure_logs
+from organs.web.metrics import FOLDER_VARIABLE, child_exit, prepare_metrics, watch_errors
 from organs.web.rate_limits import SharedCounts
 from organs.web.server.worker import EventLoopWorker
 from organs.web.settings import ServerSettings, WebSettings
@@ -41,7 +50,17 @@ def serve_forever(registry: LocalRegistry, settings: ServerSettings, web: WebSet
     because a database connection must not be shared with a forked process.
     """
     prepare_metrics()
+    configure_logs(registry.settings.log)
     Server(registry, settings, web).run()
+
+
+class ServerLog(Logger):  # type: ignore[misc]  # gunicorn has no types
+    """gunicorn's log without a handler of its own, so that its records are written like all others."""
+
+    def setup(self, cfg: Any) -> None:
+        super().setup(cfg)
+        self.error_log.handlers.clear()
+        self.error_log.propagate = True
 
 
 class Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
@@ -65,6 +84,7 @@ class Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
             "backlog": BACKLOG,
             "graceful_timeout": GRACEFUL_SECONDS,
             "loglevel": "warning",
+            "logger_class": ServerLog,
             "proc_name": "organ serve",
             "control_socket_disable": True,
             "child_exit": child_exit,
@@ -83,6 +103,7 @@ class Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
     def load(self) -> Any:
         app = create_app(self._registry, self._web, self._counts)
         allow_streams(app, self.limits.threads)
+        watch_errors(app)
         _collect_seldom()
         return app
 
@@ -106,7 +127,7 @@ END_SECONDS = 30.0
 """Time in which the process must put its jobs back after SIGTERM; a little more than it needs."""
 KILLED_SECONDS = 5.0
 """Longest wait for the end of a process that was killed."""
-COMMAND = ("-P", "-m", "organs.cli", "work", "--quiet")
+COMMAND = ("-P", "-m", "organs.cli", "work")
 """Arguments of Python. With -P it does not import a folder `cli` that is by chance in the working directory."""
 
 
@@ -168,7 +189,8 @@ class KeepingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
     def __init__(self, app: Any, settings: Settings) -> None:
         super().__init__(app)
-        self.runner = RunnerProcess(settings, self.log)
+        # In JSON each job is a record of the log; as text only errors are printed.
+        self.runner = RunnerProcess(settings, self.log, COMMAND if settings.log == "json" else (*COMMAND, "--quiet"))
 
     def manage_workers(self) -> None:
         """Check the workers and the runner; called once a second."""
@@ -190,6 +212,7 @@ def _environment(settings: Settings) -> dict[str, str]:
         DATABASE_VARIABLE: settings.database_url,
         BLOBS_VARIABLE: settings.bucket or f"file://{settings.blobs}",
         CACHE_VARIABLE: str(settings.blob_cache_bytes),
+        LOG_VARIABLE: settings.log,
         # The import path of this process: it may run from its source, which need not be the working directory.
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }

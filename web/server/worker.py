@@ -13,7 +13,9 @@ This module uses gunicorn's class for custom workers, `gunicorn.workers.base.Wor
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import re
 import resource
 import signal
 import socket
@@ -25,10 +27,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from email.utils import formatdate
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 from gunicorn.workers.base import Worker
 
+from organs.web.logs import FIELDS
 from organs.web.server.connection import (
     TOO_MANY_CONNECTIONS,
     TOO_MANY_OF_ADDRESS,
@@ -80,6 +84,13 @@ STREAM_THREADS = 4
 LINGERING_MAX = 256
 REFUSED_MAX = 64
 """Maximum of refused downloads that are remembered for an address while it has its maximum of downloads."""
+PATH_MAX = 1000
+"""Maximum number of characters of a path in the log."""
+REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}", re.ASCII)
+"""Values of `X-Request-ID` that the log has. A proxy sets this header; other values are left out."""
+
+requests_log = logging.getLogger("organs.requests")
+"""The log of requests. Its records have the level INFO."""
 
 
 class EventLoopWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
@@ -166,6 +177,8 @@ class WorkerService(Service):
         self._refused_downloads: dict[str, dict[tuple[str, str], int]] = {}
         """Statuses of downloads that were refused because their address has too many, by address and by `_resource`."""
         self._date = (0, "")
+        if settings.logs_requests:
+            requests_log.setLevel(logging.INFO)
 
     def clock(self) -> float:
         """Return monotonic seconds."""
@@ -354,7 +367,9 @@ class WorkerService(Service):
         return True
 
     def release(self, exchange: Exchange) -> None:
-        """Stop counting a request that has ended."""
+        """Stop counting a request that has ended, and record it."""
+        if self.settings.logs_requests and exchange.is_recorded:
+            record_request(exchange, self.clock())
         self._held_bytes -= exchange.held_bytes
         if exchange.is_counted:
             self._requests_of.release(exchange.address)
@@ -466,6 +481,30 @@ def connections_max() -> int:
         soft = new_limit
     allowed = FILES_WANTED if soft == resource.RLIM_INFINITY else soft
     return max(1, min(CONNECTIONS_MAX, allowed - FILES_RESERVED - LINGERING_MAX))
+
+
+def record_request(exchange: Exchange, now: float) -> None:
+    """Write a request that has ended to the log, unless it was a successful health check.
+
+    The query of its target is left out, because it can have a secret, and so are all headers but the request's id.
+    `status` is None if the client disconnected before an answer. The address of an IPv6 client is its network.
+    """
+    request, status = exchange.request, exchange.status
+    if exchange.is_health and status == HTTPStatus.OK:
+        return
+    path = request.path[:PATH_MAX] or None
+    fields: dict[str, object] = {
+        "method": request.method or None,
+        "path": path,
+        "status": status,
+        "seconds": round(now - exchange.began, 4),
+        "bytes": max(0, exchange.sent_bytes - exchange.unsent_bytes),
+        "client": exchange.address,
+    }
+    request_id = request.header("x-request-id")
+    if request_id is not None and REQUEST_ID.fullmatch(request_id):
+        fields["request_id"] = request_id
+    requests_log.info("%s %s: %s", request.method or "-", path or "-", status or "no answer", extra={FIELDS: fields})
 
 
 def _resource(exchange: Exchange) -> tuple[str, str]:

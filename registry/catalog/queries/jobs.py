@@ -70,6 +70,14 @@ def newest_jobs(session: Session, limit: int, after: str | None = None, contribu
     return JobPage(items=items, next=next_cursor(_LIST, [row.id for row, _ in rows], limit))
 
 
+def newest_failures(session: Session, limit: int) -> tuple[JobSummary, ...]:
+    """Return the `limit` jobs that failed last, of all contributors, the newest first."""
+    ended = tables.Job.finished_at
+    statement = _jobs(None).where(tables.Job.state == "failed", ended.is_not(None))
+    rows = session.execute(statement.order_by(ended.desc(), tables.Job.id.desc()).limit(limit))
+    return tuple(JobSummary(**_summary(row, name)) for row, name in rows)
+
+
 def has_jobs(session: Session, contributor: str | None = None) -> bool:
     """Return whether there are any jobs, in any state."""
     return session.execute(_jobs(contributor).limit(1)).first() is not None
