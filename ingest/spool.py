@@ -7,7 +7,6 @@ written, so after a power cut only the last window can be wrong; it is fetched a
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -23,7 +22,7 @@ from organs.ingest.tasks import Progress
 from organs.ingest.urls import RemoteFile
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadInput, BadSource, Busy
-from organs.registry.store.files import PRIVATE_FILE, PRIVATE_FOLDER, Files, check_room, translated
+from organs.registry.store.files import PRIVATE_FILE, PRIVATE_FOLDER, Files, check_room, lock_file, translated
 
 PIECE_BYTES = 4 * 1024 * 1024
 """Bytes of one request."""
@@ -78,7 +77,7 @@ def spooled(
     except OSError as error:
         raise translated(error, path) from error
     try:
-        _lock(descriptor, remote)
+        lock_file(descriptor, path, Busy(f"{remote}: another process fetches this file: wait until it is done"))
         _remove_older(folder, address, path)
         _fetch(descriptor, path, file, progress)
         if sha256 is not None:
@@ -91,13 +90,6 @@ def spooled(
         raise
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int, remote: RemoteFile) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise Busy(f"{remote}: another process fetches this file: wait until it is done") from error
 
 
 def _remove_older(folder: Path, address: Digest, path: Path) -> None:

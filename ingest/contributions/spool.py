@@ -9,7 +9,6 @@ with the same offset, one is refused. Objects never change, so no lock is needed
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import secrets
@@ -28,7 +27,7 @@ from organs.registry.digest import Digest
 from organs.registry.errors import Conflict, DiskFull, MissingBlob, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.store.backend import PendingFile, StoredFile
-from organs.registry.store.files import Files, make_durable_folder, translated
+from organs.registry.store.files import Files, lock_file, make_durable_folder, translated
 
 if TYPE_CHECKING:
     from organs.registry.store.bucket import BlobBucket
@@ -38,6 +37,7 @@ FREE_MARGIN_BYTES = 64 * 1024 * 1024
 READ_BYTES = 1024 * 1024
 OPEN_CHUNKS_MAX = 4
 """Chunks of an upload whose last bytes stay in memory while it is read."""
+IN_USE = "another client uses this upload now: try again later"
 OBJECTS = "uploads"
 """The folder of the chunks in the bucket."""
 
@@ -181,7 +181,7 @@ class FolderSpool:
         except OSError as error:
             raise translated(error, path) from error
         try:
-            _lock(descriptor, path)
+            lock_file(descriptor, path, Conflict(IN_USE))
             yield SpoolFile(self._files, path, descriptor)
         finally:
             os.close(descriptor)  # this releases the lock
@@ -373,7 +373,7 @@ class ChunkedUpload:
         """Yield the bytes of a range; raises BytesLost, StoreError, and Conflict for bytes that arrived meanwhile."""
         end = offset_bytes + size_bytes
         if end > (self._chunks[-1].end_bytes if self._chunks else 0):
-            raise Conflict("another client uses this upload now: try again later")
+            raise Conflict(IN_USE)
         while offset_bytes < end:
             index = self._index_at(offset_bytes)
             data = self._read(index, offset_bytes, min(READ_BYTES, end - offset_bytes))
@@ -421,13 +421,3 @@ def _checked_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise NotFound(f"there is no upload {name[:40]!r}")
     return name
-
-
-def _lock(descriptor: int, path: Path) -> None:
-    """Take the lock of an open file. Every opening has its own lock, so it also works between threads."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise Conflict("another client uses this upload now: try again later") from error
-    except OSError as error:
-        raise translated(error, path) from error

@@ -250,6 +250,19 @@ def translated(error: OSError, path: Path) -> OrganError:
     return StoreError(f"{path}: {reason}")
 
 
+def lock_file(descriptor: int, path: Path, busy: OrganError) -> None:
+    """Lock an open file until it is closed. Each opening has its own lock, so it also excludes other threads.
+
+    Raises `busy` if it is locked, and the error for an error of the operating system.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise busy from error
+    except OSError as error:
+        raise translated(error, path) from error
+
+
 _NO_FOLDER = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
 

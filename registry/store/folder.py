@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import secrets
 import stat
@@ -21,6 +20,7 @@ from organs.registry.store.files import (
     Buffer,
     DirectWriter,
     Files,
+    lock_file,
     make_durable_folder,
     translated,
 )
@@ -187,7 +187,7 @@ class BlobFolder:
         except OSError as error:
             raise translated(error, path) from error
         try:
-            _lock(lock, path)
+            lock_file(lock, path, Busy("another sweep of this store is running"))
             yield
         finally:
             os.close(lock)
@@ -316,15 +316,6 @@ class StoredFile:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
-
-
-def _lock(descriptor: int, path: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise Busy("another sweep of this store is running") from error
-    except OSError as error:
-        raise translated(error, path) from error
 
 
 STEP_BYTES = 64 * 1024 * 1024
