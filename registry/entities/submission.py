@@ -52,7 +52,7 @@ Size = Annotated[int, Meta(ge=1, le=(1 << 62) - 1, description="Bytes.")]
 
 
 class ChunkSizes(Entity, frozen=True, kw_only=True):
-    """The sizes of a chunk. Chunks smaller than `least` are accepted too, but take longer."""
+    """The sizes of a chunk. Smaller chunks than `least` take longer. An upload has at most 20,000 chunks."""
 
     least: Size
     most: Size

@@ -205,7 +205,7 @@ def upload(upload: str) -> Upload:
     example=f"{ROOT}/uploads/{EXAMPLES['full']}",
 )
 def receive_chunk(upload: str) -> Upload:
-    """Send a chunk as the body. The answer comes when the bytes are on the disk. A repeated chunk is compared with the
+    """Send a chunk as the body. The answer comes when the bytes are durable. A repeated chunk is compared with the
     stored bytes: the same bytes get the same answer, other bytes get 409. A chunk that does not begin at
     `received_bytes` gets 416. A chunk that arrives while another one is being received gets 409. A refused chunk does
     not change the upload.
