@@ -14,7 +14,7 @@ PARALLEL := -n 2 --dist worksteal
 POSTGRES := -p tests.postgres -o tmp_path_retention_policy=failed
 
 .DEFAULT_GOAL := check
-.PHONY: check help demo test test-long test-slow test-postgres test-postgres-long test-object-store test-numba test-browser screenshots fuzz fuzz-api crash kill room-for-one cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
+.PHONY: check help demo test test-long test-slow test-postgres test-postgres-long test-object-store test-fleet test-numba test-browser screenshots fuzz fuzz-api crash kill room-for-one cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
 
 check: lint types layers test test-long  ## every check (the default)
 
@@ -53,6 +53,11 @@ test-object-store: $(BIN)/pytest  ## models and blobs in an S3 server on this ma
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[s3]' --group object-store
 	$(BIN)/pytest -m object_store tests/client/test_object_store.py
 	PYTHONPATH=. $(BIN)/pytest $(PARALLEL) -p tests.buckets tests/journeys tests/test_relocation.py
+
+test-fleet: $(BIN)/pytest  ## fleets with the scheduler of Dask (installs it), and a run in which each part is killed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fleet]'
+	$(BIN)/pytest -m fleet tests/ingest/test_fleet_dask.py
+	$(BIN)/python -m tests.faults.fleet_kills
 
 test-numba: $(BIN)/pytest  ## the compiled kernels of the codecs beside numpy (installs numba)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fast]'

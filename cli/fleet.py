@@ -200,7 +200,7 @@ def _workers(registry: LocalRegistry, run_id: int, count: int, scheduler: str | 
         options = ["--name", name, "--with-parent", str(os.getpid())]
         command = [sys.executable, "-P", "-m", "organs.cli", "fleet", "work", str(run_id), *options]
         # A group of its own: Ctrl-C goes to the driver, which ends its workers.
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)  # noqa: S603  # our own words
 
     return LocalProcesses(registry, run_id, count, start)
 

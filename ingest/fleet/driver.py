@@ -194,7 +194,7 @@ class DaskCluster:
             if not threads:
                 raise Unreachable(f"the scheduler {self._address} has no workers: start some with `dask worker`")
             self._submit(client, min(WINDOW * threads, unfinished) - len(self._submitted))
-            self._wait()
+            self._wait(client)
 
     def _connected(self) -> Client:
         from distributed import Client
@@ -228,13 +228,13 @@ class DaskCluster:
             key = f"fleet-{self._run_id}-{number}-{secrets.token_hex(4)}"
             self._submitted[number] = client.submit(self._task, self._run_id, number, key=key, pure=False, retries=0)
 
-    def _wait(self) -> None:
+    def _wait(self, client: Client) -> None:
         from distributed import wait
 
         if not self._submitted:
             time.sleep(LOOK_SECONDS)
             return
-        with suppress(TimeoutError):
+        with suppress(TimeoutError), client.as_current():
             wait(list(self._submitted.values()), timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED")
             time.sleep(COALESCE_SECONDS)
         for number in [number for number, future in self._submitted.items() if future.done()]:

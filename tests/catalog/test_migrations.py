@@ -174,6 +174,8 @@ def go_back(session: Session, revision: int) -> None:
         "model_tags",
         "catalog_version",
         "named_leases",
+        "fleet_units",
+        "fleet_runs",
     )
     columns = {"contributors": ("state", "quota_bytes")}
     columns["models"] = ("state_reason", "changed_at", "downloads", "grafts", "nonfinite_tensors", "shards")
