@@ -154,6 +154,8 @@ WINDOW = 4
 CONNECT_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 """The longest wait for a task before the driver looks at the ledger again."""
+LOST_SECONDS = 30.0
+"""A task that has not claimed its unit after this time may be lost: its unit is submitted again."""
 COALESCE_SECONDS = 0.02
 """The driver waits so long after a task is done, so that it submits several tasks at once."""
 REFUSALS_MAX = 50
@@ -183,16 +185,23 @@ class DaskCluster:
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # the driver says it in one sentence
         self._registry, self._run_id, self._address, self._task = registry, run_id, address, task
         self._client: Client | None = None
-        self._submitted: dict[int, Future] = {}
+        self._scheduler_id = ""
+        self._submitted: dict[int, tuple[Future, float]] = {}
+        """The task of each unit, and when it was submitted."""
         self._refusals = 0
 
     def keep_busy(self, unfinished: int) -> None:
         """Submit units up to the window, and wait until one ends. Raises Unreachable without a scheduler."""
         client = self._connected()
         with _translated(self._address):
-            threads = sum(worker["nthreads"] for worker in client.scheduler_info(n_workers=-1)["workers"].values())
+            scheduler = client.scheduler_info(n_workers=-1)
+            if scheduler["id"] != self._scheduler_id:
+                self._scheduler_id = scheduler["id"]
+                self._submitted.clear()  # another scheduler does not know the tasks of the last one
+            threads = sum(worker["nthreads"] for worker in scheduler["workers"].values())
             if not threads:
                 raise Unreachable(f"the scheduler {self._address} has no workers: start some with `dask worker`")
+            self._forget_lost(client)
             self._submit(client, min(WINDOW * threads, unfinished) - len(self._submitted))
             self._wait(client)
 
@@ -201,7 +210,6 @@ class DaskCluster:
 
         if self._client is not None and self._client.status == "running":
             return self._client
-        self._submitted.clear()  # the futures of a lost scheduler are lost
         with _translated(self._address):
             lost, self._client = self._client, None
             if lost is not None:
@@ -219,14 +227,25 @@ class DaskCluster:
             with self._registry.catalog.writing() as session:
                 set_dashboard(session, self._run_id, link)
 
+    def _forget_lost(self, client: Client) -> None:
+        """Forget tasks that have not begun for LOST_SECONDS, so that they are submitted again."""
+        until = time.monotonic() - LOST_SECONDS
+        old = [number for number, (_, begun) in self._submitted.items() if begun < until]
+        if not old:
+            return
+        with self._registry.catalog.reading() as session:
+            due = set(due_units(session, self._run_id, len(self._submitted), among=old))
+        client.cancel([self._submitted.pop(number)[0] for number in due])
+
     def _submit(self, client: Client, count: int) -> None:
         if count <= 0:
             return
         with self._registry.catalog.reading() as session:
-            numbers = due_units(session, self._run_id, count, self._submitted)
+            numbers = due_units(session, self._run_id, count, but=self._submitted)
         for number in numbers:
             key = f"fleet-{self._run_id}-{number}-{secrets.token_hex(4)}"
-            self._submitted[number] = client.submit(self._task, self._run_id, number, key=key, pure=False, retries=0)
+            future = client.submit(self._task, self._run_id, number, key=key, pure=False, retries=0)
+            self._submitted[number] = (future, time.monotonic())
 
     def _wait(self, client: Client) -> None:
         from distributed import wait
@@ -235,10 +254,12 @@ class DaskCluster:
             time.sleep(LOOK_SECONDS)
             return
         with suppress(TimeoutError), client.as_current():
-            wait(list(self._submitted.values()), timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED")
+            wait(
+                [future for future, _ in self._submitted.values()], timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED"
+            )
             time.sleep(COALESCE_SECONDS)
-        for number in [number for number, future in self._submitted.items() if future.done()]:
-            self._note_end(self._submitted.pop(number))
+        for number in [number for number, (future, _) in self._submitted.items() if future.done()]:
+            self._note_end(self._submitted.pop(number)[0])
 
     def _note_end(self, future: Future) -> None:
         """Count tasks that fail before their unit begins: all of a broken cluster do."""
@@ -257,7 +278,7 @@ class DaskCluster:
         if client is not None:
             with suppress(Unreachable), _translated(self._address):
                 if client.status == "running":
-                    client.cancel(list(self._submitted.values()))
+                    client.cancel([future for future, _ in self._submitted.values()])
                 client.close(timeout=1)
         with suppress(OrganError), self._registry.catalog.writing() as session:  # otherwise the leases expire
             put_back_units(session, self._run_id, list(self._submitted))

@@ -73,11 +73,15 @@ def run_id_of(session: Session, text: str | None) -> int:
     return found
 
 
-def due_units(session: Session, run_id: int, limit: int, but: Collection[int] = ()) -> Sequence[int]:
-    """Return the first `limit` units that a worker can claim now, without those in `but`."""
+def due_units(
+    session: Session, run_id: int, limit: int, *, but: Collection[int] = (), among: Collection[int] | None = None
+) -> Sequence[int]:
+    """Return the first `limit` units that a worker can claim now, without those in `but`, or only of those `among`."""
     statement = select(FleetUnit.number).where(FleetUnit.run_id == run_id, _can_be_claimed(database_now(session)))
     if but:
         statement = statement.where(FleetUnit.number.not_in(but))
+    if among is not None:
+        statement = statement.where(FleetUnit.number.in_(among))
     return session.scalars(statement.order_by(FleetUnit.number).limit(limit)).all()
 
 
