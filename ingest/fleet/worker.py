@@ -74,8 +74,8 @@ Work = Callable[[LocalRegistry, str, Report, Hub | None], Result]
 class Outage:
     """Counts how long something does not answer."""
 
-    def __init__(self, limit_seconds: float = OUTAGE_SECONDS) -> None:
-        self._limit_seconds = limit_seconds
+    def __init__(self, limit_seconds: float | None = None) -> None:
+        self._limit_seconds = OUTAGE_SECONDS if limit_seconds is None else limit_seconds
         self._began: float | None = None
 
     def end(self) -> None:
@@ -84,8 +84,9 @@ class Outage:
 
     def go_on(self, error: OrganError) -> None:
         """Raise `error` if it has not answered for the limit."""
-        self._began = self._began or time.monotonic()
-        if time.monotonic() - self._began > self._limit_seconds:
+        if self._began is None:
+            self._began = time.monotonic()
+        elif time.monotonic() - self._began > self._limit_seconds:
             raise error
 
 

@@ -4,9 +4,8 @@
     python -m tests.faults.fleet_kills --units 10000 --every 20  # tiny models; a random worker is killed every 20 s
     python -m tests.faults.fleet_kills --poison                  # one of the files kills every worker that reads it
 
-A worker, the driver and the scheduler are killed once each. The scheduler and the workers are started again as a service
-manager does it. The registry is an SQLite database and a folder. Work counts as done twice if a second ingest of the
-same file was finished.
+A worker, the driver and the scheduler are killed once each, and started again as a service manager does it. The
+registry is an SQLite database and a folder. Work counts as done twice if a second ingest of the same file was finished.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import FleetUnit, Model
 from organs.registry.catalog.vocabulary import FLEET_UNIT_STATES
 from organs.registry.entities.fleet import FleetFailure, FleetRun, FleetRunPage, FleetRunSummary, FleetWorker
-from organs.registry.errors import NotFound
+from organs.registry.errors import NoSuchRun
 
 RATE_WINDOW = timedelta(minutes=10)
 """The time over which the speed of a run is measured."""
@@ -39,10 +39,10 @@ def fleet_runs(session: Session, limit: int, after: str | None = None) -> FleetR
 
 
 def fleet_run(session: Session, run_id: int) -> FleetRun:
-    """Return the run with its failures and its workers. Raises NotFound."""
+    """Return the run with its failures and its workers. Raises NoSuchRun."""
     row = session.get(tables.FleetRun, run_id)
     if row is None:
-        raise NotFound(f"there is no run {run_id} of a fleet")
+        raise NoSuchRun(f"there is no run {run_id} of a fleet")
     summary = _summary(session, row)
     failures = _failures(session, run_id)
     workers = _workers(session, run_id)
@@ -59,7 +59,7 @@ def fleet_run(session: Session, run_id: int) -> FleetRun:
 def run_id_of(session: Session, text: str | None) -> int:
     """Return the id of the run with this number or this name, the newest one of several; None means the newest run.
 
-    Raises NotFound.
+    Raises NoSuchRun.
     """
     newest = select(tables.FleetRun.id).order_by(tables.FleetRun.id.desc()).limit(1)
     if text is None:
@@ -69,7 +69,7 @@ def run_id_of(session: Session, text: str | None) -> int:
     else:
         found = session.scalar(newest.where(tables.FleetRun.name == text))
     if found is None:
-        raise NotFound("no fleet has run yet" if text is None else f"there is no run {text[:100]!r} of a fleet")
+        raise NoSuchRun("no fleet has run yet" if text is None else f"there is no run {text[:100]!r} of a fleet")
     return found
 
 
