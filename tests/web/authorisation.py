@@ -251,6 +251,8 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET /api/v1/admin/overview
         GET /api/v1/admin/quarantine
         GET /api/v1/admin/events
+        GET /api/v1/admin/fleet
+        GET /api/v1/admin/fleet/<run>
         GET|POST /api/v1/admin/contributors
         PATCH /api/v1/admin/contributors/<contributor>
         POST /api/v1/admin/models/<namespace>/<name>/remove
@@ -263,7 +265,18 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         POST /admin/submissions/<submission>/refuse
         """,
     ),
-    (ADMINS_PAGE, "GET /storage; GET /admin; GET /admin/quarantine; GET /admin/events; GET /admin/contributors"),
+    (
+        ADMINS_PAGE,
+        """
+        GET /storage
+        GET /admin
+        GET /admin/quarantine
+        GET /admin/events
+        GET /admin/contributors
+        GET /admin/fleet
+        GET /admin/fleet/<run>
+        """,
+    ),
     (
         ADMINS_TWIN,
         """
@@ -274,6 +287,8 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET /admin/events.json
         GET /admin/events.csv
         GET /admin/contributors.json
+        GET /admin/fleet.json
+        GET /admin/fleet/<run>.json
         """,
     ),
 )
