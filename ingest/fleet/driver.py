@@ -90,7 +90,7 @@ def _recovered(registry: LocalRegistry, run_id: int) -> FleetRun:
         return fleet_run(session, run_id)
 
 
-IDLE_DEATHS_MAX = 10
+IDLE_DEATHS_MAX = 5
 """The most processes in a row that may end without a unit before the driver gives up."""
 POLL_SECONDS = 0.2
 StartWorker = Callable[[str], "subprocess.Popen[bytes]"]
