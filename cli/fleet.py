@@ -135,7 +135,9 @@ def work(run: int, name: str, with_parent: int) -> None:
 
     def end() -> None:
         stop.set()
-        threading.Timer(STOP_SECONDS, os._exit, (EXIT_ABANDONED,)).start()
+        limit = threading.Timer(STOP_SECONDS, os._exit, (EXIT_ABANDONED,))
+        limit.daemon = True
+        limit.start()
 
     logging.basicConfig(format="organ fleet: %(message)s", level=logging.WARNING)
     watch_parent(with_parent, end)

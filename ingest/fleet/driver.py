@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from organs.ingest.fleet.worker import TEMPORARY, Outage
-from organs.registry.catalog.queries.fleet import count_unfinished, due_units, fleet_run
+from organs.registry.catalog.queries.fleet import count_unfinished, due_units, fleet_run, has_dead_workers
 from organs.registry.catalog.register.fleet import end_worker, put_back_units, recover_units, set_dashboard
 from organs.registry.entities.fleet import FleetRun
 from organs.registry.errors import MissingExtra, OrganError, Unreachable
@@ -84,8 +84,11 @@ def drive(
 
 def _recovered(registry: LocalRegistry, run_id: int) -> FleetRun:
     """Queue the units of dead workers again, and return the run."""
-    with registry.catalog.writing() as session:
-        recover_units(session, run_id)
+    with registry.catalog.reading() as session:
+        has_dead = has_dead_workers(session, run_id)
+    if has_dead:
+        with registry.catalog.writing() as session:
+            recover_units(session, run_id)
     with registry.catalog.reading() as session:
         return fleet_run(session, run_id)
 
@@ -186,6 +189,10 @@ class DaskCluster:
         self._registry, self._run_id, self._address, self._task = registry, run_id, address, task
         self._client: Client | None = None
         self._scheduler_id = ""
+        self._threads = 0
+        """Threads of all workers."""
+        self._looked = 0.0
+        """When the driver last looked at the scheduler."""
         self._submitted: dict[int, tuple[Future, float]] = {}
         """The task of each unit, and when it was submitted."""
         self._refusals = 0
@@ -194,16 +201,21 @@ class DaskCluster:
         """Submit units up to the window, and wait until one ends. Raises Unreachable without a scheduler."""
         client = self._connected()
         with _translated(self._address):
-            scheduler = client.scheduler_info(n_workers=-1)
-            if scheduler["id"] != self._scheduler_id:
-                self._scheduler_id = scheduler["id"]
-                self._submitted.clear()  # another scheduler does not know the tasks of the last one
-            threads = sum(worker["nthreads"] for worker in scheduler["workers"].values())
-            if not threads:
+            if time.monotonic() - self._looked > LOOK_SECONDS:
+                self._look_at_scheduler(client)
+            if not self._threads:
                 raise Unreachable(f"the scheduler {self._address} has no workers: start some with `dask worker`")
             self._forget_lost(client)
-            self._submit(client, min(WINDOW * threads, unfinished) - len(self._submitted))
+            self._submit(client, min(WINDOW * self._threads, unfinished) - len(self._submitted))
             self._wait(client)
+
+    def _look_at_scheduler(self, client: Client) -> None:
+        scheduler = client.scheduler_info(n_workers=-1)
+        self._looked = time.monotonic()
+        self._threads = sum(worker["nthreads"] for worker in scheduler["workers"].values())
+        if scheduler["id"] != self._scheduler_id:
+            self._scheduler_id = scheduler["id"]
+            self._submitted.clear()  # another scheduler does not know the tasks of the last one
 
     def _connected(self) -> Client:
         from distributed import Client

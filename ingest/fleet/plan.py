@@ -54,7 +54,7 @@ class Work(msgspec.Struct, forbid_unknown_fields=True, rename={"sources": "from"
 class Plan(msgspec.Struct, forbid_unknown_fields=True):
     """A plan as it is written."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=96, pattern=r"^[ -~]*[^0-9 ][ -~]*$")]
+    name: Annotated[str, Meta(min_length=1, max_length=96)]
     work: Annotated[list[Work], Meta(min_length=1, max_length=10_000)]
 
 
@@ -89,6 +89,8 @@ def read_plan(path: Path) -> Plan:
         plan = msgspec.toml.decode(data, type=Plan)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInput(f"{path}: {error}") from error
+    if not (plan.name.isascii() and plan.name.isprintable() and any(map(str.isalpha, plan.name))):
+        raise BadInput(f"{path}: the name of a plan has only printable ASCII characters, and a letter")
     for number, work in enumerate(plan.work, 1):
         _check_lists(f"{path}: work {number}", work)
     return plan

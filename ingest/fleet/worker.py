@@ -14,11 +14,12 @@ from types import TracebackType
 
 from sqlalchemy.orm import Session
 
+from organs.ingest.dissect import DissectedFile
 from organs.ingest.fleet.plan import source_of
 from organs.ingest.jobs.kind import Cancelled
 from organs.ingest.jobs.measure import MEASURE
 from organs.ingest.jobs.validate import VALIDATE
-from organs.ingest.service import ingest_model
+from organs.ingest.service import ingest_model, keep_file
 from organs.ingest.tools.facts import known_model
 from organs.ingest.urls import Hub
 from organs.registry.catalog.queries.fleet import count_unfinished
@@ -33,6 +34,7 @@ from organs.registry.catalog.register.fleet import (
     put_back_unit,
     renew_unit,
 )
+from organs.registry.digest import Digest
 from organs.registry.entities.job import MeasureJobResult, ValidationJobResult
 from organs.registry.errors import (
     BadReply,
@@ -48,8 +50,8 @@ from organs.registry.names import parse_model_name
 from organs.registry.references import repack
 from organs.registry.store.codec.planes import CODEC_VERSION
 
-RENEW_SECONDS = 10.0
-"""The time between two renewals of a claim: a sixth of its lease."""
+RENEW_SECONDS = 15.0
+"""A quarter of the lease: three renewals may fail before the worker counts as dead."""
 WRITE_TRIES = 4
 RETRY_SECONDS = 5.0
 """The time before the next attempt to record the end of a unit."""
@@ -210,9 +212,15 @@ def _ingest(registry: LocalRegistry, source: str, report: Report, hub: Hub | Non
     known = known_model(registry, model) if model.paths else None
     if known is not None:
         return {"model": str(known), "created": False}, None
-    done = ingest_model(registry, model, progress=lambda _size: report())
+    sizes: list[int] = []
+
+    def record_size(file: DissectedFile, _model_id: int, _sha256: Digest) -> None:
+        sizes.append(file.header.file_size_bytes)
+
+    stored = record_size if model.remote else keep_file
+    done = ingest_model(registry, model, progress=lambda _size: report(), stored=stored)
     members = ("model", "created", "organs", "new_bytes", "known_bytes", "stored_bytes", "incomplete")
-    return {name: getattr(done, name) for name in members}, done.size_bytes
+    return {name: getattr(done, name) for name in members}, sum(sizes) or done.size_bytes
 
 
 def _repack(registry: LocalRegistry, names: str, report: Report, _hub: Hub | None) -> Result:

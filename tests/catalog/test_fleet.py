@@ -29,6 +29,7 @@ from organs.registry.catalog.register.fleet import (
     start_run,
 )
 from organs.registry.catalog.register.leases import database_now
+from organs.registry.catalog.tables import FleetRun as FleetRunRow
 from organs.registry.catalog.tables import FleetUnit
 from organs.registry.entities.fleet import FleetRun
 from organs.registry.errors import BadInput, BadValue, NoSuchRun
@@ -129,7 +130,7 @@ def test_a_claim_ends_with_a_result_or_with_a_reason(registry: LocalRegistry) ->
         for write in (renew_unit, put_back_unit):
             assert not write(session, first)
         assert not finish_unit(session, second, "{}")
-    assert (unit(registry).state, unit(registry).size_bytes, unit(registry).holder) == ("done", 250, None)
+    assert (unit(registry).state, unit(registry).size_bytes, unit(registry).holder) == ("done", 100, None)
     assert (unit(registry, 2).state, unit(registry, 2).note) == ("failed", "not a GGUF file␀")
 
 
@@ -232,6 +233,19 @@ def test_a_run_is_described_with_its_counts_its_speed_and_its_workers(registry: 
     with registry.catalog.writing() as session:
         set_dashboard(session, run, "http://10.0.0.1:8787/status")
     assert state(registry, run).dashboard == "http://10.0.0.1:8787/status"
+
+
+def test_old_runs_without_open_units_are_removed_when_another_begins(registry: LocalRegistry) -> None:
+    for number in range(2):
+        run = begin(registry, 1, f"{number}" * 64, f"run {number}")
+    found = claimed(registry, run)
+    with registry.catalog.writing() as session:
+        finish_unit(session, found, "{}")
+        session.execute(update(FleetRunRow).values(created_at=database_now(session) - timedelta(days=91)))
+    begin(registry, 1, "3" * 64, "new")
+    with registry.catalog.reading() as session:
+        assert [run.name for run in fleet_runs(session, 9)] == ["new", "run 0"]
+        assert session.scalars(select(FleetUnit.state)).all() == ["queued", "queued"]
 
 
 def test_runs_are_listed_in_pages_newest_first(registry: LocalRegistry) -> None:

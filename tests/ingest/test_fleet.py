@@ -74,7 +74,7 @@ def units(registry: LocalRegistry) -> list[FleetUnit]:
         ("", "missing required field `name`"),
         ("name = ", "Invalid value"),
         ('name = ""\nwork = []', "length >= 1"),
-        ('name = "42"\n[[work]]\ndo = "measure"\nmodels = ["*"]', "matching regex"),
+        ('name = "42"\n[[work]]\ndo = "measure"\nmodels = ["*"]', "printable ASCII characters, and a letter"),
         ('name = "a"\nwork = []', "length >= 1"),
         ('name = "a"\n[[work]]\ndo = "delete"', "Invalid enum value 'delete'"),
         ('name = "a"\n[[work]]\ndo = "ingest"', "work 1: ingest needs the list 'from'"),

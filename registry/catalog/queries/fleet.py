@@ -85,6 +85,13 @@ def due_units(
     return session.scalars(statement.order_by(FleetUnit.number).limit(limit)).all()
 
 
+def has_dead_workers(session: Session, run_id: int) -> bool:
+    """Return whether the lease of a running unit has expired."""
+    expired = (FleetUnit.state == "running", FleetUnit.lease_expires_at < database_now(session))
+    statement = select(FleetUnit.number).where(FleetUnit.run_id == run_id, *expired).limit(1)
+    return session.scalar(statement) is not None
+
+
 def count_unfinished(session: Session, run_id: int) -> int:
     """Return the number of units that wait or run."""
     open_units = (FleetUnit.run_id == run_id, FleetUnit.state.in_(("queued", "running")))

@@ -10,10 +10,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, insert, or_, select, update
+from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.engine import batches
@@ -30,6 +30,8 @@ ATTEMPTS_MAX = 10
 """A unit fails after this number of attempts if the last one ended with a temporary error."""
 DELAY, DELAY_MAX = timedelta(seconds=5), timedelta(minutes=5)
 """The time before the second attempt after a temporary error; it doubles for each further one, up to the latter."""
+RETENTION = timedelta(days=90)
+"""Runs that began longer ago, and have no open units, are removed when another run begins."""
 UNITS_MAX = 100_000
 """The most units of a run."""
 RESULT_MAX_BYTES = 64 * 1024
@@ -68,6 +70,7 @@ def start_run(session: Session, name: str, digest: str, units: Sequence[NewUnit]
     if not 0 < len(units) <= UNITS_MAX:
         raise BadInput(f"a plan has 1 to {UNITS_MAX:,} units of work, not {len(units):,}")
     moment = database_now(session)
+    _remove_old_runs(session, moment)
     run = FleetRun(name=checked_text(name, "the name of the plan", 96), digest=digest, created_at=moment)
     session.add(run)
     session.flush()
@@ -129,8 +132,8 @@ def finish_unit(session: Session, claim: UnitClaim, result: str, size_bytes: int
     """
     if len(result.encode()) > RESULT_MAX_BYTES:
         raise BadInput(f"the result of a unit has more than {RESULT_MAX_BYTES:,} bytes")
-    size = {} if size_bytes is None else {"size_bytes": size_bytes}
-    return _end(session, claim, state="done", note="", result=result, **size)
+    known_bytes = func.coalesce(FleetUnit.size_bytes, size_bytes)
+    return _end(session, claim, state="done", note="", result=result, size_bytes=known_bytes)
 
 
 def fail_unit(session: Session, claim: UnitClaim, sentence: str) -> bool:
@@ -187,7 +190,13 @@ def retry_units(session: Session, run_id: int) -> int:
     return len(numbers.all())
 
 
-def _is_due(moment: object) -> ColumnElement[bool]:
+def _remove_old_runs(session: Session, moment: datetime) -> None:
+    open_units = select(FleetUnit.run_id).where(FleetUnit.state.in_(("queued", "running")))
+    old = (FleetRun.created_at < moment - RETENTION, FleetRun.id.not_in(open_units))
+    session.execute(delete(FleetRun).where(*old))
+
+
+def _is_due(moment: datetime) -> ColumnElement[bool]:
     return or_(FleetUnit.lease_expires_at.is_(None), FleetUnit.lease_expires_at <= moment)
 
 
