@@ -126,7 +126,7 @@ class LocalProcesses:
         with self._registry.catalog.writing() as session:
             had_unit = end_worker(session, self._run_id, name, died=status != 0)
         del self._processes[name]
-        self._idle_deaths = 0 if had_unit or status == 0 else self._idle_deaths + 1
+        self._idle_deaths = 0 if had_unit else self._idle_deaths + 1
         if self._idle_deaths > IDLE_DEATHS_MAX:
             raise OrganError(f"the workers end at once, with the status {status}: see their messages above")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from organs.registry.local import LocalRegistry
+from tests import postgres
 from tests.cli.in_process import OrganCommand
 from tests.small_models import small_model
 
@@ -25,7 +26,9 @@ def plan(tmp_path: Path) -> Path:
 
 
 @pytest.mark.long
-def test_a_plan_is_run_shown_and_continued(organ: OrganCommand, plan: Path) -> None:
+def test_a_plan_is_run_shown_and_continued(organ: OrganCommand, plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in postgres.environment(organ.home).items():  # for the workers
+        monkeypatch.setenv(name, value)
     ended = organ("fleet", "run", plan, "--workers", 1)
     assert ended.status == 1
     assert ended.err.startswith("run 1 of zoo begins: 2 units of work\n")

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from organs.registry.entities.fleet import FleetRun
 from organs.registry.errors import BadInput, BadReply, BadSource, Busy, NotFound, OrganError, Unreachable
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
+from tests import postgres
 from tests.related_models import family_files
 from tests.small_models import ingest_file, small_model, small_shards
 
@@ -260,7 +261,7 @@ def test_a_short_outage_is_waited_for_and_a_long_one_is_an_error() -> None:
 # Drivers.
 
 
-def start_with(code: str, environment: dict[str, str]) -> Callable[[str], subprocess.Popen[bytes]]:
+def start_with(code: str, environment: Mapping[str, str]) -> Callable[[str], subprocess.Popen[bytes]]:
     """Return a function that starts a worker process which runs `code` and then works."""
     worked = f"""
 import os, signal, sys
@@ -273,7 +274,7 @@ with LocalRegistry.open() as registry:
 
     def start(name: str) -> subprocess.Popen[bytes]:
         path = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-        return subprocess.Popen([sys.executable, "-c", worked, "1", name], env=os.environ | path | environment)
+        return subprocess.Popen([sys.executable, "-c", worked, "1", name], env={**os.environ, **path, **environment})
 
     return start
 
@@ -294,7 +295,7 @@ def test_a_unit_that_kills_its_workers_is_set_aside_and_the_rest_is_done(
 ) -> None:
     assert models.is_dir()
     run = begun(registry, tmp_path)
-    start = start_with(POISON, {"ORGAN_HOME": str(registry.settings.home)})
+    start = start_with(POISON, postgres.environment(registry.settings.home))
     done = drive(registry, run, LocalProcesses(registry, run, 2, start), threading.Event(), lambda _run: None)
     assert (done.done, done.set_aside, done.is_over) == (1, 1, True)
     assert done.failures[0].note == "its worker died 3 times"
@@ -308,7 +309,7 @@ def test_a_driver_that_is_stopped_returns_all_units_to_the_queue(
     assert models.is_dir()
     run, stop = begun(registry, tmp_path), threading.Event()
     slow = "import time\nworker.WORK = {'ingest': lambda *_: time.sleep(600)}"
-    start = start_with(slow, {"ORGAN_HOME": str(registry.settings.home)})
+    start = start_with(slow, postgres.environment(registry.settings.home))
 
     def stop_when_busy() -> None:
         while state(registry, run).running < 2:
