@@ -22,7 +22,7 @@ from organs.ingest.jobs.kind import Cancelled
 from organs.registry.catalog.queries.fleet import fleet_run
 from organs.registry.catalog.queries.models import find_model
 from organs.registry.catalog.register.fleet import claim_unit, put_back_units, start_run
-from organs.registry.catalog.tables import FleetUnit
+from organs.registry.catalog.tables import FleetUnit, Ingest
 from organs.registry.entities.fleet import FleetRun
 from organs.registry.errors import BadInput, BadReply, BadSource, Busy, NotFound, OrganError, Unreachable
 from organs.registry.local import LocalRegistry
@@ -247,6 +247,18 @@ def test_a_worker_stops_when_its_unit_returns_to_the_queue(
     assert FleetWorker(registry, "w").work_on(run, 1)
     assert (units(registry)[0].state, units(registry)[0].attempts) == ("queued", 0)
     assert not FleetWorker(registry, "w").work_on(run, 9)
+
+
+def test_an_ingest_that_is_stopped_is_recorded_as_interrupted(
+    registry: LocalRegistry, models: Path, tmp_path: Path
+) -> None:
+    assert models.is_dir()
+    run, stop = begun(registry, tmp_path), threading.Event()
+    stop.set()
+    assert FleetWorker(registry, "w", stop=stop).work_on(run, 1)
+    assert (units(registry)[0].state, units(registry)[0].attempts) == ("queued", 0)
+    with registry.catalog.reading() as session:
+        assert session.scalars(select(Ingest.state)).all() == ["interrupted"]
 
 
 def test_a_short_outage_is_waited_for_and_a_long_one_is_an_error() -> None:
