@@ -6,15 +6,15 @@ DEMO   ?= .demo
 BROWSE ?= tests/browser
 ON_POSTGRES ?= tests
 
-SHORT := not long and not slow and not npm and not object_store and not numba and not servers
-LONG  := long and not slow and not npm and not object_store and not numba and not servers
+SHORT := not long and not slow and not npm and not object_store and not numba and not servers and not fleet
+LONG  := long and not slow and not npm and not object_store and not numba and not servers and not fleet
 # Neighbours stay on one worker, so most fixtures of a module are set up once.
 PARALLEL := -n 2 --dist worksteal
 # The databases of tests are dropped with their folders: thousands of them would fill a disk.
 POSTGRES := -p tests.postgres -o tmp_path_retention_policy=failed
 
 .DEFAULT_GOAL := check
-.PHONY: check help demo test test-long test-slow test-postgres test-postgres-long test-object-store test-servers test-numba test-browser screenshots fuzz fuzz-api crash kill room-for-one cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
+.PHONY: check help demo test test-long test-slow test-postgres test-postgres-long test-object-store test-servers test-fleet test-numba test-browser screenshots fuzz fuzz-api crash kill room-for-one cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
 
 check: lint types layers test test-long  ## every check (the default)
 
@@ -57,6 +57,11 @@ test-object-store: $(BIN)/pytest  ## models and blobs in an S3 server on this ma
 test-servers: $(BIN)/pytest  ## two servers behind nginx, with PostgreSQL and a bucket (needs nginx and openssl)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[postgres,s3]' --group postgres --group object-store
 	$(BIN)/pytest -m servers tests/test_several_servers.py
+
+test-fleet: $(BIN)/pytest  ## fleets with the scheduler of Dask (installs it), and a run in which each part is killed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fleet]'
+	$(BIN)/pytest -m fleet tests/ingest/test_fleet_dask.py
+	$(BIN)/python -m tests.faults.fleet_kills
 
 test-numba: $(BIN)/pytest  ## the compiled kernels of the codecs beside numpy (installs numba)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fast]'

@@ -39,6 +39,7 @@ REMOTE_ALTERNATIVES = {
     "backup": "organ pull MODEL downloads one model; the administrator of a remote registry runs organ backup there",
     "migrate-store": "the administrator of a remote registry runs organ migrate-store there",
     "admin": "use the page /admin of a remote registry",
+    "fleet": "organ push FILE sends a model to a remote registry",
     "work": "a remote registry runs its own jobs; organ jobs lists them",
     "serve": "open the address of a remote registry in a browser",
 }

@@ -53,6 +53,9 @@ GROUPS = {
         "jobs": ("organs.cli.server", "List the jobs, show one, or cancel one."),
         "work": ("organs.cli.server", "Run the jobs in the queue."),
     },
+    "Many models": {
+        "fleet": ("organs.cli.fleet", "Ingest, measure, repack or validate with many processes."),
+    },
     "Remote registries": {
         "push": ("organs.cli.remote", "Send models, without the organs that are there already."),
         "pull": ("organs.cli.remote", "Download a model, a chimera or an organ."),

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import threading
 import webbrowser
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -19,6 +16,7 @@ from werkzeug.serving import is_running_from_reloader, run_simple
 
 from organs.cli.arguments import AFTER_HELP, local_registry, print_more, selected_registry
 from organs.cli.console import plain, print_json, print_sentence, print_table
+from organs.cli.processes import EXIT_ABANDONED, ended_by_signals, watch_parent
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.entities.job import JobSummary
 from organs.registry.errors import BadSetting
@@ -30,10 +28,7 @@ if TYPE_CHECKING:
     from organs.registry.local import LocalRegistry
 
 
-PARENT_SECONDS = 0.5
-"""The time between two checks that the server is running."""
 ID_MAX = 2**63 - 1
-EXIT_ABANDONED = 1
 
 _NUMBERS = ("job", "progress")
 
@@ -59,8 +54,8 @@ def work(once: bool, quiet: bool, with_parent: int | None) -> None:
     done: set[int] = set()
     stop = threading.Event()
     if with_parent is not None:
-        threading.Thread(target=_watch_parent, args=(with_parent,), daemon=True).start()
-    with local_registry() as registry, _ended_by_signals(stop):
+        watch_parent(with_parent)
+    with local_registry() as registry, ended_by_signals(stop):
         writes_json = registry.settings.log == "json"
         _prepare_work_log(writes_json, quiet)
 
@@ -152,30 +147,6 @@ def _print_jobs(jobs: Sequence[JobSummary]) -> None:
         for job in jobs
     ]
     print_table(("job", "kind", "state", "progress", "requested", "note"), rows, _NUMBERS, leave_out=("requested",))
-
-
-@contextmanager
-def _ended_by_signals(stop: threading.Event) -> Iterator[None]:
-    """Set `stop` at the first SIGINT or SIGTERM inside the block; a second SIGINT interrupts at once."""
-
-    def end(_number: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        stop.set()
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _watch_parent(parent: int) -> None:
-    """End when the server has ended: its next start starts another runner."""
-    forever = threading.Event()
-    while os.getppid() == parent:
-        forever.wait(PARENT_SECONDS)
-    os._exit(EXIT_ABANDONED)
 
 
 PROXIES_MAX = 8

@@ -22,5 +22,6 @@ add           `add_model`: add one model to a registry, local or remote, from a 
 service        ingest one model: from its files to its rows, with a report
 transplant     compose without a registry
 jobs           work that takes longer than a request, and the runner that does it
+fleet          work on many models or shards with many processes
 contributions  uploads, submissions and pushes
 """

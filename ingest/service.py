@@ -18,6 +18,7 @@ from organs.ingest.bases import base_by_name, local_base
 from organs.ingest.dissect import DissectedFile, OpenGguf, TensorCount, check_tensor_sizes, dissect, read_front
 from organs.ingest.files import FileSource
 from organs.ingest.hashing import Stages, merged_stages
+from organs.ingest.jobs.kind import Cancelled
 from organs.ingest.peft import read_config
 from organs.ingest.pipeline import Gathered, Pipeline
 from organs.ingest.records import StoredFront, model_record, nonfinite_flags, nonfinite_tensors, split_record
@@ -361,7 +362,7 @@ def _recorded(registry: LocalRegistry, label: str) -> Iterator[int]:
     try:
         yield ingest_id
     except BaseException as error:
-        state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        state = "interrupted" if isinstance(error, KeyboardInterrupt | Cancelled) else "failed"
         # The caller must get the first error, also if the catalog cannot record the failure.
         with suppress(OrganError), registry.catalog.writing() as session:
             end_ingest(session, ingest_id, state, json.dumps({"error": str(error)[:1000]}))

@@ -65,6 +65,13 @@ class RemoteFile:
     name: str
     """The name of the file."""
     is_hub_file: bool = False
+    commit: str = ""
+    """The commit of a file in a hub."""
+
+    @property
+    def address(self) -> str:
+        """The address with which `find_remote` finds exactly this file again; it may have secrets."""
+        return f"{self.label}@{self.commit}" if self.is_hub_file else self.url
 
     def __str__(self) -> str:
         return self.label
@@ -203,6 +210,7 @@ def _hub_model(argument: str, hub: Hub) -> RemoteModel:
             f"hf://{name}/{path}",
             PurePosixPath(path).name,
             is_hub_file=True,
+            commit=listing.sha,
         )
         for path in chosen
     )

@@ -349,6 +349,10 @@ class NoSuchJob(NotFound, code="no-such-job"):
     """No job has this number, or it was removed."""
 
 
+class NoSuchRun(NotFound, code="no-such-run"):
+    """No run of a fleet has this number or this name, or none has begun."""
+
+
 class NoSuchContributor(NotFound, code="no-such-contributor"):
     """No contributor has this name, or the user may not see them."""
 

@@ -50,7 +50,6 @@ FRAGMENTS: dict[str, str] = {
     "ingest/jobs/repack.py": "Each kind of job is a module of its own.",
     "ingest/jobs/report.py": "Each kind of job is a module of its own.",
     "ingest/jobs/publish.py": "Each kind of job is a module of its own.",
-    "ingest/jobs/validate.py": "Each kind of job is a module of its own.",
     "registry/client/composition.py": "It loads the code of recipes, which reading a remote registry does not need.",
     "registry/reports/ingests.py": "What ingests stored, and which of it is public, is a subject of its own.",
     "registry/store/codec/delta.py": "The difference of two organs, exact for all bytes, is a subject of its own.",

@@ -112,7 +112,14 @@ def place(tmp_path: Path, program: Path) -> dict[str, str]:
     path = os.pathsep.join([str(scripts), os.environ["PATH"]])
     home = {**postgres.environment(tmp_path / ".registry"), "HF_HOME": str(tmp_path / ".hf")}
     home["XDG_CACHE_HOME"] = str(tmp_path / ".cache")
-    return {**os.environ, **home, "PATH": path, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "160"}
+    return {
+        **os.environ,
+        **home,
+        "PATH": path,
+        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+        "NO_COLOR": "1",
+        "COLUMNS": "160",
+    }
 
 
 def run(command: list[str], place: dict[str, str], where: str) -> str:

@@ -8,7 +8,7 @@ from flask import request
 
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.catalog.search import Query, Vocabulary, parse_query
-from organs.registry.errors import BadQuery, NotFound
+from organs.registry.errors import BadQuery, NoSuchRun, NotFound
 from organs.web.responses import wants_csv
 
 LIMIT_DEFAULT = 50
@@ -71,4 +71,11 @@ def parsed_job(text: str) -> int:
     """Return the number of a job from the text in a URL. Raises NotFound for an invalid number."""
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and 1 <= int(text) <= JOB_MAX):
         raise NotFound(f"{text[:40]!r} is not the number of a job")
+    return int(text)
+
+
+def parsed_run(text: str) -> int:
+    """Return the number of a run of a fleet from the text in a URL. Raises NoSuchRun for an invalid number."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and 1 <= int(text) <= JOB_MAX):
+        raise NoSuchRun(f"{text[:40]!r} is not the number of a run")
     return int(text)

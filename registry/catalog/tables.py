@@ -1,7 +1,7 @@
 """The tables with their constraints, in types that SQLite and PostgreSQL both store exactly.
 
 The order is: common types; blobs and organs; models; facets, words and totals for searches; lineage and events;
-chimeras; accounts; submissions; jobs.
+chimeras; accounts; submissions; jobs; fleets.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ from organs.registry.catalog.vocabulary import (
     BLOB_STATES,
     CONTRIBUTOR_STATES,
     EVIDENCE,
+    FLEET_UNIT_STATES,
+    FLEET_WORK,
     INGEST_STATES,
     JOB_STATES,
     MODEL_KINDS,
@@ -1047,3 +1049,70 @@ class Job(Base):
     finished_at: Mapped[datetime | None] = mapped_column(Timestamp)
     lease_expires_at: Mapped[datetime | None] = mapped_column(Timestamp)
     """When the runner counts as lost. A cancelled job keeps this time until its runner has stopped."""
+
+
+class FleetRun(Base):
+    """A plan of work for many processes. Its units are in FleetUnit."""
+
+    __tablename__ = "fleet_runs"
+    __table_args__ = (
+        CheckConstraint("length(digest) = 64", name="digest_length"),
+        at_most("name", 96),
+        at_most("dashboard", 256),
+    )
+
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    name: Mapped[str] = mapped_column(text(96))
+    digest: Mapped[str] = mapped_column(text(64), unique=True)
+    """SHA-256 of the name and all units. The same plan continues the same run."""
+    dashboard: Mapped[str | None] = mapped_column(text(256))
+    """The address of Dask's page about the work, if a driver stated one."""
+    created_at: Mapped[datetime] = mapped_column(Timestamp)
+
+
+class FleetUnit(Base):
+    """A piece of work of a run. While it is `running` and before `lease_expires_at`, a worker does it."""
+
+    __tablename__ = "fleet_units"
+    __table_args__ = (
+        one_of("work", FLEET_WORK),
+        one_of("state", FLEET_UNIT_STATES),
+        CheckConstraint("attempts >= 0 AND deaths >= 0", name="counts_positive"),
+        at_most("source", TEXT_MAX),
+        at_most("holder", 32),
+        at_most("worker", 96),
+        at_most("version", 96),
+        at_most("note", TEXT_MAX),
+        Index("ix_fleet_units_run_id_state", "run_id", "state", "number"),
+        Index("ix_fleet_units_run_id_finished_at", "run_id", "finished_at"),
+    )
+
+    run_id: Mapped[int] = mapped_column(ForeignKey("fleet_runs.id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True)
+    """Its place in the plan, from 1."""
+    work: Mapped[str] = mapped_column(text(16))
+    source: Mapped[str] = mapped_column(text(TEXT_MAX))
+    """A path, an address without credentials, or names of models, separated by spaces."""
+    state: Mapped[str] = mapped_column(text(16))
+    attempts: Mapped[int] = mapped_column(Big)
+    """The number of times that a worker claimed it, without those that were interrupted on purpose."""
+    deaths: Mapped[int] = mapped_column(Big)
+    """The number of workers that died while they did it."""
+    lease_expires_at: Mapped[datetime | None] = mapped_column(Timestamp)
+    """When the worker of a running unit counts as dead; for a queued unit, when it may be claimed, if not at once."""
+    holder: Mapped[str | None] = mapped_column(text(32))
+    """A random text that identifies the present claim; older claims are invalid."""
+    worker: Mapped[str | None] = mapped_column(text(96))
+    """The name of the process that claimed it last."""
+    version: Mapped[str | None] = mapped_column(text(96))
+    """The versions of the program and of its codecs in that process."""
+    size_bytes: Mapped[int | None] = mapped_column(Big)
+    """The bytes of the files of the unit; null if they are not known yet."""
+    note: Mapped[str] = mapped_column(text(TEXT_MAX))
+    """Why it failed, or why it waits, in one sentence."""
+    result: Mapped[str | None] = mapped_column(Text, deferred=True)
+    """JSON object of a unit that is done; loaded only on access."""
+    created_at: Mapped[datetime] = mapped_column(Timestamp)
+    started_at: Mapped[datetime | None] = mapped_column(Timestamp)
+    finished_at: Mapped[datetime | None] = mapped_column(Timestamp)
+    """When it ended, in any state."""

@@ -52,6 +52,10 @@ SUBMISSION_STATES = ("checking", "ready", "publishing", "quarantined", "publishe
 """`ready` waits for its contributor, `quarantined` for an administrator. In `checking` and `publishing`, a job works
 on it. The last three states are final."""
 JOB_STATES = ("queued", "running", "finished", "failed", "cancelled")
+FLEET_WORK = ("ingest", "measure", "repack", "validate")
+"""The kinds of work in the plan of a fleet."""
+FLEET_UNIT_STATES = ("queued", "running", "done", "failed", "set_aside")
+"""`set_aside`: its worker died several times. `retry` queues failed units, and those that were set aside, again."""
 MATRIX_DTYPES_REFUSED = frozenset({"F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K"})
 """llama.cpp crashes with a matrix of one of these types, or refuses the file (Q8_1)."""
 VECTOR_DTYPES = frozenset({"F32"})

@@ -22,5 +22,6 @@ classes.
     organ           organs: at their places, by digest with all measurements
     model           models: as lines of lists, and with their organs
     job             jobs: work that takes longer than a request
+    fleet           fleets: plans of work for many processes, and how far they are
     about           the registry as a whole: its version, its figures, and where to continue
 """

@@ -176,6 +176,8 @@ def go_back(session: Session, revision: int) -> None:
         "catalog_version",
         "named_leases",
         "rate_counts",
+        "fleet_units",
+        "fleet_runs",
     )
     columns = {"contributors": ("state", "quota_bytes")}
     columns["models"] = ("state_reason", "changed_at", "downloads", "grafts", "nonfinite_tensors", "shards")

@@ -558,6 +558,30 @@ FAULTS = {
         "ingest/test_peft.py",
         "test_what_an_adapter_cannot_have_is_refused_with_a_sentence",
     ),
+    "a worker of a fleet that dies in its work": (
+        "catalog/test_fleet.py",
+        "test_a_unit_whose_worker_died_is_claimed_again_and_the_dead_worker_cannot_end_it",
+    ),
+    "a file that kills every worker of a fleet": (
+        "ingest/test_fleet.py",
+        "test_a_unit_that_kills_its_workers_is_set_aside_and_the_rest_is_done",
+    ),
+    "a driver of a fleet that is stopped": (
+        "ingest/test_fleet.py",
+        "test_a_driver_that_is_stopped_returns_all_units_to_the_queue",
+    ),
+    "a task of a fleet that its scheduler lost": (
+        "ingest/test_fleet_dask.py",
+        "test_a_task_that_was_lost_is_submitted_again",
+    ),
+    "a fleet without a scheduler": (
+        "ingest/test_fleet_dask.py",
+        "test_without_a_scheduler_the_driver_waits_for_a_limited_time",
+    ),
+    "an address with a password in the plan of a fleet": (
+        "ingest/test_fleet.py",
+        "test_a_plan_that_is_not_valid_is_refused_with_one_sentence",
+    ),
     "a changed byte in a PEFT folder": (
         "ingest/test_peft.py",
         "test_a_changed_byte_anywhere_in_the_two_files_is_refused_or_does_no_harm",

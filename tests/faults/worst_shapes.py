@@ -361,6 +361,7 @@ def _arguments(registry: LocalRegistry, client: FlaskClient) -> Iterator[dict[st
             "repo": own,
             "tag": "latest",
             "job": "1",
+            "run": "1",
             "submission": "1",
         }
 

@@ -12,10 +12,14 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
+from organs.ingest.fleet.plan import expand_plan, read_plan
+from organs.ingest.fleet.worker import FleetWorker
 from organs.ingest.journal import journal_path, open_journal
 from organs.ingest.measuring import MeasureOptions, measure_model, plan_reads
 from organs.ingest.sources import ModelSource, find_sources
 from organs.ingest.urls import Hub, is_url
+from organs.registry.catalog.queries.fleet import fleet_run
+from organs.registry.catalog.register.fleet import start_run
 from organs.registry.client.ranges import Limits, RangeClient
 from organs.registry.errors import BadHubToken, BadSource, BadSplit, Busy, NoSuchFile, NotAllowed, Unreachable
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
@@ -155,6 +159,25 @@ def test_all_shards_are_found_by_the_name_of_one(stand: Stand) -> None:
     stand.files["m-00003-of-00003.gguf"] = shard(1, 3)
     with pytest.raises(BadSplit, match="repeats shard 2"):
         measure_model(by_hub)
+
+
+def test_a_fleet_fetches_each_shard_at_the_commit_of_its_plan(
+    stand: Stand, registry: LocalRegistry, tmp_path: Path
+) -> None:
+    stand.files |= {f"m-{number:05d}-of-00003.gguf": shard(number - 1, 3) for number in (1, 2, 3)}
+    addresses = ["hf://big/moe/zoo.gguf", "hf://big/moe/m-00002-of-00003.gguf"]
+    (tmp_path / "plan.toml").write_text(f'name = "hub"\n[[work]]\ndo = "ingest"\nfrom = {json.dumps(addresses)}\n')
+    plan = expand_plan(registry, read_plan(tmp_path / "plan.toml"), tmp_path, stand.hub())
+    names = ["zoo.gguf", *(f"m-{number:05d}-of-00003.gguf" for number in (1, 2, 3))]
+    assert [unit.source for unit in plan.units] == [f"hf://big/moe/{name}@{COMMIT}" for name in names]
+    with registry.catalog.writing() as session:
+        run, _ = start_run(session, plan.name, plan.digest, plan.units)
+    FleetWorker(registry, "w", stand.hub("hf_secret")).work_until_done(run)
+    with registry.catalog.reading() as session:
+        done = fleet_run(session, run)
+    assert (done.done, done.failures) == (4, ())
+    assert done.size_bytes == sum(len(stand.files[name]) for name in names)
+    assert sorted(model.name for model in registry.models()) == ["big/m@1", "big/zoo@1"]
 
 
 @pytest.mark.parametrize(

@@ -252,6 +252,8 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET /api/v1/admin/health
         GET /api/v1/admin/quarantine
         GET /api/v1/admin/events
+        GET /api/v1/admin/fleet
+        GET /api/v1/admin/fleet/<run>
         GET|POST /api/v1/admin/contributors
         PATCH /api/v1/admin/contributors/<contributor>
         POST /api/v1/admin/models/<namespace>/<name>/remove
@@ -273,6 +275,8 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET /admin/quarantine
         GET /admin/events
         GET /admin/contributors
+        GET /admin/fleet
+        GET /admin/fleet/<run>
         """,
     ),
     (
@@ -286,6 +290,8 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET /admin/events.json
         GET /admin/events.csv
         GET /admin/contributors.json
+        GET /admin/fleet.json
+        GET /admin/fleet/<run>.json
         """,
     ),
 )

@@ -127,6 +127,7 @@ def arguments(client: FlaskClient, registry: LocalRegistry, askers: Askers) -> d
         "upload": ada.OPEN,
         "submission": str(ada.READY),
         "job": str(ada.QUEUED),
+        "run": "1",
     }
 
 

@@ -30,6 +30,7 @@ from organs.registry.tokens import parse_token
 from organs.web.auth import COOKIE
 from organs.web.pages.routes import COOKIE as FORM_COOKIE
 from organs.web.pages.routes import FIELD
+from tests.fleets import put_run
 from tests.registry_templates import valid_account
 from tests.related_models import model_file, related_tensors
 from tests.small_models import ingest_file
@@ -71,6 +72,7 @@ def fill_owned_catalog(registry: LocalRegistry, folder: Path) -> None:
     _put_submissions(registry)
     _put_uploads(registry)
     _put_jobs(registry)
+    put_run(registry)
 
 
 def _put_submissions(registry: LocalRegistry) -> None:

@@ -33,6 +33,7 @@ from organs.web.api.operation import operations
 from organs.web.app import create_app
 from organs.web.metrics import watch_errors
 from organs.web.settings import WebSettings
+from tests.fleets import put_run
 from tests.small_models import ingest_file, row_counts, small_model
 from tests.web.accounts import authorization, form_token, log_in, new_token, send_form
 from tests.web.api.document_checks import assert_as_described, assert_refused
@@ -40,12 +41,12 @@ from tests.web.conftest import FORMULA, HOSTILE
 from tests.web.page_parser import parse_page
 
 ROOT = "/api/v1/admin"
-PAGES = ("/admin", "/admin/health", "/admin/quarantine", "/admin/events", "/admin/contributors")
+PAGES = ("/admin", "/admin/health", "/admin/quarantine", "/admin/events", "/admin/contributors", "/admin/fleet")
 TWINS = (
     *("/admin.json", "/admin/health.json", "/admin/quarantine.json", "/admin/events.json"),
-    *("/admin/events.csv", "/admin/contributors.json"),
+    *("/admin/events.csv", "/admin/contributors.json", "/admin/fleet.json"),
 )
-READS = (f"{ROOT}/health", f"{ROOT}/quarantine", f"{ROOT}/events", f"{ROOT}/contributors")
+READS = (f"{ROOT}/health", f"{ROOT}/quarantine", f"{ROOT}/events", f"{ROOT}/contributors", f"{ROOT}/fleet")
 WRITES: tuple[tuple[str, str, Any], ...] = (
     ("POST", f"{ROOT}/submissions/1/approve", None),
     ("POST", f"{ROOT}/submissions/1/refuse", {"reason": "No."}),
@@ -493,3 +494,24 @@ def test_nothing_in_the_product_changes_or_removes_an_event() -> None:
                 users.add(str(path.relative_to(root)))
     assert found == []
     assert users - own == {"registry/catalog/register/events.py", "registry/catalog/queries/events.py"}
+
+
+def test_runs_of_fleets_are_shown_with_their_progress_and_their_failures(site: Site) -> None:
+    assert "No fleet has run yet" in site.admin.get("/admin/fleet").text
+    run = put_run(site.registry, HOSTILE)
+    listed = parse_page(site.admin.get("/admin/fleet").text)
+    assert "1 of 3" in listed.text
+    assert f"/admin/fleet/{run}" in listed.links()
+    page = parse_page(site.admin.get(f"/admin/fleet/{run}").text)
+    assert HOSTILE in page.text
+    assert f"organ fleet retry {run}" in page.text
+    assert "http://127.0.0.1:8787/status" in page.links()
+    twin = site.admin.get(f"/admin/fleet/{run}.json").get_json()
+    assert twin == site.ask("GET", f"{ROOT}/fleet/{run}").get_json() | {
+        name: twin[name] for name in ("units_a_minute", "bytes_a_second", "ends_at")
+    }
+    assert (twin["done"], twin["failed"], twin["queued"], len(twin["workers"])) == (1, 1, 1, 2)
+    for number in ("0", "7", "x", "9" * 19):
+        assert site.admin.get(f"/admin/fleet/{number}").status_code == 404
+        assert site.ask("GET", f"{ROOT}/fleet/{number}").status_code == 404
+    assert site.ask("GET", f"{ROOT}/fleet/{run}", token=site.uploader).status_code in (403, 404)

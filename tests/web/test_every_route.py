@@ -79,6 +79,7 @@ def arguments(client: FlaskClient) -> dict[str, str]:
         "repo": "hostile",
         "tag": "latest",
         "job": "1",
+        "run": "1",
         "submission": "1",
     }
 

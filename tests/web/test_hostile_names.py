@@ -36,6 +36,7 @@ from organs.registry.reports.formats import FORMULA_STARTS
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.cli.in_process import OrganCommand
+from tests.fleets import put_run
 from tests.gguf_files import array, file_bytes, text
 from tests.registry_templates import RegistryTemplates
 from tests.related_models import parent_entries
@@ -67,6 +68,7 @@ PAGES = """
     /account .json
     /admin .json /contributors /contributors.json /events /events.csv /events.json /quarantine /quarantine.json
     /admin/health .json
+    /admin/fleet .json /<run> /<run>.json
     /api .json /models
     /api/models/<user>/<name> /auth-check /commits/<path:revision> /refs /revision/<path:revision> /tree/<revision>
     /api/models/<user>/<name>/tree/<revision>/<path:path>
@@ -84,6 +86,7 @@ PAGES = """
     /api/v1/admin/contributors
     /api/v1/admin/events
     /api/v1/admin/health
+    /api/v1/admin/fleet /<run>
     /api/v1/admin/overview
     /api/v1/admin/quarantine
     /api/v1/chimeras /<lock>
@@ -128,7 +131,15 @@ MODEL = "/models/<namespace>/<name>"
 SHOWN = (
     *("/", "/models", "/models.csv", "/lineage", "/account.json", "/admin/events"),
     *("/admin/events.csv", "/admin/quarantine", "/jobs", "/jobs/<job>", "/upload", "/submissions/<submission>"),
-    *("/admin/contributors", MODEL, f"{MODEL}.csv", f"{MODEL}/edit", f"{MODEL}/report", "/chimeras/<lock>"),
+    *(
+        "/admin/contributors",
+        "/admin/fleet/<run>",
+        MODEL,
+        f"{MODEL}.csv",
+        f"{MODEL}/edit",
+        f"{MODEL}/report",
+        "/chimeras/<lock>",
+    ),
     *("/organs/<digest>", "/organs", "/api/v1/models", "/api/models", "/api/models/<user>/<name>"),
 )
 """Pages that must show a hostile text: otherwise the registry of this test is not hostile enough."""
@@ -195,6 +206,7 @@ def put_hostile_texts(registry: LocalRegistry, folder: Path) -> None:
             row.model_id = model.id if state == "quarantined" else None
         add_upload(session, owner, UPLOAD, kind="file", size_bytes=5, digest=None, name=COCKTAIL[:255], pieces=())
         record_event(session, "local", Action.EDIT, ACTIVE, COCKTAIL)
+    put_run(registry, COCKTAIL, ACTIVE[:90])
 
 
 @pytest.fixture
@@ -239,6 +251,7 @@ def known_values(client: FlaskClient, name: str) -> dict[str, str]:
         "revision": "main",
         "tag": "latest",
         "job": "1",
+        "run": "1",
         "submission": str(submission),
     }
 

@@ -182,6 +182,7 @@ ARGUMENTS: dict[str, Callable[[Secret], tuple[str, ...]]] = {
     "token": lambda _: ("aaaaaaaaa",),
     "upload": lambda _: ("nobodySentAnythingHere",),
     "job": lambda _: ("99",),
+    "run": lambda _: ("99",),
 }
 """What stands for each name that rules have in angle brackets. A rule with another name fails until it is here."""
 

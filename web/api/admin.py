@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from flask import request
+from flask import g, request
 from msgspec import UNSET
 
 from organs.registry.catalog.queries.administration import admin_overview, all_contributors, waiting_submissions
 from organs.registry.catalog.queries.events import newest_events
+from organs.registry.catalog.queries.fleet import fleet_run, fleet_runs
 from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES
 from organs.registry.entities.account import (
     ContributorAccount,
@@ -17,6 +18,7 @@ from organs.registry.entities.account import (
     NewContributorRequest,
 )
 from organs.registry.entities.administration import AdminOverview, EventPage, Removal, RemovalRequest
+from organs.registry.entities.fleet import FleetRun, FleetRunPage
 from organs.registry.entities.health import ServerHealth
 from organs.registry.entities.submission import Decision, RefusalRequest, SubmissionReviewPage
 from organs.registry.errors import BadRequest
@@ -33,6 +35,7 @@ from organs.web.api.operation import (
 )
 from organs.web.auth import ADMIN
 from organs.web.params import (
+    parsed_run,
     requested_after,
     requested_limit,
 )
@@ -50,6 +53,9 @@ EXAMPLES = {"approve": "91", "refuse": "92"}
 """The submissions of the examples."""
 _WORD: dict[str, Any] = {"type": "string", "maxLength": 96}
 CONTRIBUTOR = Parameter("contributor", "The contributor's name.", _WORD, "ada", where="path", required=True)
+RUN = Parameter(
+    "run", "The number of the run.", {"type": "string", "pattern": "^[0-9]{1,19}$"}, "1", where="path", required=True
+)
 BY = Parameter("contributor", "Only events of this contributor.", {"type": "string"}, "")
 ACTION = Parameter("action", "Only this action.", {"type": "string"}, "")
 PLAIN_NAME = Parameter(
@@ -239,3 +245,38 @@ def change_contributor(contributor: str) -> ContributorAccount:
     if changes.state is not UNSET and changes.state not in CONTRIBUTOR_STATES:
         raise BadRequest("state", f"state must be {' or '.join(CONTRIBUTOR_STATES)}.")
     return administration.change(contributor, changes)
+
+
+@operation(
+    "/admin/fleet",
+    group=GROUP,
+    summary="List runs of fleets",
+    parameters=(LIMIT, AFTER),
+    answer=FleetRunPage,
+    scope=ADMIN,
+    example=f"{ROOT}/admin/fleet?limit=1",
+)
+def fleet() -> FleetRunPage:
+    """Return the runs of fleets with their progress, newest first."""
+    limit, after = requested_limit(), requested_after()
+    g.not_cached = True  # the speed changes with the time
+    with reading(settings().search_seconds) as session:
+        return fleet_runs(session, limit, after)
+
+
+@operation(
+    "/admin/fleet/{run}",
+    group=GROUP,
+    summary="Get a run of a fleet",
+    parameters=(RUN,),
+    answer=FleetRun,
+    refusals=(404,),
+    scope=ADMIN,
+    example=f"{ROOT}/admin/fleet/1",
+)
+def fleet_progress(run: str) -> FleetRun:
+    """Return the progress of a run, with units that failed or were set aside, and its workers."""
+    run_id = parsed_run(run)
+    g.not_cached = True
+    with reading(settings().search_seconds) as session:
+        return fleet_run(session, run_id)

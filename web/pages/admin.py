@@ -1,8 +1,8 @@
-"""Administration: the health of the server, reviews, the event log, contributors. Other users get 404."""
+"""Administration: the health of the server, reviews, the event log, contributors, fleets. Other users get 404."""
 
 from __future__ import annotations
 
-from flask import request, url_for
+from flask import g, request, url_for
 
 from organs.registry.amounts import parse_size
 from organs.registry.catalog.queries.administration import (
@@ -11,6 +11,7 @@ from organs.registry.catalog.queries.administration import (
     waiting_submissions,
 )
 from organs.registry.catalog.queries.events import newest_events
+from organs.registry.catalog.queries.fleet import fleet_run, fleet_runs
 from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES, Action
 from organs.registry.entities.account import ContributorChangeRequest
 from organs.registry.entities.administration import Event
@@ -21,6 +22,7 @@ from organs.web.auth import ADMIN
 from organs.web.pages.account import DAYS
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages, writing_form
 from organs.web.params import (
+    parsed_run,
     requested_after,
     requested_limit,
 )
@@ -128,6 +130,30 @@ def admin_add_contributor() -> Page:
         text = str(error)
         return _contributors_page(f"{text[:1].upper()}{text[1:]}.", name)
     return Page("admin_token.html", {"created": created, "contributor": name})
+
+
+@paged(pages, "/admin/fleet")
+def admin_fleet() -> Page:
+    """Show the runs of fleets with their progress."""
+    check_admin()
+    g.not_cached = True  # the speed changes with the time
+    limit, after = requested_limit(), requested_after()
+    with reading(settings().search_seconds) as session:
+        page = fleet_runs(session, limit, after)
+    return Page(
+        "admin_fleet.html", {"items": page.items}, extra=lambda: _context(page.next), next=page.next, entity=page
+    )
+
+
+@paged(pages, "/admin/fleet/<run>")
+def admin_fleet_run(run: str) -> Page:
+    """Show a run with its failures and its workers."""
+    check_admin()
+    g.not_cached = True
+    run_id = parsed_run(run)
+    with reading(settings().search_seconds) as session:
+        progress = fleet_run(session, run_id)
+    return Page("admin_fleet_run.html", {"run": progress}, entity=progress)
 
 
 def _contributors_page(problem: str | None = None, name: str = "") -> Page:

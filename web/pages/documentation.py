@@ -49,6 +49,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Run a registry": {
         "deployment": "Run a registry for others: TLS, review, backups, upgrades.",
         "several-machines": "PostgreSQL, object storage, and moving a registry to them.",
+        "fleet": "Work on many models with many processes and machines.",
         "administration": "Accounts, review, limits, and what to do after damage.",
         "families": "How similar models share their bytes.",
         "storage": "How organs are stored, and how many bytes this saves.",

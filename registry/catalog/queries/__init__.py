@@ -10,6 +10,7 @@ reports         the rows of reports and dissections
 chimeras        chimeras by page, by lock and by source; computations, scores and verdicts
 gains           what validated chimeras gained: by organ, by model, and the leaderboard
 jobs            jobs by id and by page, and whether a job waits
+fleet           runs of fleets with their progress, and units that wait
 accounts        accounts, their tokens and sessions, what each has stored, and their quotas
 administration  what administrators see
 events          the event log, newest first

@@ -14,6 +14,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.web.api.admin import EXAMPLES
 from organs.web.app import create_app
+from tests.fleets import put_run
 from tests.web.accounts import authorization, new_token
 
 WAITING = {
@@ -47,6 +48,8 @@ def put_waiting(registry: LocalRegistry) -> None:
                 changed_at=now(),
             )
             session.add(submission)
+    put_run(registry, name="first", digest="cd" * 32)
+    put_run(registry)
 
 
 def administrator(registry: LocalRegistry) -> FlaskClient:

@@ -1,0 +1,254 @@
+"""Work on many models with many processes: `organ fleet run`, `status` and `retry`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from organs.cli.arguments import local_registry, organ_words
+from organs.cli.console import (
+    plain,
+    print_facts,
+    print_hint,
+    print_json,
+    print_sentence,
+    print_table,
+    status_line,
+    waiting,
+)
+from organs.cli.main import CommandGroup
+from organs.cli.processes import EXIT_ABANDONED, ended_by_signals, watch_parent
+from organs.registry.amounts import plural_text, size_text
+from organs.registry.errors import OrganError
+
+if TYPE_CHECKING:
+    from organs.ingest.fleet.driver import Workers
+    from organs.ingest.fleet.worker import FleetWorker
+    from organs.registry.entities.fleet import FleetRun
+    from organs.registry.local import LocalRegistry
+
+FAILURES_PRINTED = 20
+WORKERS_MAX = 256
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print the run as JSON.")
+_RUN = click.argument("run", required=False, metavar="[RUN]")
+
+
+@click.group(cls=CommandGroup)
+def fleet() -> None:
+    """Ingest, measure, repack or validate many models with many processes, on one machine or on many.
+
+    What is done, and what is still to do, is in the database of the registry. RUN is the number of a run or its name;
+    by default it is the newest run.
+    """
+
+
+@fleet.command()
+@click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--workers",
+    type=click.IntRange(1, WORKERS_MAX),
+    default=lambda: min(os.cpu_count() or 1, WORKERS_MAX),
+    help="The number of processes on this machine. [default: one for each core]",
+)
+@click.option(
+    "--scheduler", metavar="ADDRESS", help="Use the workers of a Dask scheduler instead, such as tcp://H:8786."
+)
+@click.option("--retry", is_flag=True, help="Also do the units again that failed or were set aside.")
+@click.option("-n", "--dry-run", is_flag=True, help="Print the units of the plan; change nothing.")
+@_JSON
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+def run(plan: Path, workers: int, scheduler: str | None, retry: bool, dry_run: bool, as_json: bool, quiet: bool) -> int:
+    """Do the work of PLAN, a TOML file, with many processes.
+
+    The same plan continues where it stopped: after Ctrl-C, after a crash, on another machine. With --scheduler, the
+    workers of a Dask cluster do the work. They open the registry that their own environment names.
+
+    The exit status is 1 if units failed or were set aside.
+    """
+    from organs.ingest.fleet.driver import drive
+
+    stop = threading.Event()
+    with local_registry() as registry:
+        run_id = _begin(registry, plan, retry=retry, dry_run=dry_run, quiet=quiet or as_json)
+        if run_id is None:
+            return 0
+        hands = _workers(registry, run_id, workers, scheduler)
+        with ended_by_signals(stop), status_line("fleet", quiet=quiet or as_json) as say:
+            result = drive(registry, run_id, hands, stop, lambda run: say(_progress_text(run)))
+    if stop.is_set() and not result.is_over:
+        raise KeyboardInterrupt
+    if as_json:
+        print_json(result)
+    elif not quiet or result.failures:
+        _print_run(result)
+    return int(bool(result.failed or result.set_aside))
+
+
+@fleet.command()
+@_RUN
+@_JSON
+def status(run: str | None, as_json: bool) -> None:
+    """Show the progress of RUN, its failures and its workers."""
+    from organs.registry.catalog.queries.fleet import fleet_run, run_id_of
+
+    with local_registry() as registry, registry.catalog.reading() as session:
+        result = fleet_run(session, run_id_of(session, run))
+    if as_json:
+        print_json(result)
+    else:
+        _print_run(result)
+
+
+@fleet.command()
+@_RUN
+def retry(run: str | None) -> None:
+    """Queue the units of RUN again that failed or were set aside. `organ fleet run` does them."""
+    from organs.registry.catalog.queries.fleet import run_id_of
+    from organs.registry.catalog.register.fleet import retry_units
+
+    with local_registry() as registry, registry.catalog.writing() as session:
+        run_id = run_id_of(session, run)
+        count = retry_units(session, run_id)
+    print_sentence(f"{plural_text(count, 'unit', 'units')} of run {run_id} queued again", err=True)
+
+
+@fleet.command(hidden=True)
+@click.argument("run", type=click.IntRange(1))
+@click.option("--name", required=True)
+@click.option("--with-parent", type=click.IntRange(1), required=True)
+def work(run: int, name: str, with_parent: int) -> None:
+    """Do units of a run until none is left. `organ fleet run` starts this process."""
+    from organs.cli.files import hub_of_environment
+    from organs.ingest.fleet.driver import STOP_SECONDS
+    from organs.ingest.fleet.worker import FleetWorker
+
+    stop = threading.Event()
+
+    def end() -> None:
+        stop.set()
+        limit = threading.Timer(STOP_SECONDS, os._exit, (EXIT_ABANDONED,))
+        limit.daemon = True
+        limit.start()
+
+    logging.basicConfig(format="organ fleet: %(message)s", level=logging.WARNING)
+    watch_parent(with_parent, end)
+    with local_registry() as registry, hub_of_environment() as hub, ended_by_signals(stop):
+        FleetWorker(registry, name, hub, stop).work_until_done(run)
+
+
+def do_unit(run_id: int, number: int) -> None:
+    """Do a unit in a worker of Dask, with the registry of its environment. This is the task that drivers submit.
+
+    Raises OrganError if the registry cannot be opened, or the database does not answer.
+    """
+    try:
+        _worker_of_process().work_on(run_id, number)
+    except OrganError as error:
+        raise OrganError(str(error)) from None  # every class of errors would have to survive its way over the network
+
+
+@cache
+def _worker_of_process() -> FleetWorker:
+    """Return the worker of this process. Its registry and its connections stay open until the process ends."""
+    from organs.cli.files import hub_of_environment
+    from organs.ingest.fleet.driver import worker_name
+    from organs.ingest.fleet.worker import FleetWorker
+
+    opened = ExitStack()
+    return FleetWorker(local_registry("a worker"), worker_name(), opened.enter_context(hub_of_environment()))
+
+
+def _begin(registry: LocalRegistry, path: Path, *, retry: bool, dry_run: bool, quiet: bool) -> int | None:
+    """Return the id of the run of the plan; print its units and return None with `dry_run`."""
+    from organs.cli.files import hub_of_environment
+    from organs.ingest.fleet.plan import expand_plan, has_addresses, read_plan
+    from organs.registry.catalog.register.fleet import retry_units, start_run
+
+    plan = read_plan(path)
+    with ExitStack() as opened, waiting("plan", quiet=quiet):
+        hub = opened.enter_context(hub_of_environment()) if has_addresses(plan) else None
+        expanded = expand_plan(registry, plan, path.absolute().parent, hub)
+    if dry_run:
+        rows = [(unit.work, unit.source, _size(unit.size_bytes)) for unit in expanded.units]
+        print_table(("work", "source", "size"), rows, ("size",))
+        return None
+    with registry.catalog.writing() as session:
+        run_id, is_new = start_run(session, expanded.name, expanded.digest, expanded.units)
+        again = retry_units(session, run_id) if retry else 0
+    if not quiet:
+        count = plural_text(len(expanded.units), "unit", "units")
+        how = "begins" if is_new else "continues"
+        more = f", {again} of them again" if again else ""
+        print_sentence(f"run {run_id} of {plain(expanded.name)} {how}: {count} of work{more}", err=True)
+    return run_id
+
+
+def _workers(registry: LocalRegistry, run_id: int, count: int, scheduler: str | None) -> Workers:
+    from organs.ingest.fleet.driver import DaskCluster, LocalProcesses
+
+    if scheduler is not None:
+        return DaskCluster(registry, run_id, scheduler, do_unit)
+
+    def start(name: str) -> subprocess.Popen[bytes]:
+        options = ["--name", name, "--with-parent", str(os.getpid())]
+        command = [sys.executable, "-P", "-m", "organs.cli", "fleet", "work", str(run_id), *options]
+        # A group of its own: Ctrl-C goes to the driver, which ends its workers.
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)  # noqa: S603  # our own words
+
+    return LocalProcesses(registry, run_id, count, start)
+
+
+def _size(size_bytes: int | None) -> str:
+    return "" if size_bytes is None else size_text(size_bytes)
+
+
+def _progress_text(run: FleetRun) -> str:
+    ended = run.done + run.failed + run.set_aside
+    share = f"{100 * ended // run.units}% " if run.units else ""
+    failures = f", {run.failed + run.set_aside} failed" if run.failed or run.set_aside else ""
+    speed = f", {run.units_a_minute:g} a minute" if run.units_a_minute else ""
+    return f"{share}{ended:,} of {run.units:,} units{failures}, {run.running} running{speed}"
+
+
+def _print_run(run: FleetRun) -> None:
+    states = [("done", run.done), ("failed", run.failed), ("set aside", run.set_aside)]
+    states += [("running", run.running), ("queued", run.queued)]
+    counts = ", ".join(f"{count:,} {state}" for state, count in states if count)
+    print_sentence(f"run {run.id} of {plain(run.name)}: {counts or 'no units'}")
+    facts = [("begun", f"{run.created_at:%Y-%m-%d %H:%M} UTC")]
+    if run.done_bytes:
+        facts.append(("files", f"{size_text(run.done_bytes)} of {size_text(run.size_bytes)}"))
+    if run.units_a_minute:
+        facts.append(("speed", f"{run.units_a_minute:g} units a minute, {size_text(run.bytes_a_second)} a second"))
+    if run.ends_at is not None:
+        facts.append(("ended" if run.is_over else "will end about", f"{run.ends_at:%Y-%m-%d %H:%M} UTC"))
+    if run.workers:
+        facts.append(("workers", f"{len(run.workers) + run.workers_left_out:,}"))
+    if run.dashboard:
+        facts.append(("Dask", plain(run.dashboard)))
+    print_facts(facts)
+    _print_failures(run)
+
+
+def _print_failures(run: FleetRun) -> None:
+    if not run.failures:
+        return
+    click.echo()
+    rows = [
+        (row.number, row.work, row.source, row.state.replace("_", " "), row.note)
+        for row in run.failures[:FAILURES_PRINTED]
+    ]
+    print_table(("unit", "work", "source", "state", "reason"), rows, ("unit",), prose="reason")
+    left_out = len(run.failures) + run.failures_left_out - len(rows)
+    if left_out:
+        print_sentence(f"{left_out:,} more failures: see --json", err=True)
+    print_hint("again", " ".join([*organ_words(), "fleet", "retry", str(run.id)]))

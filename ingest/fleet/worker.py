@@ -1,0 +1,258 @@
+"""A worker of a fleet: it claims units in the ledger, does them, and records their results itself."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as package_version
+from types import TracebackType
+
+from sqlalchemy.orm import Session
+
+from organs.ingest.dissect import DissectedFile
+from organs.ingest.fleet.plan import source_of
+from organs.ingest.jobs.kind import Cancelled
+from organs.ingest.jobs.measure import MEASURE
+from organs.ingest.jobs.validate import VALIDATE
+from organs.ingest.service import ingest_model, keep_file
+from organs.ingest.tools.facts import known_model
+from organs.ingest.urls import Hub
+from organs.registry.catalog.queries.fleet import count_unfinished
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.register.fleet import (
+    UnitClaim,
+    claim_unit,
+    fail_unit,
+    finish_unit,
+    postpone_unit,
+    put_back_unit,
+    renew_unit,
+)
+from organs.registry.digest import Digest
+from organs.registry.entities.job import MeasureJobResult, ValidationJobResult
+from organs.registry.errors import (
+    BadReply,
+    Busy,
+    DatabaseUnreachable,
+    OrganError,
+    StoreUnreachable,
+    TooMany,
+    Unreachable,
+)
+from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
+from organs.registry.references import repack
+from organs.registry.store.codec.planes import CODEC_VERSION
+
+RENEW_SECONDS = 15.0
+"""A quarter of the lease: three renewals may fail before the worker counts as dead."""
+WRITE_TRIES = 4
+RETRY_SECONDS = 5.0
+"""The time before the next attempt to record the end of a unit."""
+POLL_SECONDS = 0.5
+"""The time between two looks for units while others work on the last ones."""
+OUTAGE_SECONDS = 600.0
+"""The time for which processes of a fleet wait for a database or a scheduler that does not answer."""
+REASON_MAX = 1000
+TEMPORARY = (Busy, StoreUnreachable, DatabaseUnreachable, Unreachable, TooMany)
+"""Errors after which the same unit may succeed later."""
+
+_log = logging.getLogger(__name__)
+
+Report = Callable[[], None]
+"""Called often during the work; raises Cancelled when the work is to stop."""
+Result = tuple[Mapping[str, object], int | None]
+"""The result of a unit, and the bytes of its files if the plan does not know them."""
+Work = Callable[[LocalRegistry, str, Report, Hub | None], Result]
+"""Does the work for a source."""
+
+
+class Outage:
+    """Counts how long something does not answer."""
+
+    def __init__(self, limit_seconds: float | None = None) -> None:
+        self._limit_seconds = OUTAGE_SECONDS if limit_seconds is None else limit_seconds
+        self._began: float | None = None
+
+    def end(self) -> None:
+        """Record that it answers."""
+        self._began = None
+
+    def go_on(self, error: OrganError) -> None:
+        """Raise `error` if it has not answered for the limit."""
+        if self._began is None:
+            self._began = time.monotonic()
+        elif time.monotonic() - self._began > self._limit_seconds:
+            raise error
+
+
+class FleetWorker:
+    """Does units of runs for one process, whose name is `name`. `hub` reads models at addresses."""
+
+    def __init__(
+        self, registry: LocalRegistry, name: str, hub: Hub | None = None, stop: threading.Event | None = None
+    ) -> None:
+        """When `stop` is set, the current unit returns to the queue."""
+        self._registry, self._name, self._hub = registry, name, hub
+        self._stop = stop or threading.Event()
+        self._version = program_version()
+
+    def work_on(self, run_id: int, number: int | None = None) -> bool:
+        """Do the unit `number`, or the first one that waits; return whether there was anything to do.
+
+        Errors of the unit are recorded, not raised. Raises errors of the database before the unit begins.
+        """
+        with self._registry.catalog.writing() as session:
+            claim = claim_unit(session, run_id, self._name, self._version, number)
+        if claim is None:
+            return False
+        with _HeldUnit(self._registry, claim, self._stop) as held:
+            self._finish(claim, held.report)
+        return True
+
+    def work_until_done(self, run_id: int) -> None:
+        """Do units until none is left, or `stop` is set. Raises errors of the database that last too long."""
+        outage = Outage()
+        while not self._stop.is_set():
+            try:
+                if not self.work_on(run_id):
+                    with self._registry.catalog.reading() as session:
+                        if not count_unfinished(session, run_id):
+                            return
+                    self._stop.wait(POLL_SECONDS)
+                outage.end()
+            except TEMPORARY as error:
+                outage.go_on(error)
+                self._stop.wait(RETRY_SECONDS)
+
+    def _finish(self, claim: UnitClaim, report: Report) -> None:
+        try:
+            result, size_bytes = WORK[claim.work](self._registry, claim.source, report, self._hub)
+            text = json.dumps(result, allow_nan=False)
+        except Cancelled:
+            self._write(lambda session: put_back_unit(session, claim))
+        except BadReply as error:
+            self._record_failure(claim, error)
+        except TEMPORARY as error:
+            sentence = str(error)
+            self._write(lambda session: postpone_unit(session, claim, sentence))
+        except OrganError as error:
+            self._record_failure(claim, error)
+        except Exception as error:  # noqa: BLE001  # the next unit must run after any error of this one
+            _log.error("unit %d of run %d broke", claim.number, claim.run_id, exc_info=error)
+            sentence = f"an internal error ({type(error).__name__}); the log of the worker has the details"
+            self._write(lambda session: fail_unit(session, claim, sentence))
+        else:
+            self._write(lambda session: finish_unit(session, claim, text, size_bytes))
+
+    def _record_failure(self, claim: UnitClaim, error: OrganError) -> None:
+        sentence = str(error)
+        self._write(lambda session: fail_unit(session, claim, sentence))
+
+    def _write(self, write: Callable[[Session], bool]) -> None:
+        """Record how a unit ended; if all attempts fail, its lease expires and another worker does it again."""
+        for _ in range(WRITE_TRIES):
+            try:
+                with self._registry.catalog.writing() as session:
+                    write(session)
+            except OrganError as error:
+                _log.error("the end of a unit cannot be recorded: %s", error)
+                self._stop.wait(RETRY_SECONDS)
+            else:
+                return
+
+
+class _HeldUnit:
+    """A claimed unit: a context manager that renews its lease."""
+
+    def __init__(self, registry: LocalRegistry, claim: UnitClaim, stop: threading.Event) -> None:
+        self._registry, self._claim, self._stop = registry, claim, stop
+        self._over, self._lost = threading.Event(), threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name=f"unit {claim.number} keeper", daemon=True)
+
+    def __enter__(self) -> _HeldUnit:
+        self._keeper.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._keeper.join()
+
+    def report(self) -> None:
+        """Raise Cancelled if this process ends, or the claim is not valid any more."""
+        if self._stop.is_set() or self._lost.is_set():
+            raise Cancelled
+
+    def _keep(self) -> None:
+        while not self._over.wait(RENEW_SECONDS):
+            with suppress(OrganError), self._registry.catalog.writing() as session:  # the next attempt may succeed
+                if not renew_unit(session, self._claim):
+                    self._lost.set()
+
+
+def program_version() -> str:
+    """Return the versions of this program and of its codecs, as units record them."""
+    try:
+        number = package_version("organ-registry")
+    except PackageNotFoundError:
+        number = "0"
+    return f"{number}, codecs {CODEC_VERSION}"
+
+
+def _ingest(registry: LocalRegistry, source: str, report: Report, hub: Hub | None) -> Result:
+    model = source_of(source, hub)
+    known = known_model(registry, model) if model.paths else None
+    if known is not None:
+        return {"model": str(known), "created": False}, None
+    sizes: list[int] = []
+
+    def record_size(file: DissectedFile, _model_id: int, _sha256: Digest) -> None:
+        sizes.append(file.header.file_size_bytes)
+
+    stored = record_size if model.remote else keep_file
+    done = ingest_model(registry, model, progress=lambda _size: report(), stored=stored)
+    members = ("model", "created", "organs", "new_bytes", "known_bytes", "stored_bytes", "incomplete")
+    return {name: getattr(done, name) for name in members}, sum(sizes) or done.size_bytes
+
+
+def _repack(registry: LocalRegistry, names: str, report: Report, _hub: Hub | None) -> Result:
+    with registry.catalog.reading() as session:
+        models = [model_by_name(session, parse_model_name(name)) for name in names.split()]
+        ids, size = [model.id for model in models], sum(model.size_bytes for model in models)
+    done = repack(registry.catalog, registry.blobs, ids, progress=lambda _organs: report())
+    members = ("organs", "repacked", "before_bytes", "after_bytes", "skipped")
+    return {name: getattr(done, name) for name in members}, size
+
+
+def _measure(registry: LocalRegistry, name: str, report: Report, _hub: Hub | None) -> Result:
+    done = MEASURE.run(registry, MEASURE.check({"model": name}), lambda _share, _step: report(), LOCAL)
+    assert isinstance(done, MeasureJobResult)
+    differences = {
+        measure: None if difference is None else difference.difference
+        for measure, difference in done.differences.items()
+    }
+    return {"model": done.model, "measured": done.measured, "differences": differences}, _size(registry, name)
+
+
+def _validate(registry: LocalRegistry, name: str, report: Report, _hub: Hub | None) -> Result:
+    arguments = VALIDATE.settle(registry, VALIDATE.check({"chimera": name}), LOCAL)
+    done = VALIDATE.run(registry, arguments, lambda _share, _step: report(), LOCAL)
+    assert isinstance(done, ValidationJobResult)
+    return {"model": done.model, "verdict": done.verdict, "reason": done.reason[:REASON_MAX]}, _size(registry, name)
+
+
+def _size(registry: LocalRegistry, name: str) -> int:
+    with registry.catalog.reading() as session:
+        return model_by_name(session, parse_model_name(name)).size_bytes
+
+
+WORK: Mapping[str, Work] = {"ingest": _ingest, "measure": _measure, "repack": _repack, "validate": _validate}
+"""The function of each kind of work. All can be repeated: what is done already is found and not done again."""

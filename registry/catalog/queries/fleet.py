@@ -1,0 +1,182 @@
+"""Runs of fleets with their progress, units that a driver can submit, and the models that a plan can name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, case, func, or_, select
+from sqlalchemy.orm import Session
+
+from organs.registry.catalog import tables
+from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
+from organs.registry.catalog.register.leases import database_now
+from organs.registry.catalog.tables import FleetUnit, Model
+from organs.registry.catalog.vocabulary import FLEET_UNIT_STATES
+from organs.registry.entities.fleet import FleetFailure, FleetRun, FleetRunPage, FleetRunSummary, FleetWorker
+from organs.registry.errors import NoSuchRun
+
+RATE_WINDOW = timedelta(minutes=10)
+"""The time over which the speed of a run is measured."""
+FAILURES_SHOWN, WORKERS_SHOWN = 200, 200
+NOTE_SHOWN = 1000
+"""The most characters of a source and of a reason in a list."""
+
+_LIST = "fleet runs"
+"""The query that cursors of the list belong to."""
+_FAILED = ("failed", "set_aside")
+
+
+def fleet_runs(session: Session, limit: int, after: str | None = None) -> FleetRunPage:
+    """Return the next `limit` runs after the cursor `after`, newest first. Raises BadQuery."""
+    check_limit(limit)
+    statement = select(tables.FleetRun)
+    if after is not None:
+        statement = statement.where(tables.FleetRun.id < parse_cursor(_LIST, after).id)
+    rows = session.scalars(statement.order_by(tables.FleetRun.id.desc()).limit(limit + 1)).all()
+    items = tuple(_summary(session, row) for row in rows[:limit])
+    return FleetRunPage(items=items, next=next_cursor(_LIST, [row.id for row in rows], limit))
+
+
+def fleet_run(session: Session, run_id: int) -> FleetRun:
+    """Return the run with its failures and its workers. Raises NoSuchRun."""
+    row = session.get(tables.FleetRun, run_id)
+    if row is None:
+        raise NoSuchRun(f"there is no run {run_id} of a fleet")
+    summary = _summary(session, row)
+    failures = _failures(session, run_id)
+    workers = _workers(session, run_id)
+    return FleetRun(
+        **{name: getattr(summary, name) for name in FleetRunSummary.__struct_fields__},
+        dashboard=row.dashboard,
+        failures=failures,
+        failures_left_out=summary.failed + summary.set_aside - len(failures),
+        workers=tuple(workers[:WORKERS_SHOWN]),
+        workers_left_out=max(0, len(workers) - WORKERS_SHOWN),
+    )
+
+
+def run_id_of(session: Session, text: str | None) -> int:
+    """Return the id of the run with this number or this name, the newest one of several; None means the newest run.
+
+    Raises NoSuchRun.
+    """
+    newest = select(tables.FleetRun.id).order_by(tables.FleetRun.id.desc()).limit(1)
+    if text is None:
+        found = session.scalar(newest)
+    elif text.isascii() and text.isdigit() and len(text) < 19:
+        found = session.scalar(newest.where(tables.FleetRun.id == int(text)))
+    else:
+        found = session.scalar(newest.where(tables.FleetRun.name == text))
+    if found is None:
+        raise NoSuchRun("no fleet has run yet" if text is None else f"there is no run {text[:100]!r} of a fleet")
+    return found
+
+
+def due_units(
+    session: Session, run_id: int, limit: int, *, but: Collection[int] = (), among: Collection[int] | None = None
+) -> Sequence[int]:
+    """Return the first `limit` units that a worker can claim now, without those in `but`, or only of those `among`."""
+    statement = select(FleetUnit.number).where(FleetUnit.run_id == run_id, _can_be_claimed(database_now(session)))
+    if but:
+        statement = statement.where(FleetUnit.number.not_in(but))
+    if among is not None:
+        statement = statement.where(FleetUnit.number.in_(among))
+    return session.scalars(statement.order_by(FleetUnit.number).limit(limit)).all()
+
+
+def has_dead_workers(session: Session, run_id: int) -> bool:
+    """Return whether the lease of a running unit has expired."""
+    expired = (FleetUnit.state == "running", FleetUnit.lease_expires_at < database_now(session))
+    statement = select(FleetUnit.number).where(FleetUnit.run_id == run_id, *expired).limit(1)
+    return session.scalar(statement) is not None
+
+
+def count_unfinished(session: Session, run_id: int) -> int:
+    """Return the number of units that wait or run."""
+    open_units = (FleetUnit.run_id == run_id, FleetUnit.state.in_(("queued", "running")))
+    return session.scalar(select(func.count()).select_from(FleetUnit).where(*open_units)) or 0
+
+
+def model_names(session: Session, limit: int) -> dict[str, int]:
+    """Return the ids of the visible models by full name, oldest first, at most `limit`."""
+    columns = (Model.namespace, Model.name, Model.version, Model.id)
+    rows = session.execute(select(*columns).where(Model.state == "visible").order_by(Model.id).limit(limit))
+    return {f"{namespace}/{name}@{version}": model_id for namespace, name, version, model_id in rows}
+
+
+def _can_be_claimed(moment: datetime) -> ColumnElement[bool]:
+    expired = FleetUnit.lease_expires_at <= moment
+    is_queued = (FleetUnit.state == "queued") & or_(FleetUnit.lease_expires_at.is_(None), expired)
+    return is_queued | ((FleetUnit.state == "running") & expired)
+
+
+def _summary(session: Session, run: tables.FleetRun) -> FleetRunSummary:
+    columns = (FleetUnit.state, func.count(), func.sum(FleetUnit.size_bytes))
+    rows = session.execute(select(*columns).where(FleetUnit.run_id == run.id).group_by(FleetUnit.state)).all()
+    counts = dict.fromkeys(FLEET_UNIT_STATES, 0) | {state: count for state, count, _ in rows}
+    sizes = {state: int(size or 0) for state, _, size in rows}
+    units_a_second, bytes_a_second, last = _speed(session, run.id, is_over=not counts["queued"] + counts["running"])
+    remaining = counts["queued"] + counts["running"]
+    ends_at = last
+    if remaining:
+        ends_at = database_now(session) + timedelta(seconds=remaining / units_a_second) if units_a_second else None
+    return FleetRunSummary(
+        id=run.id,
+        name=run.name,
+        units=sum(counts.values()),
+        **counts,
+        size_bytes=sum(sizes.values()),
+        done_bytes=sizes.get("done", 0),
+        units_a_minute=round(60.0 * units_a_second, 2),
+        bytes_a_second=round(bytes_a_second, 1),
+        created_at=run.created_at,
+        ends_at=ends_at,
+    )
+
+
+def _speed(session: Session, run_id: int, *, is_over: bool) -> tuple[float, float, datetime | None]:
+    """Return the units and the bytes that are done in a second, and when the last unit ended.
+
+    For a run that is over, all units count; else those of the last RATE_WINDOW.
+    """
+    bounds = select(func.min(FleetUnit.started_at), func.max(FleetUnit.finished_at)).where(FleetUnit.run_id == run_id)
+    first, last = session.execute(bounds).one()
+    if first is None:
+        return 0.0, 0.0, last
+    moment = database_now(session)
+    begin, end = (first, last or moment) if is_over else (max(first, moment - RATE_WINDOW), moment)
+    done = (FleetUnit.run_id == run_id, FleetUnit.state == "done", FleetUnit.finished_at >= begin)
+    count, size = session.execute(select(func.count(), func.sum(FleetUnit.size_bytes)).where(*done)).one()
+    seconds = max((end - begin).total_seconds(), 0.001)
+    return count / seconds, int(size or 0) / seconds, last
+
+
+def _failures(session: Session, run_id: int) -> tuple[FleetFailure, ...]:
+    failed = (FleetUnit.run_id == run_id, FleetUnit.state.in_(_FAILED))
+    rows = session.scalars(select(FleetUnit).where(*failed).order_by(FleetUnit.number).limit(FAILURES_SHOWN))
+    return tuple(
+        FleetFailure(
+            number=row.number,
+            work=row.work,
+            source=row.source[:NOTE_SHOWN],
+            state=row.state,
+            note=row.note[:NOTE_SHOWN],
+            worker=row.worker,
+            finished_at=row.finished_at,
+        )
+        for row in rows
+    )
+
+
+def _workers(session: Session, run_id: int) -> list[FleetWorker]:
+    """Return the workers, those that were seen last first."""
+    seen_at = func.max(func.coalesce(FleetUnit.finished_at, FleetUnit.started_at))
+    running = func.sum(case((FleetUnit.state == "running", 1), else_=0))
+    columns = (FleetUnit.worker, func.max(FleetUnit.version), func.count(), running, seen_at)
+    statement = select(*columns).where(FleetUnit.run_id == run_id, FleetUnit.worker.is_not(None))
+    rows = session.execute(statement.group_by(FleetUnit.worker).order_by(seen_at.desc(), FleetUnit.worker))
+    return [
+        FleetWorker(name=name or "", version=version, units=count, running=int(running or 0), seen_at=seen)
+        for name, version, count, running, seen in rows
+    ]
