@@ -36,7 +36,7 @@ from organs.registry.catalog.register.accounts import add_contributor
 from organs.registry.catalog.register.models import hide_model, remove_model, show_model
 from organs.registry.catalog.tables import Blob, Job, Model, Organ, Submission, Upload
 from organs.registry.digest import digest_of
-from organs.registry.errors import CatalogError, Conflict, NameTaken, NotFound, OrganError
+from organs.registry.errors import Busy, CatalogError, Conflict, NameTaken, NotFound, OrganError
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.settings import BLOBS_VARIABLE, DATABASE_VARIABLE, HOME_VARIABLE, Settings
@@ -240,13 +240,26 @@ def check(registry: LocalRegistry, folder: Path) -> str:
         assert hashlib.sha256(path.read_bytes()).hexdigest() == digest, name
         whole += 1
     for _ in range(2):
-        sweep(registry.catalog, registry.blobs, grace=timedelta(0), dry_run=False)
+        sweep_alone(registry)
     report = verify(registry.catalog, registry.blobs, read_data=Share(1, 1))
     assert (report.faults, report.miscounted) == ([], {}), report
     return (
         f"done {dict(done)}, refused {dict(refused)}, submissions {dict(states)} {dict(refusals)}, {whole} models came "
         f"back, {report.blobs} blobs read, {report.orphans} files without a row, {uploads} finished uploads are left"
     )
+
+
+def sweep_alone(registry: LocalRegistry) -> None:
+    """Sweep as soon as the lease of a killed sweep has expired."""
+    until = time.monotonic() + DRAIN_SECONDS
+    while True:
+        try:
+            sweep(registry.catalog, registry.blobs, grace=timedelta(0), dry_run=False)
+        except Busy:
+            assert time.monotonic() < until
+            time.sleep(1)
+        else:
+            return
 
 
 def main() -> None:
