@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, case, func, or_, select
+from sqlalchemy import case, func, or_, select
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog import tables
@@ -75,14 +75,22 @@ def run_id_of(session: Session, text: str | None) -> int:
 
 def due_units(
     session: Session, run_id: int, limit: int, *, but: Collection[int] = (), among: Collection[int] | None = None
-) -> Sequence[int]:
+) -> list[int]:
     """Return the first `limit` units that a worker can claim now, without those in `but`, or only of those `among`."""
-    statement = select(FleetUnit.number).where(FleetUnit.run_id == run_id, _can_be_claimed(database_now(session)))
-    if but:
-        statement = statement.where(FleetUnit.number.not_in(but))
-    if among is not None:
-        statement = statement.where(FleetUnit.number.in_(among))
-    return session.scalars(statement.order_by(FleetUnit.number).limit(limit)).all()
+    expired = FleetUnit.lease_expires_at <= database_now(session)
+    due: list[int] = []
+    # Two statements, because each reads only an end of the index: most units of a run may have ended.
+    for condition in (
+        (FleetUnit.state == "queued", or_(FleetUnit.lease_expires_at.is_(None), expired)),
+        (FleetUnit.state == "running", expired),
+    ):
+        statement = select(FleetUnit.number).where(FleetUnit.run_id == run_id, *condition)
+        if but:
+            statement = statement.where(FleetUnit.number.not_in(but))
+        if among is not None:
+            statement = statement.where(FleetUnit.number.in_(among))
+        due += session.scalars(statement.order_by(FleetUnit.number).limit(limit - len(due))).all()
+    return due
 
 
 def has_dead_workers(session: Session, run_id: int) -> bool:
@@ -103,12 +111,6 @@ def model_names(session: Session, limit: int) -> dict[str, int]:
     columns = (Model.namespace, Model.name, Model.version, Model.id)
     rows = session.execute(select(*columns).where(Model.state == "visible").order_by(Model.id).limit(limit))
     return {f"{namespace}/{name}@{version}": model_id for namespace, name, version, model_id in rows}
-
-
-def _can_be_claimed(moment: datetime) -> ColumnElement[bool]:
-    expired = FleetUnit.lease_expires_at <= moment
-    is_queued = (FleetUnit.state == "queued") & or_(FleetUnit.lease_expires_at.is_(None), expired)
-    return is_queued | ((FleetUnit.state == "running") & expired)
 
 
 def _summary(session: Session, run: tables.FleetRun) -> FleetRunSummary:
