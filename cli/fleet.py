@@ -139,7 +139,7 @@ def work(run: int, name: str, with_parent: int) -> None:
         limit.daemon = True
         limit.start()
 
-    logging.basicConfig(format="organ fleet: %(message)s", level=logging.WARNING)
+    logging.basicConfig(format="organ fleet: %(message)s", level=logging.ERROR)
     watch_parent(with_parent, end)
     with local_registry() as registry, hub_of_environment() as hub, ended_by_signals(stop):
         FleetWorker(registry, name, hub, stop).work_until_done(run)
