@@ -81,9 +81,9 @@ def run(plan: Path, workers: int, scheduler: str | None, retry: bool, dry_run: b
         run_id = _begin(registry, plan, retry=retry, dry_run=dry_run, quiet=quiet or as_json)
         if run_id is None:
             return 0
-        hands = _workers(registry, run_id, workers, scheduler)
-        with ended_by_signals(stop), status_line("fleet", quiet=quiet or as_json) as say:
-            result = drive(registry, run_id, hands, stop, lambda run: say(_progress_text(run)))
+        fleet_workers = _workers(registry, run_id, workers, scheduler)
+        with ended_by_signals(stop), status_line("fleet", quiet=quiet or as_json) as show:
+            result = drive(registry, run_id, fleet_workers, stop, lambda run: show(_progress_text(run)))
     if stop.is_set() and not result.is_over:
         raise KeyboardInterrupt
     if as_json:
