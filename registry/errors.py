@@ -430,6 +430,10 @@ class DatabaseUnreachable(CatalogError, code="database-unreachable", status=503,
     """The database server does not answer, or takes no more connections. Try again later."""
 
 
+OUTAGES = (StoreUnreachable, DatabaseUnreachable)
+"""Errors that end without a change of the registry: the same work can succeed later."""
+
+
 class SchemaTooNew(CatalogError, code="schema-too-new"):
     """The database was migrated by a newer version of this program."""
 

@@ -84,7 +84,7 @@ from organs.registry.catalog.vocabulary import Action
 from organs.registry.digest import Digest, model_digest
 from organs.registry.entities.job import SubmissionJobResult
 from organs.registry.entities.submission import SubmissionFinding
-from organs.registry.errors import BadInput, OrganError, UnsupportedDType
+from organs.registry.errors import OUTAGES, BadInput, OrganError, UnsupportedDType
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
 from organs.registry.relatives.resolve import declared_parents, stated_relation
@@ -118,8 +118,8 @@ def process_submission(
 ) -> SubmissionJobResult:
     """Inspect a submission, and with `publish` register it as a model. Return its `submission` id and its new `state`.
 
-    A submission that was processed before is left unchanged. Raises OrganError for a fault of the registry, after
-    recording it in the submission, and the errors of `report_progress`.
+    A submission that was processed before is left unchanged. Raises OUTAGES, OrganError for another fault of the
+    registry, after recording it in the submission, and the errors of `report_progress`.
     """
     with registry.catalog.reading() as session:
         state = submission_by_id(session, submission_id).row.state
@@ -133,6 +133,8 @@ def process_submission(
             _conclude(registry, submission_id, outcome)
         except _Withdrawn:
             _log.info("submission %d was withdrawn while it was inspected", submission_id)
+        except OUTAGES:
+            raise  # the job runs again later, as after the death of its runner
         except OrganError:
             with registry.catalog.writing() as session:
                 _record_our_fault(session, locked_submission(session, submission_id))

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -40,8 +41,9 @@ from organs.registry.catalog.register.jobs import (
     report_progress,
 )
 from organs.registry.catalog.register.rates import remove_expired_counts
+from organs.registry.catalog.tables import now
 from organs.registry.entities.problem import INTERNAL, data_of, encoded, plain_problem, problem_of
-from organs.registry.errors import BadInput, OrganError
+from organs.registry.errors import OUTAGES, BadInput, OrganError
 from organs.registry.local import LocalRegistry
 
 KINDS: Mapping[str, JobKind[Any]] = {
@@ -149,8 +151,12 @@ class Held:
 POLL_SECONDS = 0.5
 RETRY_SECONDS = 5.0
 """The pause after an error of the database."""
+OUTAGE_MAX = timedelta(hours=1)
+"""A job that cannot reach the database or the store is queued again until it is so old; then it fails."""
 NOTE_TRIES = 4
 """Attempts to write how a job ended; if all fail, it runs again when its lease has expired."""
+OUTAGE_TRIES = 60
+"""Attempts to queue a job again after an outage."""
 WATCH_SECONDS = 0.1
 IDLE_SECONDS = 10.0
 """The time between two looks whether models wait for a repack."""
@@ -305,6 +311,8 @@ class Runner:
         except Cancelled:
             return self._record_put_back(held)
         except OrganError as error:
+            if isinstance(error, OUTAGES) and now() - claim.created_at < OUTAGE_MAX:
+                return self._record_outage(held, str(error))
             return self._record_failure(held, str(error), encoded(problem_of(error), data_of(error)))
         except BaseException as error:  # noqa: BLE001  # the next job must run after any error of this one
             _log.error("job %d (%s) broke", claim.id, claim.kind, exc_info=error)
@@ -316,13 +324,19 @@ class Runner:
         is_waiting_again = self._write_end(lambda session: put_back_job(session, held.claim))
         return ("put back", "the runner ends") if is_waiting_again else ("cancelled", "")
 
+    def _record_outage(self, held: Held, sentence: str) -> tuple[str, str]:
+        """Wait a moment, and queue the job again."""
+        self._stop.wait(RETRY_SECONDS)
+        is_waiting_again = self._write_end(lambda session: put_back_job(session, held.claim, sentence), OUTAGE_TRIES)
+        return ("put back", sentence) if is_waiting_again else ("cancelled", "")
+
     def _record_failure(self, held: Held, sentence: str, problem: bytes) -> tuple[str, str]:
         is_failed = self._write_end(lambda session: fail_job(session, held.claim, sentence, problem.decode()))
         return ("failed", sentence) if is_failed else ("cancelled", "")
 
-    def _write_end(self, write: Callable[[Session], bool]) -> bool:
+    def _write_end(self, write: Callable[[Session], bool], tries: int = NOTE_TRIES) -> bool:
         """Return the result of `write`, tried again after errors of the database; False if all attempts fail."""
-        for _ in range(NOTE_TRIES):
+        for _ in range(tries):
             try:
                 with self._registry.catalog.writing() as session:
                     return write(session)

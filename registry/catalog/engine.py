@@ -140,7 +140,7 @@ def limited(session: Session, seconds: float) -> Iterator[None]:
         raise
     finally:
         session.info[_LIMIT_KEY] = outer
-        if not connection.closed:
+        if not connection.closed and not connection.invalidated:  # the server may have ended the connection
             _set_limit(connection, outer)
 
 

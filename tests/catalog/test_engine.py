@@ -20,7 +20,7 @@ from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.facets import FacetKey, facet_ids
 from organs.registry.catalog.slow import SlowStatements
 from organs.registry.catalog.tables import Contributor, FacetCount, Organ
-from organs.registry.errors import Busy, CatalogError, DiskFull, OrganError, StoreUnwritable
+from organs.registry.errors import Busy, CatalogError, DatabaseUnreachable, DiskFull, OrganError, StoreUnwritable
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import Settings
 from tests import postgres
@@ -312,3 +312,20 @@ def test_a_quick_statement_is_not_slow(registry: LocalRegistry) -> None:
     with registry.catalog.reading() as session:
         session.execute(text("SELECT 1"))
     assert (registry.catalog.slow.count, registry.catalog.slow.newest()) == (0, ())
+
+
+@pytest.mark.postgres
+def test_a_connection_that_ends_within_a_time_limit_means_that_the_database_does_not_answer(
+    registry: LocalRegistry,
+) -> None:
+    def read() -> None:
+        with registry.catalog.reading(seconds=60) as session:
+            process = session.scalar(text("SELECT pg_backend_pid()"))
+            with registry.catalog.writing() as other:
+                other.execute(text(f"SELECT pg_terminate_backend({process}, 60000)"))
+            session.execute(text("SELECT 1"))
+
+    with pytest.raises(DatabaseUnreachable):
+        read()
+    with registry.catalog.reading(seconds=60) as session:
+        assert session.scalar(text("SELECT 1")) == 1

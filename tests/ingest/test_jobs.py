@@ -36,7 +36,7 @@ from organs.registry.catalog.register.jobs import DIED_TWICE, cancel_job, claim_
 from organs.registry.catalog.register.organs import begin_ingest
 from organs.registry.catalog.tables import now
 from organs.registry.entities.job import Job
-from organs.registry.errors import BadInput, BadName, NotFound
+from organs.registry.errors import BadInput, BadName, DatabaseUnreachable, NotFound, StoreUnreachable
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import DATABASE_VARIABLE, HOME_VARIABLE
 from tests.related_models import family_files, ingest_bytes
@@ -237,6 +237,30 @@ def test_a_runner_that_stops_puts_its_job_back(registry: LocalRegistry) -> None:
         assert begun.wait(PATIENCE_SECONDS)
     job = job_of(registry, job_id)
     assert (job.state, job.progress) == ("queued", 0.0)
+
+
+def test_a_job_during_an_outage_waits_until_it_can_run(
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "RETRY_SECONDS", 0.01)
+    failures = iter([StoreUnreachable("no store"), DatabaseUnreachable("no database")] * 3)
+
+    def run(_registry: LocalRegistry, _arguments: Values, _report_progress: ReportProgress) -> Values:
+        for error in failures:
+            raise error
+        return {"done": True}
+
+    kinds = kind_of(run)
+    job_id, events = add_job(registry, "odd", {}, kinds=kinds), list[JobEvent]()
+    assert Runner(registry, threading.Event(), kinds=kinds, on_event=events.append).run(once=True)
+    assert [event.state for event in events] == [*["running", "put back"] * 6, "running", "finished"]
+    job = job_of(registry, job_id)
+    assert (job.state, job.note, job.result) == ("finished", "", {"done": True})
+    monkeypatch.setattr(runner, "OUTAGE_MAX", timedelta(0))
+    failures = iter([StoreUnreachable("no store")])
+    old = add_job(registry, "odd", {}, kinds=kinds)
+    Runner(registry, threading.Event(), kinds=kinds).run(once=True)
+    assert (job_of(registry, old).state, job_of(registry, old).note) == ("failed", "no store")
 
 
 def test_a_job_that_outlasts_its_runner_is_put_back_and_changes_nothing_afterwards(

@@ -42,7 +42,7 @@ from organs.registry.catalog.register.jobs import cancel_job
 from organs.registry.catalog.tables import Model
 from organs.registry.compose.models import partial_recipe
 from organs.registry.digest import digest_of
-from organs.registry.errors import Conflict, DiskFull, NotAssemblable, NotFound
+from organs.registry.errors import Conflict, DiskFull, NotAssemblable, NotFound, StoreUnreachable
 from organs.registry.gguf import MemorySource, ValueType, read_header
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
@@ -507,6 +507,21 @@ def test_an_internal_error_is_reported_as_such_and_the_upload_is_kept(
     settle_abandoned(registry)
     assert submission_row(registry, again).row.state == "withdrawn"
     assert published(registry, "ann/tiny", [sent]) == "ann/tiny@1"
+
+
+def test_an_outage_during_an_inspection_ends_nothing(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", BASE)])
+
+    def unreachable(*_given: object) -> None:
+        raise StoreUnreachable("the object store does not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BlobWriter, "append", unreachable)
+        with pytest.raises(StoreUnreachable):
+            process_and_read(registry, submission_id)
+    assert submission_row(registry, submission_id).row.state == "publishing"
+    assert process_and_read(registry, submission_id).row.state == "published"
+    assert_no_upload_is_left(registry)
 
 
 def test_a_submission_withdrawn_during_its_inspection_leaves_nothing(registry: LocalRegistry) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -52,6 +52,8 @@ class Claim:
     arguments: dict[str, Any]
     contributor: str
     """The contributor who queued it."""
+    created_at: datetime
+    """When it was queued."""
 
 
 def enqueue_job(session: Session, kind: str, arguments: Entity | Mapping[str, object], contributor: str = LOCAL) -> int:
@@ -113,7 +115,7 @@ def claim_job(session: Session, kinds: Sequence[str], *, alone: bool = False) ->
     row.state, row.attempts, row.progress = "running", row.attempts + 1, 0.0
     row.started_at, row.lease_expires_at = started_at, started_at + LEASE
     owner = session.get_one(Contributor, row.contributor_id).name
-    return Claim(row.id, row.kind, row.attempts, json.loads(row.arguments), owner)
+    return Claim(row.id, row.kind, row.attempts, json.loads(row.arguments), owner, row.created_at)
 
 
 def recover_jobs(session: Session) -> None:
@@ -158,9 +160,10 @@ def fail_job(session: Session, claim: Claim, sentence: str, problem: str | None 
     return _end(session, claim, state="failed", note=shown_text(sentence), problem=problem, finished_at=now())
 
 
-def put_back_job(session: Session, claim: Claim) -> bool:
-    """Queue a job again because its runner ends. The attempt does not count."""
-    return _end(session, claim, state="queued", attempts=claim.attempt - 1, progress=0.0, note="", started_at=None)
+def put_back_job(session: Session, claim: Claim, note: str = "") -> bool:
+    """Queue a job again because its runner ends, or for the reason in `note`. The attempt does not count."""
+    values = {"attempts": claim.attempt - 1, "progress": 0.0, "note": shown_text(note), "started_at": None}
+    return _end(session, claim, state="queued", **values)
 
 
 def cancel_job(session: Session, job_id: int, contributor: str | None = None) -> Job:
