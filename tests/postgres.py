@@ -108,11 +108,6 @@ def _stop_using() -> None:
     event.remove(Engine, "do_connect", _create_before_connecting)
 
 
-def without_note(printed: str) -> str:
-    """Return what a program has printed, without the note that PostgreSQL is experimental."""
-    return "".join(line for line in printed.splitlines(keepends=True) if "PostgreSQL support is" not in line)
-
-
 @contextmanager
 def temporary_server() -> Iterator[str]:
     """Run a PostgreSQL server on a socket in a temporary folder; yield its URL, and remove it at the end.

@@ -63,7 +63,7 @@ SOURCES = family_files()
 LATER = family_files(["retuned"])
 Beside = Callable[[LocalRegistry, Path], None]
 """Work on a registry; the folder is for its files."""
-EVERY, SOME = pytest.param(1, marks=pytest.mark.slow), 29
+EVERY, SOME = pytest.param(1, marks=pytest.mark.slow), 41
 """How many steps of an operation lie between two at which something else happens."""
 
 
