@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from organs.ingest.files import FileSource
-from organs.registry.catalog.engine import Catalog
+from organs.registry.catalog.engine import Catalog, batches
 from organs.registry.catalog.queries.submissions import StoredChunk, chunks_of_upload, known_chunk_files, upload_names
 from organs.registry.digest import Digest
 from organs.registry.errors import Conflict, DiskFull, MissingBlob, NotFound
@@ -322,11 +322,12 @@ class BucketSpool:
 
     def strays(self, modified_before: float) -> Iterator[SpooledFile]:
         """Yield old objects without a row."""
-        for found in self._bucket.walk():
-            if found.modified_at < modified_before:
-                with self._catalog.reading() as session:
-                    is_known = bool(known_chunk_files(session, [found.name]))
-                if not is_known:
+        old = [found for found in self._bucket.walk() if found.modified_at < modified_before]
+        for batch in batches(old):
+            with self._catalog.reading() as session:
+                known = known_chunk_files(session, [found.name for found in batch])
+            for found in batch:
+                if found.name not in known:
                     yield SpooledFile(found.name, found.modified_at, found.size_bytes)
 
     def remove_stray(self, name: str) -> None:

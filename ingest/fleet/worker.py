@@ -37,11 +37,10 @@ from organs.registry.catalog.register.fleet import (
 from organs.registry.digest import Digest
 from organs.registry.entities.job import MeasureJobResult, ValidationJobResult
 from organs.registry.errors import (
+    OUTAGES,
     BadReply,
     Busy,
-    DatabaseUnreachable,
     OrganError,
-    StoreUnreachable,
     TooMany,
     Unreachable,
 )
@@ -60,7 +59,7 @@ POLL_SECONDS = 0.5
 OUTAGE_SECONDS = 600.0
 """The time for which processes of a fleet wait for a database or a scheduler that does not answer."""
 REASON_MAX = 1000
-TEMPORARY = (Busy, StoreUnreachable, DatabaseUnreachable, Unreachable, TooMany)
+TEMPORARY = (Busy, *OUTAGES, Unreachable, TooMany)
 """Errors after which the same unit may succeed later."""
 
 _log = logging.getLogger(__name__)
