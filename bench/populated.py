@@ -7,16 +7,16 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sqlalchemy import insert
+from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
-from organs.registry.anatomy import OrganType, place_of
+from organs.registry.anatomy import OrganType, Place, place_of
 from organs.registry.catalog.engine import insert_or_add
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.facets import FacetKey, facet_ids, repair_totals
@@ -34,6 +34,7 @@ from organs.registry.catalog.tables import (
 from organs.registry.catalog.vocabulary import theta_bin, unique_words
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import FINGERPRINT_BYTES
+from organs.registry.settings import Settings
 
 BLOCKS, WIDTH, HIDDEN, VOCABULARY = 32, 2048, 5632, 32_000
 TENSORS = 3 + 9 * BLOCKS
@@ -53,8 +54,12 @@ SUBJECTS = ("coder", "farmer", "doctor", "lawyer", "poet", "teacher", "pilot", "
 CONTRIBUTORS = 50
 THETA = {"norm": (79.0, 4.0), "skeleton": (47.0, 6.0), "organ": (43.0, 6.0), "embed": (36.0, 7.0)}
 """Mean and deviation of θ by type, in degrees: the known ranges of models of 1 to 14 billion parameters."""
+MODELS_AT_ONCE = 200
+"""The models whose rows are written in one transaction."""
 SHARED = 0.4
 """The share of a model's organs that come from an older one."""
+LARGE = (Blob, Organ, Fingerprint, Placement)
+"""The tables with a row for each organ or placement, in the order of their foreign keys."""
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -63,42 +68,66 @@ class _Slot:
     name: str
     shape: str
     elements: int
+    place: Place
 
 
 def populate(registry: LocalRegistry, placements: int, seed: int = 1) -> int:
-    """Fill an empty registry with models of 291 tensors until it has `placements`; return the number of models."""
+    """Fill an empty registry with models of 291 tensors until it has `placements`; return the number of models.
+
+    The indexes are created when all rows are there, which takes a fraction of the time.
+    """
     with closing(registry.catalog.writer.raw_connection()) as connection:
         if isinstance(connection.driver_connection, sqlite3.Connection):
             connection.driver_connection.execute("PRAGMA synchronous = OFF")
     random = np.random.default_rng(seed)
     models = placements // TENSORS
     slots = list(_slots())
-    organs = _Organs()
-    for first in range(0, models, 50):
-        with registry.catalog.writing() as session:
-            for number in range(first, min(first + 50, models)):
-                _add_model(session, number, slots, organs, random)
+    rows = _Rows()
+    indexes = [index for table in LARGE for index in Base.metadata.tables[table.__tablename__].indexes]
     with registry.catalog.writing() as session:
+        for index in indexes:
+            index.drop(session.connection())
+    for first in range(0, models, MODELS_AT_ONCE):
+        with registry.catalog.writing() as session:
+            for number in range(first, min(first + MODELS_AT_ONCE, models)):
+                _add_model(session, number, slots, rows, random)
+            rows.write(session)
+    with registry.catalog.writing() as session:
+        for index in indexes:
+            index.create(session.connection())
         repair_totals(session)
     return models
 
 
-class _Organs:
-    """The organs drawn so far: ids, and the measures by organ."""
+class _Rows:
+    """The rows of organs and placements that are not written yet, and what is known of the organs drawn so far."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.by_slot: dict[tuple[int, str], list[int]] = {}
+        self.organ_count = 0
+        self.organs_by_place: dict[tuple[int, str], list[int]] = {}
         self.measures: dict[int, dict[str, float | None]] = {}
+        """The measures of each organ."""
         self.blobs: list[dict[str, Any]] = []
-        self.rows: list[dict[str, Any]] = []
-        self.prints: list[dict[str, Any]] = []
-        """Rows that are not written yet, like the two before."""
+        self.organs: list[dict[str, Any]] = []
+        self.fingerprints: list[dict[str, Any]] = []
+        self.placements: list[dict[str, Any]] = []
+        self.facets: Counter[tuple[int, int]] = Counter()
+        """The number of placements by facet and bin of θ."""
+
+    def write(self, session: Session) -> None:
+        """Insert the rows, and forget them."""
+        lists = (self.blobs, self.organs, self.fingerprints, self.placements)
+        for table, rows in zip(LARGE, lists, strict=True):
+            if rows:
+                session.execute(insert(Base.metadata.tables[table.__tablename__]), rows)
+            rows.clear()
+        count_facets(session, self.facets)
+        self.facets.clear()
 
 
 def _slots() -> Iterator[_Slot]:
     def slot(name: str, *shape: int) -> _Slot:
-        return _Slot(name, "x".join(map(str, shape)), int(np.prod(shape)))
+        return _Slot(name, "x".join(map(str, shape)), int(np.prod(shape)), place_of(name))
 
     yield slot("token_embd.weight", WIDTH, VOCABULARY)
     for block in range(BLOCKS):
@@ -117,7 +146,7 @@ def _pick(random: np.random.Generator, weights: dict[str, float]) -> str:
     return str(random.choice(list(weights), p=list(weights.values())))
 
 
-def _add_model(session: Session, number: int, slots: list[_Slot], organs: _Organs, random: np.random.Generator) -> None:
+def _add_model(session: Session, number: int, slots: list[_Slot], rows: _Rows, random: np.random.Generator) -> None:
     architecture, license_, dtype = (_pick(random, item) for item in (ARCHITECTURES, LICENSES, DTYPES))
     subject = SUBJECTS[int(random.integers(len(SUBJECTS)))]
     owner = contributor_id(session, f"contributor-{int(random.integers(CONTRIBUTORS))}")
@@ -139,59 +168,42 @@ def _add_model(session: Session, number: int, slots: list[_Slot], organs: _Organ
     session.flush()
     words = unique_words([model.namespace, model.name, model.title, model.description])
     session.execute(insert(ModelWord), [{"word": word, "model_id": model.id} for word in words])
-    _add_placements(session, model, file.id, dtype, slots, organs, random)
-
-
-def _add_placements(
-    session: Session,
-    model: Model,
-    file_id: int,
-    dtype: str,
-    slots: list[_Slot],
-    organs: _Organs,
-    random: np.random.Generator,
-) -> None:
     keys = [_facet_key(model, slot, dtype) for slot in slots]
     ids = facet_ids(session, keys)
-    rows: list[dict[str, Any]] = []
     for position, (slot, key) in enumerate(zip(slots, keys, strict=True)):
-        organ_id = _draw_organ(organs, random, position, slot, key)
-        rows.append(
+        organ_id = _draw_organ(rows, random, position, slot, key)
+        measures = rows.measures[organ_id]
+        rows.facets[ids[key], theta_bin(measures["theta"])] += 1
+        rows.placements.append(
             {
-                "model_id": model.id, "position": position, "file_id": file_id, "offset_bytes": 32 * position,
-                "name": slot.name, "type": key.type, "tower": key.tower, "block": place_of(slot.name).block,
+                "model_id": model.id, "position": position, "file_id": file.id, "offset_bytes": 32 * position,
+                "name": slot.name, "type": key.type, "tower": key.tower, "block": slot.place.block,
                 "slot": key.slot, "organ_id": organ_id, "facet_id": ids[key], "visible": True, "dtype": key.dtype,
-                "size_bytes": slot.elements, **organs.measures[organ_id],
+                "size_bytes": slot.elements, **measures,
             }
         )  # fmt: skip
-    for table, new in ((Blob, organs.blobs), (Organ, organs.rows), (Fingerprint, organs.prints), (Placement, rows)):
-        if new:
-            session.execute(insert(Base.metadata.tables[table.__tablename__]), new)
-    for new in (organs.blobs, organs.rows, organs.prints):
-        new.clear()
-    count_facets(session, Counter((row["facet_id"], theta_bin(row["theta"])) for row in rows))
 
 
 def _facet_key(model: Model, slot: _Slot, dtype: str) -> FacetKey:
-    place = place_of(slot.name)
+    place = slot.place
     own = "F32" if place.type is OrganType.NORM else dtype
     return FacetKey(place.type.value, place.tower.value, place.slot, own, model.architecture or "", model.license or "")
 
 
-def _draw_organ(organs: _Organs, random: np.random.Generator, position: int, slot: _Slot, key: FacetKey) -> int:
+def _draw_organ(rows: _Rows, random: np.random.Generator, position: int, slot: _Slot, key: FacetKey) -> int:
     """Return an organ of an earlier model at this place, or a new one."""
-    known = organs.by_slot.setdefault((position, key.dtype), [])
+    known = rows.organs_by_place.setdefault((position, key.dtype), [])
     if known and random.random() < SHARED:
         return known[int(random.integers(len(known)))]
-    organs.count += 1
-    number = organs.count
+    rows.organ_count += 1
+    number = rows.organ_count
     known.append(number)
-    organs.measures[number] = drawn_measures(random, key.type)
-    organs.blobs.append(blob_row(number))
-    organs.rows.append(
+    rows.measures[number] = drawn_measures(random, key.type)
+    rows.blobs.append(blob_row(number))
+    rows.organs.append(
         {"id": number, "blob_id": number, "dtype": key.dtype, "shape": slot.shape, "elements": slot.elements}
     )
-    organs.prints.append({"organ_id": number, "values": random.bytes(FINGERPRINT_BYTES)})
+    rows.fingerprints.append({"organ_id": number, "values": random.bytes(FINGERPRINT_BYTES)})
     return number
 
 
@@ -224,10 +236,12 @@ def digest_of(kind: str, number: int) -> str:
     return hashlib.sha256(f"{kind} {number}".encode()).hexdigest()
 
 
-def populated(home: Path, placements: int) -> LocalRegistry:
-    """Open the registry in `home`, filled if it is new."""
-    fresh = not (home / "registry.sqlite3").exists()
-    registry = LocalRegistry.open(home)
-    if fresh:
+def populated(home: Path, placements: int, database: str | None = None) -> LocalRegistry:
+    """Open the registry in `home`, or the one in `database`, filled if it has no models."""
+    settings = Settings.in_folder(home)
+    registry = LocalRegistry.from_settings(replace(settings, database_url=database) if database else settings)
+    with registry.catalog.reading() as session:
+        is_empty = session.scalar(select(Model.id).limit(1)) is None
+    if is_empty:
         populate(registry, placements)
     return registry
