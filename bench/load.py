@@ -3,6 +3,7 @@
     python -m bench.load                        fills a catalog first, which takes some minutes
     python -m bench.load --home FOLDER          keeps it there, or uses the catalog that is there
     python -m bench.load --seconds 20 --only mixed
+    python -m bench.load --database URL         uses the catalog in another database, filled if it is empty
 
 The server is `organ serve` with its defaults; it shares the machine with this tool. Requests arrive at a steady rate
 (an open loop: `bench.arrivals`). Four fifths request JSON, one fifth the page with its facets. The first run uses some
@@ -21,9 +22,10 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -31,7 +33,7 @@ from random import Random
 import psutil
 
 from bench.arrivals import Outcome, drive
-from bench.populated import populated
+from bench.populated import environment_with, populated
 from bench.questions import all_different, asked_again, drawn
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.local import LocalRegistry
@@ -69,28 +71,31 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="duration of each mixed run")
     parser.add_argument("--rate", type=float, default=RATE, help="requests per second of the mixed runs")
     parser.add_argument("--only", choices=("mixed", "largest"), help="only this part")
+    parser.add_argument("--database", help="the URL of another database")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         home = options.home or Path(folder)
-        with populated(home, options.placements) as registry:
+        with populated(home, options.placements, options.database) as registry:
+            serve = partial(served, home, database=options.database)
             again = asked_again(registry, QUERIES)
             print(f"{len(again[0])} addresses of {QUERIES} queries, {_HEAD}")
             if options.only != "largest":
-                _mixed(registry, home, again, options.rate, options.seconds)
+                _mixed(registry, serve, again, options.rate, options.seconds)
             if options.only != "mixed":
-                _largest(home, again)
+                _largest(serve, again)
 
 
 Again = tuple[list[str], list[float]]
+Serve = Callable[[], AbstractContextManager[Server]]
 _HEAD = "latencies in ms from when a request was due"
 
 
-def _mixed(registry: LocalRegistry, home: Path, again: Again, rate: float, seconds: float) -> None:
-    with served(home) as server:
+def _mixed(registry: LocalRegistry, serve: Serve, again: Again, rate: float, seconds: float) -> None:
+    with serve() as server:
         _run(server, f"mixed, {rate:g}/s", _mix(server, drawn(*again)), rate, seconds)
-    with served(home) as server:
+    with serve() as server:
         _run(server, f"mixed, {rate:g}/s, no address twice", _mix(server, all_different()), rate, seconds)
-    with served(home) as server, committing(registry):
+    with serve() as server, committing(registry):
         name = f"mixed, {rate:g}/s, a commit every {COMMIT_SECONDS:g} s"
         _run(server, name, _mix(server, drawn(*again)), rate, seconds)
 
@@ -101,10 +106,10 @@ def _mix(server: Server, parameters: Iterator[str]) -> Iterator[str]:
         yield f"{API_PATH if random.random() < JSON_SHARE else PAGE_PATH}?{parameter}"
 
 
-def _largest(home: Path, again: Again) -> None:
+def _largest(serve: Serve, again: Again) -> None:
     for what in ("JSON", "pages"):
         for which in ("the popular queries", "no address twice"):
-            with served(home) as server:
+            with serve() as server:
                 path = API_PATH if what == "JSON" else PAGE_PATH
                 source = drawn(*again) if which == "the popular queries" else all_different()
                 best = _step_up(server, f"{what}, {which}", (f"{path}?{item}" for item in source))
@@ -159,13 +164,13 @@ def _share(part: float, whole: float) -> str:
 
 
 @contextmanager
-def served(home: Path, python: str = sys.executable, *options: str) -> Iterator[Server]:
-    """Run `organ serve` of `python` over the catalog in `home`, on a free port, until the end of the block."""
+def served(home: Path, python: str = sys.executable, *options: str, database: str | None = None) -> Iterator[Server]:
+    """Run `organ serve` of `python` over the catalog in `home`, or in `database`, until the end of the block."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [python, "-m", "organs.cli", "--home", str(home), "serve", "--port", str(port), *options]
-    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment_with(database))
     try:
         for _ in range(200):
             if _answers(port, "/healthz"):

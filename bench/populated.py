@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ from organs.registry.catalog.tables import (
 from organs.registry.catalog.vocabulary import theta_bin, unique_words
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import FINGERPRINT_BYTES
-from organs.registry.settings import Settings
+from organs.registry.settings import DATABASE_VARIABLE, Settings
 
 BLOCKS, WIDTH, HIDDEN, VOCABULARY = 32, 2048, 5632, 32_000
 TENSORS = 3 + 9 * BLOCKS
@@ -245,3 +246,8 @@ def populated(home: Path, placements: int, database: str | None = None) -> Local
     if is_empty:
         populate(registry, placements)
     return registry
+
+
+def environment_with(database: str | None) -> dict[str, str]:
+    """Return the environment of a command that uses the registry in `database`."""
+    return os.environ | ({DATABASE_VARIABLE: database} if database else {})

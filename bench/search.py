@@ -3,7 +3,7 @@
     python -m bench.search                      fills a catalog first, which takes some minutes
     python -m bench.search --home FOLDER        keeps it there, or uses the catalog that is there
     python -m bench.search --placements 100000 --rounds 5
-    python -m bench.search --database URL       measures the catalog in another database, filled by bench.relocation
+    python -m bench.search --database URL       uses the catalog in another database, filled if it is empty
 
 Queries run in alternation: the first page of each, then the next pages. Median and maximum of twenty rounds are shown.
 """
@@ -17,12 +17,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
-from bench.populated import populated
+from bench.populated import environment_with, populated
 from organs.registry.local import LocalRegistry
-from organs.registry.settings import Settings
 
 QUERIES = {
     "one filter, its own order": ["type:organ theta>=40 sort:-theta"],
@@ -59,22 +57,15 @@ def main() -> None:
     parser.add_argument("--home", type=Path, help="a folder for the catalog, to keep it")
     parser.add_argument("--placements", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--database", help="the URL of a database with a catalog")
+    parser.add_argument("--database", help="the URL of another database")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         home = options.home or Path(folder)
-        if options.database:
-            settings = replace(Settings.in_folder(home), database_url=options.database)
-            with LocalRegistry.from_settings(settings) as registry:
-                _pages(registry, options.rounds)
-                _facets(registry, options.rounds)
-                _alike(registry, options.rounds)
-            return
-        with populated(home, options.placements) as registry:
+        with populated(home, options.placements, options.database) as registry:
             _pages(registry, options.rounds)
             _facets(registry, options.rounds)
             _alike(registry, options.rounds)
-        _command(home, options.rounds)
+        _command(home, options.rounds, options.database)
 
 
 def _pages(registry: LocalRegistry, rounds: int) -> None:
@@ -125,9 +116,10 @@ def _alike(registry: LocalRegistry, rounds: int) -> None:
         print(f"  {text:70} {_shown(_timed(lambda text=text: registry.search(text), rounds))}")
 
 
-def _command(home: Path, rounds: int) -> None:
+def _command(home: Path, rounds: int, database: str | None) -> None:
     words = [sys.executable, "-m", "organs.cli", "--home", str(home), "search", "type:organ theta>=40 sort:-theta"]
-    times = _timed(lambda: subprocess.run(words, check=True, capture_output=True), min(rounds, 10))
+    environment = environment_with(database)
+    times = _timed(lambda: subprocess.run(words, check=True, capture_output=True, env=environment), min(rounds, 10))
     print(f"organ search as a command, ms {'':43} {_shown(times)}")
 
 
