@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from select import select
 
+import psutil
 import pytest
 
 from organs.registry.catalog.queries.organs import blobs_by_digest
@@ -279,3 +280,15 @@ def test_a_download_that_runs_ends_before_the_server_does(place: Path) -> None:
         assert received.partition(b"\r\n\r\n")[2] == (place / "a.gguf").read_bytes()
         assert receive_all(idle) == b""
         assert live.process.wait(30) == 0
+
+
+@pytest.mark.long
+def test_ctrl_c_ends_the_server_without_messages(place: Path) -> None:
+    log = place / "interrupted"
+    with running_server(place / "home", log, options=("--no-jobs",)) as live, live.connect(4096) as client:
+        client.sendall(ASK)
+        assert client.recv(1000)
+        for process in (*psutil.Process(live.process.pid).children(recursive=True), live.process):
+            process.send_signal(signal.SIGINT)  # as a terminal does
+        assert live.process.wait(30) == 0
+    assert len(log.read_text().splitlines()) == 1

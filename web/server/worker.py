@@ -19,7 +19,6 @@ import re
 import resource
 import signal
 import socket
-import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -48,6 +47,8 @@ from organs.web.server.gateway import (
 from organs.web.server.scheduling import AddressLimit, DownloadPlaces, FairQueue
 from organs.web.settings import ServerSettings
 
+QUIT_SIGNALS = (signal.SIGINT, signal.SIGQUIT)
+"""Signals that end a worker at once. After Ctrl-C, a worker gets both: one from the terminal, one from gunicorn."""
 RECEIVE_BYTES = 256 * 1024
 ACCEPT_BATCH = 8
 """Connections that a process accepts before it serves the open ones. Other processes accept from the same socket."""
@@ -97,42 +98,48 @@ class EventLoopWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
     """A worker that serves the application `app.wsgi()` with the settings `app.limits`."""
 
     def init_signals(self) -> None:
-        """Restore the default handlers of signals; `run` sets handlers in the event loop."""
+        """Restore the default handlers of signals, but exit at QUIT_SIGNALS; `run` sets handlers in the event loop."""
         for number in self.SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, self.handle_quit if number in QUIT_SIGNALS else signal.SIG_DFL)
         signal.signal(signal.SIGUSR1, self.handle_usr1)
         signal.signal(signal.SIGABRT, self.handle_abort)
 
     def run(self) -> None:
         """Serve until SIGTERM. Requests in progress then have `graceful_timeout` seconds to end."""
-        asyncio.run(self._serve())
+        with suppress(asyncio.CancelledError):
+            asyncio.run(self._serve())
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop)
         loop.add_signal_handler(signal.SIGWINCH, lambda: None)
-        for number in (signal.SIGINT, signal.SIGQUIT):
-            loop.add_signal_handler(number, partial(self._quit, loop))
+        for number in QUIT_SIGNALS:
+            loop.add_signal_handler(number, self._quit, loop, asyncio.current_task())
         service = WorkerService(loop, self.wsgi, self.app.limits, self.app.proxies, self.log)
         service.listen(self.sockets)
-        while self.alive:
-            self.notify()
-            if self.ppid != os.getppid():
-                break
-            await service.look_after(SWEEP_SECONDS)
-        service.stop()
-        until = time.monotonic() + self.cfg.graceful_timeout
-        while service.connections and time.monotonic() < until:
-            self.notify()
-            await service.look_after(SWEEP_SECONDS / 5)
-        service.end()
+        try:
+            while self.alive:
+                self.notify()
+                if self.ppid != os.getppid():
+                    break
+                await service.look_after(SWEEP_SECONDS)
+            service.stop()
+            until = time.monotonic() + self.cfg.graceful_timeout
+            while service.connections and time.monotonic() < until:
+                self.notify()
+                await service.look_after(SWEEP_SECONDS / 5)
+        finally:
+            service.end()
 
     def _stop(self) -> None:
         self.alive = False
 
-    def _quit(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.stop()
-        sys.exit(0)
+    def _quit(self, loop: asyncio.AbstractEventLoop, serving: asyncio.Task[Any] | None) -> None:
+        for number in QUIT_SIGNALS:  # the default action of the second signal would kill the process
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
+        if serving is not None:
+            serving.cancel()
 
 
 class WorkerService(Service):
@@ -150,6 +157,7 @@ class WorkerService(Service):
         self.buffer = bytearray(RECEIVE_BYTES)
         self.connections: set[Connection] = set()
         self.is_stopping = False
+        self.has_ended = False
         self.places = DownloadPlaces(DOWNLOAD_PLACES, SLOW_PLACES, time.monotonic)
         self._loop = loop
         self._application = application
@@ -425,7 +433,8 @@ class WorkerService(Service):
         except ConnectionResetError as error:
             failure = error  # the code that raised it has logged it
         except Exception as error:
-            self.log.exception("a download failed")
+            if not self.has_ended:
+                self.log.exception("a download failed")
             failure = ConnectionResetError(str(error))
         self.call_soon(partial(then, result, failure))
 
@@ -462,6 +471,7 @@ class WorkerService(Service):
 
     def end(self) -> None:
         """Close all remaining connections and stop the threads."""
+        self.has_ended = True
         for connection in list(self.connections):
             connection.abort()
         for pool in (self._threads, self._stream_threads, self._health_thread):
