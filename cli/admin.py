@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shlex
@@ -36,7 +37,7 @@ from organs.registry.entities.submission import SubmissionReview, SubmittedModel
 from organs.registry.errors import Conflict, CorruptBlob, NoSuchSubmission, NotFound
 from organs.registry.names import parse_model_name
 from organs.registry.sandbox.protections import kernel, protections
-from organs.registry.settings import GRACE, Settings
+from organs.registry.settings import GRACE, TO_BLOBS_VARIABLE, TO_DATABASE_VARIABLE, Settings
 
 if TYPE_CHECKING:
     from organs.ingest.contributions.uploads import TidyReport
@@ -236,6 +237,7 @@ def doctor(as_json: bool) -> int:
     from organs import migrations
     from organs.registry.checkup import check_installation
 
+    logging.getLogger("organs.registry").setLevel(logging.CRITICAL)  # the checks show the reasons
     settings = Settings.from_environment(os.environ)
     current_kernel = kernel()
     confined = {
@@ -613,10 +615,8 @@ def backup(folder: Path, read_back: bool, blobs_only: bool, as_json: bool) -> in
 
 
 @click.command("migrate-store")
-@click.option(
-    "--to-database", metavar="URL", envvar="ORGAN_TO_DATABASE_URL", help="The new database; it must be empty."
-)
-@click.option("--to-blobs", metavar="URL", envvar="ORGAN_TO_BLOBS_URL", help="The new folder or bucket of the blobs.")
+@click.option("--to-database", metavar="URL", envvar=TO_DATABASE_VARIABLE, help="The new database; it must be empty.")
+@click.option("--to-blobs", metavar="URL", envvar=TO_BLOBS_VARIABLE, help="The new folder or bucket of the blobs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def migrate_store(to_database: str | None, to_blobs: str | None, as_json: bool) -> int:
     """Copy the registry to another database, its blobs to another folder or bucket, or both.
@@ -640,6 +640,10 @@ def migrate_store(to_database: str | None, to_blobs: str | None, as_json: bool) 
         settings = moved(registry.settings, to_database, to_blobs)
         moves_blobs = settings.blobs_location != registry.settings.blobs_location
         moves_database = settings.database_url != registry.settings.database_url
+        if not moves_blobs and not moves_database:
+            raise click.UsageError(
+                "the registry is there already: name another database or another place of the blobs."
+            )
         with registry.catalog.reading() as session:
             total_bytes = running_totals(session).stored_bytes
         with (

@@ -1,4 +1,4 @@
-"""Work on many models with many processes: `organ fleet run`, `status` and `retry`."""
+"""Work on many models with many processes: `organ fleet run`, `resume`, `status`, `list` and `remove`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import click
 
@@ -32,13 +34,16 @@ from organs.registry.errors import OrganError
 
 if TYPE_CHECKING:
     from organs.ingest.fleet.driver import Workers
+    from organs.ingest.fleet.plan import ExpandedPlan
     from organs.ingest.fleet.worker import FleetWorker
     from organs.registry.entities.fleet import FleetRun
     from organs.registry.local import LocalRegistry
 
 FAILURES_PRINTED = 20
+LISTED_MAX = 50
 WORKERS_MAX = 256
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print the run as JSON.")
+SCHEMES = ("tcp", "tls", "ws", "wss")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 _RUN = click.argument("run", required=False, metavar="[RUN]")
 
 
@@ -51,46 +56,86 @@ def fleet() -> None:
     """
 
 
+def _checked_scheduler(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """Return the address of a scheduler with its scheme. Raises BadParameter."""
+    if value is None:
+        return None
+    address = value if "://" in value else f"tcp://{value}"
+    try:
+        parts = urlsplit(address)
+        is_address = parts.scheme in SCHEMES and parts.hostname and parts.port
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise click.BadParameter(f"{value!r} is not an address such as tcp://HOST:8786.")
+    return address
+
+
+def _driving(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options of commands that do the work of a run."""
+    for option in (
+        click.option("-q", "--quiet", is_flag=True, help="Print errors only."),
+        _JSON,
+        click.option("--retry", is_flag=True, help="Also do the units again that failed or were set aside."),
+        click.option(
+            "--scheduler",
+            metavar="ADDRESS",
+            callback=_checked_scheduler,
+            help="Use the workers of a Dask scheduler instead, such as tcp://HOST:8786.",
+        ),
+        click.option(
+            "--workers",
+            type=click.IntRange(1, WORKERS_MAX),
+            help="The number of processes on this machine. [default: one for each core]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 @fleet.command()
 @click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--workers",
-    type=click.IntRange(1, WORKERS_MAX),
-    default=lambda: min(os.cpu_count() or 1, WORKERS_MAX),
-    help="The number of processes on this machine. [default: one for each core]",
-)
-@click.option(
-    "--scheduler", metavar="ADDRESS", help="Use the workers of a Dask scheduler instead, such as tcp://H:8786."
-)
-@click.option("--retry", is_flag=True, help="Also do the units again that failed or were set aside.")
+@_driving
 @click.option("-n", "--dry-run", is_flag=True, help="Print the units of the plan; change nothing.")
-@_JSON
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-def run(plan: Path, workers: int, scheduler: str | None, retry: bool, dry_run: bool, as_json: bool, quiet: bool) -> int:
+def run(
+    plan: Path, workers: int | None, scheduler: str | None, retry: bool, dry_run: bool, as_json: bool, quiet: bool
+) -> int:
     """Do the work of PLAN, a TOML file, with many processes.
 
-    The same plan continues where it stopped: after Ctrl-C, after a crash, on another machine. With --scheduler, the
-    workers of a Dask cluster do the work. They open the registry that their own environment names.
+    The same plan with unchanged files continues where it stopped: after Ctrl-C, after a crash, on another machine. With
+    --scheduler, the workers of a Dask cluster do the work. They open the registry that their own environment names.
 
     The exit status is 1 if units failed or were set aside.
     """
-    from organs.ingest.fleet.driver import drive
+    from organs.registry.catalog.register.fleet import start_run
 
-    stop = threading.Event()
     with local_registry() as registry:
-        run_id = _begin(registry, plan, retry=retry, dry_run=dry_run, quiet=quiet or as_json)
-        if run_id is None:
+        expanded = _expanded(registry, plan, quiet=quiet or as_json)
+        if dry_run:
+            _print_units(expanded, as_json=as_json)
             return 0
-        fleet_workers = _workers(registry, run_id, workers, scheduler)
-        with ended_by_signals(stop), status_line("fleet", quiet=quiet or as_json) as show:
-            result = drive(registry, run_id, fleet_workers, stop, lambda run: show(_progress_text(run)))
-    if stop.is_set() and not result.is_over:
-        raise KeyboardInterrupt
-    if as_json:
-        print_json(result)
-    elif not quiet or result.failures:
-        _print_run(result)
-    return int(bool(result.failed or result.set_aside))
+        prepared = _prepared(registry, workers, scheduler)
+        with registry.catalog.writing() as session:
+            run_id, is_new = start_run(session, expanded.name, expanded.digest, expanded.units)
+        return _do_run(registry, run_id, prepared, is_new=is_new, retry=retry, as_json=as_json, quiet=quiet)
+
+
+@fleet.command()
+@_RUN
+@_driving
+def resume(run: str | None, workers: int | None, scheduler: str | None, retry: bool, as_json: bool, quiet: bool) -> int:
+    """Continue RUN without its plan.
+
+    With --retry, the units that failed or were set aside are done again. The exit status is 1 if units failed or were
+    set aside.
+    """
+    from organs.registry.catalog.queries.fleet import run_id_of
+
+    with local_registry() as registry:
+        with registry.catalog.reading() as session:
+            run_id = run_id_of(session, run)
+        prepared = _prepared(registry, workers, scheduler)
+        return _do_run(registry, run_id, prepared, is_new=False, retry=retry, as_json=as_json, quiet=quiet)
 
 
 @fleet.command()
@@ -108,17 +153,37 @@ def status(run: str | None, as_json: bool) -> None:
         _print_run(result)
 
 
+@fleet.command("list")
+@_JSON
+def list_runs(as_json: bool) -> None:
+    """List the newest runs with their progress."""
+    from organs.registry.catalog.queries.fleet import fleet_runs
+
+    with local_registry() as registry, registry.catalog.reading() as session:
+        runs = fleet_runs(session, LISTED_MAX).items
+    if as_json:
+        print_json(runs)
+    elif not runs:
+        print_sentence("There are no runs. To begin one: organ fleet run PLAN", err=True)
+    else:
+        rows = [
+            (run.id, run.name, f"{run.created_at:%Y-%m-%d %H:%M}", run.units, run.done, run.failed + run.set_aside)
+            for run in runs
+        ]
+        print_table(("run", "name", "begun (UTC)", "units", "done", "failed"), rows, ("run", "units", "done", "failed"))
+
+
 @fleet.command()
-@_RUN
-def retry(run: str | None) -> None:
-    """Queue the units of RUN again that failed or were set aside. `organ fleet run` does them."""
+@click.argument("run", metavar="RUN")
+def remove(run: str) -> None:
+    """Remove RUN from the list. What its units have done stays."""
     from organs.registry.catalog.queries.fleet import run_id_of
-    from organs.registry.catalog.register.fleet import retry_units
+    from organs.registry.catalog.register.fleet import remove_run
 
     with local_registry() as registry, registry.catalog.writing() as session:
         run_id = run_id_of(session, run)
-        count = retry_units(session, run_id)
-    print_sentence(f"{plural_text(count, 'unit', 'units')} of run {run_id} queued again", err=True)
+        remove_run(session, run_id)
+    print_sentence(f"run {run_id} removed", err=True)
 
 
 @fleet.command(hidden=True)
@@ -145,13 +210,15 @@ def work(run: int, name: str, with_parent: int) -> None:
         FleetWorker(registry, name, hub, stop).work_until_done(run)
 
 
-def do_unit(run_id: int, number: int) -> None:
+def do_unit(run_id: int, number: int, digest: str) -> None:
     """Do a unit in a worker of Dask, with the registry of its environment. This is the task that drivers submit.
 
-    Raises OrganError if the registry cannot be opened, or the database does not answer.
+    Raises OrganError if the registry cannot be opened or does not have the run, or the database does not answer.
     """
     try:
-        _worker_of_process().work_on(run_id, number)
+        worker = _worker_of_process()
+        worker.check_run(run_id, digest)
+        worker.work_on(run_id, number)
     except OrganError as error:
         raise OrganError(str(error)) from None  # every class of errors would have to survive its way over the network
 
@@ -167,44 +234,91 @@ def _worker_of_process() -> FleetWorker:
     return FleetWorker(local_registry("a worker"), worker_name(), opened.enter_context(hub_of_environment()))
 
 
-def _begin(registry: LocalRegistry, path: Path, *, retry: bool, dry_run: bool, quiet: bool) -> int | None:
-    """Return the id of the run of the plan; print its units and return None with `dry_run`."""
+def _expanded(registry: LocalRegistry, path: Path, *, quiet: bool) -> ExpandedPlan:
     from organs.cli.files import hub_of_environment
     from organs.ingest.fleet.plan import expand_plan, has_addresses, read_plan
-    from organs.registry.catalog.register.fleet import retry_units, start_run
 
     plan = read_plan(path)
     with ExitStack() as opened, waiting("plan", quiet=quiet):
         hub = opened.enter_context(hub_of_environment()) if has_addresses(plan) else None
-        expanded = expand_plan(registry, plan, path.absolute().parent, hub)
-    if dry_run:
-        rows = [(unit.work, unit.source, _size(unit.size_bytes)) for unit in expanded.units]
-        print_table(("work", "source", "size"), rows, ("size",))
-        return None
-    with registry.catalog.writing() as session:
-        run_id, is_new = start_run(session, expanded.name, expanded.digest, expanded.units)
-        again = retry_units(session, run_id) if retry else 0
-    if not quiet:
-        count = plural_text(len(expanded.units), "unit", "units")
-        how = "begins" if is_new else "continues"
-        more = f", {again} of them again" if again else ""
-        print_sentence(f"run {run_id} of {plain(expanded.name)} {how}: {count} of work{more}", err=True)
-    return run_id
+        return expand_plan(registry, plan, path.absolute().parent, hub)
 
 
-def _workers(registry: LocalRegistry, run_id: int, count: int, scheduler: str | None) -> Workers:
-    from organs.ingest.fleet.driver import DaskCluster, LocalProcesses
+def _print_units(plan: ExpandedPlan, *, as_json: bool) -> None:
+    if as_json:
+        print_json([{"work": unit.work, "source": unit.source, "size_bytes": unit.size_bytes} for unit in plan.units])
+        return
+    rows = [(unit.work, unit.source, _size(unit.size_bytes)) for unit in plan.units]
+    print_table(("work", "source", "size"), rows, ("size",))
+
+
+PreparedWorkers = Callable[[int], "Workers"]
+"""Returns the workers for a run, whose id it takes."""
+
+
+def _prepared(registry: LocalRegistry, count: int | None, scheduler: str | None) -> PreparedWorkers:
+    """Return what makes the workers. Raises errors of the options and of a missing package before a run begins."""
+    from organs.ingest.fleet.driver import DaskCluster, LocalProcesses, check_extra
 
     if scheduler is not None:
-        return DaskCluster(registry, run_id, scheduler, do_unit)
+        if count is not None:
+            raise click.UsageError("--workers and --scheduler exclude each other: the cluster has its own workers.")
+        check_extra()
+        return lambda run_id: DaskCluster(registry, run_id, scheduler, do_unit)
 
-    def start(name: str) -> subprocess.Popen[bytes]:
+    def start(run_id: int, name: str) -> subprocess.Popen[bytes]:
         options = ["--name", name, "--with-parent", str(os.getpid())]
         command = [sys.executable, "-P", "-m", "organs.cli", "fleet", "work", str(run_id), *options]
         # A group of its own: Ctrl-C goes to the driver, which ends its workers.
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)  # noqa: S603  # our own words
 
-    return LocalProcesses(registry, run_id, count, start)
+    processes = count or min(os.cpu_count() or 1, WORKERS_MAX)
+    return lambda run_id: LocalProcesses(registry, run_id, processes, partial(start, run_id))
+
+
+def _do_run(
+    registry: LocalRegistry,
+    run_id: int,
+    prepared: PreparedWorkers,
+    *,
+    is_new: bool,
+    retry: bool,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Do the open units of a run, print it, and return the exit status."""
+    from organs.ingest.fleet.driver import drive
+    from organs.registry.catalog.queries.fleet import fleet_run
+    from organs.registry.catalog.register.fleet import retry_units
+
+    is_silent = quiet or as_json
+    with registry.catalog.writing() as session:
+        again = retry_units(session, run_id) if retry else 0
+        before = fleet_run(session, run_id)
+    if not is_silent:
+        open_units = plural_text(before.queued + before.running, "unit", "units")
+        how = "begins" if is_new else "is over" if before.is_over else "continues"
+        more = f", {again} of them again" if again else ""
+        print_sentence(f"run {run_id} of {plain(before.name)} {how}: {open_units} to do{more}", err=True)
+    stop = threading.Event()
+    with ended_by_signals(stop), status_line("fleet", quiet=is_silent) as show:
+        result = drive(
+            registry,
+            run_id,
+            prepared(run_id),
+            stop,
+            lambda run: show(_progress_text(run)),
+            lambda message: None if is_silent else print_sentence(message, err=True),
+        )
+    if stop.is_set() and not result.is_over:
+        raise KeyboardInterrupt
+    if as_json:
+        print_json(result)
+    elif not quiet:
+        _print_run(result)
+    elif result.failures:
+        _print_failures(result)
+    return int(bool(result.failed or result.set_aside))
 
 
 def _size(size_bytes: int | None) -> str:
@@ -236,13 +350,12 @@ def _print_run(run: FleetRun) -> None:
     if run.dashboard:
         facts.append(("Dask", plain(run.dashboard)))
     print_facts(facts)
-    _print_failures(run)
+    if run.failures:
+        click.echo()
+        _print_failures(run)
 
 
 def _print_failures(run: FleetRun) -> None:
-    if not run.failures:
-        return
-    click.echo()
     rows = [
         (row.number, row.work, row.source, row.state.replace("_", " "), row.note)
         for row in run.failures[:FAILURES_PRINTED]
@@ -251,4 +364,4 @@ def _print_failures(run: FleetRun) -> None:
     left_out = len(run.failures) + run.failures_left_out - len(rows)
     if left_out:
         print_sentence(f"{left_out:,} more failures: see --json", err=True)
-    print_hint("again", " ".join([*organ_words(), "fleet", "retry", str(run.id)]))
+    print_hint("again", " ".join([*organ_words(), "fleet", "resume", str(run.id), "--retry"]))

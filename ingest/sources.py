@@ -108,10 +108,15 @@ def find_sources(arguments: Iterable[str], purpose: str = "ingest", hub: Hub | N
                     f"{argument}: a model in safetensors files. Convert it first: {convert_command(argument)}"
                 )
             hint = f". {CONVERT}" if skipped_files([argument]).safetensors else ""
-            problem = f"{argument}: nothing to {purpose}: no such file, or a folder without GGUF files or organs"
-            raise BadSource(f"{problem}{hint}")
+            raise BadSource(f"{argument}: nothing to {purpose}: {_reason_for_nothing(argument)}{hint}")
         paths.update(dict.fromkeys(matches))
     return [*group_models(paths, LOCAL_NAMESPACE), *(_remote_source(address, purpose, hub) for address in remote)]
+
+
+def _reason_for_nothing(argument: str) -> str:
+    if Path(argument).is_dir():
+        return "the folder has no GGUF files and no organs"
+    return "no file matches the pattern" if glob.has_magic(argument) else "no such file or folder"
 
 
 def convert_command(folder: str) -> str:

@@ -18,18 +18,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from organs.registry import settings as names
 from organs.registry.amounts import size_text
+from organs.registry.catalog.engine import parse_database_url
 from organs.registry.entities.health import DiskSpace
 from organs.registry.errors import OrganError, StoreUnreachable
 from organs.registry.settings import Settings
 
 FREE_MIN_BYTES, FREE_MIN_SHARE = 2 * 10**9, 0.05
 """Less free space than both of these is a warning."""
+KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
+"""One of these is set where programs get the credentials of S3 from their environment."""
 CLOCK_MAX_SECONDS = 5.0
 """Leases and sessions of several machines need clocks that differ by less."""
 SLOW_SECONDS = 0.05
@@ -53,7 +56,7 @@ def check_installation(settings: Settings, environment: Mapping[str, str], head:
     checks = check_machine(settings, environment)
     checks += _caught("database", lambda: _check_database(settings, head))
     if settings.bucket is not None:
-        checks += _caught("bucket", lambda: _check_bucket(settings))
+        checks += _caught("bucket", lambda: _check_bucket(settings, environment))
     return checks
 
 
@@ -70,7 +73,6 @@ def disk_spaces(settings: Settings) -> tuple[DiskSpace, ...]:
 
 def _check_names(environment: Mapping[str, str]) -> Iterator[Check]:
     known = {value for name, value in vars(names).items() if name.endswith("_VARIABLE")}
-    known |= {"ORGAN_TO_DATABASE_URL", "ORGAN_TO_BLOBS_URL"}
     unknown = sorted(name for name in environment if name.startswith("ORGAN_") and name not in known)
     if unknown:
         sentence = f"{', '.join(unknown)[:200]}: no such setting. The guide lists all settings."
@@ -123,15 +125,15 @@ def _caught(name: str, check: Callable[[], Iterator[Check]]) -> Iterator[Check]:
     try:
         yield from check()
     except (OrganError, SQLAlchemyError, sqlite3.Error, OSError, ModuleNotFoundError) as error:
-        cause = error.__cause__ if isinstance(error, StoreUnreachable) else None
-        reason = getattr(error, "orig", None) or cause or error
-        if isinstance(error, ModuleNotFoundError):
-            reason = f"{error}: install this program with the extra 'postgres'"
-        yield Check(name, "failed", f"{str(reason).strip().partition(chr(10))[0][:300]}.")
+        yield Check(name, "failed", f"{_first_line(getattr(error, 'orig', None) or error)}.")
+
+
+def _first_line(failure: BaseException) -> str:
+    return str(failure).strip().partition("\n")[0][:300]
 
 
 def _check_database(settings: Settings, head: str) -> Iterator[Check]:
-    url = make_url(settings.database_url)
+    url = parse_database_url(settings.database_url)
     if url.get_backend_name() == "sqlite":
         path = Path(url.database or "")
         if not path.exists():
@@ -175,13 +177,18 @@ def _check_revision(place: str, revision: str | None, head: str) -> Check:
     return Check("database", "ok", f"{place}, schema {revision}.")
 
 
-def _check_bucket(settings: Settings) -> Iterator[Check]:
+def _check_bucket(settings: Settings, environment: Mapping[str, str]) -> Iterator[Check]:
     from organs.registry.store.bucket import BlobBucket
 
     assert settings.bucket is not None
     bucket = BlobBucket(settings.bucket, allows_http=settings.bucket_allows_http)
     begin = time.monotonic()
-    found = bucket.probe()
+    try:
+        found = bucket.probe()
+    except StoreUnreachable as error:
+        reason = _first_line(error.__cause__ or error)
+        yield Check("bucket", "failed", f"{reason}.{_bucket_advice(settings, environment)}")
+        return
     seconds = time.monotonic() - begin
     missing = [
         *(() if found.reads_ranges else ("ranges",)),
@@ -195,3 +202,13 @@ def _check_bucket(settings: Settings) -> Iterator[Check]:
         f"{settings.bucket} can be written, read, listed and removed ({seconds:.1f} s), {conditional} conditional"
     )
     yield Check("bucket", "ok", f"{sentence} writes, which the registry does not need.")
+
+
+def _bucket_advice(settings: Settings, environment: Mapping[str, str]) -> str:
+    """Return what is missing in the environment of a bucket that does not answer; empty if nothing is."""
+    endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL", "")
+    if endpoint.startswith("http://") and not settings.bucket_allows_http:
+        return f" The endpoint begins with http://: set {names.ALLOW_HTTP_VARIABLE}=true to allow that."
+    if (settings.bucket or "").startswith("s3://") and not any(name in environment for name in KEY_VARIABLES):
+        return " The environment has no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+    return ""

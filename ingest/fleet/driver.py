@@ -17,8 +17,8 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
-from organs.ingest.fleet.worker import TEMPORARY, Outage
-from organs.registry.catalog.queries.fleet import count_unfinished, due_units, fleet_run, has_dead_workers
+from organs.ingest.fleet.worker import OUTAGE_SECONDS, TEMPORARY, Outage
+from organs.registry.catalog.queries.fleet import count_unfinished, due_units, fleet_run, has_dead_workers, run_digest
 from organs.registry.catalog.register.fleet import end_worker, put_back_units, recover_units, set_dashboard
 from organs.registry.entities.fleet import FleetRun
 from organs.registry.errors import MissingExtra, OrganError, Unreachable
@@ -54,11 +54,13 @@ def drive(
     workers: Workers,
     stop: threading.Event,
     on_progress: Callable[[FleetRun], None],
+    on_message: Callable[[str], None],
 ) -> FleetRun:
     """Keep `workers` busy until all units have ended, or `stop` is set; return the run.
 
-    Raises an error of the database or the scheduler that lasts longer than OUTAGE_SECONDS, and errors of workers that
-    cannot work at all.
+    `on_message` is called with a sentence when something does not answer, and when workers are ended. Raises an error
+    of the database or the scheduler that lasts longer than OUTAGE_SECONDS, and errors of workers that cannot work at
+    all.
     """
     outage, reported = Outage(), 0.0
     try:
@@ -74,8 +76,11 @@ def drive(
                     reported = time.monotonic()
                 outage.end()
             except TEMPORARY as error:
-                outage.go_on(error)
+                if outage.go_on(error):
+                    on_message(f"{error}; trying again for {OUTAGE_SECONDS / 60:g} minutes")
                 stop.wait(PAUSE_SECONDS)
+        if stop.is_set():
+            on_message("stopping: the units that run return to the queue")
     finally:
         workers.end()
     with registry.catalog.reading() as session:
@@ -165,11 +170,20 @@ REFUSALS_MAX = 50
 """The most tasks in a row that may fail before they claim their unit."""
 
 
+def check_extra() -> None:
+    """Raise MissingExtra without the package `distributed`."""
+    try:
+        import distributed  # noqa: F401
+    except ImportError as error:
+        message = f"a scheduler needs the package distributed: pip install 'organ-registry[{EXTRA}]'"
+        raise MissingExtra(message, EXTRA) from error
+
+
 class DaskCluster:
     """The workers of a Dask cluster, which open the registry of their own environment.
 
-    A task has only the number of a run and of a unit. Its end, in any way, only means that the driver looks at the
-    ledger. Dask may run a task twice, or never: the claim in the ledger decides.
+    A task has only the number of a run and of a unit, and the digest of the plan. Its end, in any way, only means that
+    the driver looks at the ledger. Dask may run a task twice, or never: the claim in the ledger decides.
     """
 
     def __init__(
@@ -177,16 +191,17 @@ class DaskCluster:
         registry: LocalRegistry,
         run_id: int,
         address: str,
-        task: Callable[[int, int], None],
+        task: Callable[[int, int, str], None],
     ) -> None:
-        """`address` is that of the scheduler. Raises MissingExtra without the package `distributed`."""
-        try:
-            import distributed  # noqa: F401
-        except ImportError as error:
-            message = f"a scheduler needs the package distributed: pip install 'organ-registry[{EXTRA}]'"
-            raise MissingExtra(message, EXTRA) from error
+        """`address` is that of the scheduler. Raises MissingExtra without the package `distributed`.
+
+        `task` is called by a worker with the number of the run, that of a unit, and the digest of the plan.
+        """
+        check_extra()
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # the driver says it in one sentence
         self._registry, self._run_id, self._address, self._task = registry, run_id, address, task
+        with registry.catalog.reading() as session:
+            self._digest = run_digest(session, run_id) or ""
         self._client: Client | None = None
         self._scheduler_id = ""
         self._threads = 0
@@ -256,7 +271,7 @@ class DaskCluster:
             numbers = due_units(session, self._run_id, count, but=self._submitted)
         for number in numbers:
             key = f"fleet-{self._run_id}-{number}-{secrets.token_hex(4)}"
-            future = client.submit(self._task, self._run_id, number, key=key, pure=False, retries=0)
+            future = client.submit(self._task, self._run_id, number, self._digest, key=key, pure=False, retries=0)
             self._submitted[number] = (future, time.monotonic())
 
     def _wait(self, client: Client) -> None:
@@ -305,5 +320,4 @@ def _translated(address: str) -> Iterator[None]:
     try:
         yield
     except (OSError, CancelledError, ClosedClientError) as error:
-        sentence = f"the scheduler {address} does not answer ({type(error).__name__})"
-        raise Unreachable(f"{sentence}: start it, and run the same command again to continue") from error
+        raise Unreachable(f"the scheduler {address} does not answer ({type(error).__name__})") from error

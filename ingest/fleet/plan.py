@@ -58,6 +58,10 @@ class Plan(msgspec.Struct, forbid_unknown_fields=True):
     work: Annotated[list[Work], Meta(min_length=1, max_length=10_000)]
 
 
+_FORM = (
+    "a plan has a name, and tables [[work]] with a list: do = 'ingest' with from, 'measure' or 'repack' with models, "
+    "'validate' with chimeras"
+)
 _LISTS = {"ingest": "from", "measure": "models", "repack": "models", "validate": "chimeras"}
 """The list that each kind of work needs."""
 
@@ -71,8 +75,8 @@ class ExpandedPlan:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the name and of the units: two plans with the same digest are the same run."""
-        rows = [self.name, *([unit.work, unit.source] for unit in self.units)]
+        """SHA-256 of the name, the units, and the state of their files: plans with the same digest are the same run."""
+        rows = [self.name, *([unit.work, unit.source, unit.size_bytes, unit.modified_ns] for unit in self.units)]
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
@@ -87,8 +91,10 @@ def read_plan(path: Path) -> Plan:
         raise BadInput(f"{path}: a plan has at most {PLAN_MAX_BYTES:,} bytes")
     try:
         plan = msgspec.toml.decode(data, type=Plan)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"{path}: {error}; {_FORM}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"{path}: {error}") from error
+        raise BadInput(f"{path} is not a TOML file: {error}") from error
     if not (plan.name.isascii() and plan.name.isprintable() and any(map(str.isalpha, plan.name))):
         raise BadInput(f"{path}: the name of a plan has only printable ASCII characters, and a letter")
     for number, work in enumerate(plan.work, 1):
@@ -161,8 +167,11 @@ def _files(model: ModelSource) -> Iterator[NewUnit]:
     for remote in model.remote:
         yield NewUnit("ingest", remote.address)
     for path in model.paths:
-        size = path.stat().st_size if path.is_file() else None
-        yield NewUnit("ingest", str(path), size)
+        status = path.stat()
+        if path.is_file():
+            yield NewUnit("ingest", str(path), status.st_size, status.st_mtime_ns)
+        else:
+            yield NewUnit("ingest", str(path))
 
 
 def _chimera(registry: LocalRegistry, text: str) -> str:

@@ -22,7 +22,7 @@ from organs.ingest.jobs.validate import VALIDATE
 from organs.ingest.service import ingest_model, keep_file
 from organs.ingest.tools.facts import known_model
 from organs.ingest.urls import Hub
-from organs.registry.catalog.queries.fleet import count_unfinished
+from organs.registry.catalog.queries.fleet import count_unfinished, run_digest
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.fleet import (
@@ -40,6 +40,7 @@ from organs.registry.errors import (
     OUTAGES,
     BadReply,
     Busy,
+    NoSuchRun,
     OrganError,
     TooMany,
     Unreachable,
@@ -83,12 +84,14 @@ class Outage:
         """Record that it answers."""
         self._began = None
 
-    def go_on(self, error: OrganError) -> None:
-        """Raise `error` if it has not answered for the limit."""
+    def go_on(self, error: OrganError) -> bool:
+        """Return whether this is the first error; raise it if nothing has answered for the limit."""
         if self._began is None:
             self._began = time.monotonic()
-        elif time.monotonic() - self._began > self._limit_seconds:
+            return True
+        if time.monotonic() - self._began > self._limit_seconds:
             raise error
+        return False
 
 
 class FleetWorker:
@@ -101,6 +104,15 @@ class FleetWorker:
         self._registry, self._name, self._hub = registry, name, hub
         self._stop = stop or threading.Event()
         self._version = program_version()
+
+    def check_run(self, run_id: int, digest: str) -> None:
+        """Raise NoSuchRun if the run of the plan with this digest is not in the registry of this worker."""
+        with self._registry.catalog.reading() as session:
+            if run_digest(session, run_id) != digest:
+                raise NoSuchRun(
+                    f"the registry of the worker {self._name} does not have run {run_id}; the worker needs the "
+                    "ORGAN_HOME, ORGAN_DATABASE_URL and ORGAN_BLOBS_URL of this command in its environment"
+                )
 
     def work_on(self, run_id: int, number: int | None = None) -> bool:
         """Do the unit `number`, or the first one that waits; return whether there was anything to do.

@@ -44,7 +44,10 @@ def check_empty(target: Session) -> None:
     """Raise Conflict if a table that `copy_rows` fills has rows."""
     for table in copied_tables():
         if target.execute(select(table).limit(1)).first() is not None:
-            raise Conflict(f"the new database has rows in the table {table.name}: it must be empty")
+            raise Conflict(
+                f"the new database has rows in the table {table.name}: name an empty one, or use this one if the "
+                "registry was moved there before"
+            )
 
 
 def copied_tables() -> list[Table]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import sqlite3
@@ -34,6 +35,7 @@ from organs.registry.errors import (
     CatalogError,
     DatabaseUnreachable,
     DiskFull,
+    MissingExtra,
     OrganError,
     StoreUnwritable,
     TooSlow,
@@ -276,24 +278,48 @@ def translated() -> Iterator[None]:
         raise Busy("this process has too many queries at once: try again") from error
 
 
+def parse_database_url(text: str) -> URL:
+    """Return the URL of a database, with the driver of this project. The message of an error does not have the text.
+
+    Raises CatalogError for another kind of database, and MissingExtra without the driver.
+    """
+    kind, separator, _ = text.partition("://")  # the rest may have a password
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError) as error:  # a ValueError for a wrong port
+        problem = f"begins with {kind[:40]!r} and is not valid" if separator else "has no '://'"
+        raise CatalogError(f"the URL of the database {problem}; {_URL_FORMS}") from error
+    if url.drivername in _POSTGRESQL_NAMES:
+        if importlib.util.find_spec("psycopg") is None:
+            message = "PostgreSQL needs the package psycopg: pip install 'organ-registry[postgres]'"
+            raise MissingExtra(message, "postgres")
+        return url.set(drivername=_POSTGRESQL_NAMES[0])
+    if url.get_backend_name() != "sqlite":
+        raise CatalogError(f"databases of {kind[:40]!r} are not supported; {_URL_FORMS}")
+    if url.database in (None, "", ":memory:"):
+        raise CatalogError("an SQLite database in memory is not supported: give the path of a file")
+    return url
+
+
+_POSTGRESQL_NAMES = ("postgresql+psycopg", "postgresql", "postgres")
+_URL_FORMS = "write sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME"
+
+
 def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str) -> Catalog:
     """Open the database, or create it, and bring its schema to `head` by calling `migrate`.
 
     Raises SchemaTooNew if a newer version wrote the database, and CatalogError if it is not a database of this program.
     """
+    url = parse_database_url(database_url)
     try:
-        url = make_url(database_url)
         if url.get_backend_name() == "sqlite":
             _create_database(Path(_database_file(url)))
         reader, writer = _engine(url, writes=False), _engine(url, writes=True)
         catalog = Catalog(reader, writer, _track_versions(reader))
         catalog.slow.watch(reader, "reader")
         catalog.slow.watch(writer, "writer")
-    except (ArgumentError, ValueError, ModuleNotFoundError) as error:  # not a URL, or the driver is not installed
-        kind, separator, _ = database_url.partition("://")  # the rest may have a password
-        begin = f"begins with {kind[:40]!r}" if separator else "has no '://'"
-        reason = f": {error}" if isinstance(error, ModuleNotFoundError) else ""
-        raise CatalogError(f"no database can be opened by a URL that {begin}{reason}") from error
+    except (ArgumentError, ModuleNotFoundError) as error:
+        raise CatalogError(f"the database cannot be opened: {error}") from error
     try:
         with translated():
             if _revision(catalog.reader) != head:
@@ -339,8 +365,6 @@ def _postgresql_error(error: DatabaseError) -> OrganError:
 
 
 def _database_file(url: URL) -> str:
-    if url.database in (None, "", ":memory:"):
-        raise CatalogError("an SQLite database in memory is not supported: give the path of a file")
     assert url.database is not None
     if url.database.startswith("file:") and "uri" in url.query:
         return unquote(urlsplit(url.database).path)

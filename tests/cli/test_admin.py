@@ -278,9 +278,7 @@ def test_the_doctor_checks_settings_folders_and_database(organ: OrganCommand, mo
         (
             "database",
             {"ORGAN_DATABASE_URL": "postgresql+psycopg://ada:secret@127.0.0.1:1/organs"},
-            "Connection refused."
-            if importlib.util.find_spec("psycopg")
-            else "install this program with the extra 'postgres'",
+            "Connection refused." if importlib.util.find_spec("psycopg") else "pip install 'organ-registry[postgres]'",
         ),
         ("bucket", {"ORGAN_BLOBS_URL": "s3://none/organs"}, "error sending request"),
     ],

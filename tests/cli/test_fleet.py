@@ -31,34 +31,65 @@ def test_a_plan_is_run_shown_and_continued(organ: OrganCommand, plan: Path, monk
         monkeypatch.setenv(name, value)
     ended = organ("fleet", "run", plan, "--workers", 1)
     assert ended.status == 1
-    assert ended.err.startswith("run 1 of zoo begins: 2 units of work\n")
+    assert ended.err.startswith("run 1 of zoo begins: 2 units to do\n")
     assert ended.lines[0] == "run 1 of zoo: 1 done, 1 failed"
     assert "wrong.gguf" in ended.out
-    assert "organ fleet retry 1" in ended.err
+    assert "organ fleet resume 1 --retry" in ended.err
     shown = organ.done("fleet", "status", "--json").values
     assert (shown["name"], shown["done"], shown["failed"]) == ("zoo", 1, 1)
     assert organ.done("fleet", "status", "zoo").lines[0] == ended.lines[0]
-    again = organ("fleet", "run", plan, "-q")
-    assert (again.status, again.err) == (1, "again: organ fleet retry 1\n")
+    again = organ("fleet", "run", plan)
+    assert (again.status, again.err.splitlines()[0]) == (1, "run 1 of zoo is over: 0 units to do")
     assert organ.done("models", "-q").lines == ["local/little@1"]
-    assert organ.done("fleet", "retry").err == "1 unit of run 1 queued again\n"
-    (plan.parent / "models" / "wrong.gguf").write_bytes(small_model("Other", seed=1))
-    assert json.loads(organ.done("fleet", "run", plan, "--workers", 1, "--json").out)["done"] == 2
+    wrong = plan.parent / "models" / "wrong.gguf"
+    wrong.write_bytes(small_model("Other", seed=1))
+    assert json.loads(organ.done("fleet", "resume", "--retry", "--workers", 1, "--json").out)["done"] == 2
+    changed = organ("fleet", "run", plan, "--workers", 1)
+    assert (changed.status, changed.err.splitlines()[0]) == (0, "run 2 of zoo begins: 2 units to do")
+    assert [line.split()[:2] for line in organ.done("fleet", "list").lines] == [
+        ["run", "name"],
+        ["2", "zoo"],
+        ["1", "zoo"],
+    ]
+    assert organ.done("fleet", "remove", "1").err == "run 1 removed\n"
+    assert [run["id"] for run in organ.done("fleet", "list", "--json").values] == [2]
 
 
 def test_a_dry_run_lists_the_units_and_writes_nothing(organ: OrganCommand, plan: Path, registry: LocalRegistry) -> None:
     lines = organ.done("fleet", "run", plan, "--dry-run").lines
     assert [line.split()[0] for line in lines] == ["work", "ingest", "ingest"]
     assert "little.gguf" in lines[1]
+    assert [unit["size_bytes"] for unit in organ.done("fleet", "run", plan, "-n", "--json").values] == [
+        path.stat().st_size for path in sorted((plan.parent / "models").iterdir())
+    ]
     missing = organ("fleet", "status")
     assert missing.status == 3
-    assert missing.err.startswith("organ: no fleet has run yet\n")
+    assert missing.err.startswith("organ: there are no runs of fleets\n")
 
 
-def test_a_wrong_plan_is_refused_with_one_sentence(organ: OrganCommand, plan: Path) -> None:
-    plan.write_text('name = "zoo"\n[[work]]\ndo = "ingest"\n')
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('name = "zoo"\n[[work]]\ndo = "ingest"\n', ": work 1: ingest needs the list 'from'\n"),
+        ('name = "zoo"\n[[work]]\ndo = "ingest"\nform = []\n', "tables [[work]] with a list: do = 'ingest' with from,"),
+        ("GGUF\0", " is not a TOML file: "),
+        ('name = "zoo"\n[[work]]\ndo = "ingest"\nfrom = ["*.bin"]\n', "no file matches the pattern"),
+        ('name = "zoo"\n[[work]]\ndo = "ingest"\nfrom = ["none"]\n', "no such file or folder"),
+    ],
+)
+def test_a_wrong_plan_is_refused_with_one_sentence(organ: OrganCommand, plan: Path, text: str, problem: str) -> None:
+    plan.write_text(text)
     ended = organ("fleet", "run", plan)
-    assert (ended.status, ended.err) == (1, f"organ: {plan}: work 1: ingest needs the list 'from'\n")
+    assert ended.status in (1, 2)
+    assert problem in ended.err
+    assert len(ended.err.splitlines()) == 1
+    assert organ("fleet", "status").status == 3
+
+
+@pytest.mark.parametrize("address", ["foo", "tcp://host", "http://host:1", "tcp://host:x", "--workers=2"])
+def test_a_wrong_scheduler_is_refused_before_a_run_begins(organ: OrganCommand, plan: Path, address: str) -> None:
+    words = [address, "--scheduler", "tcp://host:1"] if address.startswith("--") else ["--scheduler", address]
+    assert organ("fleet", "run", plan, *words).status == 2
     assert organ("fleet", "status").status == 3
 
 

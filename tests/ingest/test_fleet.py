@@ -308,7 +308,7 @@ def test_a_unit_that_kills_its_workers_is_set_aside_and_the_rest_is_done(
     assert models.is_dir()
     run = begun(registry, tmp_path)
     start = start_with(POISON, postgres.environment(registry.settings.home))
-    done = drive(registry, run, LocalProcesses(registry, run, 2, start), threading.Event(), lambda _run: None)
+    done = drive(registry, run, LocalProcesses(registry, run, 2, start), threading.Event(), lambda _run: None, print)
     assert (done.done, done.set_aside, done.is_over) == (1, 1, True)
     assert done.failures[0].note == "its worker died 3 times"
     assert units(registry)[0].deaths == 3
@@ -330,7 +330,7 @@ def test_a_driver_that_is_stopped_returns_all_units_to_the_queue(
 
     watch = threading.Thread(target=stop_when_busy)
     watch.start()
-    done = drive(registry, run, LocalProcesses(registry, run, 2, start), stop, lambda _run: None)
+    done = drive(registry, run, LocalProcesses(registry, run, 2, start), stop, lambda _run: None, print)
     watch.join()
     assert (done.queued, done.running) == (2, 0)
     assert [(row.attempts, row.deaths) for row in units(registry)] == [(0, 0), (0, 0)]
@@ -344,7 +344,7 @@ def test_workers_that_end_at_once_are_an_error(registry: LocalRegistry, models: 
         return subprocess.Popen(["false"])
 
     with pytest.raises(OrganError, match="the workers end at once, with the status 1"):
-        drive(registry, run, LocalProcesses(registry, run, 2, start), threading.Event(), lambda _run: None)
+        drive(registry, run, LocalProcesses(registry, run, 2, start), threading.Event(), lambda _run: None, print)
     assert state(registry, run).queued == 2
 
 

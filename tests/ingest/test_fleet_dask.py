@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -49,9 +49,9 @@ def run(registry: LocalRegistry, tmp_path: Path) -> int:
         return start_run(session, plan.name, plan.digest, plan.units)[0]
 
 
-def driven(registry: LocalRegistry, run: int, address: str) -> FleetRun:
+def driven(registry: LocalRegistry, run: int, address: str, on_message: Callable[[str], None] = print) -> FleetRun:
     cluster = DaskCluster(registry, run, address, fleet.do_unit)
-    return drive(registry, run, cluster, threading.Event(), lambda _run: None)
+    return drive(registry, run, cluster, threading.Event(), lambda _run: None, on_message)
 
 
 def test_the_workers_of_a_cluster_do_all_units(registry: LocalRegistry, run: int, scheduler: str) -> None:
@@ -89,6 +89,15 @@ def test_workers_that_cannot_open_their_registry_are_an_error(
         driven(registry, run, scheduler)
 
 
+def test_workers_with_another_registry_are_an_error(
+    registry: LocalRegistry, run: int, scheduler: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ORGAN_HOME", str(tmp_path / "another"))
+    monkeypatch.setattr(driver, "REFUSALS_MAX", 3)
+    with pytest.raises(OrganError, match="does not have run 1; the worker needs the ORGAN_HOME"):
+        driven(registry, run, scheduler)
+
+
 def test_a_task_that_was_lost_is_submitted_again(
     registry: LocalRegistry, run: int, scheduler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +122,8 @@ def test_without_a_scheduler_the_driver_waits_for_a_limited_time(
     monkeypatch.setattr(worker, "OUTAGE_SECONDS", 0.0)
     monkeypatch.setattr(driver, "CONNECT_SECONDS", 0.3)
     monkeypatch.setattr(driver, "PAUSE_SECONDS", 0.1)
-    with pytest.raises(Unreachable, match=r"tcp://127\.0\.0\.1:9 does not answer .* run the same command again"):
-        driven(registry, run, "tcp://127.0.0.1:9")
+    messages: list[str] = []
+    with pytest.raises(Unreachable, match=r"tcp://127\.0\.0\.1:9 does not answer"):
+        driven(registry, run, "tcp://127.0.0.1:9", messages.append)
+    assert [message.partition("; ")[2] for message in messages] == ["trying again for 10 minutes"]
     assert logging.getLogger("distributed").level == logging.CRITICAL

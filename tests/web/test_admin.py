@@ -497,14 +497,14 @@ def test_nothing_in_the_product_changes_or_removes_an_event() -> None:
 
 
 def test_runs_of_fleets_are_shown_with_their_progress_and_their_failures(site: Site) -> None:
-    assert "No fleet has run yet" in site.admin.get("/admin/fleet").text
+    assert "There are no runs of fleets" in site.admin.get("/admin/fleet").text
     run = put_run(site.registry, HOSTILE)
     listed = parse_page(site.admin.get("/admin/fleet").text)
     assert "1 of 3" in listed.text
     assert f"/admin/fleet/{run}" in listed.links()
     page = parse_page(site.admin.get(f"/admin/fleet/{run}").text)
     assert HOSTILE in page.text
-    assert f"organ fleet retry {run}" in page.text
+    assert f"organ fleet resume {run} --retry" in page.text
     assert "http://127.0.0.1:8787/status" in page.links()
     twin = site.admin.get(f"/admin/fleet/{run}.json").get_json()
     assert twin == site.ask("GET", f"{ROOT}/fleet/{run}").get_json() | {

@@ -69,8 +69,13 @@ def run_id_of(session: Session, text: str | None) -> int:
     else:
         found = session.scalar(newest.where(tables.FleetRun.name == text))
     if found is None:
-        raise NoSuchRun("no fleet has run yet" if text is None else f"there is no run {text[:100]!r} of a fleet")
+        raise NoSuchRun("there are no runs of fleets" if text is None else f"there is no run {text[:100]!r} of a fleet")
     return found
+
+
+def run_digest(session: Session, run_id: int) -> str | None:
+    """Return the digest of the plan of a run; None if there is no such run."""
+    return session.scalar(select(tables.FleetRun.digest).where(tables.FleetRun.id == run_id))
 
 
 def due_units(
@@ -122,7 +127,8 @@ def _summary(session: Session, run: tables.FleetRun) -> FleetRunSummary:
     remaining = counts["queued"] + counts["running"]
     ends_at = last
     if remaining:
-        ends_at = database_now(session) + timedelta(seconds=remaining / units_a_second) if units_a_second else None
+        is_known = counts["running"] and units_a_second
+        ends_at = database_now(session) + timedelta(seconds=remaining / units_a_second) if is_known else None
     return FleetRunSummary(
         id=run.id,
         name=run.name,

@@ -45,6 +45,8 @@ class NewUnit:
     source: str
     size_bytes: int | None = None
     """The bytes of its files; None if they are unknown."""
+    modified_ns: int | None = None
+    """When its file was modified, in nanoseconds since 1970. It distinguishes plans, and is not stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,11 @@ def start_run(session: Session, name: str, digest: str, units: Sequence[NewUnit]
     for batch in batches(rows):
         session.execute(insert(FleetUnit), batch)
     return run.id, True
+
+
+def remove_run(session: Session, run_id: int) -> None:
+    """Remove a run with its units. Workers that do one of them stop at their next report."""
+    session.execute(delete(FleetRun).where(FleetRun.id == run_id))
 
 
 def set_dashboard(session: Session, run_id: int, dashboard: str) -> None:
