@@ -163,7 +163,7 @@ class FleetWorker:
             self._write(lambda session: finish_unit(session, claim, text, size_bytes))
 
     def _record_failure(self, claim: UnitClaim, error: OrganError) -> None:
-        sentence = str(error)
+        sentence = str(error).removeprefix(f"{claim.source}: ")  # lists show the source beside the reason
         self._write(lambda session: fail_unit(session, claim, sentence))
 
     def _write(self, write: Callable[[Session], bool]) -> None:
