@@ -56,7 +56,7 @@ def driver_of_experts(session: Session, narrowed: Narrowed) -> str | None:
     """Return the index that narrows the experts most, if it leaves few enough to sort; else None."""
     filters: dict[str, list[ColumnElement[bool]]] = {}
     if narrowed.models is not None:
-        filters["model"] = [Expert.model_id.in_(narrowed.models)]
+        filters["model"] = [narrowed.models.condition(Expert.model_id)]
     numbers = [term for term in narrowed.numbers if term.field == EXPERT and not term.negated]
     if numbers:
         filters["expert"] = [placement_condition(term, Expert) for term in numbers]

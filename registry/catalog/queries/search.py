@@ -484,7 +484,7 @@ def _models_to_compare(session: Session, narrowed: Narrowed, plan: Plan) -> dict
     assert narrowed.base_id is not None
     statement = select(Model.id, Model.tensors).where(Model.state == "visible")
     if narrowed.models is not None:
-        statement = statement.where(Model.id.in_(narrowed.models))
+        statement = statement.where(narrowed.models.condition(Model.id))
     for term in narrowed.fitting:
         if (architectures := term.values("arch")) is not None:
             statement = statement.where(Model.architecture.in_(sorted(architectures)))
@@ -721,7 +721,7 @@ def search_and_count(
 
 def _cached_counts(session: Session, query: Query, narrowed: Narrowed, seconds: float | None) -> FacetCounts:
     """Return the counts. They are cached for the next pages unless they were hurried."""
-    key = ("counts", frozenset(query.terms), narrowed.gains, narrowed.models_key)
+    key = ("counts", frozenset(query.terms), narrowed.gains, narrowed.models and narrowed.models.key)
     return cached(session, key, lambda: facet_counts(session, narrowed, seconds), lambda counts: not counts.hurried)
 
 

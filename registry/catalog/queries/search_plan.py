@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -255,6 +256,29 @@ class FacetFilter:
         return column.not_in(sorted(self.values)) if self.negated else column.in_(sorted(self.values))
 
 
+MODELS_LISTED_MAX = 5000
+"""The most models whose ids are read before a search. A page needs up to seven statements, each of which would evaluate
+a SELECT of the models again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFilter:
+    """The models to search."""
+
+    statement: Select[int]
+    """A SELECT of their ids."""
+    key: Hashable
+    """A key for caches. Filters with equal keys have the same models."""
+    ids: Sequence[int] | None
+    """Their ids; None if there are more than MODELS_LISTED_MAX."""
+    tensors: int
+    """Their number of tensors."""
+
+    def condition(self, column: Any) -> ColumnElement[bool]:
+        """Return the condition that `column` is the id of one of the models."""
+        return column.in_(self.statement) if self.ids is None else among(column, self.ids)
+
+
 @dataclass(slots=True)
 class Narrowed:
     """A resolved query. A matching placement, or expert, meets all of its conditions."""
@@ -262,10 +286,8 @@ class Narrowed:
     finds_experts: bool = False
     """Whether the results are experts instead of placements."""
     facets: list[FacetFilter] = field(default_factory=list)
-    models: Select[int] | None = None
-    """A SELECT of the ids of the models to search; None for all."""
-    models_key: Hashable = None
-    """A key for caches. Queries with equal keys have the same `models`."""
+    models: ModelFilter | None = None
+    """The models to search; None for all."""
     fitting: list[Fitting] = field(default_factory=list)
     numbers: list[Numbers] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -307,15 +329,29 @@ def narrow(session: Session, query: Query) -> Narrowed:
     conditions = model_conditions(session, query, narrowed.notes)
     conditions += [_may_have(choice) for choice in narrowed.nonfinite]
     if conditions:
-        narrowed.models = select(Model.id).where(Model.state == "visible", *conditions)
         named = [choice for name in MODEL_FIELDS for choice in query.choices(name)]
-        narrowed.models_key = (frozenset(named), frozenset(query.words), frozenset(query.excluded_words))
+        key = (frozenset(named), frozenset(query.words), frozenset(query.excluded_words))
+        narrowed.models = _model_filter(session, conditions, key)
     for choice in query.choices("fits"):
         narrowed.fitting.append(fitting(session, choice, _bases(session, choice, narrowed.notes)))
     narrowed.notes += _same_notes(session, [term for term in narrowed.fitting if not term.negated])
     narrowed.base_id = base_id_of(session, query, narrowed.notes)
     narrowed.gains = gains_of(session, query, narrowed.base_id, narrowed.notes)
     return narrowed
+
+
+def _model_filter(session: Session, conditions: Sequence[ColumnElement[bool]], key: Hashable) -> ModelFilter:
+    matching = select(Model.id).where(Model.state == "visible", *conditions)
+
+    def read() -> tuple[Sequence[int] | None, int]:
+        rows = session.execute(matching.add_columns(Model.tensors).limit(MODELS_LISTED_MAX + 1)).all()
+        if len(rows) <= MODELS_LISTED_MAX:
+            return array("q", [model_id for model_id, _ in rows]), sum(tensors for _, tensors in rows)
+        tensors = select(func.coalesce(func.sum(Model.tensors), 0)).where(Model.id.in_(matching))
+        return None, int(session.scalar(tensors) or 0)
+
+    ids, tensors = cached(session, ("models", key), read)
+    return ModelFilter(matching, key, ids, tensors)
 
 
 def gains_of(session: Session, query: Query, base_id: int | None, notes: list[str]) -> GainFilter | None:
@@ -813,7 +849,7 @@ def matches(narrowed: Narrowed, entity: Any) -> list[ColumnElement[bool]]:
     if len(types) < len(narrowed.facet_filters):
         conditions.append(entity.facet_id.in_(select(Facet.id).where(*narrowed.facet_conditions)))
     if narrowed.models is not None:
-        conditions.append(entity.model_id.in_(narrowed.models))
+        conditions.append(narrowed.models.condition(entity.model_id))
     for choice in narrowed.nonfinite:
         organ = aliased(Organ)
         counted = select(organ.id).where(organ.id == entity.organ_id, nonfinite_condition(choice, organ.nonfinite))
@@ -931,7 +967,7 @@ def _drivers(session: Session, narrowed: Narrowed, types: tuple[str, ...], ranki
         drivers["facet_id"] = sum(count_by_type(session, Narrowed(facets=filters)).values())
     model_counts = [sum(models.values()) for term in narrowed.fitting if (models := term.models(types)) is not None]
     if narrowed.models is not None:
-        model_counts.append(_count_of_models(session, narrowed.models, narrowed.models_key))
+        model_counts.append(narrowed.models.tensors)
     if model_counts:
         drivers["model"] = min(model_counts)
     if narrowed.gains is not None and narrowed.gains.needs_gain:
@@ -987,12 +1023,6 @@ def _extremes(session: Session, kind: str, column: str) -> tuple[float | None, f
         return least, most
 
     return cached(session, ("extremes", kind, column), find)
-
-
-def _count_of_models(session: Session, models: Select[int], key: Hashable) -> int:
-    """Return the number of placements of `models`."""
-    tensors = select(func.coalesce(func.sum(Model.tensors), 0)).where(Model.id.in_(models))
-    return cached(session, ("models", key), lambda: int(session.scalar(tensors) or 0))
 
 
 def _count_gained(session: Session, gains: GainFilter) -> int:
