@@ -32,7 +32,7 @@ class WebSettings:
     """Facets that take longer are left out of a page, and the page says so."""
     turn_seconds: float = 10.0
     """Longest time that a request waits for its turn to compute."""
-    cache_bytes: int = 32 * 1024 * 1024
+    cache_bytes: int = 64 * 1024 * 1024
     """Maximum size of the answers that are cached in memory until the catalog changes."""
     metrics: tuple[Network, ...] | None = None
     """Networks that may read `/metrics`. None means only this machine. Behind proxies None means no client, because
