@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -45,6 +47,9 @@ from organs.registry.catalog.tables import now
 from organs.registry.entities.problem import INTERNAL, data_of, encoded, plain_problem, problem_of
 from organs.registry.errors import OUTAGES, BadInput, OrganError
 from organs.registry.local import LocalRegistry
+
+UPKEEP_NICENESS = 10
+"""The niceness of the thread for upkeep, so that pages and jobs of contributors have priority."""
 
 KINDS: Mapping[str, JobKind[Any]] = {
     kind.name: kind for kind in (COMPOSE, GRAFT, PURIFY, VALIDATE, MEASURE, EXTRACT, REPORT, INSPECT, PUBLISH, REPACK)
@@ -254,6 +259,8 @@ class Runner:
 
     def _run_lane(self, lane: str, once: bool) -> None:
         names = tuple(kind.name for kind in self._kinds.values() if kind.lane == lane)
+        if lane == UPKEEP and sys.platform == "linux":  # elsewhere a niceness is that of the whole process
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), UPKEEP_NICENESS)
         while names and not self._stop.is_set():
             try:
                 claim = self._claim(names, alone=lane in ALONE)
