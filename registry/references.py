@@ -31,6 +31,7 @@ from organs.registry.catalog.queries.relatives import (
     RelatedOrgan,
     blob_ids_of_models,
     models_with_blobs,
+    organs_by_slot,
     organs_of_models,
     places_of,
     related_organs_at,
@@ -147,6 +148,10 @@ def is_possible_parent(row: BlobRow) -> bool:
 
 # Repack: the parents of organs that are registered already are chosen again.
 
+PROBED_MAX = 32
+"""The most models of a repack whose relatives are searched; a larger repack compares the organs of all models."""
+COMPARED_MODELS_MAX = 500
+"""The most relatives of a model whose organs a repack compares."""
 FAMILY_MAX = 48
 """Organs among which parents are chosen together."""
 ROOTS_MAX = 3
@@ -215,9 +220,10 @@ def repack(
         last_event = last_change_of_parents(session)
         places = places_of(session, model_ids)
         own = blob_ids_of_models(session, model_ids)
+        related = _related_models(session, model_ids, own)
     with _Rewriter(catalog, blobs, report) as rewriter:
         for place in places:
-            for family in _families_at(catalog, blobs, place, own, seen):
+            for family in _families_at(catalog, blobs, place, related, own, seen):
                 report.organs += len(family.members)
                 parents, unneeded_bytes = family.best_parents()
                 skipped = report.skipped
@@ -448,15 +454,34 @@ def _stored_size(member: _Member, parent: _Member | None) -> float:
     return min(1.0, chunk.stored_size_bytes / len(member.sample)) * size_bytes + head_size_bytes(codec, size_bytes)
 
 
+def _related_models(session: Session, model_ids: Sequence[int], own: Collection[int]) -> list[int] | None:
+    """Return the models whose organs may be alike: the most similar ones, and all that have one of the blobs `own`.
+
+    None means all models, if more than PROBED_MAX are repacked at once.
+    """
+    if len(model_ids) > PROBED_MAX:
+        return None
+    related = {*model_ids, *models_with_blobs(session, own)}
+    for model_id in model_ids:
+        scores = probe_scores(session, organs_by_slot(session, model_id))
+        related.update(sorted(scores, key=lambda model: (-scores[model], model))[:COMPARED_MODELS_MAX])
+    return sorted(related)
+
+
 def _families_at(
-    catalog: Catalog, blobs: BlobStore, place: ExpertPlace, own: Collection[int], seen: set[int]
+    catalog: Catalog,
+    blobs: BlobStore,
+    place: ExpertPlace,
+    related: Collection[int] | None,
+    own: Collection[int],
+    seen: set[int],
 ) -> Iterator[_Family]:
-    """Yield groups of organs at a place that are alike, each with an organ of the blobs `own`.
+    """Yield groups of organs of the models `related` at a place that are alike, each with an organ of the blobs `own`.
 
     Adds their blobs to `seen`, and leaves out those in it.
     """
     with catalog.reading() as session:
-        organs = related_organs_at(session, place)
+        organs = related_organs_at(session, place, related)
     by_shape: dict[tuple[int, ...], list[RelatedOrgan]] = {}
     for organ in organs:
         if organ.blob_id not in seen:

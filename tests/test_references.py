@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sqlalchemy.orm import Session
 
 from organs.registry import references
 from organs.registry.catalog.engine import batches
@@ -16,10 +17,13 @@ from organs.registry.catalog.queries.administration import removal_of
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import DEPTH_MAX, heights_of_blobs
 from organs.registry.catalog.queries.relatives import (
+    ExpertPlace,
+    RelatedOrgan,
     blob_ids_of_models,
     models_to_repack,
     models_with_blobs,
     organ_digests,
+    related_organs_at,
 )
 from organs.registry.catalog.register.models import hide_model
 from organs.registry.catalog.register.organs import begin_ingest, forget_ingest, lease_blobs, mark_repacked
@@ -95,7 +99,16 @@ def test_a_repack_examines_a_model_once_and_a_second_run_changes_nothing(
         assert repack(registry.catalog, registry.blobs, models).repacked == 0
 
 
-def test_a_repack_of_a_model_examines_only_what_is_like_it(templates: RegistryTemplates, tmp_path: Path) -> None:
+def test_a_repack_of_a_model_examines_only_what_is_like_it(
+    templates: RegistryTemplates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[Collection[int] | None] = []
+
+    def record(session: Session, place: ExpertPlace, model_ids: Collection[int] | None) -> list[RelatedOrgan]:
+        compared.append(model_ids)
+        return related_organs_at(session, place, model_ids)
+
+    monkeypatch.setattr(references, "related_organs_at", record)
     with templates.open_copy(add_family_backwards, tmp_path / "home") as registry:
         for seed, name in ((1, "stranger"), (2, "other")):
             ingest_bytes(registry, tmp_path, name, family_files(["base"], seed=seed)["base"])
@@ -103,8 +116,13 @@ def test_a_repack_of_a_model_examines_only_what_is_like_it(templates: RegistryTe
             stranger = model_by_name(session, parse_model_name("local/stranger")).id
             base = model_by_name(session, parse_model_name("local/base")).id
         assert repack(registry.catalog, registry.blobs, [stranger]).organs == 0
+        assert {models is not None and len(models) for models in compared} == {1}
+        compared.clear()
         assert repack(registry.catalog, registry.blobs, [base]).repacked > 0
+        assert {models is not None and len(models) for models in compared} == {len(SOURCES)}
+        monkeypatch.setattr(references, "PROBED_MAX", 0)
         assert repack_new(registry) == 0
+        assert compared[-1] is None
 
 
 def test_an_estimate_counts_no_organ_whose_dependants_outside_of_its_family_forbid_a_parent(

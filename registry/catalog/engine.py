@@ -6,7 +6,7 @@ import importlib.util
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import URL, ColumnElement, Connection, Engine, bindparam, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DatabaseError, DataError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnection
 from sqlalchemy.orm import DeclarativeBase, Session
@@ -84,6 +84,14 @@ def batches(items: Sequence[T], size: int = ROWS_A_STATEMENT) -> Iterator[Sequen
     """Yield `items` in slices that fit into one statement."""
     for begin in range(0, len(items), size):
         yield items[begin : begin + size]
+
+
+def among(column: Any, ids: Iterable[int]) -> ColumnElement[bool]:
+    """Return the condition that `column` is one of `ids`.
+
+    There may be thousands of ids. They are written into the statement, because the number of its parameters is limited.
+    """
+    return column.in_(bindparam(None, list(ids), unique=True, expanding=True, literal_execute=True))  # type: ignore[no-any-return]
 
 
 def _insert(session: Session) -> Any:

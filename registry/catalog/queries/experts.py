@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.cursor import Cursor
-from organs.registry.catalog.queries.fitting import among
+from organs.registry.catalog.engine import among
 from organs.registry.catalog.queries.organs import expert_rows, organs_by_prefix, placed_expert
 from organs.registry.catalog.queries.search_plan import (
     GATHER_MAX,

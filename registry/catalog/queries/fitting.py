@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, String, and_, bindparam, case, cast, false, func, not_, or_, select, tuple_
+from sqlalchemy import ColumnElement, String, and_, case, cast, false, func, not_, or_, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.anatomy import OrganType
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.cursor import check_limit
+from organs.registry.catalog.engine import among
 from organs.registry.catalog.queries.models import composed_among
 from organs.registry.catalog.queries.relatives import likenesses
 from organs.registry.catalog.search import Choice
@@ -136,14 +137,6 @@ def denied(condition: ColumnElement[bool]) -> ColumnElement[bool]:
     """Return the negation of `condition`, true also for NULL."""
     # For a plain NOT, SQLite must distinguish NULL from false: it then scans the list of an IN for each row.
     return case((condition, 1), else_=0) == 0
-
-
-def among(column: Any, ids: Iterable[int]) -> ColumnElement[bool]:
-    """Return the condition that `column` is one of `ids`.
-
-    There may be thousands of ids. They are written into the statement, because the number of its parameters is limited.
-    """
-    return column.in_(bindparam(None, list(ids), unique=True, expanding=True, literal_execute=True))  # type: ignore[no-any-return]
 
 
 def models_of_architecture(session: Session, architecture: str) -> dict[int, int]:

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Integer, Row, String, and_, case, cast, fu
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.catalog.cache import cached
-from organs.registry.catalog.engine import batches
+from organs.registry.catalog.engine import among, batches
 from organs.registry.catalog.tables import (
     Blob,
     Expert,
@@ -229,8 +229,10 @@ def places_of(session: Session, model_ids: Collection[int]) -> list[ExpertPlace]
     return list(places)
 
 
-def related_organs_at(session: Session, place: ExpertPlace) -> list[RelatedOrgan]:
-    """Return the distinct organs with fingerprints of all models at `place`, by blob."""
+def related_organs_at(
+    session: Session, place: ExpertPlace, model_ids: Collection[int] | None = None
+) -> list[RelatedOrgan]:
+    """Return the distinct organs with fingerprints at `place`, by blob: of the models `model_ids`, or of all models."""
     (tower, block, slot), number = place
     table = Placement if number is None else Expert
     statement = (
@@ -244,6 +246,10 @@ def related_organs_at(session: Session, place: ExpertPlace) -> list[RelatedOrgan
     )
     if number is not None:
         statement = statement.where(Expert.expert == number)
+    if model_ids is not None:
+        statement = statement.where(among(table.model_id, model_ids))
+        if number is None:
+            statement = statement.with_hint(Placement, "INDEXED BY ix_placements_place", "sqlite")
     return [
         RelatedOrgan(blob_id, dtype, _lengths(shape), values, is_public > 0)
         for blob_id, dtype, shape, values, is_public in session.execute(statement)

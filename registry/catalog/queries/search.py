@@ -37,14 +37,13 @@ from organs.registry.catalog.cursor import (
     cursor_text,
     parse_cursor,
 )
-from organs.registry.catalog.engine import batches, limited
+from organs.registry.catalog.engine import among, batches, limited
 from organs.registry.catalog.queries.experts import (
     driver_of_experts,
     experts_by_index,
     load_experts,
     ranked_experts,
 )
-from organs.registry.catalog.queries.fitting import among
 from organs.registry.catalog.queries.gains import GainFilter, gains_of_models, gains_of_organs
 from organs.registry.catalog.queries.models import composed_among, incomplete_models, is_composed, model_summary
 from organs.registry.catalog.queries.organs import organs_by_prefix, places_of_organ, shape_of

@@ -20,7 +20,8 @@ from sqlalchemy.orm import Session, aliased
 from organs.registry.anatomy import type_name
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.cursor import Cursor
-from organs.registry.catalog.queries.fitting import Base, Fitting, among, base_of, fitting, same_models
+from organs.registry.catalog.engine import among
+from organs.registry.catalog.queries.fitting import Base, Fitting, base_of, fitting, same_models
 from organs.registry.catalog.queries.gains import GainFilter, names_of_texts
 from organs.registry.catalog.queries.models import (
     incomplete_model,
