@@ -88,15 +88,17 @@ def populate(registry: LocalRegistry, placements: int, seed: int = 1) -> int:
     with registry.catalog.writing() as session:
         for index in indexes:
             index.drop(session.connection())
-    for first in range(0, models, MODELS_AT_ONCE):
+    try:
+        for first in range(0, models, MODELS_AT_ONCE):
+            with registry.catalog.writing() as session:
+                for number in range(first, min(first + MODELS_AT_ONCE, models)):
+                    _add_model(session, number, slots, rows, random)
+                rows.write(session)
+    finally:
         with registry.catalog.writing() as session:
-            for number in range(first, min(first + MODELS_AT_ONCE, models)):
-                _add_model(session, number, slots, rows, random)
-            rows.write(session)
-    with registry.catalog.writing() as session:
-        for index in indexes:
-            index.create(session.connection())
-        repair_totals(session)
+            for index in indexes:
+                index.create(session.connection())
+            repair_totals(session)
     return models
 
 

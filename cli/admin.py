@@ -237,14 +237,14 @@ def doctor(as_json: bool) -> int:
     from organs import migrations
     from organs.registry.checkup import check_installation
 
-    logging.getLogger("organs.registry").setLevel(logging.CRITICAL)  # the checks show the reasons
     settings = Settings.from_environment(os.environ)
     current_kernel = kernel()
     confined = {
         "uploads": protections(current_kernel, port=False, writing=False, processes=False),
         "llama.cpp": protections(current_kernel, port=True, writing=False, processes=False),
     }
-    checks = check_installation(settings, os.environ, migrations.HEAD)
+    with _without_log():  # the checks show the reasons
+        checks = check_installation(settings, os.environ, migrations.HEAD)
     if as_json:
         values = {program: [asdict(protection) for protection in items] for program, items in confined.items()}
         print_json(
@@ -270,6 +270,17 @@ def doctor(as_json: bool) -> int:
     missing = [protection for items in confined.values() for protection in items if not protection.is_there]
     has_failed = any(check.state == "failed" for check in checks)
     return EXIT_FAILED if (settings.requires_sandbox and missing) or has_failed else 0
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    log = logging.getLogger("organs.registry")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 FAILURES_PRINTED = 20
 LISTED_MAX = 50
 WORKERS_MAX = 256
-SCHEMES = ("tcp", "tls", "ws", "wss")
+SCHEMES = ("tcp", "tls", "ucx", "ws", "wss")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 _RUN = click.argument("run", required=False, metavar="[RUN]")
 
@@ -188,9 +188,10 @@ def remove(run: str) -> None:
 
 @fleet.command(hidden=True)
 @click.argument("run", type=click.IntRange(1))
+@click.option("--digest", required=True)
 @click.option("--name", required=True)
 @click.option("--with-parent", type=click.IntRange(1), required=True)
-def work(run: int, name: str, with_parent: int) -> None:
+def work(run: int, digest: str, name: str, with_parent: int) -> None:
     """Do units of a run until none is left. `organ fleet run` starts this process."""
     from organs.cli.files import hub_of_environment
     from organs.ingest.fleet.driver import STOP_SECONDS
@@ -207,7 +208,9 @@ def work(run: int, name: str, with_parent: int) -> None:
     logging.basicConfig(format="organ fleet: %(message)s", level=logging.ERROR)
     watch_parent(with_parent, end)
     with local_registry() as registry, hub_of_environment() as hub, ended_by_signals(stop):
-        FleetWorker(registry, name, hub, stop).work_until_done(run)
+        worker = FleetWorker(registry, name, hub, stop)
+        worker.check_run(run, digest)
+        worker.work_until_done(run)
 
 
 def do_unit(run_id: int, number: int, digest: str) -> None:
@@ -259,6 +262,7 @@ PreparedWorkers = Callable[[int], "Workers"]
 def _prepared(registry: LocalRegistry, count: int | None, scheduler: str | None) -> PreparedWorkers:
     """Return what makes the workers. Raises errors of the options and of a missing package before a run begins."""
     from organs.ingest.fleet.driver import DaskCluster, LocalProcesses, check_extra
+    from organs.registry.catalog.queries.fleet import run_digest
 
     if scheduler is not None:
         if count is not None:
@@ -266,14 +270,20 @@ def _prepared(registry: LocalRegistry, count: int | None, scheduler: str | None)
         check_extra()
         return lambda run_id: DaskCluster(registry, run_id, scheduler, do_unit)
 
-    def start(run_id: int, name: str) -> subprocess.Popen[bytes]:
-        options = ["--name", name, "--with-parent", str(os.getpid())]
+    def start(run_id: int, digest: str, name: str) -> subprocess.Popen[bytes]:
+        options = ["--digest", digest, "--name", name, "--with-parent", str(os.getpid())]
         command = [sys.executable, "-P", "-m", "organs.cli", "fleet", "work", str(run_id), *options]
         # A group of its own: Ctrl-C goes to the driver, which ends its workers.
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)  # noqa: S603  # our own words
 
     processes = count or min(os.cpu_count() or 1, WORKERS_MAX)
-    return lambda run_id: LocalProcesses(registry, run_id, processes, partial(start, run_id))
+
+    def local(run_id: int) -> Workers:
+        with registry.catalog.reading() as session:
+            digest = run_digest(session, run_id) or ""
+        return LocalProcesses(registry, run_id, processes, partial(start, run_id, digest))
+
+    return local
 
 
 def _do_run(
@@ -288,14 +298,17 @@ def _do_run(
 ) -> int:
     """Do the open units of a run, print it, and return the exit status."""
     from organs.ingest.fleet.driver import drive
-    from organs.registry.catalog.queries.fleet import fleet_run
+    from organs.registry.catalog.queries.fleet import fleet_run, unfinished_runs
     from organs.registry.catalog.register.fleet import retry_units
 
     is_silent = quiet or as_json
     with registry.catalog.writing() as session:
         again = retry_units(session, run_id) if retry else 0
         before = fleet_run(session, run_id)
+        others = [other for other in unfinished_runs(session, before.name) if other != run_id] if is_new else []
     if not is_silent:
+        for other in others:
+            print_sentence(f"run {other} of the same name is not complete: resume it later, or remove it", err=True)
         open_units = plural_text(before.queued + before.running, "unit", "units")
         how = "begins" if is_new else "is over" if before.is_over else "continues"
         more = f", {again} of them again" if again else ""

@@ -31,7 +31,12 @@ from organs.registry.settings import Settings
 
 FREE_MIN_BYTES, FREE_MIN_SHARE = 2 * 10**9, 0.05
 """Less free space than both of these is a warning."""
-KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
+KEY_VARIABLES = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
 """One of these is set where programs get the credentials of S3 from their environment."""
 CLOCK_MAX_SECONDS = 5.0
 """Leases and sessions of several machines need clocks that differ by less."""
@@ -210,5 +215,5 @@ def _bucket_advice(settings: Settings, environment: Mapping[str, str]) -> str:
     if endpoint.startswith("http://") and not settings.bucket_allows_http:
         return f" The endpoint begins with http://: set {names.ALLOW_HTTP_VARIABLE}=true to allow that."
     if (settings.bucket or "").startswith("s3://") and not any(name in environment for name in KEY_VARIABLES):
-        return " The environment has no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+        return " If this machine has no role in the cloud, set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
     return ""

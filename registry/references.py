@@ -151,7 +151,7 @@ def is_possible_parent(row: BlobRow) -> bool:
 PROBED_MAX = 32
 """The most models of a repack whose relatives are searched; a larger repack compares the organs of all models."""
 COMPARED_MODELS_MAX = 500
-"""The most relatives of a model whose organs a repack compares."""
+"""The most relatives of a model whose organs a repack compares; also the most models with the same organs."""
 FAMILY_MAX = 48
 """Organs among which parents are chosen together."""
 ROOTS_MAX = 3
@@ -455,13 +455,13 @@ def _stored_size(member: _Member, parent: _Member | None) -> float:
 
 
 def _related_models(session: Session, model_ids: Sequence[int], own: Collection[int]) -> list[int] | None:
-    """Return the models whose organs may be alike: the most similar ones, and all that have one of the blobs `own`.
+    """Return the models whose organs may be alike: the most similar ones, and the newest that have a blob of `own`.
 
     None means all models, if more than PROBED_MAX are repacked at once.
     """
     if len(model_ids) > PROBED_MAX:
         return None
-    related = {*model_ids, *models_with_blobs(session, own)}
+    related = {*model_ids, *sorted(models_with_blobs(session, own))[-COMPARED_MODELS_MAX:]}
     for model_id in model_ids:
         scores = probe_scores(session, organs_by_slot(session, model_id))
         related.update(sorted(scores, key=lambda model: (-scores[model], model))[:COMPARED_MODELS_MAX])

@@ -448,6 +448,9 @@ def test_the_command_moves_both_parts_and_prints_the_new_settings(family: LocalR
     again = organ("migrate-store", "--to-database", database_url, "--to-blobs", tmp_path / "new blobs")
     assert (again.status, again.out) == (Conflict.exit_code, "")
     assert "name an empty one" in again.err
+    here = organ("migrate-store", "--to-blobs", family.settings.blobs)
+    assert here.status == 2
+    assert "the registry is there already" in here.err
 
 
 def test_the_command_moves_the_blobs_alone_and_copies_nothing_twice(family: LocalRegistry, tmp_path: Path) -> None:

@@ -18,7 +18,14 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from organs.ingest.fleet.worker import OUTAGE_SECONDS, TEMPORARY, Outage
-from organs.registry.catalog.queries.fleet import count_unfinished, due_units, fleet_run, has_dead_workers, run_digest
+from organs.registry.catalog.queries.fleet import (
+    count_unfinished,
+    due_units,
+    fleet_run,
+    has_dead_workers,
+    has_live_workers,
+    run_digest,
+)
 from organs.registry.catalog.register.fleet import end_worker, put_back_units, recover_units, set_dashboard
 from organs.registry.entities.fleet import FleetRun
 from organs.registry.errors import MissingExtra, OrganError, Unreachable
@@ -77,7 +84,8 @@ def drive(
                 outage.end()
             except TEMPORARY as error:
                 if outage.go_on(error):
-                    on_message(f"{error}; trying again for {OUTAGE_SECONDS / 60:g} minutes")
+                    problem = str(error).removesuffix(": try again later")
+                    on_message(f"{problem}; trying again for {OUTAGE_SECONDS / 60:g} minutes")
                 stop.wait(PAUSE_SECONDS)
         if stop.is_set():
             on_message("stopping: the units that run return to the queue")
@@ -167,7 +175,9 @@ LOST_SECONDS = 30.0
 COALESCE_SECONDS = 0.02
 """The driver waits so long after a task is done, so that it submits several tasks at once."""
 REFUSALS_MAX = 50
-"""The most tasks in a row that may fail before they claim their unit."""
+"""The most tasks in a row that may fail before they claim their unit, while no worker does a unit."""
+REFUSAL_SECONDS = 0.05
+"""The pause after a refusal. It grows with their number, so that a worker with a wrong environment is not busy."""
 
 
 def check_extra() -> None:
@@ -287,14 +297,18 @@ class DaskCluster:
             time.sleep(COALESCE_SECONDS)
         for number in [number for number, (future, _) in self._submitted.items() if future.done()]:
             self._note_end(self._submitted.pop(number)[0])
+        time.sleep(min(REFUSAL_SECONDS * self._refusals, LOOK_SECONDS))
 
     def _note_end(self, future: Future) -> None:
-        """Count tasks that fail before their unit begins: all of a broken cluster do."""
+        """Count tasks that fail before their unit begins. Raises OrganError if all do, and no worker does a unit."""
         if future.status != "error":
             self._refusals = 0
             return
         self._refusals += 1
         if self._refusals > REFUSALS_MAX:
+            with self._registry.catalog.reading() as session:
+                if has_live_workers(session, self._run_id):
+                    return
             error = future.exception(timeout=CONNECT_SECONDS)
             reason = str(error) if isinstance(error, OrganError) else type(error).__name__
             raise OrganError(f"no worker of {self._address} can begin a unit: {reason}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -76,7 +77,7 @@ class ExpandedPlan:
     @property
     def digest(self) -> str:
         """SHA-256 of the name, the units, and the state of their files: plans with the same digest are the same run."""
-        rows = [self.name, *([unit.work, unit.source, unit.size_bytes, unit.modified_ns] for unit in self.units)]
+        rows = [self.name, *([unit.work, unit.source, unit.size_bytes, unit.stamp] for unit in self.units)]
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
@@ -167,11 +168,19 @@ def _files(model: ModelSource) -> Iterator[NewUnit]:
     for remote in model.remote:
         yield NewUnit("ingest", remote.address)
     for path in model.paths:
-        status = path.stat()
-        if path.is_file():
-            yield NewUnit("ingest", str(path), status.st_size, status.st_mtime_ns)
-        else:
-            yield NewUnit("ingest", str(path))
+        size = path.stat().st_size if path.is_file() else None
+        yield NewUnit("ingest", str(path), size, _stamp(path))
+
+
+def _stamp(path: Path) -> str:
+    """Return a text that changes when the size or the time of the file, or of a file in the folder, changes."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    rows = []
+    for file in files:
+        with suppress(OSError):  # the unit will fail
+            status = file.stat()
+            rows.append([str(file.relative_to(path)), status.st_size, status.st_mtime_ns])
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
 def _chimera(registry: LocalRegistry, text: str) -> str:

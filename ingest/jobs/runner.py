@@ -260,7 +260,10 @@ class Runner:
     def _run_lane(self, lane: str, once: bool) -> None:
         names = tuple(kind.name for kind in self._kinds.values() if kind.lane == lane)
         if lane == UPKEEP and sys.platform == "linux":  # elsewhere a niceness is that of the whole process
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), UPKEEP_NICENESS)
+            thread = threading.get_native_id()
+            with suppress(OSError):  # some containers forbid it
+                niceness = max(UPKEEP_NICENESS, os.getpriority(os.PRIO_PROCESS, thread))
+                os.setpriority(os.PRIO_PROCESS, thread, niceness)
         while names and not self._stop.is_set():
             try:
                 claim = self._claim(names, alone=lane in ALONE)

@@ -304,6 +304,8 @@ def parse_database_url(text: str) -> URL:
         return url.set(drivername=_POSTGRESQL_NAMES[0])
     if url.get_backend_name() != "sqlite":
         raise CatalogError(f"databases of {kind[:40]!r} are not supported; {_URL_FORMS}")
+    if url.host:
+        raise CatalogError("the URL of an SQLite database has three slashes, or four before an absolute path")
     if url.database in (None, "", ":memory:"):
         raise CatalogError("an SQLite database in memory is not supported: give the path of a file")
     return url

@@ -1064,7 +1064,7 @@ class FleetRun(Base):
     id: Mapped[int] = mapped_column(Big, primary_key=True)
     name: Mapped[str] = mapped_column(text(96))
     digest: Mapped[str] = mapped_column(text(64), unique=True)
-    """SHA-256 of the name and all units. The same plan continues the same run."""
+    """SHA-256 of the name, all units, and the sizes and times of their files. The same plan continues the same run."""
     dashboard: Mapped[str | None] = mapped_column(text(256))
     """The address of Dask's page about the work, if a driver stated one."""
     created_at: Mapped[datetime] = mapped_column(Timestamp)

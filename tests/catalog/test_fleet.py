@@ -9,7 +9,15 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select, update
 
-from organs.registry.catalog.queries.fleet import count_unfinished, due_units, fleet_run, fleet_runs, run_id_of
+from organs.registry.catalog.queries.fleet import (
+    count_unfinished,
+    due_units,
+    fleet_run,
+    fleet_runs,
+    has_live_workers,
+    run_id_of,
+    unfinished_runs,
+)
 from organs.registry.catalog.register import fleet
 from organs.registry.catalog.register.fleet import (
     ATTEMPTS_MAX,
@@ -23,6 +31,7 @@ from organs.registry.catalog.register.fleet import (
     postpone_unit,
     put_back_unit,
     put_back_units,
+    remove_run,
     renew_unit,
     retry_units,
     set_dashboard,
@@ -32,7 +41,7 @@ from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import FleetRun as FleetRunRow
 from organs.registry.catalog.tables import FleetUnit
 from organs.registry.entities.fleet import FleetRun
-from organs.registry.errors import BadInput, BadValue, NoSuchRun
+from organs.registry.errors import BadInput, BadValue, Conflict, NoSuchRun
 from organs.registry.local import LocalRegistry
 
 DIGEST = "ab" * 32
@@ -233,6 +242,20 @@ def test_a_run_is_described_with_its_counts_its_speed_and_its_workers(registry: 
     with registry.catalog.writing() as session:
         set_dashboard(session, run, "http://10.0.0.1:8787/status")
     assert state(registry, run).dashboard == "http://10.0.0.1:8787/status"
+
+
+def test_a_run_is_removed_only_while_no_worker_does_a_unit_of_it(registry: LocalRegistry) -> None:
+    run = begin(registry, 2)
+    claimed(registry, run)
+    with pytest.raises(Conflict, match="1 units of run 1 are running"), registry.catalog.writing() as session:
+        remove_run(session, run)
+    let_expire(registry)
+    with registry.catalog.writing() as session:
+        assert unfinished_runs(session, "zoo") == [run]
+        assert not has_live_workers(session, run)
+        remove_run(session, run)
+        assert session.scalars(select(FleetUnit)).all() == []
+        assert unfinished_runs(session, "zoo") == []
 
 
 def test_old_runs_without_open_units_are_removed_when_another_begins(registry: LocalRegistry) -> None:

@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.types import TypeEngine
 
 from organs import migrations
-from organs.registry.catalog.engine import open_catalog
+from organs.registry.catalog.engine import open_catalog, parse_database_url
 from organs.registry.catalog.queries.reports import (
     counted_totals,
     running_totals,
@@ -361,6 +361,22 @@ def test_a_failed_migration_changes_nothing(tmp_path: Path) -> None:
     assert inspect(left).get_table_names() == []
     left.dispose()
     open_catalog(url, migrations.migrate, migrations.HEAD).close()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("nonsense", "the URL of the database has no '://'; write sqlite:///FILE or"),
+        ("postgresql://ada:secret@host:port/organs", "begins with 'postgresql' and is not valid; write"),
+        ("mysql://ada:secret@host/organs", "databases of 'mysql' are not supported; write"),
+        ("sqlite://", "an SQLite database in memory is not supported"),
+        ("sqlite://host/file.db", "has three slashes, or four"),
+    ],
+)
+def test_a_wrong_url_of_a_database_is_refused_without_its_password(text: str, problem: str) -> None:
+    with pytest.raises(CatalogError, match=re.escape(problem)) as refused:
+        parse_database_url(text)
+    assert "secret" not in str(refused.value)
 
 
 @pytest.mark.long

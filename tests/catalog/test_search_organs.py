@@ -55,7 +55,9 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Many]:
 
 
 def force(patch: pytest.MonkeyPatch, plan: str) -> None:
-    """Force one of the two plans, or let the cost decide."""
+    """Force one of the two plans, or let the cost decide. One plan selects models as if they were too many to list."""
+    if plan == "gathered":
+        patch.setattr(search_plan.ModelFilter, "condition", lambda models, column: column.in_(models.statement))
     patch.setattr(search_plan, "GATHER_MAX", 0 if plan == "in order" else 20_000)
     patch.setattr(search_plan, "FETCHED_COST", 0.0 if plan == "gathered" else 2.0)
 

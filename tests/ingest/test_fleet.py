@@ -28,6 +28,7 @@ from organs.registry.errors import BadInput, BadReply, BadSource, Busy, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from tests import postgres
+from tests.ingest.directory_cases import extract_directory
 from tests.related_models import family_files
 from tests.small_models import ingest_file, small_model, small_shards
 
@@ -67,6 +68,19 @@ def units(registry: LocalRegistry) -> list[FleetUnit]:
 
 
 # Plans.
+
+
+def test_a_plan_with_a_changed_file_is_another_plan(registry: LocalRegistry, models: Path, tmp_path: Path) -> None:
+    directory = models / "split"
+    extract_directory(models / "m0.gguf", directory)
+    (models / "gone.gguf").symlink_to(tmp_path / "none")
+    first = expanded(registry, tmp_path).digest
+    assert expanded(registry, tmp_path).digest == first
+    digests = {first}
+    for path in (models / "m0.gguf", next(directory.rglob("*.json"))):
+        path.write_bytes(path.read_bytes() + b" ")
+        digests.add(expanded(registry, tmp_path).digest)
+    assert len(digests) == 3
 
 
 @pytest.mark.parametrize(

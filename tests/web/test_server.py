@@ -285,9 +285,11 @@ def test_a_download_that_runs_ends_before_the_server_does(place: Path) -> None:
 @pytest.mark.long
 def test_ctrl_c_ends_the_server_without_messages(place: Path) -> None:
     log = place / "interrupted"
-    with running_server(place / "home", log, options=("--no-jobs",)) as live, live.connect(4096) as client:
-        client.sendall(ASK)
-        assert client.recv(1000)
+    with running_server(place / "home", log, options=("--no-jobs",)) as live, ExitStack() as opened:
+        for _ in range(4):
+            client = opened.enter_context(live.connect(4096))
+            client.sendall(ASK)
+            assert client.recv(100).startswith(b"HTTP/1.1 200")
         for process in (*psutil.Process(live.process.pid).children(recursive=True), live.process):
             process.send_signal(signal.SIGINT)  # as a terminal does
         assert live.process.wait(30) == 0

@@ -136,7 +136,7 @@ class EventLoopWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
 
     def _quit(self, loop: asyncio.AbstractEventLoop, serving: asyncio.Task[Any] | None) -> None:
         for number in QUIT_SIGNALS:  # the default action of the second signal would kill the process
-            loop.remove_signal_handler(number)
+            loop.remove_signal_handler(number)  # otherwise the loop restores the default action when it is closed
             signal.signal(number, signal.SIG_IGN)
         if serving is not None:
             serving.cancel()
@@ -392,7 +392,7 @@ class WorkerService(Service):
     def start(self, exchange: Exchange) -> None:
         """Let a thread answer a request; addresses take turns."""
         if exchange.is_health:
-            self._health_thread.submit(self._answer, exchange, exchange.answered)
+            self._submit(self._health_thread, self._answer, exchange, exchange.answered)
         else:
             self._queue.add(exchange.address, partial(self._begin, exchange))
 
@@ -401,7 +401,7 @@ class WorkerService(Service):
             self._loop.call_soon(self._queue.finished)
         else:
             exchange.request.may_download = exchange.is_download or self._downloads_of.has_room(exchange.address)
-            self._threads.submit(self._answer, exchange, partial(self._finish, exchange))
+            self._submit(self._threads, self._answer, exchange, partial(self._finish, exchange))
 
     def _finish(self, exchange: Exchange, answer: Answer | None) -> None:
         self._queue.finished()
@@ -424,7 +424,11 @@ class WorkerService(Service):
 
     def in_stream_thread(self, function: Callable[[], Any], then: Callable[[Any, OSError | None], None]) -> None:
         """Call `function` in a thread, and `then` in the event loop with its result or its error."""
-        self._stream_threads.submit(self._in_thread, function, then)
+        self._submit(self._stream_threads, self._in_thread, function, then)
+
+    def _submit(self, pool: ThreadPoolExecutor, function: Callable[..., None], *arguments: Any) -> None:
+        if not self.has_ended:  # afterwards the pools are closed, and the process exits
+            pool.submit(function, *arguments)
 
     def _in_thread(self, function: Callable[[], Any], then: Callable[[Any, OSError | None], None]) -> None:
         result, failure = None, None

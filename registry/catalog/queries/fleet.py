@@ -78,6 +78,20 @@ def run_digest(session: Session, run_id: int) -> str | None:
     return session.scalar(select(tables.FleetRun.digest).where(tables.FleetRun.id == run_id))
 
 
+def unfinished_runs(session: Session, name: str) -> list[int]:
+    """Return the runs of plans with this name that have units to do, oldest first."""
+    open_units = select(FleetUnit.run_id).where(FleetUnit.state.in_(("queued", "running")))
+    statement = select(tables.FleetRun.id).where(tables.FleetRun.name == name, tables.FleetRun.id.in_(open_units))
+    return list(session.scalars(statement.order_by(tables.FleetRun.id)))
+
+
+def has_live_workers(session: Session, run_id: int) -> bool:
+    """Return whether a unit runs, with a lease that has not expired."""
+    live = (FleetUnit.state == "running", FleetUnit.lease_expires_at >= database_now(session))
+    statement = select(FleetUnit.number).where(FleetUnit.run_id == run_id, *live).limit(1)
+    return session.scalar(statement) is not None
+
+
 def due_units(
     session: Session, run_id: int, limit: int, *, but: Collection[int] = (), among: Collection[int] | None = None
 ) -> list[int]:

@@ -20,7 +20,7 @@ from organs.registry.catalog.engine import batches
 from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import FleetRun, FleetUnit
 from organs.registry.catalog.vocabulary import checked_text, shown_text
-from organs.registry.errors import BadInput
+from organs.registry.errors import BadInput, Conflict
 
 LEASE = timedelta(seconds=60)
 """A worker that has not renewed its claim for this time counts as dead."""
@@ -45,8 +45,8 @@ class NewUnit:
     source: str
     size_bytes: int | None = None
     """The bytes of its files; None if they are unknown."""
-    modified_ns: int | None = None
-    """When its file was modified, in nanoseconds since 1970. It distinguishes plans, and is not stored."""
+    stamp: str = ""
+    """A text that changes when its files do. It distinguishes plans, and is not stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,11 @@ def start_run(session: Session, name: str, digest: str, units: Sequence[NewUnit]
 
 
 def remove_run(session: Session, run_id: int) -> None:
-    """Remove a run with its units. Workers that do one of them stop at their next report."""
+    """Remove a run with its units. Raises Conflict while workers do some of them."""
+    running = (FleetUnit.run_id == run_id, FleetUnit.state == "running")
+    live = select(func.count()).where(*running, FleetUnit.lease_expires_at >= database_now(session))
+    if count := session.scalar(live):
+        raise Conflict(f"{count} units of run {run_id} are running: stop its command first")
     session.execute(delete(FleetRun).where(FleetRun.id == run_id))
 
 
