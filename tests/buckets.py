@@ -122,6 +122,11 @@ def address_of(home: Path) -> str:
     return f"s3://{BUCKET}/{name}"
 
 
+def environment(home: Path) -> dict[str, str]:
+    """Return the variables by which another process finds the blobs of the registry in the folder `home`."""
+    return {BLOBS_VARIABLE: address_of(home)} if is_used() else {}
+
+
 def copy_objects(home: Path, source: Path) -> None:
     """Give the registry in the folder `home` copies of the objects of the registry in the folder `source`."""
     _copy_objects((source / MARKER).read_text(), _name_of(home))
