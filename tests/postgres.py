@@ -31,7 +31,6 @@ from organs import migrations
 from organs.registry.backup import DATABASE
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import DATABASE_VARIABLE, HOME_VARIABLE, Settings
-from tests import buckets
 
 URL_VARIABLE = "TEST_POSTGRES_URL"
 RUN_VARIABLE = "TEST_POSTGRES_RUN"
@@ -150,6 +149,8 @@ def database_url(home: Path) -> str:
 
 def environment(home: Path) -> dict[str, str]:
     """Return the variables by which another process finds the registry in the folder `home`."""
+    from tests import buckets  # pytest must import a plugin itself, and first
+
     database = {DATABASE_VARIABLE: database_url(home)} if is_used() else {}
     return {HOME_VARIABLE: str(home), **database, **buckets.environment(home)}
 
