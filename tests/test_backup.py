@@ -178,6 +178,7 @@ def test_a_damaged_copy_is_found_by_reading_back_and_copied_again(filled: LocalR
     assert rotten.read_bytes() == sound
 
 
+@pytest.mark.folder
 def test_a_missing_blob_is_reported_with_the_models_that_need_it(filled: LocalRegistry, tmp_path: Path) -> None:
     gone = next(row for row in blob_rows(filled) if row.file is not None)
     (filled.settings.blobs / (gone.file or "")).unlink()

@@ -38,6 +38,7 @@ def open_to_others(folder: Path) -> list[str]:
     return [f"{path.relative_to(folder)} {mode:04o}" for path, mode in modes.items() if mode & 0o077]
 
 
+@pytest.mark.folder
 def test_only_the_owner_can_access_a_new_registry(tmp_path: Path) -> None:
     model, home = write_model(tmp_path / "little.gguf"), tmp_path / "home"
     with LocalRegistry.open(home) as registry:
@@ -60,6 +61,7 @@ def test_only_the_owner_can_access_a_backup(filled: LocalRegistry, tmp_path: Pat
     assert [line for line in open_to_others(tmp_path / "copy") if not line.startswith("backup.json")] == []
 
 
+@pytest.mark.folder
 def test_files_are_private_from_their_creation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     real_open, real_mkdir = os.open, os.mkdir

@@ -269,6 +269,7 @@ def test_models_are_examined_again_if_one_was_removed_during_a_repack(
             assert list(models_to_repack(session)) == list(all_models(registry))
 
 
+@pytest.mark.folder
 def test_parents_of_removed_models_are_kept_for_an_organ_that_cannot_be_read(
     templates: RegistryTemplates, tmp_path: Path
 ) -> None:

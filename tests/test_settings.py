@@ -162,6 +162,7 @@ def test_the_cache_of_a_bucket_has_a_size_or_is_off() -> None:
             Settings.from_environment({CACHE_VARIABLE: text})
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize(
     ("text", "allows"), [("true", True), ("TRUE", True), ("1", True), ("", False), ("false", False), ("0", False)]
 )
@@ -170,6 +171,7 @@ def test_unencrypted_requests_are_allowed_only_on_request(text: str, allows: boo
     assert Settings.from_environment({ALLOW_HTTP_VARIABLE: text}).bucket_allows_http is allows
 
 
+@pytest.mark.folder
 def test_a_registry_in_a_folder_has_no_bucket_and_no_cache(tmp_path: Path) -> None:
     with LocalRegistry.open(tmp_path) as registry:
         registry.blobs.put(bytes(100_000))
@@ -177,6 +179,7 @@ def test_a_registry_in_a_folder_has_no_bucket_and_no_cache(tmp_path: Path) -> No
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.folder
 def test_settings_of_a_moved_registry_keep_what_is_not_moved(tmp_path: Path) -> None:
     before = Settings.from_environment({HOME_VARIABLE: str(tmp_path), CACHE_VARIABLE: "2G"})
     assert moved(before, None, None) == moved(before, "", "") == before

@@ -67,6 +67,7 @@ def test_shares_read_every_blob_exactly_once(registry: LocalRegistry) -> None:
         assert [Share(number, 7).takes(blob.digest) for number in range(1, 8)].count(True) == 1
 
 
+@pytest.mark.folder
 def test_damage_is_found_by_the_share_that_contains_it(registry: LocalRegistry) -> None:
     blob = registry.blobs.put(random_bytes(LARGE))
     add_unneeded_blobs(registry, blob)
@@ -78,6 +79,7 @@ def test_damage_is_found_by_the_share_that_contains_it(registry: LocalRegistry) 
     assert sorted(fault_counts) == [0, 0, 1]
 
 
+@pytest.mark.folder
 def test_verify_changes_nothing_without_repair(registry: LocalRegistry) -> None:
     blob = registry.blobs.put(random_bytes(LARGE))
     add_unneeded_blobs(registry, blob)
@@ -105,6 +107,7 @@ def test_a_blob_swept_while_verify_runs_is_not_a_fault(registry: LocalRegistry) 
     assert (report.blobs, report.faults, report.quarantined) == (3, [], 0)
 
 
+@pytest.mark.folder
 def test_a_blob_restored_while_verify_runs_is_not_set_aside(registry: LocalRegistry, tmp_path: Path) -> None:
     path = write_model(tmp_path / "little.gguf")
     ingest_path(registry, path)
@@ -176,6 +179,7 @@ def needed_by_a_living_ingest(session: Session, blob_id: int) -> None:
     lease_blobs(session, begin_ingest(session, "another"), [blob_id])
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("needed", [needed_by_an_organ, needed_by_a_blob, needed_by_a_living_ingest])
 @pytest.mark.parametrize("doomed", [False, True])
 def test_a_needed_blob_is_kept_at_every_stage(
@@ -195,6 +199,7 @@ def test_a_needed_blob_is_kept_at_every_stage(
     assert blob.file in files_below(registry)
 
 
+@pytest.mark.folder
 def test_headers_and_vocabularies_are_kept_with_their_model(registry: LocalRegistry, tmp_path: Path) -> None:
     path = write_model(tmp_path / "little.gguf")
     ingest_path(registry, path)
@@ -209,6 +214,7 @@ def test_headers_and_vocabularies_are_kept_with_their_model(registry: LocalRegis
     assert back.read_bytes() == path.read_bytes()
 
 
+@pytest.mark.folder
 def test_files_without_a_row_and_temporary_files_are_removed_after_the_grace_period(registry: LocalRegistry) -> None:
     orphan = registry.blobs.put(random_bytes(LARGE))
     pending = registry.blobs.backend.begin(digest_of(b"x"), 5)
@@ -224,6 +230,7 @@ def test_files_without_a_row_and_temporary_files_are_removed_after_the_grace_per
     pending.discard()
 
 
+@pytest.mark.folder
 def test_foreign_files_are_never_removed(registry: LocalRegistry) -> None:
     orphan = registry.blobs.put(random_bytes(LARGE))
     root = registry.settings.blobs

@@ -61,12 +61,14 @@ def test_a_literal_and_the_zeros_are_clipped_too(registry: LocalRegistry, plan: 
             assert read(registry, clipped(small_plan, begin, end)) == content[begin:end]
 
 
+@pytest.mark.folder
 def test_blobs_outside_a_part_may_be_faulty(registry: LocalRegistry, plan: FilePlan, data: bytes) -> None:
     flip_middle(largest_file(registry))
     last = plan.slices[-1]
     assert read(registry, clipped(plan, last.offset_bytes, plan.size_bytes)) == data[last.offset_bytes :]
 
 
+@pytest.mark.folder
 def test_only_the_blobs_of_the_part_are_looked_up(registry: LocalRegistry, plan: FilePlan) -> None:
     with registry.catalog.reading() as session:
         (file,) = files_of(session, model_by_name(session, parse_model_name("a")).id)
@@ -105,6 +107,7 @@ def test_a_reader_that_stops_early_releases_a_shared_pool(registry: LocalRegistr
             assert b"".join(map(bytes, stream)) == data
 
 
+@pytest.mark.folder
 def test_a_stream_names_its_faulty_blobs(registry: LocalRegistry, plan: FilePlan, tmp_path: Path) -> None:
     flip_middle(largest_file(registry))
     largest = max(plan.slices, key=lambda piece: piece.size_bytes)

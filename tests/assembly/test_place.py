@@ -162,6 +162,7 @@ def corrupt(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize(("damage", "expected"), [(corrupt, CorruptBlob), (Path.unlink, MissingBlob)])
 def test_a_faulty_blob_leaves_only_the_old_file(
     damage: Callable[[Path], None], expected: type[OrganError], registry: LocalRegistry, plan: FilePlan, out: Path

@@ -116,6 +116,7 @@ def test_a_plan_of_zeros_needs_no_blob(registry: LocalRegistry) -> None:
         assert b"".join(map(bytes, stream)) == bytes(200_000)
 
 
+@pytest.mark.folder
 def test_a_reader_that_stops_early_leaves_nothing_open(registry: LocalRegistry, plan: FilePlan) -> None:
     before = set(threading.enumerate())
     with FileStream(registry.blobs, plan) as stream:
@@ -146,6 +147,7 @@ def flip(path: Path, place: int) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("damage", [flip_first, flip_middle, flip_last])
 def test_a_flipped_bit_stops_the_stream_before_its_bytes_go_out(
     damage: Callable[[Path], None], registry: LocalRegistry, plan: FilePlan, data: bytes
@@ -165,6 +167,7 @@ def test_a_flipped_bit_stops_the_stream_before_its_bytes_go_out(
     assert open_blobs(registry) == []
 
 
+@pytest.mark.folder
 def test_a_removed_file_is_missing(registry: LocalRegistry, plan: FilePlan) -> None:
     largest_file(registry).unlink()
     with pytest.raises(MissingBlob), FileStream(registry.blobs, plan) as stream:

@@ -259,6 +259,7 @@ def test_the_doctor_reports_a_folder_that_others_can_read(organ: OrganCommand) -
     assert "has mode 0755: other users of this machine can read it. To prevent this: chmod 700." in ended.out
 
 
+@pytest.mark.folder
 def test_the_doctor_checks_settings_folders_and_database(organ: OrganCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORGAN_REVEIW", "manual")
     organ.home.chmod(0o700)

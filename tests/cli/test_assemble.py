@@ -111,6 +111,7 @@ def corrupt_one(registry: LocalRegistry) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.folder
 def test_a_corrupt_organ_leaves_the_old_file_and_gives_a_hint(
     organ: OrganCommand, registry: LocalRegistry, out: Path, tmp_path: Path
 ) -> None:
@@ -166,6 +167,7 @@ def test_the_folder_for_several_files_is_created_if_its_parent_exists(filled: Or
     assert not (out / "little").exists()
 
 
+@pytest.mark.folder
 def test_a_created_folder_is_removed_after_a_failure(
     organ: OrganCommand, registry: LocalRegistry, out: Path, tmp_path: Path
 ) -> None:

@@ -180,6 +180,7 @@ def test_a_registered_model_is_pushed_by_its_name_and_leaves_no_file(fake: FakeR
     assert [line.partition(":")[0] for line in again.lines] == ["me/Other", "me/Kept@1", "http"]
 
 
+@pytest.mark.folder
 def test_what_is_neither_a_file_nor_a_registered_model_is_one_error(fake: FakeRegistry, tmp_path: Path) -> None:
     url = fake.connection.url
     nowhere = run(tmp_path, url, "me/missing")

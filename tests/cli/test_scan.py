@@ -77,6 +77,7 @@ def test_a_scan_without_models_lists_where_it_searched(
     assert ended.lines[-1] == "organ ingest FOLDER takes GGUF files from any other folder."
 
 
+@pytest.mark.folder
 def test_a_scan_makes_no_registry(environment: dict[str, str], tmp_path: Path) -> None:
     put(tmp_path / "user" / ".cache" / "gpt4all" / "tiny.gguf", small_model())
     command = OrganCommand(tmp_path / "nowhere")

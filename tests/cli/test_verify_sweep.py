@@ -54,6 +54,7 @@ def test_a_sound_registry_is_sound(large: OrganCommand) -> None:
     assert (values["blobs"], values["faults"], values["orphans"]) == (4, [], 0)
 
 
+@pytest.mark.folder
 def test_reading_the_data_finds_a_corrupt_organ_and_the_models_that_need_it(
     large: OrganCommand, registry: LocalRegistry
 ) -> None:
@@ -69,6 +70,7 @@ def test_reading_the_data_finds_a_corrupt_organ_and_the_models_that_need_it(
     assert fault.keys() == {"digest", "reason", "needed_by"}
 
 
+@pytest.mark.folder
 def test_a_missing_organ_is_found_without_reading(large: OrganCommand, registry: LocalRegistry) -> None:
     blob_files(registry)[0].unlink()
     ended = large("verify")
@@ -76,6 +78,7 @@ def test_a_missing_organ_is_found_without_reading(large: OrganCommand, registry:
     assert "is missing from the store" in ended.out
 
 
+@pytest.mark.folder
 def test_the_daily_shares_of_a_week_cover_everything(large: OrganCommand, registry: LocalRegistry) -> None:
     flip(blob_files(registry)[0])
     ends = [large("verify", f"--read-data={day}/7", "--json") for day in range(1, 8)]
@@ -83,6 +86,7 @@ def test_the_daily_shares_of_a_week_cover_everything(large: OrganCommand, regist
     assert sum(len(ended.values["faults"]) for ended in ends) == 1
 
 
+@pytest.mark.folder
 def test_a_file_without_a_row_is_reported_beside_the_result(large: OrganCommand, registry: LocalRegistry) -> None:
     stray = blob_files(registry)[0]
     (stray.parent / f"{stray.name.partition('.')[0]}.{'0' * 16}").write_bytes(b"left by a crash")
@@ -103,6 +107,7 @@ def test_a_sweep_of_a_registry_that_needs_everything_removes_nothing(
     assert blob_files(registry) == before
 
 
+@pytest.mark.folder
 def test_a_sweep_previews_then_marks_then_removes(large: OrganCommand, registry: LocalRegistry) -> None:
     forget_models(registry)
     preview = large.done("sweep", "--older-than", "0s")

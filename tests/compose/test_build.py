@@ -122,6 +122,7 @@ def assert_nothing_is_left(registry: LocalRegistry, out: Path, before: set[str])
     assert verify_all(registry).faults == []
 
 
+@pytest.mark.folder
 def test_a_made_chimera_is_reported_registered_and_durable(pair: LocalRegistry, out: Path) -> None:
     progress: dict[str, int] = {}
     made = plan_of(pair).assemble(out, lambda what, size: progress.update({what: progress.get(what, 0) + size}))
@@ -177,6 +178,7 @@ def test_a_chimera_of_a_chimera_drops_its_lock_and_has_one_of_its_own(pair: Loca
     assert pair.model(second.model).relatives[0].model == first.model
 
 
+@pytest.mark.folder
 def test_a_plan_that_is_refused_leaves_no_trace(pair: LocalRegistry, out: Path) -> None:
     before = set(blob_states(pair))
     begun = last_ingest(pair)
@@ -190,6 +192,7 @@ def test_a_plan_that_is_refused_leaves_no_trace(pair: LocalRegistry, out: Path) 
     assert_nothing_is_left(pair, out, before)
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("step", ["compute", "write"])
 def test_an_interrupted_make_leaves_only_what_is_leased(pair: LocalRegistry, out: Path, step: str) -> None:
     before = set(blob_states(pair))
@@ -234,6 +237,7 @@ def cut(registry: LocalRegistry, row: BlobRow) -> None:
     overwrite(path, path.read_bytes()[:-1])
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize(
     ("name", "model", "damage"),
     [
@@ -257,6 +261,7 @@ def test_a_faulty_blob_is_reported_with_the_name_of_its_tensor(
     assert name in str(report["error"])
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("call", [1, 25])
 def test_a_full_disk_leaves_nothing(pair: LocalRegistry, out: Path, call: int) -> None:
     before = set(blob_states(pair))
@@ -267,6 +272,7 @@ def test_a_full_disk_leaves_nothing(pair: LocalRegistry, out: Path, call: int) -
     assert_nothing_is_left(pair, out, before)
 
 
+@pytest.mark.folder
 def test_every_disk_call_was_made_to_fail(pair: LocalRegistry, out: Path) -> None:
     # This shows that the disk calls of the test above are made.
     counted = SteppedFiles(lambda _number, _name: None)
@@ -274,6 +280,7 @@ def test_every_disk_call_was_made_to_fail(pair: LocalRegistry, out: Path) -> Non
     assert counted.calls > 25
 
 
+@pytest.mark.folder
 def test_a_result_too_large_for_memory_and_disk_is_reported(
     pair: LocalRegistry, out: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -286,6 +293,7 @@ def test_a_result_too_large_for_memory_and_disk_is_reported(
     assert_nothing_is_left(pair, out, before)
 
 
+@pytest.mark.folder
 def test_an_unwritable_target_is_reported_before_anything_is_computed(
     pair: LocalRegistry, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,6 +335,7 @@ def test_an_organ_with_unusable_values_is_reported_by_its_name(
     assert out.read_bytes() == b"as it was"
 
 
+@pytest.mark.folder
 def test_a_blob_swept_between_plan_and_make_is_reported_as_missing(pair: LocalRegistry, out: Path) -> None:
     first = plan_of(pair)
     first.register()

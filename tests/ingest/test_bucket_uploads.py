@@ -184,6 +184,7 @@ def test_lost_bytes_are_reported_and_sent_again(machines: Machines) -> None:
     assert "was removed; send it again" in machines.publish(whole).findings
 
 
+@pytest.mark.folder
 def test_an_upload_in_a_folder_is_lost_after_a_move_to_a_bucket(machines: Machines, registry: LocalRegistry) -> None:
     declared = Declared("file", len(DATA), name="m.gguf")
     former = open_upload(registry, machines.ada, declared).public_id

@@ -201,6 +201,7 @@ class _CountingFiles(Files):
         return super().open_to_read(path)
 
 
+@pytest.mark.folder
 def test_verify_reads_the_file_of_each_expert_once(registry: LocalRegistry, tmp_path: Path) -> None:
     spec = TensorSpec(STACK, (256, 160, 4), dtype_by_name("F16"))  # experts of 80 KiB, each in a file of its own
     stacks = [(spec, np.random.default_rng(1).bytes(spec.size_bytes))]

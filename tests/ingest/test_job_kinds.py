@@ -203,6 +203,7 @@ def test_a_difference_to_the_recorded_measures_is_reported_with_its_tensor(kin: 
     assert largest["difference"] == pytest.approx(3.0, abs=1e-6)
 
 
+@pytest.mark.folder
 def test_an_extraction_is_a_tar_of_an_organ_directory_that_assembles_to_the_model(
     kin: LocalRegistry, tmp_path: Path
 ) -> None:

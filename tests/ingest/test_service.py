@@ -289,6 +289,7 @@ def test_the_record_of_an_ingest_contains_its_report(registry: LocalRegistry, tm
     assert msgspec.json.decode(row.report or "", type=IngestReport) == report
 
 
+@pytest.mark.folder
 def test_the_catalog_and_the_store_agree_on_stored_bytes(registry: LocalRegistry, tmp_path: Path) -> None:
     large = [weight_tensor(f"blk.{block}.ffn_up.weight", (256, 512)) for block in range(3)]
     report = ingest_file(
@@ -350,6 +351,7 @@ def big_model(count: int = 24) -> bytes:
     return file_bytes(entries, [weight_tensor(f"blk.{block}.ffn_up.weight", (256, 160)) for block in range(count)])
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("after", [1, 6, 18])
 def test_an_interrupted_ingest_registers_nothing_and_keeps_its_blobs_for_the_next_run(
     after: int, registry: LocalRegistry, tmp_path: Path
@@ -409,6 +411,7 @@ def truncate_file(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-10])
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("damage", [corrupt_file, truncate_file, Path.unlink])
 def test_an_ingest_of_the_same_bytes_repairs_a_damaged_blob(
     damage: Callable[[Path], None], registry: LocalRegistry, tmp_path: Path

@@ -334,6 +334,7 @@ def test_files_are_removed_when_they_are_stored(registry: LocalRegistry, tmp_pat
     assert [(outcome.report is not None, len(outcome.removed)) for outcome in again] == [(True, 1)]
 
 
+@pytest.mark.folder
 def test_a_file_whose_stored_bytes_are_damaged_is_kept(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

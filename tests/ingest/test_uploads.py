@@ -125,6 +125,7 @@ def let_expire(registry: LocalRegistry) -> None:
         session.execute(update(Upload).values(expires_at=now() - timedelta(seconds=1)))
 
 
+@pytest.mark.folder
 def test_an_upload_in_chunks_is_finished_with_its_declared_digest(registry: LocalRegistry, ada: int) -> None:
     upload = begun(registry, ada, kind="piece")
     assert [send(registry, ada, upload, DATA, at, min(at + 3000, len(DATA))) for at in range(0, len(DATA), 3000)] == [
@@ -191,6 +192,7 @@ def take(registry: LocalRegistry, asker: int, upload: str, data: bytes, step: st
     return at
 
 
+@pytest.mark.folder
 def test_a_chunk_out_of_order_writes_nothing_and_the_error_has_the_offset(registry: LocalRegistry, ada: int) -> None:
     upload = begun(registry, ada)
     send(registry, ada, upload, DATA, 0, 1000)
@@ -203,6 +205,7 @@ def test_a_chunk_out_of_order_writes_nothing_and_the_error_has_the_offset(regist
         is_received(look_up(registry, ada, upload), Chunk(1000, 1001, len(DATA) + 1))
 
 
+@pytest.mark.folder
 def test_two_clients_cannot_write_one_upload_concurrently(registry: LocalRegistry, ada: int) -> None:
     upload, seen = begun(registry, ada), []
 
@@ -222,6 +225,7 @@ def test_two_clients_cannot_write_one_upload_concurrently(registry: LocalRegistr
     assert finish(registry, ada, upload).digest == digest_of(DATA)
 
 
+@pytest.mark.folder
 def test_a_killed_process_releases_its_upload(registry: LocalRegistry, ada: int) -> None:
     upload = begun(registry, ada)
     command = [sys.executable, "-c", HOLDER, str(registry.settings.uploads), upload]
@@ -266,6 +270,7 @@ def test_a_repeated_chunk_conflicts_only_if_its_bytes_differ(registry: LocalRegi
     assert send(registry, ada, upload, DATA, 0, 2000) == len(DATA), "a finished upload answers too"
 
 
+@pytest.mark.folder
 def test_an_upload_with_the_wrong_digest_stays_until_it_expires(registry: LocalRegistry, ada: int) -> None:
     upload = begun(registry, ada, kind="piece")
     wrong = b"x" + DATA[1:]
@@ -323,6 +328,7 @@ def test_an_invalid_declaration_is_refused(values: dict[str, object]) -> None:
         Declared(**values)  # type: ignore[arg-type]
 
 
+@pytest.mark.folder
 def test_opening_the_same_upload_again_continues_it(registry: LocalRegistry, ada: int) -> None:
     first = begun(registry, ada, name="a.gguf")
     send(registry, ada, first, DATA, 0, 100)
@@ -365,6 +371,7 @@ def test_an_upload_is_accessible_only_to_its_sender(registry: LocalRegistry, ada
         assert [*open_uploads(session, ada, now())] == []
 
 
+@pytest.mark.folder
 def test_an_upload_over_a_limit_is_refused_before_a_file_is_created(
     registry: LocalRegistry, ada: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -399,6 +406,7 @@ def test_the_number_of_stored_uploads_of_a_contributor_is_limited(
         begun(registry, ada, b"c")
 
 
+@pytest.mark.folder
 def test_bytes_are_synced_to_disk_before_the_row_counts_them(registry: LocalRegistry, ada: int) -> None:
     seen = []
 
@@ -414,6 +422,7 @@ def test_bytes_are_synced_to_disk_before_the_row_counts_them(registry: LocalRegi
     assert seen == [(0, 1000), (1000, 2500)]
 
 
+@pytest.mark.folder
 def test_a_full_or_failing_disk_does_not_change_the_upload(registry: LocalRegistry, ada: int) -> None:
     counted = SteppedFiles(lambda _call, _name: None)
     upload = begun(registry, ada)
@@ -452,6 +461,7 @@ def test_an_upload_is_refused_on_a_full_disk(registry: LocalRegistry, ada: int) 
         pytest.fail("there are more calls than were tried")
 
 
+@pytest.mark.folder
 def test_files_are_private_and_a_name_is_never_a_path(registry: LocalRegistry, ada: int) -> None:
     upload = begun(registry, ada)
     assert registry.settings.uploads.stat().st_mode & 0o777 == 0o700
@@ -476,6 +486,7 @@ def test_files_are_private_and_a_name_is_never_a_path(registry: LocalRegistry, a
         pass
 
 
+@pytest.mark.folder
 def test_an_old_file_without_a_row_is_removed(registry: LocalRegistry, ada: int) -> None:
     spool = spool_of(registry)
     upload, stray, fresh = begun(registry, ada), spool.make(1), spool.make(1)
@@ -510,6 +521,7 @@ def test_a_runner_of_jobs_and_a_sweep_remove_expired_uploads(
     assert not (registry.settings.uploads / two).exists()
 
 
+@pytest.mark.folder
 def test_only_the_finished_uploads_of_a_model_and_its_sender_are_forgotten(registry: LocalRegistry, ada: int) -> None:
     bob = new_contributor(registry, "bob")
     one, two = sent(registry, ada, b"one"), sent(registry, ada, b"two")
@@ -586,6 +598,7 @@ def test_a_lookup_discloses_finished_pieces_only_to_their_sender(registry: Local
         assert known_digests(session, bob, digests, now()) == set()
 
 
+@pytest.mark.folder
 def test_finishing_a_large_upload_takes_little_memory(registry: LocalRegistry, ada: int) -> None:
     size = 48 * 1024 * 1024
     upload = open_upload(registry, ada, Declared("file", size)).public_id

@@ -270,6 +270,7 @@ def test_a_read_only_server_refuses_every_write(place: Place) -> None:
                     assert place.asked(asker, method, rule) == 403, (asker, method, rule)
 
 
+@pytest.mark.folder
 def test_every_client_of_a_personal_server_can_upload_into_every_namespace(place: Place) -> None:
     with place.served(WebSettings(personal=True)):
         for (method, rule), group in TABLE.items():

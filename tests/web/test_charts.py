@@ -322,6 +322,7 @@ def test_an_organ_that_cannot_be_drawn_has_a_sentence_instead_of_a_picture(
     assert filled.get(f"/organs/{digest}/weights.json").status_code == 404
 
 
+@pytest.mark.folder
 def test_faulty_bytes_are_not_drawn_and_the_page_says_so(registry: LocalRegistry, filled: FlaskClient) -> None:
     flip_last(largest_file(registry))
     said = [filled.get(f"/organs/{digest_of(filled, f'blk.{block}.attn_q.weight')}").text for block in (0, 1)]

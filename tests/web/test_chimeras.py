@@ -398,6 +398,7 @@ def test_the_button_queues_one_validation_and_the_page_shows_it(
     assert f"{child}/validate" in parse_page(other).links(), "the other chimera has no validation under way"
 
 
+@pytest.mark.folder
 def test_the_chimera_of_a_job_is_linked_from_its_page_and_downloads_with_ranges(
     writer: FlaskClient, registry: LocalRegistry
 ) -> None:

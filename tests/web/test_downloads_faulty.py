@@ -55,6 +55,7 @@ def address(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("damage", [flip_first, flip_middle, flip_last])
 def test_a_corrupt_blob_cuts_the_answer_off_and_is_set_aside(
     damage: Callable[[Path], None], address: str, served: Served
@@ -73,6 +74,7 @@ def test_a_corrupt_blob_cuts_the_answer_off_and_is_set_aside(
     assert served.client.head(address).status_code == 500
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("form", ["raw", "npy", "bin"])
 def test_a_corrupt_organ_is_cut_off_and_set_aside(form: str, served: Served) -> None:
     digest = served.digest_of(LARGE_FROM)
@@ -85,6 +87,7 @@ def test_a_corrupt_organ_is_cut_off_and_set_aside(form: str, served: Served) -> 
     assert served.client.get(f"/organs/{digest}.{form}").status_code == 500
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("form", ["raw", "npy"])
 def test_a_fault_in_the_first_chunk_is_answered_with_an_error_text(form: str, served: Served) -> None:
     digest = served.digest_of(LARGE_FROM)
@@ -96,6 +99,7 @@ def test_a_fault_in_the_first_chunk_is_answered_with_an_error_text(form: str, se
     assert state_of(served) == "corrupt"
 
 
+@pytest.mark.folder
 def test_blobs_outside_a_range_may_be_faulty(served: Served) -> None:
     flip_last(largest_file(served.registry))
     size = len(served.data)
@@ -103,6 +107,7 @@ def test_blobs_outside_a_range_may_be_faulty(served: Served) -> None:
     assert state_of(served) == "present"
 
 
+@pytest.mark.folder
 def test_a_missing_blob_cuts_the_answer_off_and_is_set_aside(served: Served, address: str) -> None:
     largest_file(served.registry).unlink()
     body, cut = received(served, address)
@@ -112,6 +117,7 @@ def test_a_missing_blob_cuts_the_answer_off_and_is_set_aside(served: Served, add
     assert served.client.get(address).status_code == 500
 
 
+@pytest.mark.folder
 def test_blobs_of_a_missing_disk_are_not_set_aside(served: Served) -> None:
     served.registry.settings.blobs.rename(served.registry.settings.home / "unmounted")
     served.registry.settings.blobs.mkdir()
@@ -151,6 +157,7 @@ def test_a_read_error_of_the_disk_ends_the_answer_and_marks_nothing(good: int, s
     assert served.client.get(WHOLE[0]).data == served.data
 
 
+@pytest.mark.folder
 def test_a_download_takes_back_a_repaired_blob(address: str, served: Served) -> None:
     file = largest_file(served.registry)
     right = file.read_bytes()
@@ -164,6 +171,7 @@ def test_a_download_takes_back_a_repaired_blob(address: str, served: Served) -> 
     assert open_blobs(served.registry) == []
 
 
+@pytest.mark.folder
 def test_verify_reports_blobs_that_were_set_aside_and_an_ingest_repairs_them(served: Served, tmp_path: Path) -> None:
     registry = served.registry
     flip_middle(largest_file(registry))

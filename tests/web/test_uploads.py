@@ -86,6 +86,7 @@ def test_the_address_for_looking_up_pieces_is_not_an_upload(ada: UploadClient) -
         assert set(answer.headers["Allow"].split(", ")) == {"OPTIONS", "POST"}
 
 
+@pytest.mark.folder
 def test_a_pack_and_a_file_of_unknown_digest_are_sent(ada: UploadClient, registry: LocalRegistry) -> None:
     pieces = [[5, digest_of(b"first")], [6, digest_of(b"second")]]
     pack = ada.begin(b"firstsecond", kind="pack", digest=None, pieces=pieces)
@@ -101,6 +102,7 @@ def test_a_pack_and_a_file_of_unknown_digest_are_sent(ada: UploadClient, registr
     assert spooled(registry, file) == DATA
 
 
+@pytest.mark.folder
 def test_a_chunk_out_of_order_is_answered_with_the_expected_offset(
     ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
@@ -117,6 +119,7 @@ def test_a_chunk_out_of_order_is_answered_with_the_expected_offset(
     assert spooled(registry, upload) == DATA[:1000]
 
 
+@pytest.mark.folder
 def test_a_repeated_chunk_gets_the_same_answer_again(ada: UploadClient, registry: LocalRegistry) -> None:
     upload = ada.begin(DATA)
     first = ada.chunk(upload, DATA, 0, 1000).get_json()
@@ -131,6 +134,7 @@ def test_a_repeated_chunk_gets_the_same_answer_again(ada: UploadClient, registry
     assert ada.chunk(upload, DATA, 2000, len(DATA)).get_json()["state"] == "complete"
 
 
+@pytest.mark.folder
 def test_a_repeated_chunk_with_other_bytes_is_409(ada: UploadClient, registry: LocalRegistry) -> None:
     upload = ada.begin(DATA)
     ada.chunk(upload, DATA, 0, 2000)
@@ -140,6 +144,7 @@ def test_a_repeated_chunk_with_other_bytes_is_409(ada: UploadClient, registry: L
     assert spooled(registry, upload) == DATA[:2000]
 
 
+@pytest.mark.folder
 def test_a_second_client_at_an_upload_gets_409(ada: UploadClient, document: dict[str, Any]) -> None:
     upload = ada.begin(DATA)
     with paused_chunk(ada, upload, DATA) as paused:
@@ -152,6 +157,7 @@ def test_a_second_client_at_an_upload_gets_409(ada: UploadClient, document: dict
     assert ada.received(upload) == len(DATA)
 
 
+@pytest.mark.folder
 def test_a_chunk_whose_digest_does_not_match_is_refused_and_changes_nothing(
     ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
@@ -177,6 +183,7 @@ def test_an_upload_whose_digest_does_not_match_is_refused_and_kept(ada: UploadCl
     assert ada.ask("DELETE", f"/{upload}").status_code == 200
 
 
+@pytest.mark.folder
 def test_an_upload_continues_after_its_last_chunk(ada: UploadClient, registry: LocalRegistry) -> None:
     upload = ada.begin(DATA)
     ada.chunk(upload, DATA, 0, 3000)
@@ -220,6 +227,7 @@ HEADERS: list[tuple[dict[str, str], int, str | None]] = [
 ]
 
 
+@pytest.mark.folder
 def test_the_headers_of_a_chunk_are_checked_before_its_body_is_read(
     ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
@@ -232,6 +240,7 @@ def test_the_headers_of_a_chunk_are_checked_before_its_body_is_read(
     assert ada.chunk(upload, DATA, 0, 100, Content_Digest=both).status_code == 202
 
 
+@pytest.mark.folder
 def test_an_upload_beyond_the_quota_is_refused_with_413_and_too_many_uploads_with_429(
     registry: LocalRegistry, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +296,7 @@ def test_declared_values_are_checked_and_a_name_is_never_a_path(
     assert not registry.settings.uploads.exists()
 
 
+@pytest.mark.folder
 def test_a_compressed_body_is_refused_before_it_is_read(
     ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
@@ -374,6 +384,7 @@ def test_one_client_gets_at_most_half_of_the_places_for_upload_bodies(
     assert ada.chunk(uploads[2], DATA, 0, 10).status_code == 202
 
 
+@pytest.mark.folder
 def test_a_full_disk_is_reported_as_temporary_and_without_its_path(
     registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
@@ -394,6 +405,7 @@ def test_a_full_disk_is_reported_as_temporary_and_without_its_path(
     assert ada.received(upload) == 0
 
 
+@pytest.mark.folder
 def test_a_chunk_is_never_held_completely_in_memory(ada: UploadClient, registry: LocalRegistry) -> None:
     size = 24 * MEBIBYTE
     upload = ada.begin(b"", kind="file", digest=None, size_bytes=size)

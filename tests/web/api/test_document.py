@@ -92,6 +92,7 @@ def _records(schema: Any) -> Iterable[dict[str, Any]]:
             yield from _records(one)
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("told", operations(), ids=lambda told: told.name)
 def test_the_answer_to_every_example_is_as_described(
     request: pytest.FixtureRequest, document: dict[str, Any], told: Operation
