@@ -143,6 +143,7 @@ def test_each_model_and_each_shard_of_a_folder_is_a_unit(
         expanded(registry, tmp_path)
 
 
+@pytest.mark.long
 def test_models_are_measured_one_by_one_and_repacked_by_family(registry: LocalRegistry, tmp_path: Path) -> None:
     for name, data in family_files(["base", "tuned"]).items():
         (tmp_path / f"{name}.gguf").write_bytes(data)
@@ -185,6 +186,7 @@ def test_a_worker_ingests_all_units_and_records_what_it_did(
     assert done.workers[0].version == worker.program_version()
 
 
+@pytest.mark.long
 def test_shards_are_ingested_by_several_workers_at_once(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     for name, data in small_shards("split", 6).items():
