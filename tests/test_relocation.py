@@ -448,7 +448,7 @@ def test_the_command_moves_both_parts_and_prints_the_new_settings(family: LocalR
     again = organ("migrate-store", "--to-database", database_url, "--to-blobs", tmp_path / "new blobs")
     assert (again.status, again.out) == (Conflict.exit_code, "")
     assert "name an empty one" in again.err
-    here = organ("migrate-store", "--to-blobs", family.settings.blobs)
+    here = organ("migrate-store", "--to-blobs", family.settings.blobs_location)
     assert here.status == 2
     assert "the registry is there already" in here.err
 
