@@ -114,10 +114,10 @@ def run(
         if dry_run:
             _print_units(expanded, as_json=as_json)
             return 0
-        prepared = _prepared(registry, workers, scheduler)
+        make_workers = _worker_factory(registry, workers, scheduler)
         with registry.catalog.writing() as session:
             run_id, is_new = start_run(session, expanded.name, expanded.digest, expanded.units)
-        return _do_run(registry, run_id, prepared, is_new=is_new, retry=retry, as_json=as_json, quiet=quiet)
+        return _do_run(registry, run_id, make_workers, is_new=is_new, retry=retry, as_json=as_json, quiet=quiet)
 
 
 @fleet.command()
@@ -134,8 +134,8 @@ def resume(run: str | None, workers: int | None, scheduler: str | None, retry: b
     with local_registry() as registry:
         with registry.catalog.reading() as session:
             run_id = run_id_of(session, run)
-        prepared = _prepared(registry, workers, scheduler)
-        return _do_run(registry, run_id, prepared, is_new=False, retry=retry, as_json=as_json, quiet=quiet)
+        make_workers = _worker_factory(registry, workers, scheduler)
+        return _do_run(registry, run_id, make_workers, is_new=False, retry=retry, as_json=as_json, quiet=quiet)
 
 
 @fleet.command()
@@ -255,11 +255,11 @@ def _print_units(plan: ExpandedPlan, *, as_json: bool) -> None:
     print_table(("work", "source", "size"), rows, ("size",))
 
 
-PreparedWorkers = Callable[[int], "Workers"]
+WorkerFactory = Callable[[int], "Workers"]
 """Returns the workers for a run, whose id it takes."""
 
 
-def _prepared(registry: LocalRegistry, count: int | None, scheduler: str | None) -> PreparedWorkers:
+def _worker_factory(registry: LocalRegistry, count: int | None, scheduler: str | None) -> WorkerFactory:
     """Return what makes the workers. Raises errors of the options and of a missing package before a run begins."""
     from organs.ingest.fleet.driver import DaskCluster, LocalProcesses, check_extra
     from organs.registry.catalog.queries.fleet import run_digest
@@ -289,7 +289,7 @@ def _prepared(registry: LocalRegistry, count: int | None, scheduler: str | None)
 def _do_run(
     registry: LocalRegistry,
     run_id: int,
-    prepared: PreparedWorkers,
+    make_workers: WorkerFactory,
     *,
     is_new: bool,
     retry: bool,
@@ -318,7 +318,7 @@ def _do_run(
         result = drive(
             registry,
             run_id,
-            prepared(run_id),
+            make_workers(run_id),
             stop,
             lambda run: show(_progress_text(run)),
             lambda message: None if is_silent else print_sentence(message, err=True),
