@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.engine import batches
+from organs.registry.catalog.queries.fleet import has_live_workers
 from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import FleetRun, FleetUnit
 from organs.registry.catalog.vocabulary import checked_text, shown_text
@@ -98,10 +99,8 @@ def start_run(session: Session, name: str, digest: str, units: Sequence[NewUnit]
 
 def remove_run(session: Session, run_id: int) -> None:
     """Remove a run with its units. Raises Conflict while workers do some of them."""
-    running = (FleetUnit.run_id == run_id, FleetUnit.state == "running")
-    live = select(func.count()).where(*running, FleetUnit.lease_expires_at >= database_now(session))
-    if count := session.scalar(live):
-        raise Conflict(f"{count} units of run {run_id} are running: stop its command first")
+    if has_live_workers(session, run_id):
+        raise Conflict(f"units of run {run_id} are running: stop its command first")
     session.execute(delete(FleetRun).where(FleetRun.id == run_id))
 
 
