@@ -247,7 +247,10 @@ def test_a_run_is_described_with_its_counts_its_speed_and_its_workers(registry: 
 def test_a_run_is_removed_only_while_no_worker_does_a_unit_of_it(registry: LocalRegistry) -> None:
     run = begin(registry, 2)
     claimed(registry, run)
-    with pytest.raises(Conflict, match="^units of run 1 are running: stop its command first$"), registry.catalog.writing() as session:
+    with (
+        pytest.raises(Conflict, match="^units of run 1 are running: stop its command first$"),
+        registry.catalog.writing() as session,
+    ):
         remove_run(session, run)
     let_expire(registry)
     with registry.catalog.writing() as session:
