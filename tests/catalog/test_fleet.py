@@ -248,7 +248,7 @@ def test_a_run_is_removed_only_while_no_worker_does_a_unit_of_it(registry: Local
     run = begin(registry, 2)
     claimed(registry, run)
     with (
-        pytest.raises(Conflict, match="^units of run 1 are running: stop its command first$"),
+        pytest.raises(Conflict, match=r"^units of run 1 are running: stop its command first$"),
         registry.catalog.writing() as session,
     ):
         remove_run(session, run)
