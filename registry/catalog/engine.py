@@ -14,11 +14,33 @@ from time import monotonic
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from sqlalchemy import URL, ColumnElement, Connection, Engine, bindparam, create_engine, event, inspect, make_url, text
+from sqlalchemy import (
+    ARRAY,
+    URL,
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Connection,
+    Dialect,
+    Engine,
+    Text,
+    TypeDecorator,
+    bindparam,
+    create_engine,
+    event,
+    inspect,
+    make_url,
+    text,
+)
 from sqlalchemy.exc import ArgumentError, DatabaseError, DataError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnection
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, Session
 from sqlalchemy.pool import NullPool
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.sql.operators import OperatorType
+from sqlalchemy.types import TypeEngine
 
 from organs.registry.catalog.cache import (
     CACHE_KEY,
@@ -86,12 +108,46 @@ def batches(items: Sequence[T], size: int = ROWS_A_STATEMENT) -> Iterator[Sequen
         yield items[begin : begin + size]
 
 
-def among(column: Any, ids: Iterable[int]) -> ColumnElement[bool]:
-    """Return the condition that `column` is one of `ids`.
+class _Ids(TypeDecorator[list[int]]):
+    """Any number of ids as one parameter. The number of parameters of a statement is limited."""
 
-    There may be thousands of ids. They are written into the statement, because the number of its parameters is limited.
-    """
-    return column.in_(bindparam(None, list(ids), unique=True, expanding=True, literal_execute=True))  # type: ignore[no-any-return]
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return ARRAY(BigInteger) if dialect.name == "postgresql" else Text()
+
+    def process_bind_param(self, value: Sequence[int] | None, dialect: Dialect) -> Any:
+        assert value is not None
+        return list(value) if dialect.name == "postgresql" else f"[{','.join(map(str, value))}]"
+
+
+class _Among(FunctionElement[bool]):
+    """The condition that a column is one of some ids."""
+
+    name = "among"
+    type = Boolean()
+    inherit_cache = True
+
+    def self_group(self, against: OperatorType | None = None) -> _Among:
+        return self  # SQLAlchemy would add "= 1" on SQLite, and then no index is used
+
+
+@compiles(_Among, "sqlite")
+def _among_on_sqlite(element: _Among, compiler: SQLCompiler, **options: Any) -> str:
+    column, ids = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"({column} IN (SELECT value FROM json_each({ids})))"  # noqa: S608 compiled SQL
+
+
+@compiles(_Among, "postgresql")
+def _among_on_postgresql(element: _Among, compiler: SQLCompiler, **options: Any) -> str:
+    column, ids = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"({column} = ANY ({ids}))"
+
+
+def among(column: Any, ids: Iterable[int]) -> ColumnElement[bool]:
+    """Return the condition that `column` is one of `ids`. There may be thousands of ids."""
+    return _Among(column, bindparam(None, list(ids), _Ids, unique=True))
 
 
 def _insert(session: Session) -> Any:
@@ -113,6 +169,8 @@ STEPS = 200_000
 need fewer."""
 
 _LIMIT_KEY = "limit"
+_SET_TIMEOUT = text("SELECT set_config('statement_timeout', :milliseconds, true)")
+"""SET LOCAL, as a statement that is the same for every number and so is compiled once."""
 _POSTGRESQL_CANCELED = "57014"
 _POSTGRESQL_RETRIED = {"55P03", "40001", "40P01"}
 """States of a transaction that may succeed if it is repeated: a lock is held too long, or two transactions conflict."""
@@ -124,22 +182,23 @@ _POSTGRESQL_READ_ONLY = "25006"
 
 
 @contextmanager
-def limited(session: Session, seconds: float) -> Iterator[None]:
+def limited(session: Session, seconds: float, *, reusable: bool = True) -> Iterator[None]:
     """Stop the current statement of `session` and raise TooSlow if the block takes longer than `seconds`.
 
-    The session stays usable. In nested blocks, the earlier deadline applies. On PostgreSQL the limit applies to each
-    statement.
+    If the session is not used after the block, pass `reusable=False`; this saves PostgreSQL three statements. In nested
+    blocks, the earlier deadline applies. On PostgreSQL the limit applies to each statement.
     """
     outer: tuple[float, float] | None = session.info.get(_LIMIT_KEY)
     inner = (monotonic() + seconds, seconds)
     limit = inner if outer is None else min(outer, inner)
     connection = session.connection()
-    if connection.dialect.name == "postgresql" and monotonic() >= limit[0]:
+    is_postgresql = connection.dialect.name == "postgresql"
+    if is_postgresql and monotonic() >= limit[0]:
         raise TooSlow(limit[1])  # the least limit of PostgreSQL is a millisecond, enough for some statements
     session.info[_LIMIT_KEY] = limit
     _set_limit(connection, limit)
     try:
-        if connection.dialect.name == "postgresql":
+        if is_postgresql and reusable:
             with session.begin_nested():  # a stopped statement aborts its transaction up to this savepoint
                 yield
         else:
@@ -150,7 +209,8 @@ def limited(session: Session, seconds: float) -> Iterator[None]:
         raise
     finally:
         session.info[_LIMIT_KEY] = outer
-        if not connection.closed and not connection.invalidated:  # the server may have ended the connection
+        is_over = is_postgresql and not reusable  # the limit ends with the transaction
+        if not (is_over or connection.closed or connection.invalidated):  # the server may have ended the connection
             _set_limit(connection, outer)
 
 
@@ -164,7 +224,7 @@ def _set_limit(connection: Connection, limit: tuple[float, float] | None) -> Non
             raw.set_progress_handler(lambda: monotonic() > deadline, STEPS)
     elif connection.dialect.name == "postgresql":
         milliseconds = 0 if limit is None else max(1, int(1000 * (limit[0] - monotonic())))
-        connection.execute(text(f"SET LOCAL statement_timeout = {milliseconds}"))
+        connection.execute(_SET_TIMEOUT, {"milliseconds": str(milliseconds)})
 
 
 def _was_stopped(error: DatabaseError) -> bool:
@@ -215,7 +275,7 @@ class Catalog:
             if seconds is None:
                 yield session
             else:
-                with limited(session, seconds):
+                with limited(session, seconds, reusable=False):
                     yield session
 
     @contextmanager
@@ -261,7 +321,7 @@ class Catalog:
         """
         with translated():
             if self.reader.dialect.name == "postgresql":
-                with self.reader.connect() as connection:
+                with self.reader.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
                     number: int = connection.execute(VERSION_STATEMENT).scalar_one()
                     return number
             return None if self.versions is None else self.versions.current()
@@ -396,16 +456,18 @@ def _engine(url: URL, *, writes: bool) -> Engine:
         if writes:
             event.listen(engine, "begin", _begin_immediate)
     elif engine.driver == "psycopg":
-        event.listen(engine, "connect", _load_numeric_as_number)
+        event.listen(engine, "connect", _set_up_postgresql)
         if not writes:  # one snapshot for a transaction, as on SQLite, and no writes
             engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     return engine
 
 
-def _load_numeric_as_number(connection: Any, _record: object) -> None:
-    """Load NUMERIC as int or float instead of Decimal.
+def _set_up_postgresql(connection: Any, _record: object) -> None:
+    """Load NUMERIC as int or float instead of Decimal, and set how statements are planned.
 
-    No column has this type, but PostgreSQL's sums and averages of whole numbers do.
+    No column is NUMERIC, but PostgreSQL's sums and averages of whole numbers are. Plans depend on the values: on the
+    bounds of a search, and on the number of ids, which are only hashed in a plan for these ids. Compilation to machine
+    code takes longer than most searches.
     """
     from psycopg.adapt import Loader
 
@@ -415,6 +477,8 @@ def _load_numeric_as_number(connection: Any, _record: object) -> None:
             return int(text) if text.lstrip("-").isdigit() else float(text)
 
     connection.adapters.register_loader("numeric", NumberLoader)
+    connection.execute("SET plan_cache_mode = force_custom_plan; SET jit = off")
+    connection.commit()
 
 
 def _track_versions(reader: Engine) -> Versions | None:

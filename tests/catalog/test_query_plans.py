@@ -35,6 +35,8 @@ SCAN = re.compile(rf"SCAN (?P<table>{'|'.join(LARGE_TABLES)})(?:_\d+)?\b")
 ALMOST_ALL = "models"
 """Once SQLite has statistics it knows that nearly every model is visible, and that a look through the thousands of
 models is cheaper than the index by state, which gives the same rows."""
+FEW_ROWS = 200
+"""Once SQLite has statistics it knows that a table has so few rows that to read all is cheaper than to use an index."""
 
 MORE = (
     "block:1-3,7-9 sort:theta",
@@ -95,6 +97,12 @@ def planner(registry: LocalRegistry) -> closing[sqlite3.Connection]:
 def plan(connection: sqlite3.Connection, statement: str, parameters: Any) -> list[str]:
     """Return the query plan of SQLite, step by step."""
     return [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+
+
+def small_tables(connection: sqlite3.Connection) -> set[str]:
+    """Return the tables with at most FEW_ROWS rows."""
+    sizes = {name: connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in LARGE_TABLES}
+    return {name for name, size in sizes.items() if size <= FEW_ROWS}
 
 
 def ask_everything(registry: LocalRegistry) -> None:
@@ -171,10 +179,11 @@ def test_no_statement_of_a_search_reads_a_whole_table(
         assert len(selects) > 200
         read = {}
         with planner(registry) as connection:
+            may_scan = {ALMOST_ALL, *small_tables(connection)} if statistics else set()
             for (statement, _), given in selects.items():
                 steps = plan(connection, statement, given)
                 scanned = {match["table"] for step in steps if (match := SCAN.match(step))}
-                if scanned - ({ALMOST_ALL} if statistics else set()):
+                if scanned - may_scan:
                     read[statement] = steps
     assert read == {}
 
@@ -214,17 +223,22 @@ def counted(registry: LocalRegistry) -> Iterator[list[int]]:
 @pytest.mark.sqlite
 @pytest.mark.parametrize(
     "text",
-    ["sort:size", "sort:-size", "type:organ sort:-size", "sort:-theta", "theta>=30 sort:theta", "dtype:Q* sort:z"],
+    [
+        *("sort:size", "sort:-size", "type:organ sort:-size", "sort:-theta", "theta>=30 sort:theta", "dtype:Q* sort:z"),
+        *("theta>=35 theta<50", "theta:35-50 sort:theta", "z:0.97-1.05 sort:-z", "signal:0.6-0.8"),
+    ],
 )
-def test_a_late_page_costs_no_more_than_the_second(text: str, large: Path) -> None:
+def test_a_late_page_costs_no_more_than_the_first(text: str, large: Path) -> None:
     costs = []
     with LocalRegistry.open(large) as registry:
-        after = registry.search(text, limit=3).next
-        while after is not None and len(costs) < 12:
+        after = None
+        while len(costs) < 12:
             with counted(registry) as steps:
                 registry.search(text, limit=3, after=after)
             costs.append(steps[0])
             after = registry.search(text, limit=1000, after=after).next
+            if after is None:
+                break
     assert len(costs) > 4
     assert costs[0] > 0
     assert max(costs) < 2 * costs[0] + 20, costs

@@ -20,11 +20,9 @@ from organs.registry.catalog.queries.search_plan import (
     Ranked,
     after_cursor,
     matches,
-    parts_after,
     placement_condition,
-    ranges,
-    stretch,
-    wants_missing_only,
+    ranges_after,
+    sorted_after,
 )
 from organs.registry.catalog.search import EXPERT, LIKENESS, Query, Sort
 from organs.registry.catalog.tables import Blob, Expert, Fingerprint, Organ, Placement
@@ -85,15 +83,7 @@ def _all_sorted(
     matching = select(column.label("value"), first.label("id")).where(Expert.visible, *matches(narrowed, Expert))
     matching = matching if driver is None else experts_by_index(matching, driver)
     matched = (matching.group_by(Expert.organ_id, column) if query.unique else matching).subquery()
-    value, row_id = matched.c.value, matched.c.id
-    order = (value.desc(), row_id.desc()) if query.sort.descending else (value, row_id)
-    results: list[Ranked] = []
-    rows = select(value, row_id).order_by(*order)
-    if after is None or after.value is not None:
-        for part in parts_after(value, row_id, query.sort, after):
-            results += _read(session, rows.where(*part), limit - len(results))
-    missing = _missing(value, row_id, query.sort, after)
-    return results + _read(session, rows.where(*missing), limit - len(results))
+    return [tuple(row) for row in session.execute(sorted_after(matched, query.sort, after, limit))]
 
 
 def _in_order(session: Session, narrowed: Narrowed, sort: Sort, after: Cursor | None, limit: int) -> list[Ranked]:
@@ -101,30 +91,13 @@ def _in_order(session: Session, narrowed: Narrowed, sort: Sort, after: Cursor | 
     measure = RANKINGS[sort.field]
     column = getattr(Expert, measure)
     order = (column.desc(), Expert.id.desc()) if sort.descending else (column, Expert.id)
-    rows = experts_by_index(select(column, Expert.id).where(Expert.visible, *matches(narrowed, Expert)), measure)
-    rows = rows.order_by(*order)
+    rows = experts_by_index(select(column, Expert.id).where(Expert.visible), measure).order_by(*order)
     results: list[Ranked] = []
-    if (after is None or after.value is not None) and not wants_missing_only(narrowed.numbers, measure):
-        low, high = stretch(narrowed.numbers, measure)
-        bounds = [*([column >= low] if low is not None else []), *([column <= high] if high is not None else [])]
-        for part in parts_after(column, Expert.id, sort, after):
-            results += _read(session, rows.where(*part, *bounds), limit - len(results))
-    if not ranges(narrowed.numbers, measure):
-        missing = _missing(column, Expert.id, sort, after)
-        results += _read(session, rows.where(*missing), limit - len(results))
+    for conditions in ranges_after(narrowed, Expert, sort, after):
+        if len(results) < limit:
+            found = session.execute(rows.where(*conditions).limit(limit - len(results)))
+            results += [tuple(row) for row in found]
     return results
-
-
-def _missing(value: Any, row_id: Any, sort: Sort, after: Cursor | None) -> list[ColumnElement[bool]]:
-    """Return the conditions of the rows without a value after `after`."""
-    conditions = [value.is_(None)]
-    if after is not None and after.value is None:
-        conditions.append(row_id < after.id if sort.descending else row_id > after.id)
-    return conditions
-
-
-def _read(session: Session, rows: Any, limit: int) -> list[Ranked]:
-    return [(value, row_id) for value, row_id in session.execute(rows.limit(limit))] if limit > 0 else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,12 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from heapq import merge
-from itertools import islice
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Select,
     and_,
-    bindparam,
     case,
     false,
     func,
@@ -27,6 +24,7 @@ from sqlalchemy import (
     select,
     true,
     tuple_,
+    union_all,
 )
 from sqlalchemy.orm import Session, aliased
 
@@ -77,15 +75,13 @@ from organs.registry.catalog.queries.search_plan import (
     narrow,
     nonfinite_condition,
     number_condition,
-    parts_after,
     placement_condition,
     plan_of,
-    ranges,
+    ranges_after,
     roll_up,
-    stretch,
+    sorted_after,
     sums,
     tag_condition,
-    wants_missing_only,
 )
 from organs.registry.catalog.search import (
     CHIMERA,
@@ -224,21 +220,10 @@ def _first_matches(session: Session, narrowed: Narrowed, organ_ids: Sequence[int
 def _in_order(
     session: Session, plan: Plan, narrowed: Narrowed, sort: Sort, after: Cursor | None, limit: int
 ) -> list[Ranked]:
-    conditions = matches(narrowed, Placement)
-    measure = RANKINGS[sort.field]
-    column = getattr(Placement, measure)
     results: list[Ranked] = []
-    if (after is None or after.value is not None) and not wants_missing_only(narrowed.numbers, measure):
-        low, high = stretch(narrowed.numbers, measure)
-        bounds = [*([column >= low] if low is not None else []), *([column <= high] if high is not None else [])]
-        for part in parts_after(column, Placement.id, sort, after):
-            if len(results) < limit:
-                results += _merged(session, plan, [*part, *bounds, *conditions], sort, limit - len(results))
-    if len(results) < limit and not ranges(narrowed.numbers, measure):
-        missing = [column.is_(None)]
-        if after is not None and after.value is None:
-            missing.append(Placement.id < after.id if sort.descending else Placement.id > after.id)
-        results += _merged(session, plan, [*missing, *conditions], sort, limit - len(results))
+    for conditions in ranges_after(narrowed, Placement, sort, after):
+        if plan.types and len(results) < limit:
+            results += _merged(session, plan, conditions, sort, limit - len(results))
     return results
 
 
@@ -249,17 +234,18 @@ def _merged(
     measure = RANKINGS[sort.field]
     column = getattr(Placement, measure)
     order = (column.desc(), Placement.id.desc()) if sort.descending else (column, Placement.id)
-    connection, rows_by_type = session.connection(), []
+    rows_by_type: list[Any] = []
     for kind in plan.types:
         rows = select(column, Placement.id).where(Placement.visible, Placement.type == kind, *conditions)
-        # The rows are read one by one: only the first few of most types are on the page.
-        rows = by_index(rows, "theta" if kind in plan.over else measure)
-        rows_by_type.append(connection.execute(rows.order_by(*order).limit(limit)))
-    rows_in_order = merge(*rows_by_type, key=lambda row: (row[0] or 0, row[1]), reverse=sort.descending)
-    results = [(value, row_id) for value, row_id in islice(rows_in_order, limit)]
-    for type_rows in rows_by_type:
-        type_rows.close()
-    return results
+        rows_by_type.append(by_index(rows, "theta" if kind in plan.over else measure))
+    if len(rows_by_type) > 1 and session.get_bind().dialect.name == "sqlite":
+        # SQLite merges ranges without an order, which it would sort first, and PostgreSQL only ranges with one. Both
+        # read the first few rows of most types.
+        merged = union_all(*rows_by_type)
+    else:
+        sorted_by_type = [rows.order_by(*order).limit(limit) for rows in rows_by_type]
+        merged = sorted_by_type[0] if len(sorted_by_type) == 1 else union_all(*sorted_by_type)
+    return [tuple(row) for row in session.execute(merged.order_by(None).order_by(*order).limit(limit))]
 
 
 def _all_sorted(
@@ -280,16 +266,7 @@ def _all_sorted(
         matching = matching.join(gained, gained.c.id == Placement.organ_id)
     matching = _driven(matching, plan, narrowed).where(*matches(narrowed, Placement))
     matched = (matching.group_by(Placement.organ_id, measure) if unique else matching).subquery()
-    rows, value, row_id = select(matched.c.value, matched.c.id), matched.c.value, matched.c.id
-    if after is not None:
-        step = row_id < after.id if sort.descending else row_id > after.id
-        position, last = tuple_(value, row_id), tuple_(after.value, after.id)
-        is_after = position < last if sort.descending else position > last
-        is_missing = value.is_(None)
-        rows = rows.where(and_(is_missing, step) if after.value is None else or_(is_after, is_missing))
-    order = (value.desc(), row_id.desc()) if sort.descending else (value, row_id)
-    statement = rows.order_by(value.is_(None), *order).limit(limit)
-    return [(number, place) for number, place in session.execute(statement)]
+    return [tuple(row) for row in session.execute(sorted_after(matched, sort, after, limit))]
 
 
 def _driven(rows: Any, plan: Plan, narrowed: Narrowed) -> Any:
@@ -810,7 +787,6 @@ _ROWS: Any = (
     .join(_ORGANS, _ORGANS.c.id == _PLACES.c.organ_id)
     .join(_BLOBS, _BLOBS.c.id == _ORGANS.c.blob_id)
     .join(_MODELS, _MODELS.c.id == _PLACES.c.model_id)
-    .where(_PLACES.c.id.in_(bindparam("ids", expanding=True)))
 )
 
 
@@ -820,7 +796,7 @@ def _load(
     """Return the placements `ids`, in that order."""
     if not ids:
         return ()
-    rows = session.execute(_ROWS, {"ids": list(ids)}).all()
+    rows = session.execute(_ROWS.where(among(_PLACES.c.id, ids))).all()
     gained = {} if gains is None else gains_of_organs(session, gains, {row.organ_id for row in rows})
     organs = {}
     for row in rows:

@@ -14,7 +14,20 @@ from operator import add, sub
 from operator import and_ as bitwise_and
 from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement, Integer, Select, and_, false, func, not_, or_, select, true
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Select,
+    Subquery,
+    and_,
+    false,
+    func,
+    not_,
+    or_,
+    select,
+    true,
+    tuple_,
+)
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.anatomy import type_name
@@ -327,12 +340,8 @@ def narrow(session: Session, query: Query) -> Narrowed:
             if name not in CLOSED_FIELDS:
                 values = _facet_values(session, choice, narrowed.notes)
             narrowed.facets.append(FacetFilter(name, frozenset(values), choice.negated))
-    conditions = model_conditions(session, query, narrowed.notes)
-    conditions += [_may_have(choice) for choice in narrowed.nonfinite]
-    if conditions:
-        named = [choice for name in MODEL_FIELDS for choice in query.choices(name)]
-        key = (frozenset(named), frozenset(query.words), frozenset(query.excluded_words))
-        narrowed.models = _model_filter(session, conditions, key)
+    narrowed.models, notes = _models_of(session, query)
+    narrowed.notes += notes[: max(0, NOTES_MAX - len(narrowed.notes))]
     for choice in query.choices("fits"):
         narrowed.fitting.append(fitting(session, choice, _bases(session, choice, narrowed.notes)))
     narrowed.notes += _same_notes(session, [term for term in narrowed.fitting if not term.negated])
@@ -341,18 +350,25 @@ def narrow(session: Session, query: Query) -> Narrowed:
     return narrowed
 
 
-def _model_filter(session: Session, conditions: Sequence[ColumnElement[bool]], key: Hashable) -> ModelFilter:
-    matching = select(Model.id).where(Model.state == "visible", *conditions)
+def _models_of(session: Session, query: Query) -> tuple[ModelFilter | None, Sequence[str]]:
+    """Return the models that `query` names, None for all, and notes."""
+    named = [choice for name in MODEL_FIELDS for choice in query.choices(name)]
+    if not (named or query.words or query.excluded_words):
+        return None, ()
+    key = (frozenset(named), frozenset(query.words), frozenset(query.excluded_words))
 
-    def read() -> tuple[Sequence[int] | None, int]:
-        rows = session.execute(matching.add_columns(Model.tensors).limit(MODELS_LISTED_MAX + 1)).all()
+    def read() -> tuple[ModelFilter, Sequence[str]]:
+        notes: list[str] = []
+        conditions = [*model_conditions(session, query, notes), *map(_may_have, query.choices("nonfinite"))]
+        statement = select(Model.id).where(Model.state == "visible", *conditions)
+        rows = session.execute(statement.add_columns(Model.tensors).limit(MODELS_LISTED_MAX + 1)).all()
         if len(rows) <= MODELS_LISTED_MAX:
-            return array("q", [model_id for model_id, _ in rows]), sum(tensors for _, tensors in rows)
-        tensors = select(func.coalesce(func.sum(Model.tensors), 0)).where(Model.id.in_(matching))
-        return None, int(session.scalar(tensors) or 0)
+            ids = array("q", [model_id for model_id, _ in rows])
+            return ModelFilter(statement, key, ids, sum(tensors for _, tensors in rows)), notes
+        tensors = select(func.coalesce(func.sum(Model.tensors), 0)).where(Model.id.in_(statement))
+        return ModelFilter(statement, key, None, int(session.scalar(tensors) or 0)), notes
 
-    ids, tensors = cached(session, ("models", key), read)
-    return ModelFilter(matching, key, ids, tensors)
+    return cached(session, ("models", key), read)
 
 
 def gains_of(session: Session, query: Query, base_id: int | None, notes: list[str]) -> GainFilter | None:
@@ -841,10 +857,10 @@ def _count_in_database(session: Session, narrowed: Narrowed) -> dict[str, int]:
     return {kind: int(number) for kind, number in counted if number}
 
 
-def matches(narrowed: Narrowed, entity: Any) -> list[ColumnElement[bool]]:
-    """Return the conditions of the query on the placements `entity`."""
-    conditions = index_conditions(narrowed.numbers, entity)
-    conditions += [placement_condition(term, entity) for term in narrowed.numbers]
+def matches(narrowed: Narrowed, entity: Any, *, fixed: str | None = None) -> list[ColumnElement[bool]]:
+    """Return the conditions of the query on the placements `entity`, except those on the column `fixed`."""
+    conditions = index_conditions(narrowed.numbers, entity) if fixed != "theta" else []
+    conditions += [placement_condition(term, entity) for term in narrowed.numbers if COLUMNS[term.field] != fixed]
     types = [choice for choice in narrowed.facet_filters if choice.field == "type"]
     conditions += [entity.type.not_in(term.values) if term.negated else entity.type.in_(term.values) for term in types]
     if len(types) < len(narrowed.facet_filters):
@@ -870,17 +886,6 @@ def _gain_conditions(gains: GainFilter | None, entity: Any) -> list[ColumnElemen
     return conditions
 
 
-def parts_after(column: Any, row_id: Any, sort: Sort, after: Cursor | None) -> list[list[ColumnElement[bool]]]:
-    """Return conditions for the rows after `after`: those with the same value, then those beyond it.
-
-    A single comparison of (value, id) is equivalent, but SQLite would read all rows with the same value.
-    """
-    if after is None:
-        return [[column.is_not(None)]]
-    step = row_id < after.id if sort.descending else row_id > after.id
-    return [[column == after.value, step], [column < after.value if sort.descending else column > after.value]]
-
-
 Ranked = tuple[float | None, int]
 """The sort value and the id of a placement or an expert."""
 
@@ -896,6 +901,52 @@ def after_cursor(rows: Iterable[Ranked], sort: Sort, after: Cursor | None) -> li
     if after is None:
         return ordered
     return [row for row in ordered if position(*row) > position(after.value, after.id)]
+
+
+def ranges_after(
+    narrowed: Narrowed, entity: Any, sort: Sort, after: Cursor | None
+) -> Iterator[list[ColumnElement[bool]]]:
+    """Yield the conditions of the matches after `after`, one list for each range of the index of `sort`, in its order.
+
+    First the rows with the value of the cursor, then those beyond it, last those without a value. A comparison of
+    (value, id) is equivalent to the first two, but SQLite would read all rows with the same value.
+    """
+    measure = RANKINGS[sort.field]
+    column = getattr(entity, measure)
+    step = [] if after is None else [entity.id < after.id if sort.descending else entity.id > after.id]
+    if (after is None or after.value is not None) and not wants_missing_only(narrowed.numbers, measure):
+        low, high = stretch(narrowed.numbers, measure)
+        first = [column.is_not(None)]
+        if after is not None and after.value is not None:
+            # Beside bounds on the column, SQLite would not use the index for the equality.
+            if all(term.holds(after.value) for term in narrowed.numbers if COLUMNS[term.field] == measure):
+                yield [column == after.value, *step, *matches(narrowed, entity, fixed=measure)]
+            first = [column < after.value if sort.descending else column > after.value]
+        bounds = [*([column >= low] if low is not None else []), *([column <= high] if high is not None else [])]
+        yield [*first, *bounds, *matches(narrowed, entity)]
+    if not ranges(narrowed.numbers, measure):
+        yield [
+            column.is_(None),
+            *(step if after is not None and after.value is None else []),
+            *matches(narrowed, entity),
+        ]
+
+
+def sorted_after(matched: Subquery, sort: Sort, after: Cursor | None, limit: int) -> Select[Any]:
+    """Return a SELECT of the next `limit` rows of `matched`, a subquery of `value` and `id`, in the order of `sort`.
+
+    Rows without a value come last.
+    """
+    value, row_id = matched.c.value, matched.c.id
+    rows = select(value, row_id)
+    if after is not None:
+        step = row_id < after.id if sort.descending else row_id > after.id
+        position, last = tuple_(value, row_id), tuple_(after.value, after.id)
+        is_after = position < last if sort.descending else position > last
+        is_missing = value.is_(None)
+        rows = rows.where(and_(is_missing, step) if after.value is None else or_(is_after, is_missing))
+    order = (value.desc(), row_id.desc()) if sort.descending else (value, row_id)
+    return rows.order_by(value.is_(None), *order).limit(limit)
 
 
 GATHER_MAX = 20_000

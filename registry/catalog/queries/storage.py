@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from msgspec.structs import asdict
-from sqlalchemy import CTE, BindParameter, ColumnElement, bindparam, func, literal, select, union, union_all
+from sqlalchemy import CTE, ColumnElement, func, literal, select, union, union_all
 from sqlalchemy.orm import Session, aliased
 
+from organs.registry.catalog.engine import among
 from organs.registry.catalog.tables import Blob, Expert, FilePart, Model, ModelFile, Organ, Placement
 from organs.registry.catalog.vocabulary import STACK_CODEC
 from organs.registry.digest import Digest
@@ -165,18 +166,14 @@ def _sizes(sums: Iterable[Any]) -> StoredSizes:
 def _uses(model_ids: Collection[int] | None = None) -> list[Any]:
     """Return SELECTs of pairs of model and blob, of all models or some; a pair can occur several times."""
     return [
-        _among(select(Placement.model_id, Organ.blob_id).join(Organ), Placement.model_id, model_ids),
-        _among(select(Expert.model_id, Organ.blob_id).join(Organ), Expert.model_id, model_ids),
-        _among(select(ModelFile.model_id, FilePart.blob_id).join(ModelFile), ModelFile.model_id, model_ids),
+        _of_models(select(Placement.model_id, Organ.blob_id).join(Organ), Placement.model_id, model_ids),
+        _of_models(select(Expert.model_id, Organ.blob_id).join(Organ), Expert.model_id, model_ids),
+        _of_models(select(ModelFile.model_id, FilePart.blob_id).join(ModelFile), ModelFile.model_id, model_ids),
     ]
 
 
-def _among(statement: Any, column: Any, model_ids: Collection[int] | None) -> Any:
-    if model_ids is None:
-        return statement
-    # The numbers are part of the statement: a family can have more models than a statement has parameters.
-    ids: BindParameter[int] = bindparam("model_ids", sorted(model_ids), expanding=True, literal_execute=True)
-    return statement.where(column.in_(ids))
+def _of_models(statement: Any, column: Any, model_ids: Collection[int] | None) -> Any:
+    return statement if model_ids is None else statement.where(among(column, sorted(model_ids)))
 
 
 def _needed() -> CTE:
