@@ -11,11 +11,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import not_, select, text
 from sqlalchemy.exc import OperationalError
 
 from organs.registry.catalog import engine as engine_module
-from organs.registry.catalog.engine import BUSY_TIMEOUT_MS, insert_or_add, translated
+from organs.registry.catalog.engine import BUSY_TIMEOUT_MS, among, insert_or_add, translated
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.facets import FacetKey, facet_ids
 from organs.registry.catalog.slow import SlowStatements
@@ -288,6 +288,20 @@ def test_closing_closes_every_file(tmp_path: Path) -> None:
             session.scalars(select(Contributor)).all()
         assert open_files() != []
     assert open_files() == []
+
+
+def test_any_number_of_ids_is_one_parameter(registry: LocalRegistry) -> None:
+    with registry.catalog.writing() as session:
+        ids = [contributor_id(session, name) for name in ("ann", "bob", "eve")]
+    every = select(Contributor.id).order_by(Contributor.id)
+    with registry.catalog.reading() as session:
+        for chosen in ([], ids[:1], ids[1:], [*ids, *range(1_000_000, 1_100_000)]):
+            matching = every.where(among(Contributor.id, chosen), Contributor.name != "eve")
+            others = every.where(not_(among(Contributor.id, chosen)) | (Contributor.name == "eve"))
+            assert session.scalars(matching).all() == [row_id for row_id in ids[:2] if row_id in chosen]
+            assert session.scalars(others).all() == [
+                row_id for row_id in ids if row_id not in chosen or row_id == ids[2]
+            ]
 
 
 def test_slow_statements_are_logged_and_kept_without_their_values(
