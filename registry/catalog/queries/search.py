@@ -221,8 +221,10 @@ def _in_order(
     session: Session, plan: Plan, narrowed: Narrowed, sort: Sort, after: Cursor | None, limit: int
 ) -> list[Ranked]:
     results: list[Ranked] = []
+    if not plan.types:
+        return results
     for conditions in ranges_after(narrowed, Placement, sort, after):
-        if plan.types and len(results) < limit:
+        if len(results) < limit:
             results += _merged(session, plan, conditions, sort, limit - len(results))
     return results
 
@@ -238,14 +240,14 @@ def _merged(
     for kind in plan.types:
         rows = select(column, Placement.id).where(Placement.visible, Placement.type == kind, *conditions)
         rows_by_type.append(by_index(rows, "theta" if kind in plan.over else measure))
-    if len(rows_by_type) > 1 and session.get_bind().dialect.name == "sqlite":
-        # SQLite merges ranges without an order, which it would sort first, and PostgreSQL only ranges with one. Both
-        # read the first few rows of most types.
-        merged = union_all(*rows_by_type)
+    # Only the first few rows of most types are read. SQLite merges ranges that have no order of their own (it would sort
+    # each of them first), PostgreSQL merges ranges that have one.
+    is_postgresql = session.get_bind().dialect.name == "postgresql"
+    if len(rows_by_type) == 1:
+        (merged,) = rows_by_type
     else:
-        sorted_by_type = [rows.order_by(*order).limit(limit) for rows in rows_by_type]
-        merged = sorted_by_type[0] if len(sorted_by_type) == 1 else union_all(*sorted_by_type)
-    return [tuple(row) for row in session.execute(merged.order_by(None).order_by(*order).limit(limit))]
+        merged = union_all(*(rows.order_by(*order).limit(limit) if is_postgresql else rows for rows in rows_by_type))
+    return [tuple(row) for row in session.execute(merged.order_by(*order).limit(limit))]
 
 
 def _all_sorted(
