@@ -240,8 +240,8 @@ def _merged(
     for kind in plan.types:
         rows = select(column, Placement.id).where(Placement.visible, Placement.type == kind, *conditions)
         rows_by_type.append(by_index(rows, "theta" if kind in plan.over else measure))
-    # Only the first few rows of most types are read. SQLite merges ranges that have no order of their own (it would sort
-    # each of them first), PostgreSQL merges ranges that have one.
+    # Only the first few rows of most types are read. SQLite merges ranges that have no order of their own (it would
+    # sort each of them first), PostgreSQL merges ranges that have one.
     is_postgresql = session.get_bind().dialect.name == "postgresql"
     if len(rows_by_type) == 1:
         (merged,) = rows_by_type
