@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any
 
 from sqlalchemy import (
@@ -66,8 +67,11 @@ from organs.registry.catalog.queries.search_plan import (
     after_cursor,
     base_id_of,
     by_index,
+    conditions_on,
     degrees,
+    gain_conditions,
     gains_of,
+    held_roll_up,
     known_values,
     made_from_condition,
     matches,
@@ -152,7 +156,7 @@ def count_matching(
         plan = plan_of(session, narrowed, None, limit)
         if plan.driver is None:
             return None if plan.types else []
-        rows = _driven(_counted(Placement, bounds), plan, narrowed).where(*matches(narrowed, Placement))
+        rows = _driven(session, _counted(Placement, bounds), plan, narrowed)
     rows = rows.limit(limit + 1).subquery()
     grouped = select(rows.c.facet, rows.c.bin, func.count(), func.sum(rows.c.inside)).group_by(rows.c.facet, rows.c.bin)
     counts = [(facet, lower, count, int(within)) for facet, lower, count, within in session.execute(grouped)]
@@ -266,23 +270,44 @@ def _all_sorted(
     matching = select(measure.label("value"), first.label("id")).select_from(Placement)
     if gained is not None:
         matching = matching.join(gained, gained.c.id == Placement.organ_id)
-    matching = _driven(matching, plan, narrowed).where(*matches(narrowed, Placement))
+    matching = _driven(session, matching, plan, narrowed)
     matched = (matching.group_by(Placement.organ_id, measure) if unique else matching).subquery()
     return [tuple(row) for row in session.execute(sorted_after(matched, sort, after, limit))]
 
 
-def _driven(rows: Any, plan: Plan, narrowed: Narrowed) -> Any:
-    """Return `rows`, read through the driver of the plan."""
+def _driven(session: Session, rows: Any, plan: Plan, narrowed: Narrowed) -> Any:
+    """Return the matches among `rows`, a SELECT of placements, read through the driver of the plan."""
     assert plan.driver is not None
-    rows = rows.where(Placement.visible)
+    if plan.rows is None or session.get_bind().dialect.name != "postgresql":
+        conditions = _driver_conditions(session, plan, narrowed, Placement)
+        return by_index(rows.where(*conditions, *matches(narrowed, Placement)), plan.driver)
+    # PostgreSQL has no hints, and its estimates take filters to be independent. Here it reads the ids through the
+    # index that suits the driver, and knows from the limit how many there are.
+    place = aliased(Placement)
+    ids = select(place.id).where(*_driver_conditions(session, plan, narrowed, place)).cte().prefix_with("MATERIALIZED")
+    driven = select(ids.c.id).limit(plan.rows).subquery()
+    return rows.join(driven, driven.c.id == Placement.id).where(*matches(narrowed, Placement, fixed=plan.driver))
+
+
+def _driver_conditions(session: Session, plan: Plan, narrowed: Narrowed, entity: Any) -> list[ColumnElement[bool]]:
+    """Return the conditions of the query that the index of the driver tests first."""
+    assert plan.driver is not None
     if plan.driver == "facet_id":
-        ids = select(Facet.id).where(*narrowed.facet_conditions)
-        return by_index(rows.where(Placement.facet_id.in_(ids)), "facet_id")
-    rows = rows.where(Placement.type.in_(plan.types))
+        facets = held_roll_up(session)
+        if facets is None:
+            return [entity.visible, entity.facet_id.in_(select(Facet.id).where(*narrowed.facet_conditions))]
+        ids = compress(facets.positions, facets.mask(narrowed.facet_filters))
+        return [entity.visible, among(entity.facet_id, ids)]
+    conditions = [entity.visible, entity.type.in_(plan.types)]
     if plan.driver == "model":
         fitting = [models for term in narrowed.fitting if (models := term.models(plan.types)) is not None]
-        rows = rows.where(*(among(Placement.model_id, list(models)) for models in fitting))
-    return by_index(rows, plan.driver)
+        conditions += [among(entity.model_id, list(models)) for models in fitting]
+        conditions += [] if narrowed.models is None else [narrowed.models.condition(entity.model_id)]
+    elif plan.driver == GAINED:
+        conditions += gain_conditions(narrowed.gains, entity)
+    else:
+        conditions += conditions_on(plan.driver, narrowed.numbers, entity)
+    return conditions
 
 
 COMPARED_MAX = 20_000
@@ -422,11 +447,12 @@ def _rows_to_compare(
     plan = plan_of(session, narrowed, None, COMPARED_MAX)
     if not plan.types:
         return [], True
-    statement = _to_compare(columns).where(*matches(narrowed, Placement))
+    statement = _to_compare(columns)
     if plan.driver is not None:
-        rows = _read_to_compare(session, _driven(statement, plan, narrowed).limit(COMPARED_MAX + 1))
+        rows = _read_to_compare(session, _driven(session, statement, plan, narrowed).limit(COMPARED_MAX + 1))
         return rows[:COMPARED_MAX], len(rows) <= COMPARED_MAX
-    statement = by_index(statement.where(Placement.visible, Placement.type.in_(plan.types)), "model")
+    statement = statement.where(Placement.visible, Placement.type.in_(plan.types), *matches(narrowed, Placement))
+    statement = by_index(statement, "model")
     models = _models_to_compare(session, narrowed, plan)
     rows, examined = [], 0
     for batch in _model_batches(models):

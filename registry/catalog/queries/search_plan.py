@@ -767,6 +767,12 @@ def index_conditions(numbers: Sequence[Numbers], entity: Any = Placement) -> lis
     return [*([entity.theta >= low] if low is not None else []), *([entity.theta <= high] if high is not None else [])]
 
 
+def conditions_on(column: str, numbers: Sequence[Numbers], entity: Any) -> list[ColumnElement[bool]]:
+    """Return the conditions on one column of the placements `entity`."""
+    bounds = index_conditions(numbers, entity) if column == "theta" else []
+    return bounds + [placement_condition(term, entity) for term in numbers if COLUMNS[term.field] == column]
+
+
 def ranges(numbers: Iterable[Numbers], column: str) -> list[Numbers]:
     """Return the terms that limit `column` to intervals and exclude rows without a number."""
     terms = [term for term in numbers if RANKINGS.get(term.field) == column]
@@ -863,7 +869,7 @@ def matches(narrowed: Narrowed, entity: Any, *, fixed: str | None = None) -> lis
     conditions += [placement_condition(term, entity) for term in narrowed.numbers if COLUMNS[term.field] != fixed]
     types = [choice for choice in narrowed.facet_filters if choice.field == "type"]
     conditions += [entity.type.not_in(term.values) if term.negated else entity.type.in_(term.values) for term in types]
-    if len(types) < len(narrowed.facet_filters):
+    if len(types) < len(narrowed.facet_filters) and fixed != "facet_id":
         conditions.append(entity.facet_id.in_(select(Facet.id).where(*narrowed.facet_conditions)))
     if narrowed.models is not None:
         conditions.append(narrowed.models.condition(entity.model_id))
@@ -871,11 +877,11 @@ def matches(narrowed: Narrowed, entity: Any, *, fixed: str | None = None) -> lis
         organ = aliased(Organ)
         counted = select(organ.id).where(organ.id == entity.organ_id, nonfinite_condition(choice, organ.nonfinite))
         conditions.append(counted.exists())
-    conditions += _gain_conditions(narrowed.gains, entity)
+    conditions += gain_conditions(narrowed.gains, entity)
     return conditions + [fitting.condition(entity) for fitting in narrowed.fitting]
 
 
-def _gain_conditions(gains: GainFilter | None, entity: Any) -> list[ColumnElement[bool]]:
+def gain_conditions(gains: GainFilter | None, entity: Any) -> list[ColumnElement[bool]]:
     if gains is None:
         return []
     organs = gains.organs()
@@ -969,6 +975,8 @@ class Plan:
     driver: str | None
     over: frozenset[str] = frozenset()
     """Without a driver: types that are read through the index of θ, because few placements are within its bounds."""
+    rows: int | None = None
+    """The number of placements that the driver reads, or more; None if it is not known."""
 
 
 def plan_of(session: Session, narrowed: Narrowed, sort: Sort | None, limit: int) -> Plan:
@@ -987,7 +995,7 @@ def plan_of(session: Session, narrowed: Narrowed, sort: Sort | None, limit: int)
     if best is None or drivers[best] > GATHER_MAX:
         return Plan(types, None, _types_by_theta(session, narrowed, ranking, types, limit))
     if sort is None:
-        return Plan(types, best)
+        return Plan(types, best, rows=drivers[best])
     within = count_by_type(session, Narrowed(numbers=narrowed.numbers)) if ranking == "theta" else all_by_type
     entries = sum(within[kind] for kind in types)
     # Filters are assumed to be independent, except facets and θ, which are counted together.
@@ -999,7 +1007,7 @@ def plan_of(session: Session, narrowed: Narrowed, sort: Sort | None, limit: int)
         share *= term.share(types) if term.models(types) is None else 1.0
     in_order = PASSED_COST * min(CORRELATION * limit / max(share, 1 / max(entries, 1)), entries)
     if FETCHED_COST * drivers[best] < in_order:
-        return Plan(types, best)
+        return Plan(types, best, rows=drivers[best])
     return Plan(types, None, _types_by_theta(session, narrowed, ranking, types, limit))
 
 
