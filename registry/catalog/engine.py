@@ -169,6 +169,12 @@ STEPS = 200_000
 need fewer."""
 
 _LIMIT_KEY = "limit"
+_POSTGRESQL_SETTINGS = {
+    "plan_cache_mode": "force_custom_plan",  # plans depend on the bounds of a search, and only then hash ids
+    "jit": "off",  # takes longer than most searches
+    "max_parallel_workers_per_gather": "0",  # other requests use the other cores
+    "random_page_cost": "1.1",  # the default is for disks that turn
+}
 _SET_TIMEOUT = text("SELECT set_config('statement_timeout', :milliseconds, true)")
 """SET LOCAL, as a statement that is the same for every number and so is compiled once."""
 _POSTGRESQL_CANCELED = "57014"
@@ -465,9 +471,7 @@ def _engine(url: URL, *, writes: bool) -> Engine:
 def _set_up_postgresql(connection: Any, _record: object) -> None:
     """Load NUMERIC as int or float instead of Decimal, and set how statements are planned.
 
-    No column is NUMERIC, but PostgreSQL's sums and averages of whole numbers are. Plans depend on the values: on the
-    bounds of a search, and on the number of ids, which are only hashed in a plan for these ids. Compilation to machine
-    code takes longer than most searches.
+    No column is NUMERIC, but PostgreSQL's sums and averages of whole numbers are.
     """
     from psycopg.adapt import Loader
 
@@ -477,7 +481,7 @@ def _set_up_postgresql(connection: Any, _record: object) -> None:
             return int(text) if text.lstrip("-").isdigit() else float(text)
 
     connection.adapters.register_loader("numeric", NumberLoader)
-    connection.execute("SET plan_cache_mode = force_custom_plan; SET jit = off")
+    connection.execute("; ".join(f"SET {name} = {value}" for name, value in _POSTGRESQL_SETTINGS.items()))
     connection.commit()
 
 

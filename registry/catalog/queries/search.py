@@ -56,6 +56,7 @@ from organs.registry.catalog.queries.relatives import (
 from organs.registry.catalog.queries.search_plan import (
     ABSENT,
     BINS,
+    COLUMNS,
     GAINED,
     GATHER_MAX,
     RANKINGS,
@@ -100,7 +101,7 @@ from organs.registry.catalog.search import (
     Query,
     Sort,
 )
-from organs.registry.catalog.tables import Blob, Expert, Facet, Fingerprint, Model, Organ, Placement
+from organs.registry.catalog.tables import RANKED_COLUMNS, Blob, Expert, Facet, Fingerprint, Model, Organ, Placement
 from organs.registry.catalog.vocabulary import (
     BIN_DEGREES,
     THETA_MAX_DEGREES,
@@ -277,37 +278,49 @@ def _all_sorted(
 
 def _driven(session: Session, rows: Any, plan: Plan, narrowed: Narrowed) -> Any:
     """Return the matches among `rows`, a SELECT of placements, read through the driver of the plan."""
-    assert plan.driver is not None
-    if plan.rows is None or session.get_bind().dialect.name != "postgresql":
-        conditions = _driver_conditions(session, plan, narrowed, Placement)
-        return by_index(rows.where(*conditions, *matches(narrowed, Placement)), plan.driver)
+    others = matches(narrowed, Placement, without=_tested_columns(plan))
+    if plan.driver not in RANKED_COLUMNS or session.get_bind().dialect.name != "postgresql":
+        rows = rows.where(*_driver_conditions(session, plan, narrowed, Placement), *others)
+        return by_index(rows, plan.driver or "")
     # PostgreSQL has no hints, and its estimates take filters to be independent. Here it reads the ids through the
     # index that suits the driver, and knows from the limit how many there are.
     place = aliased(Placement)
     ids = select(place.id).where(*_driver_conditions(session, plan, narrowed, place)).cte().prefix_with("MATERIALIZED")
     driven = select(ids.c.id).limit(plan.rows).subquery()
-    return rows.join(driven, driven.c.id == Placement.id).where(*matches(narrowed, Placement, fixed=plan.driver))
+    return rows.join(driven, driven.c.id == Placement.id).where(*others)
+
+
+def _tested_columns(plan: Plan) -> set[str]:
+    """Return the columns of filters that are also columns of the driver's index."""
+    if plan.driver in RANKED_COLUMNS:
+        return {plan.driver, "facet_id", "block", "model_id", "theta"}
+    return {"model_id"} if plan.driver == "model" else {plan.driver or ""}
 
 
 def _driver_conditions(session: Session, plan: Plan, narrowed: Narrowed, entity: Any) -> list[ColumnElement[bool]]:
-    """Return the conditions of the query that the index of the driver tests first."""
-    assert plan.driver is not None
-    if plan.driver == "facet_id":
-        facets = held_roll_up(session)
-        if facets is None:
-            return [entity.visible, entity.facet_id.in_(select(Facet.id).where(*narrowed.facet_conditions))]
-        ids = compress(facets.positions, facets.mask(narrowed.facet_filters))
-        return [entity.visible, among(entity.facet_id, ids)]
-    conditions = [entity.visible, entity.type.in_(plan.types)]
+    """Return the conditions of the query that the index of the driver tests."""
+    columns = _tested_columns(plan)
+    conditions = [entity.visible]
+    if plan.driver != "facet_id":
+        conditions.append(entity.type.in_(plan.types))
+    if "facet_id" in columns and narrowed.facet_filters:
+        conditions.append(_facet_condition(session, narrowed, entity))
+    if "model_id" in columns and narrowed.models is not None:
+        conditions.append(narrowed.models.condition(entity.model_id))
     if plan.driver == "model":
         fitting = [models for term in narrowed.fitting if (models := term.models(plan.types)) is not None]
         conditions += [among(entity.model_id, list(models)) for models in fitting]
-        conditions += [] if narrowed.models is None else [narrowed.models.condition(entity.model_id)]
-    elif plan.driver == GAINED:
-        conditions += gain_conditions(narrowed.gains, entity)
-    else:
-        conditions += conditions_on(plan.driver, narrowed.numbers, entity)
-    return conditions
+    for column in sorted(columns & set(COLUMNS.values())):
+        conditions += conditions_on(column, narrowed.numbers, entity)
+    return conditions + (gain_conditions(narrowed.gains, entity) if plan.driver == GAINED else [])
+
+
+def _facet_condition(session: Session, narrowed: Narrowed, entity: Any) -> ColumnElement[bool]:
+    """Return the filters on facets as their ids: PostgreSQL knows the frequency of the ids, not that of a subquery."""
+    facets = held_roll_up(session)
+    if facets is None:
+        return entity.facet_id.in_(select(Facet.id).where(*narrowed.facet_conditions))  # type: ignore[no-any-return]
+    return among(entity.facet_id, compress(facets.positions, facets.mask(narrowed.facet_filters)))
 
 
 COMPARED_MAX = 20_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -863,15 +863,15 @@ def _count_in_database(session: Session, narrowed: Narrowed) -> dict[str, int]:
     return {kind: int(number) for kind, number in counted if number}
 
 
-def matches(narrowed: Narrowed, entity: Any, *, fixed: str | None = None) -> list[ColumnElement[bool]]:
-    """Return the conditions of the query on the placements `entity`, except those on the column `fixed`."""
-    conditions = index_conditions(narrowed.numbers, entity) if fixed != "theta" else []
-    conditions += [placement_condition(term, entity) for term in narrowed.numbers if COLUMNS[term.field] != fixed]
+def matches(narrowed: Narrowed, entity: Any, *, without: Collection[str] = ()) -> list[ColumnElement[bool]]:
+    """Return the conditions of the query on the placements `entity`, except those on the columns `without`."""
+    conditions = index_conditions(narrowed.numbers, entity) if "theta" not in without else []
+    conditions += [placement_condition(term, entity) for term in narrowed.numbers if COLUMNS[term.field] not in without]
     types = [choice for choice in narrowed.facet_filters if choice.field == "type"]
     conditions += [entity.type.not_in(term.values) if term.negated else entity.type.in_(term.values) for term in types]
-    if len(types) < len(narrowed.facet_filters) and fixed != "facet_id":
+    if len(types) < len(narrowed.facet_filters) and "facet_id" not in without:
         conditions.append(entity.facet_id.in_(select(Facet.id).where(*narrowed.facet_conditions)))
-    if narrowed.models is not None:
+    if narrowed.models is not None and "model_id" not in without:
         conditions.append(narrowed.models.condition(entity.model_id))
     for choice in narrowed.nonfinite:
         organ = aliased(Organ)
@@ -926,7 +926,7 @@ def ranges_after(
         if after is not None and after.value is not None:
             # Beside bounds on the column, SQLite would not use the index for the equality.
             if all(term.holds(after.value) for term in narrowed.numbers if COLUMNS[term.field] == measure):
-                yield [column == after.value, *step, *matches(narrowed, entity, fixed=measure)]
+                yield [column == after.value, *step, *matches(narrowed, entity, without={measure})]
             first = [column < after.value if sort.descending else column > after.value]
         bounds = [*([column >= low] if low is not None else []), *([column <= high] if high is not None else [])]
         yield [*first, *bounds, *matches(narrowed, entity)]
@@ -956,7 +956,9 @@ def sorted_after(matched: Subquery, sort: Sort, after: Cursor | None, limit: int
 
 
 GATHER_MAX = 20_000
-"""The most placements that are fetched and then sorted. This takes some tens of milliseconds."""
+"""The most placements that are fetched to count or to compare them. This takes some tens of milliseconds."""
+SORTED_MAX_FACTOR = 5
+"""A page may fetch this many times GATHER_MAX and sort them, if to read the index in its order would take longer."""
 PASSED_COST, FETCHED_COST = 0.25, 2.0
 """Relative costs of an index entry that is skipped and of a row that is fetched."""
 CORRELATION = 8
@@ -992,7 +994,7 @@ def plan_of(session: Session, narrowed: Narrowed, sort: Sort | None, limit: int)
     if sort is None:
         drivers.setdefault("facet_id", sum(all_by_type[kind] for kind in types))
     best = min(drivers, key=lambda name: drivers[name], default=None)
-    if best is None or drivers[best] > GATHER_MAX:
+    if best is None or drivers[best] > GATHER_MAX * (1 if sort is None else SORTED_MAX_FACTOR):
         return Plan(types, None, _types_by_theta(session, narrowed, ranking, types, limit))
     if sort is None:
         return Plan(types, best, rows=drivers[best])
@@ -1001,7 +1003,7 @@ def plan_of(session: Session, narrowed: Narrowed, sort: Sort | None, limit: int)
     # Filters are assumed to be independent, except facets and θ, which are counted together.
     share = matching / max(entries, 1)
     for name, count in drivers.items():
-        if count <= GATHER_MAX and name not in ("facet_id", "theta"):
+        if name not in ("facet_id", "theta"):
             share *= count / max(sum(all_by_type.values()), 1)
     for term in narrowed.fitting:
         share *= term.share(types) if term.models(types) is None else 1.0
@@ -1020,7 +1022,7 @@ def by_index(rows: Any, name: str) -> Any:
 def _drivers(session: Session, narrowed: Narrowed, types: tuple[str, ...], ranking: str | None) -> dict[str, int]:
     """Return the number of placements to fetch through each index that a filter narrows.
 
-    Counting stops above `GATHER_MAX`.
+    Numbers that are not stored are counted up to `GATHER_MAX`; indexes with more are left out.
     """
     drivers = {}
     if filters := narrowed.facet_filters:
@@ -1030,8 +1032,9 @@ def _drivers(session: Session, narrowed: Narrowed, types: tuple[str, ...], ranki
         model_counts.append(narrowed.models.tensors)
     if model_counts:
         drivers["model"] = min(model_counts)
+    limited = {}
     if narrowed.gains is not None and narrowed.gains.needs_gain:
-        drivers[GAINED] = _count_gained(session, narrowed.gains)
+        limited[GAINED] = _count_gained(session, narrowed.gains)
     for column in (*RANKED_COLUMNS, "block"):
         if column == ranking or not _index_filters(narrowed, column):
             continue
@@ -1039,8 +1042,8 @@ def _drivers(session: Session, narrowed: Narrowed, types: tuple[str, ...], ranki
             within = count_by_type(session, Narrowed(numbers=narrowed.numbers))
             drivers[column] = sum(within.get(kind, 0) for kind in types)
         else:
-            drivers[column] = _count_range(session, narrowed, types, column)
-    return drivers
+            limited[column] = _count_range(session, narrowed, types, column)
+    return drivers | {name: count for name, count in limited.items() if count <= GATHER_MAX}
 
 
 def _types_by_theta(
