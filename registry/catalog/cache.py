@@ -28,7 +28,8 @@ NEXT_VERSION_STATEMENT = text(
 )
 """Counts the version up, in PostgreSQL, if the transaction has changed anything."""
 ENTRIES_MAX = 1000
-"""The most values in a cache: one roll-up of facets, counts of some kilobytes, and ids of models of at most 40 kB."""
+"""The most values in a cache: one roll-up of facets, counts of some kilobytes, and ids of models of at most 40 kB with
+their SELECT."""
 _BUSY_TIMEOUT_MS = 30_000
 _DATA_VERSION = "PRAGMA data_version"
 

@@ -169,14 +169,14 @@ STEPS = 200_000
 need fewer."""
 
 _LIMIT_KEY = "limit"
-_POSTGRESQL_SETTINGS = {
+_PLANNER_SETTINGS = {
     "plan_cache_mode": "force_custom_plan",  # plans depend on the bounds of a search, and only then hash ids
     "jit": "off",  # takes longer than most searches
     "max_parallel_workers_per_gather": "0",  # other requests use the other cores
     "random_page_cost": "1.1",  # the default is for disks that turn
 }
 _SET_TIMEOUT = text("SELECT set_config('statement_timeout', :milliseconds, true)")
-"""SET LOCAL, as a statement that is the same for every number and so is compiled once."""
+"""Like SET LOCAL, but the number is a parameter, so that the statement is compiled once."""
 _POSTGRESQL_CANCELED = "57014"
 _POSTGRESQL_RETRIED = {"55P03", "40001", "40P01"}
 """States of a transaction that may succeed if it is repeated: a lock is held too long, or two transactions conflict."""
@@ -191,8 +191,9 @@ _POSTGRESQL_READ_ONLY = "25006"
 def limited(session: Session, seconds: float, *, reusable: bool = True) -> Iterator[None]:
     """Stop the current statement of `session` and raise TooSlow if the block takes longer than `seconds`.
 
-    If the session is not used after the block, pass `reusable=False`; this saves PostgreSQL three statements. In nested
-    blocks, the earlier deadline applies. On PostgreSQL the limit applies to each statement.
+    If the session is not used after the block, pass `reusable=False`; this saves PostgreSQL three statements (a
+    savepoint, its release, and the reset of the limit). In nested blocks, the earlier deadline applies. On PostgreSQL
+    the limit applies to each statement.
     """
     outer: tuple[float, float] | None = session.info.get(_LIMIT_KEY)
     inner = (monotonic() + seconds, seconds)
@@ -462,16 +463,17 @@ def _engine(url: URL, *, writes: bool) -> Engine:
         if writes:
             event.listen(engine, "begin", _begin_immediate)
     elif engine.driver == "psycopg":
-        event.listen(engine, "connect", _set_up_postgresql)
+        event.listen(engine, "connect", _load_numeric_as_number)
         if not writes:  # one snapshot for a transaction, as on SQLite, and no writes
+            event.listen(engine, "connect", _set_planner)
             engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     return engine
 
 
-def _set_up_postgresql(connection: Any, _record: object) -> None:
-    """Load NUMERIC as int or float instead of Decimal, and set how statements are planned.
+def _load_numeric_as_number(connection: Any, _record: object) -> None:
+    """Load NUMERIC as int or float instead of Decimal.
 
-    No column is NUMERIC, but PostgreSQL's sums and averages of whole numbers are.
+    No column has this type, but PostgreSQL's sums and averages of whole numbers do.
     """
     from psycopg.adapt import Loader
 
@@ -481,7 +483,10 @@ def _set_up_postgresql(connection: Any, _record: object) -> None:
             return int(text) if text.lstrip("-").isdigit() else float(text)
 
     connection.adapters.register_loader("numeric", NumberLoader)
-    connection.execute("; ".join(f"SET {name} = {value}" for name, value in _POSTGRESQL_SETTINGS.items()))
+
+
+def _set_planner(connection: Any, _record: object) -> None:
+    connection.execute("; ".join(f"SET {name} = {value}" for name, value in _PLANNER_SETTINGS.items()))
     connection.commit()
 
 

@@ -94,9 +94,10 @@ def _in_order(session: Session, narrowed: Narrowed, sort: Sort, after: Cursor | 
     rows = experts_by_index(select(column, Expert.id).where(Expert.visible), measure).order_by(*order)
     results: list[Ranked] = []
     for conditions in ranges_after(narrowed, Expert, sort, after):
-        if len(results) < limit:
-            found = session.execute(rows.where(*conditions).limit(limit - len(results)))
-            results += [tuple(row) for row in found]
+        found = session.execute(rows.where(*conditions).limit(limit - len(results)))
+        results += [tuple(row) for row in found]
+        if len(results) == limit:
+            break
     return results
 
 

@@ -70,7 +70,6 @@ from organs.registry.catalog.queries.search_plan import (
     by_index,
     conditions_on,
     degrees,
-    gain_conditions,
     gains_of,
     held_roll_up,
     known_values,
@@ -229,8 +228,9 @@ def _in_order(
     if not plan.types:
         return results
     for conditions in ranges_after(narrowed, Placement, sort, after):
-        if len(results) < limit:
-            results += _merged(session, plan, conditions, sort, limit - len(results))
+        results += _merged(session, plan, conditions, sort, limit - len(results))
+        if len(results) == limit:
+            break
     return results
 
 
@@ -245,8 +245,8 @@ def _merged(
     for kind in plan.types:
         rows = select(column, Placement.id).where(Placement.visible, Placement.type == kind, *conditions)
         rows_by_type.append(by_index(rows, "theta" if kind in plan.over else measure))
-    # Only the first few rows of most types are read. SQLite merges ranges that have no order of their own (it would
-    # sort each of them first), PostgreSQL merges ranges that have one.
+    # Only the first few rows of most types are read. PostgreSQL merges ranges that have an order and a limit of their
+    # own. SQLite would sort each of those first, and merges ranges that have neither.
     is_postgresql = session.get_bind().dialect.name == "postgresql"
     if len(rows_by_type) == 1:
         (merged,) = rows_by_type
@@ -278,23 +278,26 @@ def _all_sorted(
 
 def _driven(session: Session, rows: Any, plan: Plan, narrowed: Narrowed) -> Any:
     """Return the matches among `rows`, a SELECT of placements, read through the driver of the plan."""
+    assert plan.driver is not None
     others = matches(narrowed, Placement, without=_tested_columns(plan))
     if plan.driver not in RANKED_COLUMNS or session.get_bind().dialect.name != "postgresql":
         rows = rows.where(*_driver_conditions(session, plan, narrowed, Placement), *others)
-        return by_index(rows, plan.driver or "")
+        return by_index(rows, plan.driver)
     # PostgreSQL has no hints, and its estimates take filters to be independent. Here it reads the ids through the
-    # index that suits the driver, and knows from the limit how many there are.
+    # index that suits the driver, and estimates their number by the limit, which is never reached.
     place = aliased(Placement)
     ids = select(place.id).where(*_driver_conditions(session, plan, narrowed, place)).cte().prefix_with("MATERIALIZED")
-    driven = select(ids.c.id).limit(plan.rows).subquery()
+    driven = select(ids.c.id).limit(None if plan.rows is None else 2 * plan.rows + 1000).subquery()
     return rows.join(driven, driven.c.id == Placement.id).where(*others)
 
 
 def _tested_columns(plan: Plan) -> set[str]:
-    """Return the columns of filters that are also columns of the driver's index."""
+    """Return the columns whose conditions `_driver_conditions` has, so that `matches` leaves them out."""
+    assert plan.driver is not None
     if plan.driver in RANKED_COLUMNS:
         return {plan.driver, "facet_id", "block", "model_id", "theta"}
-    return {"model_id"} if plan.driver == "model" else {plan.driver or ""}
+    columns = {"model": {"model_id"}, GAINED: set[str]()}
+    return columns.get(plan.driver, {plan.driver})
 
 
 def _driver_conditions(session: Session, plan: Plan, narrowed: Narrowed, entity: Any) -> list[ColumnElement[bool]]:
@@ -303,7 +306,7 @@ def _driver_conditions(session: Session, plan: Plan, narrowed: Narrowed, entity:
     conditions = [entity.visible]
     if plan.driver != "facet_id":
         conditions.append(entity.type.in_(plan.types))
-    if "facet_id" in columns and narrowed.facet_filters:
+    if plan.driver == "facet_id" or ("facet_id" in columns and narrowed.facet_filters):
         conditions.append(_facet_condition(session, narrowed, entity))
     if "model_id" in columns and narrowed.models is not None:
         conditions.append(narrowed.models.condition(entity.model_id))
@@ -312,11 +315,14 @@ def _driver_conditions(session: Session, plan: Plan, narrowed: Narrowed, entity:
         conditions += [among(entity.model_id, list(models)) for models in fitting]
     for column in sorted(columns & set(COLUMNS.values())):
         conditions += conditions_on(column, narrowed.numbers, entity)
-    return conditions + (gain_conditions(narrowed.gains, entity) if plan.driver == GAINED else [])
+    return conditions
 
 
 def _facet_condition(session: Session, narrowed: Narrowed, entity: Any) -> ColumnElement[bool]:
-    """Return the filters on facets as their ids: PostgreSQL knows the frequency of the ids, not that of a subquery."""
+    """Return the condition that a placement has one of the facets that match, as ids, which are in the cache.
+
+    PostgreSQL knows how frequent ids are, but not how frequent the results of a subquery are.
+    """
     facets = held_roll_up(session)
     if facets is None:
         return entity.facet_id.in_(select(Facet.id).where(*narrowed.facet_conditions))  # type: ignore[no-any-return]

@@ -350,23 +350,23 @@ def narrow(session: Session, query: Query) -> Narrowed:
     return narrowed
 
 
-def _models_of(session: Session, query: Query) -> tuple[ModelFilter | None, Sequence[str]]:
+def _models_of(session: Session, query: Query) -> tuple[ModelFilter | None, tuple[str, ...]]:
     """Return the models that `query` names, None for all, and notes."""
     named = [choice for name in MODEL_FIELDS for choice in query.choices(name)]
     if not (named or query.words or query.excluded_words):
         return None, ()
-    key = (frozenset(named), frozenset(query.words), frozenset(query.excluded_words))
+    key = (tuple(named), query.words, query.excluded_words)  # the order matters to the notes
 
-    def read() -> tuple[ModelFilter, Sequence[str]]:
+    def read() -> tuple[ModelFilter, tuple[str, ...]]:
         notes: list[str] = []
         conditions = [*model_conditions(session, query, notes), *map(_may_have, query.choices("nonfinite"))]
         statement = select(Model.id).where(Model.state == "visible", *conditions)
         rows = session.execute(statement.add_columns(Model.tensors).limit(MODELS_LISTED_MAX + 1)).all()
         if len(rows) <= MODELS_LISTED_MAX:
             ids = array("q", [model_id for model_id, _ in rows])
-            return ModelFilter(statement, key, ids, sum(tensors for _, tensors in rows)), notes
+            return ModelFilter(statement, key, ids, sum(tensors for _, tensors in rows)), tuple(notes)
         tensors = select(func.coalesce(func.sum(Model.tensors), 0)).where(Model.id.in_(statement))
-        return ModelFilter(statement, key, None, int(session.scalar(tensors) or 0)), notes
+        return ModelFilter(statement, key, None, int(session.scalar(tensors) or 0)), tuple(notes)
 
     return cached(session, ("models", key), read)
 
@@ -864,7 +864,7 @@ def _count_in_database(session: Session, narrowed: Narrowed) -> dict[str, int]:
 
 
 def matches(narrowed: Narrowed, entity: Any, *, without: Collection[str] = ()) -> list[ColumnElement[bool]]:
-    """Return the conditions of the query on the placements `entity`, except those on the columns `without`."""
+    """Return the conditions on the placements or experts `entity`, except those on the columns `without`."""
     conditions = index_conditions(narrowed.numbers, entity) if "theta" not in without else []
     conditions += [placement_condition(term, entity) for term in narrowed.numbers if COLUMNS[term.field] not in without]
     types = [choice for choice in narrowed.facet_filters if choice.field == "type"]
@@ -877,11 +877,11 @@ def matches(narrowed: Narrowed, entity: Any, *, without: Collection[str] = ()) -
         organ = aliased(Organ)
         counted = select(organ.id).where(organ.id == entity.organ_id, nonfinite_condition(choice, organ.nonfinite))
         conditions.append(counted.exists())
-    conditions += gain_conditions(narrowed.gains, entity)
+    conditions += _gain_conditions(narrowed.gains, entity)
     return conditions + [fitting.condition(entity) for fitting in narrowed.fitting]
 
 
-def gain_conditions(gains: GainFilter | None, entity: Any) -> list[ColumnElement[bool]]:
+def _gain_conditions(gains: GainFilter | None, entity: Any) -> list[ColumnElement[bool]]:
     if gains is None:
         return []
     organs = gains.organs()
@@ -914,6 +914,8 @@ def ranges_after(
 ) -> Iterator[list[ColumnElement[bool]]]:
     """Yield the conditions of the matches after `after`, one list for each range of the index of `sort`, in its order.
 
+    `entity` is Placement or Expert.
+
     First the rows with the value of the cursor, then those beyond it, last those without a value. A comparison of
     (value, id) is equivalent to the first two, but SQLite would read all rows with the same value.
     """
@@ -929,7 +931,7 @@ def ranges_after(
                 yield [column == after.value, *step, *matches(narrowed, entity, without={measure})]
             first = [column < after.value if sort.descending else column > after.value]
         bounds = [*([column >= low] if low is not None else []), *([column <= high] if high is not None else [])]
-        yield [*first, *bounds, *matches(narrowed, entity)]
+        yield [*first, *(bounds if measure != "theta" else []), *matches(narrowed, entity)]
     if not ranges(narrowed.numbers, measure):
         yield [
             column.is_(None),
@@ -978,7 +980,7 @@ class Plan:
     over: frozenset[str] = frozenset()
     """Without a driver: types that are read through the index of θ, because few placements are within its bounds."""
     rows: int | None = None
-    """The number of placements that the driver reads, or more; None if it is not known."""
+    """About how many placements the driver reads; None if it is not known."""
 
 
 def plan_of(session: Session, narrowed: Narrowed, sort: Sort | None, limit: int) -> Plan:
@@ -1032,9 +1034,9 @@ def _drivers(session: Session, narrowed: Narrowed, types: tuple[str, ...], ranki
         model_counts.append(narrowed.models.tensors)
     if model_counts:
         drivers["model"] = min(model_counts)
-    limited = {}
+    counted = {}
     if narrowed.gains is not None and narrowed.gains.needs_gain:
-        limited[GAINED] = _count_gained(session, narrowed.gains)
+        counted[GAINED] = _count_gained(session, narrowed.gains)
     for column in (*RANKED_COLUMNS, "block"):
         if column == ranking or not _index_filters(narrowed, column):
             continue
@@ -1042,8 +1044,8 @@ def _drivers(session: Session, narrowed: Narrowed, types: tuple[str, ...], ranki
             within = count_by_type(session, Narrowed(numbers=narrowed.numbers))
             drivers[column] = sum(within.get(kind, 0) for kind in types)
         else:
-            limited[column] = _count_range(session, narrowed, types, column)
-    return drivers | {name: count for name, count in limited.items() if count <= GATHER_MAX}
+            counted[column] = _count_range(session, narrowed, types, column)
+    return drivers | {name: count for name, count in counted.items() if count <= GATHER_MAX}
 
 
 def _types_by_theta(
