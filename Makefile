@@ -14,7 +14,7 @@ PARALLEL := -n 2 --dist worksteal
 POSTGRES := -p tests.postgres -o tmp_path_retention_policy=failed
 
 .DEFAULT_GOAL := check
-.PHONY: check help demo test test-long test-slow test-postgres test-postgres-long test-postgres-bucket test-object-store test-servers test-fleet test-numba test-browser screenshots fuzz fuzz-api crash kill room-for-one cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
+.PHONY: check help demo test test-long test-slow test-postgres test-postgres-long test-postgres-bucket test-postgres-bucket-long test-object-store test-servers test-fleet test-numba test-browser screenshots fuzz fuzz-api crash kill room-for-one cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
 
 check: lint types layers test test-long  ## every check (the default)
 
@@ -52,6 +52,10 @@ test-postgres-long: $(BIN)/pytest  ## the long tests on a PostgreSQL server of t
 test-postgres-bucket: $(BIN)/pytest  ## the tests on a PostgreSQL server and an S3 server (TEST_S3=swift: OpenStack Swift)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[postgres,s3]' --group postgres --group object-store
 	PYTHONPATH=. $(BIN)/pytest $(PARALLEL) $(POSTGRES) -p tests.buckets -m "$(SHORT)" $(ON_POSTGRES)
+
+test-postgres-bucket-long: $(BIN)/pytest  ## the long tests on a PostgreSQL server and an S3 server
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[postgres,s3]' --group postgres --group object-store
+	PYTHONPATH=. $(BIN)/pytest $(PARALLEL) $(POSTGRES) -p tests.buckets -m "$(LONG)" $(ON_POSTGRES)
 
 test-object-store: $(BIN)/pytest  ## models and blobs in an S3 server on this machine
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[s3]' --group object-store

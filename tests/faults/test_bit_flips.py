@@ -97,6 +97,7 @@ def test_a_flipped_bit_in_any_region_is_found_with_every_codec(codec: Codec, siz
         assert read(store, damaged(store, blob, good)) == plain
 
 
+@pytest.mark.folder
 def test_a_flipped_bit_in_any_region_never_gives_a_wrong_file(tmp_path: Path, registry: LocalRegistry) -> None:
     path = write_model(tmp_path / "little.gguf")
     ingest_path(registry, path)

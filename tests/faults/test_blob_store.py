@@ -135,6 +135,7 @@ def assert_sound(registry: LocalRegistry, model: Path, tmp_path: Path) -> None:
     assert back.read_bytes() == model.read_bytes()
 
 
+@pytest.mark.folder
 @pytest.mark.usefixtures("model")
 def test_a_bomb_in_a_stored_file_is_refused(registry: LocalRegistry, tmp_path: Path) -> None:
     compressor = zstandard.ZstdCompressor().compressobj(size=256 * MEBI)
@@ -164,6 +165,7 @@ def test_a_row_that_claims_a_terabyte_is_detected(column: str, registry: LocalRe
     assert verify_all(registry).faults == []
 
 
+@pytest.mark.folder
 @pytest.mark.usefixtures("model")
 def test_a_truncated_blob_is_detected_without_reading_it(registry: LocalRegistry, tmp_path: Path) -> None:
     for row in either(registry):
@@ -175,6 +177,7 @@ def test_a_truncated_blob_is_detected_without_reading_it(registry: LocalRegistry
         damage(registry, row, stored)
 
 
+@pytest.mark.folder
 @pytest.mark.usefixtures("model")
 def test_bytes_after_a_stored_blob_are_detected_without_reading_it(registry: LocalRegistry, tmp_path: Path) -> None:
     for row in either(registry):
@@ -188,6 +191,7 @@ def test_bytes_after_a_stored_blob_are_detected_without_reading_it(registry: Loc
         record_size(registry, row, stored_bytes=len(stored))
 
 
+@pytest.mark.folder
 def test_a_flipped_bit_is_found_by_verify_and_never_served(
     model: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
@@ -235,6 +239,7 @@ def test_only_64_lower_case_hexadecimal_characters_are_a_digest(text: str, organ
     assert "Traceback" not in result.err
 
 
+@pytest.mark.folder
 @pytest.mark.usefixtures("model")
 def test_a_file_name_in_a_row_is_never_a_path_out_of_the_store(registry: LocalRegistry, tmp_path: Path) -> None:
     row = in_file(registry)
@@ -247,6 +252,7 @@ def test_a_file_name_in_a_row_is_never_a_path_out_of_the_store(registry: LocalRe
     assert outside.exists()
 
 
+@pytest.mark.folder
 def test_sixteen_writers_of_one_file_create_one_row_per_digest(tmp_path: Path, registry: LocalRegistry) -> None:
     path = write_model(tmp_path / "little.gguf")
     processes, threads = WRITERS
@@ -273,6 +279,7 @@ def test_sixteen_writers_of_one_file_create_one_row_per_digest(tmp_path: Path, r
     assert_sound(registry, path, tmp_path)
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("kind", [in_file, inline])
 def test_a_corrupt_blob_is_replaced_when_its_bytes_are_ingested_again(
     kind: Callable[[LocalRegistry], BlobRow], model: Path, registry: LocalRegistry, tmp_path: Path, organ: Organ
@@ -288,6 +295,7 @@ def test_a_corrupt_blob_is_replaced_when_its_bytes_are_ingested_again(
     assert model_names(registry) == ["little"]
 
 
+@pytest.mark.folder
 def test_a_blob_that_was_set_aside_is_replaced(
     model: Path, registry: LocalRegistry, tmp_path: Path, organ: Organ
 ) -> None:
@@ -302,6 +310,7 @@ def test_a_blob_that_was_set_aside_is_replaced(
     assert_sound(registry, model, tmp_path)
 
 
+@pytest.mark.folder
 def test_lost_bytes_of_a_model_are_restored_by_another_model(
     model: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
@@ -318,6 +327,7 @@ def test_lost_bytes_of_a_model_are_restored_by_another_model(
     assert verify_all(registry).faults == []
 
 
+@pytest.mark.folder
 def test_missing_bytes_are_reported_by_organ_and_restored(
     model: Path, registry: LocalRegistry, tmp_path: Path, organ: Organ
 ) -> None:
@@ -345,6 +355,7 @@ def test_missing_bytes_are_reported_by_organ_and_restored(
     assert_sound(registry, model, tmp_path)
 
 
+@pytest.mark.folder
 @pytest.mark.usefixtures("model")
 def test_a_file_without_a_row_is_reported_and_swept_only_after_the_grace_period(
     registry: LocalRegistry, organ: Organ
@@ -383,6 +394,7 @@ def by_a_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize(
     "replaced", [by_a_symlink, by_a_second_name, by_a_folder, by_a_pipe], ids=lambda by: by.__name__
 )
@@ -461,6 +473,7 @@ def write_small(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize(("number", "kind"), [(errno.EIO, StoreError), (errno.ENOSPC, DiskFull)])
 def test_a_disk_that_fails_once_fails_the_ingest_and_leaves_nothing(
     number: int, kind: type[StoreError], tmp_path: Path, registry: LocalRegistry
@@ -481,6 +494,7 @@ def test_a_disk_that_fails_once_fails_the_ingest_and_leaves_nothing(
     assert_sound(registry, path, tmp_path)
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize(("number", "kind"), [(errno.EIO, StoreError), (errno.ENOSPC, DiskFull)])
 def test_a_disk_that_stays_broken_leaves_only_what_the_sweep_removes(
     number: int, kind: type[StoreError], tmp_path: Path, registry: LocalRegistry

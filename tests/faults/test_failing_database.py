@@ -129,6 +129,7 @@ def test_a_database_that_cannot_be_written_is_reported_and_still_read(
     assert_recovers(registry, second)
 
 
+@pytest.mark.folder
 def test_a_locked_database_is_reported_and_nothing_is_lost(
     first: Path, registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +190,7 @@ def limited_to(size_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize(
     "size_bytes", [90_000, *(pytest.param(size, marks=pytest.mark.slow) for size in (20_000, 200_000))]
 )
@@ -329,6 +331,7 @@ sys.exit(max(os.waitpid(child, 0)[1] for child in children) != 0)
 """
 
 
+@pytest.mark.folder
 def test_eight_processes_with_shared_organs_keep_the_counts_right(tmp_path: Path, registry: LocalRegistry) -> None:
     paths = []
     for number in range(WRITERS):

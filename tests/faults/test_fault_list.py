@@ -590,6 +590,7 @@ FAULTS = {
 """Each fault, with the file and the name of one test which shows that the program survives it."""
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_fault_has_a_test(fault: str) -> None:
     path, name = FAULTS[fault]

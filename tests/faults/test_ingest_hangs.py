@@ -69,6 +69,7 @@ def test_an_ingest_with_minimal_buffers_finishes(
     assert back.read_bytes() == path.read_bytes()
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("name", ["reader", "feeder", "file-hash", "ingest_0", "sync_0"])
 def test_an_ingest_fails_when_a_thread_cannot_start_and_succeeds_later(
     name: str, registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

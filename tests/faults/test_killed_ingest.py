@@ -151,6 +151,7 @@ def undisturbed(middle: Path, tmp_path_factory: pytest.TempPathFactory) -> Undis
     return Undisturbed(time.monotonic() - begun, home.stored_bytes(), home.digests())
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize(("rounds", "seed"), [(4, 1), pytest.param(100, 2, marks=pytest.mark.slow)])
 def test_a_kill_at_any_moment_loses_no_model_and_leaves_no_lasting_files(
     rounds: int, seed: int, middle: Path, undisturbed: Undisturbed, tmp_path: Path
@@ -179,6 +180,7 @@ def test_a_kill_at_any_moment_loses_no_model_and_leaves_no_lasting_files(
     assert home.assert_sound(middle, tmp_path / "scratch")
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5])
 def test_an_interrupted_ingest_cleans_up_and_continues_in_the_next_run(
     share: float, middle: Path, undisturbed: Undisturbed, tmp_path: Path

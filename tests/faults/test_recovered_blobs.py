@@ -91,6 +91,7 @@ def taken_back(row: BlobRow) -> list[str]:
     return [f"set aside blob {row.digest}", f"take back blob {row.digest}"]
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("kind", [in_file, inline])
 @pytest.mark.parametrize(
     "words", [["assemble", MODEL, "-o", "back.gguf"], ["extract", MODEL, "-o", "folder"]], ids=["assemble", "extract"]
@@ -107,6 +108,7 @@ def test_a_command_that_reads_a_repaired_blob_takes_it_back_into_use(
     assert events(filled) == taken_back(row)
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("kind", [in_file, inline])
 def test_a_blob_with_wrong_bytes_stays_set_aside(
     kind: Kind, filled: LocalRegistry, organ: Organ, tmp_path: Path
@@ -120,6 +122,7 @@ def test_a_blob_with_wrong_bytes_stays_set_aside(
     assert events(filled) == [f"set aside blob {row.digest}"]
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("kind", [in_file, inline])
 def test_verify_reports_a_repaired_blob_and_takes_it_back_with_repair(
     kind: Kind, filled: LocalRegistry, organ: Organ
@@ -136,6 +139,7 @@ def test_verify_reports_a_repaired_blob_and_takes_it_back_with_repair(
     assert "set aside" not in organ("verify").out
 
 
+@pytest.mark.folder
 def test_a_plan_takes_a_repaired_blob_back_and_the_lock_of_a_damaged_one_is_refused(filled: LocalRegistry) -> None:
     row, stored = flipped_and_set_aside(filled)
     elements = row.size_bytes // 2
@@ -151,6 +155,7 @@ def test_a_plan_takes_a_repaired_blob_back_and_the_lock_of_a_damaged_one_is_refu
     assert current(filled, row).state == "present"
 
 
+@pytest.mark.folder
 def test_a_backup_takes_a_repaired_blob_back_and_copies_it_again(filled: LocalRegistry, tmp_path: Path) -> None:
     row = in_file(filled)
     stored = flip(filled, row)
@@ -218,6 +223,7 @@ def unsteady(filled: LocalRegistry) -> Unsteady:
     return Unsteady(filled, row, files, clock, store)
 
 
+@pytest.mark.folder
 def test_a_faulty_blob_is_read_at_most_once_a_minute(unsteady: Unsteady) -> None:
     unsteady.files.is_bad = True
     assert not any(unsteady.opens() for _ in range(10))
@@ -230,6 +236,7 @@ def test_a_faulty_blob_is_read_at_most_once_a_minute(unsteady: Unsteady) -> None
     assert events(unsteady.registry) == taken_back(unsteady.row)
 
 
+@pytest.mark.folder
 def test_an_unstable_blob_is_not_taken_back_at_every_read(unsteady: Unsteady) -> None:
     assert unsteady.opens()
     for _ in range(5):
@@ -242,6 +249,7 @@ def test_an_unstable_blob_is_not_taken_back_at_every_read(unsteady: Unsteady) ->
     assert current(unsteady.registry, unsteady.row).state == "present"
 
 
+@pytest.mark.folder
 def test_a_rewritten_file_is_read_again_immediately(unsteady: Unsteady) -> None:
     unsteady.files.is_bad = True
     assert not unsteady.opens()
@@ -250,6 +258,7 @@ def test_a_rewritten_file_is_read_again_immediately(unsteady: Unsteady) -> None:
     assert unsteady.opens()
 
 
+@pytest.mark.folder
 def test_one_of_concurrent_readers_checks_the_blob_and_all_read_it(unsteady: Unsteady) -> None:
     row, readers = current(unsteady.registry, unsteady.row), 4
     together = Barrier(readers)
@@ -266,6 +275,7 @@ def test_one_of_concurrent_readers_checks_the_blob_and_all_read_it(unsteady: Uns
     assert events(unsteady.registry) == taken_back(row)
 
 
+@pytest.mark.folder
 def test_a_repaired_blob_is_read_while_the_database_is_locked(
     unsteady: Unsteady, monkeypatch: pytest.MonkeyPatch
 ) -> None:

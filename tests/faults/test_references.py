@@ -116,6 +116,7 @@ def states(registry: LocalRegistry) -> dict[str, str]:
     return {row.digest: row.state for row in blob_rows(registry)}
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("is_removed", [False, True], ids=["shown", "removed"])
 @pytest.mark.parametrize("spoil", [damage, lose])
 def test_a_faulty_parent_is_reported_with_its_dependants_and_healed_by_its_file(
@@ -149,6 +150,7 @@ def test_a_faulty_parent_is_reported_with_its_dependants_and_healed_by_its_file(
     assert_settles(family, SOURCES, tmp_path / "back")
 
 
+@pytest.mark.folder
 def test_a_healed_organ_gets_its_parent_back(family: LocalRegistry, tmp_path: Path) -> None:
     repack_all(family)
     child = next(row for row in blob_rows(family) if row.file and row.depth == 1)
@@ -168,6 +170,7 @@ def test_a_healed_organ_gets_its_parent_back(family: LocalRegistry, tmp_path: Pa
     assert sum(row.stored_bytes for row in blob_rows(family)) <= 1.01 * size_bytes
 
 
+@pytest.mark.folder
 def test_a_parent_is_healed_although_another_organ_could_be_its_own_parent_now(
     family: LocalRegistry, tmp_path: Path
 ) -> None:
@@ -181,6 +184,7 @@ def test_a_parent_is_healed_although_another_organ_could_be_its_own_parent_now(
     assert_whole(family, SOURCES | LATER, tmp_path / "back")
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("spoil", [damage, lose])
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_faulty_child_is_reported_alone_and_is_stored_alone_again(
@@ -199,6 +203,7 @@ def test_a_faulty_child_is_reported_alone_and_is_stored_alone_again(
     assert_whole(family, SOURCES, tmp_path / "back")
 
 
+@pytest.mark.folder
 def test_a_flipped_bit_anywhere_in_a_parent_never_gives_a_wrong_file(family: LocalRegistry, tmp_path: Path) -> None:
     parent = root_of(family)
     path = family.settings.blobs / (parent.file or "")
@@ -213,6 +218,7 @@ def test_a_flipped_bit_anywhere_in_a_parent_never_gives_a_wrong_file(family: Loc
     assert_whole(family, SOURCES, tmp_path / "back")
 
 
+@pytest.mark.folder
 def test_a_new_model_is_stored_beside_a_faulty_relative(family: LocalRegistry, tmp_path: Path) -> None:
     parent = root_of(family)
     damage(family, parent)
@@ -221,6 +227,7 @@ def test_a_new_model_is_stored_beside_a_faulty_relative(family: LocalRegistry, t
     assert {fault.digest for fault in verify_all(family).faults} == faulty
 
 
+@pytest.mark.folder
 def test_a_repack_leaves_organs_with_faulty_bytes_as_they_are(templates: RegistryTemplates, tmp_path: Path) -> None:
     with templates.open_copy(add_family_backwards, tmp_path / "home") as registry:
         alone = max((row for row in blob_rows(registry) if row.file), key=lambda row: row.stored_bytes)
@@ -250,6 +257,7 @@ class FullDisk(Catalog):
                 raise DiskFull("the disk of the database is full")
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 8])
 def test_a_repack_whose_commit_fails_ends_and_keeps_every_file_that_a_row_names(
     number: int, templates: RegistryTemplates, tmp_path: Path
@@ -264,6 +272,7 @@ def test_a_repack_whose_commit_fails_ends_and_keeps_every_file_that_a_row_names(
         assert_settles(registry, SOURCES, tmp_path / "back")
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("spoil", [damage, lose])
 def test_a_download_names_the_faulty_parent_and_not_its_dependants(
     spoil: Callable[[LocalRegistry, BlobRow], None], family: LocalRegistry
@@ -292,6 +301,7 @@ def chain_of(row: BlobRow) -> list[str]:
 # Removal.
 
 
+@pytest.mark.folder
 def test_an_organ_is_readable_at_once_when_its_parent_is_healed(family: LocalRegistry, tmp_path: Path) -> None:
     parent = root_of(family)
     child = next(row for row in dependants(family, parent) if row.file and row.depth == 1)
@@ -385,6 +395,7 @@ def at_every_step(
     raise AssertionError
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("stride", [SOME, EVERY])
 @pytest.mark.parametrize(
     "beside",
@@ -396,6 +407,7 @@ def test_other_work_at_any_step_of_a_repack_loses_nothing(
     assert at_every_step(templates, tmp_path, repack_all, beside, stride) > 40
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("stride", [SOME, EVERY])
 @pytest.mark.parametrize("beside", [sweep_beside, repack_beside, remove_beside])
 def test_other_work_at_any_step_of_an_ingest_against_parents_loses_nothing(
@@ -426,6 +438,7 @@ def test_only_the_announcement_of_a_repack_saves_its_files_from_a_sweep_before_t
         assert (verify_all(registry).faults == []) is is_announced
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("stride", [3 * SOME, EVERY])
 def test_a_repack_at_any_write_of_a_backup_leaves_the_copy_complete(
     stride: int, templates: RegistryTemplates, tmp_path: Path
@@ -452,6 +465,7 @@ def test_a_repack_at_any_write_of_a_backup_leaves_the_copy_complete(
     raise AssertionError
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("is_marked", [False, True], ids=["new", "set-aside"])
 @pytest.mark.parametrize("spoil", [damage, lose])
 def test_a_backup_has_the_dependants_of_a_faulty_parent_and_reports_them(
@@ -472,6 +486,7 @@ def test_a_backup_has_the_dependants_of_a_faulty_parent_and_reports_them(
         assert set(states(copy).values()) == {"present"}
 
 
+@pytest.mark.folder
 def test_a_backup_keeps_a_sound_copy_of_an_organ_that_cannot_be_checked(family: LocalRegistry, tmp_path: Path) -> None:
     parent = root_of(family)
     child = next(row for row in dependants(family, parent) if row.file and row.depth == 1)
@@ -487,6 +502,7 @@ def test_a_backup_keeps_a_sound_copy_of_an_organ_that_cannot_be_checked(family: 
     assert (folder / "blobs" / str(child.file)).read_bytes() == sound
 
 
+@pytest.mark.folder
 def test_a_backup_reports_an_organ_that_cannot_be_checked(family: LocalRegistry, tmp_path: Path) -> None:
     parent = root_of(family)
     child = next(row for row in dependants(family, parent) if row.file and row.depth == 1)
@@ -499,6 +515,7 @@ def test_a_backup_reports_an_organ_that_cannot_be_checked(family: LocalRegistry,
     assert child.digest in {fault.digest for fault in report.faults}
 
 
+@pytest.mark.folder
 def test_a_backup_of_blobs_reports_none_that_arrived_meanwhile(family: LocalRegistry, tmp_path: Path) -> None:
     parent = root_of(family)
     below = dependants(family, parent)
@@ -524,6 +541,7 @@ def plan_of(registry: LocalRegistry, name: str) -> FilePlan:
     return plan
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize("name", ["tuned", "coarse", "tuned-coarse"])
 @pytest.mark.parametrize("views", [0, 1, 4])
 def test_a_download_goes_on_while_a_repack_and_a_sweep_replace_its_files(
@@ -543,6 +561,7 @@ def test_a_download_goes_on_while_a_repack_and_a_sweep_replace_its_files(
         assert begun + b"".join(bytes(view) for view in rest) == SOURCES[name]
 
 
+@pytest.mark.folder
 def test_an_organ_that_was_left_by_its_parent_is_read_from_its_present_bytes(
     family: LocalRegistry, tmp_path: Path
 ) -> None:
@@ -561,6 +580,7 @@ def test_an_organ_that_was_left_by_its_parent_is_read_from_its_present_bytes(
         reader.verify()
 
 
+@pytest.mark.folder
 def test_a_doomed_organ_is_not_made_a_parent(templates: RegistryTemplates, tmp_path: Path) -> None:
     with templates.open_copy(add_family_backwards, tmp_path / "home") as registry:
         doomed: list[int] = []
@@ -582,6 +602,7 @@ def test_a_doomed_organ_is_not_made_a_parent(templates: RegistryTemplates, tmp_p
         assert_settles(registry, SOURCES, tmp_path / "back")
 
 
+@pytest.mark.folder
 def test_a_repack_ends_if_members_wait_for_one_that_stays_as_it_is(
     templates: RegistryTemplates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

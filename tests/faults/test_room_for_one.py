@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.folder
 @pytest.mark.long
 def test_kills_lose_no_shard_of_a_set_that_never_is_on_disk_together(tmp_path: Path) -> None:
     small = ("--shards", "4", "--megabytes", "1", "--kills", "3", "--folder", str(tmp_path))

@@ -96,6 +96,7 @@ def removed(path: Path) -> None:
     path.unlink()
 
 
+@pytest.mark.folder
 @pytest.mark.parametrize(
     "change",
     [appended, shortened, emptied, overwritten, touched, replaced_by_the_same_bytes, removed],
@@ -273,6 +274,7 @@ def test_a_refused_file_leaves_no_row_and_no_file(
     assert files_below(registry) == []
 
 
+@pytest.mark.folder
 def test_a_refused_file_does_not_stop_the_others(registry: LocalRegistry, tmp_path: Path, organ: Organ) -> None:
     (tmp_path / "a.gguf").write_bytes(b"GGUF")
     write_model(tmp_path / "b.gguf", seed=1)

@@ -375,6 +375,7 @@ def test_a_sweep_that_dies_at_any_removal_is_finished_by_the_next(
     assert died == 3, "the doomed file, the orphan, the temporary"
 
 
+@pytest.mark.folder
 def test_a_second_concurrent_sweep_is_refused(registry: LocalRegistry, organ: Command) -> None:
     add_unneeded_blobs(registry, registry.blobs.put(random_bytes(LARGE)))
     let_time_pass(registry)
@@ -435,6 +436,7 @@ def test_known_blobs_of_a_running_ingest_are_protected(registry: LocalRegistry, 
     assert back.read_bytes() == path.read_bytes()
 
 
+@pytest.mark.folder
 def test_files_without_a_row_are_protected_while_their_ingest_runs(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "a slow upload")

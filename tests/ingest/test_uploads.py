@@ -144,6 +144,7 @@ STEPS = st.tuples(
 )
 
 
+@pytest.mark.folder
 @pytest.mark.long
 @settings(BESIDE_FIXTURES, max_examples=25)
 @given(size=st.integers(1, 2500), steps=st.lists(STEPS, max_size=8), seed=st.integers(0, 255))

@@ -331,6 +331,7 @@ def test_a_runner_that_ends_repeatedly_is_restarted_with_growing_delays(
     assert [later - earlier for earlier, later in pairwise(ended)] == [2.5, 4.5, 8.5, 16.5, 32.5, 60.5, 60.5]
 
 
+@pytest.mark.folder
 @pytest.mark.long
 def test_the_runner_opens_the_served_registry_and_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:
     settings = Settings(tmp_path / "a b?", f"sqlite:///{tmp_path}/x%20y.sqlite3", tmp_path / "blobs: 100%")
