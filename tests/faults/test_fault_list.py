@@ -312,7 +312,7 @@ FAULTS = {
     ),
     "a page far down a list": (
         "catalog/test_query_plans.py",
-        "test_a_late_page_costs_no_more_than_the_second",
+        "test_a_late_page_costs_no_more_than_the_first",
     ),
     "a chunk out of order": (
         "ingest/test_uploads.py",

@@ -10,6 +10,7 @@ from typing import Any
 from flask import Flask
 from flask.testing import FlaskClient
 
+from organs.ingest.contributions.spool import spool_of
 from organs.ingest.jobs.extract import packs_folder
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.queries.chimeras import chimera_of
@@ -21,7 +22,7 @@ from organs.registry.catalog.register.models import (
     remove_model,
 )
 from organs.registry.catalog.register.submissions import add_submission
-from organs.registry.catalog.register.uploads import add_upload
+from organs.registry.catalog.register.uploads import add_upload, record_received
 from organs.registry.catalog.tables import Job, Model, now
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
@@ -93,13 +94,17 @@ def _put_submissions(registry: LocalRegistry) -> None:
 
 def _put_uploads(registry: LocalRegistry) -> None:
     registry.settings.uploads.mkdir(exist_ok=True)
+    for public_id in (OPEN, FULL):
+        (registry.settings.uploads / public_id).touch()
+    with spool_of(registry).locked(FULL) as file:
+        file.write(SENT, 0)
+        stored = file.sync()
     with registry.catalog.writing() as session:
         ada = contributor_by_name(session, "ada").id
-        for public_id, sent in ((OPEN, b""), (FULL, SENT)):
+        for public_id in (OPEN, FULL):
             digest, name = digest_of(SENT), f"{public_id}.gguf"
             row = add_upload(session, ada, public_id, kind="file", size_bytes=len(SENT), digest=digest, name=name)
-            row.received_bytes = len(sent)
-            (registry.settings.uploads / public_id).write_bytes(sent)
+        record_received(session, row.id, 0, len(SENT), stored)
 
 
 def _put_jobs(registry: LocalRegistry) -> None:
