@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.sqlite
-@pytest.mark.parametrize(("module", "models"), [("random_kills", 2), ("repack_kills", 4)])
+@pytest.mark.parametrize(("module", "models"), [("random_kills", 2), ("repack_kills", 6)])
 def test_kills_at_random_moments_lose_nothing(module: str, models: int) -> None:
     command = [sys.executable, "-m", f"tests.faults.{module}", "--kills", "8", "--seed", "122", "--models", str(models)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

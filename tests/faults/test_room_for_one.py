@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.folder
 @pytest.mark.long
 def test_kills_lose_no_shard_of_a_set_that_never_is_on_disk_together(tmp_path: Path) -> None:
-    small = ("--shards", "4", "--megabytes", "1", "--kills", "2", "--folder", str(tmp_path))
+    small = ("--shards", "4", "--megabytes", "1", "--kills", "3", "--folder", str(tmp_path))
     command = [sys.executable, "-m", "tests.faults.room_for_one", *small]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
