@@ -40,6 +40,7 @@ from organs.cli.outputs import (
 )
 from organs.ingest.files import FileSource
 from organs.registry.amounts import share_text, size_text, theta_text
+from organs.registry.entities.base import prepared
 from organs.registry.entities.chimera import ComposeResult, ComputedOrgan, OutputFile, WrittenFile
 from organs.registry.entities.finding import Finding, Severity, in_order
 from organs.registry.entities.plan import GIVERS_SEPARATOR, MadeChimera, PlanChange, PlannedChimera, PlannedRecipe
@@ -387,7 +388,7 @@ def _called(result: ComposeResult, label: str, name: str) -> ComposeResult:
     """Return `result` with `name` for `label`, a name in a temporary registry, and no name for the chimera."""
     values = _renamed(msgspec.to_builtins(result), label, name)
     values["plan"]["name"] = None
-    return msgspec.convert(values, ComposeResult)
+    return msgspec.convert(values, prepared(ComposeResult))
 
 
 def _renamed(value: Any, label: str, name: str) -> Any:

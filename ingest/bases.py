@@ -19,6 +19,7 @@ from organs.ingest.directory.jsontext import parse_json
 from organs.ingest.files import FileSource
 from organs.ingest.safetensors import MODEL_CONFIG_FILE
 from organs.registry.anatomy import OUTPUT_MATRIX, place_of
+from organs.registry.entities.base import prepared
 from organs.registry.errors import BadSource, NotFound, UnknownBase
 from organs.registry.gguf import Header, read_header
 from organs.registry.names import name_from_text
@@ -172,10 +173,10 @@ class _Described(Struct, frozen=True):
 def _base_of_config(path: Path) -> AdaptedBase:
     try:
         values = read_json(path)
-        described = msgspec.convert(values, _Described)
+        described = msgspec.convert(values, prepared(_Described))
         if described.model_type not in ARCHITECTURES:
             return AdaptedBase(str(path), described.model_type, 0, None, None, {}, False, ParentName())
-        config = msgspec.convert(described.text_config or values, _Config)
+        config = msgspec.convert(described.text_config or values, prepared(_Config))
     except ValueError as error:
         raise UnknownBase(f"{path}: {error}") from error
     tied = config.tie_word_embeddings if described.tie_word_embeddings is None else described.tie_word_embeddings
@@ -203,7 +204,7 @@ def read_json(path: Path) -> dict[str, object]:
     with FileSource(path) as file:
         if file.size_bytes > CONFIG_MAX_BYTES:
             raise ValueError(f"{file.size_bytes} bytes; at most {CONFIG_MAX_BYTES} are read")
-        return msgspec.convert(parse_json(file.read_at(0, file.size_bytes)), dict[str, object])
+        return msgspec.convert(parse_json(file.read_at(0, file.size_bytes)), prepared(dict[str, object]))
 
 
 def _base_of_header(header: Header, label: str) -> AdaptedBase:

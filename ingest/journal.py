@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 import platformdirs
 
+from organs.registry.entities.base import prepared
 from organs.registry.errors import BadSource, Busy, StoreUnwritable
 from organs.registry.measure import Measurement
 from organs.registry.measure.spectral import METHOD as SPECTRAL_METHOD
@@ -182,7 +183,7 @@ def _read_lines(path: Path) -> _Lines:
     """Return the valid lines at the beginning of a journal."""
     known: dict[Key, Entry] = {}
     shards: dict[int, ShardEntry] = {}
-    decoder = msgspec.json.Decoder(Entry | ShardEntry)
+    decoder = msgspec.json.Decoder(prepared(Entry | ShardEntry))
     with path.open("rb") as file:
         first = file.readline(LINE_MAX_BYTES)
         if first != _FORMAT.encode() + b"\n":

@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from organs.ingest.measuring import MeasuredFile, MeasuredModel, MeasuredTensor, is_equal
 from organs.registry.anatomy import place_of
+from organs.registry.entities.base import prepared
 from organs.registry.errors import BadSource, UnsupportedDType
 from organs.registry.gguf import dtype_by_name
 from organs.registry.gguf.split import SHARDS_MAX
@@ -89,7 +90,7 @@ def read_reports(path: Path) -> list[MeasuredModel]:
 
 def _model(line: bytes) -> MeasuredModel:
     """Return the model of a line; raises ValueError."""
-    report = msgspec.json.decode(line, type=_Report)
+    report = msgspec.json.decode(line, type=prepared(_Report))
     if report.error is not None:
         raise ValueError("the measurement failed")
     if not report.shards:
@@ -123,7 +124,7 @@ def _model(line: bytes) -> MeasuredModel:
 
 
 def _tensor(raw: msgspec.Raw) -> MeasuredTensor:
-    row = msgspec.json.decode(raw, type=_Row)
+    row = msgspec.json.decode(raw, type=prepared(_Row))
     dtype = dtype_by_name(row.dtype)
     if not _SHAPE.fullmatch(row.shape):
         raise ValueError(f"{row.shape[:80]} is not a shape")
@@ -149,7 +150,7 @@ def _measurement(values: dict[str, Any], fingerprint: str | None) -> Measurement
         for member in fields(Measurement)
         if member.name != "fingerprint" and (name := JSON_NAMES.get(member.name, member.name)) in values
     }
-    measurement = msgspec.convert(members, Measurement)
+    measurement = msgspec.convert(members, prepared(Measurement))
     return measurement if fingerprint is None else replace(measurement, fingerprint=bytes.fromhex(fingerprint))
 
 

@@ -33,6 +33,7 @@ from organs.ingest.safetensors import FLOATS, SafetensorsFile, WeightEntry
 from organs.registry.amounts import names_text
 from organs.registry.anatomy import LORA_SUFFIXES
 from organs.registry.digest import Digest
+from organs.registry.entities.base import prepared
 from organs.registry.errors import BadAdapter, BadSource, UnknownBase
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name, encode_header, padded
 from organs.registry.gguf.types import ALIGNMENT_DEFAULT
@@ -135,7 +136,7 @@ def read_config(folder: Path) -> AdapterConfig:
     """
     try:
         values = read_json(folder / CONFIG_FILE)
-        config = msgspec.convert(values, AdapterConfig)
+        config = msgspec.convert(values, prepared(AdapterConfig))
     except ValueError as error:
         raise BadAdapter(str(folder), [f"{CONFIG_FILE}: {error}"]) from error
     if reasons := list(_config_reasons(values, config)):

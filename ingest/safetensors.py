@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from organs.ingest.directory.jsontext import parse_json
 from organs.ingest.files import FileSource
+from organs.registry.entities.base import prepared
 
 SAFETENSORS_SUFFIX = ".safetensors"
 MODEL_CONFIG_FILE = "config.json"
@@ -118,7 +119,7 @@ def _read_entries(file: FileSource) -> Iterator[WeightEntry]:
     values = parse_json(file.read_at(_LENGTH_BYTES, size))
     if isinstance(values, dict):
         values.pop(METADATA_KEY, None)
-    stated = msgspec.convert(values, dict[str, _StatedEntry])
+    stated = msgspec.convert(values, prepared(dict[str, _StatedEntry]))
     position = _LENGTH_BYTES + size
     for name, item in sorted(stated.items(), key=lambda pair: pair[1].data_offsets):
         begin, end = (_LENGTH_BYTES + size + offset for offset in item.data_offsets)

@@ -73,6 +73,7 @@ from organs.registry.catalog.register.organs import (
 )
 from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.digest import Digest, digest_of
+from organs.registry.entities.base import prepared
 from organs.registry.errors import DiskFull, NameTaken, OrganError, StoreUnwritable
 from organs.registry.gguf import read_header
 from organs.registry.gguf.split import (
@@ -729,7 +730,7 @@ def _whole_report(session: Session, model: Model, last: IngestReport) -> IngestR
     earlier = []
     for text in ingest_reports(session, model.id):
         with suppress(msgspec.DecodeError):  # another version of this program wrote it
-            earlier.append(msgspec.json.decode(text, type=IngestReport))
+            earlier.append(msgspec.json.decode(text, type=prepared(IngestReport)))
     report = merged_report([*(report for report in earlier if report.created), last])
     flags = [*json.loads(model.flags), *json.loads(model.unassemblable)]
     counts = nonfinite_organs(session, model.id)

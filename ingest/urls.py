@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 import msgspec
 
 from organs.registry.client.address import ADDRESS_MAX_LENGTH, Address, url_origin, without_secrets
+from organs.registry.entities.base import prepared
 from organs.registry.errors import BadSetting, BadSource, NoSuchFile
 from organs.registry.gguf.split import ShardName, parse_shard_name
 
@@ -195,7 +196,7 @@ def _hub_model(argument: str, hub: Hub) -> RemoteModel:
     url = f"{hub.endpoint}/api/models/{name}/revision/{quote(revision, safe='')}"
     document = HubListing(hub.client, url, f"hf://{name}", hub.headers)
     try:
-        listing = msgspec.json.decode(document.read(), type=_Listing)
+        listing = msgspec.json.decode(document.read(), type=prepared(_Listing))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         reason = f"{hub.endpoint} does not answer as a hub does; check HF_ENDPOINT"
         raise BadSource(f"hf://{name}: {reason}: {str(error)[:200]}") from error

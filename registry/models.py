@@ -36,7 +36,7 @@ from organs.registry.compose.chimeras import license_findings, stored_license
 from organs.registry.compose.recipe import recipe_from_json
 from organs.registry.compose.recipe_io import read_recipe, recipe_file, recipe_yaml
 from organs.registry.digest import Digest
-from organs.registry.entities.base import ITEMS_MAX, Count, encode
+from organs.registry.entities.base import ITEMS_MAX, Count, encode, prepared
 from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.lineage import LineageEdge
 from organs.registry.entities.model import Composed, IngestSummary, MetadataEntry, Model, ModelFile
@@ -174,7 +174,7 @@ def _ingest(session: Session, row: tables.Model) -> IngestSummary | None:
     ingest = ingest_of(session, row.id)
     if ingest is None or not ingest.report:
         return None
-    summary = msgspec.json.decode(ingest.report, type=IngestSummary)
+    summary = msgspec.json.decode(ingest.report, type=prepared(IngestSummary))
     if summary.organs is None:
         return summary
     # A model that came shard by shard has the report of its last shard.

@@ -502,6 +502,25 @@ def test_decisions_by_the_text_of_an_exception_are_found() -> None:
         assert decisions(code) == 0, code
 
 
+def test_types_are_prepared_before_msgspec_decodes() -> None:
+    decoders = {"msgspec.json.decode", "msgspec.json.Decoder", "msgspec.convert"}
+    violations = [
+        at(path, node)
+        for path in modules(*PRODUCT)
+        for name, node in calls(path)
+        if name in decoders and not _types_are_prepared(node) and str(path) != "registry/entities/base.py"
+    ]
+    assert violations == []
+
+
+def _types_are_prepared(call: ast.Call) -> bool:
+    """Return whether the type to decode or to convert to, if there is one, is the result of `prepared`."""
+    kinds = [keyword.value for keyword in call.keywords if keyword.arg == "type"]
+    if not dotted(call.func).endswith("decode"):
+        kinds += call.args[-1:]
+    return all(isinstance(kind, ast.Call) and dotted(kind.func) == "prepared" for kind in kinds)
+
+
 def test_no_template_is_created_from_text() -> None:
     verbs = {"from_string", "render_template_string", "Template"}
     violations = [

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,6 +17,7 @@ from organs.registry import entities
 from organs.registry.entities.base import Count, Digest, Entity, Page, Time, Word, decode, encode, schemas
 from organs.registry.entities.plan import RecipeFile
 
+ROOT = Path(__file__).resolve().parents[1]
 DIGEST = "ab" * 32
 
 
@@ -32,6 +36,31 @@ class ThingPage(Page[Thing], frozen=True, kw_only=True):
 
 
 THING = b'{"digest":"%s","kind":"a","count":1,"at":"2026-01-02T03:04:05Z"}' % DIGEST.encode()
+
+FIRST_USES = """
+import sys, threading
+from contextlib import suppress
+from organs.registry.entities.base import Entity, decode
+from tests.test_entities import entities_below
+
+def decode_all():
+    start.wait()
+    for kind in kinds:
+        members = ",".join('"%s": {}' % name for name in kind.__struct_encode_fields__)
+        with suppress(ValueError):
+            decode(b"{%s}" % members.encode(), kind)
+
+kinds = list(entities_below(Entity))
+sys.setswitchinterval(1e-6)
+start = threading.Barrier(8)
+threads = [threading.Thread(target=decode_all) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(kinds))
+"""
+"""A program whose threads decode each entity, all at the same time."""
 
 
 def test_an_entity_reads_back_unchanged() -> None:
@@ -85,7 +114,7 @@ def test_a_schema_names_all_members_and_allows_no_others() -> None:
 def test_every_integer_of_an_entity_has_both_bounds() -> None:
     unbounded = {
         f"{kind.__name__}.{field.name}"
-        for kind in _entities(Entity)
+        for kind in entities_below(Entity)
         for field in msgspec.inspect.type_info(kind).fields  # type: ignore[attr-defined]
         for inner in _types(field.type)
         if isinstance(inner, msgspec.inspect.IntType)
@@ -105,13 +134,19 @@ def test_an_unknown_member_of_a_recipe_is_refused() -> None:
         decode(b'{"base":"a/b","grafts":[{"from":"c/d","strength":0.5}]}', RecipeFile)
 
 
-def _entities(kind: type[Entity]) -> Iterator[type[Entity]]:
+def test_threads_may_decode_each_entity_for_the_first_time_concurrently() -> None:
+    done = subprocess.run([sys.executable, "-c", FIRST_USES], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) > 100
+
+
+def entities_below(kind: type[Entity]) -> Iterator[type[Entity]]:
     for module in pkgutil.iter_modules(entities.__path__):
         importlib.import_module(f"{entities.__name__}.{module.name}")
     for child in kind.__subclasses__():
         if not getattr(child, "__parameters__", ()):
             yield child
-        yield from _entities(child)
+        yield from entities_below(child)
 
 
 def _types(kind: msgspec.inspect.Type) -> Iterator[msgspec.inspect.Type]:

@@ -32,6 +32,7 @@ from organs.registry.catalog.vocabulary import RUNTIME_TEXT_MAX
 from organs.registry.compose.metadata import ENCODINGS
 from organs.registry.compose.models import partial_base
 from organs.registry.digest import Digest, digest_of, parse_digest
+from organs.registry.entities.base import prepared
 from organs.registry.entities.model import RuntimeText
 from organs.registry.errors import BadDigest, BadName, NotFound, OrganError, Removed
 from organs.registry.names import ModelName, split_quantisation
@@ -232,7 +233,7 @@ def _kept_text(text: RuntimeText) -> Text | None:
     if text.kind != "parameters":
         return Text(text.kind, data)
     try:
-        msgspec.json.decode(data, type=dict[str, Any])
+        msgspec.json.decode(data, type=prepared(dict[str, Any]))
     except (msgspec.DecodeError, RecursionError):
         return None
     return Text("params", data)

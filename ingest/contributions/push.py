@@ -46,7 +46,7 @@ from organs.registry.client.address import API
 from organs.registry.client.connection import Connection
 from organs.registry.digest import model_digest
 from organs.registry.entities.account import Account, Quota
-from organs.registry.entities.base import Digest, Entity, ModelText
+from organs.registry.entities.base import Digest, Entity, ModelText, prepared
 from organs.registry.entities.finding import Severity
 from organs.registry.entities.submission import (
     FilePiece,
@@ -656,7 +656,7 @@ class _Push:
         sent_bytes = self._send(missing)
         for file in self._files:
             file.file.source.check_unchanged()
-        metadata = msgspec.convert(self._options.metadata, SubmissionMetadata)
+        metadata = msgspec.convert(self._options.metadata, prepared(SubmissionMetadata))
         request = submission_request(self._files, metadata, self._options.accepted)
         submission = submit(self._connection, self._name, request, self._stop)
         self._memory.store_submission(*self._key, submission.id)

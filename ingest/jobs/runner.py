@@ -44,6 +44,7 @@ from organs.registry.catalog.register.jobs import (
 )
 from organs.registry.catalog.register.rates import remove_expired_counts
 from organs.registry.catalog.tables import now
+from organs.registry.entities.base import prepared
 from organs.registry.entities.problem import INTERNAL, data_of, encoded, plain_problem, problem_of
 from organs.registry.errors import OUTAGES, BadInput, OrganError
 from organs.registry.local import LocalRegistry
@@ -191,7 +192,7 @@ def _ignore_event(_event: JobEvent) -> None:
 
 def _arguments(kind: JobKind[A], claim: Claim) -> A:
     try:
-        return msgspec.convert(claim.arguments, kind.arguments)
+        return msgspec.convert(claim.arguments, prepared(kind.arguments))
     except msgspec.ValidationError as error:
         raise BadInput(f"another version added this job with other arguments: {error}") from error
 

@@ -15,6 +15,7 @@ from organs.ingest.sources import LOCAL_NAMESPACE, ModelSource, group_models, is
 from organs.ingest.tools.findings import Findings, Remarks, is_folder, name_in_repository, walk_files
 from organs.ingest.tools.places import Machine, gpt4all_folders, hub_cache, llama_cpp_cache, lmstudio_folders
 from organs.registry.digest import Digest
+from organs.registry.entities.base import prepared
 from organs.registry.names import ModelName, name_from_text, namespace_from_text
 
 HUB_FOLDER = "models--"
@@ -200,7 +201,7 @@ def _address_beside(path: Path) -> tuple[str, str] | None:
         beside = path.with_name(path.name + ".json")
         if not beside.is_file() or beside.stat().st_size > METADATA_MAX_BYTES:
             return None
-        match = _HUB_ADDRESS.match(msgspec.json.decode(beside.read_bytes(), type=_Download).url)
+        match = _HUB_ADDRESS.match(msgspec.json.decode(beside.read_bytes(), type=prepared(_Download)).url)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return (match[1], match[2]) if match else None

@@ -24,6 +24,7 @@ from organs.ingest.tools.findings import Findings, Remarks, is_folder, shown, un
 from organs.ingest.tools.places import Machine, ollama_folders
 from organs.registry.catalog.vocabulary import OTHER_NAMES_MAX, RUNTIME_TEXT_MAX, RUNTIME_TEXTS_MAX
 from organs.registry.digest import Digest
+from organs.registry.entities.base import prepared
 from organs.registry.entities.model import RuntimeText
 from organs.registry.names import (
     OLLAMA_HOST,
@@ -174,7 +175,7 @@ def _read_manifest(name: OllamaName, path: Path, problems: Remarks) -> _Manifest
         problems.add(f"Ollama {name}: its manifest has more than {MANIFEST_MAX_BYTES:,} bytes")
         return None
     try:
-        return msgspec.json.decode(data, type=_Manifest)
+        return msgspec.json.decode(data, type=prepared(_Manifest))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         problems.add(f"Ollama {name}: its manifest is not the JSON of a manifest")
         return None

@@ -17,6 +17,7 @@ import msgspec
 import platformdirs
 
 from organs.registry.client.address import parse_address
+from organs.registry.entities.base import prepared
 from organs.registry.errors import BadSetting
 
 FILE_MAX_BYTES = 1024 * 1024
@@ -60,7 +61,7 @@ def kept_tokens(path: Path | None = None) -> dict[str, KeptToken]:
             )
         data = file.read(FILE_MAX_BYTES + 1)
     try:
-        return msgspec.json.decode(data if len(data) <= FILE_MAX_BYTES else b"", type=dict[str, KeptToken])
+        return msgspec.json.decode(data if len(data) <= FILE_MAX_BYTES else b"", type=prepared(dict[str, KeptToken]))
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise BadSetting(f"{path}: its content is not valid; move it away and log in again") from error
 

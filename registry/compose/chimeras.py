@@ -39,7 +39,7 @@ from organs.registry.compose.metadata import LICENSE_KEY
 from organs.registry.compose.plan import acts_in_order, summarize_changes
 from organs.registry.compose.recipe import recipe_from_json, with_versions
 from organs.registry.compose.recipe_io import recipe_file, recipe_python, recipe_yaml
-from organs.registry.entities.base import ITEMS_MAX, Digest, Entity, Text
+from organs.registry.entities.base import ITEMS_MAX, Digest, Entity, Text, prepared
 from organs.registry.entities.chimera import (
     Chimera,
     ChimeraFile,
@@ -189,7 +189,7 @@ def _origins(row: ChimeraRow) -> _Origins:
     Chimeras of earlier versions of this program do not record which adapters were merged into a tensor. For them it is
     all parents that gave no organs.
     """
-    origins = msgspec.json.decode(row.origins, type=_Origins)
+    origins = msgspec.json.decode(row.origins, type=prepared(_Origins))
     merged = [name for name, (_, *acts) in origins.parts.items() if ADAPTER in acts]
     if origins.adapters or not merged:
         return origins
@@ -200,7 +200,7 @@ def _origins(row: ChimeraRow) -> _Origins:
 
 
 def _prediction(row: ChimeraRow) -> Prediction:
-    return msgspec.json.decode(row.prediction, type=Prediction)
+    return msgspec.json.decode(row.prediction, type=prepared(Prediction))
 
 
 def _summary(
@@ -355,7 +355,7 @@ def _computed(session: Session, model: Model, parts: Sequence[PlanPart]) -> tupl
 
 def _verdict(row: VerdictRow) -> Verdict:
     try:
-        report = msgspec.json.decode(row.report, type=VerdictReport)
+        report = msgspec.json.decode(row.report, type=prepared(VerdictReport))
     except msgspec.DecodeError:  # written by another version of the program: the verdict and the reason are still valid
         report = None
     return Verdict(

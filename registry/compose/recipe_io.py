@@ -38,6 +38,7 @@ from organs.registry.compose.recipe import (
     Recipe,
     Selection,
 )
+from organs.registry.entities.base import prepared
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.plan import RecipeFile
 from organs.registry.errors import BadName, BadQuery, BadRecipe
@@ -670,7 +671,7 @@ def recipe_yaml(recipe: Recipe) -> str:
 
 def recipe_file(recipe: Recipe) -> RecipeFile:
     """Return the recipe as an entity, with the members of a recipe file."""
-    return msgspec.convert(recipe_values(recipe), RecipeFile)
+    return msgspec.convert(recipe_values(recipe), prepared(RecipeFile))
 
 
 def recipe_of(base: str | Recipe | RecipeFile) -> Recipe:

@@ -7,9 +7,10 @@ members are ignored when JSON is decoded, because a newer registry may send more
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar, overload
 
 import msgspec
 from msgspec import Meta
@@ -80,6 +81,10 @@ class Request(Entity, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
 
 E = TypeVar("E", bound=Entity)
 Item = TypeVar("Item")
+T = TypeVar("T")
+
+_prepared: set[object] = set()
+_preparing = threading.Lock()
 
 
 class Page(Entity, Generic[Item], frozen=True, kw_only=True):
@@ -118,11 +123,28 @@ def encode(value: object) -> bytes:
 def decode(data: bytes | bytearray, kind: type[E]) -> E:
     """Return the entity in the JSON `data`; raises ValueError, with the place of the first error, for anything else."""
     try:
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data, type=prepared(kind))
     except msgspec.DecodeError as error:
         raise ValueError(str(error)) from error
     except (RecursionError, UnicodeDecodeError) as error:
         raise ValueError("the JSON is nested too deeply, or its text is not UTF-8") from error
+
+
+@overload
+def prepared(kind: type[T]) -> type[T]: ...
+@overload
+def prepared(kind: object) -> Any: ...
+def prepared(kind: object) -> object:
+    """Return `kind`, a type to decode or to convert to, after msgspec has examined it.
+
+    Msgspec examines the fields of a class at its first use. A second thread that uses the class meanwhile finds fields
+    without a type and crashes the process, so only one thread at a time may use types for the first time.
+    """
+    if kind not in _prepared:
+        with _preparing:
+            msgspec.json.Decoder(kind)
+            _prepared.add(kind)
+    return kind
 
 
 def schemas(kinds: list[type[Entity]], template: str = REF_TEMPLATE) -> dict[str, Schema]:

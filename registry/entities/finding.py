@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from organs.registry.entities.base import Entity, Text, Texts, Word
+from organs.registry.entities.base import Entity, Text, Texts, Word, prepared
 
 
 class Severity(StrEnum):
@@ -81,5 +81,5 @@ def stored_findings(text: str) -> list[Finding]:
             finding.organs,
             finding.score,
         )
-        for finding in msgspec.json.decode(text, type=list[_StoredFinding])
+        for finding in msgspec.json.decode(text, type=prepared(list[_StoredFinding]))
     ]

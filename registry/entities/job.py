@@ -23,6 +23,7 @@ from organs.registry.entities.base import (
     Texts,
     Time,
     Word,
+    prepared,
 )
 from organs.registry.entities.organ import Measures
 from organs.registry.entities.plan import MadeChimera, RecipeFile
@@ -68,7 +69,7 @@ class Job(JobSummary, frozen=True, kw_only=True):
 
     def result_as(self, kind: type[E]) -> E:
         """Return the result as an entity of the class `kind`; raises ValueError for any other result."""
-        return msgspec.convert(self.result, kind)
+        return msgspec.convert(self.result, prepared(kind))
 
 
 class JobPage(Page[JobSummary], frozen=True, kw_only=True):

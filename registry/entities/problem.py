@@ -15,6 +15,7 @@ from typing import Annotated, get_type_hints
 import msgspec
 from msgspec import Meta, Struct
 
+from organs.registry.entities.base import prepared
 from organs.registry.errors import (
     DETAIL_MAX_LENGTH,
     ERRORS,
@@ -117,14 +118,14 @@ def error_of(status: int, body: bytes, where: str, wait_seconds: float = 0) -> O
     `wait_seconds` is from the header `Retry-After`.
     """
     try:
-        problem = msgspec.json.decode(body, type=Problem)
+        problem = msgspec.json.decode(body, type=prepared(Problem))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         problem = plain_problem(status, f"{where} answered {status}")
     kind = ERRORS.get(problem.code)
     if kind is not None and kind.status == status != INTERNAL:
         # Data that do not fit the class come from an older or newer version.
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return _restore(kind, problem, msgspec.json.decode(body, type=_data_type(kind.code)))
+            return _restore(kind, problem, msgspec.json.decode(body, type=prepared(_data_type(kind.code))))
     return _error_of_status(status, problem, wait_seconds)
 
 
@@ -132,7 +133,7 @@ def error_of_document(document: object, where: str) -> OrganError:
     """Return the error for a problem document inside of an answer, as `error_of` does for an answer."""
     body = msgspec.json.encode(document)
     try:
-        status = msgspec.json.decode(body, type=Problem).status
+        status = msgspec.json.decode(body, type=prepared(Problem)).status
     except (msgspec.DecodeError, RecursionError):
         status = INTERNAL
     return error_of(status, body, where)

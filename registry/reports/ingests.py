@@ -14,6 +14,7 @@ import msgspec
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.reports import IngestRow, first_ingests, ingest_reports, newest_ingests
+from organs.registry.entities.base import prepared
 from organs.registry.entities.report import (
     Cell,
     CellKind,
@@ -91,7 +92,7 @@ def _decoded(report: str | None) -> StoredReport:
     if not report:
         return StoredReport()
     try:
-        return msgspec.json.decode(report, type=StoredReport)
+        return msgspec.json.decode(report, type=prepared(StoredReport))
     except msgspec.DecodeError:
         return StoredReport()
 

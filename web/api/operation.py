@@ -23,7 +23,7 @@ from organs.registry.catalog.cursor import (
 from organs.registry.catalog.queries.chimeras import ORDERS as CHIMERA_ORDERS
 from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.catalog.search import MODELS, ORGANS, QUERY_MAX_LENGTH, Vocabulary, nearest
-from organs.registry.entities.base import Entity, Page, Request, Schema, schema_name
+from organs.registry.entities.base import Entity, Page, Request, Schema, prepared, schema_name
 from organs.registry.entities.job import Job
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
 from organs.registry.entities.storage import ROWS_DEFAULT as STORAGE_ROWS_DEFAULT
@@ -294,7 +294,7 @@ def read_body(kind: type[R]) -> R:
         name = member.encode_name
         if name in values:
             try:
-                checked[member.name] = msgspec.convert(values[name], member.type)
+                checked[member.name] = msgspec.convert(values[name], prepared(member.type))
             except msgspec.ValidationError as error:
                 place = _place(values[name], member.type)
                 wrong.append((f"{name}{place}", f"{name}{place} is not valid: {error}."))
@@ -311,7 +311,7 @@ def _place(value: object, kind: object) -> str:
         return ""
     for index, item in enumerate(value):
         try:
-            msgspec.convert([item], kind)
+            msgspec.convert([item], prepared(kind))
         except msgspec.ValidationError:
             return f"[{index}]"
     return ""

@@ -29,7 +29,7 @@ from organs.registry.catalog.tables import (
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import Digest, parse_prefix
 from organs.registry.entities.base import Digest as DigestText
-from organs.registry.entities.base import Entity, Shape, Text
+from organs.registry.entities.base import Entity, Shape, Text, prepared
 from organs.registry.entities.organ import AddedAdapter, DerivedOrgan, MadeOrgan, OrganSource
 from organs.registry.errors import Ambiguous, NotFound
 from organs.registry.measures import THETA_METHOD
@@ -301,7 +301,7 @@ def made_organs(session: Session, digest: str) -> tuple[MadeOrgan, ...]:
 
 
 def _stored_computation(text: str) -> StoredComputation:
-    return msgspec.json.decode(text, type=StoredComputation)
+    return msgspec.json.decode(text, type=prepared(StoredComputation))
 
 
 def _places(session: Session, organ_ids: Collection[int]) -> dict[int, tuple[str, str]]:

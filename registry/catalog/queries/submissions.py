@@ -34,6 +34,7 @@ from organs.registry.catalog.vocabulary import REACHABLE_STATES, Action
 from organs.registry.digest import Digest
 from organs.registry.entities import submission as entities
 from organs.registry.entities import submission as upload_entities
+from organs.registry.entities.base import prepared
 from organs.registry.entities.submission import ChunkSizes, ProposedModel, SubmissionFinding, SubmissionPage
 from organs.registry.errors import Conflict, NotFound
 from organs.registry.names import ModelName
@@ -272,7 +273,7 @@ class SubmissionRow:
             name=row.name,
             state=row.state,
             findings=stored_findings(row.findings),
-            proposed=None if proposed is None else msgspec.convert(proposed, ProposedModel),
+            proposed=None if proposed is None else msgspec.convert(proposed, prepared(ProposedModel)),
             model=None if model is None else model.full_name,
             address=f"/models/{model.full_name}" if is_public and model is not None else None,
             reason=row.reason,
@@ -319,7 +320,7 @@ def submissions_page(
 
 def stored_findings(text: str) -> tuple[SubmissionFinding, ...]:
     """Return the findings of a submission from their JSON."""
-    return msgspec.json.decode(text, type=tuple[SubmissionFinding, ...])
+    return msgspec.json.decode(text, type=prepared(tuple[SubmissionFinding, ...]))
 
 
 def upload_entity(row: Upload) -> upload_entities.Upload:
