@@ -56,6 +56,19 @@ def new_pack(home: Path) -> Path:
     return folder
 
 
+def share_pack(registry: LocalRegistry, path: Path, sha256: Digest, size_bytes: int) -> None:
+    """Move the pack with the file `path` to the bucket of the registry, if it has one: other machines send it, too.
+
+    Raises StoreUnreachable, StoreUnwritable.
+    """
+    bucket = registry.object_folder(FOLDER)
+    if bucket is not None:
+        bucket.prepare()
+        with path.open("rb") as file:
+            bucket.put_file(_object_name(path.parent.name, sha256), file, size_bytes)
+        shutil.rmtree(path.parent)
+
+
 def pack_file(home: Path, key: object, name: object) -> Path | None:
     """Return the file `name` of the pack `key`, as in a job's result; None if it was removed."""
     if not isinstance(key, str) or not isinstance(name, str) or not _KEY.fullmatch(key) or "/" in name:
@@ -187,12 +200,7 @@ def _run(
         path = pack / f"{name.name}.tar"
         sha256, size_bytes = write_tar(directory, path, advance)
         shutil.rmtree(directory)
-        bucket = registry.object_folder(FOLDER)
-        if bucket is not None:  # other machines can send it, too
-            bucket.prepare()
-            with path.open("rb") as file:
-                bucket.put_file(_object_name(pack.name, sha256), file, size_bytes)
-            shutil.rmtree(pack)
+        share_pack(registry, path, sha256, size_bytes)
     except BaseException:
         shutil.rmtree(pack, ignore_errors=True)
         raise

@@ -11,7 +11,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from organs.ingest.contributions.spool import spool_of
-from organs.ingest.jobs.extract import packs_folder
+from organs.ingest.jobs.extract import packs_folder, share_pack
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.queries.chimeras import chimera_of
 from organs.registry.catalog.queries.models import model_by_name
@@ -111,6 +111,7 @@ def _put_jobs(registry: LocalRegistry) -> None:
     pack = packs_folder(registry.settings.home) / PACK_KEY
     pack.mkdir(parents=True)
     (pack / PACK_FILE).write_bytes(SENT)
+    share_pack(registry, pack / PACK_FILE, digest_of(SENT), len(SENT))
     with registry.catalog.writing() as session:
         enqueue_job(session, "report", {}, "ada")
         row = session.get_one(Job, enqueue_job(session, "extract", {"model": f"{VISIBLE}@1"}, "ada"))
