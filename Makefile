@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 DEMO   ?= .demo
 BROWSE ?= tests/browser
 ON_POSTGRES ?= tests
+# Images of containers often set it; without compiled files each process of a test compiles the program again.
+unexport PYTHONDONTWRITEBYTECODE
 
 SHORT := not long and not slow and not npm and not object_store and not numba and not servers and not fleet
 LONG  := long and not slow and not npm and not object_store and not numba and not servers and not fleet

@@ -18,18 +18,25 @@ from organs.registry.errors import BadRecipe
 from organs.registry.gguf import read_header
 from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import Share, verify
+from tests.registry_templates import RegistryTemplates
 from tests.small_models import EXPERTS, expert_model, expert_stack, ingest_file, row_counts, tensors_of
 
 SLOTS = ("ffn_gate_exps", "ffn_up_exps")
 STACKS = [f"blk.{block}.{slot}.weight" for block in (0, 1) for slot in SLOTS]
 
 
-@pytest.fixture
-def mixtures(registry: LocalRegistry, tmp_path: Path) -> LocalRegistry:
-    """Return a registry with a mixture of experts, and one in which experts 2 and 5 differ."""
+def add_mixtures(registry: LocalRegistry, folder: Path) -> None:
+    """Add a mixture of experts, and one in which experts 2 and 5 differ."""
     for name, changed in (("Mixture", {}), ("Edited", {2: 50, 5: 51})):
-        (tmp_path / f"{name}.gguf").write_bytes(expert_model(name, changed=changed))
-        ingest_file(registry, tmp_path / f"{name}.gguf")
+        (folder / f"{name}.gguf").write_bytes(expert_model(name, changed=changed))
+        ingest_file(registry, folder / f"{name}.gguf")
+
+
+@pytest.fixture
+def mixtures(registry: LocalRegistry, templates: RegistryTemplates, tmp_path: Path) -> LocalRegistry:
+    """Return a registry with both mixtures; the first is also a file in the folder of the test."""
+    templates.fill(registry, add_mixtures)
+    (tmp_path / "Mixture.gguf").write_bytes(expert_model("Mixture"))
     return registry
 
 

@@ -18,7 +18,10 @@ from werkzeug.test import TestResponse
 
 from organs.registry.entities.problem import MEDIA_TYPE, Problem
 from organs.registry.reports.formats import FORMULA_STARTS
-from tests.web.conftest import FORMULA, HOSTILE, HOSTILE_LINK
+from organs.web.app import create_app
+from organs.web.settings import WebSettings
+from tests.registry_templates import RegistryTemplates
+from tests.web.conftest import FORMULA, HOSTILE, HOSTILE_LINK, hostile_models
 from tests.web.page_parser import parse_page
 
 QUERIES = {
@@ -107,13 +110,19 @@ def addresses(client: FlaskClient) -> list[str]:
     return found
 
 
-@pytest.fixture
-def answers(hostile_client: FlaskClient) -> Iterator[list[tuple[str, TestResponse]]]:
-    """Each address with what it answers."""
-    got = [(address, hostile_client.get(address)) for address in addresses(hostile_client)]
-    yield got
-    for _, answer in got:
-        answer.close()
+@pytest.fixture(scope="module")
+def answers(
+    templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[tuple[str, TestResponse]]]:
+    """Each address of a catalog with hostile texts, and the answer."""
+    with (
+        templates.open_copy(hostile_models, tmp_path_factory.mktemp("hostile") / "home") as registry,
+        create_app(registry, WebSettings(personal=True)).test_client() as client,
+    ):
+        answers = [(address, client.get(address)) for address in addresses(client)]
+        yield answers
+        for _, answer in answers:
+            answer.close()
 
 
 def test_every_address_of_a_hostile_catalog_is_answered(answers: list[tuple[str, TestResponse]]) -> None:
