@@ -34,6 +34,7 @@ from organs.cli.composing import (
     print_composed,
     print_findings,
     print_plan,
+    print_quick_look,
     print_thetas,
     read_composition,
     refuse,
@@ -296,6 +297,12 @@ def _print_measured(grafts: Sequence[MeasuredGraft], *, with_base: bool) -> None
 
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
+_QUICK_LOOK = click.option(
+    "--quick-look",
+    metavar="TIME",
+    help="How long to measure the chimera in llama.cpp after it is made, such as 30s or 2m; 0 for not at all. With -q, "
+    "it is not measured. [default: 30s, if llama.cpp is installed]",
+)
 
 
 @click.command()
@@ -323,6 +330,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     help="Print the recipe of the graft on BASE with the largest measured gain; makes nothing.",
 )
 @_ON
+@_QUICK_LOOK
 @click.option("--force", is_flag=True, help="Replace existing files.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan and the result as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the chimera's name only.")
@@ -338,6 +346,7 @@ def compose(
     from_lock: Path | None,
     propose: str | None,
     on: str | None,
+    quick_look: str | None,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -347,6 +356,9 @@ def compose(
     RECIPE is a file in YAML or JSON, or - for stdin. The command first prints the plan: the refusals, the warnings, the
     changed organs, the size of the file, and a prediction. A refusal stops the command. A warning stops it too, unless
     you accept its code with --accept or in the recipe.
+
+    Then it takes a quick look: llama.cpp runs the chimera and its base on a few windows of a few texts, and the command
+    prints the change of perplexity on each, with its error. `organ validate` measures more.
 
     With -o, the command also writes the GGUF file. Without -o, `organ assemble` and `organ serve` can write it later.
 
@@ -372,13 +384,25 @@ def compose(
         return
     if recipe is None:
         raise click.UsageError("give a RECIPE, --from-lock LOCK or --propose BASE")
-    options = ComposeOptions(output, force, dry_run, as_json, quiet, lock, write_recipe, yes)
+    seconds = _look_seconds(quick_look, quiet=quiet)
+    options = ComposeOptions(output, force, dry_run, as_json, quiet, lock, write_recipe, yes, look_seconds=seconds)
     with selected_registry() as registry:
         result = make_chimera(
             registry, read_composition(registry.compose, recipe, name, accept, as_json=as_json), options
         )
     print_composed(result, options)
     print_thetas(result, options)
+
+
+def _look_seconds(text: str | None, *, quiet: bool) -> float:
+    """Return how long a quick look may take; 0 without one: by option, with -q, and where llama.cpp is missing."""
+    from organs.registry.validation.llama import LlamaCpp
+    from organs.registry.validation.quick import SECONDS
+
+    if text is None:
+        has_runtime = registry_address() is not None or LlamaCpp.is_installed()
+        return SECONDS if has_runtime and not quiet else 0.0
+    return _seconds(text, "--quick-look")
 
 
 def _gaining(registry: Registry, base: str, on: str | None) -> Iterator[MeasuredGraft]:
@@ -492,6 +516,7 @@ _METHODS = ("spectral", "fractal")
 @click.option("--accept", multiple=True, metavar="CODE", help="Accept a warning by its code.")
 @click.option("-y", "--yes", is_flag=True, help="Accept every warning.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, and make nothing.")
+@_QUICK_LOOK
 @click.option("--force", is_flag=True, help="Replace an existing file or organ directory.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan and the result as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the new model's name only.")
@@ -509,6 +534,7 @@ def purify(
     accept: tuple[str, ...],
     yes: bool,
     dry_run: bool,
+    quick_look: str | None,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -525,7 +551,8 @@ def purify(
     result to OUT, as a GGUF file if OUT ends in .gguf, otherwise as an organ directory. It needs free space beside OUT
     for a temporary registry.
     """
-    options = ComposeOptions(output, force, dry_run, as_json, quiet, accept_all=yes)
+    seconds = _look_seconds(quick_look, quiet=quiet)
+    options = ComposeOptions(output, force, dry_run, as_json, quiet, accept_all=yes, look_seconds=seconds)
 
     def composition(compose: Callable[[str], Builder], base: str) -> Builder:
         try:
@@ -665,6 +692,7 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
     help="Let COMMAND read and write this file or folder. Repeatable.",
 )
 @click.option("--runtime-processes", is_flag=True, help="Let COMMAND start other processes; a shell script needs this.")
+@click.option("--quick", is_flag=True, help="Take only a quick look: some seconds, no control, no verdict.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the verdict, which is one word.")
 def validate(
@@ -677,6 +705,7 @@ def validate(
     runtime_read: tuple[Path, ...],
     runtime_write: tuple[Path, ...],
     runtime_processes: bool,
+    quick: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -705,6 +734,11 @@ def validate(
     from organs.registry.sandbox.process import Sandbox
 
     texts = [read_text(path) for path in paths] or None
+    if quick:
+        if template is not None:
+            raise click.UsageError("--quick compares token by token, which a COMMAND cannot do: leave out --runtime")
+        _look(chimera, base, donors, texts, budgets, as_json=as_json, quiet=quiet)
+        return
     granted = Sandbox(read=runtime_read, write=runtime_write, processes=runtime_processes)
     runtime, budget = _runtime(template, granted), _budget(budgets)
     is_quiet = quiet or as_json
@@ -723,6 +757,63 @@ def validate(
             with status_line("validate", quiet=is_quiet) as progress:
                 report = registry.validate(chimera, budget=budget, texts=texts, runtime=runtime, progress=progress)
     _print_verdict(report, as_json=as_json, quiet=quiet)
+
+
+def _look(
+    chimera: str,
+    base: str | None,
+    donors: Sequence[str],
+    texts: Sequence[Text] | None,
+    budgets: Sequence[str],
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Take a quick look at a registered chimera, or at a FILE.gguf beside its base, and print it."""
+    from organs.ingest.sources import GGUF_SUFFIX
+    from organs.registry.validation.comparison import MemoryCache, file_candidate
+    from organs.registry.validation.llama import LlamaCpp
+    from organs.registry.validation.quick import KINDS, SECONDS, LookBudget, quick_look
+
+    if len(budgets) > 1 or donors:
+        raise click.UsageError("--quick takes one --budget, a time, and no --donor: only the base is run beside it")
+    budget = LookBudget(_seconds(budgets[0], "--budget") if budgets else SECONDS)
+    with status_line("quick look", quiet=quiet or as_json) as progress:
+        if chimera.endswith(GGUF_SUFFIX):
+            if base is None:
+                raise click.UsageError("give --base: the model that FILE.gguf was made from")
+            runtime = LlamaCpp(requires_sandbox=Settings.from_environment(os.environ).requires_sandbox)
+            with _candidates([base]) as (other,):
+                own, scored = file_candidate(Path(chimera)), texts or built_in_texts(KINDS)
+                look = quick_look(
+                    own,
+                    other,
+                    scored,
+                    runtime,
+                    MemoryCache(),
+                    budget,
+                    lambda share, step: progress(f"{share:.0%} {step}"),
+                )
+            look = msgspec.structs.replace(look, model=Path(chimera).name, base=base)
+        elif base is not None:
+            raise click.UsageError("--base is for a FILE.gguf; the registry knows the base of a chimera")
+        else:
+            with selected_registry() as registry:
+                look = registry.quick_look(chimera, budget=budget, texts=texts, progress=progress)
+    if as_json:
+        print_json(look)
+    elif quiet:
+        click.echo("unclear" if look.usable is None else "usable" if look.usable else "not usable")
+    else:
+        print_quick_look(look)
+
+
+def _seconds(text: str, option: str) -> float:
+    """Return the seconds of a time such as 90s, 5m or 2h, or of a number of seconds."""
+    match = _BUDGET.fullmatch(text)
+    if match is None:
+        raise click.UsageError(f"{option} {text}: give a time such as 30s or 2m")
+    return float(match["number"]) * _SECONDS.get(match["unit"], 1.0)
 
 
 def _budget(budgets: Sequence[str]) -> Budget | None:
@@ -847,7 +938,8 @@ def _print_scores(report: VerdictReport) -> None:
         + "".join(f" {role.capitalize()}: {run.name}." for role, run in runs if role.startswith("donor"))
         + (f" Control: {len(report.zeroed)} {report.zeroed_because} organs zeroed." if report.control else "")
         + (f" {report.seconds:.0f} s in" if report.seconds is not None else " Run in")
-        + f" {report.runtime}."
+        + f" {report.runtime}"
+        + (f", {report.tokens_per_second:,.0f} tokens a second." if report.tokens_per_second else ".")
     )
 
 

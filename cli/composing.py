@@ -25,6 +25,7 @@ from organs.cli.console import (
     print_sentence,
     print_table,
     progress_bar,
+    status_line,
     waiting,
     wrapped,
 )
@@ -39,11 +40,12 @@ from organs.cli.outputs import (
     write_text,
 )
 from organs.ingest.files import FileSource
-from organs.registry.amounts import share_text, size_text, theta_text
+from organs.registry.amounts import change_text, perplexity_text, share_text, size_text, theta_text
 from organs.registry.entities.base import prepared
 from organs.registry.entities.chimera import ComposeResult, ComputedOrgan, OutputFile, WrittenFile
 from organs.registry.entities.finding import Finding, Severity, in_order
 from organs.registry.entities.plan import GIVERS_SEPARATOR, MadeChimera, PlanChange, PlannedChimera, PlannedRecipe
+from organs.registry.entities.quick_look import QuickLook
 from organs.registry.errors import BadRecipe, NotComposable, OrganError
 
 if TYPE_CHECKING:
@@ -234,6 +236,8 @@ class ComposeOptions(OutputOptions):
     """The name for the base in messages, if its registry is a temporary one."""
     folder: Path | None = None
     """The organ directory that the caller writes, instead of a GGUF at `output`."""
+    look_seconds: float = 0.0
+    """How long to measure the new chimera; 0: not at all."""
 
 
 def recipe_bytes(path: str) -> bytes:
@@ -287,7 +291,54 @@ def make_chimera(registry: Registry, composition: RecipeBuilder, options: Compos
     if options.write_recipe is not None:
         write_text(options.write_recipe, recipe_yaml(plan.recipe))
     computed = registry.chimera(chimera.lock_id).computed
-    return msgspec.structs.replace(result, made=_written(chimera, target), computed=computed)
+    look = _quick_look(registry, chimera.model, options)
+    return msgspec.structs.replace(result, made=_written(chimera, target), computed=computed, quick_look=look)
+
+
+def _quick_look(registry: Registry, model: str | None, options: ComposeOptions) -> QuickLook | None:
+    """Measure a new chimera for some seconds; without llama.cpp, and if that fails, print why it was not measured."""
+    from organs.registry.validation.quick import LookBudget
+
+    if not options.look_seconds or model is None:
+        return None
+    try:
+        with status_line("quick look", quiet=not options.prints) as progress:
+            return registry.quick_look(model, budget=LookBudget(options.look_seconds), progress=progress)
+    except OrganError as error:
+        print_sentence(f"Not measured: {error}.", err=True)
+        return None
+
+
+def print_quick_look(look: QuickLook) -> None:
+    """Print a quick look: the result in a sentence, and a line for each text."""
+    print_sentence(look.sentence, "quick look: ")
+    if not look.texts:
+        return
+    rows = [
+        (
+            text.name,
+            _perplexity(text.base_perplexity),
+            _perplexity(text.perplexity),
+            "–" if text.ratio is None else change_text(text.ratio, text.ratio_margin or 0.0),
+            "–" if text.divergence is None else f"{text.divergence:.2g}",
+            "–" if text.same_top is None else f"{text.same_top:.0%}",
+            f"{text.tokens:,}",
+        )
+        for text in look.texts
+    ]
+    columns = ("text", "base", "chimera", "change of perplexity", "divergence", "same top token", "tokens")
+    click.echo()
+    print_table(columns, rows, columns[1:], leave_out=("tokens", "same top token", "divergence"))
+    click.echo()
+    rate = "" if look.tokens_per_second is None else f" at {look.tokens_per_second:,.0f} tokens a second"
+    print_sentence(
+        f"Measured in {look.seconds:.0f} s{rate}, in {look.runtime}. ± is the interval of 90%. Divergence "
+        "(Kullback-Leibler, in nats) and the share of equal top tokens say how different the chimera is from its base, not how good."
+    )
+
+
+def _perplexity(perplexity: float | None) -> str:
+    return "–" if perplexity is None else perplexity_text(perplexity)
 
 
 def write_partial(
@@ -372,6 +423,9 @@ def print_composed(result: ComposeResult, options: ComposeOptions) -> None:
         click.echo(chimera.model)
     elif chimera is not None:
         _print_made(chimera)
+        if result.quick_look is not None:
+            click.echo()
+            print_quick_look(result.quick_look)
 
 
 def refuse_recipe(error: BadRecipe, *, as_json: bool) -> NoReturn:

@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
     from organs.registry.entities.plan import Compatibility, FittingModels, RecipeFile
     from organs.registry.entities.published import ModelVersions
+    from organs.registry.entities.quick_look import QuickLook
     from organs.registry.entities.report import Report
     from organs.registry.entities.storage import Storage
     from organs.registry.entities.verdict import VerdictReport
     from organs.registry.models import RegisteredModel
     from organs.registry.store.files import OutputFiles
     from organs.registry.validation.comparison import Budget
+    from organs.registry.validation.quick import LookBudget
     from organs.registry.validation.runtime import Runtime
     from organs.registry.validation.texts import Text
 
@@ -163,6 +165,20 @@ class Registry(Protocol):
         Windows of the texts are scored until everything is settled or `budget` is spent: by default ten minutes. By
         default the runtime is llama.cpp, and the texts are the built-in ones. A remote registry supports only these,
         and raises BadSetting for others. Raises NotComposedHere, NoRuntime, NoVerdict if the base does not run.
+        """
+
+    def quick_look(
+        self,
+        chimera: str,
+        *,
+        budget: LookBudget | None = None,
+        texts: Sequence[Text] | None = None,
+        progress: TextProgress | None = None,
+    ) -> QuickLook:
+        """Run a chimera and its base on a few windows of a few texts for some seconds; store the result and return it.
+
+        A remote registry has only its own texts, and raises BadSetting for others. Raises NotComposedHere, NoRuntime,
+        NoVerdict if the two tokenize differently.
         """
 
     # Files

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.job import Job, JobPage
     from organs.registry.entities.plan import Compatibility, FittingModels, RecipeFile
     from organs.registry.entities.published import ModelVersions
+    from organs.registry.entities.quick_look import QuickLook
     from organs.registry.entities.report import Report
     from organs.registry.entities.storage import Storage
     from organs.registry.entities.verdict import VerdictReport
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from organs.registry.store import BlobBackend, BlobStore
     from organs.registry.store.bucket import BlobBucket
     from organs.registry.validation.comparison import Budget, Event
+    from organs.registry.validation.quick import LookBudget
     from organs.registry.validation.runtime import Runtime
     from organs.registry.validation.texts import Text
 
@@ -346,6 +348,25 @@ class LocalRegistry:
             report_step,
         )
         return verdict_report(run)
+
+    def quick_look(
+        self,
+        chimera: str,
+        *,
+        budget: LookBudget | None = None,
+        texts: Sequence[Text] | None = None,
+        progress: TextProgress | None = None,
+    ) -> QuickLook:
+        """Run a chimera and its base on a few windows of a few texts; store the result and return it."""
+        from organs.registry.validation.llama import LlamaCpp
+        from organs.registry.validation.run import look_at_chimera
+
+        def report_step(share: float, step: str) -> None:
+            if progress is not None:
+                progress(f"{share:.0%} {step}")
+
+        runtime = LlamaCpp(requires_sandbox=self.settings.requires_sandbox)
+        return look_at_chimera(self.catalog, self.blobs, chimera, runtime, budget, texts, report_step)
 
     def assemble(self, name: str, path: str | Path, progress: ByteProgress | None = None) -> Digest:
         """Write the file of a model to `path`, replacing an existing file; return its SHA-256."""

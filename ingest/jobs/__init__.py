@@ -2,7 +2,7 @@
 
     kind         the class of a kind of job, and the checks of its arguments
     compose      the kinds `compose`, `graft` and `purify`: a recipe becomes a registered chimera
-    validate     the kind `validate`: a chimera run in llama.cpp beside its base
+    validate     the kinds `validate` and `quick-look`: a chimera run in llama.cpp beside its base
     measure      the kind `measure`: a registered model measured again from its stored bytes
     extract      the kind `extract`: a registered model as an organ directory
     publish      the kinds `inspect` and `publish`: a submission is inspected, or published as a model

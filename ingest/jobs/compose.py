@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 from msgspec.structs import asdict, replace
 
@@ -14,9 +15,11 @@ from organs.ingest.jobs.kind import (
     check_members,
     text_or_none,
 )
+from organs.ingest.jobs.validate import QUICK_LOOK
 from organs.registry.catalog.queries.accounts import check_model_fits, contributor_by_name
 from organs.registry.catalog.queries.models import check_model_name
 from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.register.jobs import enqueue_job
 from organs.registry.compose.build import check_own, make
 from organs.registry.compose.cost import Budget, check_recipe
 from organs.registry.compose.models import RegisteredLibrary
@@ -26,8 +29,10 @@ from organs.registry.compose.recipe import Recipe
 from organs.registry.compose.recipe_io import read_recipe, recipe_file
 from organs.registry.entities.base import encode
 from organs.registry.entities.job import ChimeraJobResult, RecipeArguments
-from organs.registry.errors import BadInput
+from organs.registry.entities.quick_look import QuickLookRequest
+from organs.registry.errors import BadInput, QueueFull, TooMany
 from organs.registry.local import LocalRegistry
+from organs.registry.validation.llama import LlamaCpp
 
 RECIPE_TEXT_MAX_LENGTH = 256 * 1024
 DIGEST_LENGTH = 64
@@ -92,7 +97,20 @@ def make_planned(
         report_progress(PREPARED + (1 - PREPARED) * done / max(total, 1), _NOTES[step])
 
     chimera = make(registry.catalog, registry.blobs, plan.plan, progress=advance, contributor=contributor)
-    return ChimeraJobResult(**asdict(chimera), address=f"/chimeras/{chimera.lock_id}")
+    return ChimeraJobResult(
+        **asdict(chimera),
+        address=f"/chimeras/{chimera.lock_id}",
+        quick_look=_queued_look(registry, chimera.model, contributor),
+    )
+
+
+def _queued_look(registry: LocalRegistry, model: str | None, contributor: str) -> int | None:
+    """Queue a quick look at a new chimera, and return its job; None without llama.cpp, or if too many jobs wait."""
+    if model is None or not LlamaCpp.is_installed():
+        return None
+    with suppress(QueueFull, TooMany), registry.catalog.writing() as session:
+        return enqueue_job(session, QUICK_LOOK.name, QuickLookRequest(chimera=model), contributor)
+    return None
 
 
 def _check_quota(registry: LocalRegistry, plan: Plan, contributor: str) -> None:

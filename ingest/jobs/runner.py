@@ -27,7 +27,7 @@ from organs.ingest.jobs.publish import (
 )
 from organs.ingest.jobs.repack import REPACK, is_repack_due
 from organs.ingest.jobs.report import REPORT
-from organs.ingest.jobs.validate import VALIDATE
+from organs.ingest.jobs.validate import QUICK_LOOK, VALIDATE
 from organs.registry.catalog.queries.jobs import is_anything_due, is_to_be_done
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.jobs import (
@@ -53,7 +53,8 @@ UPKEEP_NICENESS = 10
 """The niceness of the thread for upkeep, so that pages and jobs of contributors have priority."""
 
 KINDS: Mapping[str, JobKind[Any]] = {
-    kind.name: kind for kind in (COMPOSE, GRAFT, PURIFY, VALIDATE, MEASURE, EXTRACT, REPORT, INSPECT, PUBLISH, REPACK)
+    kind.name: kind
+    for kind in (COMPOSE, GRAFT, PURIFY, QUICK_LOOK, VALIDATE, MEASURE, EXTRACT, REPORT, INSPECT, PUBLISH, REPACK)
 }
 
 

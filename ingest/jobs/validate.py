@@ -1,11 +1,13 @@
-"""The kind `validate`: a chimera run in llama.cpp beside its base, its donors and its control.
+"""The kinds `validate` and `quick-look`: a chimera run in llama.cpp beside its base, its donors and its control; or for
+some seconds beside its base.
 
-It uses only the built-in runtime and the built-in texts: a request must not choose the program that a server runs.
+They use only the built-in runtime and the built-in texts: a request must not choose the program that a server runs.
 """
 
 from __future__ import annotations
 
 import re
+from typing import TypeVar
 
 from msgspec.structs import asdict, replace
 
@@ -21,12 +23,14 @@ from organs.ingest.jobs.kind import (
 from organs.registry.catalog.queries.chimeras import chimera_of
 from organs.registry.catalog.queries.models import model_by_text
 from organs.registry.entities.job import ValidationJobResult, ValidationRequest
+from organs.registry.entities.quick_look import QuickLook, QuickLookRequest
 from organs.registry.errors import BadInput, NotComposedHere
 from organs.registry.local import LocalRegistry
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
 from organs.registry.validation.comparison import BUDGET_SECONDS, TOKENS_MAX, TOKENS_MIN, Budget
 from organs.registry.validation.llama import LlamaCpp
-from organs.registry.validation.run import run_chimera, verdict_report
+from organs.registry.validation.quick import LookBudget
+from organs.registry.validation.run import look_at_chimera, run_chimera, verdict_report
 from organs.registry.validation.texts import KINDS, built_in_texts
 
 MINUTES_MIN, MINUTES_MAX = 0.1, 60.0
@@ -61,7 +65,10 @@ def _check_texts(requested: object) -> tuple[str, ...]:
     return tuple(name for name in KINDS if name in requested)
 
 
-def _settle(registry: LocalRegistry, arguments: ValidationRequest, _contributor: str) -> ValidationRequest:
+RequestT = TypeVar("RequestT", ValidationRequest, QuickLookRequest)
+
+
+def _settle(registry: LocalRegistry, arguments: RequestT, _contributor: str) -> RequestT:
     """Return the arguments with the chimera's full name, under which its jobs are listed."""
     text = arguments.chimera
     with registry.catalog.reading() as session:
@@ -91,6 +98,34 @@ def _run(
     models = (result.model, result.base, *result.donors)
     return ValidationJobResult(**asdict(verdict_report(result)), models=models)
 
+
+def _check_look(arguments: Inputs) -> QuickLookRequest:
+    check_members(arguments, ("chimera", "seconds"))
+    chimera, seconds = text_or_none(arguments, "chimera", MODEL_TEXT_MAX_LENGTH), arguments.get("seconds")
+    if chimera is None:
+        raise BadInput("chimera is missing: its name, or the digest of its lock")
+    if seconds is None:
+        return QuickLookRequest(chimera=chimera)
+    if type(seconds) not in (int, float):
+        raise BadInput("seconds must be a number")
+    return QuickLookRequest(chimera=chimera, seconds=LookBudget(float(seconds)).seconds)  # type: ignore[arg-type]
+
+
+def _look(
+    registry: LocalRegistry, arguments: QuickLookRequest, report_progress: ReportProgress, _contributor: str
+) -> QuickLook:
+    return look_at_chimera(
+        registry.catalog,
+        registry.blobs,
+        arguments.chimera,
+        LlamaCpp(requires_sandbox=registry.settings.requires_sandbox),
+        LookBudget() if arguments.seconds is None else LookBudget(arguments.seconds),
+        progress=report_progress,
+    )
+
+
+QUICK_LOOK = JobKind("quick-look", LANE, QuickLookRequest, _check_look, _look, _settle)
+"""Takes `chimera`, a name or the digest of a lock, and `seconds`. Returns the quick look."""
 
 VALIDATE = JobKind("validate", LANE, ValidationRequest, _check, _run, _settle)
 """Takes `chimera`, a name or the digest of a lock; `tokens`, the most of each text; `minutes`, the time for all models;

@@ -754,6 +754,8 @@ class Chimera(Base):
     origins: Mapped[str] = mapped_column(Text)
     """JSON object: `parents`, a list of models, and `parts`: for each tensor that is not from the base, the index of
     its parent and the acts."""
+    quick_look: Mapped[str | None] = mapped_column(Text)
+    """JSON of the entity `QuickLook`; None before the first."""
 
 
 class Computation(Base):

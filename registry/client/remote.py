@@ -39,6 +39,7 @@ from organs.registry.entities.job import Job, JobPage, ValidationRequest
 from organs.registry.entities.model import Model, ModelPage, ModelSummary
 from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
 from organs.registry.entities.published import LICENSE_MAX, ModelVersions
+from organs.registry.entities.quick_look import QuickLookRequest
 from organs.registry.errors import BadReply, BadSetting, NotAssemblable
 from organs.registry.interface import VERSIONS_DEFAULT, ByteProgress, TextProgress
 from organs.registry.names import ModelName, parse_model_name
@@ -51,12 +52,14 @@ if TYPE_CHECKING:
     from organs.registry.entities.comparison import Comparison
     from organs.registry.entities.gain import Leaderboard
     from organs.registry.entities.plan import Compatibility, FittingModels, RecipeFile
+    from organs.registry.entities.quick_look import QuickLook
     from organs.registry.entities.report import Report
     from organs.registry.entities.storage import Storage
     from organs.registry.entities.verdict import VerdictReport
     from organs.registry.models import RegisteredModel
     from organs.registry.store.files import OutputFiles
     from organs.registry.validation.comparison import Budget
+    from organs.registry.validation.quick import LookBudget
     from organs.registry.validation.runtime import Runtime
     from organs.registry.validation.texts import Text
 
@@ -247,14 +250,26 @@ class RemoteRegistry:
 
         if texts is not None or runtime is not None:
             raise BadSetting("a remote registry validates with its own texts and runtime: it takes no others")
-
-        def report_step(share: float, note: str) -> None:
-            if progress is not None:
-                progress(f"{share:.0%} {note}")
-
         tokens, minutes = (None, None) if budget is None else (budget.tokens, budget.seconds / 60.0)
         request = ValidationRequest(chimera=chimera, tokens=tokens, minutes=minutes)
-        return job_result(self.connection, VerdictReport, "/validations", request, report_step)
+        return job_result(self.connection, VerdictReport, "/validations", request, _steps(progress))
+
+    def quick_look(
+        self,
+        chimera: str,
+        *,
+        budget: LookBudget | None = None,
+        texts: Sequence[Text] | None = None,
+        progress: TextProgress | None = None,
+    ) -> QuickLook:
+        """Run a chimera and its base for some seconds on the server, and return the result."""
+        from organs.registry.client.composition import job_result
+        from organs.registry.entities.quick_look import QuickLook
+
+        if texts is not None:
+            raise BadSetting("a remote registry looks at chimeras with its own texts: it takes no others")
+        request = QuickLookRequest(chimera=chimera, seconds=None if budget is None else budget.seconds)
+        return job_result(self.connection, QuickLook, "/quick-looks", request, _steps(progress))
 
     def compatibility(self, base: str, donor: str) -> Compatibility:
         """Return whether organs of the model `donor` fit into the model `base`, type by type, with all findings."""
@@ -463,3 +478,13 @@ class RemoteRegistry:
                 return tuple(organs)
             if not page.items or len(organs) > ORGANS_MAX:
                 raise BadReply(f"the pages of the organs of {name} do not end")
+
+
+def _steps(progress: TextProgress | None) -> Callable[[float, str], None]:
+    """Return a callback for the progress of a job."""
+
+    def report_step(share: float, note: str) -> None:
+        if progress is not None:
+            progress(f"{share:.0%} {note}")
+
+    return report_step

@@ -144,6 +144,7 @@ def chimera_of_model(session: Session, model: Model) -> Chimera | None:
         license=combined_license({parent.model: parent.license for parent in parents}).text,
         findings=in_order(_findings(session, model, row), recipe.accept),
         prediction=_prediction(row),
+        quick_look=chimera_rows.stored_quick_look(session, model.id),
         changes=summarize_changes(parts),
         parts=parts,
         computed=_computed(session, model, parts),

@@ -11,6 +11,7 @@ classes.
     lineage         lineage: the edges between a model and others, and families of models
     plan            recipes as JSON, and plans
     verdict         verdicts: the result of a run of a chimera, compared with its base
+    quick_look      quick looks: a chimera measured for some seconds beside its base
     gain            gains: what validated chimeras gained, by text, and the leaderboard of grafts
     chimera         chimeras: recipe, lineage, prediction and verdicts
     account         contributors: accounts, tokens, quotas, and the public data of a contributor

@@ -34,6 +34,7 @@ from organs.registry.entities.plan import (
     Prediction,
     RecipeFile,
 )
+from organs.registry.entities.quick_look import QuickLook
 from organs.registry.entities.verdict import Verdict
 
 
@@ -131,6 +132,7 @@ class Chimera(Entity, frozen=True, kw_only=True):
         ),
     ]
     prediction: Prediction
+    quick_look: Annotated[QuickLook, Meta(description="Null before the first.")] | None = None
     changes: Annotated[tuple[PlanChange, ...], Meta(max_length=ITEMS_MAX)]
     parts: Annotated[
         tuple[PlanPart, ...], Meta(max_length=ITEMS_MAX, description="The organs that differ from those of the base.")
@@ -192,3 +194,4 @@ class ComposeResult(PlannedRecipe, frozen=True, kw_only=True):
     out: OutputFile | None = None
     made: WrittenFile | None = None
     computed: Annotated[tuple[ComputedOrgan, ...], Meta(max_length=ITEMS_MAX)] = ()
+    quick_look: Annotated[QuickLook, Meta(description="Null if it was not measured.")] | None = None

@@ -164,6 +164,7 @@ class ChimeraJobResult(MadeChimera, frozen=True, kw_only=True):
     """The result of the jobs `compose`, `graft` and `purify`."""
 
     address: Annotated[Text, Meta(description="The page of the chimera.")]
+    quick_look: Annotated[JobId, Meta(description="The job of the quick look; null if there is none.")] | None = None
 
 
 class ValidationJobResult(VerdictReport, frozen=True, kw_only=True):

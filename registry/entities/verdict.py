@@ -71,6 +71,9 @@ class VerdictReport(Entity, frozen=True, kw_only=True):
     tokens_remark: Annotated[Text, Meta(description="Only in older reports.")] | None = None
     window_tokens: Annotated[Count, Meta(description="Tokens of a window; null in older reports.")] | None = None
     seconds: Annotated[float, Meta(description="The time that it took.")] | None = None
+    tokens_per_second: (
+        Annotated[float, Meta(description="How fast tokens were evaluated, of all models together.")] | None
+    ) = None
     base: RunReport
     chimera: RunReport
     control: Annotated[RunReport, Meta(description="The chimera with its grafted organs zeroed.")] | None

@@ -126,7 +126,7 @@ class CommandRuntime:
                 self._written[request.model] = self._write(request, say)
             return self._written[request.model]
         size = CHARACTERS_A_TOKEN * request.window_tokens
-        cuts = [_windows(text.text, size) for text in request.texts]
+        cuts = [[] if text.is_chat else _windows(text.text, size) for text in request.texts]
         order = sorted(
             (rank, number)
             for number, ranks in enumerate(request.ranks)
@@ -166,7 +166,10 @@ class CommandRuntime:
             fault = text_fault(text)
             failure = None if fault is None else Failure(FailureKind.REFUSED, fault)
             written = f"{PROMPT}\n{plain_text(text.encode())}"
-        scores = tuple(Score(text.name, (), 0, len(text.text) // CHARACTERS_A_TOKEN) for text in request.texts)
+        scores = tuple(
+            Score(text.name, (), 0, 0 if text.is_chat else len(text.text) // CHARACTERS_A_TOKEN)
+            for text in request.texts
+        )
         return Reading(failure, scores, written, log=result.log, seconds=result.seconds)
 
     def _run(self, request: Request, text: Path, home: Path) -> Result:

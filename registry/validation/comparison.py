@@ -14,15 +14,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from time import monotonic
 from typing import Protocol
 
 import numpy as np
 
+from organs.registry.anatomy import is_expert_stack, place_of
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadInput, DiskFull, OrganError, StoreUnwritable, UnsupportedDType
 from organs.registry.gguf import quants
+from organs.registry.gguf.header import Header
 from organs.registry.gguf.types import DType
 from organs.registry.validation.intervals import looks
 from organs.registry.validation.runtime import (
@@ -37,17 +40,42 @@ from organs.registry.validation.runtime import (
     Runtime,
     Score,
 )
-from organs.registry.validation.texts import Text
+from organs.registry.validation.texts import Text, fitted_texts
 from organs.registry.validation.verdict import TextScores, Verdict, judge
 from organs.registry.validation.weights import (
+    CHAT_TEMPLATE_KEY,
     CHUNK_BYTES,
     OpenFile,
     Weights,
     files_digest,
     grafted_organs,
-    has_chat_template,
     is_feed_forward,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """The facts of a model's header that its evaluation depends on."""
+
+    context_tokens: int | None = None
+    """The context length in tokens; None if not stated."""
+    chat_template: str | None = None
+    active_parameters: int = 0
+    """The number of weights that a token uses: of a stack of experts, its share of the experts. 0 if unknown."""
+
+    @classmethod
+    def of(cls, headers: Sequence[Header]) -> ModelFacts:
+        """Return the facts in the headers of a model's files."""
+        first = headers[0]
+        architecture = first.architecture
+        used, count = (first.integer(f"{architecture}.expert_{name}") for name in ("used_count", "count"))
+        share = used / count if used and count and used < count else 1.0
+        tensors = [info for header in headers for info in header.tensors]
+        return cls(
+            first.integer(f"{architecture}.context_length"),
+            next((text for header in headers if (text := header.text(CHAT_TEMPLATE_KEY))), None),
+            int(sum(info.elements * (share if is_expert_stack(place_of(info.name)) else 1.0) for info in tensors)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +86,8 @@ class Candidate:
     """SHA-256 of its content, the key of its scores."""
     placed: Callable[[], AbstractContextManager[Path]]
     """Return a context manager with its file (the first of a split set)."""
-    context_tokens: int | None = None
-    """The context length in its header, in tokens; None if not stated."""
+    facts: ModelFacts = ModelFacts()
+    """What its header says."""
 
 
 BUDGET_SECONDS = 600.0
@@ -93,14 +121,9 @@ class Budget:
 
 def file_candidate(path: Path) -> Candidate:
     """Return the model in the file `path`, which is read for its digest. Raises BadSource, BadGguf, BadSplit."""
-    return Candidate(files_digest(path), lambda: nullcontext(path), context_tokens(path))
-
-
-def context_tokens(path: Path) -> int | None:
-    """Return the context length in the header of `path`, in tokens. Raises BadSource, BadGguf, BadSplit."""
     with Weights(path) as weights:
-        header = weights.headers[0]
-        return header.integer(f"{header.architecture}.context_length")
+        facts = ModelFacts.of(weights.headers)
+    return Candidate(files_digest(path), lambda: nullcontext(path), facts)
 
 
 def window_that_fits(requested: int, chimera: Candidate, base: Candidate) -> int:
@@ -109,11 +132,19 @@ def window_that_fits(requested: int, chimera: Candidate, base: Candidate) -> int
     Raises BadInput if a context is too small.
     """
     for role, model in (("the chimera", chimera), ("its base", base)):
-        context = model.context_tokens
+        context = model.facts.context_tokens
         if context is not None and context < WINDOW_TOKENS_MIN:
             raise BadInput(f"{role} has a context of {context} tokens; at least {WINDOW_TOKENS_MIN} are needed")
         requested = min(requested, context or requested)
     return requested
+
+
+def texts_for(base: Candidate, texts: Sequence[Text]) -> tuple[Text, ...]:
+    """Return the texts that a base is scored on: chat texts in its chat template. Raises BadInput if none remains."""
+    fitted = fitted_texts(texts, base.facts.chat_template)
+    if texts and not fitted:
+        raise BadInput("the base has no chat template, so it cannot be scored on a chat; name another text")
+    return fitted
 
 
 _NO_RANGE_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
@@ -282,6 +313,8 @@ class Validation:
     runtime: str
     seconds: float
     act: str = GRAFTED
+    rate: float | None = None
+    """Tokens that were evaluated in a second, by all models together; None if none was."""
 
 
 def validate_files(
@@ -341,13 +374,14 @@ def validate(
     range and too short texts; an exception of `progress` stops the validation.
     """
     limits = budget or Budget()
+    texts = texts_for(base, texts)
     _check(texts, donors)
     window_tokens = window_that_fits(limits.window_tokens, chimera, base)
     touched = tuple(grafted)
     names = tuple(filter(is_feed_forward, touched))
     with ExitStack() as files:
         trial = _Trial(
-            tuple(texts), runtime, limits, window_tokens, progress, MemoryCache() if cache is None else cache, files
+            texts, runtime, limits, window_tokens, progress, MemoryCache() if cache is None else cache, files
         )
         origin = trial.subject("base", base, writes=True)
         own = trial.subject("chimera", chimera, writes=True)
@@ -370,7 +404,15 @@ def validate(
         runtime.identity,
         trial.seconds,
         act,
+        evaluation_rate(run for subject in trial.subjects for run in subject.runs),
     )
+
+
+def evaluation_rate(readings: Iterable[Reading]) -> float | None:
+    """Return the tokens that were evaluated in a second of evaluation, without loading; None if none was."""
+    runs = list(readings)
+    seconds = sum(run.evaluation_seconds for run in runs)
+    return sum(run.evaluated_tokens for run in runs) / seconds if seconds else None
 
 
 class _Subject:
@@ -473,6 +515,7 @@ class _Trial:
     def measure(self, base: _Subject, chimera: _Subject, control: _Subject | None) -> None:
         """Add windows until every text is settled or the budget is spent."""
         self._extend(base, [1] * len(self.texts), 3)
+        self._leave_out_unknown_chats(base)
         _check_base(base)
         plans = [looks(self.window_limit(score)) for score in base.scores]
         places = [0] * len(plans)
@@ -500,6 +543,20 @@ class _Trial:
                 return
             for number in wanted:
                 places[number] += 1
+
+    def _leave_out_unknown_chats(self, base: _Subject) -> None:
+        """Leave out chat texts without tokens: llama.cpp does not know the chat template, or a command ran instead."""
+        is_kept = [
+            base.failure is not None or not text.is_chat or bool(score.token_count)
+            for text, score in zip(self.texts, base.scores, strict=True)
+        ]
+        if all(is_kept):
+            return
+        self.texts = tuple(compress(self.texts, is_kept))
+        for subject in self.subjects:
+            subject.scores = list(compress(subject.scores, is_kept))
+        if not self.texts:
+            raise BadInput("the runtime does not know the base's chat template; name another text")
 
     def measure_donors(self, donors: Sequence[_Subject], chimera: _Subject) -> None:
         """Score the windows of the chimera with its donors, while there is time."""
@@ -553,7 +610,7 @@ class _Trial:
             self.window_tokens,
             seconds,
             writes,
-            writes and has_chat_template(subject.path),
+            writes and subject.candidate.facts.chat_template is not None,
         )
         subject.add(self.runtime.read(request, partial(self.say, subject.role)))
         if subject.failure is None:
@@ -678,6 +735,7 @@ def _text_scores(
                 None if compared is None else compared.scores[place].windows[:count],
                 tuple(donor.scores[place].windows[:count] for donor in donors),
                 look_count=len(looks(trial.window_limit(base.scores[place]))),
+                window_limit=trial.window_limit(base.scores[place]),
                 bits=trial.bits(base.scores[place], text),
             )
         )

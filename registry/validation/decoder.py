@@ -3,6 +3,10 @@
 llama.cpp's own server gives the probability of one token a request, and reads all weights for each token. Here one call
 decodes a whole window and returns the logits of every position.
 
+A `Decoder` works on one thread. Several of them share the weights of a `LoadedModel`, and each decodes other windows.
+llama.cpp's own threads would wait actively for each other, some hundred times in a window: on a busy machine two of
+them were ten times as slow as one.
+
 The structures of parameters differ between versions. They are taken from llama.cpp's functions for default values,
 passed on as they are, and only their first members are set, which `_ContextParameters` names. `Decoder` checks the
 result, and raises UnknownInterface if a function is missing or behaves differently.
@@ -12,7 +16,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -28,6 +33,9 @@ PART_MIN = 32
 _Pointer = ctypes.c_void_p
 _Int = ctypes.c_int32
 _Ints = ctypes.POINTER(ctypes.c_int32)
+CHAT_TEXT_MAX_BYTES = 16 * 1024 * 1024
+"""A conversation in a chat template is refused if it is longer."""
+
 _Log = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 
 
@@ -65,6 +73,10 @@ class _Batch(ctypes.Structure):
     )
 
 
+class _ChatMessage(ctypes.Structure):
+    _fields_ = (("role", ctypes.c_char_p), ("content", ctypes.c_char_p))
+
+
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_backend_init": (None, ()),
     "llama_log_set": (None, (_Log, _Pointer)),
@@ -73,6 +85,12 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_model_get_vocab": (_Pointer, (_Pointer,)),
     "llama_model_free": (None, (_Pointer,)),
     "llama_vocab_n_tokens": (_Int, (_Pointer,)),
+    "llama_vocab_get_add_bos": (ctypes.c_bool, (_Pointer,)),
+    "llama_vocab_bos": (_Int, (_Pointer,)),
+    "llama_chat_apply_template": (
+        _Int,
+        (ctypes.c_char_p, ctypes.POINTER(_ChatMessage), ctypes.c_size_t, ctypes.c_bool, ctypes.c_char_p, _Int),
+    ),
     "llama_tokenize": (
         _Int,
         (_Pointer, ctypes.c_char_p, _Int, _Ints, _Int, ctypes.c_bool, ctypes.c_bool),
@@ -92,66 +110,101 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
-class Decoder:
-    """A loaded model with a context of `context` tokens, that decodes one sequence; call `close`.
+class LoadedModel:
+    """A loaded model; close it with `opened`, or call `close` after its decoders are closed.
 
     Raises UnknownInterface, Refused if the model cannot be loaded, ImportError without `xllamacpp`.
     """
 
-    def __init__(self, model: str, context: int, threads: int) -> None:
-        self._library = _library()
-        self._model = self._library.llama_model_load_from_file(
-            model.encode(), self._library.llama_model_default_params()
-        )
-        if not self._model:
+    def __init__(self, path: str) -> None:
+        self.library = _library()
+        self.pointer = self.library.llama_model_load_from_file(path.encode(), self.library.llama_model_default_params())
+        if not self.pointer:
             raise Refused("the model cannot be loaded")
-        self._vocabulary = self._library.llama_model_get_vocab(self._model)
-        self._size = int(self._library.llama_vocab_n_tokens(self._vocabulary))
-        part = max(PART_MIN, LOGITS_MAX_BYTES // (4 * max(1, self._size)))
-        self._part = min(context, part)
+        self._vocabulary = self.library.llama_model_get_vocab(self.pointer)
+        self.vocabulary_size = int(self.library.llama_vocab_n_tokens(self._vocabulary))
+
+    def close(self) -> None:
+        """Free the model."""
+        self.library.llama_model_free(self.pointer)
+
+    def first_tokens(self) -> list[int]:
+        """Return the special token that begins a text of this model; empty if its texts begin without one."""
+        if not self.library.llama_vocab_get_add_bos(self._vocabulary):
+            return []
+        token = int(self.library.llama_vocab_bos(self._vocabulary))
+        return [token] if token >= 0 else []
+
+    def tokens(self, text: str, *, parse_special: bool = False) -> list[int]:
+        """Return the tokens of `text`, without the first one of `first_tokens`.
+
+        With `parse_special`, the names of special tokens in the text are these tokens, as in a chat template.
+        """
+        data = text.encode()
+        room = len(data) + 8  # a token is at least a byte, and there are at most a few special ones
+        tokens = (_Int * room)()
+        count = self.library.llama_tokenize(self._vocabulary, data, len(data), tokens, room, False, parse_special)
+        if not 0 <= count <= room:
+            raise Refused("llama.cpp cannot tokenize the text")
+        return list(tokens[:count])
+
+    def chat_text(self, template: str, conversation: Sequence[tuple[str, str]]) -> str | None:
+        """Return a conversation, roles and contents, in a chat template; None if llama.cpp does not know the template.
+
+        llama.cpp recognizes the templates of well-known families. Nothing that a template contains is executed.
+        """
+        messages = (_ChatMessage * len(conversation))(
+            *(_ChatMessage(role.encode(), content.encode()) for role, content in conversation)
+        )
+        room = 2 * sum(len(role.encode()) + len(content.encode()) + 256 for role, content in conversation)
+        for _ in range(2):
+            answer = ctypes.create_string_buffer(room)
+            size = self.library.llama_chat_apply_template(
+                template.encode(), messages, len(messages), False, answer, room
+            )
+            if size <= room or size > CHAT_TEXT_MAX_BYTES:
+                break
+            room = size
+        return answer.raw[:size].decode("utf-8", "replace") if 0 <= size <= room else None
+
+
+class Decoder:
+    """A context of `tokens` tokens for a loaded model, that decodes one sequence on one thread; call `close`.
+
+    Raises UnknownInterface, Refused if llama.cpp cannot create it.
+    """
+
+    def __init__(self, model: LoadedModel, tokens: int) -> None:
+        self._library, self._size = model.library, model.vocabulary_size
+        self._part = min(tokens, max(PART_MIN, LOGITS_MAX_BYTES // (4 * max(1, self._size))))
         parameters = self._library.llama_context_default_params()
-        parameters.n_ctx, parameters.n_seq_max = context, 1
+        parameters.n_ctx, parameters.n_seq_max = tokens, 1
         parameters.n_batch = parameters.n_ubatch = self._part
-        self._context = self._library.llama_init_from_model(self._model, parameters)
+        self._context = self._library.llama_init_from_model(model.pointer, parameters)
         if not self._context:
             raise Refused("llama.cpp cannot create a context for the model")
-        if (
-            self._library.llama_n_ctx(self._context) < context
-            or self._library.llama_n_batch(self._context) < self._part
-        ):
+        if self._library.llama_n_ctx(self._context) < tokens or self._library.llama_n_batch(self._context) < self._part:
             raise UnknownInterface("llama.cpp does not use the parameters of a context")
-        self._library.llama_set_n_threads(self._context, threads, threads)
+        self._library.llama_set_n_threads(self._context, 1, 1)
         self._memory = self._library.llama_get_memory(self._context)
         self._batch = self._library.llama_batch_init(self._part, 0, 1)
 
     def close(self) -> None:
-        """Free the model."""
+        """Free the context."""
         self._library.llama_batch_free(self._batch)
         self._library.llama_free(self._context)
-        self._library.llama_model_free(self._model)
 
-    def first_tokens(self) -> list[int]:
-        """Return the special token that begins a text of this model, if there is one."""
-        return self._tokenize("", special=True)[:1]
+    def logits(self, tokens: Sequence[int]) -> Iterator[NDArray[np.float32]]:
+        """Yield the logits of the tokens after each but the last of `tokens`: some rows at a time, in order.
 
-    def tokens(self, text: str) -> list[int]:
-        """Return the tokens of `text`, without special tokens."""
-        return self._tokenize(text, special=False)
-
-    def surprises(self, tokens: Sequence[int]) -> list[float]:
-        """Return -ln of the probability of each token after the first, given the tokens before it, in nats.
-
-        A logit that is not finite gives NaN or infinity.
+        Rows are positions and columns are the tokens of the vocabulary. An array is valid until the next one.
         """
-        assert len(tokens) >= 2
         if self._memory:
             self._library.llama_memory_clear(self._memory, True)
-        parts = [self._decoded(tokens, start) for start in range(0, len(tokens) - 1, self._part)]
-        surprises: list[float] = np.concatenate(parts).tolist()
-        return surprises
+        for start in range(0, len(tokens) - 1, self._part):
+            yield self._decoded(tokens, start)
 
-    def _decoded(self, tokens: Sequence[int], start: int) -> NDArray[np.float64]:
-        """Decode the tokens from `start` on, and return the surprises of the tokens after each."""
+    def _decoded(self, tokens: Sequence[int], start: int) -> NDArray[np.float32]:
         batch, count = self._batch, min(self._part, len(tokens) - 1 - start)
         for place in range(count):
             batch.token[place] = tokens[start + place]
@@ -166,23 +219,18 @@ class Decoder:
         pointer = self._library.llama_get_logits(self._context)
         if not pointer:
             raise Refused("the model gives no probabilities of tokens")
-        logits = np.ctypeslib.as_array(pointer, (count, self._size))
-        with np.errstate(all="ignore"):
-            highest = logits.max(axis=1, keepdims=True)
-            totals = np.exp(logits - highest).sum(axis=1, dtype=np.float64)
-            following = np.asarray(tokens[start + 1 : start + 1 + count])
-            chosen = logits[np.arange(count), following].astype(np.float64)
-            result: NDArray[np.float64] = np.log(totals) + highest[:, 0] - chosen
-        return result
+        logits: NDArray[np.float32] = np.ctypeslib.as_array(pointer, (count, self._size))
+        return logits
 
-    def _tokenize(self, text: str, *, special: bool) -> list[int]:
-        data = text.encode()
-        room = len(data) + 8  # a token is at least a byte, and there are at most a few special ones
-        tokens = (_Int * room)()
-        count = self._library.llama_tokenize(self._vocabulary, data, len(data), tokens, room, special, False)
-        if not 0 <= count <= room:
-            raise Refused("llama.cpp cannot tokenize the text")
-        return list(tokens[:count])
+
+@contextmanager
+def opened(path: str) -> Iterator[LoadedModel]:
+    """Load a model, and free it at the end."""
+    model = LoadedModel(path)
+    try:
+        yield model
+    finally:
+        model.close()
 
 
 def _library() -> Any:

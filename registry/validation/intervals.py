@@ -22,7 +22,7 @@ _NORMAL_FROM = 400
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimated mean with its margin: the mean lies within `mean` ± `margin` with 95%, at every look."""
+    """An estimated mean with its margin: the mean lies within `mean` ± `margin`, at every look with 95%."""
 
     mean: float
     margin: float
@@ -60,19 +60,21 @@ def looks(count: int) -> tuple[int, ...]:
     return tuple(reversed(sizes))
 
 
-def interval_of(values: Sequence[float], look_count: int) -> Interval | None:
-    """Return the interval of the mean of `values` at one of `look_count` looks.
+def interval_of(
+    values: Sequence[float], look_count: int, alpha: float = ALPHA, least: int = LOOK_MIN
+) -> Interval | None:
+    """Return the interval of the mean of `values` at one of `look_count` looks, of the level 1 - `alpha`.
 
-    None for fewer than LOOK_MIN values, and if mean or deviation are not finite.
+    None for fewer than `least` values (two or more), and if mean or deviation are not finite.
     """
     count = len(values)
-    if count < LOOK_MIN:
+    if count < least:
         return None
     mean = sum(values) / count
     error = math.sqrt(sum((value - mean) * (value - mean) for value in values) / (count - 1) / count)
     if not math.isfinite(mean) or not math.isfinite(error):
         return None
-    return Interval(mean, student_quantile(1.0 - ALPHA / (2 * look_count), count - 1) * error, error, count)
+    return Interval(mean, student_quantile(1.0 - alpha / (2 * look_count), count - 1) * error, error, count)
 
 
 @lru_cache(maxsize=1024)

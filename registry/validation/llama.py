@@ -6,10 +6,10 @@ import json
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import metadata
+from importlib import metadata, util
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -31,15 +31,18 @@ from organs.registry.validation.runtime import (
 PACKAGE = "xllamacpp"
 EXTRA = "validate"
 NOT_INSTALLED = f"llama.cpp is not installed; install this program with the extra {EXTRA!r}"
-METHOD = "windows in batches"
+METHOD = "whole windows"
 
 MEMORY_SPARE_BYTES = 4 * 1024**3
 """Address space for the library, its threads, the context and its caches; measured: about 1.5 GB for a small model."""
 MEMORY_PER_MODEL = 3
 """The file is mapped once, and partly repacked for the processor."""
+MEMORY_PER_DECODER_BYTES = 512 * 1024**2
+"""Address space for a thread, its context and its logits."""
+DECODERS_MAX = 16
 THREADS_FROM_BYTES = 256 * 1024 * 1024
-"""Smaller models run on one thread: llama.cpp's threads wait actively, hundreds of times for each token, and on a busy
-machine two threads can take ten times as long as one."""
+"""Smaller models write on one thread: llama.cpp's threads wait actively, hundreds of times for each token, and on a
+busy machine two threads can take ten times as long as one."""
 OUTPUT_MAX_BYTES = 4 * 1024 * 1024
 """About 130 bytes for each window."""
 WRITTEN_MAX_LENGTH = 2000
@@ -62,6 +65,11 @@ class LlamaCpp:
             raise NoRuntime(NOT_INSTALLED, EXTRA) from None
         self._identity = f"llama.cpp, {package} {version}, {METHOD}"
 
+    @staticmethod
+    def is_installed(package: str = PACKAGE) -> bool:
+        """Return whether the package of llama.cpp is installed."""
+        return util.find_spec(package) is not None
+
     @property
     def identity(self) -> str:
         return self._identity
@@ -79,23 +87,35 @@ class LlamaCpp:
             )
         if answers.missing is not None:
             raise NoRuntime(f"{NOT_INSTALLED} ({answers.missing})", EXTRA)
-        scores = answers.scores()
-        failure = None if answers.is_done else _failure(result, answers)
-        return Reading(failure, scores, answers.written, answers.by_chat_template, result.log, result.seconds)
+        tokens, seconds = answers.rate
+        return Reading(
+            None if answers.is_done else _failure(result, answers),
+            answers.scores(answers.windows, request.ranks),
+            answers.written,
+            answers.by_chat_template,
+            result.log,
+            result.seconds,
+            reference=answers.scores(answers.reference, request.reference_ranks),
+            evaluated_tokens=tokens,
+            evaluation_seconds=seconds,
+        )
 
     def _sandbox_for(self, request: Request, port: int) -> Sandbox:
-        """Return a sandbox with the files of the model, and the port of llama.cpp's server."""
-        return Sandbox(read=model_files(request.model), port=port, required=self._requires_sandbox)
+        """Return a sandbox with the files of the models, and the port of llama.cpp's server."""
+        return Sandbox(read=_files(request), port=port, required=self._requires_sandbox)
 
     def _input(self, request: Request, port: int) -> bytes:
         values = {
             "model": str(request.model.absolute()),
-            "texts": [text.text for text in request.texts],
+            "reference": None if request.reference is None else str(request.reference.absolute()),
+            "texts": [{"text": text.text, "template": text.template} for text in request.texts],
             "ranks": [[ranks.start, ranks.stop] for ranks in request.ranks],
+            "reference_ranks": [list(ranks) for ranks in request.reference_ranks or ((),) * len(request.texts)],
             "window_tokens": request.window_tokens,
             "seconds": request.seconds,
             "writes": request.writes,
-            "threads": 1 if _size_bytes(request.model) < THREADS_FROM_BYTES else os.cpu_count() or 1,
+            "threads": 1 if _size_bytes(request) < THREADS_FROM_BYTES else usable_cores(),
+            "decoders": min(usable_cores(), DECODERS_MAX),
             "chat": request.chat,
             "wall_seconds": self._limits_for(request).wall_seconds,
             "port": port,
@@ -105,13 +125,14 @@ class LlamaCpp:
     def _limits_for(self, request: Request) -> Limits:
         """The limits of this runtime; where one is not set, a generous one for this model."""
         own = self._limits
-        size_bytes = _size_bytes(request.model)
-        cores = os.cpu_count() or 1
+        cores = usable_cores()
+        decoders = min(cores, DECODERS_MAX) * (1 if request.reference is None else 2)
+        memory = MEMORY_PER_MODEL * _size_bytes(request) + MEMORY_SPARE_BYTES + MEMORY_PER_DECODER_BYTES * decoders
         wall_seconds = own.wall_seconds + (request.seconds or 0.0)
         return Limits(
             wall_seconds,
             own.cpu_seconds or int(wall_seconds * cores) + 1,
-            own.address_space_bytes or MEMORY_PER_MODEL * size_bytes + MEMORY_SPARE_BYTES,
+            own.address_space_bytes or memory,
             own.file_size_bytes or 0,  # it has nothing to write
             max(own.output_max_bytes, OUTPUT_MAX_BYTES),
             own.niceness,
@@ -128,6 +149,10 @@ class _Answers:
     """By the number of the text: its windows, and its tokens."""
     windows: dict[tuple[int, int], Window] = field(default_factory=dict)
     """By the number of the text and the rank of the window."""
+    reference: dict[tuple[int, int], Window] = field(default_factory=dict)
+    """The same for the reference."""
+    rate: tuple[int, float] = (0, 0.0)
+    """The scored tokens of both models, and the seconds that this took."""
     written: str | None = None
     by_chat_template: bool = False
     is_loaded: bool = False
@@ -150,7 +175,9 @@ class _Answers:
             "loaded": lambda _: setattr(self, "is_loaded", True),
             "done": lambda _: setattr(self, "is_done", True),
             "text": lambda value: self.sizes.update({int(value[0]): (int(value[1]), int(value[2]))}),
-            "window": self._take_window,
+            "window": lambda value: self.windows.update([_window(value)]),
+            "reference": lambda value: self.reference.update([_window(value)]),
+            "rate": lambda value: setattr(self, "rate", (int(value[0]), float(value[1]))),
             "written": lambda value: setattr(self, "written", plain_text(str(value).encode())[:WRITTEN_MAX_LENGTH]),
             "chat": lambda value: setattr(self, "by_chat_template", bool(value)),
             "refused": lambda value: setattr(self, "refused", str(value)),
@@ -159,18 +186,32 @@ class _Answers:
         if key in acts:
             acts[key](value)
 
-    def _take_window(self, value: Any) -> None:
-        number, rank, nats, tokens, digest = value
-        self.windows[int(number), int(rank)] = Window(float(nats), int(tokens), str(digest))
-
-    def scores(self) -> tuple[Score, ...]:
+    def scores(
+        self, windows: Mapping[tuple[int, int], Window], requested: Sequence[Sequence[int]]
+    ) -> tuple[Score, ...]:
         """Return the scores of all texts, as far as they are complete from the first requested window on."""
-        return tuple(self._score(number) for number in range(len(self.request.texts)) if number in self.sizes)
+        return tuple(
+            Score(text.name, tuple(_first_windows(windows, number, ranks)), *self.sizes[number])
+            for number, (text, ranks) in enumerate(zip(self.request.texts, requested, strict=False))
+            if number in self.sizes
+        )
 
-    def _score(self, number: int) -> Score:
-        ranks = takewhile(lambda rank: (number, rank) in self.windows, self.request.ranks[number])
-        windows = tuple(self.windows[number, rank] for rank in ranks)
-        return Score(self.request.texts[number].name, windows, *self.sizes[number])
+
+def _first_windows(windows: Mapping[tuple[int, int], Window], text: int, ranks: Sequence[int]) -> Iterator[Window]:
+    return (windows[text, rank] for rank in takewhile(lambda rank: (text, rank) in windows, ranks))
+
+
+def _window(value: Any) -> tuple[tuple[int, int], Window]:
+    """Return the number of a text, a rank, and the window that the child has scored."""
+    number, rank, nats, tokens, digest, divergence, same_top = value
+    window = Window(
+        float(nats),
+        int(tokens),
+        str(digest),
+        None if divergence is None else float(divergence),
+        None if same_top is None else int(same_top),
+    )
+    return (int(number), int(rank)), window
 
 
 def _failure(result: Result, answers: _Answers) -> Failure:
@@ -214,12 +255,25 @@ def _reserved_port() -> Iterator[int]:
         yield int(held.getsockname()[1])
 
 
-def _size_bytes(model: Path) -> int:
-    """Return the size of all files of a model in bytes: a limit of the mapped memory."""
+def usable_cores() -> int:
+    """Return the number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _files(request: Request) -> tuple[Path, ...]:
+    """Return all files of the models of a request."""
+    reference = () if request.reference is None else model_files(request.reference)
+    return (*model_files(request.model), *reference)
+
+
+def _size_bytes(request: Request) -> int:
+    """Return the size of all files of the models in bytes: a limit of the mapped memory."""
     try:
-        return sum(path.stat().st_size for path in model_files(model))
+        return sum(path.stat().st_size for path in _files(request))
     except OSError as error:
-        raise BadSource(f"{model}: {error.strerror}") from error
+        raise BadSource(f"{request.model}: {error.strerror}") from error
 
 
 def model_files(model: Path) -> tuple[Path, ...]:

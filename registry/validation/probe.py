@@ -1,12 +1,8 @@
 """Use llama.cpp inside the confined child: load a model, let it write, and score windows of texts.
 
-A model is loaded by `xllamacpp`'s server, on a loopback port with its own key: it checks all weights, gives the reason
-of a refusal, and knows chat templates. Windows are scored by `Decoder`, through the C interface.
-
-If that is missing, the server scores too, some times slower: a grammar of token numbers forces the model to write the
-text, and the server returns the probability of each written token before the grammar. A grammar cannot contain a token
-that is only a part of a character: such positions are requested one by one. If the server omits the probability of a
-token whose bytes end inside a character, the whole vocabulary is requested with another token forced.
+A model that writes is loaded by `xllamacpp`'s server, on a loopback port with its own key: it checks all weights, gives
+the reason of a refusal, and knows chat templates. Windows are scored by decoders, through the C interface: one on each
+processor, each with the next window.
 """
 
 from __future__ import annotations
@@ -18,15 +14,23 @@ import math
 import os
 import secrets
 import sys
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
-from organs.registry.validation.decoder import Decoder, Refused, UnknownInterface
+import numpy as np
+from numpy.typing import NDArray
+
+from organs.registry.validation.decoder import Decoder, LoadedModel, Refused, UnknownInterface, opened
+from organs.registry.validation.likelihood import Likelihoods, compared, joined, surprises
 from organs.registry.validation.runtime import LOOPBACK
-from organs.registry.validation.texts import spread_order
+from organs.registry.validation.texts import conversations, spread_order
 
 CONTEXT_MIN = 512
 CONTEXT_STEP = 256
@@ -35,30 +39,10 @@ WRITTEN_TOKENS = 40
 ANSWER_MAX_BYTES = 256 * 1024 * 1024
 NATS_DIGITS = 4
 """Decimals of the score of a window."""
-FORCED = 1e4
-"""Added to a token's logit, so that this token is chosen."""
 LOG_ERRORS = 1
 PLAIN_TEMPLATE = "chatml"
-WHOLE = "a"
-"""A text for which every vocabulary has a token of whole characters."""
 PROMPT = "The file is opened for reading, and "
 QUESTION = "What is a file?"
-
-
-class Scorer(Protocol):
-    """A loaded model that scores windows."""
-
-    def first_tokens(self) -> list[int]:
-        """Return the special token that begins a text of this model, if there is one."""
-        ...
-
-    def tokens(self, text: str) -> list[int]:
-        """Return the tokens of `text`, without special tokens."""
-        ...
-
-    def surprises(self, tokens: Sequence[int]) -> Sequence[float]:
-        """Return -ln of the probability of each token after the first, given the tokens before it, in nats."""
-        ...
 
 
 class Session:
@@ -88,10 +72,6 @@ class Session:
             raise Refused(str(error)) from error
         address = self._server.listening_address.removeprefix("http://")
         self._connection = http.client.HTTPConnection(address, timeout=wall_seconds)
-        self._vocabulary = int(self._ask("GET", "/v1/models")["data"][0]["meta"]["n_vocab"])
-        self._parts: set[int] = set()
-        """The tokens seen so far that are only parts of characters."""
-        self._whole = next(token for token in reversed(self.tokens(WHOLE)) if token not in self._parts)
 
     def close(self) -> None:
         """Close the connection, and free the model.
@@ -101,26 +81,6 @@ class Session:
         """
         self._connection.close()
         del self._server
-
-    def first_tokens(self) -> list[int]:
-        """Return the special token that begins a text of this model, if there is one."""
-        return self._tokenize("", special=True)[:1]
-
-    def tokens(self, text: str) -> list[int]:
-        """Return the tokens of `text`, without special tokens."""
-        return self._tokenize(text, special=False)
-
-    def surprises(self, tokens: Sequence[int]) -> list[float]:
-        """Return -ln of the probability of each token after the first, given the tokens before it, in nats."""
-        surprises: list[float] = []
-        while len(surprises) + 1 < len(tokens):
-            start = len(surprises) + 1
-            end = start
-            while end < len(tokens) and tokens[end] not in self._parts:
-                end += 1
-            run = self._forced(tokens, start, end) if end > start else None
-            surprises += run or [self._single(tokens, position) for position in range(start, max(end, start + 1))]
-        return surprises
 
     def write(self, *, chat: bool) -> str:
         """Return a prompt, or a question in the model's chat template, with the model's continuation."""
@@ -133,50 +93,6 @@ class Session:
             return f"{QUESTION}\n{answer['choices'][0]['message'].get('content') or ''}"
         answer = self._ask("POST", "/completion", {**request, "prompt": PROMPT, "n_predict": WRITTEN_TOKENS})
         return f"{PROMPT}{answer['content']}"
-
-    def _tokenize(self, text: str, *, special: bool) -> list[int]:
-        request = {"content": text, "add_special": special, "parse_special": False, "with_pieces": True}
-        tokens = self._ask("POST", "/tokenize", request)["tokens"]
-        self._parts.update(int(token["id"]) for token in tokens if not isinstance(token["piece"], str))
-        return [int(token["id"]) for token in tokens]
-
-    def _forced(self, tokens: Sequence[int], start: int, end: int) -> list[float] | None:
-        """Return the surprises from `start` to `end` in one request; None if the grammar cannot force the tokens."""
-        wanted = list(tokens[start:end])
-        request = {
-            "prompt": list(tokens[:start]),
-            "n_predict": len(wanted),
-            "n_probs": 1,
-            "temperature": 0,
-            "cache_prompt": True,
-            "grammar": "root ::= " + " ".join(f"<[{number}]>" for number in wanted),
-        }
-        try:
-            written = self._ask("POST", "/completion", request).get("completion_probabilities", [])
-        except Refused:
-            return None
-        if [token["id"] for token in written] != wanted:
-            return None
-        return [_surprise(token) for token in written]
-
-    def _single(self, tokens: Sequence[int], position: int) -> float:
-        """Return the surprise at `position`: with the token itself forced, else with a token of whole characters."""
-        wanted = tokens[position]
-        for forced, count in ((wanted, 1), (self._whole, self._vocabulary)):
-            request = {
-                "prompt": list(tokens[:position]),
-                "n_predict": 1,
-                "n_probs": count,
-                "temperature": 0,
-                "cache_prompt": True,
-                "logit_bias": [[forced, FORCED]],
-            }
-            written = self._ask("POST", "/completion", request).get("completion_probabilities", [])
-            scores = [written[0], *written[0]["top_logprobs"]] if written else []
-            match = next((score for score in scores if score["id"] == wanted), None)
-            if match is not None:
-                return _surprise(match)
-        raise Refused(f"llama.cpp does not return the probability of token {wanted}")
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         data = None if body is None else json.dumps(body)
@@ -211,12 +127,6 @@ def _parameters(xllamacpp: Any, tokens: int, threads: int, key: str) -> Any:
     return parameters
 
 
-def _surprise(token: Mapping[str, Any]) -> float:
-    """Return the surprise. JSON has no infinity: the server writes null, or the lowest float for impossible tokens."""
-    logprob = token.get("logprob")
-    return float("inf") if not isinstance(logprob, int | float) else -float(logprob)
-
-
 REQUEST_MAX_BYTES = 64 * 1024 * 1024
 
 Tell = Callable[[dict[str, Any]], None]
@@ -234,7 +144,7 @@ def main() -> None:
 
     try:
         _answer(request, tell)
-    except ImportError as error:
+    except (ImportError, UnknownInterface) as error:
         tell({"missing": str(error)})
     except (Refused, http.client.HTTPException, OSError, KeyError) as error:
         tell({"refused": str(error)})
@@ -248,53 +158,147 @@ def _answer(request: dict[str, Any], tell: Tell) -> None:
             tell({"loaded": True})
             tell({"say": "writing"})
             tell(_written(session, chat=chat))
-    with closing(_scorer(request)) as scorer:
+    with ExitStack() as stack:
+        model = stack.enter_context(opened(request["model"]))
+        reference = stack.enter_context(opened(request["reference"])) if request["reference"] else None
         tell({"loaded": True})
-        for line in _scored(scorer, request):
-            tell(line)
+        if reference is not None and reference.vocabulary_size != model.vocabulary_size:
+            raise Refused("the two models have different vocabularies")
+        _score(model, reference, request, tell)
     tell({"done": True})
 
 
-def _scorer(request: dict[str, Any]) -> Decoder | Session:
-    try:
-        return Decoder(request["model"], request["window_tokens"], request["threads"])
-    except UnknownInterface as error:
-        sys.stderr.write(f"{error}; scoring through the server\n")
-        return _loaded({**request, "chat": False})[0]
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """A window to score: its text, its rank, its tokens, and the models that score it."""
+
+    text: int
+    rank: int
+    tokens: Sequence[int]
+    by_model: bool
+    by_reference: bool
 
 
-def _scored(scorer: Scorer, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _score(model: LoadedModel, reference: LoadedModel | None, request: Mapping[str, Any], tell: Tell) -> None:
     """Score the requested windows: first the windows of rank 0 of all texts, then those of rank 1, and so on.
 
-    Yields the number of windows and of tokens of each text, then the score of each window. No window is begun after
-    `seconds`, except the first.
+    Tells the number of windows and of tokens of each text, the score of each window, and how fast it was. No window is
+    begun after `seconds`, except the first.
     """
-    begun, size = monotonic(), request["window_tokens"] - 1
-    first = scorer.first_tokens()
-    windows: list[list[list[int]]] = []
-    for number, text in enumerate(request["texts"]):
-        tokens = scorer.tokens(text)
-        starts = range(0, len(tokens), size)
-        cut = [[*first, *tokens[start : start + size]] for start in starts]
-        kept = [window for window in cut if len(window) > size] or cut[:1]  # the last window may be shorter
-        windows.append([kept[place] for place in spread_order(len(kept))])
-        yield {"text": [number, len(kept), len(tokens)]}
-    order = sorted(
-        (rank, number)
-        for number, (start, stop) in enumerate(request["ranks"])
-        for rank in range(start, min(stop, len(windows[number])))
-    )
-    for done, (rank, number) in enumerate(order):
-        if done and request["seconds"] is not None and monotonic() - begun > request["seconds"]:
-            return
-        yield {"say": f"window {done + 1} of {len(order)}"}
-        tokens = windows[number][rank]
-        if len(tokens) < 2:
-            raise Refused(f"text {number + 1} has too few tokens to score")
-        nats = math.fsum(surprise if surprise == surprise else math.inf for surprise in scorer.surprises(tokens))
-        nats = round(nats, NATS_DIGITS) if math.isfinite(nats) else math.inf
-        digest = hashlib.sha256(repr(tokens).encode()).hexdigest()[:16]
-        yield {"window": [number, rank, nats, len(tokens) - 1, digest]}
+    windows = _requested_windows(model, request, tell)
+    queue, lock, begun = iter(enumerate(windows)), threading.Lock(), monotonic()
+
+    def next_window() -> _Window | None:
+        with lock:
+            number, window = next(queue, (0, None))
+            if number and request["seconds"] is not None and monotonic() - begun > request["seconds"]:
+                return None
+            if window is not None:
+                tell({"say": f"window {number + 1} of {len(windows)}"})
+            return window
+
+    def work(own: Decoder, other: Decoder | None) -> int:
+        scored = 0
+        try:
+            while (window := next_window()) is not None:
+                lines = list(_lines(window, own, other))
+                with lock:
+                    for line in lines:
+                        tell(line)
+                scored += len(lines) * (len(window.tokens) - 1)
+        except Refused:
+            with lock:
+                deque(queue, maxlen=0)  # the other decoders begin no other window
+            raise
+        return scored
+
+    with ExitStack() as stack:
+
+        def decoder(loaded: LoadedModel) -> Decoder:
+            return stack.enter_context(closing(Decoder(loaded, request["window_tokens"])))
+
+        count = max(1, min(request["decoders"], len(windows)))
+        decoders = [(decoder(model), None if reference is None else decoder(reference)) for _ in range(count)]
+        pool = stack.enter_context(ThreadPoolExecutor(count))
+        begun = monotonic()
+        scored = sum(pool.map(lambda pair: work(*pair), decoders))
+        tell({"rate": [scored, round(monotonic() - begun, 3)]})
+
+
+def _requested_windows(model: LoadedModel, request: Mapping[str, Any], tell: Tell) -> list[_Window]:
+    """Return the windows to score, in order. A window of a model without a first token begins one token earlier.
+
+    So a window has as many scored tokens with a first token as without one. Only a text of fewer tokens than a window
+    has a shorter one.
+    """
+    first, size = model.first_tokens(), request["window_tokens"]
+    step = size - 1
+    windows = []
+    ranges = zip(request["texts"], request["ranks"], request["reference_ranks"], strict=True)
+    for number, (text, ranks, reference_ranks) in enumerate(ranges):
+        tokens = _tokens(model, text)
+        cut = [[*first, *tokens[start : start + size - len(first)]] for start in range(0, len(tokens), step)]
+        kept = [window for window in cut if len(window) == size] or cut[:1]
+        tell({"text": [number, len(kept), len(tokens)]})
+        for rank, place in enumerate(spread_order(len(kept))):
+            by_model, by_reference = ranks[0] <= rank < ranks[1], rank in reference_ranks
+            if by_model or by_reference:
+                windows.append(_Window(number, rank, kept[place], by_model, by_reference))
+    return sorted(windows, key=lambda window: (window.rank, window.text))
+
+
+def _tokens(model: LoadedModel, text: Mapping[str, str]) -> list[int]:
+    """Return the tokens of a text, or of its conversations in a chat template; none if llama.cpp does not know it."""
+    if not text["template"]:
+        return model.tokens(text["text"])
+    written = [model.chat_text(text["template"], conversation) for conversation in conversations(text["text"])]
+    return [token for part in written if part is not None for token in model.tokens(part, parse_special=True)]
+
+
+def _lines(window: _Window, own: Decoder, other: Decoder | None) -> Iterator[dict[str, Any]]:
+    """Yield the scores of a window by the reference and by the model."""
+    if len(window.tokens) < 2:
+        raise Refused(f"text {window.text + 1} has too few tokens to score")
+    digest = hashlib.sha256(repr(list(window.tokens)).encode()).hexdigest()[:16]
+    by_reference, by_model = _likelihoods(window, own, other)
+    for key, scores in (("reference", by_reference), ("window", by_model)):
+        if scores is not None:
+            divergence = None if scores.divergences is None else _nats(scores.divergences)
+            same = None if scores.same_top is None else int(scores.same_top.sum())
+            yield {
+                key: [
+                    window.text, window.rank, _nats(scores.surprises), len(scores.surprises), digest, divergence, same
+                ]
+            }  # fmt: skip
+
+
+def _likelihoods(window: _Window, own: Decoder, other: Decoder | None) -> tuple[Likelihoods | None, Likelihoods | None]:
+    """Return the likelihoods by the reference and by the model, of those that score this window."""
+    tokens, place = window.tokens, 1
+    pairs: list[tuple[Likelihoods | None, Likelihoods | None]] = []
+    if window.by_model and window.by_reference and other is not None:
+        for theirs, ours in zip(other.logits(tokens), own.logits(tokens), strict=True):
+            pairs.append(compared(theirs, ours, tokens[place : place + len(ours)]))
+            place += len(ours)
+    else:
+        scorer = own if window.by_model or other is None else other
+        for logits in scorer.logits(tokens):
+            scores = surprises(logits, tokens[place : place + len(logits)])
+            pairs.append((None, scores) if scorer is own else (scores, None))
+            place += len(logits)
+    by_reference, by_model = zip(*pairs, strict=True)
+    return _joined(by_reference), _joined(by_model)
+
+
+def _joined(parts: Sequence[Likelihoods | None]) -> Likelihoods | None:
+    known = [part for part in parts if part is not None]
+    return joined(known) if known else None
+
+
+def _nats(values: NDArray[np.float64]) -> float:
+    """Return the sum of the values, infinite if one is not finite."""
+    total = math.fsum(value if value == value else math.inf for value in values)
+    return round(total, NATS_DIGITS) if math.isfinite(total) else math.inf
 
 
 def _loaded(request: dict[str, Any]) -> tuple[Session, bool]:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import msgspec
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import expert_name
@@ -18,13 +19,15 @@ from organs.registry.assembly import (
     FilePlan,
     place_file,
     plan_model,
+    stored_header,
 )
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.chimeras import chimera_of, stored_score
-from organs.registry.catalog.queries.models import is_digest, metadata_of, model_by_digest, model_by_name
+from organs.registry.catalog.queries.chimeras import chimera_of, stored_quick_look, stored_score
+from organs.registry.catalog.queries.models import files_of, is_digest, model_by_digest, model_by_name
 from organs.registry.catalog.register.chimeras import (
     add_verdict,
     record_gains,
+    record_quick_look,
     record_score,
 )
 from organs.registry.catalog.tables import Chimera, Model
@@ -32,6 +35,7 @@ from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import Digest
 from organs.registry.entities.base import encode
 from organs.registry.entities.plan import GRAFTED
+from organs.registry.entities.quick_look import QuickLook
 from organs.registry.entities.verdict import RunFailure, RunReport, TextScore, TextVerdict, VerdictReport
 from organs.registry.errors import NotAssemblable, NotComposedHere, NotFound, StoreError
 from organs.registry.names import parse_model_name
@@ -41,19 +45,23 @@ from organs.registry.validation.comparison import (
     TOKENS_ENOUGH,
     Budget,
     Candidate,
+    ModelFacts,
     Progress,
     ScoreKey,
     Validation,
+    texts_for,
     validate,
 )
 from organs.registry.validation.intervals import LOOK_MIN, interval_of
+from organs.registry.validation.quick import KINDS as QUICK_KINDS
+from organs.registry.validation.quick import LookBudget, LookProgress, quick_look
 from organs.registry.validation.runtime import (
     Reading,
     Runtime,
     Score,
     Window,
 )
-from organs.registry.validation.texts import Text
+from organs.registry.validation.texts import Text, built_in_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +122,49 @@ def run_chimera(
     return run
 
 
+def look_at_chimera(
+    catalog: Catalog,
+    store: BlobStore,
+    name: str,
+    runtime: Runtime,
+    budget: LookBudget | None = None,
+    texts: Sequence[Text] | None = None,
+    progress: LookProgress = lambda _share, _step: None,
+    folder: Path | None = None,
+) -> QuickLook:
+    """Take a quick look at the chimera `name` (a name or a digest), and store it. Uses the built-in texts by default.
+
+    If it has one from the same runtime and texts, and with the same budget, this is returned. Raises
+    NotFound, also for a model that was not composed here, NoRuntime, NoVerdict, BadInput, StoreError, DiskFull.
+    """
+    limits, scored = budget or LookBudget(), tuple(texts or built_in_texts(QUICK_KINDS))
+    with catalog.reading() as session:
+        trial = _trial(session, name)
+        stored = stored_quick_look(session, trial.model.id)
+    base = _candidate(catalog, store, trial.base, folder)
+    wanted = [text.digest for text in texts_for(base, scored)]
+    is_known = stored is not None and stored.covers(wanted, limits.windows, limits.seconds)
+    if stored is not None and is_known and stored.runtime == runtime.identity:
+        return stored
+    look = msgspec.structs.replace(
+        quick_look(
+            _candidate(catalog, store, trial.model, folder),
+            base,
+            scored,
+            runtime,
+            CatalogScores(catalog),
+            limits,
+            progress,
+        ),
+        model=trial.model.full_name,
+        base=trial.base.full_name,
+    )
+    if look.texts or look.failure is not None:
+        with catalog.writing() as session:
+            record_quick_look(session, trial.model.id, encode(look).decode())
+    return look
+
+
 def registered_candidate(catalog: Catalog, store: BlobStore, name: str, folder: Path | None = None) -> Candidate:
     """Return the model `name` (a name or a digest); its files are written below `folder` while it is run."""
     with catalog.reading() as session:
@@ -133,6 +184,7 @@ def verdict_report(run: RunResult) -> VerdictReport:
         tokens=max((text.tokens for text in result.verdict.texts), default=0),
         window_tokens=result.window_tokens,
         seconds=round(result.seconds, 1),
+        tokens_per_second=None if result.rate is None else round(result.rate, 1),
         base=_run_report(run.base, result.base, compared),
         chimera=_run_report(run.model, result.chimera, compared),
         control=None if result.control is None else _run_report("control", result.control, compared),
@@ -239,15 +291,8 @@ def _readable(
 def _candidate(catalog: Catalog, store: BlobStore, model: Model, folder: Path | None) -> Candidate:
     with catalog.reading() as session:
         plans = plan_model(session, model)
-        context = _context_tokens(session, model)
-    return Candidate(Digest(model.digest), lambda: _placed(store, plans, folder), context)
-
-
-def _context_tokens(session: Session, model: Model) -> int | None:
-    """Return the context length in the model's header, in tokens."""
-    key = f"{model.architecture}.context_length"
-    text = next((row.value for row in metadata_of(session, model.id) if row.key == key), "")
-    return int(text) if text.isdecimal() else None
+        headers = [stored_header(session, store, file).header for file in files_of(session, model.id)]
+    return Candidate(Digest(model.digest), lambda: _placed(store, plans, folder), ModelFacts.of(headers))
 
 
 @contextmanager

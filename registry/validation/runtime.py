@@ -57,9 +57,15 @@ class Request:
     """Whether to generate text."""
     chat: bool = False
     """Whether to generate it with the model's chat template."""
+    reference: Path | None = None
+    """Another model (the first file of a split set) with the same vocabulary, that scores windows, too."""
+    reference_ranks: tuple[Sequence[int], ...] = ()
+    """For each text, the windows that the reference scores. In those that both score, they are compared."""
 
     def __post_init__(self) -> None:
         assert 1 <= len(self.texts) == len(self.ranks) <= TEXTS_MAX
+        assert (self.reference is None) == (not self.reference_ranks)
+        assert len(self.reference_ranks) in (0, len(self.texts))
         assert self.window_tokens >= WINDOW_TOKENS_MIN
 
 
@@ -90,6 +96,11 @@ class Window:
     tokens: int
     digest: str
     """A digest of the tokens: windows of two models with the same digest can be compared."""
+    divergence: float | None = None
+    """The sum over the tokens of the Kullback-Leibler divergence of the next token's distribution from that of the
+    reference, in nats; None if the reference did not score the window."""
+    same_top: int | None = None
+    """For how many tokens both find the same token the most likely one; None like `divergence`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +153,12 @@ class Reading:
     """The last lines of the runtime's log; text from outside."""
     seconds: float = 0.0
     cached: bool = False
+    reference: tuple[Score, ...] = ()
+    """The scores by the reference, like `scores`: of each text the first of `reference_ranks`, until one is missing."""
+    evaluated_tokens: int = 0
+    """The tokens that were scored, by both models together."""
+    evaluation_seconds: float = 0.0
+    """The time that this took, without loading."""
 
     @property
     def loads(self) -> bool:

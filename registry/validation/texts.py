@@ -11,14 +11,16 @@ import os
 import stat
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadSource
 
-KINDS = ("python", "javascript", "documentation", "encyclopedic", "narrative", "dialogue", "reasoning", "german")
-"""The kinds of text of the built-in suite: about 20 kB each."""
+CHAT = "chat"
+KINDS = (CHAT, "python", "javascript", "documentation", "encyclopedic", "narrative", "dialogue", "reasoning", "german")
+"""The kinds of text of the built-in suite: about 20 kB each. CHAT is the dialogue in the base's own chat template; a
+base without one has no such text."""
 
 SAMPLE_MAX_BYTES = 1024 * 1024
 """Of a longer text, sections that are spread over it are scored."""
@@ -40,11 +42,49 @@ class Text:
     name: str
     text: str
     digest: Digest
+    is_chat: bool = False
+    """Whether `text` has conversations (see `conversations`) that are scored in the base's chat template."""
+    template: str = ""
+    """The chat template; empty until it is known."""
 
 
 def built_in_texts(kinds: Sequence[str] = KINDS) -> tuple[Text, ...]:
     """Return texts of the built-in suite, which has texts of the `KINDS`."""
-    return tuple(_named(kind, (_FOLDER / f"{kind}.txt").read_bytes()) for kind in kinds)
+    return tuple(_built_in(kind) for kind in kinds)
+
+
+def fitted_texts(texts: Sequence[Text], template: str | None) -> tuple[Text, ...]:
+    """Return `texts`, with the chat template of a base in its chat texts; without chat texts if it has none.
+
+    The digest of a chat text depends on the template, because its tokens do.
+    """
+    if not template:
+        return tuple(text for text in texts if not text.is_chat)
+    return tuple(
+        replace(text, template=template, digest=digest_of(f"{text.digest} in {template}".encode()))
+        if text.is_chat
+        else text
+        for text in texts
+    )
+
+
+def conversations(text: str) -> list[list[tuple[str, str]]]:
+    """Return the conversations in `text`: each a list of roles, `user` and `assistant`, with what they say.
+
+    An empty line ends a conversation, and a line begins a turn with `User: ` or `Assistant: `.
+    """
+    found = []
+    for block in text.strip().split("\n\n"):
+        turns: list[tuple[str, str]] = []
+        for line in block.splitlines():
+            role, mark, rest = line.partition(": ")
+            if mark and role in ("User", "Assistant"):
+                turns.append((role.lower(), rest))
+            elif turns:
+                turns[-1] = (turns[-1][0], f"{turns[-1][1]}\n{line}")
+        if turns:
+            found.append(turns)
+    return found
 
 
 def read_text(path: Path) -> Text:
@@ -127,6 +167,11 @@ def _section(path: Path, start: int, size: int) -> str:
         cut = half.find(b"\n") if b"\n" in half else half.find(b" ")
         data = data[cut + 1 :].lstrip(_CONTINUATION_BYTES)
     return codecs.getincrementaldecoder("utf-8")().decode(data, final=is_end)
+
+
+def _built_in(kind: str) -> Text:
+    name = "dialogue" if kind == CHAT else kind
+    return replace(_named(kind, (_FOLDER / f"{name}.txt").read_bytes()), is_chat=kind == CHAT)
 
 
 def _named(name: str, data: bytes) -> Text:

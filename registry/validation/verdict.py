@@ -57,6 +57,8 @@ class TextScores:
     """How often the scores are examined while windows are added."""
     bits: float | None = None
     """Bits that the base needs for each byte of the text; None if unknown."""
+    window_limit: int | None = None
+    """The most windows that can be scored: all of the text, or as many as were allowed; None if unknown."""
     change: Interval | None = field(init=False)
     """Of ln p - ln p0; None if it is not finite or there are too few windows."""
     weight: Interval | None = field(init=False)
@@ -261,16 +263,35 @@ def _headline(kind: VerdictKind, scores: Sequence[TextScores], act: str) -> str:
 
 
 def _undecided(scores: Sequence[TextScores], act: str) -> str:
-    if all(score.change is None for score in scores):
-        return f"Too little was scored to decide: at least {LOOK_MIN} windows of a text are needed."
     if all(score.is_weak for score in scores):
         weakest = scores[0]
         return (
             f"The {act} blocks matter too little to decide: without them, the perplexity on {weakest.text} is "
             f"{_shown(perplexity_of(weakest.control or ()))}; the base's is {_shown(perplexity_of(weakest.base))}."
         )
-    names = [score.text for score in scores if score.kind is VerdictKind.UNDECIDED and not _is_harmless_and_weak(score)]
-    return f"The measurement does not settle it on {', '.join(names)}."
+    reasons: dict[str, list[str]] = {}
+    for score in scores:
+        if score.kind is VerdictKind.UNDECIDED and not _is_harmless_and_weak(score):
+            reasons.setdefault(_why_undecided(score), []).append(_measured(score))
+    return " ".join(f"{why}: {', '.join(texts)}." for why, texts in reasons.items())
+
+
+def _why_undecided(score: TextScores) -> str:
+    """Return why a text is not settled, as the beginning of a sentence."""
+    has_all = score.window_limit is not None and len(score.chimera) >= score.window_limit
+    if has_all and len(score.chimera) < LOOK_MIN:
+        return f"Texts with fewer than {LOOK_MIN} windows cannot be settled; use longer ones"
+    if has_all:
+        return "Smaller than the error, although all allowed windows were scored"
+    return "The time was over before it was settled"
+
+
+def _measured(score: TextScores) -> str:
+    """Return the change on a text, if it is known, and how many windows were scored."""
+    windows = f"{len(score.chimera)} of {score.window_limit} windows" if score.window_limit else "few windows"
+    if score.ratio is None or score.ratio_margin is None:
+        return f"{score.text} ({windows})"
+    return f"{score.text} {change_text(score.ratio, score.ratio_margin)} ({windows})"
 
 
 def _worst(kind: VerdictKind, scores: Sequence[TextScores]) -> str:

@@ -119,10 +119,6 @@ class Weights:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    @property
-    def has_chat_template(self) -> bool:
-        return any(header.field(CHAT_TEMPLATE_KEY) is not None for header in self.headers)
-
     def organ(self, name: str) -> Spot | None:
         """Return the expert or the tensor `name`; None if there is none."""
         stack, number = parse_expert_name(name) or (name, 0)
@@ -159,12 +155,6 @@ def is_feed_forward(name: str) -> bool:
     """Return whether the tensor or expert `name` is feed-forward: the control zeroes such grafts."""
     stack, _ = parse_expert_name(name) or (name, 0)
     return place_of(stack).type is OrganType.ORGAN
-
-
-def has_chat_template(path: Path) -> bool:
-    """Return whether the model has a chat template. Raises BadSource, BadGguf and BadSplit."""
-    with Weights(path) as weights:
-        return weights.has_chat_template
 
 
 def files_digest(path: Path) -> Digest:

@@ -8,11 +8,21 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from organs.registry.anatomy import place_of
-from organs.registry.gguf import KeyValue, MemorySource, RawKeyValue, TensorSpec, carry_over, dtype_by_name, read_header
+from organs.registry.gguf import (
+    KeyValue,
+    MemorySource,
+    RawKeyValue,
+    TensorSpec,
+    ValueType,
+    carry_over,
+    dtype_by_name,
+    read_header,
+)
 from organs.registry.gguf.quants import decode, quantize
 from organs.registry.validation.weights import CHAT_TEMPLATE_KEY, Weights, is_feed_forward
 from tests.gguf_files import file_bytes, text
 
+ADD_BOS_KEY = "tokenizer.ggml.add_bos_token"
 ZOO = Path(__file__).parents[2] / "examples" / "zoo"
 A = ZOO / "Zoo-A-2M-v1.0-Q8_0.gguf"
 A_F16 = ZOO / "Zoo-A-2M-v1.0-F16.gguf"
@@ -62,6 +72,15 @@ def with_chat_template(model: Path, template: str, target: Path) -> Path:
     """Write `model`, which has no chat template, with one."""
     metadata, tensors = _taken_apart(model)
     target.write_bytes(file_bytes([*metadata, text(CHAT_TEMPLATE_KEY, template)], tensors))
+    return target
+
+
+def with_first_token(model: Path, target: Path, *, adds: bool | None) -> Path:
+    """Write `model` so that its texts begin with a special token or not; with None, it does not say so."""
+    metadata, tensors = _taken_apart(model)
+    kept = [entry for entry in metadata if entry.key != ADD_BOS_KEY]
+    stated = [] if adds is None else [KeyValue(ADD_BOS_KEY, ValueType.BOOL, adds)]
+    target.write_bytes(file_bytes([*kept, *stated], tensors))
     return target
 
 

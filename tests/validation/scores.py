@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from organs.registry.validation.runtime import Failure, Reading, Request, Say, Score, Window
@@ -47,7 +47,10 @@ class FixedRuntime:
         perplexity = self.perplexities[name]
         if isinstance(perplexity, Failure):
             return Reading(perplexity, ())
-        own = windows(perplexity, self.window_count, self.noise, seed=len(name))
+        own = tuple(
+            replace(window, divergence=25.5, same_top=204) if request.reference is not None else window
+            for window in windows(perplexity, self.window_count, self.noise, seed=len(name))
+        )
         if name in self.other_tokens:
             own = tuple(Window(window.nats, window.tokens, "another") for window in own)
         tokens = TOKENS * self.window_count if self.token_count is None else self.token_count
@@ -55,7 +58,24 @@ class FixedRuntime:
             Score(text.name, own[ranks.start : ranks.stop], self.window_count, tokens)
             for text, ranks in zip(request.texts, request.ranks, strict=True)
         )
-        return Reading(None, tuple(scores), written="a text" if request.writes else None)
+        return Reading(
+            None,
+            tuple(scores),
+            written="a text" if request.writes else None,
+            reference=tuple(self._reference(request)),
+            evaluated_tokens=TOKENS,
+            evaluation_seconds=0.5,
+        )
+
+    def _reference(self, request: Request) -> Iterator[Score]:
+        if request.reference is None:
+            return
+        perplexity = self.perplexities[request.reference.name]
+        assert not isinstance(perplexity, Failure)
+        own = windows(perplexity, self.window_count)
+        for text, ranks in zip(request.texts, request.reference_ranks, strict=True):
+            scored = tuple(own[rank] for rank in ranks if rank < len(own))
+            yield Score(text.name, scored, self.window_count, TOKENS * self.window_count)
 
     @property
     def models(self) -> list[str]:

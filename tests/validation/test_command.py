@@ -26,7 +26,7 @@ from organs.registry.validation.runtime import (
 from organs.registry.validation.texts import built_in_texts
 from tests.validation.changed_models import A, script
 
-TEXTS = built_in_texts()
+TEXTS = built_in_texts(("python", "javascript"))
 
 
 def request(texts: int = 1, windows: int = 1) -> Request:

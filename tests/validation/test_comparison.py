@@ -25,8 +25,7 @@ from organs.registry.validation.runtime import (
 )
 from organs.registry.validation.texts import built_in_texts
 from organs.registry.validation.verdict import VerdictKind
-from organs.registry.validation.weights import files_digest, grafted_organs, has_chat_template
-from tests.gguf_files import file_bytes, tensor, text
+from organs.registry.validation.weights import files_digest, grafted_organs
 from tests.validation.changed_models import A_F16, A_PROSE, A, B, feed_forward, graft, with_f64
 from tests.validation.scores import FixedRuntime
 
@@ -352,13 +351,6 @@ def test_a_file_that_is_not_gguf_is_refused(tmp_path: Path) -> None:
 def test_the_same_file_has_no_grafted_organs_and_another_dtype_has_all() -> None:
     assert grafted_organs(A, A) == ()
     assert grafted_organs(A, A_F16) == feed_forward(A)
-
-
-def test_a_chat_template_is_detected(tmp_path: Path) -> None:
-    path = tmp_path / "chat.gguf"
-    path.write_bytes(file_bytes([text("tokenizer.chat_template", "{{ messages }}")], [tensor("a")]))
-    assert has_chat_template(path)
-    assert not has_chat_template(A)
 
 
 def test_the_digest_of_a_single_file_is_that_of_its_bytes(tmp_path: Path) -> None:

@@ -9,18 +9,23 @@ import pytest
 
 from organs.registry.errors import BadInput
 from organs.registry.validation.comparison import (
+    Candidate,
+    ModelFacts,
     file_candidate,
     window_that_fits,
 )
-from tests.gguf_files import file_bytes, tensor, text
+from tests.gguf_files import file_bytes, tensor, text, unsigned
 from tests.validation.changed_models import A
 
 
 def test_a_window_has_the_size_of_the_smallest_context() -> None:
-    chimera, base = (replace(file_candidate(A), context_tokens=context) for context in (99, 80))
+    def candidate(context: int) -> Candidate:
+        return replace(file_candidate(A), facts=ModelFacts(context))
+
+    chimera, base = candidate(99), candidate(80)
     assert window_that_fits(256, chimera, base) == window_that_fits(256, base, chimera) == 80
     assert window_that_fits(64, chimera, base) == 64
-    for pair in ((replace(chimera, context_tokens=31), base), (chimera, replace(base, context_tokens=0))):
+    for pair in ((candidate(31), base), (chimera, candidate(0))):
         with pytest.raises(BadInput, match="at least 32 are needed"):
             window_that_fits(256, *pair)
 
@@ -29,5 +34,19 @@ def test_a_header_without_a_context_length_limits_nothing(tmp_path: Path) -> Non
     path = tmp_path / "silent.gguf"
     path.write_bytes(file_bytes([text("general.architecture", "llama")], [tensor("a")]))
     silent = file_candidate(path)
-    assert silent.context_tokens is None
+    assert silent.facts.context_tokens is None
     assert window_that_fits(4096, silent, silent) == 4096
+
+
+def test_the_facts_of_a_header_are_those_of_the_running_model(tmp_path: Path) -> None:
+    path = tmp_path / "mixture.gguf"
+    metadata = [
+        text("general.architecture", "qwen3moe"),
+        text("tokenizer.chat_template", "{{ messages }}"),
+        unsigned("qwen3moe.expert_count", 8),
+        unsigned("qwen3moe.expert_used_count", 2),
+    ]
+    path.write_bytes(file_bytes(metadata, [tensor("blk.0.ffn_up_exps.weight", (4, 4, 8)), tensor("a", (10,))]))
+    facts = file_candidate(path).facts
+    assert facts == ModelFacts(None, "{{ messages }}", 2 * 16 + 10)
+    assert file_candidate(A).facts.chat_template is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,7 @@ import pytest
 
 from organs.registry.gguf import ValueType
 from organs.registry.sandbox.process import Limits
-from organs.registry.validation import decoder, probe
-from organs.registry.validation.decoder import Decoder
 from organs.registry.validation.llama import LlamaCpp, telling_line
-from organs.registry.validation.probe import Session
 from organs.registry.validation.runtime import (
     Failure,
     FailureKind,
@@ -21,9 +18,17 @@ from organs.registry.validation.runtime import (
     Reading,
     Request,
 )
-from organs.registry.validation.texts import Text, built_in_texts, read_text
+from organs.registry.validation.texts import CHAT, Text, built_in_texts, fitted_texts, read_text
 from tests.gguf_files import array, file_bytes, text
-from tests.validation.changed_models import A_F16, A, feed_forward, with_chat_template, with_f64
+from tests.validation.changed_models import (
+    A_F16,
+    A_PROSE,
+    A,
+    feed_forward,
+    with_chat_template,
+    with_f64,
+    with_first_token,
+)
 
 TEXTS = built_in_texts(("python", "documentation"))
 
@@ -67,37 +72,53 @@ def test_no_window_is_begun_after_the_time_is_over() -> None:
     assert [len(score.windows) for score in read(A, TEXTS, seconds=0.0).scores] == [1, 0]
 
 
-def test_the_batches_give_the_perplexity_that_the_server_gives(tmp_path: Path) -> None:
+@pytest.mark.parametrize("adds", [True, False, None], ids=["first token", "none", "not stated"])
+def test_windows_have_as_many_tokens_with_a_first_token_as_without(adds: bool | None, tmp_path: Path) -> None:
+    path = with_first_token(A, tmp_path / "model.gguf", adds=adds)
+    (score,) = read(path).scores
+    assert score.window_count == (score.token_count if adds else score.token_count - 1) // 255
+    assert [window.tokens for window in score.windows] == [255, 255]
+    (whole,) = LlamaCpp().read(request(path, TEXTS[:1], 100), lambda *_: None).scores
+    assert len(whole.windows) == whole.window_count > 20
+
+
+def test_a_short_text_is_one_window_without_a_first_token(tmp_path: Path) -> None:
     path = tmp_path / "words.txt"
     path.write_text("Grüße, 世界! Ein naïver Text 🙂 of eight words", encoding="utf-8")
-    text = read_text(path).text
-    with (
-        closing(Session(str(A), tokens=128, threads=1, wall_seconds=60)) as session,
-        closing(Decoder(str(A), 256, 1)) as decoder,
-    ):
-        tokens = [*session.first_tokens(), *session.tokens(text)]
-        assert [*decoder.first_tokens(), *decoder.tokens(text)] == tokens
-        one_by_one = [session._single(tokens, position) for position in range(1, len(tokens))]
-        assert sum(token in session._parts for token in tokens) >= 10
-        assert session.surprises(tokens) == pytest.approx(one_by_one, abs=1e-4)
-        assert decoder.surprises(tokens) == pytest.approx(one_by_one, abs=1e-3)
+    (score,) = read(with_first_token(A, tmp_path / "model.gguf", adds=False), (read_text(path),)).scores
+    assert (score.window_count, score.tokens) == (1, score.token_count - 1)
 
 
-def test_without_the_c_interface_the_server_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = {"model": str(A), "texts": [TEXTS[0].text], "ranks": [[0, 2]], "window_tokens": 64, "threads": 1}
-    values |= {"seconds": None, "writes": False, "chat": False, "wall_seconds": 60, "port": 0}
+def test_a_reference_scores_the_same_windows_and_is_compared() -> None:
+    def against(reference: Path) -> Reading:
+        asked = request(A_F16, TEXTS, 2, reference=reference, reference_ranks=((0, 1), (1,)))
+        return LlamaCpp().read(asked, lambda *_: None)
 
-    def windows() -> list[list[Any]]:
-        lines: list[dict[str, Any]] = []
-        probe._answer(values, lines.append)
-        assert lines[-1] == {"done": True}
-        return [line["window"] for line in lines if "window" in line]
+    alone = read(A_F16, TEXTS)
+    same, other = against(A_F16), against(A_PROSE)
+    assert [score.windows for score in alone.scores] == [
+        tuple(replace(window, divergence=None, same_top=None) for window in score.windows) for score in other.scores
+    ]
+    assert [len(score.windows) for score in other.reference] == [2, 1]
+    assert other.reference[0].windows == read(A_PROSE).scores[0].windows
+    assert same.reference[1].windows == alone.scores[1].windows[1:]
+    for reading, least, most in ((same, 0.0, 1e-6), (other, 0.02, 1.0)):
+        compared = [window for score in reading.scores for window in score.windows if window.divergence is not None]
+        assert len(compared) == 3
+        assert all(least <= (window.divergence or 0.0) / window.tokens <= most for window in compared)
+        assert all((window.same_top == window.tokens) == (reading is same) for window in compared)
+    assert other.evaluated_tokens == 7 * 255
+    assert other.evaluation_seconds > 0.0
 
-    batches = windows()
-    monkeypatch.setitem(decoder._FUNCTIONS, "llama_no_such_function", (None, ()))
-    by_server = windows()
-    assert [row[:2] + row[3:] for row in by_server] == [row[:2] + row[3:] for row in batches]
-    assert [row[2] for row in by_server] == pytest.approx([row[2] for row in batches], rel=1e-4)
+
+def test_a_chat_is_scored_in_a_template_that_llama_cpp_knows() -> None:
+    chatml = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    (chat,) = fitted_texts(built_in_texts((CHAT,)), chatml)
+    (unknown,) = fitted_texts(built_in_texts((CHAT,)), "{{ messages }}")
+    (dialogue,) = built_in_texts(("dialogue",))
+    known, plain, none = read(A, (chat, dialogue, unknown)).scores
+    assert known.token_count > plain.token_count
+    assert (none.token_count, none.windows) == (0, ())
 
 
 def test_a_chat_template_formats_the_text(tmp_path: Path) -> None:

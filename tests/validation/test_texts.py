@@ -10,14 +10,26 @@ import pytest
 
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadSource
-from organs.registry.validation.texts import KINDS, SAMPLE_MAX_BYTES, built_in_texts, read_text, spread_order
+from organs.registry.validation.texts import (
+    CHAT,
+    KINDS,
+    SAMPLE_MAX_BYTES,
+    built_in_texts,
+    conversations,
+    fitted_texts,
+    read_text,
+    spread_order,
+)
 
 
 def test_the_suite_has_kinds_of_text_of_at_least_8_kilobytes() -> None:
     texts = built_in_texts()
     assert tuple(text.name for text in texts) == KINDS
     assert len(KINDS) >= 6
-    assert len({text.digest for text in texts}) == len(KINDS)
+    fitted = fitted_texts(texts, "{{ messages }}")
+    assert len({text.digest for text in fitted}) == len(KINDS)
+    assert fitted_texts(texts, None) == texts[1:], "without a chat template there is no chat"
+
     for text in texts:
         assert len(text.text.encode()) >= 8192
         assert text.digest == digest_of(text.text.encode())
@@ -25,6 +37,17 @@ def test_the_suite_has_kinds_of_text_of_at_least_8_kilobytes() -> None:
     compile(by_name["python"], "python.txt", "exec")
     assert all(text.isascii() for name, text in by_name.items() if name not in ("german", "encyclopedic"))
     assert built_in_texts(("german",)) == texts[-1:]
+
+
+def test_a_chat_has_conversations_of_two_roles() -> None:
+    (chat,) = built_in_texts((CHAT,))
+    found = conversations(chat.text)
+    assert len(found) > 20
+    assert all([role for role, _ in turns][:2] == ["user", "assistant"] for turns in found)
+    assert conversations("User: a\nb\nAssistant: c: d\n\nnothing\n\nUser: e") == [
+        [("user", "a\nb"), ("assistant", "c: d")],
+        [("user", "e")],
+    ]
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 16, 23])

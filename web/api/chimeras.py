@@ -11,6 +11,7 @@ from organs.registry.entities.chimera import Assembly, AssemblyRequest, Chimera,
 from organs.registry.entities.gain import Leaderboard
 from organs.registry.entities.job import GraftRequest, Job, PurificationRequest, ValidationRequest
 from organs.registry.entities.plan import RecipeRequest
+from organs.registry.entities.quick_look import QuickLookRequest
 from organs.registry.errors import BadDigest, BadName, BadRequest
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, ModelName, parse_model_name
 from organs.web.api.operation import (
@@ -161,6 +162,23 @@ def validate() -> Job:
     result is the verdict with all its measurements. It is stored with the chimera.
     """
     return queued("validate", json_body(ValidationRequest))
+
+
+@writing_operation(
+    "/quick-looks",
+    group=GROUP,
+    summary="Take a quick look at a chimera",
+    body=QuickLookRequest,
+    answer=Job,
+    status=ACCEPTED,
+    refusals=(404, 409, 410),
+    example=f'{{"chimera": "sha256:{EXAMPLE_LOCK}", "seconds": 10}}',
+)
+def quick_look() -> Job:
+    """Start a job that runs a chimera and its base in llama.cpp for some seconds, on a few windows of a few texts. The
+    result has the change of perplexity on each text. It is stored with the chimera. Composing starts this job, too.
+    """
+    return queued("quick-look", json_body(QuickLookRequest))
 
 
 @operation(

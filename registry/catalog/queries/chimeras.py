@@ -31,6 +31,7 @@ from organs.registry.digest import Digest, parse_prefix
 from organs.registry.entities.base import Digest as DigestText
 from organs.registry.entities.base import Entity, Shape, Text, prepared
 from organs.registry.entities.organ import AddedAdapter, DerivedOrgan, MadeOrgan, OrganSource
+from organs.registry.entities.quick_look import QuickLook
 from organs.registry.errors import Ambiguous, NotFound
 from organs.registry.measures import THETA_METHOD
 
@@ -317,6 +318,15 @@ def _places(session: Session, organ_ids: Collection[int]) -> dict[int, tuple[str
 
 
 VERDICTS_MAX = 20
+
+
+def stored_quick_look(session: Session, model_id: int) -> QuickLook | None:
+    """Return the quick look at a chimera; None before the first, and if another version wrote it."""
+    stored = session.scalar(select(Chimera.quick_look).where(Chimera.model_id == model_id))
+    try:
+        return None if stored is None else msgspec.json.decode(stored, type=prepared(QuickLook))
+    except msgspec.DecodeError:
+        return None
 
 
 def stored_score(session: Session, file_digest: str, text_digest: str, tokens: int, runtime: str) -> str | None:

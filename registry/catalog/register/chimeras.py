@@ -116,6 +116,11 @@ def add_verdict(
     return row.id
 
 
+def record_quick_look(session: Session, model_id: int, look: str) -> None:
+    """Store a quick look (JSON) at a chimera, in place of an earlier one."""
+    session.execute(update(Chimera).where(Chimera.model_id == model_id).values(quick_look=look))
+
+
 def record_gains(session: Session, chimera: Chimera, texts: Iterable[TextVerdict]) -> None:
     """Store what a validated chimera gained on each text that counts for its verdict.
 

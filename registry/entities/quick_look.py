@@ -1,0 +1,80 @@
+"""Quick looks: a chimera measured for some seconds, on a few windows of a few texts, beside its base."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Annotated
+
+from msgspec import Meta
+
+from organs.registry.entities.base import ITEMS_MAX, Count, Entity, Request, Share, Text
+from organs.registry.entities.verdict import RunFailure
+
+
+class QuickLookRequest(Request, frozen=True, kw_only=True):
+    """A chimera to look at."""
+
+    chimera: Annotated[Text, Meta(description="Its name, or `sha256:` and the digest of its lock.")]
+    seconds: Annotated[float, Meta(ge=1.0, le=3600.0, description="The time for it; by default 30.")] | None = None
+
+
+class TextLook(Entity, frozen=True, kw_only=True):
+    """What was measured on one text. A number is null if it is infinite, or if too little was scored."""
+
+    name: Text
+    digest: Text
+    base_perplexity: float | None
+    perplexity: float | None
+    ratio: Annotated[float, Meta(description="Its perplexity divided by that of the base.")] | None
+    ratio_margin: Annotated[float, Meta(description="The ratio plus and minus this is its interval of 90%.")] | None
+    windows: Annotated[Count, Meta(description="The windows that base and chimera have both scored.")]
+    window_count: Annotated[Count, Meta(description="The windows of the whole text.")]
+    tokens: Annotated[Count, Meta(description="The tokens of the windows that were scored.")]
+    divergence: (
+        Annotated[
+            float,
+            Meta(
+                description="Mean Kullback-Leibler divergence of the distribution of the next token from the base's, "
+                "in nats: how different, not how good."
+            ),
+        ]
+        | None
+    ) = None
+    divergence_tokens: Annotated[Count, Meta(description="The tokens on which divergence was measured.")] = 0
+    same_top: (
+        Annotated[Share, Meta(description="The share of tokens at which both expect the same token most.")] | None
+    ) = None
+
+
+class QuickLook(Entity, frozen=True, kw_only=True):
+    """A quick look at a chimera. Without texts, nothing was measured; the sentence says why."""
+
+    model: Text = ""
+    base: Text = ""
+    sentence: Annotated[Text, Meta(description="The result in one or two sentences.")]
+    usable: (
+        Annotated[
+            bool,
+            Meta(
+                description="Whether no text has a perplexity of more than +25%; null if the measurement is too short."
+            ),
+        ]
+        | None
+    )
+    runtime: Text
+    window_tokens: Annotated[Count, Meta(description="Tokens of a window.")]
+    seconds: Annotated[float, Meta(description="The time that it took.")]
+    tokens_per_second: Annotated[float, Meta(description="How fast tokens were evaluated, of both models.")] | None
+    texts: Annotated[tuple[TextLook, ...], Meta(max_length=ITEMS_MAX)] = ()
+    failure: RunFailure | None = None
+
+    @property
+    def worst(self) -> TextLook | None:
+        """The text with the largest change; None if no change is known."""
+        known = [text for text in self.texts if text.ratio is not None]
+        return max(known, key=lambda text: text.ratio or 0.0, default=None)
+
+    def covers(self, digests: Collection[str], windows: int, seconds: float) -> bool:
+        """Return whether the texts with these digests were scored: with so many windows, or for about so long."""
+        enough = [text.windows >= min(windows, text.window_count) for text in self.texts]
+        return {text.digest for text in self.texts} >= set(digests) and (all(enough) or self.seconds >= seconds / 2)

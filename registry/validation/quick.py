@@ -1,0 +1,258 @@
+"""A quick look at a chimera: some seconds of measurement in a runtime, beside its base.
+
+Base and chimera score the same windows in one process, in turns, so the time limit leaves both with the same windows.
+The base's scores are stored, and read again at the next look. On the first windows both models run, also if the base's
+scores are stored: only there, the distributions of the next token are compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import count, takewhile
+from time import monotonic
+
+import numpy as np
+
+from organs.registry.amounts import change_text, duration_text
+from organs.registry.entities.quick_look import QuickLook, TextLook
+from organs.registry.entities.verdict import RunFailure
+from organs.registry.errors import BadInput
+from organs.registry.validation.comparison import (
+    Candidate,
+    ScoreCache,
+    ScoreKey,
+    evaluation_rate,
+    texts_for,
+    window_that_fits,
+)
+from organs.registry.validation.intervals import Interval, interval_of
+from organs.registry.validation.runtime import (
+    WINDOW_TOKENS,
+    Failure,
+    FailureKind,
+    NoVerdict,
+    Request,
+    Runtime,
+    Score,
+    Window,
+    perplexity_of,
+)
+from organs.registry.validation.texts import CHAT, Text
+from organs.registry.validation.verdict import DEGRADED_FROM
+
+KINDS = (CHAT, "python", "documentation", "encyclopedic")
+"""The built-in texts of a quick look."""
+SECONDS = 30.0
+SECONDS_MIN, SECONDS_MAX = 1.0, 3600.0
+WINDOWS = 8
+"""The most windows of each text."""
+COMPARED_WINDOWS = 1
+"""The windows of each text on which both models run, also if the scores of the base are stored."""
+WINDOWS_LEAST = 4
+"""A look that would have fewer windows of the chimera in all is not started."""
+TOO_LARGE_FROM = 4.0
+"""How wrong the estimate of the time that they need may be."""
+ALPHA = 0.1
+"""The intervals of a quick look have the level 90%."""
+EFFICIENCY = 1.0
+"""llama.cpp's floating-point operations in a second, over those of a matrix product of NumPy."""
+PROBE_SIZE = 1024
+"""The size of the square matrices of that product."""
+
+
+LookProgress = Callable[[float, str], None]
+"""Called with the share that is done, 0 to 1, and the current step."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookBudget:
+    """The limits of a quick look."""
+
+    seconds: float = SECONDS
+    """For the windows of both models. Loading, and the first windows, are not limited by it."""
+    windows: int = WINDOWS
+    """The most windows of each text."""
+
+    def __post_init__(self) -> None:
+        if not SECONDS_MIN <= self.seconds <= SECONDS_MAX:
+            raise BadInput(f"{self.seconds:g} seconds: a quick look takes {SECONDS_MIN:g} to {SECONDS_MAX:,g} seconds")
+
+
+def quick_look(
+    chimera: Candidate,
+    base: Candidate,
+    texts: Sequence[Text],
+    runtime: Runtime,
+    cache: ScoreCache,
+    budget: LookBudget | None = None,
+    progress: LookProgress = lambda _share, _step: None,
+) -> QuickLook:
+    """Score windows of `texts` with base and chimera in `runtime` until the budget is spent.
+
+    The runtime must compare with a reference, as llama.cpp does. If the models are too large for the time, nothing is
+    started, and the result says what it would take. Raises NoRuntime, NoVerdict if the two tokenize differently, and
+    BadInput if no text can be scored; an exception of `progress` stops the look.
+    """
+    begun, limits = monotonic(), budget or LookBudget()
+    texts, tokens = texts_for(base, texts), window_that_fits(WINDOW_TOKENS, chimera, base)
+    keys = [ScoreKey(base.digest, text.digest, tokens, runtime.identity) for text in texts]
+    stored = [cache.get(key) for key in keys]
+    known = [() if score is None else score.windows for score in stored]
+    models = (chimera,) if all(len(windows) >= limits.windows for windows in known) else (chimera, base)
+    needed = WINDOWS_LEAST * sum(seconds_for(model, tokens) for model in models)
+    if needed > TOO_LARGE_FROM * limits.seconds:
+        return _not_started(runtime, tokens, needed, limits)
+    references = tuple(
+        [rank for rank in range(limits.windows) if rank < COMPARED_WINDOWS or rank >= len(windows)] for windows in known
+    )
+    with ExitStack() as files:
+        progress(0.0, "writing the models")
+        request = Request(
+            files.enter_context(chimera.placed()),
+            texts,
+            (range(limits.windows),) * len(texts),
+            tokens,
+            limits.seconds,
+            reference=files.enter_context(base.placed()),
+            reference_ranks=references,
+        )
+        most = limits.windows * len(texts)
+
+        def say(step: str, windows: int = 0) -> None:
+            progress(min(1.0, max(windows / most, (monotonic() - begun) / limits.seconds)), step)
+
+        reading = runtime.read(request, say)
+    looks = []
+    for place, (text, key, score, ranks) in enumerate(zip(texts, keys, stored, references, strict=True)):
+        if place >= len(reading.scores) or not reading.scores[place].token_count:
+            continue  # llama.cpp does not know the chat template, or the models did not run
+        ours = reading.scores[place]
+        theirs = _merged(score, reading.reference[place], ranks)
+        if score is None or len(theirs.windows) > len(score.windows):
+            cache.put(key, theirs)
+        looks.append(_text_look(text, theirs, ours))
+    failure = reading.failure
+    usable, sentence = _judged(looks, failure)
+    return QuickLook(
+        sentence=sentence,
+        usable=usable,
+        runtime=runtime.identity,
+        window_tokens=tokens,
+        seconds=round(monotonic() - begun, 1),
+        tokens_per_second=_finite(evaluation_rate([reading])),
+        texts=tuple(looks),
+        failure=None if failure is None else RunFailure(kind=failure.kind.value, reason=failure.reason),
+    )
+
+
+def seconds_for(model: Candidate, tokens: int) -> float:
+    """Return about how many seconds a window of so many tokens takes on this machine; 0 if the size is unknown.
+
+    A weight costs a multiplication and an addition for each token. Their speed is measured with a product of matrices.
+    """
+    return 2.0 * model.facts.active_parameters * tokens / _operations_per_second()
+
+
+@lru_cache(maxsize=1)
+def _operations_per_second() -> float:
+    """Return the floating-point operations that llama.cpp does in a second here, from a measurement of 0.1 seconds."""
+    matrix = np.ones((PROBE_SIZE, PROBE_SIZE), np.float32)
+    times = []
+    for _ in range(4):
+        begun = monotonic()
+        matrix @ matrix
+        times.append(monotonic() - begun)
+    return EFFICIENCY * 2.0 * PROBE_SIZE**3 / max(min(times), 1e-6)
+
+
+def _not_started(runtime: Runtime, tokens: int, needed: float, limits: LookBudget) -> QuickLook:
+    return QuickLook(
+        sentence=f"Not started: these models need about {duration_text(needed)} for a first look on this machine, and "
+        f"{duration_text(limits.seconds)} are allowed. A validation takes the time that it is given.",
+        usable=None,
+        runtime=runtime.identity,
+        window_tokens=tokens,
+        seconds=0.0,
+        tokens_per_second=None,
+    )
+
+
+def _merged(stored: Score | None, found: Score, ranks: Sequence[int]) -> Score:
+    """Return the stored score of the base with the windows that were scored now, of which `ranks` were requested."""
+    windows = () if stored is None else stored.windows
+    new = dict(zip(ranks, found.windows, strict=False))
+    added = takewhile(lambda rank: rank in new, count(len(windows)))
+    return replace(found, windows=(*windows, *(new[rank] for rank in added)))
+
+
+def _text_look(text: Text, base: Score, chimera: Score) -> TextLook:
+    """Return the comparison on one text, by the windows that both have."""
+    pairs = list(zip(chimera.windows, base.windows, strict=False))
+    if any(ours.digest != theirs.digest for ours, theirs in pairs):
+        raise NoVerdict(f"the chimera and its base tokenize the text {text.name!r} differently: no comparison")
+    change = _change(pairs)
+    ratio = None if change is None else _finite(_exp(change.mean))
+    compared = [ours for ours, _ in pairs if ours.divergence is not None]
+    tokens = sum(window.tokens for window in compared)
+    divergence = sum(window.divergence or 0.0 for window in compared)
+    return TextLook(
+        name=text.name,
+        digest=text.digest,
+        base_perplexity=_finite(perplexity_of([theirs for _, theirs in pairs])),
+        perplexity=_finite(perplexity_of([ours for ours, _ in pairs])),
+        ratio=ratio,
+        ratio_margin=None if change is None or ratio is None else ratio * change.margin,
+        windows=len(pairs),
+        window_count=chimera.window_count,
+        tokens=sum(ours.tokens for ours, _ in pairs),
+        divergence=_finite(divergence / tokens) if tokens else None,
+        divergence_tokens=tokens,
+        same_top=sum(window.same_top or 0 for window in compared) / tokens if tokens else None,
+    )
+
+
+def _change(pairs: Sequence[tuple[Window, Window]]) -> Interval | None:
+    """Return the interval of ln p - ln p0 in nats a token; None for fewer than two windows, or if it is not finite."""
+    return interval_of([ours.nats / ours.tokens - theirs.nats / theirs.tokens for ours, theirs in pairs], 1, ALPHA, 2)
+
+
+def _judged(texts: Sequence[TextLook], failure: Failure | None) -> tuple[bool | None, str]:
+    """Return whether a chimera is usable, if that is certain, and the result as a sentence."""
+    if failure is not None:
+        is_broken = failure.kind is not FailureKind.STOPPED
+        return (False if is_broken else None), f"It did not run: {failure.reason.rstrip('.')}."
+    endless = next((text for text in texts if text.windows and text.perplexity is None), None)
+    if endless is not None:
+        return False, f"Not usable: it has no finite perplexity on {endless.name}."
+    known = [text for text in texts if text.ratio is not None and text.ratio_margin is not None]
+    if not known:
+        return None, "The time was too short to score two windows of a text; give it more."
+    worst = max(known, key=lambda text: text.ratio or 0.0)
+    amount = f"{change_text(worst.ratio or 0.0, worst.ratio_margin or 0.0)} perplexity on {worst.name}"
+    if any(_ends(text)[0] > DEGRADED_FROM for text in known):
+        return False, f"Not usable: {amount}."
+    if all(_ends(text)[1] < DEGRADED_FROM for text in known):
+        best = min(known, key=lambda text: text.ratio or 0.0)
+        gain = (
+            f"; {change_text(best.ratio or 0.0, best.ratio_margin or 0.0)} on {best.name}" if best is not worst else ""
+        )
+        return True, f"Usable: at worst {amount}{gain}."
+    return None, f"Not clear: {amount}. A validation scores more."
+
+
+def _ends(text: TextLook) -> tuple[float, float]:
+    """Return the ends of the interval of a ratio, which is symmetric in the logarithm."""
+    ratio, margin = text.ratio or 0.0, text.ratio_margin or 0.0
+    return ratio * math.exp(-margin / ratio), ratio * math.exp(margin / ratio)
+
+
+def _exp(nats: float) -> float:
+    return math.exp(nats) if nats < 700.0 else math.inf
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

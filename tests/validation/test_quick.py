@@ -1,0 +1,119 @@
+"""Tests of the quick look: windows of both models, stored scores of the base, and what the sentence may say."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from organs.registry.digest import Digest
+from organs.registry.entities.quick_look import QuickLook
+from organs.registry.errors import BadInput
+from organs.registry.validation.comparison import Candidate, MemoryCache, ModelFacts, file_candidate
+from organs.registry.validation.llama import LlamaCpp
+from organs.registry.validation.quick import KINDS, LookBudget, quick_look
+from organs.registry.validation.runtime import Failure, FailureKind, NoVerdict
+from organs.registry.validation.texts import CHAT, built_in_texts
+from tests.validation.changed_models import A_F16, A_PROSE, B, feed_forward, with_f64
+from tests.validation.scores import FixedRuntime
+
+CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}{% endfor %}"
+
+
+def candidate(name: str, **facts: object) -> Candidate:
+    digest = Digest(f"{name:0<64}".replace("h", "0"))
+    return Candidate(digest, lambda: nullcontext(Path(name)), ModelFacts(**facts))  # type: ignore[arg-type]
+
+
+def look(runtime: FixedRuntime, cache: MemoryCache | None = None, seconds: float = 30.0, **facts: object) -> QuickLook:
+    return quick_look(
+        candidate("c", **facts),
+        candidate("b", **facts),
+        built_in_texts(KINDS),
+        runtime,
+        MemoryCache() if cache is None else cache,
+        LookBudget(seconds, 4),
+    )
+
+
+@pytest.mark.parametrize(
+    ("perplexity", "usable", "sentence"),
+    [
+        (10.2, True, "Usable: at worst +2"),
+        (8.0, True, "Usable: at worst −19"),
+        (20.0, False, "Not usable: +10"),
+        (12.5, None, "Not clear: +25"),
+        (float("inf"), False, "Not usable: it has no finite perplexity on python."),
+    ],
+)
+def test_it_is_usable_only_where_the_whole_interval_is_below_a_quarter(
+    perplexity: float, usable: bool | None, sentence: str
+) -> None:
+    found = look(FixedRuntime({"c": perplexity, "b": 10.0}, noise=0.01))
+    assert (found.usable, found.sentence[: len(sentence)]) == (usable, sentence)
+    assert found.tokens_per_second == 510.0
+
+
+def test_the_stored_windows_of_the_base_are_not_scored_again_except_the_first() -> None:
+    cache, runtime = MemoryCache(), FixedRuntime({"c": 11.0, "b": 10.0}, noise=0.01)
+    first, second = look(runtime, cache), look(runtime, cache)
+    assert [request.reference_ranks for request in runtime.requests] == [([0, 1, 2, 3],) * 3, ([0],) * 3]
+    assert replace_seconds(first) == replace_seconds(second)
+    runtime.window_count = 9
+    runtime.requests.clear()
+    quick_look(candidate("c"), candidate("b"), built_in_texts(KINDS), runtime, cache, LookBudget(30.0, 6))
+    assert runtime.requests[0].reference_ranks == ([0, 4, 5],) * 3
+    assert {len(score.windows) for score in cache.scores.values()} == {6}
+
+
+def replace_seconds(found: QuickLook) -> tuple[object, ...]:
+    return (found.sentence, found.usable, found.texts)
+
+
+def test_a_base_with_a_chat_template_is_first_scored_on_a_chat() -> None:
+    runtime = FixedRuntime({"c": 11.0, "b": 10.0})
+    assert look(runtime, chat_template=CHATML).texts[0].name == CHAT
+    assert look(runtime).texts[0].name == "python"
+    with pytest.raises(BadInput, match="no chat template"):
+        quick_look(candidate("c"), candidate("b"), built_in_texts((CHAT,)), runtime, MemoryCache())
+
+
+def test_a_large_model_is_not_started_and_says_what_it_needs() -> None:
+    runtime = FixedRuntime({"c": 11.0, "b": 10.0})
+    found = look(runtime, active_parameters=10**15)
+    assert runtime.requests == []
+    assert found.texts == ()
+    assert found.sentence.startswith("Not started: these models need about ")
+
+
+def test_models_with_other_tokens_are_not_compared() -> None:
+    with pytest.raises(NoVerdict, match="tokenize the text 'python' differently"):
+        look(FixedRuntime({"c": 11.0, "b": 10.0}, other_tokens=["c"]))
+
+
+def test_a_chimera_that_does_not_run_is_not_usable() -> None:
+    found = look(FixedRuntime({"c": Failure(FailureKind.CRASHED, "it crashed"), "b": 10.0}))
+    assert (found.usable, found.sentence) == (False, "It did not run: it crashed.")
+    assert look(FixedRuntime({"c": Failure(FailureKind.STOPPED, "too slow"), "b": 10.0})).usable is None
+
+
+def test_a_budget_has_limits() -> None:
+    with pytest.raises(BadInput, match="a quick look takes 1 to 3,600 seconds"):
+        LookBudget(0.5)
+
+
+def test_llama_cpp_tells_a_relative_from_a_stranger(tmp_path: Path) -> None:
+    cache, base = MemoryCache(), file_candidate(A_F16)
+
+    def against(chimera: Path) -> QuickLook:
+        texts = built_in_texts(("python", "encyclopedic"))
+        return quick_look(file_candidate(chimera), base, texts, LlamaCpp(), cache, LookBudget(60.0, 4))
+
+    kin, stranger = against(A_PROSE), against(B)
+    assert [text.windows for text in kin.texts] == [4, 4]
+    assert (kin.usable, stranger.usable) != (stranger.usable, kin.usable)
+    assert 0.0 < (kin.texts[0].divergence or 0.0) < (stranger.texts[0].divergence or 0.0)
+    assert 1.0 > (kin.texts[0].same_top or 1.0) > (stranger.texts[0].same_top or 1.0)
+    crashed = against(with_f64(A_F16, feed_forward(A_F16)[0], tmp_path / "f64.gguf"))
+    assert (crashed.usable, crashed.failure is not None) == (False, True)
