@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-SCRIPTS = ("header", "sampling", "codecs", "ingest", "search", "load", "composing", "pushing", "prediction")
+SCRIPTS = ("header", "sampling", "codecs", "ingest", "search", "load", "composing", "pushing")
 
 
 def main() -> None:

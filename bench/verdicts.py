@@ -60,7 +60,6 @@ SECTION_BYTES = 4_000
 LONG_KINDS = ("python", "documentation")
 ACCEPTED = (
     "unrelated-lineage",
-    "likely-degraded",
     "lineage-unknown",
     "adapter-base-differs",
     "tokenizer-differs",

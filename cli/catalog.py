@@ -249,7 +249,7 @@ def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as
 @click.argument("name", metavar="MODEL|DIGEST")
 @click.option("--tensors", is_flag=True, help="Also print the tensors of the model, one line each.")
 @click.option("--lineage", is_flag=True, help="Also print the models that it is related to, and the findings.")
-@click.option("--recipe", is_flag=True, help="Also print the recipe, the prediction and the verdicts of a chimera.")
+@click.option("--recipe", is_flag=True, help="Also print the recipe, the screen and the verdicts of a chimera.")
 @click.option("--measures", is_flag=True, help="Also print all measures of an organ, with their meanings.")
 @click.option("--all", "everything", is_flag=True, help="Also print all of these.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")

@@ -44,7 +44,14 @@ from organs.registry.amounts import change_text, perplexity_text, share_text, si
 from organs.registry.entities.base import prepared
 from organs.registry.entities.chimera import ComposeResult, ComputedOrgan, OutputFile, WrittenFile
 from organs.registry.entities.finding import Finding, Severity, in_order
-from organs.registry.entities.plan import GIVERS_SEPARATOR, MadeChimera, PlanChange, PlannedChimera, PlannedRecipe
+from organs.registry.entities.plan import (
+    GIVERS_SEPARATOR,
+    MadeChimera,
+    PlanChange,
+    PlannedChimera,
+    PlannedRecipe,
+    Screen,
+)
 from organs.registry.entities.quick_look import QuickLook
 from organs.registry.errors import BadRecipe, NotComposable, OrganError
 
@@ -120,7 +127,14 @@ def print_plan(result: ComposeResult, output: Path | None) -> None:
         _print_changes(plan)
     click.echo()
     _print_sizes(plan, result.out, output)
-    print_sentence(plan.prediction.sentence)
+    print_screen(plan.screen)
+
+
+def print_screen(screen: Screen) -> None:
+    """Print what the weights say about a change."""
+    print_sentence(screen.sentence, "screen: ")
+    if screen.size:
+        print_sentence(screen.size, "size: ")
 
 
 def blocks_text(change: PlanChange) -> str:
@@ -395,7 +409,6 @@ def _print_measured(chimera: Chimera) -> None:
     print_sentence(
         f"{chimera.model} is the same chimera. It was run on {when}: {best.verdict}. {best.reason}", "measured: "
     )
-    print_sentence("The plan below has a prediction: an estimate from the weights, without a run.")
     click.echo()
 
 

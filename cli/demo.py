@@ -230,8 +230,8 @@ def _assemble(registry: LocalRegistry, path: Path, report: IngestReport) -> None
 
 
 def _compose(registry: LocalRegistry) -> None:
-    """Graft organs of another model into a model: print the prediction, the result, and the verdict."""
-    from organs.cli.composing import print_changes
+    """Graft organs of another model into a model: print the screen, the result, and the verdict."""
+    from organs.cli.composing import print_changes, print_screen
 
     composition = registry.compose(BASE).graft(DONOR, type="organ").named(NAME)
     click.echo("The recipe:\n")
@@ -240,7 +240,7 @@ def _compose(registry: LocalRegistry) -> None:
     plan = composition.plan()
     print_changes(plan.chimera.changes)
     click.echo()
-    print_sentence(plan.prediction.sentence)
+    print_screen(plan.screen)
     chimera = plan.register()
     click.echo()
     print_sentence(f"{chimera.model}: {size_text(chimera.size_bytes)}, lock sha256:{chimera.lock_id}")

@@ -49,10 +49,6 @@ COMPUTED_SHOWN = 12
 EDGES_SHOWN = 12
 PLACES_SHOWN = 10
 PARTIAL_MODEL = "partial model"
-PREDICTED_AND_MEASURED = (
-    "The prediction is an estimate from the weights, before the model is run. The verdict is measured: the runtime ran "
-    "the model on texts."
-)
 DIGEST_SHOWN = 12
 _NUMBERS = ("tensors", "size", "θ", "|Z|", "spectral", "value", "likeness", "change", "matrices")
 
@@ -217,18 +213,17 @@ def _relatives(model: ModelDetails) -> Iterator[tuple[str, str]]:
 
 
 def _verdict(chimera: Chimera) -> Iterator[tuple[str, str]]:
-    """Yield the strongest verdict with a line for each kind of text, and the prediction."""
+    """Yield the strongest verdict with a line for each kind of text; without a verdict what the weights say."""
     if not chimera.verdicts:
         yield "verdict", "not run yet"
-        yield "prediction", chimera.prediction.sentence
+        if chimera.screen is not None:
+            yield "screen", chimera.screen.sentence
         return
     best = chimera.verdicts[0]
     texts = () if best.report is None else best.report.texts
     changes = [(text.name, change) for text in texts if (change := verdict_on_text(text))]
     yield "verdict", f"{best.verdict}, measured in {best.runtime} on {best.created_at:%Y-%m-%d}"
     yield from changes or [("reason", best.reason)]
-    yield "prediction", chimera.prediction.sentence
-    yield "", PREDICTED_AND_MEASURED
 
 
 def verdict_on_text(text: TextVerdict) -> str:
@@ -278,7 +273,7 @@ def _model_commands(model: ModelDetails) -> Iterator[tuple[str, str]]:
     if model.kind in ("model", CHIMERA):
         yield shlex.join([*organ, "compat", name]), "list donors for it"
     if model.chimera is not None:
-        yield shlex.join([*organ, "show", name, "--recipe"]), "recipe, prediction and verdicts"
+        yield shlex.join([*organ, "show", name, "--recipe"]), "recipe, screen and verdicts"
     if model.lineage:
         count = len(merged_edges(model.lineage)) + model.lineage_left_out
         yield shlex.join([*organ, "show", name, "--lineage"]), plural_text(count, "relation", "relations")
@@ -358,8 +353,12 @@ def _likeness(edge: LineageEdge) -> tuple[str, str]:
 
 
 def print_chimera(chimera: Chimera) -> None:
-    """Print the parents, the changes, the recipe, the prediction and the verdicts of a chimera."""
-    from organs.cli.composing import print_changes, print_findings  # with the planner, which searches do not need
+    """Print the parents, the changes, the recipe, the verdicts and the screen of a chimera."""
+    from organs.cli.composing import (
+        print_changes,
+        print_findings,
+        print_screen,
+    )  # with the planner, which searches do not need
 
     click.echo()
     print_sentence(f"A chimera, lock sha256:{chimera.lock_id}")
@@ -380,14 +379,13 @@ def print_chimera(chimera: Chimera) -> None:
         click.echo(f"  {plain(line)}")
     click.echo()
     print_findings(chimera.findings)
-    print_sentence(chimera.prediction.sentence, "predicted: ")
-    if chimera.verdicts:
-        print_sentence(PREDICTED_AND_MEASURED)
     for verdict in chimera.verdicts[:VERDICTS_SHOWN]:
         when = f"{verdict.created_at:%Y-%m-%d %H:%M}"
         print_sentence(f"{verdict.verdict} in {verdict.runtime} on {when}: {verdict.reason}")
     if not chimera.verdicts:
         click.echo("not run yet")
+    if chimera.screen is not None:
+        print_screen(chimera.screen)
 
 
 def _how_made(organ: MadeOrgan) -> str:

@@ -29,7 +29,7 @@ def main() -> None:
         print("With an unrelated model:", "can be made" if plan.can_be_made else "cannot be made yet")
         for finding in plan.findings:
             print(f"  {finding.severity:6} {finding.code:18} {finding.sentence[:80]}")
-        print(plan.prediction.sentence)
+        print(plan.screen.sentence)
 
         # Warnings are accepted by their codes. The recipe records them.
         codes = sorted({finding.code for finding in plan.findings if finding.severity == "warn"})

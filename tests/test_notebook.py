@@ -163,8 +163,8 @@ def test_a_composition_and_its_plan_are_shown(hostile: LocalRegistry) -> None:
     shown = read(plan)
     assert shown.counts["table"] == 2
     assert {"unrelated-lineage", "blk.0.ffn_up.weight", "local/donor@1"} <= set(shown.cells)
-    assert plan.prediction.sentence in shown.cells
-    composition = hostile.compose("base").purify("fractal", slot="attn_q").accept("likely-degraded")
+    assert plan.screen.sentence in shown.cells
+    composition = hostile.compose("base").purify("fractal", slot="attn_q")
     made = composition.named("local/made").plan().register()
     assert {"local/made@1", made.sha256, made.lock_id, "blk.0.attn_q.weight"} <= set(read(made).cells)
     chimera = read(hostile.model("local/made"))

@@ -1,7 +1,7 @@
 """The plan of the zoo and of six more families: the models, their descent, and the length of their training.
 
 The zoo is shipped. The families `deep` to `gemma` differ in width, depth, heads, embeddings and architecture. They are
-trained on demand, to check the prediction and the verdict on models that they were not fitted to. The families `light`
+trained on demand, to check the verdict. The families `light`
 and `heavy` are a base and what was made of it with little or much training: bench/families.py measures how they are
 stored.
 """
@@ -164,7 +164,7 @@ def _family(name: str, shape: Shape, size_label: str, peak_rate: float, seed: in
     title = f"{name.capitalize()}"
 
     def file(run: str, step: int, part: str, encoding: str = "F16") -> Shipped:
-        text = f"A model of the family {title}, trained to check predictions: {run}, step {step}."
+        text = f"A model of the family {title}, trained to check verdicts: {run}, step {step}."
         parent = None if part in ("", "Other") else (title, "v1.0")
         return Shipped(
             run, run, step, encoding, f"{title} {part}".strip(), title, size_label, part, "v1.0", text, (), parent

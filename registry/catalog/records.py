@@ -134,7 +134,7 @@ class ChimeraRecord:
     base_model_id: int
     recipe: str
     findings: str
-    prediction: str
+    screen: str
     origins: str
     parents: tuple[tuple[int, str], ...]
     """The ids of the models that its organs come from, each with the act."""

@@ -749,8 +749,8 @@ class Chimera(Base):
     """JSON of `registry.compose.recipe`."""
     findings: Mapped[str] = mapped_column(Text)
     """JSON list: the findings before it was made, including accepted warnings."""
-    prediction: Mapped[str] = mapped_column(Text)
-    """JSON object: the prediction before it was made."""
+    screen: Mapped[str | None] = mapped_column(Text)
+    """JSON object: what the weights said about its changes. None for chimeras of versions that had no screen."""
     origins: Mapped[str] = mapped_column(Text)
     """JSON object: `parents`, a list of models, and `parts`: for each tensor that is not from the base, the index of
     its parent and the acts."""

@@ -3,7 +3,7 @@
     recipe         the recipe: the composition that a person wants, by names
     steps          a recipe as URL parameters, one for each step
     compatibility  whether organs of one model work in another
-    prediction     the prediction of the quality of a composition, from measurements only
+    screen         what the weights say about a composition before it is made
     lock           the lock: the definition of a chimera as a small canonical document
     plan           the plan: every tensor of the result, the origin of its bytes
     api            compose from Python: build a recipe step by step, plan it, and make the chimera

@@ -28,7 +28,7 @@ from organs.registry.entities.plan import (
     PlannedChimera,
     PlannedRecipe,
     PlanPart,
-    Prediction,
+    Screen,
 )
 from organs.registry.errors import BadRecipe, NotComposable
 from organs.registry.store import BlobStore
@@ -181,7 +181,7 @@ class Composition(RecipeBuilder):
 
 
 class RecipePlan(ABC):
-    """The plan of a recipe: every tensor of the result, findings, sizes, and a prediction."""
+    """The plan of a recipe: every tensor of the result, findings, sizes, and a screen."""
 
     def __init__(self, recipe: Recipe, planned: PlannedRecipe) -> None:
         """Take a `planned` recipe that has a plan with all organs."""
@@ -211,9 +211,9 @@ class RecipePlan(ABC):
         return self._plan.parts
 
     @property
-    def prediction(self) -> Prediction:
-        """The prediction for the result."""
-        return self._plan.prediction
+    def screen(self) -> Screen:
+        """What the weights say about the changes; it is no grade."""
+        return self._plan.screen
 
     @property
     def size_bytes(self) -> int:
@@ -272,7 +272,8 @@ class RecipePlan(ABC):
         changed = [_row(part) for part in self.parts if part.acts]
         return notebook.document(
             notebook.heading(self._headline()),
-            notebook.paragraph(self.prediction.sentence),
+            notebook.paragraph(self.screen.sentence),
+            notebook.paragraph(self.screen.size),
             notebook.table(_FINDINGS, findings) if findings else "",
             notebook.table(_PARTS, changed, _NUMBERS) if changed else "",
         )

@@ -62,12 +62,12 @@ from organs.registry.compose.plan import (
     Plan,
     chimera_name,
 )
-from organs.registry.compose.planner import predicted
+from organs.registry.compose.planner import screened
 from organs.registry.compose.recipe import recipe_to_json
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.base import encode
 from organs.registry.entities.finding import PLAN_CODES
-from organs.registry.entities.plan import MadeChimera, Prediction, Reading
+from organs.registry.entities.plan import MadeChimera, Reading, Screen
 from organs.registry.errors import (
     BadOrgan,
     CorruptBlob,
@@ -362,7 +362,7 @@ def record_chimera(
     )
     registered = register_model(session, record, keep_name=True)
     if chimera_of(session, registered.model.id) is None:
-        register_chimera(session, registered.model, _chimera_record(file, _prediction(session, registered.model, file)))
+        register_chimera(session, registered.model, _chimera_record(file, _screen(session, registered.model, file)))
     if registered.created:
         record_relatives(session, registered.model)
     return registered
@@ -409,17 +409,17 @@ def _placements(file: LockedFile, measured: Mapping[str, Measurement]) -> Iterat
         )
 
 
-def _prediction(session: Session, model: Model, file: LockedFile) -> Prediction:
-    """Return the plan's prediction, completed by the measurements of computed organs."""
+def _screen(session: Session, model: Model, file: LockedFile) -> Screen:
+    """Return the plan's screen, completed by the measurements of computed organs."""
     computations = file.plan.computations
     if not computations:
-        return file.plan.prediction
-    return predicted(
+        return file.plan.screen
+    return screened(
         file.plan.parts, {part.name: part for part in parts_of(session, model.id) if part.name in computations}
     )
 
 
-def _chimera_record(file: LockedFile, prediction: Prediction) -> ChimeraRecord:
+def _chimera_record(file: LockedFile, screen: Screen) -> ChimeraRecord:
     plan = file.plan
     assert plan.base.model_id is not None
     return ChimeraRecord(
@@ -427,7 +427,7 @@ def _chimera_record(file: LockedFile, prediction: Prediction) -> ChimeraRecord:
         base_model_id=plan.base.model_id,
         recipe=recipe_to_json(plan.recipe),
         findings=encode([finding for finding in plan.findings if finding.code not in PLAN_CODES]).decode(),
-        prediction=encode(prediction).decode(),
+        screen=encode(screen).decode(),
         origins=_json(_origins(plan)),
         parents=tuple(_acts(plan)),
         computations=tuple(_computations(file)),

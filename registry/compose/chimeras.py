@@ -59,8 +59,8 @@ from organs.registry.entities.plan import (
     ParentModel,
     PlanChange,
     PlanPart,
-    Prediction,
     RecipeFile,
+    Screen,
 )
 from organs.registry.entities.published import LICENSE_MAX
 from organs.registry.entities.verdict import Verdict, VerdictReport
@@ -143,7 +143,7 @@ def chimera_of_model(session: Session, model: Model) -> Chimera | None:
         parents=parents,
         license=combined_license({parent.model: parent.license for parent in parents}).text,
         findings=in_order(_findings(session, model, row), recipe.accept),
-        prediction=_prediction(row),
+        screen=_screen(row),
         quick_look=chimera_rows.stored_quick_look(session, model.id),
         changes=summarize_changes(parts),
         parts=parts,
@@ -200,14 +200,14 @@ def _origins(row: ChimeraRow) -> _Origins:
     return msgspec.structs.replace(origins, adapters=dict.fromkeys(merged, adapters))
 
 
-def _prediction(row: ChimeraRow) -> Prediction:
-    return msgspec.json.decode(row.prediction, type=prepared(Prediction))
+def _screen(row: ChimeraRow) -> Screen | None:
+    return None if row.screen is None else msgspec.json.decode(row.screen, type=prepared(Screen))
 
 
 def _summary(
     model: Model, row: ChimeraRow, verdict: VerdictRow | None, withdrawn: Sequence[WithdrawnAncestor]
 ) -> ChimeraSummary:
-    prediction, origins = _prediction(row), _origins(row)
+    origins = _origins(row)
     return ChimeraSummary(
         name=model.full_name,
         title=model.title,
@@ -217,8 +217,6 @@ def _summary(
         parts=_grafted_parts(origins),
         withdrawn_parents=tuple(item.model.full_name for item in withdrawn if item.child_id == model.id),
         withdrawn_ancestors=tuple(item.model.full_name for item in withdrawn if item.child_id != model.id),
-        usable=prediction.usable,
-        score=prediction.score,
         verdict=None if verdict is None else verdict.verdict,
         size_bytes=model.size_bytes,
         mean_theta=model.mean_theta,
@@ -378,7 +376,7 @@ def _usage(session: Session, model: Model, file: ModelFile) -> Usage:
     return Usage(model.full_name, file.name, model.title or model.name, int(stated) if stated.isdecimal() else None)
 
 
-CARD_VERSION = 5
+CARD_VERSION = 6
 """Increased when the text of cards changes, because the text of a published revision must not change."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", re.ASCII)
@@ -483,7 +481,7 @@ def _facts(model: Model, in_header: str | None) -> list[tuple[str, str]]:
 
 
 def _chimera(chimera: Chimera, *, with_verdicts: bool) -> list[str]:
-    """Return the sections on parents with licenses, findings, θ, prediction, verdict, recipe and use."""
+    """Return the sections on parents with licenses, findings, θ, verdict, screen, recipe and use."""
     lines = ["## Parents", "", "| model | license | contribution |", "|---|---|---|"]
     lines += [_row(parent.model, parent.license or "not stated", _acts(parent.acts)) for parent in chimera.parents]
     lines += ["", f"Licenses: {_text(chimera.license)}", ""]
@@ -494,9 +492,10 @@ def _chimera(chimera: Chimera, *, with_verdicts: bool) -> list[str]:
     lines += ["", "## Findings", ""]
     lines += [*map(_finding_line, findings)]
     lines += [] if findings else ["No warnings."]
-    lines += ["", "## Measurement and prediction"]
+    lines += ["", "## Measurement"]
     lines += _verdict_lines(chimera.verdicts) if with_verdicts else []
-    lines += ["", f"Prediction: {_text(chimera.prediction.sentence)}"]
+    if chimera.screen is not None:
+        lines += ["", f"From the weights, before it was made: {_text(chimera.screen.sentence)}"]
     lines += ["", "## Recipe", "", *_code(chimera.recipe_yaml)]
     lines += ["", f"The lock is `sha256:{chimera.lock_id}`; the same lock gives the same bytes."]
     lines += ["", "## Use", "", *_code(chimera.llama_cli), "", "As a Modelfile:", "", *_code(chimera.modelfile)]

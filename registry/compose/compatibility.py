@@ -41,7 +41,7 @@ from organs.registry.compose.models import (
     license_of_parents,
 )
 from organs.registry.compose.plan import PlannedPart, mean_of
-from organs.registry.compose.prediction import BaseShape, Change, predict
+from organs.registry.compose.screen import Change, screen
 from organs.registry.digest import Digest
 from organs.registry.entities.finding import Finding, Severity, in_order
 from organs.registry.entities.plan import (
@@ -51,7 +51,6 @@ from organs.registry.entities.plan import (
     CellOrgan,
     CellTotals,
     Compatibility,
-    Prediction,
     TypeCompatibility,
     TypeTotals,
 )
@@ -507,8 +506,6 @@ __all__ = [
 TYPES = (OrganType.SKELETON, OrganType.ORGAN, OrganType.EMBED, OrganType.NORM)
 """The types that can be exchanged, in their order on pages and in tables."""
 REASONS_SHOWN = 5
-ACCURACY = "The prediction was right for 557 of 583 grafts in small models that it was not fitted to."
-"""Measured by `python -m bench.prediction`; docs/prediction.md has the details."""
 NO_BASES = frozenset({"adapter", "imatrix"})
 """Values of `general.type` in files that loaders do not accept as models."""
 
@@ -555,16 +552,6 @@ def check_withdrawn(parents: Sequence[Parent]) -> list[Finding]:
     return list(dict.fromkeys(finding for parent in parents for finding in parent.withdrawn))
 
 
-def likely_degraded(base: Parent, prediction: Prediction, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield `likely-degraded` (warn) if the result is predicted not to be usable.
-
-    It is left out if `findings` already warn of unrelated models.
-    """
-    if prediction.usable is not False or any(finding.code == "unrelated-lineage" for finding in findings):
-        return
-    yield Finding(Severity.WARN, "likely-degraded", f"{prediction.sentence} {ACCURACY}", models=(base.label,))
-
-
 def fit_by_type(base: Parent, donor: Parent, facts: tuple[Facts, Facts] | None = None) -> list[TypeCompatibility]:
     """Return for each type of the base how many organs `donor` can replace, with the reasons why others do not fit.
 
@@ -572,10 +559,8 @@ def fit_by_type(base: Parent, donor: Parent, facts: tuple[Facts, Facts] | None =
     the donor; they are read if it is None.
     """
     ours, theirs = facts if facts is not None else (facts_of(base), facts_of(donor))
-    shape = BaseShape.of(base.parts)
-    return [
-        fit for kind in TYPES for fit in [_fit(base, donor, kind, (ours, theirs), shape)] if fit.total or fit.findings
-    ]
+    fits = [_fit(base, donor, kind, (ours, theirs)) for kind in TYPES]
+    return [fit for fit in fits if fit.total or fit.findings]
 
 
 def check_replacements(base: Parent, replacements: Sequence[Replacement]) -> list[Finding]:
@@ -630,9 +615,7 @@ def _of_donor(
     yield from already_equal(base, donor, organs)
 
 
-def _fit(
-    base: Parent, donor: Parent, kind: OrganType, facts: tuple[Facts, Facts], shape: BaseShape
-) -> TypeCompatibility:
+def _fit(base: Parent, donor: Parent, kind: OrganType, facts: tuple[Facts, Facts]) -> TypeCompatibility:
     places = [part for part in base.parts if part.place.type is kind]
     pairs = [(part, donor.by_slot.get(part.slot)) for part in places]
     taken = [Replacement(before, after, donor) for before, after in pairs if after is not None]
@@ -645,15 +628,14 @@ def _fit(
     fitting = 0 if refused else sum(item.fits and not is_dtype_refused(item) for item in taken)
     is_refused = any(finding.severity is Severity.REFUSE for finding in findings)
     changes_made = [Change(item.before, item.after, item.after) for item in taken if item.fits and item.changes]
-    prediction = predict(changes_made, shape) if fitting and changes_made else None
-    if prediction is not None:
-        findings += likely_degraded(base, prediction, findings)
+    elements = sum(part.spec.elements for part in base.parts)
+    screened = screen(changes_made, elements) if fitting and changes_made else None
     return TypeCompatibility(
         type=kind.value,
         fitting=fitting,
         total=len(places),
         refused=is_refused or not fitting,
-        prediction=None if prediction is None else msgspec.structs.replace(prediction, effects=()),
+        screen=None if screened is None else msgspec.structs.replace(screened, groups=()),
         findings=in_order(_without_repeats(findings)),
     )
 

@@ -25,7 +25,7 @@ HEADER_COST = 5_000
 TENSOR_COST = 35
 """Read the row of a tensor."""
 PLACE_COST = 85
-"""Include a tensor of the base in findings, prediction and lists."""
+"""Include a tensor of the base in findings, screen and lists."""
 DONOR_PLACE_COST = 10
 """Check a tensor of the base against one donor or adapter."""
 PAIR_COST = 40

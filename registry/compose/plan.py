@@ -28,7 +28,7 @@ from organs.registry.entities.plan import (
     PlannedChimera,
     PlannedRecipe,
     PlanPart,
-    Prediction,
+    Screen,
 )
 from organs.registry.errors import NotComposable
 from organs.registry.gguf import KeyValue, TensorSpec, padded
@@ -178,7 +178,7 @@ class Plan:
     sets: tuple[KeyValue, ...]
     drops: tuple[str, ...]
     findings: tuple[Finding, ...]
-    prediction: Prediction
+    screen: Screen
     license: str
     """The licenses of all parents together, as text for display."""
     stem: str
@@ -260,7 +260,7 @@ def planned_recipe(plan: Plan, *, every_part: bool = False, contributor: str = L
             base_size_bytes=_base_size_bytes(plan.base),
             parents=_parents(plan),
             license=plan.license,
-            prediction=plan.prediction,
+            screen=plan.screen,
             lock_id=None if plan.computations or plan.refusals else plan.lock().id,
             to_compute=len(plan.computations),
             organs=len(every),

@@ -12,7 +12,7 @@ import msgspec
 from organs.registry.amounts import names_text, ranges_text
 from organs.registry.anatomy import OrganType, Place, Slot, expert_name, is_expert_stack
 from organs.registry.catalog.search import RECIPE_BASE, nearest, parse_query
-from organs.registry.compose.compatibility import check_adapter, check_replacements, check_withdrawn, likely_degraded
+from organs.registry.compose.compatibility import check_adapter, check_replacements, check_withdrawn
 from organs.registry.compose.cost import Budget, steps_cost
 from organs.registry.compose.fitting import (
     additions_of,
@@ -40,11 +40,11 @@ from organs.registry.compose.plan import (
     Plan,
     PlannedPart,
 )
-from organs.registry.compose.prediction import BaseShape, Change, predict
 from organs.registry.compose.recipe import Graft, Purification, PurifyMethod, Recipe, Selection, matches_slot
+from organs.registry.compose.screen import Change, screen
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.organ import PlacedOrgan
-from organs.registry.entities.plan import Prediction
+from organs.registry.entities.plan import Screen
 from organs.registry.errors import NotFound, NothingRegistered, OrganError, StoreError, TooCostly, UnsupportedDType
 from organs.registry.transform import encoded_dtype
 from organs.registry.transform.purify import KEEP_DEFAULT
@@ -432,10 +432,9 @@ FRACTAL_ENERGY = 0.105
 """Energy that fractal purification moves in a matrix: 0.096 to 0.132 for the matrices of two models."""
 
 
-def predicted(parts: Iterable[PlannedPart], computed: Mapping[str, Part] | None = None) -> Prediction:
-    """Return the prediction for a plan's `parts`; `computed` has the measured computed organs by name."""
-    all_parts = list(parts)
-    return predict(changes_of(all_parts, computed), BaseShape.of(part.before for part in all_parts))
+def screened(parts: Sequence[PlannedPart], computed: Mapping[str, Part] | None = None) -> Screen:
+    """Return the screen of a plan's `parts`; `computed` has the measured computed organs by name."""
+    return screen(changes_of(parts, computed), sum(part.before.spec.elements for part in parts))
 
 
 def changes_of(parts: Iterable[PlannedPart], computed: Mapping[str, Part] | None = None) -> list[Change]:
@@ -449,13 +448,15 @@ def _changes_at(part: PlannedPart, computed: Part | None) -> Iterator[Change]:
     """Yield the changes at one place: each grafted expert, and the tensor if it is replaced or computed otherwise."""
     for graft in part.expert_grafts:
         for organ in graft.organs:
-            yield Change(organ.before, organ.after, organ.after, share=1.0 / graft.before.shape[-1])
+            yield Change(organ.before, organ.after, organ.after, is_expert=True)
     if part.computation is None:
         yield Change(part.before, part.source, part.source)
     elif part.computation.additions or part.computation.method:
         # The measured change of the stack has that of grafted experts, which would count twice.
         measured = None if part.expert_grafts else computed
-        yield Change(part.before, part.source, measured, _estimated_energy(part), bool(part.adapters))
+        scales = tuple(addition.scale for addition in part.computation.additions)
+        is_purified = part.computation.method is not None
+        yield Change(part.before, part.source, measured, _estimated_energy(part), scales, is_purified)
 
 
 def _estimated_energy(part: PlannedPart) -> float | None:
@@ -691,12 +692,10 @@ def _finish_plan(draft: _Draft) -> Plan:
     parents = _parents(base, draft.chosen.replacements, draft.adapters)
     sets = set_entries(base, parents, [part.spec for part in parts], recipe.metadata)
     license = license_of_parents(parents)
-    prediction = predicted(parts)
     findings = [
         *draft.chosen.findings,
         *check_replacements(base, draft.chosen.replacements),
         *_encoding_findings(parts),
-        *_purification_findings(base, parts),
         *_measured_findings(draft.library, base, parents[1:]),
         *_metadata_findings(base, parents, recipe),
         *check_withdrawn(parents),
@@ -705,7 +704,6 @@ def _finish_plan(draft: _Draft) -> Plan:
     if not any(part.acts for part in parts) and not any(finding.severity is Severity.REFUSE for finding in findings):
         sentence = f"Nothing of {base.label} is replaced, adapted or purified."
         findings.append(Finding(Severity.REFUSE, "nothing-to-do", sentence, models=(base.label,)))
-    findings += likely_degraded(base, prediction, findings)
     return Plan(
         recipe=recipe,
         base=base,
@@ -714,7 +712,7 @@ def _finish_plan(draft: _Draft) -> Plan:
         sets=sets,
         drops=dropped_keys(base.header, sets),
         findings=tuple(dict.fromkeys(findings)),
-        prediction=prediction,
+        screen=screened(parts),
         license=license.text,
         stem=file_stem(base, sets, recipe.name),
     )
@@ -741,18 +739,6 @@ def _encoding_findings(parts: Sequence[PlannedPart]) -> list[Finding]:
         )
         for (before, after), names in changed.items()
     ]
-
-
-PURIFICATION_COST = "Purifying usually raises the perplexity, by 5% to 6% for all feed-forward organs at keep 0.9."
-"""The cost of purification, in a plan before anything is computed; docs/design/purification.md has the details."""
-
-
-def _purification_findings(base: Parent, parts: Sequence[PlannedPart]) -> list[Finding]:
-    """Return `purification-cost` if organs are purified."""
-    names = [part.before.name for part in parts if part.computation is not None and part.computation.method]
-    if not names:
-        return []
-    return [Finding(Severity.INFO, "purification-cost", PURIFICATION_COST, models=(base.label,), organs=tuple(names))]
 
 
 def _measured_findings(library: Library, base: Parent, donors: Sequence[Parent]) -> Iterator[Finding]:

@@ -24,7 +24,6 @@ ENCODINGS = ("Q8_0", "F16", "BF16", "F32")
 WARNINGS = {
     "unrelated-lineage": "the organs are no more alike than those of unrelated models",
     "lineage-unknown": "there is no fingerprint to compare the two models by",
-    "likely-degraded": "the prediction says that the result will not be usable",
     "adapter-base-differs": "the adapter names another model as its base",
     "other-scale": "a model of the same family and of another size",
     "rope-base-differs": "the donor was trained with another base frequency of its positions (RoPE)",
@@ -39,6 +38,8 @@ WARNINGS = {
     "licenses-conflict": "the licenses conflict, or one allows no derivatives",
 }
 """The codes of warnings, which a recipe can accept, with their meaning."""
+RETIRED_WARNINGS = frozenset({"likely-degraded"})
+"""Codes of warnings that are no longer given. Recipes that accept them stay valid."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.compose.document import NUMBER_PATTERN, Listing, Node, Scalar, Table, read_document
 from organs.registry.compose.recipe import (
     ENCODINGS,
+    RETIRED_WARNINGS,
     WARNINGS,
     AdapterMerge,
     BlockRange,
@@ -606,7 +607,7 @@ def _choice(entry: Entry, words: tuple[str, ...], fold: Callable[[str], str]) ->
 
 def _code(entry: Entry) -> str | None:
     word = entry.text("a code such as unrelated-lineage", CODE_MAX_LENGTH)
-    if word is None or word in WARNINGS:
+    if word is None or word in WARNINGS or word in RETIRED_WARNINGS:
         return word
     close = nearest(word, WARNINGS)
     entry.refuse(f"{quoted(word)} is not the code of a warning{f'; did you mean {close}?' if close else ''}")

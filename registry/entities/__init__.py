@@ -13,7 +13,7 @@ classes.
     verdict         verdicts: the result of a run of a chimera, compared with its base
     quick_look      quick looks: a chimera measured for some seconds beside its base
     gain            gains: what validated chimeras gained, by text, and the leaderboard of grafts
-    chimera         chimeras: recipe, lineage, prediction and verdicts
+    chimera         chimeras: recipe, lineage, screen and verdicts
     account         contributors: accounts, tokens, quotas, and the public data of a contributor
     administration  what administrators see
     health          the health of a server, for administrators

@@ -1,4 +1,4 @@
-"""Chimeras: recipe, lineage, prediction and verdicts of each, and how to use it."""
+"""Chimeras: recipe, lineage, screen and verdicts of each, and how to use it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from organs.registry.entities.plan import (
     PlanChange,
     PlannedRecipe,
     PlanPart,
-    Prediction,
     RecipeFile,
+    Screen,
 )
 from organs.registry.entities.quick_look import QuickLook
 from organs.registry.entities.verdict import Verdict
@@ -61,8 +61,6 @@ class ChimeraSummary(Entity, frozen=True, kw_only=True):
         Texts,
         Meta(description="Models that were yanked or removed, and from which a parent was made; nearest first."),
     ] = ()
-    usable: Annotated[bool, Meta(description="Whether it is predicted to be usable.")] | None
-    score: Annotated[float, Meta(description="The score of the prediction: 1 or more means usable.")] | None
     verdict: Annotated[Word, Meta(description="The strongest verdict; null before the first run.")] | None
     gains: Annotated[
         tuple[Gain, ...], Meta(max_length=ITEMS_MAX, description="What it gained on each text, the largest gain first.")
@@ -131,7 +129,7 @@ class Chimera(Entity, frozen=True, kw_only=True):
             max_length=ITEMS_MAX, description="The findings of the plan, and parents that were yanked or removed later."
         ),
     ]
-    prediction: Prediction
+    screen: Annotated[Screen, Meta(description="Null for chimeras of versions that had no screen.")] | None
     quick_look: Annotated[QuickLook, Meta(description="Null before the first.")] | None = None
     changes: Annotated[tuple[PlanChange, ...], Meta(max_length=ITEMS_MAX)]
     parts: Annotated[

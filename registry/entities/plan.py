@@ -1,4 +1,4 @@
-"""Recipes as JSON, and plans: the result of a recipe organ by organ, its prediction, and the chimera that was made."""
+"""Recipes as JSON, and plans: the result of a recipe organ by organ, its screen, and the chimera that was made."""
 
 from __future__ import annotations
 
@@ -212,74 +212,61 @@ class PlanChange(Entity, frozen=True, kw_only=True):
         return _acts_text(self.acts, self.experts, self.purified_experts)
 
 
-class Effect(Entity, frozen=True, kw_only=True):
-    """The contribution of the changed organs of one type in one block to a prediction."""
+Likeness = Annotated[float, Meta(description="Mean correlation of the grafted matrices with the replaced ones.")] | None
+Moved = (
+    Annotated[
+        float, Meta(description="The energy of the change over the energy of the replaced organs; null if unknown.")
+    ]
+    | None
+)
+Uncounted = Annotated[Count, Meta(description="Organs of which it is unknown how much they change.")]
+
+
+class ScreenGroup(Entity, frozen=True, kw_only=True):
+    """The changed organs of one type in one block."""
 
     type: Word
     tower: Word
     block: Block | None
     slot: Annotated[Word, Meta(description="Of an embedding; null for other types.")] | None = None
     organs: Count
-    uncounted: Annotated[Count, Meta(description="Organs whose change cannot be estimated.")]
-    similarity: Number | None
-    scale: Number
-    distortion: Number
-    grafted_similarity: Number | None
-    grafted_scale: Number
-    survival: Annotated[float, Meta(description="The share of their function that remains, 0 to 1.")] | None
-    loss: Annotated[float, Meta(description="Nats per token.")]
+    uncounted: Uncounted
+    likeness: Likeness
+    moved: Moved
 
 
-class Prediction(Entity, frozen=True, kw_only=True):
-    """The prediction for a chimera before it is run, from measurements alone. Unknown values are null.
+class Screen(Entity, frozen=True, kw_only=True):
+    """What the weights say about a chimera before it is run: how related and how large its changes are. No grade."""
 
-    The members from `similarity` on describe the organs that change. Alone, they predict less well than the score.
-    """
-
-    sentence: Text
-    usable: Annotated[bool, Meta(description="Whether a verdict of `gains` or `coherent` is expected.")] | None
-    score: Annotated[float, Meta(description="From 0 to 5; 1 or more means usable.")] | None
-    cost: Annotated[
-        Text, Meta(description="`low`, `loss` and `high` as text: `costs 1% to 9% of perplexity, most likely 3%`.")
-    ] = ""
-    loss: (
+    sentence: Annotated[Text, Meta(description="The kinds of change, and what was measured for them.")]
+    size: Annotated[Text, Meta(description="How large the change is, as text.")]
+    relation: (
         Annotated[
-            float,
+            Word,
             Meta(
-                description="The most likely loss on the worst text: ln(perplexity / perplexity of the base), nats per "
-                "token. Predictions that were made before there were intervals have no `low` and `high`."
+                description="The most distant relation of grafted to replaced organs: `same` (no change), `kin`, "
+                "`far kin`, `stranger`; null if no organ is grafted or none can be compared."
             ),
         ]
         | None
     )
-    low: Annotated[float, Meta(description="Four of five real losses lie between `low` and `high`.")] | None = None
-    high: float | None = None
-    outside: Annotated[
-        Text, Meta(description="What differs from the models that the prediction was fitted to; empty if nothing.")
-    ] = ""
-    recovered: Annotated[float, Meta(description="The share of the replaced organs' function that remains.")] | None
+    likeness: Likeness
+    compared: Annotated[Count, Meta(description="Matrices that were compared.")]
+    moved: Moved
+    organs: Annotated[Count, Meta(description="Organs that change.")]
+    uncounted: Uncounted
+    share: Annotated[float, Meta(description="The share of the base's parameters that change.")] | None
     provisional: Annotated[bool, Meta(description="Whether organs that are not computed yet were estimated.")]
-    uncounted: Annotated[Count, Meta(description="Changed organs whose effect cannot be predicted.")]
-    effects: Annotated[tuple[Effect, ...], Meta(max_length=ITEMS_MAX)] = ()
-    similarity: (
-        Annotated[float, Meta(description="Mean correlation of the replaced matrices with the new ones.")] | None
-    ) = None
-    compared: Annotated[Count, Meta(description="Matrices that were compared.")] = 0
-    change: (
-        Annotated[
-            float, Meta(description="Sum over blocks of 1 - mean correlation: 1 is one block of an unrelated model.")
-        ]
-        | None
-    ) = None
-    theta_before: Theta | None = None
-    theta_after: Theta | None = None
-    spectral_before: Number | None = None
-    spectral_after: Number | None = None
-    share: Annotated[float, Meta(description="The share of the base's parameters that change.")] | None = None
+    groups: Annotated[tuple[ScreenGroup, ...], Meta(max_length=ITEMS_MAX)] = ()
+
+    @property
+    def brief(self) -> str:
+        """The beginning of the sentence: `Related (likeness 0.992)`."""
+        return self.sentence.partition(":")[0]
 
 
 class PlannedChimera(Entity, frozen=True, kw_only=True):
-    """The chimera that a recipe makes: its name, file, parents, prediction and organs."""
+    """The chimera that a recipe makes: its name, file, parents, screen and organs."""
 
     name: Annotated[Text, Meta(description="The name under which it would be registered.")] | None
     file: Text
@@ -290,7 +277,7 @@ class PlannedChimera(Entity, frozen=True, kw_only=True):
         tuple[ParentModel, ...], Meta(max_length=ITEMS_MAX, description="The base first, then in the recipe's order.")
     ]
     license: Annotated[Text, Meta(description="The licenses of all parents, as text for people.")]
-    prediction: Prediction
+    screen: Screen
     lock_id: (
         Annotated[Digest, Meta(description="Null before all organs are computed, and for a refused recipe.")] | None
     )
@@ -378,11 +365,11 @@ class TypeCompatibility(Entity, frozen=True, kw_only=True):
     fitting: Annotated[Count, Meta(description="Places of the base that accept an organ of the donor.")]
     total: Annotated[Count, Meta(description="Places of this type in the base.")]
     refused: bool
-    prediction: (
+    screen: (
         Annotated[
-            Prediction,
+            Screen,
             Meta(
-                description="For a graft of all that fits, without `effects`; null if nothing fits or nothing changes."
+                description="For a graft of all that fits, without `groups`; null if nothing fits or nothing changes."
             ),
         ]
         | None

@@ -59,7 +59,7 @@ def serving_zoo(folder: Path) -> Iterator[Site]:
         coder = registry.compose(BASE).graft(TUNED, type="organ").plan().register()
         add_gains(registry, coder.model, {"python": 5.7, "narrative": -2.0})
         made = registry.compose(BASE).graft(TUNED, type="organ").purify("fractal", slot="ffn_up", blocks=3)
-        lock = made.accept("likely-degraded").plan().register().lock_id
+        lock = made.plan().register().lock_id
     with running_server(folder / "zoo", folder / "zoo.log") as live:
         query = quote(f"model:{BASE} slot:ffn_down block:1")
         organ = json.loads(live.get(f"/api/v1/organs?limit=1&q={query}"))["items"][0]["digest"]

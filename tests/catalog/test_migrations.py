@@ -183,7 +183,7 @@ def go_back(session: Session, revision: int) -> None:
     columns["models"] = ("state_reason", "changed_at", "downloads", "grafts", "nonfinite_tensors", "shards")
     columns["models"] += ("stem", "quantisation", "repacked_at")
     columns["organs"], columns["jobs"] = ("nonfinite",), ("problem",)
-    columns["verdicts"] = ("strength",)
+    columns["verdicts"], columns["chimeras"] = ("strength",), ("screen",)
     columns |= dict.fromkeys(("measurements", "placements"), ("effective_rank",))
     for name in (
         *("models_state_downloads", "models_state_grafts", "models_stem", "models_repacked_at"),
@@ -196,6 +196,7 @@ def go_back(session: Session, revision: int) -> None:
     for table, names in columns.items():
         for name in names:
             session.execute(text(f"ALTER TABLE {table} DROP COLUMN {name}"))
+    session.execute(text("ALTER TABLE chimeras ADD COLUMN prediction TEXT NOT NULL DEFAULT '{}'"))
     session.execute(text(f"UPDATE alembic_version SET version_num = '{revision - 1:04d}'"))
 
 
@@ -206,7 +207,7 @@ def test_migration_counts_grafts_activates_contributors_and_indexes_tags_and_qua
             ingest_bytes(registry, tmp_path, name, model_file(name, tensors))
         composition = registry.compose("local/base").graft("local/donor-Q8_0", type="organ")
         warned = {finding.code for finding in composition.plan().findings if finding.severity == "warn"}
-        composition.accept(*warned).plan().register()
+        lock_id = composition.accept(*warned).plan().register().lock_id
         with registry.catalog.reading() as session:
             counted = dict(session.execute(select(Model.name, Model.grafts)).all())
         with registry.catalog.writing() as session:
@@ -219,6 +220,7 @@ def test_migration_counts_grafts_activates_contributors_and_indexes_tags_and_qua
         names = session.execute(select(Model.stem, Model.quantisation).order_by(Model.id)).all()
         assert names[:2] == [("base", None), ("donor", "Q8_0")]
         assert sorted(session.execute(select(ModelTag.tag, ModelTag.model_id)).all()) == [("code", 1), ("medical", 1)]
+        assert registry.chimera(lock_id).screen is None, "its prediction was dropped"
     assert grafts == counted
     assert (grafts["base"], grafts["donor-Q8_0"], len(grafts)) == (0, 1, 3)
 

@@ -66,7 +66,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
         ingest_bytes(opened, home, "tuned", tuned)
         ingest_bytes(opened, home, "stranger", model_file("Stranger", related_tensors(seed=7)))
         recipe = opened.compose("base").graft("tuned", type="organ", blocks=0).graft("stranger", type="organ", blocks=1)
-        recipe = recipe.purify("fractal", slot="attn_q").accept("unrelated-lineage").accept("likely-degraded")
+        recipe = recipe.purify("fractal", slot="attn_q").accept("unrelated-lineage")
         recipe.plan().register()
         yield opened
 
@@ -244,7 +244,7 @@ def test_a_chimera_outlives_its_base_and_its_donors(registry: LocalRegistry, tmp
     for name, seed in (("base", 0), ("donor", 7)):
         ingest_bytes(registry, tmp_path, name, model_file(name.title(), related_tensors(seed=seed)))
     recipe = registry.compose("base").graft("donor", type="organ", blocks=1).purify("fractal", slot="attn_q")
-    made = recipe.accept("unrelated-lineage").accept("likely-degraded").plan().register()
+    made = recipe.accept("unrelated-lineage").plan().register()
     before = assemble_model(registry, made.model, tmp_path / "before")[0].read_bytes()
     with registry.catalog.writing() as session:
         for name in ("base", "donor"):

@@ -161,7 +161,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "base_model_id": 1,
         "recipe": "{}",
         "findings": "[]",
-        "prediction": "{}",
+        "screen": None,
         "origins": "{}",
     },
     "computations": {"key": DIGEST, "organ_id": 1, "made": "{}"},

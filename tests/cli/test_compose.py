@@ -157,9 +157,7 @@ def test_computed_organs_are_listed_with_their_new_theta_and_folded_if_there_are
     assert [row[:2] for row in rows] == [["1", "ffn_up"], ["1", "ffn_down"]]
     (tmp_path / "deep.gguf").write_bytes(small_model("deep", blocks=8))
     organ.done("ingest", tmp_path / "deep.gguf")
-    lines = organ.done(
-        "compose", parents.recipe("base: deep\npurify: {method: fractal}\naccept: [likely-degraded]\n")
-    ).lines
+    lines = organ.done("compose", parents.recipe("base: deep\npurify: {method: fractal}\n")).lines
     folded = [line.split() for line in lines if line.split()[:3] == ["0-7", "organ", "16"]]
     assert len(folded) == 2, "in the plan, and with what was made"
     assert all("°" in cell for cell in folded[1][3:])
@@ -322,11 +320,11 @@ def test_a_chimera_is_shown_with_its_origin(organ: OrganCommand, parents: Parent
     made = organ.done("compose", parents.graft("stranger", more), "-y", "--json").values["made"]
     summary = organ.done("show", made["model"]).out
     for expected in (
-        "\nbase        local/base@1, likeness 0.",
-        "\ndonor       local/stranger@1",
+        "\nbase      local/base@1, likeness 0.",
+        "\ndonor     local/stranger@1",
         ", feed-forward (type organ), grafted",
-        "\nverdict     not run yet\n",
-        "\nprediction  ",
+        "\nverdict   not run yet\n",
+        "\nscreen    Unrelated organs (likeness ",
         f"organ validate {made['model'].removesuffix('@1').removeprefix('local/')}",
     ):
         assert expected in summary
@@ -339,7 +337,8 @@ def test_a_chimera_is_shown_with_its_origin(organ: OrganCommand, parents: Parent
         "blk.0.attn_q.weight: purified (spectral, keeping 80% of the energy), from ",
         "  accept: [unrelated-lineage]",
         "warn unrelated-lineage (accepted): ",
-        "predicted: ",
+        "\nscreen: Unrelated organs (likeness ",
+        "\nsize: ",
         "not run yet",
     ):
         assert expected in out
@@ -372,11 +371,12 @@ def test_a_validated_chimera_has_a_line_for_each_text_and_its_parents_once(
     made = organ.done("compose", parents.graft(), "--json").values["made"]
     validated(organ.home, made["lock_id"])
     lines = organ.done("show", made["model"]).lines
-    assert any(line.startswith("verdict     gains, measured in llama.cpp on ") for line in lines)
-    assert "python      perplexity −5.7% ± 1.5%, gains" in lines
-    sentence = "The prediction is an estimate from the weights, before the model is run."
-    assert any(sentence in line for line in lines)
-    assert any(sentence in line for line in organ.done("show", made["model"], "--recipe").lines)
+    measured = [line.split(maxsplit=1) for line in lines if line.startswith(("verdict ", "python "))]
+    assert measured[0][1].startswith("gains, measured in llama.cpp on ")
+    assert measured[1] == ["python", "perplexity −5.7% ± 1.5%, gains"]
+    assert not any(line.startswith("screen ") for line in lines)
+    beside = organ.done("show", made["model"], "--recipe").out
+    assert beside.index("gains in llama.cpp on ") < beside.index("\nscreen: Related (likeness ")
     lineage = organ.done("show", made["model"], "--lineage").lines
     rows = [line.split() for line in lineage if line.startswith(("parent ", "relative "))]
     assert [row[:2] for row in rows] == [["parent", "local/base@1"], ["parent", "local/tuned@1"]]

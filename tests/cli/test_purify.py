@@ -23,11 +23,10 @@ def test_the_feed_forward_organs_are_purified_with_theta_before_and_after(organ:
     given = ("purify", "base", "--method", "fractal", "--blocks", "1", "--name", "acme/pure")
     ended = organ.done(*given, "-o", out / "p.gguf")
     assert "acme/pure@1: registered" in ended.lines
-    cost = "Purifying usually raises the perplexity, by 5% to 6% for all feed-forward organs at keep 0.9."
+    cost = "screen: Purified organs: this usually raises the perplexity; measure it. Measured on "
     planned = organ.done(*given[:6], "--dry-run").out.replace("\n", " ")
-    prediction = organ.done(*given[:6], "--dry-run", "--json").values["plan"]["prediction"]["sentence"]
-    assert planned.index(cost) < planned.index(prediction)
-    assert ended.out.index("purification-cost") < ended.out.index("acme/pure@1: registered")
+    assert cost in planned
+    assert ended.out.index("screen: Purified organs") < ended.out.index("acme/pure@1: registered")
     heading, *rows = [line.split() for line in ended.lines[-3:]]
     assert heading == ["block", "slot", "dtype", "θ", "before", "θ"]
     assert [row[:3] for row in rows] == [["1", "ffn_up", "F16"], ["1", "ffn_down", "F16"]]

@@ -58,8 +58,8 @@ def test_single_experts_can_be_chosen(organ: OrganCommand, out: Path, tmp_path: 
         for block in (0, 1)
         for slot in ("gate", "up")
     }
-    assert plan["prediction"]["compared"] == 8
-    assert plan["prediction"]["similarity"] == pytest.approx(0.995, abs=0.002)
+    assert plan["screen"]["compared"] == 8
+    assert plan["screen"]["likeness"] == pytest.approx(0.995, abs=0.002)
     assert (out / "t.gguf").read_bytes()[-4096:] == donor.read_bytes()[-4096:]
     assert "grafted (experts 2 and 5)" in organ.done(*command, "--experts", "2", "--experts", "5", "--force").out
     refused = organ(*command, "--experts", "")

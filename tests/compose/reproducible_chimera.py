@@ -27,7 +27,7 @@ def make_chimera(home: Path, models: list[str]) -> list[str]:
             .adapter("adapter", 0.7)
             .purify("fractal", slot="attn_q")
             .purify("spectral", slot="ffn_up", keep=0.95)
-            .accept("unrelated-lineage", "likely-degraded", "adapter-base-differs")
+            .accept("unrelated-lineage", "adapter-base-differs")
         )
         made = composition.plan().register()
         return [made.lock_id, made.sha256, *(organ.digest for organ in registry.model(made.model).organs)]

@@ -183,7 +183,7 @@ def test_a_plan_reports_its_size_changes_and_findings(begun: Composition) -> Non
     assert {part.model for part in changed} == {"local/donor@1"}
     assert "unrelated-lineage" in {finding.code for finding in plan.findings}
     assert not plan.can_be_made
-    assert plan.prediction.sentence
+    assert plan.screen.sentence
     assert plan.recipe == begun.graft("donor", type="organ", blocks=1).recipe
 
 

@@ -93,7 +93,7 @@ def out(tmp_path: Path) -> Path:
 def plan_of(registry: LocalRegistry) -> ChimeraPlan:
     """Return a plan with one grafted and one purified organ."""
     composition = registry.compose("base").graft("donor", slot="ffn_up").purify("fractal", slot="ffn_down")
-    return composition.accept("unrelated-lineage", "likely-degraded", "lineage-unknown").named("local/made").plan()
+    return composition.accept("unrelated-lineage", "lineage-unknown").named("local/made").plan()
 
 
 def row_of(registry: LocalRegistry, name: str, model: str) -> BlobRow:
@@ -165,13 +165,13 @@ def test_the_same_under_another_name_is_another_model_with_the_same_lock(pair: L
 
 def test_a_name_with_other_bytes_gets_the_next_version(pair: LocalRegistry) -> None:
     plan_of(pair).register()
-    other = pair.compose("base").purify("fractal", slot="attn_q").named("local/made").accept("likely-degraded").plan()
+    other = pair.compose("base").purify("fractal", slot="attn_q").named("local/made").plan()
     assert other.register().model == "local/made@2"
 
 
 def test_a_chimera_of_a_chimera_drops_its_lock_and_has_one_of_its_own(pair: LocalRegistry, out: Path) -> None:
     first = plan_of(pair).register()
-    composition = pair.compose("made").purify("fractal", slot="attn_q").accept("likely-degraded")
+    composition = pair.compose("made").purify("fractal", slot="attn_q")
     second = composition.plan().assemble(out)
     assert second.lock_id != first.lock_id
     assert pair.model(second.model).lock_id == second.lock_id
@@ -323,12 +323,7 @@ def test_an_organ_with_unusable_values_is_reported_by_its_name(
     ]
     (tmp_path / "odd.gguf").write_bytes(file_bytes(block_metadata(blocks=1), tensors))
     ingest_path(registry, tmp_path / "odd.gguf", name=ModelName("local", "odd"))
-    plan = (
-        registry.compose("odd")
-        .purify("fractal", slot="ffn_down")
-        .accept("likely-degraded", "non-finite-weights")
-        .plan()
-    )
+    plan = registry.compose("odd").purify("fractal", slot="ffn_down").accept("non-finite-weights").plan()
     with pytest.raises(OrganError, match=f"^{COMPUTED}: "):
         plan.assemble(out)
     assert model_names(registry) == ["odd"]

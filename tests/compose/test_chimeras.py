@@ -59,7 +59,7 @@ def test_a_chimera_shows_its_plan_and_its_later_measurements(family: LocalRegist
 
 def test_an_adapter_and_a_purified_graft_are_described(family: LocalRegistry) -> None:
     composition = family.compose("base").graft("stranger", type="organ", blocks=1).accept("unrelated-lineage")
-    made = composition.purify("spectral", slot="ffn_up", blocks=1, keep=0.5).accept("likely-degraded").plan().register()
+    made = composition.purify("spectral", slot="ffn_up", blocks=1, keep=0.5).plan().register()
     chimera = chimera_called(family, made.model)
     assert chimera.parents[1].acts == ("grafted", "purified")
     (computed,) = chimera.computed
@@ -100,7 +100,9 @@ def test_verdicts_are_listed_newest_first_and_the_card_shows_the_newest(family: 
             session.add(row)
     chimera = chimera_called(family, made.model)
     assert [verdict.verdict for verdict in chimera.verdicts] == ["broken", "gains"]
-    assert chimera.card.index("Verdict in test: broken. A new one, much worse.") < chimera.card.index("Prediction: ")
+    assert chimera.card.index("Verdict in test: broken. A new one, much worse.") < chimera.card.index(
+        "From the weights, before it was made: "
+    )
     assert "An old one" not in chimera.card
 
 
@@ -122,7 +124,7 @@ def test_input_is_only_text_on_the_card(family: LocalRegistry) -> None:
     card = chimera_called(family, composition.plan().register().model).card
     prose = [line for line in card.splitlines() if not line.startswith("    ")]
     assert [line for line in prose if line.startswith("#")][1:] == [
-        "## Parents", "## Findings", "## Measurement and prediction", "## Recipe", "## Use",
+        "## Parents", "## Findings", "## Measurement", "## Recipe", "## Use",
     ]  # fmt: skip
     for markup in ("<script", "</p>", "[a](", "```", "\u202e"):
         assert not any(markup in line for line in prose)

@@ -11,8 +11,10 @@ from sqlalchemy import delete, select
 
 from organs.ingest.files import FileSource
 from organs.registry.catalog.tables import Blob, Chimera, Expert, Model, Organ
+from organs.registry.compose.planner import FRACTAL_ENERGY
 from organs.registry.compose.recipe import recipe_from_json, recipe_to_json
 from organs.registry.compose.recipe_io import read_recipe, recipe_python, recipe_yaml
+from organs.registry.compose.screen import KNOWN, Kind
 from organs.registry.compose.steps import read_steps, step_texts
 from organs.registry.errors import BadRecipe
 from organs.registry.gguf import read_header
@@ -205,7 +207,7 @@ def test_the_same_recipe_is_computed_once_and_gives_the_same_lock(mixtures: Loca
     assert row_counts(mixtures)["computations"] == rows == len(STACKS)
 
 
-def test_likeness_and_prediction_are_those_of_the_grafted_experts(mixtures: LocalRegistry, tmp_path: Path) -> None:
+def test_likeness_and_relation_are_those_of_the_grafted_experts(mixtures: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "Kin.gguf").write_bytes(expert_model("Kin", mixed={5: 0.05, 6: 0.05}))
     ingest_file(mixtures, tmp_path / "Kin.gguf")
     kin, stranger = (
@@ -216,12 +218,10 @@ def test_likeness_and_prediction_are_those_of_the_grafted_experts(mixtures: Loca
     assert related.organs == tuple(f"{name}[5]" for name in STACKS)
     (unrelated,) = (finding for finding in stranger.findings if finding.code == "unrelated-lineage")
     assert unrelated.organs == related.organs
-    assert (kin.prediction.compared, stranger.prediction.compared) == (4, 4)
-    assert kin.prediction.similarity is not None
-    assert kin.prediction.similarity > 0.99
-    assert kin.prediction.usable
-    assert stranger.prediction.usable is False
-    assert "single experts" in kin.prediction.outside
+    assert (kin.screen.compared, stranger.screen.compared) == (4, 4)
+    assert (kin.screen.likeness or 0.0) > 0.99
+    assert (kin.screen.relation, stranger.screen.relation) == ("kin", "stranger")
+    assert kin.screen.sentence == KNOWN[Kind.OUTSIDE].sentence
     (share,) = (finding.sentence for finding in kin.findings if finding.code == "changed-share")
     percent = f"{share_of_an_expert(tmp_path):.1%}"
     assert share == f"4 experts in 4 stacks of local/Mixture@1 will be replaced, {percent} of its parameters."
@@ -238,7 +238,7 @@ def test_a_donors_experts_that_equal_those_of_the_base_are_reported(mixtures: Lo
     plan = mixtures.compose("local/Mixture").graft("local/Edited", experts="4,5").plan()
     (equal,) = (finding for finding in plan.findings if finding.code == "already-equal")
     assert equal.organs == tuple(f"{name}[4]" for name in STACKS)
-    assert plan.prediction.compared == len(STACKS)
+    assert plan.screen.compared == len(STACKS)
     assert {part.acts_text for part in plan.parts if part.acts} == {"grafted (expert 5)"}
     nothing = mixtures.compose("local/Mixture").graft("local/Edited", experts=4).plan()
     assert "nothing-to-do" in {finding.code for finding in nothing.findings}
@@ -250,24 +250,15 @@ def test_experts_without_rows_are_not_compared(mixtures: LocalRegistry) -> None:
     plan = mixtures.compose("local/Mixture").graft("local/Edited", experts=5).plan()
     (unknown,) = (finding for finding in plan.findings if finding.code == "lineage-unknown")
     assert unknown.organs == tuple(f"{name}[5]" for name in STACKS)
-    assert plan.prediction.usable is None
+    assert (plan.screen.relation, plan.screen.moved) == (None, None)
 
 
-def test_grafting_more_never_costs_less(mixtures: LocalRegistry) -> None:
-    base, donor = mixtures.compose("local/Mixture"), "local/Edited"
-    changes = (
-        base.graft(donor, slot="ffn_gate_exps", experts="2,5"),
-        base.graft(donor, slot="ffn_gate_exps", experts="2,5").graft(donor, slot="ffn_up_exps", experts=2),
-        base.graft(donor, slot=list(SLOTS), experts="2,5"),
-    )
-    first, second, third = (change.plan().prediction.loss or 0.0 for change in changes)
-    assert first <= 1.02 * second  # the deviations of the additional experts differ a little
-    assert second <= 1.02 * third
-    one, other = (
-        base.graft(donor, blocks=1, experts=5).plan().prediction,
-        base.graft(donor, blocks=1, experts=5).purify("fractal", blocks=1, experts=3).plan().prediction,
-    )
-    assert other.loss == pytest.approx(one.loss, rel=0.05)
+def test_a_purified_expert_moves_its_share_of_the_stack(mixtures: LocalRegistry) -> None:
+    graft = mixtures.compose("local/Mixture").graft("local/Edited", blocks=1, experts=5)
+    one, other = (steps.plan().screen for steps in (graft, graft.purify("fractal", blocks=1, experts=3)))
+    assert {group.organs for group in one.groups} == {2}
+    assert one.groups[0] == other.groups[0]
+    assert (other.groups[1].moved or 0.0) == pytest.approx(FRACTAL_ENERGY / EXPERTS, rel=0.05)
 
 
 def test_weights_that_are_not_finite_are_warned_of_only_where_they_are_in_the_result(
@@ -293,16 +284,15 @@ def test_weights_that_are_not_finite_are_warned_of_only_where_they_are_in_the_re
     assert warned("Mixture", "Broken", 1)
 
 
-def test_all_experts_of_a_stack_cost_what_the_whole_stack_costs(mixtures: LocalRegistry, tmp_path: Path) -> None:
+def test_all_experts_of_a_stack_move_what_the_whole_stack_moves(mixtures: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "Kin.gguf").write_bytes(expert_model("Kin", mixed=dict.fromkeys(range(EXPERTS), 0.3)))
     ingest_file(mixtures, tmp_path / "Kin.gguf")
     base = mixtures.compose("local/Mixture")
     every, half, whole = (
-        base.graft("local/Kin", slot=list(SLOTS), experts=experts).plan().prediction.loss or 0.0
-        for experts in ("0-7", "0-3", None)
+        base.graft("local/Kin", slot=list(SLOTS), experts=experts).plan().screen for experts in ("0-7", "0-3", None)
     )
-    assert every == pytest.approx(whole, rel=0.25)  # the fingerprint of a stack is a sample
-    assert 0.0 < half < 0.6 * every
+    assert (every.moved or 0.0) == pytest.approx(whole.moved, rel=0.25)  # the fingerprint of a stack is a sample
+    assert (half.share or 0.0) == pytest.approx(0.5 * (every.share or 0.0))
 
 
 @pytest.mark.parametrize("experts", ["5", "[5, 17]", "0-3", "[0-3, 7]"])

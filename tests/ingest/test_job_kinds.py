@@ -110,10 +110,8 @@ def test_graft_and_purify_are_recipes_of_one_step(kin: LocalRegistry) -> None:
     graft = {"base": "local/base", "donor": "local/tuned", "type": "organ", "blocks": 0, "name": "local/mixed"}
     assert result(kin, "graft", graft)["lock_id"] == result(kin, "compose", {"recipe_text": RECIPE_YAML})["lock_id"]
     purify = {"model": "local/base", "method": "spectral", "keep": 0.9, "type": ["organ"], "blocks": "0-1"}
-    alone = result(kin, "purify", purify | {"accept": ["likely-degraded"]})
-    recipe = (
-        "base: local/base\npurify: {method: spectral, keep: 0.9, type: organ, blocks: 0-1}\naccept: [likely-degraded]"
-    )
+    alone = result(kin, "purify", purify)
+    recipe = "base: local/base\npurify: {method: spectral, keep: 0.9, type: organ, blocks: 0-1}"
     assert alone["lock_id"] == result(kin, "compose", {"recipe_text": recipe})["lock_id"]
 
 

@@ -190,7 +190,7 @@ def test_a_chimera_is_composed_there_from_its_parents_if_they_are_there(
         push_mix(name="someone/else")
     assert push_mix("local/base@1") == ""
     purified = here.compose("base").graft("tuned", type="organ").purify("fractal", slot="attn_q").named("acme/pure")
-    lock = purified.accept("likely-degraded").plan().register().lock_id
+    lock = purified.plan().register().lock_id
     assert isinstance(push_mix("acme/pure@1"), PushReport)
     assert there.registry.chimera(lock).model == "me/pure@1"
 

@@ -1,4 +1,4 @@
-"""From a query or a recipe to a file that runs: predicted, made, run in llama.cpp, judged."""
+"""From a query or a recipe to a file that runs: planned, made, run in llama.cpp, judged."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_transplant_of_two_files_has_the_lock_and_the_bytes_of_the_registered_
 def test_purified_organs_keep_mean_and_deviation_name_their_source_and_show_both_angles(
     zoo: LocalRegistry, method: str, tmp_path: Path
 ) -> None:
-    steps: Composition = zoo.compose(A).purify(method, type="organ", blocks="0-1").accept("likely-degraded")
+    steps: Composition = zoo.compose(A).purify(method, type="organ", blocks="0-1")
     made = steps.named(f"me/{method}").plan().assemble(tmp_path / "pure.gguf")
     before, after = values_of(FILES[A]), values_of(tmp_path / "pure.gguf")
     assert len(made.computed) == 6
@@ -186,12 +186,10 @@ def readme_rows() -> list[list[str]]:
 
 
 @pytest.mark.long
-def test_the_readme_has_the_predictions_and_the_changes_of_its_chimeras(zoo: LocalRegistry) -> None:
-    for donor, (_, likeness, prediction, changes, verdict) in zip(README_DONORS, readme_rows(), strict=True):
+def test_the_readme_has_the_likeness_and_the_changes_of_its_chimeras(zoo: LocalRegistry) -> None:
+    for donor, (_, likeness, changes, verdict) in zip(README_DONORS, readme_rows(), strict=True):
         plan = zoo.compose(A).graft(donor, type="organ").plan().accepting_all()
-        assert f"{plan.prediction.similarity:.2f}" == likeness
-        usable, change = prediction.split(": ")
-        assert plan.prediction.sentence.startswith(f"{usable.capitalize()}: {change}")
+        assert f"{plan.screen.likeness:.2f}" == likeness
         report = verdict_report(tried(zoo, plan, TOKENS_MAX, ("python", "encyclopedic")))
         assert report.verdict == verdict
         measured = [change_text(text.ratio or 0.0, text.ratio_margin or 0.0) for text in report.texts]

@@ -30,8 +30,7 @@ def test_two_of_384_experts_are_found_and_one_is_grafted_alone_and_runs(
     assert result.experts_sentence == "2 of 384 experts differ in each of 3 stacks: 5 and 17."
 
     plan = registry.compose("local/Base").graft("local/Edited", experts=17, type="organ").plan()
-    assert plan.prediction.similarity is not None
-    assert plan.prediction.similarity > 0.99
+    assert (plan.screen.likeness or 0.0) > 0.99
     made = plan.assemble(tmp_path / "made.gguf")
     assert hashlib.sha256((tmp_path / "made.gguf").read_bytes()).hexdigest() == made.sha256
     (tmp_path / "expected.gguf").write_bytes(mixture((17,)))

@@ -55,7 +55,7 @@ def kin(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def made(composition: Composition) -> str:
-    return composition.accept("unrelated-lineage", "likely-degraded").plan().register().model
+    return composition.accept("unrelated-lineage").plan().register().model
 
 
 def tried(kin: LocalRegistry, model: str, runtime: Runtime | None = None, tokens: int = 2048) -> RunResult:

@@ -50,9 +50,9 @@ def composed(registry: LocalRegistry, tmp_path: Path) -> dict[str, str]:
     ingest_bytes(registry, tmp_path, "stranger", model_file("Stranger", block_tensors(2, seed=9)))
     recipe = registry.compose(read_recipe("base: local/base\nname: local/mixed\n"))
     graft = recipe.graft("local/tuned", type="organ", blocks=0).purify("fractal", slot="ffn_up", blocks=0)
-    made = graft.accept("likely-degraded").plan().register()
+    made = graft.plan().register()
     child = registry.compose("local/stranger").graft("local/mixed", type="norm").accept("unrelated-lineage")
-    return {"graft": made.lock_id, "child": child.accept("likely-degraded").plan().register().lock_id}
+    return {"graft": made.lock_id, "child": child.plan().register().lock_id}
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def words(html: str) -> str:
     return " ".join(parse_page(html).text.split())
 
 
-def test_the_gallery_shows_parents_prediction_verdict_and_a_picture_and_the_api_lists_the_newest_first(
+def test_the_gallery_shows_parents_verdict_and_a_picture_and_the_api_lists_the_newest_first(
     client: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
 ) -> None:
     put_verdict(registry, composed["graft"])
@@ -135,7 +135,7 @@ def test_a_list_without_chimeras_says_how_to_make_one_and_home_counts_them(
     ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
     with create_app(registry).test_client() as client:
         assert "organ compose" in client.get("/chimeras").text
-        registry.compose("local/base").purify("fractal", type="organ").accept("likely-degraded").plan().register()
+        registry.compose("local/base").purify("fractal", type="organ").plan().register()
         home = client.get("/").text
         assert {"/chimeras", "/compose"} <= parse_page(home).links()
         assert "chimera" in words(home)
@@ -164,7 +164,7 @@ def test_the_page_shows_every_known_fact_about_the_chimera(
     html = client.get("/models/local/mixed").text
     text, links = words(html), parse_page(html).links()
     values = client.get(f"{address}.json", follow_redirects=True).get_json()
-    for said in (values["recipe_yaml"].strip().splitlines()[0], values["prediction"]["sentence"], values["license"]):
+    for said in (values["recipe_yaml"].strip().splitlines()[0], values["screen"]["sentence"], values["license"]):
         assert said in text
     for line in (
         "llama-cli -m",
@@ -212,21 +212,20 @@ def test_composing_begins_with_the_verdict_on_the_same_chimera(
     assert "is the same chimera" not in words(client.get(f"{address}+blocks:0").text)
 
 
-def test_the_card_of_a_chimera_shows_its_prediction_until_it_is_measured(
+def test_the_card_of_a_chimera_shows_its_screen_until_it_is_measured(
     client: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
 ) -> None:
-    prediction = client.get(f"/chimeras/{composed['graft']}.json", follow_redirects=True).get_json()["prediction"]
+    screen = client.get(f"/chimeras/{composed['graft']}.json", follow_redirects=True).get_json()["screen"]
     before = words(client.get("/models/local/mixed").text)
-    assert f"predicted: {prediction['cost']}" in before[: before.index("Anatomy")]
+    assert f"From the weights: {screen['sentence']}" in before[: before.index("Anatomy")]
     assert "organ validate local/mixed@1" in before[before.index("Not run yet") :]
     put_verdict(registry, composed["graft"])
     after = words(client.get("/models/local/mixed").text)
     card, rest = after[: after.index("Anatomy")], after[after.index("Anatomy") :]
     assert "gains runs, and is better than its base on at least one text" in card
-    assert "predicted" not in card
-    assert prediction["sentence"] in rest
-    assert ": gains It is better." in rest[rest.index("Measured") :]
-    assert "Predicted" not in words(client.get("/models/local/base").text)
+    assert "From the weights" not in card
+    assert rest.index("Measurement: gains It is better.") < rest.index(screen["sentence"])
+    assert "From the weights" not in words(client.get("/models/local/base").text)
 
 
 def test_the_address_of_a_lock_leads_to_the_page_of_its_model_with_the_chosen_reading(
@@ -277,7 +276,7 @@ def test_the_graph_draws_and_names_every_recorded_edge(client: FlaskClient) -> N
 
 def test_the_edge_from_a_purified_model_to_its_source_says_purified(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
-    registry.compose("local/base").purify("fractal", type="organ").accept("likely-degraded").plan().register()
+    registry.compose("local/base").purify("fractal", type="organ").plan().register()
     with create_app(registry).test_client() as client:
         html = client.get("/lineage").text
         assert re.search(r'<text class="words[^>]*>purified', html)

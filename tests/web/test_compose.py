@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from organs.registry.catalog.tables import Job
 from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.compose.screen import KNOWN, Kind
 from organs.registry.compose.steps import PARAMETERS, read_steps
 from organs.registry.entities.plan import CellTotals
 from organs.registry.local import LocalRegistry
@@ -150,12 +151,11 @@ def test_a_whole_type_shows_the_likeness_of_its_model(family_client: FlaskClient
     assert f"{one['likeness']:.3f}" in page_of(family_client).text
 
 
-def test_a_refused_plan_has_no_prediction(family_client: FlaskClient) -> None:
-    assert "predictedusable" in page_of(family_client, GRAFT).text
+def test_a_refused_plan_has_no_screen(family_client: FlaskClient) -> None:
+    assert "From the weights: Related" in page_of(family_client, GRAFT).text
     text = page_of(family_client, GRAFT, ("graft", "from:local/nobody type:organ blocks:0")).text
     assert "refused1" in text
-    assert "predictedusable" not in text
-    assert "so there is no prediction" in text
+    assert "From the weights" not in text
 
 
 def ways_at_the_top(client: FlaskClient, *steps: tuple[str, str]) -> list[str]:
@@ -244,7 +244,7 @@ def test_a_warning_has_a_link_that_accepts_it_and_a_link_that_undoes_this(family
 def test_the_page_shows_numbers_and_the_recipe_of_its_address(family_client: FlaskClient) -> None:
     values = values_of(family_client, GRAFT)
     page = page_of(family_client, GRAFT)
-    assert values["plan"]["prediction"]["sentence"] in page.text
+    assert values["plan"]["screen"]["sentence"] in page.text
     yaml = values["yaml"]
     assert yaml in page.text
     assert read_recipe(yaml) == read_steps([("base", BASE), GRAFT])
@@ -323,7 +323,7 @@ def test_submitting_a_form_opens_the_page_with_its_step(family_client: FlaskClie
         location = answer.headers["Location"]
         assert location.startswith("/compose?")
         assert steps_in(location) == [("base", BASE), step]
-    assert "Purifying usually raises the perplexity" in family_client.get(f"/compose?base={BASE}").text
+    assert KNOWN[Kind.PURIFIED].sentence in family_client.get(f"/compose?base={BASE}").text
     assert family_client.get(f"/compose?base={BASE}&add=magic").status_code == 400
 
 
@@ -405,10 +405,8 @@ def test_models_that_fit_a_base_are_listed_by_type_and_a_donor_in_full(family_cl
     assert any(one["code"] == "unrelated-lineage" for one in told["findings"])
     for one in told["findings"]:
         assert one["sentence"] in text
-    costs = [one["prediction"]["cost"] for one in told["types"] if one["prediction"]]
-    assert costs
-    for cost in costs:
-        assert cost in text
+    (of_organs,) = [one["screen"] for one in told["types"] if one["type"] == "organ"]
+    assert of_organs["sentence"].partition(":")[0] in text
     for name in ("base", "donor"):
         asked = urlencode({"base": BASE, "donor": STRANGER, name: "local/nobody"})
         assert family_client.get(f"/compose/fits?{asked}").status_code == 404

@@ -217,7 +217,7 @@ def test_every_page_has_a_json_form(family_client: FlaskClient) -> None:
     composing = (
         "/compare?first=local/base&second=local/tuned",
         "/compose",
-        "/compose?base=local/base&graft=from:local/tuned&accept=likely-degraded&accept=unrelated-lineage",
+        "/compose?base=local/base&graft=from:local/tuned&accept=unrelated-lineage",
         "/compose/fits?base=local/base",
         "/compose/fits?base=local/base&donor=local/tuned",
     )

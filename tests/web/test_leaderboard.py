@@ -32,7 +32,7 @@ def add_measured_grafts(registry: LocalRegistry, folder: Path) -> None:
         ("stranger", {"python": -950.0, "narrative": -4000.0}),
     ):
         composition = registry.compose("base").graft(donor, type="organ").named(f"me/with-{donor}")
-        made = composition.accept("unrelated-lineage", "likely-degraded").plan().register()
+        made = composition.accept("unrelated-lineage").plan().register()
         add_gains(registry, made.model, gains)
 
 

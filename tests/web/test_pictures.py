@@ -59,7 +59,7 @@ def fills_of(svg_bytes: bytes) -> list[str]:
     return [one.attrib["fill"] for one in ElementTree.fromstring(svg_bytes).iter(f"{SVG}polygon")]
 
 
-def test_the_picture_of_a_chimera_has_its_name_its_donors_its_prediction_and_its_address(
+def test_the_picture_of_a_chimera_has_its_name_its_donors_its_screen_and_its_address(
     registry: LocalRegistry, client: FlaskClient, lock: str
 ) -> None:
     hosts = frozenset({"registry.example"})
@@ -69,7 +69,7 @@ def test_the_picture_of_a_chimera_has_its_name_its_donors_its_prediction_and_its
     assert "me/mix" in texts
     assert "A local/tuned" in texts
     assert "not run yet" in texts
-    assert any(text.startswith("Predicted: ") for text in texts)
+    assert any(text.startswith("From the weights: ") for text in texts)
     assert "https://registry.example/models/me/mix" in texts
     assert "made with the organ registry" in texts_of(client.get(f"/chimeras/{lock}/picture.svg").data)
     fills = fills_of(answer.data)

@@ -6,17 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.register.chimeras import add_verdict
-from organs.registry.compose.prediction import LOSS_SHOWN_MAX
 from organs.registry.entities.base import decode
-from organs.registry.entities.plan import Prediction
 from organs.registry.entities.verdict import VerdictReport
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
-from organs.web.pages.chimera import TextRow, prediction_check, runs_of, text_rows
+from organs.web.pages.chimera import TextRow, runs_of, text_rows
 from tests.related_models import ingest_bytes, model_file, related_tensors
 from tests.web.page_parser import parse_page
 
@@ -64,7 +60,7 @@ def test_the_page_has_a_row_for_each_kind_of_text_and_omits_a_missing_control(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
-    made = registry.compose("local/base").purify("fractal", type="organ").accept("likely-degraded").plan().register()
+    made = registry.compose("local/base").purify("fractal", type="organ").plan().register()
     with registry.catalog.writing() as session:
         model = chimeras_by_lock(session, made.lock_id)[0]
         add_verdict(session, model.id, "llama.cpp", "gains", "It is better.", json.dumps(report(seconds=12.0)))
@@ -78,7 +74,7 @@ def test_the_page_has_a_row_for_each_kind_of_text_and_omits_a_missing_control(
 
 def test_a_verdict_with_an_unreadable_report_is_shown_with_its_reason(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
-    made = registry.compose("local/base").purify("fractal", type="organ").accept("likely-degraded").plan().register()
+    made = registry.compose("local/base").purify("fractal", type="organ").plan().register()
     with registry.catalog.writing() as session:
         model = chimeras_by_lock(session, made.lock_id)[0]
         add_verdict(session, model.id, "llama.cpp", "gains", "It is better.", "{}")
@@ -88,28 +84,3 @@ def test_a_verdict_with_an_unreadable_report_is_shown_with_its_reason(registry: 
     assert "It is better." in page.text
     (verdict,) = registry.chimera(made.lock_id).verdicts
     assert (verdict.verdict, verdict.report) == ("gains", None)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "ratio", "where"),
-    [
-        (0.0, 0.1, 1.05, " in "),
-        (0.0, 0.1, 1.2, " outside of "),
-        (0.1, 0.2, 1.05, " outside of "),
-        (LOSS_SHOWN_MAX, LOSS_SHOWN_MAX, 46.0, " in "),
-        (0.5, LOSS_SHOWN_MAX, 46.0, " in "),
-        (LOSS_SHOWN_MAX, LOSS_SHOWN_MAX, 1.05, " outside of "),
-        (None, None, 1.05, None),
-        (0.0, 0.1, None, None),
-    ],
-)
-def test_the_page_says_whether_the_prediction_was_right(
-    low: float | None, high: float | None, ratio: float | None, where: str | None
-) -> None:
-    unknown: dict[str, Any] = dict.fromkeys(("usable", "score", "loss", "recovered"))
-    prediction = Prediction(sentence="", low=low, high=high, provisional=False, uncounted=0, **unknown)
-    values = report(seconds=12.0)
-    texts = [{**values["texts"][0], "ratio": ratio}, {**values["texts"][0], "name": "code", "ratio": 0.5}]
-    sentence = prediction_check(prediction, read({**values, "texts": texts[: 1 if ratio is None else 2]}))
-    assert (sentence == "") == (where is None)
-    assert where is None or (where in sentence and "on python, is" in sentence)

@@ -56,7 +56,7 @@ EXAMPLE_LOCK = "75ae85f27135e26b"
     example=f"{ROOT}/chimeras?limit=1",
 )
 def chimeras() -> ChimeraPage:
-    """Return the chimeras of this registry, each with its prediction, its strongest verdict and its gains."""
+    """Return the chimeras of this registry, each with its strongest verdict and its gains."""
     order, limit, after = requested_choice("order", ORDERS), requested_limit(), requested_after()
     with reading(settings().search_seconds) as session:
         return chimera_page(session, limit, after, order=order)
@@ -72,7 +72,7 @@ def chimeras() -> ChimeraPage:
     example=f"{ROOT}/chimeras/{EXAMPLE_LOCK}",
 )
 def chimera(lock: str) -> Chimera:
-    """Return the recipe, parents, findings, prediction and verdicts of a chimera, and every changed organ."""
+    """Return the recipe, parents, findings, screen and verdicts of a chimera, and every changed organ."""
     with reading(settings().search_seconds) as session:
         return chimera_by_lock(session, checked_lock(lock))
 
@@ -142,7 +142,7 @@ def purify() -> Job:
     """Start a job for a recipe with a single purification: a chimera of one model.
 
     Purifying usually raises the perplexity, by 5% to 6% for all feed-forward organs at keep 0.9. A plan of
-    the recipe, by `POST /plans`, has the prediction for the result.
+    the recipe, by `POST /plans`, has the screen of the result.
     """
     return queued("purify", json_body(PurificationRequest))
 

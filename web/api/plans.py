@@ -70,7 +70,7 @@ RECIPE_EXAMPLE = json.dumps(
     example=RECIPE_EXAMPLE,
 )
 def plan() -> PlannedRecipe:
-    """Return findings, sizes, a prediction, and every organ that a recipe changes. Nothing is made or written. The
+    """Return findings, sizes, a screen, and every organ that a recipe changes. Nothing is made or written. The
     answer is 200 also for a refused recipe; its findings give the reasons. Without a known base there is no plan. The
     cost is estimated first: 413 for more than 2 s of processor time, or 10 s with an account. Lists have at most 2,000
     rows.

@@ -80,7 +80,7 @@ class Facts:
     name: str
     title: str
     figure: str
-    """The most important number: the measured gain, or the prediction."""
+    """The most important number: the measured gain."""
     remark: str
     """What the number means."""
     address: str

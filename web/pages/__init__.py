@@ -2,7 +2,7 @@
 
 organs     organs: the search with its columns, filters and histogram, and the page of one organ
 model      one model: its card with commands that use it, its anatomy, lineage and files
-chimera    a chimera on the page of its model: origin, prediction, results of its validations, recipe
+chimera    a chimera on the page of its model: origin, results of its validations, screen, recipe
 model_list models: the list with its filters, quantisations folded
 models     the forms that edit, yank and restore a model
 gallery    the list of chimeras with their gains

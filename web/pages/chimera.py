@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,11 +9,9 @@ from flask import Response, redirect, request, url_for
 
 from organs.registry.amounts import NO_VALUE, change_text, perplexity_text
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
-from organs.registry.compose.prediction import LOSS_SHOWN_MAX
 from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.finding import WITHDRAWN_CODES, Severity
 from organs.registry.entities.job import Job
-from organs.registry.entities.plan import Prediction
 from organs.registry.entities.verdict import RunReport, TextScore, TextVerdict, VerdictReport
 from organs.web.pages.anatomy import LegendLine, legend, marks, with_marks
 from organs.web.pages.jobs import VALIDATE, active_validations, missing_runtime
@@ -68,7 +65,6 @@ def chimera_context(chimera: Chimera | None, jobs: Sequence[Job]) -> Context:
         "changes_shown": with_marks(chimera.changes, lines),
         "measured": measured,
         "report": report,
-        "prediction_check": "" if report is None else prediction_check(chimera.prediction, report),
         "runs": [] if report is None else runs_of(report),
         "rows": [] if report is None else text_rows(report),
         "warnings": [finding for finding in findings if finding.severity is not Severity.INFO],
@@ -77,18 +73,6 @@ def chimera_context(chimera: Chimera | None, jobs: Sequence[Job]) -> Context:
         "texts": [_text_link(chimera, name) for name in TEXTS],
         "missing_runtime": missing_runtime(),
     }
-
-
-def prediction_check(prediction: Prediction, report: VerdictReport) -> str:
-    """Return whether the largest measured loss lies in the predicted interval; empty if one of them is missing."""
-    measured = [text for text in report.texts if text.counts and text.ratio and change_of(text) != NO_VALUE]
-    if not measured or prediction.low is None or prediction.high is None:
-        return ""
-    worst = max(measured, key=lambda text: text.ratio or 0.0)
-    high = math.inf if prediction.high >= LOSS_SHOWN_MAX else prediction.high
-    is_inside = prediction.low <= math.log(worst.ratio or 1.0) <= high
-    where = "in the predicted interval" if is_inside else "outside of the predicted interval"
-    return f"The worst measured change, {change_of(worst)} on {worst.name}, is {where}."
 
 
 def _text_link(chimera: Chimera, name: str) -> Context:

@@ -30,7 +30,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Combine": {
         "chimeras": "Make a chimera, run it, and read its verdict.",
         "recipes": "The file that describes a chimera.",
-        "prediction": "How good the estimate before a run is.",
+        "prediction": "What the weights say before a run, and what only a measurement says.",
         "gains": "Which donors made a base better, on which texts.",
         "relatives": "How the registry finds models that share weights.",
         "adapters": "Take in a LoRA adapter that was trained with PEFT.",

@@ -18,7 +18,7 @@ from organs.web.pages.routes import Context, Page, Sheet, paged, pages
 from organs.web.params import requested_after, requested_choice, requested_limit
 from organs.web.responses import plain_page, reading, settings, with_parameters
 
-COLUMNS = ("name", "lock_id", "usable", "score", "verdict", "size_bytes", "mean_theta", "created_at")
+COLUMNS = ("name", "lock_id", "verdict", "size_bytes", "mean_theta", "created_at")
 """Columns of the list as CSV."""
 ORDERS = {GAINED: "largest gain", NEWEST: "newest"}
 CARDS = 24

@@ -88,11 +88,11 @@ def _chimera_facts(chimera: Chimera, lines: Sequence[LegendLine]) -> Facts:
 
 
 def _result(chimera: Chimera) -> tuple[str, str]:
-    """Return the measured change of perplexity, or the prediction, and its meaning."""
+    """Return the measured change of perplexity, or what the weights say, and its meaning."""
     report = chimera.verdicts[0].report if chimera.verdicts else None
     measured = [] if report is None else [text for text in report.texts if text.ratio is not None and text.counts]
     if report is None or not measured:
-        return "not run yet", f"Predicted: {chimera.prediction.sentence.partition(';')[0]}"
+        return "not run yet", "" if chimera.screen is None else f"From the weights: {chimera.screen.brief}."
     best = min(measured, key=lambda text: text.ratio or 0.0)
     worst = max(measured, key=lambda text: text.ratio or 0.0)
     remark = f"Perplexity on {best.name} against the base: {report.verdict}."

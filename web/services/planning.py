@@ -64,7 +64,7 @@ NAMES_MAX = 200
 FITTING_SHOWN = 12
 """Maximum number of models that are shown as fitting the base of an unfinished recipe."""
 ORDERS = {ALIKE: "likeness", "-theta": "θ", "-spectral": "spectral signal", "-rank": "stable rank"}
-"""Orders of candidates, largest value first. Only likeness is known to predict whether a graft works."""
+"""Orders of candidates, largest value first. Only likeness tells relatives from strangers."""
 BLOCK_DIGITS = 9
 
 P = TypeVar("P", bound=PlannedRecipe)
@@ -191,12 +191,12 @@ def cut_pair(pair: Compatibility) -> Compatibility:
 def _cut_chimera(plan: PlannedChimera | None) -> tuple[PlannedChimera | None, dict[str, int]]:
     if plan is None:
         return None, {}
-    lists = {"parts": plan.parts, "changes": plan.changes, "effects": plan.prediction.effects}
+    lists = {"parts": plan.parts, "changes": plan.changes, "groups": plan.screen.groups}
     left_out = {name: len(rows) - ROWS_MAX for name, rows in lists.items() if len(rows) > ROWS_MAX}
     if not left_out:
         return plan, {}
-    prediction = replace(plan.prediction, effects=plan.prediction.effects[:ROWS_MAX])
-    cut = replace(plan, parts=plan.parts[:ROWS_MAX], changes=plan.changes[:ROWS_MAX], prediction=prediction)
+    screen = replace(plan.screen, groups=plan.screen.groups[:ROWS_MAX])
+    cut = replace(plan, parts=plan.parts[:ROWS_MAX], changes=plan.changes[:ROWS_MAX], screen=screen)
     return cut, left_out
 
 

@@ -44,7 +44,7 @@ def register_chimera(session: Session, model: Model, record: ChimeraRecord) -> N
             base_model_id=record.base_model_id,
             recipe=record.recipe,
             findings=record.findings,
-            prediction=record.prediction,
+            screen=record.screen,
             origins=record.origins,
         )
     )

@@ -240,7 +240,7 @@ ASKED = [
     (
         "purify",
         "/purifications",
-        {"model": "local/base", "method": "fractal", "type": "organ", "accept": ["likely-degraded"]},
+        {"model": "local/base", "method": "fractal", "type": "organ", "accept": ["lineage-unknown"]},
     ),
     ("measure", "/measurements", {"model": "local/base"}),
     ("extract", "/extractions", {"model": "local/base"}),

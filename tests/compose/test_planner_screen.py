@@ -1,4 +1,4 @@
-"""Tests of predictions of plans: estimates before computation, warnings, and stored values."""
+"""Tests of the screens of plans: estimates before computation, warnings, and stored values."""
 
 from __future__ import annotations
 
@@ -10,21 +10,14 @@ from typing import Any
 
 import pytest
 
-from organs.registry.catalog.queries.chimeras import chimera_of
-from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.compose.build import make
-from organs.registry.compose.compatibility import ACCURACY
 from organs.registry.compose.models import RegisteredLibrary
 from organs.registry.compose.plan import Plan
-from organs.registry.compose.planner import (
-    changes_of,
-    plan_recipe,
-    predicted,
-)
+from organs.registry.compose.planner import changes_of, plan_recipe, screened
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.entities.finding import Severity
+from organs.registry.entities.plan import Screen
 from organs.registry.local import LocalRegistry
-from organs.registry.names import parse_model_name
 from tests.registry_templates import RegistryTemplates, add_zoo_models
 
 ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
@@ -60,53 +53,26 @@ def warned(found: Plan) -> set[str]:
     return {finding.code for finding in found.findings if finding.severity is Severity.WARN}
 
 
-def kept(kin: LocalRegistry, found: Plan) -> dict[str, Any]:
-    """Return the stored prediction after the plan was made."""
-    model = make(kin.catalog, kin.blobs, found).model
-    with kin.catalog.reading() as session:
-        chimera = chimera_of(session, model_by_name(session, parse_model_name(model)).id)
-        assert chimera is not None
-        stored: dict[str, Any] = json.loads(chimera.prediction)
-    return stored
+def stored(kin: LocalRegistry, found: Plan) -> Screen:
+    """Return the screen of the chimera after the plan was made."""
+    screen = kin.chimera(make(kin.catalog, kin.blobs, found).lock_id).screen
+    assert screen is not None
+    return screen
 
 
-def test_a_graft_from_a_fine_tune_has_no_warnings(kin: LocalRegistry) -> None:
-    planned = grafted(kin, CODE)
-    assert warned(planned) == set()
-    assert planned.prediction.usable
-    assert not planned.prediction.provisional
+def test_relatives_have_no_warnings_and_unrelated_models_one(kin: LocalRegistry) -> None:
+    assert (warned(grafted(kin, CODE)), grafted(kin, CODE).screen.relation) == (set(), "kin")
+    assert (warned(grafted(kin, STEP_100)), grafted(kin, STEP_100).screen.relation) == (set(), "far kin")
+    assert (warned(grafted(kin, B)), grafted(kin, B, blocks=3).screen.relation) == ({"unrelated-lineage"}, "stranger")
 
 
-def test_relatives_that_will_not_work_get_a_warning(kin: LocalRegistry) -> None:
-    planned = grafted(kin, STEP_100)
-    assert warned(planned) == {"likely-degraded"}
-    (finding,) = planned.unaccepted
-    assert finding.sentence.startswith("Likely not usable: more than 3 times the perplexity of the base")
-    assert ACCURACY in finding.sentence
-
-
-def test_unrelated_models_get_one_warning(kin: LocalRegistry) -> None:
-    assert warned(grafted(kin, B)) == {"unrelated-lineage"}
-    assert grafted(kin, B, blocks=3).prediction.usable is False
-
-
-def test_the_loss_of_purifying_is_estimated_beforehand(kin: LocalRegistry) -> None:
-    light, deep = purified(kin, method="spectral", keep=0.99), purified(kin, method="spectral", keep=0.5)
-    for plan_part in (light, deep):
-        assert plan_part.prediction.provisional
-        assert plan_part.prediction.uncounted == 0
-        assert plan_part.prediction.theta_after is None
-        assert "before organs are computed" in plan_part.prediction.sentence
-    assert (light.prediction.score or 0) > (deep.prediction.score or 0)
-    assert (warned(light), warned(deep)) == (set(), {"likely-degraded"})
-    assert warned(purified(kin, method="spectral")) == set()
-
-
-def test_norms_lose_little_by_purifying_because_they_are_mostly_their_mean(kin: LocalRegistry) -> None:
-    planned = plan(kin, purify={"type": "norm", "method": "spectral", "keep": 0.5}).prediction
-    assert planned.recovered is None
-    assert planned.loss is not None
-    assert 0.0 < planned.loss < 0.05
+def test_what_purifying_moves_is_estimated_beforehand(kin: LocalRegistry) -> None:
+    light, deep = (purified(kin, method="spectral", keep=keep).screen for keep in (0.99, 0.5))
+    for found in (light, deep):
+        assert (found.provisional, found.uncounted, found.likeness) == (True, 0, None)
+        assert "estimated before they are computed" in found.size
+    assert (light.moved or 0.0) == pytest.approx(0.01, rel=0.1)
+    assert (deep.moved or 0.0) == pytest.approx(0.586, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -125,18 +91,17 @@ def test_the_estimate_is_near_the_measurement_and_only_the_measurement_is_stored
     kin: LocalRegistry, steps: dict[str, Any]
 ) -> None:
     planned = plan(kin, **steps)
-    stored = kept(kin, planned)
-    assert (planned.prediction.provisional, stored["provisional"]) == (True, False)
-    assert stored["loss"] == pytest.approx(planned.prediction.loss, rel=0.3)
-    assert stored["recovered"] == pytest.approx(planned.prediction.recovered)
-    assert stored["theta_after"] is not None
-    assert "before organs are computed" not in stored["sentence"]
+    measured = stored(kin, planned)
+    assert (planned.screen.provisional, measured.provisional) == (True, False)
+    assert measured.moved == pytest.approx(planned.screen.moved, rel=0.3)
+    assert (measured.sentence, measured.likeness) == (planned.screen.sentence, planned.screen.likeness)
+    assert "before they are computed" not in measured.size
 
 
 def test_earlier_computed_organs_are_measured_too(kin: LocalRegistry) -> None:
     planned = plan(kin, adapters=[{"from": LORA, "scale": 0.5}], name="local/first")
     again = replace(planned, recipe=replace(planned.recipe, name="local/second"))
-    assert kept(kin, planned) == kept(kin, again)
+    assert stored(kin, planned) == stored(kin, again)
 
 
 def test_an_adapter_without_moments_leaves_its_organs_uncounted(kin: LocalRegistry) -> None:
@@ -151,9 +116,9 @@ def test_an_adapter_without_moments_leaves_its_organs_uncounted(kin: LocalRegist
         )
         for part in planned.parts
     ]
-    prediction = predicted(bare)
-    assert prediction.uncounted == len(planned.computations)
-    assert prediction.loss is None
+    found = screened(bare)
+    assert found.uncounted == len(planned.computations)
+    assert found.moved is None
 
 
 def test_organs_equal_in_donor_and_base_are_not_changes(kin: LocalRegistry) -> None:
@@ -162,3 +127,8 @@ def test_organs_equal_in_donor_and_base_are_not_changes(kin: LocalRegistry) -> N
     assert change.before.name == "blk.1.ffn_up.weight"
     same = [replace(part, source=part.before) for part in planned.parts]
     assert changes_of(same) == []
+
+
+def test_recipes_that_accept_a_warning_that_is_no_longer_given_can_still_be_made(kin: LocalRegistry) -> None:
+    planned = plan(kin, grafts=[{"from": CODE, "slot": "ffn_up", "blocks": 1}], accept=["likely-degraded"])
+    assert planned.can_be_made

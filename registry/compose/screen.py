@@ -1,0 +1,345 @@
+"""The screen: what the weights say about a composition before it is made. It is free, and grades nothing.
+
+It says how the changed organs are related to those that they replace, how large the change is, and what was measured
+for such changes. No formula of weights gives the cost of a change: see the note on prediction in `docs/design`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from statistics import fmean
+from typing import Any
+
+from organs.registry.amounts import plural_text, share_text
+from organs.registry.anatomy import OrganType, Tower
+from organs.registry.compose.models import Part
+from organs.registry.entities.plan import Screen, ScreenGroup
+from organs.registry.lineage import CLOSE, FINGERPRINT_ROUNDING, RELATED, correlation
+
+ENERGY_MAX = 100.0
+"""Limit of the energy moved, over the energy before. It keeps sums finite."""
+SIZE_MAX = 1e100
+"""Organs with a larger root mean square count as if they had no energy."""
+RESOLUTION = 2.0 * FINGERPRINT_ROUNDING
+"""Changes below this share of the energy cannot be seen in fingerprints."""
+
+
+class Kind(StrEnum):
+    """A kind of change, as far as measurements tell kinds apart."""
+
+    STRANGER = "stranger"
+    """Organs below RELATED, as in unrelated models."""
+    ADAPTER = "adapter"
+    PURIFIED = "purified"
+    FAR_KIN = "far kin"
+    """Organs of relatives with much training in between."""
+    EMBEDDINGS = "embeddings"
+    """Embeddings of kin."""
+    UNKNOWN = "unknown"
+    """Organs that cannot be compared with those that they replace."""
+    OUTSIDE = "outside"
+    """Organs of kin of which no kind was measured: vectors, experts, other towers and types."""
+    KIN = "kin"
+    """Other organs of at least the likeness CLOSE: of fine-tunes and quantisations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a kind of change."""
+
+    lead: str
+    """What the change is, with {likeness} or {scale}."""
+    advice: str
+    measured: str = ""
+    """Changes of the perplexity that were measured for such changes."""
+    model: str = ""
+    """The model on which they were measured."""
+
+    @property
+    def sentence(self) -> str:
+        figures = f" Measured on {self.model}: {self.measured}." if self.measured else ""
+        return f"{self.lead}: {self.advice}.{figures}"
+
+
+REAL_MODEL = "SmolLM2-135M-Instruct"
+SMALL_MODELS = "small Llama models of this project"
+KNOWN: Mapping[Kind, Known] = {
+    Kind.STRANGER: Known(
+        "Unrelated organs (likeness {likeness})",
+        "in all blocks they break a model",
+        "attention of a stranger in a single block cost +40% to +61% perplexity",
+        REAL_MODEL,
+    ),
+    Kind.ADAPTER: Known(
+        "An adapter at scale {scale}",
+        "the size of its change does not say what it costs; measure it",
+        "scale 1 to 3 gave −16% to +25% perplexity, scale −1 +158%, scale 8 +1,012%",
+        REAL_MODEL,
+    ),
+    Kind.PURIFIED: Known(
+        "Purified organs",
+        "this usually raises the perplexity; measure it",
+        "all feed-forward organs, keeping 97% of the energy, gave +320% perplexity on Python",
+        REAL_MODEL,
+    ),
+    Kind.FAR_KIN: Known(
+        "Distantly related (likeness {likeness})",
+        "measure it",
+        "all feed-forward organs with a likeness of 0.84 cost +55% to +58% perplexity, with 0.5 +70% to 10 times",
+        SMALL_MODELS,
+    ),
+    Kind.EMBEDDINGS: Known(
+        "Embeddings of a relative (likeness {likeness})",
+        "measure it",
+        "+28% perplexity for those of a fine-tune, although the change looked small",
+        REAL_MODEL,
+    ),
+    Kind.UNKNOWN: Known("The organs cannot be compared with those that they replace", "measure it"),
+    Kind.OUTSIDE: Known("Outside what was ever measured", "measure it"),
+    Kind.KIN: Known(
+        "Related (likeness {likeness})",
+        "worth trying; measure it",
+        "feed-forward of a fine-tune on code gave −13% perplexity on code and +2.5% in chat; a fine-tune that drifted "
+        "cost +27%",
+        REAL_MODEL,
+    ),
+}
+"""All that was measured, by kind of change: `docs/prediction.md` has the sources. The screen names kinds in this
+order."""
+USUAL = (
+    "On a real model, a light fine-tune moved 0.00075%, one that cost +27% moved 0.04%, and rounding to 4 bits, which "
+    "costs almost nothing, 0.16%: the size alone says nothing about the cost"
+)
+"""The usual sizes of changes, in shares of the energy of a matrix."""
+
+
+@dataclass(frozen=True)  # without slots, because of the cached properties
+class Change:
+    """One place of a result that differs from the base."""
+
+    before: Part
+    """The base's organ."""
+    source: Part
+    """The organ of the donor; `before` itself if the base's own organ is computed."""
+    after: Part | None
+    """The organ of the result: `source` if nothing is computed, None before it is computed."""
+    estimate: float | None = None
+    """An estimate of the energy that computing moves, over the energy of `source`; None if unknown."""
+    scales: tuple[float, ...] = ()
+    """The scales of the adapters that are merged into the organ."""
+    is_purified: bool = False
+    is_expert: bool = False
+    """Whether it is an expert of a stack, and the other experts stay."""
+
+    @property
+    def is_grafted(self) -> bool:
+        """Whether `source` is not the base's own organ."""
+        before, source = self.before, self.source
+        return (before.digest, before.dtype, before.shape) != (source.digest, source.dtype, source.shape)
+
+    @property
+    def is_computed(self) -> bool:
+        return self.after is not self.source
+
+    @cached_property
+    def likeness(self) -> float | None:
+        """The correlation of a grafted matrix with the matrix that it replaces; None for other organs."""
+        is_compared = self.is_grafted and self.before.organ.is_matrix
+        return part_correlation(self.before, self.source) if is_compared else None
+
+    @cached_property
+    def moved(self) -> float | None:
+        """The energy that the change moves, over the energy before; None if it is unknown.
+
+        Before an organ is computed, and if the measured change is below RESOLUTION, the estimate counts.
+        """
+        measured = None if self.after is None else moved_energy(self.before, self.after)
+        if measured is not None and measured >= RESOLUTION:
+            return measured
+        computed, grafted = _finite(self.estimate), moved_energy(self.before, self.source) if self.is_grafted else 0.0
+        if not self.is_computed or computed is None or computed < 0.0 or grafted is None:
+            return measured
+        return min(ENERGY_MAX, grafted + computed)
+
+
+def screen(changes: Sequence[Change], elements: int) -> Screen:
+    """Return the screen of `changes` of a base that has `elements` parameters."""
+    kinds = _kinds(changes)
+    share = min(1.0, sum(change.before.spec.elements for change in changes) / elements) if elements else None
+    provisional = any(change.after is None for change in changes)
+    totals = _totals(changes)
+    relation = next((kind.value for kind in (Kind.STRANGER, Kind.FAR_KIN) if kind in kinds), Kind.KIN.value)
+    return Screen(
+        sentence=" ".join(kinds.values()) or "Nothing changes.",
+        size=_size_text(totals, share, provisional=provisional) if changes else "",
+        relation=(relation if totals["likeness"] is not None else None) if changes else "same",
+        compared=sum(change.likeness is not None for change in changes),
+        share=share,
+        provisional=provisional,
+        groups=tuple(_group(members) for members in _grouped(changes)),
+        **totals,
+    )
+
+
+def _kinds(changes: Sequence[Change]) -> dict[Kind, str]:
+    """Return the kinds of `changes` in the order of KNOWN, each with what is known of it."""
+    grafts = _grafts(changes)
+    scale = max((scale for change in changes for scale in change.scales), key=abs, default=None)
+    found = {*grafts, *([Kind.ADAPTER] if scale is not None else [])}
+    found |= {Kind.PURIFIED} if any(change.is_purified for change in changes) else set()
+    if changes and not found:  # only vectors
+        found = {Kind.OUTSIDE}
+    likeness = {kind: _mean(change.likeness for change in members) for kind, members in grafts.items()}
+    return {
+        kind: known.sentence.format(likeness=share_text(likeness.get(kind)), scale=f"{scale or 0.0:g}")
+        for kind, known in KNOWN.items()
+        if kind in found
+    }
+
+
+def _grafts(changes: Sequence[Change]) -> dict[Kind, list[Change]]:
+    """Return the grafted matrices by their kind.
+
+    Each group is a stranger's or not. All others are judged by their mean, because a single matrix says little.
+    """
+    grafts: dict[Kind, list[Change]] = {}
+    related: list[Change] = []
+    for members in _grouped(change for change in changes if change.is_grafted and change.before.organ.is_matrix):
+        mean = _mean(change.likeness for change in members)
+        if mean is None:
+            grafts.setdefault(Kind.UNKNOWN, []).extend(members)
+        elif mean < RELATED:
+            grafts.setdefault(Kind.STRANGER, []).extend(members)
+        else:
+            related += members
+    is_close = (_mean(change.likeness for change in related) or 0.0) >= CLOSE
+    for change in related:
+        grafts.setdefault(_kind_of_kin(change) if is_close else Kind.FAR_KIN, []).append(change)
+    return grafts
+
+
+def _kind_of_kin(change: Change) -> Kind:
+    place = change.before.place
+    if change.is_expert or place.tower is not Tower.TEXT:
+        return Kind.OUTSIDE
+    if place.type is OrganType.EMBED:
+        return Kind.EMBEDDINGS
+    return Kind.KIN if place.type in (OrganType.ORGAN, OrganType.SKELETON) else Kind.OUTSIDE
+
+
+def _grouped(changes: Iterable[Change]) -> list[list[Change]]:
+    """Return the changes by type, tower and block, in the order of the first change of each group.
+
+    Each embedding is a group of its own, and so are the single experts of a block.
+    """
+    by_group: dict[tuple[OrganType, str, int | None, str | None, bool], list[Change]] = {}
+    for change in changes:
+        place = change.before.place
+        slot = place.slot if place.type is OrganType.EMBED else None
+        by_group.setdefault((place.type, place.tower.value, place.block, slot, change.is_expert), []).append(change)
+    return list(by_group.values())
+
+
+def _group(members: Sequence[Change]) -> ScreenGroup:
+    place = members[0].before.place
+    return ScreenGroup(
+        type=place.type.value,
+        tower=place.tower.value,
+        block=place.block,
+        slot=place.slot if place.type is OrganType.EMBED else None,
+        **_totals(members),
+    )
+
+
+def _totals(changes: Sequence[Change]) -> dict[str, Any]:
+    """Return the members that a screen and its groups share."""
+    known = [(moved, _energy(change.before)) for change in changes if (moved := change.moved) is not None]
+    energy = math.fsum(weight for _, weight in known)
+    return {
+        "organs": len(changes),
+        "uncounted": len(changes) - len(known),
+        "likeness": _mean(change.likeness for change in changes),
+        "moved": math.fsum(moved * (weight / energy) for moved, weight in known) if energy > 0.0 else None,
+    }
+
+
+def _energy(part: Part) -> float:
+    """Return the sum of the squares of an organ's values; 0 if it is unknown or not credible."""
+    size = math.hypot(_finite(part.mean) or 0.0, _deviation(part) or 0.0)
+    return size * size * part.spec.elements if size <= SIZE_MAX else 0.0
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _size_text(totals: Mapping[str, Any], share: float | None, *, provisional: bool) -> str:
+    """Return how large a change is, and how large changes usually are."""
+    organs, uncounted, moved = totals["organs"], totals["uncounted"], totals["moved"]
+    of_all = "" if share is None else f", {_percent(share)} of the parameters"
+    change = f"{plural_text(organs, 'organ changes', 'organs change')}{of_all}."
+    if uncounted:
+        change += f" The change of {plural_text(uncounted, 'organ', 'organs')} is not known."
+    if moved is None:
+        return change
+    size = f"less than {_percent(RESOLUTION)}" if moved < RESOLUTION and not provisional else _percent(moved)
+    stage = ", estimated before they are computed" if provisional else ""
+    return f"{change} They move {size} of the energy of these organs{stage}. {USUAL}."
+
+
+def _percent(share: float) -> str:
+    return f"{100.0 * share:.2g}%" if share < 1.0 else f"{100.0 * share:,.0f}%"
+
+
+def part_correlation(first: Part, second: Part) -> float | None:
+    """Return the correlation of two organs at one place, -1 to 1; None if they cannot be compared.
+
+    It is 1 for the same bytes, and 0 if `second` is constant and `first` is not.
+    """
+    if (first.digest, first.dtype, first.shape) == (second.digest, second.dtype, second.shape):
+        return 1.0
+    if _deviation(first) and _deviation(second) == 0.0:
+        return 0.0
+    if first.fingerprint is None or second.fingerprint is None or first.shape != second.shape:
+        return None
+    return correlation(first.fingerprint, second.fingerprint)
+
+
+def moved_energy(first: Part, second: Part) -> float | None:
+    """Return |second - first|² over |first|², from their moments and their correlation; None if moments are missing,
+    or if two matrices cannot be compared.
+
+    With mean m and standard deviation s: ((m' - m)² + s² + s'² - 2 r s s') / (m² + s²). Vectors without a correlation
+    have an r of 1, which gives the smallest value that the moments allow. Values below RESOLUTION mean at most so much.
+    """
+    r = part_correlation(first, second)
+    if r is None and first.organ.is_matrix:
+        return None
+    mean, deviation = _finite(first.mean), _deviation(first)
+    mean_after, deviation_after = _finite(second.mean), _deviation(second)
+    if mean is None or deviation is None or mean_after is None or deviation_after is None:
+        return None
+    size = math.hypot(mean, deviation)
+    if size == 0.0 or not math.isfinite(size):
+        return None
+    apart = (mean_after - mean) / size
+    ours, theirs = deviation / size, deviation_after / size
+    if max(abs(apart), theirs) > ENERGY_MAX:  # their squares might be too large for a float
+        return ENERGY_MAX
+    energy = apart * apart + ours * ours + theirs * theirs - 2.0 * (1.0 if r is None else r) * ours * theirs
+    return min(ENERGY_MAX, max(0.0, energy))
+
+
+def _deviation(part: Part) -> float | None:
+    """Return the standard deviation; None if it is unknown or invalid."""
+    deviation = _finite(part.standard_deviation)
+    return None if deviation is None or deviation < 0.0 else deviation
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
