@@ -34,7 +34,8 @@ $(BIN)/pytest: $(BIN)/organ
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group test
 	@touch $@
 
-demo: $(BIN)/organ  ## take the shipped models apart, measure them, put one back together, open the catalog
+demo: $(BIN)/organ  ## take the shipped models apart, put one back together, make a chimera and measure it, open the catalog
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[validate]'
 	$(BIN)/organ demo --home $(DEMO)
 
 test: $(BIN)/pytest  ## the tests

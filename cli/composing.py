@@ -347,7 +347,8 @@ def print_quick_look(look: QuickLook) -> None:
     rate = "" if look.tokens_per_second is None else f" at {look.tokens_per_second:,.0f} tokens a second"
     print_sentence(
         f"Measured in {look.seconds:.0f} s{rate}, in {look.runtime}. ± is the interval of 90%. Divergence "
-        "(Kullback-Leibler, in nats) and the share of equal top tokens say how different the chimera is from its base, not how good."
+        "(Kullback-Leibler, in nats) and the share of equal top tokens say how different "
+        "the chimera is from its base, not how good."
     )
 
 

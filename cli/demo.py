@@ -20,9 +20,7 @@ from organs.registry.amounts import share_text, size_text, theta_text
 from organs.registry.entities.finding import Severity
 from organs.registry.errors import BadSetting, BadSource, OrganError
 from organs.registry.names import parse_model_name
-from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.runtime import NoRuntime
-from organs.registry.validation.texts import built_in_texts
 from organs.web.settings import PORT, ServerSettings
 
 if TYPE_CHECKING:
@@ -30,12 +28,10 @@ if TYPE_CHECKING:
     from organs.registry.compose.api import ChimeraPlan
     from organs.registry.entities.model import TypeSummary
     from organs.registry.local import LocalRegistry
-    from organs.registry.validation.comparison import Event
 
 LOOPBACK = "127.0.0.1"
 FETCH_SECONDS = 30
-DEMO_TOKENS = 2048
-"""Of each text: half a minute instead of two."""
+LOOK_SECONDS = 20.0
 QUERY = "type:organ sort:-spectral"
 ZOO = Path("examples", "zoo")
 BASE, DONOR, STRANGER = "Zoo-A-2M-v1.0-F16", "Zoo-A-2M-Code-v1.0-F16", "Zoo-B-2M-v1.0-Q8_0"
@@ -230,7 +226,7 @@ def _assemble(registry: LocalRegistry, path: Path, report: IngestReport) -> None
 
 
 def _compose(registry: LocalRegistry) -> None:
-    """Graft organs of another model into a model: print the screen, the result, and the verdict."""
+    """Graft organs of another model into a model: print the screen and the result, and measure it."""
     from organs.cli.composing import print_changes, print_screen
 
     composition = registry.compose(BASE).graft(DONOR, type="organ").named(NAME)
@@ -241,35 +237,29 @@ def _compose(registry: LocalRegistry) -> None:
     print_changes(plan.chimera.changes)
     click.echo()
     print_screen(plan.screen)
-    chimera = plan.register()
-    click.echo()
-    print_sentence(f"{chimera.model}: {size_text(chimera.size_bytes)}, lock sha256:{chimera.lock_id}")
-    _validate(registry, chimera.model)
     click.echo()
     print_sentence(f"The same organs of {STRANGER}, an unrelated model, give a warning before anything is made:")
     click.echo()
     _warn(registry.compose(BASE).graft(STRANGER, type="organ").plan())
+    chimera = plan.register()
+    click.echo()
+    print_sentence(f"{chimera.model}: {size_text(chimera.size_bytes)}, lock sha256:{chimera.lock_id}")
+    click.echo()
+    _measure(registry, chimera.model or NAME)
 
 
-def _validate(registry: LocalRegistry, model: str) -> None:
-    from organs.registry.validation.comparison import Budget  # loads NumPy, which the help does not need
-    from organs.registry.validation.run import run_chimera
+def _measure(registry: LocalRegistry, model: str) -> None:
+    """Take a quick look at the chimera, and print it."""
+    from organs.cli.composing import print_quick_look
+    from organs.registry.validation.quick import LookBudget
 
     try:
-        runtime = LlamaCpp(requires_sandbox=registry.settings.requires_sandbox)
+        with status_line("quick look", quiet=False) as say:
+            look = registry.quick_look(model, budget=LookBudget(LOOK_SECONDS), progress=say)
     except NoRuntime as error:
-        print_sentence(f"Not run: {error}.")
+        print_sentence(f"Not measured: {error}.")
         return
-    budget = Budget(tokens=DEMO_TOKENS)
-    with status_line("validate", quiet=False) as say:
-
-        def report_step(event: Event) -> None:
-            say(f"{event.share:.0%} {event}")
-
-        texts = built_in_texts()
-        run = run_chimera(registry.catalog, registry.blobs, model, texts, runtime, budget, report_step)
-    verdict = run.validation.verdict
-    print_sentence(f"Run in llama.cpp: {verdict.kind.value}. {verdict.reason}")
+    print_quick_look(look)
 
 
 def _warn(plan: ChimeraPlan) -> None:

@@ -144,7 +144,7 @@ def chimera_of_model(session: Session, model: Model) -> Chimera | None:
         license=combined_license({parent.model: parent.license for parent in parents}).text,
         findings=in_order(_findings(session, model, row), recipe.accept),
         screen=_screen(row),
-        quick_look=chimera_rows.stored_quick_look(session, model.id),
+        quick_look=chimera_rows.parsed_quick_look(row.quick_look),
         changes=summarize_changes(parts),
         parts=parts,
         computed=_computed(session, model, parts),
@@ -207,7 +207,7 @@ def _screen(row: ChimeraRow) -> Screen | None:
 def _summary(
     model: Model, row: ChimeraRow, verdict: VerdictRow | None, withdrawn: Sequence[WithdrawnAncestor]
 ) -> ChimeraSummary:
-    origins = _origins(row)
+    origins, look = _origins(row), chimera_rows.parsed_quick_look(row.quick_look)
     return ChimeraSummary(
         name=model.full_name,
         title=model.title,
@@ -218,6 +218,7 @@ def _summary(
         withdrawn_parents=tuple(item.model.full_name for item in withdrawn if item.child_id == model.id),
         withdrawn_ancestors=tuple(item.model.full_name for item in withdrawn if item.child_id != model.id),
         verdict=None if verdict is None else verdict.verdict,
+        quick_look=None if look is None else look.sentence,
         size_bytes=model.size_bytes,
         mean_theta=model.mean_theta,
         created_at=model.created_at,

@@ -62,6 +62,7 @@ class ChimeraSummary(Entity, frozen=True, kw_only=True):
         Meta(description="Models that were yanked or removed, and from which a parent was made; nearest first."),
     ] = ()
     verdict: Annotated[Word, Meta(description="The strongest verdict; null before the first run.")] | None
+    quick_look: Annotated[Text, Meta(description="The result of a quick look in a sentence.")] | None = None
     gains: Annotated[
         tuple[Gain, ...], Meta(max_length=ITEMS_MAX, description="What it gained on each text, the largest gain first.")
     ] = ()

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response
 
-from organs.registry.catalog.queries.chimeras import chimeras_by_lock, strongest_verdicts
+from organs.registry.catalog.queries.chimeras import chimeras_by_lock, stored_quick_look, strongest_verdicts
 from organs.registry.catalog.queries.fitting import fitting_models
 from organs.registry.catalog.queries.models import known_bases, model_by_text
 from organs.registry.catalog.queries.search import search_models
@@ -299,7 +299,7 @@ def _page_context(bench: Workbench) -> Context:
         ),
         "too_slow": TOO_SLOW,
         "measured": _measured_offers(plan.base.label),
-        "same": _validated_chimera(state),
+        "same": _measured_chimera(state),
         "offers_shown": OFFERS_SHOWN,
         "leaderboard": url_for("pages.leaderboard", base=plan.base.label),
     }
@@ -310,8 +310,8 @@ OFFERS_SHOWN = 6
 """Models that are shown before the rest is opened."""
 
 
-def _validated_chimera(state: CompositionState) -> Context | None:
-    """Return the registered chimera with the same lock as the plan, and its verdict; None if it was not validated."""
+def _measured_chimera(state: CompositionState) -> Context | None:
+    """Return the registered chimera with the same lock as the plan, and what was measured; None if it was not run."""
     lock = None if state.plan is None else state.plan.lock_id
     if lock is None:
         return None
@@ -321,14 +321,14 @@ def _validated_chimera(state: CompositionState) -> Context | None:
         except NotFound:
             return None
         verdict = strongest_verdicts(session, [model.id]).get(model.id)
-    if verdict is None:
+        look = stored_quick_look(session, model.id)
+    if verdict is not None:
+        sentence = f"It was run on {verdict.created_at:%Y-%m-%d}: {verdict.verdict}. {verdict.reason}"
+    elif look is not None:
+        sentence = look.sentence
+    else:
         return None
-    return {
-        "model": model.full_name,
-        "verdict": verdict.verdict,
-        "reason": verdict.reason,
-        "day": f"{verdict.created_at:%Y-%m-%d}",
-    }
+    return {"model": model.full_name, "sentence": sentence}
 
 
 def _measured_offers(base: str) -> list[Context]:

@@ -28,8 +28,8 @@ from organs.web.permissions import may_see_jobs, whose_jobs
 from organs.web.render import VERDICT_MEANINGS
 from organs.web.responses import model_address, organ_address, reading, registry, settings, with_parameters
 
-VALIDATE = "validate"
-"""The kind of job that runs a chimera."""
+VALIDATE, QUICK_LOOK = "validate", "quick-look"
+"""The kinds of jobs that run a chimera."""
 LINKS_MAX = 100
 TEXT_MAX = 2000
 
@@ -73,8 +73,10 @@ def outcome(kind: str, result: Mapping[str, object]) -> Outcome:
     """Return the outcome of a job of that kind from its result."""
     facts: list[Fact] = []
     differences: list[Difference] = []
-    if kind == "validate":
+    if kind == VALIDATE:
         facts = _validation_facts(result)
+    elif kind == QUICK_LOOK:
+        facts = [*_chimera_fact(_text(result, "model")), Fact("measured", _text(result, "sentence"))]
     elif _lock(result):
         facts = _composition_facts(result)
     elif kind == "measure":
@@ -111,11 +113,12 @@ def _validation_facts(result: Mapping[str, object]) -> list[Fact]:
 
 
 def _composition_facts(result: Mapping[str, object]) -> list[Fact]:
-    size, created = result.get("size_bytes"), result.get("created")
+    size, created, look = result.get("size_bytes"), result.get("created"), result.get("quick_look")
     return [
         *_chimera_fact(_text(result, "model")),
         *([Fact("size", size_text(size))] if isinstance(size, int) else []),
         *([Fact("made", "earlier: the same recipe with the same organs already existed")] if created is False else []),
+        *([Fact("quick look", f"job {look}", url_for("pages.job", job=look))] if type(look) is int else []),
     ]
 
 
@@ -244,8 +247,10 @@ def _file_links(job_id: int, file: JobFile | None) -> list[Link]:
 
 
 def active_validations(session: Session, name: str) -> list[Job]:
-    """Return the queued and running validations of the chimera of that name, if the user may see them."""
-    jobs = active_jobs(session, VALIDATE, whose_jobs()) if may_see_jobs() else ()
+    """Return the queued and running validations and quick looks of this chimera, if the user may see them."""
+    if not may_see_jobs():
+        return []
+    jobs = [job for kind in (QUICK_LOOK, VALIDATE) for job in active_jobs(session, kind, whose_jobs())]
     return [job for job in jobs if job.arguments.get("chimera") == name]
 
 

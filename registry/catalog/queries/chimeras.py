@@ -321,8 +321,12 @@ VERDICTS_MAX = 20
 
 
 def stored_quick_look(session: Session, model_id: int) -> QuickLook | None:
-    """Return the quick look at a chimera; None before the first, and if another version wrote it."""
-    stored = session.scalar(select(Chimera.quick_look).where(Chimera.model_id == model_id))
+    """Return the quick look at a chimera; None before the first."""
+    return parsed_quick_look(session.scalar(select(Chimera.quick_look).where(Chimera.model_id == model_id)))
+
+
+def parsed_quick_look(stored: str | None) -> QuickLook | None:
+    """Return a stored quick look; None for none, and for one that another version wrote and that cannot be read."""
     try:
         return None if stored is None else msgspec.json.decode(stored, type=prepared(QuickLook))
     except msgspec.DecodeError:
