@@ -17,7 +17,9 @@ from organs.ingest.jobs.kind import (
 )
 from organs.ingest.jobs.validate import QUICK_LOOK
 from organs.registry.catalog.queries.accounts import check_model_fits, contributor_by_name
-from organs.registry.catalog.queries.models import check_model_name
+from organs.registry.catalog.queries.chimeras import stored_quick_look
+from organs.registry.catalog.queries.jobs import active_jobs
+from organs.registry.catalog.queries.models import check_model_name, model_by_text
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.jobs import enqueue_job
 from organs.registry.compose.build import check_own, make
@@ -105,10 +107,18 @@ def make_planned(
 
 
 def _queued_look(registry: LocalRegistry, model: str | None, contributor: str) -> int | None:
-    """Queue a quick look at a new chimera, and return its job; None without llama.cpp, or if too many jobs wait."""
+    """Queue a quick look at a chimera that has none, and return its job, which may be one that waits already.
+
+    Return None without llama.cpp, and if too many jobs wait.
+    """
     if model is None or not LlamaCpp.is_installed():
         return None
     with suppress(QueueFull, TooMany), registry.catalog.writing() as session:
+        if stored_quick_look(session, model_by_text(session, model).id) is not None:
+            return None
+        for job in active_jobs(session, QUICK_LOOK.name, contributor):
+            if job.arguments.get("chimera") == model:
+                return job.id
         return enqueue_job(session, QUICK_LOOK.name, QuickLookRequest(chimera=model), contributor)
     return None
 

@@ -22,6 +22,7 @@ from organs.registry.errors import BadSetting, NotAssemblable, OrganError
 from organs.registry.store.files import OutputFiles
 from organs.registry.validation import llama
 from organs.registry.validation.comparison import Budget
+from organs.registry.validation.quick import LookBudget
 from organs.registry.validation.runtime import Reading, Request, Say, Score, Window
 from organs.registry.validation.texts import built_in_texts
 from tests.client.served_registry import ServedRegistry
@@ -49,8 +50,14 @@ class EvenRuntime:
     def read(self, request: Request, _say: Say) -> Reading:
         """Score every text with the same perplexity."""
         window = Window(255 * 3.0, 255, "")
-        texts = zip(request.texts, request.ranks, strict=True)
-        return Reading(None, tuple(Score(text.name, (window,) * len(ranks), 16, 4080) for text, ranks in texts))
+        scores, reference = (
+            tuple(
+                Score(text.name, (window,) * len(of_text), 16, 4080)
+                for text, of_text in zip(request.texts, ranks, strict=False)
+            )
+            for ranks in (request.ranks, request.reference_ranks)
+        )
+        return Reading(None, scores, reference=reference)
 
 
 class RefusingRuntime(EvenRuntime):
@@ -118,6 +125,12 @@ def validated(registry: Registry, _folder: Path) -> object:
     return msgspec.structs.replace(report, seconds=None), bool(steps)
 
 
+def looked_at(registry: Registry, _folder: Path) -> object:
+    steps: list[str] = []
+    look = registry.quick_look("local/first", budget=LookBudget(10.0), progress=steps.append)
+    return msgspec.structs.replace(look, seconds=0.0), bool(steps)
+
+
 STEPS: dict[str, Session] = {
     "search": lambda registry, _: (registry.search("type:organ sort:-theta", limit=3), registry.search("block:1")),
     "count": lambda registry, _: registry.count("type:organ"),
@@ -149,6 +162,7 @@ STEPS: dict[str, Session] = {
     "card": lambda registry, _: registry.card("base"),
     "organ_files": lambda registry, folder: written(registry.organ_files(registry.organs_of("base")[1].digest), folder),
     "validate": validated,
+    "quick_look": looked_at,
     "jobs": jobs,
     "job": lambda registry, _: [registry.job(job.id) for job in registry.jobs(limit=3)],
     "cancel_job": lambda registry, _: [registry.cancel_job(job.id).state for job in registry.jobs(limit=3)],
