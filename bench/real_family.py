@@ -63,29 +63,29 @@ TEXT_BYTES = 320_000
 TRAINING_BYTES = 2_000_000
 WINDOW = 512
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
-BATCH = 1
 RANK, ALPHA = 8, 16.0
 ENCODINGS = ("F16", "BF16", "Q8_0", "Q4_K_M")
 FALLBACKS = {"Q4_K": "Q5_0", "Q6_K": "Q8_0"}
 """llama.cpp's types for rows that a K-quant cannot divide."""
-CHECKED_WINDOWS = 3
+CHECKED_WINDOWS = 8
 Tensors = dict[str, NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A relative: its text, its steps of WINDOW * BATCH tokens, and its highest learning rate."""
+    """A relative: its text, its steps, its highest learning rate, and the windows of a step."""
 
     text: str
     steps: int
     rate: float
+    batch: int = 1
 
 
 TRAININGS = {
     "Code": Training("code", 90, 6e-5),
     "Docs": Training("docs", 90, 6e-5),
     "Drift": Training("code", 45, 6e-4),
-    "LoRA": Training("code", 50, 2e-3),
+    "LoRA": Training("code", 50, 2e-3, batch=2),
 }
 
 
@@ -150,7 +150,7 @@ class Family:
         """Write the Q4_K_M of a relative by an importance matrix."""
         if not self.path(name, "Q4_K_M-imatrix").exists():
             values = decoded(self.path(name, "F16"))
-            network, _ = _network(values)
+            network = _network(values)
             self._write(name, values, ["Q4_K_M-imatrix"], importance(network, self._tokens("code", 16)))
 
     def train(self, name: str) -> None:
@@ -159,17 +159,17 @@ class Family:
         if path.exists():
             return
         values = decoded(self.path("", "F16"))
-        network, adapter = _network(values, adapter=name == "LoRA")
+        network = _network(values, adapter=name == "LoRA")
         begun = time.monotonic()
-        losses = train(network, self._tokens(plan.text, plan.steps * BATCH), plan.steps, plan.rate)
+        losses = train(network, self._tokens(plan.text, plan.steps * plan.batch), plan)
         seconds = time.monotonic() - begun
         trained = {key: tensor.float().numpy() for key, tensor in network.tensors().items()}
         ends = max(1, plan.steps // 8)
         self._note(
-            f"{name}: {plan.steps} steps of {WINDOW * BATCH} tokens in {seconds:.0f} s; loss "
+            f"{name}: {plan.steps} steps of {WINDOW * plan.batch} tokens in {seconds:.0f} s; loss "
             f"{np.mean(losses[:ends]):.3f} to {np.mean(losses[-ends:]):.3f} (means of {ends} steps)"
         )
-        if adapter:
+        if name == "LoRA":
             tensors = {
                 f"{key.rpartition('.')[0]}.weight.{key.rpartition('.')[2]}": values
                 for key, values in trained.items()
@@ -210,7 +210,7 @@ class Family:
         """Compare the perplexities of one window by the network of the training and by the runtime."""
         import torch
 
-        network, _ = _network(values)
+        network = _network(values)
         tokens = self._tokens("docs", 1)[0]
         with torch.no_grad():
             ours = math.exp(network_loss(network, tokens[None]).item())
@@ -252,7 +252,7 @@ class Family:
         with tarfile.open(self._downloaded("docs")) as archive:
             for member in archive.getmembers():
                 folder, _, name = member.name.partition("/docs/")
-                if member.isfile() and name.endswith(".txt") and folder.count("/") == 0 and name != "spelling_wordlist":
+                if member.isfile() and name.endswith(".txt") and "/" not in folder:
                     yield name, archive.extractfile(member).read().decode()  # type: ignore[union-attr]
 
     def _news(self) -> Iterator[tuple[str, str]]:
@@ -315,8 +315,8 @@ def energy(ours: NDArray[np.float32], base: NDArray[np.float32]) -> float:
 # The network
 
 
-def _network(values: Tensors, *, adapter: bool = False) -> tuple[Any, bool]:
-    """Return the network of the zoo with the weights of SmolLM2, and whether only an adapter learns."""
+def _network(values: Tensors, *, adapter: bool = False) -> Any:
+    """Return the network of the zoo with the weights of SmolLM2; with `adapter`, only a LoRA learns."""
     import torch
     from network import Adapter, Network, Shape
 
@@ -327,7 +327,7 @@ def _network(values: Tensors, *, adapter: bool = False) -> tuple[Any, bool]:
     shape = Shape(width, blocks, 9, 3, feed_forward, rows, WINDOW, tied=True, rope_base=100_000.0)
     network = Network(shape, 1, Adapter(RANK, ALPHA) if adapter else None)
     network.load({name.removesuffix(".weight"): torch.from_numpy(value) for name, value in values.items()})
-    return network, adapter
+    return network
 
 
 def network_loss(network: Any, rows: Any) -> Any:
@@ -338,20 +338,21 @@ def network_loss(network: Any, rows: Any) -> Any:
     return functional.cross_entropy(scores.flatten(0, 1).float(), rows[:, 1:].flatten())
 
 
-def train(network: Any, rows: Any, steps: int, rate: float, *, half: bool = True) -> list[float]:
+def train(network: Any, rows: Any, plan: Training) -> list[float]:
     """Train with AdamW, a warm-up of a twentieth, and a cosine down to zero; return the loss of each step."""
     import torch
 
     learning = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(learning, rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+    steps, batch = plan.steps, plan.batch
+    optimizer = torch.optim.AdamW(learning, plan.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     warm_up = max(1, steps // 20)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, (step + 1) / warm_up) * 0.5 * (1.0 + math.cos(math.pi * step / steps))
     )
     losses = []
     for step in range(steps):
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            loss = network_loss(network, rows[step * BATCH : (step + 1) * BATCH])
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = network_loss(network, rows[step * batch : (step + 1) * batch])
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(learning, 1.0)
