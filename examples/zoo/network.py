@@ -37,6 +37,7 @@ class Shape:
     context: int
     tied: bool
     architecture: str = "llama"
+    rope_base: float = ROPE_BASE
 
     @property
     def head_width(self) -> int:
@@ -194,5 +195,7 @@ def _key(name: str) -> str:
 def _rotation(shape: Shape) -> Tensor:
     """Return cosine and sine (2, context, head width / 2) of the angles position * base ** (-2 pair / head width)."""
     pairs = torch.arange(0, shape.head_width, 2, dtype=torch.float64)
-    angles = torch.outer(torch.arange(shape.context, dtype=torch.float64), ROPE_BASE ** (-pairs / shape.head_width))
+    angles = torch.outer(
+        torch.arange(shape.context, dtype=torch.float64), shape.rope_base ** (-pairs / shape.head_width)
+    )
     return torch.stack((angles.cos(), angles.sin())).float()
