@@ -2,12 +2,17 @@
 
     python -m bench.sampling                        200 tensors, including those of the zoo
     python -m bench.sampling --tensors 1000 --json
+    python -m bench.sampling --rounding MODEL.gguf ...      the error of θ that each tensor type makes by its rounding
 
 Only tensors of more than 98,304 values count: smaller ones are measured completely, without an error. Half of the
 tensors have more than a million values; zoo files give at most a quarter. The generated families have what makes
 sampling hard: heavy tails, and scales that differ by row, by column, by head or in a few rows only (log-normally by
 0.25; rows of real trained matrices differ by 0.08 to 0.3). The goal is a median error within 0.5° and nine in ten
 within 1.5°. Two families that are harder than any trained matrix seen are shown below it and not counted.
+
+`--rounding` takes real models, F16 or quantised, and some minutes. Values of a quantised matrix lie on a grid, so noise
+within one step is added first: that is the original. Then the matrix as it is stored, and the original encoded in each
+type by llama.cpp, are measured, and their θ is compared with that of the original.
 """
 
 from __future__ import annotations
@@ -26,10 +31,13 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from organs.ingest.files import FileSource
 from organs.registry.gguf import DType, MemorySource, dtype_by_name, read_header
-from organs.registry.gguf.quants import decode, quantize
+from organs.registry.gguf.quants import can_quantize, decode, quantize
+from organs.registry.gguf.types import DTYPES
 from organs.registry.measure import measure, summarise, zmeasure
 from organs.registry.measure.sample import SAMPLE_MAX_ELEMENTS
+from tests.llama_quants import quantised
 
 ZOO = Path(__file__).parent.parent / "examples" / "zoo"
 LARGE_ELEMENTS = 1_000_000
@@ -84,7 +92,11 @@ def main() -> None:
     parser.add_argument("--zoo", type=Path, default=ZOO, help="a folder with GGUF files")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="every trial as JSON")
+    parser.add_argument("--rounding", type=Path, nargs="+", metavar="FILE", help="the error by tensor type instead")
     arguments = parser.parse_args()
+    if arguments.rounding:
+        print_rounding(rounding_trials(arguments.rounding, np.random.default_rng(arguments.seed)))
+        return
     with threadpool_limits(1, user_api="blas"):
         tensors = chosen_tensors(arguments.tensors, arguments.zoo, arguments.seed)
         trials = [trial_of(tensor) for tensor in tensors]
@@ -181,6 +193,88 @@ def print_line(label: str, trials: Sequence[Trial]) -> tuple[float, float]:
         f"{1e3 * sampled:>9.1f} ms{1e3 * whole:>10.1f} ms"
     )
     return median, nine_tenths
+
+
+MATRICES_MAX = 24
+"""Matrices of one file that are encoded again."""
+ROUNDED_ELEMENTS = 1 << 17
+"""Values of a matrix that are encoded: its first rows."""
+LARGEST_BLOCK = 256
+ENCODED_BY_RUNTIME = frozenset(
+    {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ2_XXS", "IQ2_XS", "IQ2_S"}
+    | {"IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0", "MXFP4"}
+)
+NEED_IMPORTANCE = frozenset({"IQ2_XXS", "IQ2_XS", "IQ1_S"})
+
+
+def rounding_trials(paths: Sequence[Path], random: np.random.Generator) -> dict[str, list[float]]:
+    """Return the changes of θ in degrees by tensor type, as stored in the files and encoded again."""
+    changes: dict[str, list[float]] = {}
+    for path in paths:
+        for shape, dtype, data in first_rows(path):
+            original = unrounded(decode(data, dtype).astype(np.float32), dtype, random)
+            whole = original.reshape(-1, shape[0])[:, : shape[0] // LARGEST_BLOCK * LARGEST_BLOCK]
+            if dtype.block_elements > 1:
+                change = theta_of(data, shape, dtype) - theta_of(original.tobytes(), shape, dtype_by_name("F32"))
+                changes.setdefault(f"{dtype.name}, as stored", []).append(change)
+            for name, encoded in encodings(np.ascontiguousarray(whole)):
+                narrow = whole.shape[1], whole.shape[0]
+                before = theta_of(whole.tobytes(), narrow, dtype_by_name("F32"))
+                changes.setdefault(name, []).append(theta_of(encoded, narrow, dtype_by_name(name)) - before)
+    return changes
+
+
+def first_rows(path: Path) -> Iterator[tuple[tuple[int, int], DType, bytes]]:
+    """Yield shape, type and bytes of the first rows of at most MATRICES_MAX matrices, evenly chosen."""
+    with FileSource(path) as source:
+        header = read_header(source)
+        matrices = [
+            tensor for tensor in header.tensors if len(tensor.shape) == 2 and min(tensor.shape) >= LARGEST_BLOCK
+        ]
+        for tensor in matrices[:: max(1, -(-len(matrices) // MATRICES_MAX))]:
+            columns = tensor.shape[0]
+            rows = min(tensor.shape[1], ROUNDED_ELEMENTS // columns)
+            size = tensor.dtype.size_bytes(rows * columns)
+            yield (columns, rows), tensor.dtype, source.read_at(header.data_offset + tensor.offset, size)
+
+
+def unrounded(values: Values, dtype: DType, random: np.random.Generator) -> Values:
+    """Return values with noise within one step of the grid of their block; plain numbers as they are."""
+    if dtype.block_elements == 1:
+        return values
+    blocks = values.reshape(-1, 16 if dtype.name in ("Q6_K", "Q3_K", "Q2_K") else 32)
+    gaps = np.diff(np.sort(blocks, axis=1), axis=1)
+    steps = np.where(gaps > 0, gaps, np.inf).min(axis=1, keepdims=True)
+    noise = (random.random(blocks.shape, np.float32) - np.float32(0.5)) * np.where(np.isfinite(steps), steps, 0)
+    return (blocks + noise).astype(np.float32).reshape(-1)
+
+
+def encodings(values: Values) -> Iterator[tuple[str, bytes]]:
+    """Yield a matrix in each tensor type with blocks that llama.cpp or the `gguf` package can write."""
+    for dtype in DTYPES.values():
+        if dtype.name in ENCODED_BY_RUNTIME:
+            importance = np.ones(values.shape[1], np.float32) if dtype.name in NEED_IMPORTANCE else None
+            yield dtype.name, quantised(values, dtype, importance).tobytes()
+        elif dtype.block_elements > 1 and can_quantize(dtype):
+            yield dtype.name, quantize(values.reshape(-1), dtype)
+
+
+def theta_of(data: bytes, shape: tuple[int, int], dtype: DType) -> float:
+    view = memoryview(data)
+    theta = measure(lambda offset, size: view[offset : offset + size], shape, dtype).theta
+    assert theta is not None
+    return theta
+
+
+def print_rounding(changes: dict[str, list[float]]) -> None:
+    """Print how much each tensor type changes θ, in degrees."""
+    print(f"{'tensor type':<22}{'matrices':>9}{'median':>9}{'95%':>9}{'largest':>9}{'mean change':>13}")
+    for name, values in sorted(changes.items(), key=lambda item: ("stored" in item[0], item[0])):
+        sizes = np.abs(values)
+        print(
+            f"{name:<22}{len(values):>9}{np.median(sizes):>8.2f}°{np.quantile(sizes, 0.95):>8.2f}°{sizes.max():>8.2f}°"
+            f"{np.mean(values):>+12.2f}°"
+        )
 
 
 def gaussian(random: np.random.Generator, rows: int, columns: int) -> Values:

@@ -53,7 +53,7 @@ from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT, Report
 from organs.registry.entities.storage import ROWS_DEFAULT as STORAGE_ROWS_DEFAULT
 from organs.registry.entities.storage import ROWS_MAX as STORAGE_ROWS_MAX
 from organs.registry.errors import BadName, BadSource, Incomplete, NotFound, OrganError
-from organs.registry.measures import BY_FIELD, MEASURES
+from organs.registry.measures import BY_FIELD, MEASURES, THETA_LEGEND
 
 if TYPE_CHECKING:
     from organs.registry.entities.about import Figures
@@ -136,6 +136,8 @@ def _print_organs(organs: tuple[PlacedOrgan, ...], parsed: Query) -> None:
     rows = [[*(_number(name, getattr(organ, name)) for name in firsts), *_row(organ)] for organ in organs]
     optional = ("type", "size", "dtype", MEASURES["spectral_signal"].label)
     print_table([*firsts.values(), *columns], rows, _SEARCH_NUMBERS, digests=("organ",), leave_out=optional)
+    if any(organ.theta_caution for organ in organs):
+        print_sentence(THETA_LEGEND, err=True)
     if GAIN in firsts:
         print_sentence(GAIN_MEANING, err=True)
     if LIKENESS in firsts:
@@ -155,7 +157,7 @@ def _first_columns(parsed: Query) -> dict[str, str]:
 
 
 def _row(organ: PlacedOrgan) -> list[object]:
-    numbers = [theta_text(organ.theta), share_text(organ.spectral_signal), size_text(organ.size_bytes)]
+    numbers = [organ.theta_text, share_text(organ.spectral_signal), size_text(organ.size_bytes)]
     name = f"{organ.label} {NONFINITE_MARK}" if organ.nonfinite else organ.label
     return [organ.digest[:12], organ.model, name, organ.type, organ.dtype, *numbers]
 
@@ -449,9 +451,9 @@ def report(
     """Print a report on the registry or on one MODEL: tables of measures, with explanations.
 
     The report on the registry begins with the disk space that it saves, what you can do, and the families of models.
-    Its tables are figures, actions, families, ranking, types, components, scale, wells, ingests and ingest_totals. The
-    report on a model has model, notes, relatives, findings, dtypes, types, components, blocks, highest, wells,
-    anomalies and methods.
+    Its tables are figures, actions, families, ranking, types, type_ranges, model_types, components, scale, wells,
+    ingests and ingest_totals. The report on a model has model, notes, relatives, findings, dtypes, types, components,
+    blocks, highest, wells, anomalies and methods.
     """
     forms = {*(["json"] if as_json else []), *(["csv"] if as_csv else []), *([form] if form else [])}
     if len(forms) > 1:

@@ -29,7 +29,7 @@ from organs.registry.entities.lineage import RELATIVE, LineageEdge, merged_edges
 from organs.registry.entities.model import Model
 from organs.registry.entities.organ import MadeOrgan, Measurement, Organ, PlacedOrgan
 from organs.registry.entities.storage import OrganStorage, Way
-from organs.registry.measures import MEASURES
+from organs.registry.measures import CAUTIONS, MEASURES, THETA_LEGEND, theta_caution
 from organs.registry.names import LOCAL
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ def _print_types(model: ModelDetails) -> None:
             kind.type,
             kind.tensors,
             size_text(kind.size_bytes),
-            theta_text(kind.mean_theta),
+            theta_text(kind.mean_theta, kind.theta_caution),
             share_text(kind.mean_spectral_signal),
         )
         for kind in model.types
@@ -315,13 +315,15 @@ def _print_tensors(model: ModelDetails) -> None:
     columns = ("tensor", "type", "dtype", "shape", "θ", "|Z|", "spectral", "organ")
     rows = [_tensor_row(organ) for organ in model.organs]
     print_table(columns, rows, _NUMBERS, digests=("organ",), leave_out=("|Z|", "type", "shape"))
+    if any(organ.theta_caution for organ in model.organs):
+        print_sentence(THETA_LEGEND, err=True)
 
 
 def _tensor_row(organ: PlacedOrgan) -> tuple[object, ...]:
     return (
         f"{organ.name} {NONFINITE_MARK}" if organ.nonfinite else organ.name,
         *(organ.type, organ.dtype, "x".join(map(str, organ.shape))),
-        *(theta_text(organ.theta), share_text(organ.magnitude), share_text(organ.spectral_signal)),
+        *(organ.theta_text, share_text(organ.magnitude), share_text(organ.spectral_signal)),
         organ.digest[:12],
     )
 
@@ -466,8 +468,11 @@ def _organ_facts(organ: Organ) -> Iterator[tuple[str, str]]:
         for name, value in reading.readings().items()
         if name in ("theta", "magnitude", "spectral_signal")
     }
+    caution = theta_caution(organ.measured("theta"), organ.dtype, organ.elements)
     for name, value in measured.items():
         yield MEASURES[name].label, f"{_reading_text(name, value)}  {_MEANINGS[name]}"
+        if name == "theta" and caution:
+            yield "", f"uncertain: {CAUTIONS[caution]}"
     if organ.nonfinite != 0:
         counted = "not counted yet" if organ.nonfinite is None else f"{organ.nonfinite:,}"
         yield "NaN/inf", f"values that are NaN or infinite: {counted}"

@@ -876,6 +876,7 @@ def _label(outcome: MeasureOutcome) -> str:
 
 
 def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, tables: Sequence[str]) -> None:
+    from organs.registry.measures import THETA_LEGEND
     from organs.registry.reports.groups import matrix_theta
     from organs.registry.reports.statistics import mean_of
 
@@ -899,6 +900,8 @@ def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, tables: Sequenc
         else:
             _print_table(_table_of(name, readings))
         click.echo()
+    if any(reading.caution for reading in readings):
+        print_sentence(THETA_LEGEND, err=True)
     if model.experts and "tensors" not in tables:
         print_table(_STACK_COLUMNS, [_stack_row(stack) for stack in _stacks(model)], _STACK_COLUMNS[1:])
         click.echo()
@@ -1029,11 +1032,17 @@ def _tensor_row(tensor: MeasuredTensor) -> tuple[object, ...]:
         tensor.place.type.value,
         tensor.dtype,
         _shape(tensor),
-        theta_text(reading.theta),
+        theta_text(reading.theta, _caution(tensor)),
         share_text(reading.magnitude),
         share_text(reading.spectral_signal),
         ", ".join(notes),
     )
+
+
+def _caution(tensor: MeasuredTensor) -> str:
+    from organs.registry.measures import theta_caution
+
+    return theta_caution(tensor.measurement.theta, tensor.dtype, tensor.elements)
 
 
 def _shape(tensor: MeasuredTensor) -> str:
@@ -1100,6 +1109,7 @@ def _tensor_values(tensor: MeasuredTensor) -> dict[str, Any]:
         "size_bytes": tensor.size_bytes,
     }
     values |= {name: getattr(reading, member) for member, name in _measures().items()}
+    values["theta_caution"] = _caution(tensor)
     return values | {"fingerprint": None if reading.fingerprint is None else reading.fingerprint.hex()}
 
 
@@ -1134,7 +1144,7 @@ def _measures() -> dict[str, str]:
 
 def _csv_keys() -> list[str]:
     place = ("file", "tensor", "expert", "type", "tower", "block", "slot", "dtype", "shape")
-    return [*place, "elements_count", "size_bytes", *_measures().values()]
+    return [*place, "elements_count", "size_bytes", *_measures().values(), "theta_caution"]
 
 
 @click.command(cls=OriginalSpellings, spellings={"--model": "model", "--dir": "output"})

@@ -41,9 +41,13 @@ def count_text(count: float) -> str:
     return f"{count:.1f} T"
 
 
-def theta_text(theta: float | None) -> str:
-    """Return θ in degrees as text, or a dash if it was not measured."""
-    return NO_VALUE if theta is None else f"{theta:.1f}°"
+UNCERTAIN = "≈"
+"""The mark before a θ that says little about the weights: `registry.measures.theta_caution`."""
+
+
+def theta_text(theta: float | None, caution: str = "") -> str:
+    """Return θ in degrees as text, marked as uncertain with a `caution`; a dash if it was not measured."""
+    return NO_VALUE if theta is None else f"{UNCERTAIN if caution else ''}{theta:.1f}°"
 
 
 def share_text(value: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from organs.registry.gguf import (
     padded,
     write_file,
 )
+from organs.registry.measures import theta_caution
 
 F32 = dtype_by_name("F32")
 
@@ -210,4 +212,5 @@ def placed_organ(
         architecture=None,
         license=None,
         nonfinite=0,
+        theta_caution=theta_caution(theta, dtype, math.prod(shape)),
     )

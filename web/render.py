@@ -17,13 +17,9 @@ from markupsafe import Markup, escape
 
 from organs.registry.amounts import change_share_text, count_text, percent_text, share_text, size_text, theta_text
 from organs.registry.anatomy import OrganType, type_name
-from organs.registry.entities.organ import Organ, PlacedOrgan
+from organs.registry.entities.organ import Organ
 from organs.registry.entities.published import DESCRIPTION_MAX
-from organs.registry.reports.words import (
-    COARSE,
-    FEW,
-    caution,
-)
+from organs.registry.measures import CAUTIONS, theta_caution
 from organs.web.responses import (
     model_address,
     organ_address,
@@ -176,7 +172,6 @@ THETA_STEPS = 32
 THETA_MAX_DEGREES = 90
 SHARE_STEPS = 16
 WIDTH_STEPS = 40
-CAUTIONS = {FEW: "computed from few values", COARSE: "distorted by a coarse tensor type"}
 SHORT_MAX = 120
 """Maximum length of names whose HTML is cached."""
 CHANGE_DECADES = 4
@@ -295,9 +290,9 @@ class Meaning:
     limits: str
 
 
-def caution_of(organ: Organ | PlacedOrgan) -> str:
-    """Return a short reason why the θ of `organ` may mislead; an empty string for most organs."""
-    return CAUTIONS.get(caution(organ.dtype, math.prod(organ.shape)), "")
+def caution_of(organ: Organ) -> str:
+    """Return why the θ of `organ` is uncertain, in words; an empty text if it is not."""
+    return CAUTIONS.get(theta_caution(organ.measured("theta"), organ.dtype, organ.elements), "")
 
 
 def verdict_meaning(verdict: str) -> str:
@@ -315,9 +310,9 @@ def kind_mark(kind: str) -> Markup:
     return _kind_mark(kind)
 
 
-def theta_bar(theta: float | None) -> Markup:
-    """Return θ as HTML: a coloured bar and the number."""
-    return Markup("–") if theta is None else _theta_bar(round(theta, 1))
+def theta_bar(theta: float | None, caution: str = "") -> Markup:
+    """Return θ as HTML: a coloured bar and the number, marked as uncertain with a `caution`."""
+    return Markup("–") if theta is None else _theta_bar(round(theta, 1), caution)
 
 
 def shape_text(shape: Sequence[int]) -> str:
@@ -332,6 +327,7 @@ def _foldable(text: str) -> Markup:
 # The HTML that lists have in every row is cached. With macros, a page of 50 organs took twice as long.
 _KIND = Markup('<span class="type"><span class="glyph" aria-hidden="true">{}</span>{}</span>')
 _BAR = Markup('<span class="track" aria-hidden="true"><i class="{} {}"></i></span>{}')
+_UNCERTAIN = Markup('<span title="uncertain: {}">{}</span>')
 _short_foldable = lru_cache(maxsize=8192)(_foldable)
 
 
@@ -341,8 +337,10 @@ def _kind_mark(kind: str) -> Markup:
 
 
 @lru_cache(maxsize=1024)
-def _theta_bar(theta: float) -> Markup:
-    return _BAR.format(width_class(theta / THETA_MAX_DEGREES), theta_class(theta), theta_text(theta))
+def _theta_bar(theta: float, caution: str) -> Markup:
+    text = theta_text(theta, caution)
+    number = _UNCERTAIN.format(CAUTIONS[caution], text) if caution in CAUTIONS else text
+    return _BAR.format(width_class(theta / THETA_MAX_DEGREES), theta_class(theta), number)
 
 
 _WRAP_POINTS = re.compile(r"([/-]|(?<!\d)\.|\.(?!\d))(?=[^./-])")
@@ -355,7 +353,6 @@ def state_name(state: str) -> str:
 
 
 FILTERS: Mapping[str, Callable[..., Any]] = {
-    "caution": caution_of,
     "change": change_share_text,
     "change_share": change_share,
     "change_tone": change_tone,

@@ -85,6 +85,9 @@ class TypeSummary(Entity, frozen=True, kw_only=True):
     tensors: Count
     size_bytes: Bytes
     mean_theta: Theta | None
+    theta_caution: Annotated[
+        Word, Meta(description="`most` if most of its organs have an uncertain θ, else empty.")
+    ] = ""
     mean_spectral_signal: Share | None
 
 

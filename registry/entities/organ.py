@@ -29,7 +29,7 @@ from organs.registry.entities.base import (
 )
 from organs.registry.entities.gain import MeasuredGain
 from organs.registry.entities.storage import OrganStorage
-from organs.registry.measures import MEASURES
+from organs.registry.measures import CAUTIONS, MEASURES
 
 PLACES_MAX = 100
 """The most places of one organ that are listed."""
@@ -40,6 +40,9 @@ _NUMBERS = ("θ", "signal", "spectral", "size", "likeness")
 def _measure(name: str) -> Meta:
     measure = MEASURES[name]
     return Meta(ge=measure.low, le=measure.high, description=f"{measure.meaning} Null if it was not measured.")
+
+
+_CAUTIONS = " ".join(f"`{name}`: {meaning}." for name, meaning in CAUTIONS.items())
 
 
 class Measures(Entity, frozen=True, kw_only=True):
@@ -74,6 +77,7 @@ class PlacedOrgan(Measures, frozen=True, kw_only=True):
         Annotated[Count, Meta(description="The number of an expert in its stack; null for a whole tensor.")] | None
     ) = None
     nonfinite: Annotated[Count, Meta(description="Values that are NaN or infinite; null if not counted.")] | None
+    theta_caution: Annotated[Word, Meta(description=f"Why θ is uncertain; empty if it is not. {_CAUTIONS}")] = ""
     likeness: Likeness | None = None
     """In a search with `like:`, the correlation of the fingerprints; with a base, the likeness to its organ there."""
     gain: MeasuredGain | None = None
@@ -81,12 +85,17 @@ class PlacedOrgan(Measures, frozen=True, kw_only=True):
     model_state: Word = "visible"
 
     def __repr__(self) -> str:
-        return f"<{self.label} of {self.model}: {self.shape_text} {self.dtype}, θ {theta_text(self.theta)}>"
+        return f"<{self.label} of {self.model}: {self.shape_text} {self.dtype}, θ {self.theta_text}>"
 
     @property
     def label(self) -> str:
         """The tensor as text for people; an expert with its number: `blk.0.ffn_up_exps.weight[17]`."""
         return self.name if self.expert is None else expert_name(self.name, self.expert)
+
+    @property
+    def theta_text(self) -> str:
+        """θ as text for people, marked if it is uncertain."""
+        return theta_text(self.theta, self.theta_caution)
 
     @property
     def shape_text(self) -> str:
@@ -296,6 +305,6 @@ def organs_html(organs: Sequence[PlacedOrgan]) -> str:
 def _row(organ: PlacedOrgan) -> tuple[str, ...]:
     return (
         *(organ.digest[:12], organ.model, organ.label, organ.type, organ.dtype, organ.shape_text),
-        *(theta_text(organ.theta), share_text(organ.signal), share_text(organ.spectral_signal)),
+        *(organ.theta_text, share_text(organ.signal), share_text(organ.spectral_signal)),
         size_text(organ.size_bytes),
     )

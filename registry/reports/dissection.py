@@ -28,7 +28,9 @@ from organs.registry.entities.report import (
 )
 from organs.registry.entities.storage import StoredSizes
 from organs.registry.gguf import dtype_by_name
+from organs.registry.measures import THETA_LEGEND, theta_caution
 from organs.registry.reports.groups import (
+    CAUTION_COLUMN,
     TensorReading,
     blocks_of,
     components_of,
@@ -183,8 +185,11 @@ def _dtypes(session: Session, model: Model) -> ReportTable:
     total = sum(row.size_bytes for row in dtypes)
     rows: list[tuple[Cell, ...]] = []
     for row in dtypes:
-        bits, size = dtype_by_name(row.dtype).bits_per_value, (row.size_bytes, row.size_bytes / total)
-        rows.append((row.dtype, bits, row.tensors, *size, row.mean_theta, row.matrix_mean_theta))
+        dtype = dtype_by_name(row.dtype)
+        bits, size = dtype.bits_per_value, (row.size_bytes, row.size_bytes / total)
+        elements = row.size_bytes // dtype.block_bytes * dtype.block_elements
+        caution = theta_caution(row.mean_theta, row.dtype, elements // row.tensors)
+        rows.append((row.dtype, bits, row.tensors, *size, row.mean_theta, row.matrix_mean_theta, caution))
     return table(
         title="Tensor types",
         columns=_DTYPE_COLUMNS,
@@ -192,7 +197,7 @@ def _dtypes(session: Session, model: Model) -> ReportTable:
         before=(
             "How the numbers are stored: the share of each tensor type in the bytes of the tensors, and its mean θ.",
         ),
-        after=(FORMATS,),
+        after=(FORMATS, THETA_LEGEND),
         empty=NO_TENSORS,
     )
 
@@ -239,6 +244,7 @@ _DTYPE_COLUMNS = (
     ReportColumn("size_share", "share", CellKind.PERCENT),
     ReportColumn("mean_theta_degrees", "mean θ", CellKind.DEGREES),
     ReportColumn("matrix_mean_theta_degrees", "matrix θ", CellKind.DEGREES),
+    CAUTION_COLUMN,
 )
 _METHOD_COLUMNS = (
     ReportColumn("method", "method", CellKind.TEXT),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from organs.registry.amounts import NO_VALUE, count_text, share_text, size_text, theta_text
-from organs.registry.entities.report import Cell, CellKind, Report, ReportSection, ReportTable
+from organs.registry.entities.report import Cell, CellKind, Report, ReportColumn, ReportSection, ReportTable
 
 TEXT_KINDS = (CellKind.TEXT, CellKind.NAME)
+THETA_ENDING, CAUTION_KEY = "theta_degrees", "caution"
 FIGURE_HEADINGS = ("figure", "value", "meaning")
 
 
@@ -33,7 +34,7 @@ def grid(section: ReportSection) -> Grid:
     """Return the section as texts for people."""
     if isinstance(section, ReportTable):
         columns = [column for column in section.columns if not column.data_only]
-        rows = (tuple(cell_text(row[column.key], column.kind) for column in columns) for row in section.items)
+        rows = (tuple(_text_in(row, column) for column in columns) for row in section.items)
         headings = tuple(column.heading for column in columns)
         return Grid(headings, tuple(column.kind for column in columns), tuple(rows))
     figures = (
@@ -50,15 +51,27 @@ def section_sheet(section: ReportSection) -> tuple[tuple[str, ...], tuple[tuple[
     return ("figure", "value", "meaning"), tuple(figures)
 
 
-def cell_text(value: Cell, kind: str) -> str:
-    """Return a cell as text; a dash for None. An unknown kind is a plain number."""
+def _text_in(row: Mapping[str, Cell], column: ReportColumn) -> str:
+    return cell_text(row[column.key], column.kind, caution_in(row, column.key))
+
+
+def caution_in(row: Mapping[str, Cell], key: str) -> str:
+    """Return why the θ under `key` in a row of a table is uncertain; empty if it is not, or if it is no θ."""
+    if not key.endswith(THETA_ENDING):
+        return ""
+    own = f"{key.removesuffix(THETA_ENDING).removesuffix('mean_')}{CAUTION_KEY}"
+    return str(row.get(own, row.get(CAUTION_KEY)) or "")
+
+
+def cell_text(value: Cell, kind: str, caution: str = "") -> str:
+    """Return a cell as text; a dash for None, a mark on θ with a `caution`. An unknown kind is a plain number."""
     if value is None:
         return NO_VALUE
     if isinstance(value, str):
         return value
     match kind:
         case CellKind.DEGREES:
-            return theta_text(value)
+            return theta_text(value, caution)
         case CellKind.SHARE:
             return share_text(value)
         case CellKind.PERCENT:

@@ -11,10 +11,10 @@ from typing import TypeVar
 
 from organs.registry.anatomy import Component, OrganType, Place, component_of
 from organs.registry.entities.report import Cell, CellKind, ReportColumn, ReportTable, table
+from organs.registry.measures import THETA_LEGEND, caution_of_mean, theta_caution
 from organs.registry.reports.statistics import QUARTILES, deviation_of_means, distribution_of, mean_of
 from organs.registry.reports.words import (
     BLOCKS,
-    CAUTION,
     COMPONENT_WORDS,
     COMPONENTS,
     HIGHEST,
@@ -25,7 +25,6 @@ from organs.registry.reports.words import (
     TYPE_WORDS,
     TYPES_DIFFER,
     WELLS,
-    caution,
 )
 
 DEPTH_ROWS_MAX = 32
@@ -55,6 +54,11 @@ class TensorReading:
         return self.spectral_signal is not None
 
     @property
+    def caution(self) -> str:
+        """Why θ is uncertain; empty if it is not."""
+        return theta_caution(self.theta, self.dtype, self.elements)
+
+    @property
     def component(self) -> Component:
         """The part of a model that it belongs to."""
         return component_of(self.place.type, self.place.slot)
@@ -73,6 +77,8 @@ class GroupFigures:
     theta_square_sum: float = 0.0
     theta_minimum: float | None = None
     theta_maximum: float | None = None
+    uncertain: int = 0
+    """Tensors with an uncertain θ."""
     spectral_count: int = 0
     """Tensors with a spectral reading."""
     spectral_sum: float = 0.0
@@ -90,6 +96,11 @@ class GroupFigures:
         return deviation_of_means(self.theta_sum / self.measured, self.theta_square_sum / self.measured)
 
     @property
+    def caution(self) -> str:
+        """Why the mean θ is uncertain; empty if it is not."""
+        return caution_of_mean(self.uncertain, self.measured)
+
+    @property
     def mean_spectral_signal(self) -> float | None:
         """The mean spectral signal of the matrices."""
         return self.spectral_sum / self.spectral_count if self.spectral_count else None
@@ -104,6 +115,7 @@ class GroupFigures:
         self.theta_square_sum += other.theta_square_sum
         self.theta_minimum = _bound(min, self.theta_minimum, other.theta_minimum)
         self.theta_maximum = _bound(max, self.theta_maximum, other.theta_maximum)
+        self.uncertain += other.uncertain
         self.spectral_count += other.spectral_count
         self.spectral_sum += other.spectral_sum
 
@@ -125,6 +137,7 @@ def figures_of(reading: TensorReading) -> GroupFigures:
         theta_square_sum=(theta or 0.0) ** 2,
         theta_minimum=theta,
         theta_maximum=theta,
+        uncertain=int(reading.caution != ""),
         spectral_count=int(spectral is not None),
         spectral_sum=spectral or 0.0,
     )
@@ -183,6 +196,7 @@ def _type_row(kind: OrganType, figures: GroupFigures, quartiles: Quartiles) -> t
         *quartiles,
         figures.theta_maximum,
         figures.mean_spectral_signal,
+        figures.caution,
     )
 
 
@@ -237,6 +251,7 @@ def _component_row(component: Component, figures: GroupFigures, total: int) -> t
         figures.theta_maximum,
         figures.spectral_count,
         figures.mean_spectral_signal,
+        figures.caution,
     )
 
 
@@ -258,7 +273,7 @@ def blocks_of(readings: Iterable[TensorReading], *, empty: str) -> ReportTable:
         for begin in range(0, len(numbers), width):
             part = numbers[begin : begin + width]
             rows.append(_depth_row(tower, part, [reading for number in part for reading in blocks[number]]))
-    has_values = any(cell is not None for row in rows for cell in row[_DEPTH_PLACE:])
+    has_values = any(cell for row in rows for cell in row[_DEPTH_PLACE:])
     neighbours = f" Up to {shared} neighbouring blocks share a row." if shared > 1 else ""
     return table(
         title="By depth",
@@ -279,6 +294,7 @@ def _depth_row(tower: str, blocks: Sequence[int], readings: Iterable[TensorReadi
         sum(figures.tensors for figures in groups.values()),
         *(figures.mean_theta for figures in (attention, feed_forward, norm)),
         *(figures.mean_spectral_signal for figures in (attention, feed_forward)),
+        *(figures.caution for figures in (attention, feed_forward, norm)),
     )
 
 
@@ -290,7 +306,7 @@ def wells_of(readings: Iterable[TensorReading], limit: int) -> ReportTable:
         columns=TENSOR_COLUMNS,
         rows=_extreme(matrices, limit, sign=1),
         before=(f"The lowest first, at most {limit:,} of {len(matrices):,} matrices. {_NO_NORMS} {LISTED}",),
-        after=(WELLS, CAUTION),
+        after=(WELLS, THETA_LEGEND),
         empty="There is no matrix with a θ.",
     )
 
@@ -302,7 +318,7 @@ def highest_of(readings: Sequence[TensorReading], limit: int) -> ReportTable:
         columns=TENSOR_COLUMNS,
         rows=_extreme(readings, limit, sign=-1),
         before=(f"The highest first, at most {limit:,} of {len(readings):,} tensors. {LISTED}",),
-        after=(HIGHEST, CAUTION),
+        after=(HIGHEST, THETA_LEGEND),
         empty="No tensor of this model has a θ.",
     )
 
@@ -323,7 +339,7 @@ def tensor_row(reading: TensorReading) -> tuple[Cell, ...]:
         reading.elements,
         reading.theta,
         reading.spectral_signal,
-        caution(reading.dtype, reading.elements),
+        reading.caution,
     )
 
 
@@ -343,6 +359,8 @@ _DEPTH = (
 )
 _NO_NORMS = "Norms and lists of numbers are left out."
 _DEPTH_TYPES = (OrganType.SKELETON, OrganType.ORGAN, OrganType.NORM)
+CAUTION_COLUMN = ReportColumn("caution", "caution", CellKind.TEXT, data_only=True)
+"""Why the θ of a row is uncertain."""
 _TYPE_COLUMNS = (
     ReportColumn("type", "type", CellKind.TEXT),
     ReportColumn("tensors_count", "tensors", CellKind.COUNT),
@@ -356,6 +374,7 @@ _TYPE_COLUMNS = (
     ReportColumn("theta_upper_quartile_degrees", "75%", CellKind.DEGREES),
     ReportColumn("maximum_theta_degrees", "highest", CellKind.DEGREES, data_only=True),
     ReportColumn("mean_spectral_signal", "spectral", CellKind.SHARE),
+    CAUTION_COLUMN,
 )
 _COMPONENT_COLUMNS = (
     ReportColumn("component", "component", CellKind.TEXT),
@@ -370,6 +389,7 @@ _COMPONENT_COLUMNS = (
     ReportColumn("maximum_theta_degrees", "highest", CellKind.DEGREES, data_only=True),
     ReportColumn("matrices_count", "matrices", CellKind.COUNT, data_only=True),
     ReportColumn("mean_spectral_signal", "spectral", CellKind.SHARE),
+    CAUTION_COLUMN,
 )
 _DEPTH_COLUMNS = (
     ReportColumn("tower", "tower", CellKind.TEXT),
@@ -382,6 +402,7 @@ _DEPTH_COLUMNS = (
     ReportColumn("norm_mean_theta_degrees", "norm θ", CellKind.DEGREES),
     ReportColumn("skeleton_mean_spectral_signal", "att. spectral", CellKind.SHARE),
     ReportColumn("organ_mean_spectral_signal", "ff. spectral", CellKind.SHARE),
+    *(ReportColumn(f"{kind}_caution", "caution", CellKind.TEXT, data_only=True) for kind in _DEPTH_TYPES),
 )
 _DEPTH_PLACE = 5
 """The columns of _DEPTH_COLUMNS before the means."""
@@ -393,5 +414,5 @@ TENSOR_COLUMNS = (
     ReportColumn("elements_count", "numbers", CellKind.LARGE, data_only=True),
     ReportColumn("theta_degrees", "θ", CellKind.DEGREES),
     ReportColumn("spectral_signal", "spectral", CellKind.SHARE),
-    ReportColumn("caution", "caution", CellKind.TEXT),
+    CAUTION_COLUMN,
 )

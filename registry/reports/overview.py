@@ -42,7 +42,7 @@ from organs.registry.entities.report import (
 from organs.registry.lineage import CLOSE
 from organs.registry.relatives.lineage import DeclaredEdge, stated_groups
 from organs.registry.reports.ingests import ingest_sections
-from organs.registry.reports.sections import ranking_table, registry_tables, scale_tables, wells_table
+from organs.registry.reports.sections import ranking_tables, registry_tables, scale_tables, type_ranges, wells_table
 from organs.registry.reports.words import CLOSING, OPENING
 
 
@@ -61,7 +61,7 @@ def registry_report(session: Session, limit: int = ROWS_DEFAULT, *, complete: bo
     counts = {(kind, complete): count for kind, complete, count in kinds_of_models(session)}
     models = sum(counts.get((kind, True), 0) for kind in ("model", CHIMERA))
     matrices = matrix_figures(session)
-    ranking = ranking_table(session, matrices, models, limit)
+    ranking, model_types = ranking_tables(session, matrices, models, limit)
     scale, families = scale_tables(session, matrices, limit)
     return Report(
         title="Report on the registry",
@@ -73,6 +73,8 @@ def registry_report(session: Session, limit: int = ROWS_DEFAULT, *, complete: bo
             "families": families,
             "ranking": ranking,
             "types": types,
+            "type_ranges": type_ranges(session),
+            "model_types": model_types,
             "components": components,
             "scale": scale,
             "wells": wells_table(session, limit),

@@ -6,12 +6,19 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from sqlalchemy.orm import Session
 
 from organs.registry.amounts import count_text, plural_text
 from organs.registry.anatomy import OrganType, Place, Tower, component_of
-from organs.registry.catalog.queries.models import composed_among, ranked_models
+from organs.registry.catalog.queries.models import (
+    TypeFigures,
+    caution_of_types,
+    composed_among,
+    ranked_models,
+    type_figures,
+)
 from organs.registry.catalog.queries.reports import (
     FacetFigures,
     MatrixFigures,
@@ -19,6 +26,7 @@ from organs.registry.catalog.queries.reports import (
     count_unusual_organs,
     facet_figures,
     lowest_matrices,
+    mean_thetas_by_type,
     sized_models,
     tensor_rows,
     thetas_at_ranks,
@@ -28,10 +36,12 @@ from organs.registry.catalog.search import CHIMERA
 from organs.registry.catalog.tables import Model
 from organs.registry.entities.report import Cell, CellKind, ReportColumn, ReportTable, table
 from organs.registry.gguf import dtype_by_name
+from organs.registry.measures import THETA_LEGEND, theta_caution
 from organs.registry.names import ModelName
 from organs.registry.relatives.families import listed_families
 from organs.registry.relatives.lineage import lineage_of
 from organs.registry.reports.groups import (
+    CAUTION_COLUMN,
     TENSOR_COLUMNS,
     GroupFigures,
     Quartiles,
@@ -52,7 +62,6 @@ from organs.registry.reports.statistics import (
 from organs.registry.reports.words import (
     ALIKE,
     ANOMALIES,
-    CAUTION,
     KINSHIP,
     LINE,
     LINE_OF_READINGS,
@@ -61,6 +70,9 @@ from organs.registry.reports.words import (
     NO_MERIT,
     RANKED_BY,
     RANKED_WITH,
+    SHARED_WELLS,
+    SIGNAL,
+    TYPE_RANGES,
     WELLS,
 )
 
@@ -98,15 +110,19 @@ def registry_tables(session: Session) -> tuple[ReportTable, ReportTable]:
 
 def _facet_sums(row: FacetFigures) -> GroupFigures:
     dtype = dtype_by_name(row.dtype)
+    elements = row.size_bytes // dtype.block_bytes * dtype.block_elements  # rows of tensors are whole blocks
+    # Tensors of one facet have similar sizes; the database would have to read each row to compare them.
+    caution = theta_caution(row.theta_minimum, row.dtype, elements // row.tensors)
     return GroupFigures(
         tensors=row.tensors,
-        elements=row.size_bytes // dtype.block_bytes * dtype.block_elements,  # rows of tensors are whole blocks
+        elements=elements,
         size_bytes=row.size_bytes,
         measured=row.measured,
         theta_sum=row.theta_sum,
         theta_square_sum=row.theta_square_sum,
         theta_minimum=row.theta_minimum,
         theta_maximum=row.theta_maximum,
+        uncertain=row.measured if caution else 0,
         spectral_count=row.spectral_count,
         spectral_sum=row.spectral_sum,
     )
@@ -124,10 +140,17 @@ def wells_table(session: Session, limit: int) -> ReportTable:
     """Return the matrix with the lowest θ of each visible model, at most `limit`; without chimeras."""
     return table(
         title="Gravitational wells: matrices with the lowest θ",
-        columns=(ReportColumn("model", "model", CellKind.NAME), *TENSOR_COLUMNS),
-        rows=[(model.full_name, *tensor_row(_reading(row))) for model, row in lowest_matrices(session, limit)],
+        columns=(
+            ReportColumn("model", "model", CellKind.NAME),
+            *TENSOR_COLUMNS,
+            ReportColumn("models_count", "models", CellKind.COUNT),
+        ),
+        rows=[
+            (model.full_name, *tensor_row(_reading(row)), models)
+            for model, row, models in lowest_matrices(session, limit)
+        ],
         before=(f"{_OF_EACH}, the lowest first; at most {limit:,} models. {_NO_WELLS} {LISTED}",),
-        after=(WELLS, CAUTION),
+        after=(SHARED_WELLS, WELLS, THETA_LEGEND),
         empty="There is no matrix with a θ.",
     )
 
@@ -142,10 +165,13 @@ _EVERY_TENSOR = (
 )
 
 
-def ranking_table(session: Session, matrices: Mapping[int, MatrixFigures], complete: int, limit: int) -> ReportTable:
-    """Return at most `limit` of the `complete` models and chimeras, with the figures of their `matrices` by model id.
+def ranking_tables(
+    session: Session, matrices: Mapping[int, MatrixFigures], complete: int, limit: int
+) -> tuple[ReportTable, ReportTable]:
+    """Return at most `limit` of the `complete` models and chimeras, and θ by type in each of these models.
 
-    Chimeras are marked, and have no place of their own.
+    `matrices` has the figures of the matrices by model id. Chimeras are marked, have no place of their own, and are not
+    in the second table.
     """
     models = ranked_models(session, limit, chimeras=True)
     chimeras = composed_among(session, [model.id for model in models])
@@ -153,14 +179,89 @@ def ranking_table(session: Session, matrices: Mapping[int, MatrixFigures], compl
     ranks = {model.id: rank for rank, model in enumerate(originals, 1)}
     selection = f"The first {len(models)} of {complete} complete models" if len(models) < complete else _ALL
     marked = f" {_CHIMERAS_MARKED}" if chimeras else ""
-    return table(
+    types: dict[int, list[TypeFigures]] = {}
+    for row in type_figures(session, [model.id for model in models]):
+        types.setdefault(row.model_id, []).append(row)
+    ranking = table(
         title="Ranking of models",
         columns=_RANKING_COLUMNS,
-        rows=tuple(_ranking_row(ranks.get(model.id), model, matrices.get(model.id)) for model in models),
+        rows=tuple(
+            (
+                *_ranking_row(ranks.get(model.id), model, matrices.get(model.id)),
+                caution_of_types(types.get(model.id, ())),
+            )
+            for model in models
+        ),
         before=(f"{selection}, by falling mean θ; equal ones by age, the oldest first. {_LEFT_OUT}{marked}",),
-        after=(RANKED_BY + _share(originals, matrices), *_orders(originals, matrices), RANKED_WITH, NO_MERIT),
+        after=(
+            *(RANKED_BY + _share(originals, matrices), *_orders(originals, matrices), RANKED_WITH, NO_MERIT),
+            THETA_LEGEND,
+        ),
         empty="There is no complete model to rank.",
     )
+    return ranking, _model_types(originals, types, selection)
+
+
+def _model_types(models: Sequence[Model], types: Mapping[int, Sequence[TypeFigures]], selection: str) -> ReportTable:
+    """Return a row for each type of tensor in each of `models`, in the order of the ranking."""
+    rows: list[tuple[Cell, ...]] = []
+    for model in models:
+        for kind, of_kind in groupby(types.get(model.id, ()), key=lambda row: row.type):
+            parts = list(of_kind)
+            tensors, measured = (sum(getattr(part, name) for part in parts) for name in ("tensors", "measured"))
+            means = [
+                math.fsum(getattr(part, name) for part in parts) / measured if measured else None
+                for name in ("theta_sum", "signal_sum")
+            ]
+            rows.append((model.full_name, kind, tensors, measured, *means, caution_of_types(parts)))
+    return table(
+        title="Models by type of tensor",
+        columns=_MODEL_TYPE_COLUMNS,
+        rows=rows,
+        before=(f"{selection}, in the order of the ranking, without chimeras; a row for each type in each model.",),
+        after=(SIGNAL, THETA_LEGEND),
+        empty="There is no complete model.",
+    )
+
+
+def type_ranges(session: Session) -> ReportTable:
+    """Return for each type of tensor the range over all visible models of the model's mean θ; without chimeras."""
+    rows: list[tuple[Cell, ...]] = []
+    for kind, of_kind in groupby(mean_thetas_by_type(session), key=lambda row: row[0]):
+        means = [(theta, model_id) for _, model_id, theta in of_kind]
+        ends = [(theta, session.get_one(Model, model_id).full_name) for theta, model_id in (min(means), max(means))]
+        (low, lowest), (high, highest) = ends
+        rows.append((kind, len(means), mean_of(theta for theta, _ in means), low, lowest, high, highest, high - low))
+    return table(
+        title="The range of each type over the models",
+        columns=_RANGE_COLUMNS,
+        rows=rows,
+        before=(f"The mean θ of the tensors of a type in each model, compared over all models. {_NO_CHIMERAS}",),
+        after=(TYPE_RANGES,),
+        empty="There are no tensors with a θ.",
+    )
+
+
+_NO_CHIMERAS = "Chimeras are left out."
+_MODEL_TYPE_COLUMNS = (
+    ReportColumn("model", "model", CellKind.NAME),
+    ReportColumn("type", "type", CellKind.TEXT),
+    ReportColumn("tensors_count", "tensors", CellKind.COUNT),
+    ReportColumn("measured_count", "with θ", CellKind.COUNT, data_only=True),
+    ReportColumn("mean_theta_degrees", "mean θ", CellKind.DEGREES),
+    ReportColumn("mean_signal", "signal", CellKind.SHARE),
+    CAUTION_COLUMN,
+)
+_RANGE_COLUMNS = (
+    ReportColumn("type", "type", CellKind.TEXT),
+    ReportColumn("models_count", "models", CellKind.COUNT),
+    ReportColumn("mean_theta_degrees", "mean θ", CellKind.DEGREES),
+    ReportColumn("minimum_theta_degrees", "lowest", CellKind.DEGREES),
+    ReportColumn("minimum_model", "in model", CellKind.NAME),
+    ReportColumn("maximum_theta_degrees", "highest", CellKind.DEGREES),
+    ReportColumn("maximum_model", "in this model", CellKind.NAME),
+    ReportColumn("range_degrees", "range", CellKind.DEGREES),
+)
 
 
 def _ranking_row(rank: int | None, model: Model, matrices: MatrixFigures | None) -> tuple[Cell, ...]:
@@ -228,6 +329,7 @@ _RANKING_COLUMNS = (
     ReportColumn("tensors_count", "tensors", CellKind.COUNT),
     ReportColumn("matrices_count", "matrices", CellKind.COUNT, data_only=True),
     ReportColumn("parameters_count", "parameters", CellKind.LARGE),
+    CAUTION_COLUMN,
 )
 
 

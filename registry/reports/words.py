@@ -1,28 +1,11 @@
-"""The explanations in reports, for readers who do not know θ, and the rules for rough values of θ."""
+"""The explanations in reports, for readers who do not know θ."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from organs.registry.anatomy import Component, OrganType
-from organs.registry.gguf import dtype_by_name
 from organs.registry.lineage import CLOSE, RELATED
-
-COARSE_BITS_MAX = 5.5
-"""Formats of at most this many bits a number count as coarse. Q5_0 (5.5 bits) raised the mean θ of matrices by 2° in a
-trial, Q4_0 (4.5) by 7° and Q3_K (3.4) by 14°; finer formats (Q5_1, Q6_K, Q8_0) raised it by at most 0.5°."""
-FEW_NUMBERS = 1000
-"""Tensors of fewer numbers have a rough θ."""
-
-COARSE, FEW = "coarse", "few"
-
-
-def caution(dtype: str, elements: int) -> str:
-    """Return `few`, `coarse` or an empty text; `few` if both are true."""
-    if elements < FEW_NUMBERS:
-        return FEW
-    return COARSE if dtype_by_name(dtype).bits_per_value <= COARSE_BITS_MAX else ""
-
 
 WHAT_IT_IS = (
     "A language model is a file of numbers, its weights. They are arranged in some dozens to thousands of tables, "
@@ -84,7 +67,7 @@ RANKED_BY = (
     "million. Short lists of numbers, such as norms, change it most: their θ is rough and can have any value. "
     + _MATRIX_THETA
 )
-_SIGNAL = (
+SIGNAL = (
     "Signal is the sine of θ, averaged over all tensors: the same measure on a scale from 0 to 1. A higher value does "
     "not mean more useful content."
 )
@@ -93,11 +76,11 @@ _SPECTRAL = (
     "a model has learned more, or anything useful."
 )
 _PARAMETERS = "Parameters is the count of numbers in the weights."
-RANKED_WITH = f"{_SIGNAL} {_SPECTRAL} {_PARAMETERS}"
+RANKED_WITH = f"{SIGNAL} {_SPECTRAL} {_PARAMETERS}"
 NO_MERIT = (
     "A higher place does not mean that a model is better; a higher mean θ does not even mean that its matrices have a "
-    "higher θ. The tensor type changes both means: the θ of one model was 4° higher in a coarse type (Q2_K) than in "
-    "a fine type (Q8_0), with the same original weights."
+    "higher θ. Some tensor types change both means: Q4_0 raised the θ of the same matrices by about 6°, Q3_K by "
+    "13°."
 )
 LINE = (
     "The line has the least squared distance from the points: θ = intercept + slope × log10(parameters). The slope is "
@@ -119,16 +102,17 @@ KINSHIP = (
 )
 _SHAPE = "The shape is the length of a row, then the number of rows."
 LISTED = f"The tensor type is how the numbers are stored. {_SHAPE}"
-CAUTION = (
-    f'Caution: "{FEW}" is a tensor of fewer than {FEW_NUMBERS:,} numbers, whose θ is rough. "{COARSE}" means a '
-    f"tensor type of at most {COARSE_BITS_MAX} bits a number, whose rounding alone may have changed θ, usually upwards."
-)
 ALIKE = (
     "Alike is the mean correlation of the weights at the same places, over that many matrices: 1 means the same "
     "weights, unrelated models have about 0, and quantisations to at least 4 bits and light fine-tunes have at least "
     f"{CLOSE}. It does not say which of two models was first, or which is better. A model with reordered parts looks "
     "unrelated. A dash: the two were not compared, because one is not in this registry or is an adapter, or because "
     "they have no matrices of equal shape at the same place."
+)
+SHARED_WELLS = "Models is how many models have exactly this lowest θ, for example because they share the tensor."
+TYPE_RANGES = (
+    "A wide range says that models differ in the shape of these weights, or in their tensor types. The range grows "
+    "with the number of models."
 )
 WELLS = (
     "A gravitational well is our name for a matrix with the lowest θ: where the numbers of a tensor fill their range "
@@ -139,11 +123,11 @@ WELLS = (
 HIGHEST = "Few large numbers among many small ones. This is a shape; it does not say that these tensors matter most."
 FORMATS = (
     "F32, F16 and BF16 store every number separately. Other tensor types round numbers in groups to save space; bits "
-    "is the space of one number. Matrix θ is the mean over the tensors with rows and columns. Many coarse types raise "
-    "θ: the reason is the rounding, not the model. The same matrices of one model had 36.0° in Q8_0, 38.5° in IQ4_NL "
-    "and 50.2° in Q3_K; those of another 35.2° in F16, 37.8° in Q5_0, 42.2° in Q4_0 and 60.0° in MXFP4. Other "
-    "types, such as Q2_K and Q4_K, changed little. Therefore compare models of the same tensor type. The rows of this "
-    "table have different tensors, which is another reason for differences."
+    "is the space of one number. Matrix θ is the mean over the tensors with rows and columns. Some types change "
+    "θ: the reason is the rounding, not the model. In two real models, Q5_0 and IQ4_XS raised the θ of a matrix by "
+    "about 2°, Q4_0 by 6° and Q3_K by 13°; Q4_1, Q4_K, Q5_1, Q5_K, Q6_K and Q8_0 changed nearly all matrices by less "
+    "than 1°. Therefore do not compare models across these groups. The rows of this table have different tensors, "
+    "which is another reason for differences."
 )
 _COUNT = "Parameters is the count of numbers."
 _SHARE = "Share is the part of all numbers in this table."
@@ -175,12 +159,11 @@ OF_COLUMNS = {
     "25%": (_QUARTERS,),
     "75%": (_QUARTERS,),
     "matrix θ": (_MATRIX_THETA,),
-    "signal": (_SIGNAL,),
+    "signal": (SIGNAL,),
     "spectral": (SPECTRAL_OF_TYPES, LISTS, _SPECTRAL, _MEAN_SPECTRAL),
     "parameters": (_PARAMETERS, _COUNT),
     "share": (_SHARE,),
     "shape": (_SHAPE,),
-    "caution": (CAUTION,),
 }
 """The sentences that explain a column only, by its heading: a reader without the column does not need them."""
 

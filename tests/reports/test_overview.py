@@ -22,7 +22,10 @@ from tests.gguf_files import file_bytes
 from tests.registry_templates import RegistryTemplates, add_three_models
 from tests.small_models import block_metadata, block_tensors, ingest_file, weight_tensor
 
-TABLES = ("figures", "actions", "families", "ranking", "types", "components", "scale", "wells", "ingests")
+TABLES = (
+    *("figures", "actions", "families", "ranking", "types", "type_ranges", "model_types", "components", "scale"),
+    *("wells", "ingests"),
+)
 
 
 def report_on(registry: LocalRegistry, limit: int = 50) -> Report:
@@ -176,6 +179,35 @@ def test_the_wells_are_the_lowest_matrix_of_each_model(filled: LocalRegistry) ->
     lowest = sorted(min(row.theta or 0 for row in matrices if row.model_id == model_id) for model_id in (1, 2, 3, 4, 6))
     assert [item["theta_degrees"] for item in items] == pytest.approx(lowest)
     assert "norm" not in {item["type"] for item in items}
+    shared = [(item["model"], item["models_count"]) for item in items if item["models_count"] > 1]
+    assert shared == [("local/little@1", 2), ("local/tuned@1", 2)], "the relative has the same matrices"
+
+
+def test_each_model_has_its_types_and_each_type_its_range_over_the_models(filled: LocalRegistry) -> None:
+    sections = report_on(filled).sections
+    rows = placements(filled)
+    names = {item["model"]: item for item in sections["ranking"].items}
+    assert list(dict.fromkeys(item["model"] for item in sections["model_types"].items)) == list(names)
+    with filled.catalog.reading() as session:
+        full_names = {model.id: model.full_name for model in session.scalars(select(Model))}
+    for item in sections["model_types"].items:
+        own = [row for row in rows if (full_names[row.model_id], row.type) == (item["model"], item["type"])]
+        assert (item["tensors_count"], item["measured_count"]) == (len(own), len(own))
+        assert item["mean_theta_degrees"] == pytest.approx(np.mean([row.theta for row in own]))
+        assert item["mean_signal"] == pytest.approx(np.mean([row.signal for row in own]))
+        assert item["caution"] == ("most" if item["type"] == "norm" else "")
+    for item in sections["type_ranges"].items:
+        own = {full_names[row.model_id]: [] for row in rows if row.type == item["type"]}
+        for row in rows:
+            if row.type == item["type"] and row.theta is not None:
+                own[full_names[row.model_id]].append(row.theta)
+        means = {name: float(np.mean(thetas)) for name, thetas in own.items() if thetas}
+        assert item["models_count"] == len(means)
+        low, high = item["minimum_theta_degrees"], item["maximum_theta_degrees"]
+        assert (low, high) == pytest.approx((min(means.values()), max(means.values())))
+        assert item["range_degrees"] == pytest.approx(high - low)
+        assert means[item["minimum_model"]] == pytest.approx(low)
+        assert means[item["maximum_model"]] == pytest.approx(high)
 
 
 def test_a_chimera_is_marked_in_the_ranking_and_its_organs_count_once(family: LocalRegistry) -> None:

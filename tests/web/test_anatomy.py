@@ -161,13 +161,18 @@ def test_an_uncertain_theta_has_its_reason_in_the_label() -> None:
     organs = [
         placed_organ("a"),
         placed_organ("b", shape=(192,)),
-        placed_organ("c", dtype="Q4_K"),
+        placed_organ("c", dtype="Q4_0"),
         placed_organ("d", shape=(192,), theta=None),
     ]
     grid = anatomy(organs, "theta", {})
     assert [cell_of(grid, slot)["label"].partition("(")[2] for slot in "abcd"] == [
-        "", "computed from few values)", "distorted by a coarse tensor type)", "",
-    ]  # fmt: skip
+        "",
+        "uncertain: it has fewer than 1,000 values)",
+        "uncertain: the rounding of its tensor type changes θ by more than 2°)",
+        "",
+    ]
+    assert cell_of(grid, "b")["number"] == "≈40.0°"
+    assert grid["legend"]["note"].startswith("≈ marks an uncertain θ")
     assert (cell_of(grid, "d")["number"], cell_of(grid, "d")["tone"]) == ("–", "tn")
 
 

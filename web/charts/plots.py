@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +19,7 @@ from organs.registry.gguf import DType
 from organs.registry.gguf.quants import can_dequantize
 from organs.registry.measure.sample import Run, read_values, sample_runs, spread
 from organs.registry.measure.zmeasure import QUANTILES, THETA_MIN_VALUES
+from organs.registry.measures import caution_of_mean
 from organs.registry.store import PlainChunk, PlainReader
 from organs.web.charts.drawing import Axis, Chart, Dot, Line, drawn
 from organs.web.render import theta_class
@@ -188,6 +190,8 @@ class BlockTheta:
     lowest_theta: float
     mean_theta: float
     highest_theta: float
+    caution: str
+    """Why the mean is uncertain; empty if it is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,12 +208,14 @@ def block_thetas(organs: Iterable[PlacedOrgan]) -> list[BlockTheta]:
     Organs outside the blocks and those without a θ are left out, as are blocks beyond the first `BLOCKS_MAX`.
     """
     thetas: dict[tuple[str, str, int], list[float]] = {}
+    uncertain: Counter[tuple[str, str, int]] = Counter()
     blocks = set()
     for organ in organs:
         if organ.block is not None:
             blocks.add((organ.tower, organ.block))
             if organ.theta is not None:
                 thetas.setdefault((organ.type, organ.tower, organ.block), []).append(organ.theta)
+                uncertain[organ.type, organ.tower, organ.block] += organ.theta_caution != ""
     positions = {place: position for position, place in enumerate(sorted(blocks)[:BLOCKS_MAX])}
     return [
         BlockTheta(
@@ -221,6 +227,7 @@ def block_thetas(organs: Iterable[PlacedOrgan]) -> list[BlockTheta]:
             lowest_theta=min(values),
             mean_theta=fmean(values),
             highest_theta=max(values),
+            caution=caution_of_mean(uncertain[kind, tower, block], len(values)),
         )
         for (kind, tower, block), values in sorted(thetas.items())
         if (tower, block) in positions

@@ -13,12 +13,12 @@ from organs.registry.anatomy import type_name
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import GIVERS_SEPARATOR, CellTotals, PlanChange, PlanPart
+from organs.registry.measures import CAUTIONS, THETA_LEGEND
 from organs.web.charts.network import Shape, network
 from organs.web.pages.routes import Context
 from organs.web.render import (
     SPECTRAL_MAX,
     THETA_MAX_DEGREES,
-    caution_of,
     change_tone,
     donor_class,
     share_class,
@@ -197,6 +197,7 @@ class _Painter:
         sizes = [organ.size_bytes for organ in organs]
         self.size_min, self.size_max = min(sizes, default=1), max(sizes, default=1)
         self.spreads = _theta_spreads(organs)
+        self.is_uncertain = any(organ.theta_caution for organ in organs)
 
     def drawn(self, shape: Shape, pitch: float) -> Context:
         """Return a shape of the drawing with its colour, its text and its label."""
@@ -225,8 +226,8 @@ class _Painter:
         number, tone = self.reading(organ)
         line = self.donors.get(organ.name)
         label = f"{organ.name}: {READINGS[self.by]} {number}" if number else organ.name
-        label = label if self.by == "theta" else f"{label}, θ {theta_text(organ.theta)}"
-        warning = caution_of(organ) if organ.theta is not None and self.by == "theta" else ""
+        label = label if self.by == "theta" else f"{label}, θ {organ.theta_text}"
+        warning = CAUTIONS.get(organ.theta_caution, "") if self.by == "theta" else ""
         if line is not None:
             source = "from the base" if line.is_base else f"from {line.model}"
             label = f"{line.mark}, {source}, {line.words}: {label}"
@@ -237,14 +238,20 @@ class _Painter:
             "number": number,
             "tone": tone,
             "mark": "" if line is None else line.mark,
-            "label": f"{label}{warning and f' ({warning})'}",
+            "label": f"{label}{warning and f' (uncertain: {warning})'}",
         }
 
     def legend(self) -> Context:
         """Return the scale with the labels of its ends, and the ranges of θ by type."""
         if self.by == "theta":
             ranges = [f"{type_name(kind)} {low:.1f}–{high:.1f}°" for kind, (low, high) in sorted(self.spreads.items())]
-            return {"low": "lowest of its type", "high": "highest of its type", "scale": "t", "ranges": ranges}
+            return {
+                "low": "lowest of its type",
+                "high": "highest of its type",
+                "scale": "t",
+                "ranges": ranges,
+                "note": THETA_LEGEND if self.is_uncertain else "",
+            }
         if self.by == "spectral":
             return {"low": "0 as random numbers", "high": f"{SPECTRAL_MAX:g} or more", "scale": "p"}
         if self.by == "size":
@@ -256,7 +263,7 @@ class _Painter:
     def reading(self, organ: PlacedOrgan) -> tuple[str, str]:
         """Return the number of an organ as text, and the CSS class of its colour."""
         if self.by == "theta":
-            return theta_text(organ.theta), self._theta_tone(organ)
+            return organ.theta_text, self._theta_tone(organ)
         if self.by == "spectral":
             return share_text(organ.spectral_signal), spectral_class(organ.spectral_signal)
         if self.by == "size":

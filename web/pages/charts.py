@@ -9,12 +9,14 @@ from itertools import pairwise
 from flask import Response, current_app, request, url_for
 from sqlalchemy.orm import Session
 
+from organs.registry.amounts import UNCERTAIN
 from organs.registry.anatomy import type_name
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import CorruptBlob, MissingBlob, NotFound, UnsupportedDType
+from organs.registry.measures import caution_of_mean
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX
 from organs.web.charts import plots
@@ -152,5 +154,6 @@ def _depth_lines(rows: Sequence[plots.BlockTheta]) -> tuple[list[plots.DepthLine
     for kind in kinds:
         points = tuple(row for row in sorted(rows, key=lambda row: row.position) if row.type == kind)
         if len(points) > 1:
-            lines.append(plots.DepthLine(f"{glyph(kind)} {type_name(kind)}", points))
+            mark = UNCERTAIN if caution_of_mean(sum(point.caution != "" for point in points), len(points)) else ""
+            lines.append(plots.DepthLine(f"{glyph(kind)} {mark}{type_name(kind)}", points))
     return lines, 1 + max((row.position for row in rows), default=0)

@@ -121,7 +121,7 @@ _CSV_MEMBERS = (
         "size_bytes",
         *MEASURE_NAMES,
     ),
-    *("architecture", "license", "nonfinite", "likeness", "model_state"),
+    *("theta_caution", "architecture", "license", "nonfinite", "likeness", "model_state"),
 )
 CSV_COLUMNS = (*_CSV_MEMBERS, *GAIN_COLUMNS)
 """Columns of lists of organs as CSV: members of `PlacedOrgan`, then its gain."""

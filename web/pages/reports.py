@@ -9,6 +9,7 @@ from flask import Response, current_app, request, url_for
 from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
+from organs.registry.amounts import UNCERTAIN
 from organs.registry.anatomy import place_of, type_name
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.queries.models import model_by_name
@@ -17,7 +18,15 @@ from organs.registry.entities.report import Cell, CellKind, Report, ReportColumn
 from organs.registry.errors import BadName, BadQuery, NotFound, TooSlow
 from organs.registry.names import parse_model_name
 from organs.registry.reports.dissection import model_report
-from organs.registry.reports.formats import TEXT_KINDS, cell_text, grid, markdown, section_sheet
+from organs.registry.reports.formats import (
+    TEXT_KINDS,
+    THETA_ENDING,
+    caution_in,
+    cell_text,
+    grid,
+    markdown,
+    section_sheet,
+)
 from organs.registry.reports.overview import current_report
 from organs.registry.reports.sections import scale_tables
 from organs.web.auth import is_personal
@@ -30,11 +39,10 @@ from organs.web.responses import conditional, model_address, plain_page, reading
 
 ROWS_SHOWN = 100
 """Rows of one table on a page; the others are in its CSV."""
-MODEL_KEYS = ("model", "family")
+MODEL_KEYS = ("model", "family", "minimum_model", "maximum_model")
 TENSOR_KEY = "tensor"
 COMMAND_KEY = "command"
 TYPE_KEY = "type"
-THETA_ENDING = "theta_degrees"
 QUOTE = '"'
 """A query cannot contain a name with this character."""
 
@@ -50,6 +58,8 @@ class ShownCell:
     address: str | None
     theta: float | None
     """Degrees; None for a table cell without θ."""
+    caution: str
+    """Why θ is uncertain; empty if it is not."""
     has_bar: bool
 
 
@@ -95,6 +105,7 @@ def _row(row: Mapping[str, Cell], columns: Sequence[ReportColumn], model: str | 
             is_tensor=column.key in (TENSOR_KEY, COMMAND_KEY),
             address=_address(row[column.key], column, row.get("model", model)),
             theta=_theta(row[column.key], column),
+            caution=caution_in(row, column.key),
             has_bar=column.key == first_theta,
         )
         for column in columns
@@ -143,6 +154,11 @@ FAMILIES_MAX = 2000
 PAGES = {
     "ranking": ("Ranking", "Complete models by mean θ, over all tensors and over matrices only.", ("ranking",)),
     "types": ("Types", "θ of attention, feed-forward, embeddings and norms, over all models.", ("types",)),
+    "model_types": (
+        "Models by type",
+        "θ and signal of each type in each model, and the range of each type over all models.",
+        ("type_ranges", "model_types"),
+    ),
     "components": (
         "Components",
         "θ of attention, dense feed-forward, experts, routers and other parts, over all models.",
@@ -316,7 +332,10 @@ class Picture:
 def _types_figure(part: Report) -> Picture | None:
     count = len(_type_spreads(part))
     alternative = "Mean, median, middle half and standard deviation of θ by type; the table below has the numbers."
-    caption = "Dot: mean, coloured by θ. Bar: middle half. Line: mean ± one standard deviation. Tick: median."
+    caption = (
+        "Dot: mean, coloured by θ. Bar: middle half. Line: mean ± one standard deviation. Tick: median. "
+        f"{UNCERTAIN}: most of its tensors have an uncertain θ."
+    )
     size = (plots.TYPES_WIDTH, plots.types_height(count))
     return Picture(url_for("pages.types_chart"), *size, alternative, caption) if count else None
 
@@ -336,7 +355,8 @@ def _type_spreads(full_report: Report) -> list[plots.TypeSpread]:
     for row in _items(full_report.sections["types"]):
         numbers = [_float(row[key]) for key in keys]
         if None not in numbers:
-            label = f"{glyph(str(row['type']))} {type_name(str(row['type']))}"
+            mark = UNCERTAIN if row["caution"] else ""
+            label = f"{glyph(str(row['type']))} {mark}{type_name(str(row['type']))}"
             spreads.append(plots.TypeSpread(label, *(number for number in numbers if number is not None)))
     return spreads
 

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import TypeVar
 
-from sqlalchemy import ColumnElement, Row, Select, and_, exists, func, or_, select, true, tuple_, union_all
+from sqlalchemy import ColumnElement, Row, Select, and_, case, exists, func, or_, select, true, tuple_, union_all
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.amounts import count_text
@@ -65,6 +65,7 @@ from organs.registry.errors import (
     Removed,
     SeveralModels,
 )
+from organs.registry.measures import FEW_NUMBERS, caution_of_mean, theta_caution
 from organs.registry.names import (
     LOCAL,
     ModelName,
@@ -649,6 +650,48 @@ def has_damaged_blobs(session: Session, model_id: int) -> bool:
     return any(session.scalar(statement.limit(1)) is not None for statement in (in_parts, in_places))
 
 
+@dataclass(frozen=True, slots=True)
+class TypeFigures:
+    """The tensors of one type and one tensor type in a model."""
+
+    model_id: int
+    type: str
+    dtype: str
+    tensors: int
+    measured: int
+    theta_sum: float
+    signal_sum: float
+    few: int
+    """Measured tensors with few values."""
+
+
+def type_figures(session: Session, model_ids: Collection[int]) -> list[TypeFigures]:
+    """Return a row for each type and tensor type in these models, by model and type."""
+    theta = Placement.theta
+    few = case((and_(theta.is_not(None), Organ.elements < FEW_NUMBERS), 1), else_=0)
+    sums = (
+        func.count(),
+        func.count(theta),
+        func.coalesce(func.sum(theta), 0.0),
+        func.coalesce(func.sum(Placement.signal), 0.0),
+        func.sum(few),
+    )
+    keys = (Placement.model_id, Placement.type, Placement.dtype)
+    statement = select(*keys, *sums).join(Organ, Organ.id == Placement.organ_id).group_by(*keys).order_by(*keys)
+    return [
+        TypeFigures(*row)
+        for batch in batches(sorted(model_ids))
+        for row in session.execute(statement.where(keys[0].in_(batch)))
+    ]
+
+
+def caution_of_types(parts: Iterable[TypeFigures]) -> str:
+    """Return why the mean θ over `parts` is uncertain; empty if it is not."""
+    rows = list(parts)
+    uncertain = sum(row.measured if theta_caution(0.0, row.dtype, FEW_NUMBERS) else row.few for row in rows)
+    return caution_of_mean(uncertain, sum(row.measured for row in rows))
+
+
 def type_summaries(session: Session, model_id: int) -> tuple[TypeSummary, ...]:
     """Return a summary of each type in a model, by the name of the type."""
     statement = (
@@ -663,12 +706,14 @@ def type_summaries(session: Session, model_id: int) -> tuple[TypeSummary, ...]:
         .group_by(Placement.type)
         .order_by(Placement.type)
     )
+    parts = type_figures(session, [model_id])
     return tuple(
         TypeSummary(
             type=kind,
             tensors=count,
             size_bytes=int(size),
             mean_theta=theta,
+            theta_caution=caution_of_types(part for part in parts if part.type == kind),
             mean_spectral_signal=spectral,
         )
         for kind, count, size, theta, spectral in session.execute(statement)

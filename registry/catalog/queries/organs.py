@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +44,7 @@ from organs.registry.digest import Digest, parse_prefix
 from organs.registry.entities import organ as entities
 from organs.registry.entities.organ import KnownOrgan, KnownOrgans, OrganPage, OtherForm, PlacedOrgan
 from organs.registry.errors import Ambiguous, NotFound
-from organs.registry.measures import MEASURE_NAMES, MEASURES, THETA_METHOD
+from organs.registry.measures import MEASURE_NAMES, MEASURES, THETA_METHOD, theta_caution
 
 DEPTH_MAX = 2
 """The most references from a blob to a blob that is stored alone."""
@@ -534,6 +535,7 @@ def _placed(
         architecture=model.architecture,
         license=model.license,
         nonfinite=nonfinite,
+        theta_caution=theta_caution(place.theta, place.dtype, math.prod(shape_of(shape))),
         model_state=model.state,
         **{measure: getattr(place, measure) for measure in MEASURE_NAMES},
     )

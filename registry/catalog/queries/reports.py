@@ -96,6 +96,14 @@ def _original() -> tuple[ColumnElement[bool], ...]:
     return Placement.visible, Placement.model_id.not_in(select(Chimera.model_id))  # type: ignore[return-value]
 
 
+def mean_thetas_by_type(session: Session) -> Iterator[tuple[str, int, float]]:
+    """Yield type, model and mean θ for each type in each visible model that was not composed here."""
+    keys = (Placement.type, Placement.model_id)
+    statement = select(*keys, func.avg(Placement.theta)).where(*_original(), Placement.theta.is_not(None))
+    for row in session.execute(statement.group_by(*keys).order_by(*keys)):
+        yield (row[0], row[1], row[2] or 0.0)
+
+
 def thetas_at_ranks(session: Session, kind: str, ranks: Iterable[int]) -> dict[int, float]:
     """Return the measured θ of type `kind` at each of `ranks`, which count from 0 in rising order.
 
@@ -259,18 +267,23 @@ def largest_gain(session: Session) -> tuple[str, float, str] | None:
     return None if row is None else (row[0].full_name, row[1], row[2])
 
 
-def lowest_matrices(session: Session, limit: int) -> list[tuple[Model, TensorRow]]:
+def lowest_matrices(session: Session, limit: int) -> list[tuple[Model, TensorRow, int]]:
     """Return the matrix with the lowest θ of each visible model, by rising θ, then by the age of the model.
+
+    The number is how many of the models have exactly this lowest θ.
 
     Norms are left out, and so are models that were composed here: their matrices belong to other models.
     """
     lowest = func.min(Placement.theta)
     statement = select(Placement.model_id, lowest).where(*_original(), *_is_well()).group_by(Placement.model_id)
-    wells: list[tuple[Model, TensorRow]] = []
-    for model_id, _ in session.execute(statement.order_by(lowest, Placement.model_id).limit(limit)).all():
+    each = statement.subquery().columns[1]
+    counted = select(each, func.count()).group_by(each).having(func.count() > 1)
+    shared: dict[float | None, int] = dict(session.execute(counted).all())
+    wells: list[tuple[Model, TensorRow, int]] = []
+    for model_id, theta in session.execute(statement.order_by(lowest, Placement.model_id).limit(limit)).all():
         own = _tensors().where(Placement.model_id == model_id, *_is_well())
         row = session.execute(own.order_by(Placement.theta, Placement.position).limit(1)).one()
-        wells.append((session.get_one(Model, model_id), TensorRow(*row)))
+        wells.append((session.get_one(Model, model_id), TensorRow(*row), shared.get(theta, 1)))
     return wells
 
 

@@ -7,6 +7,7 @@ same places. Both are computed from fingerprints for at most `COMPARED_MAX` matc
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -111,7 +112,7 @@ from organs.registry.digest import Digest
 from organs.registry.entities.model import FoldedModel, FoldedModelPage, ModelPage, ModelSummary, Quantisation
 from organs.registry.entities.organ import FacetCounts, OrganPage, PlacedOrgan, ThetaBin
 from organs.registry.errors import BadQuery, TooSlow
-from organs.registry.measures import MEASURE_NAMES
+from organs.registry.measures import MEASURE_NAMES, theta_caution
 
 UNIQUE_ROWS_MAX = 4000
 """The most placements that one statement reads to find organs that are not on the page yet. A query with `fits:` reads
@@ -848,16 +849,19 @@ def _load(
     organs = {}
     for row in rows:
         row_id, organ_id, digest, namespace, model, version, shape, architecture, license_, nonfinite, *placed = row
+        values = dict(zip(_PLACED, placed, strict=True))
+        sides = shape_of(shape)
         organs[row_id] = PlacedOrgan(
             digest=Digest(digest),
             model=f"{namespace}/{model}@{version}",
-            shape=shape_of(shape),
+            shape=sides,
             architecture=architecture,
             license=license_,
             nonfinite=nonfinite,
+            theta_caution=theta_caution(values["theta"], values["dtype"], math.prod(sides)),
             likeness=likeness.get(row_id),
             gain=gained.get(organ_id),
-            **dict(zip(_PLACED, placed, strict=True)),
+            **values,
         )
     return tuple(organs[row_id] for row_id in ids)
 
