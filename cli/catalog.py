@@ -40,7 +40,7 @@ from organs.cli.console import (
 )
 from organs.cli.details import ShownParts, print_model, print_organ
 from organs.cli.storage import print_storage
-from organs.registry.amounts import change_share_text, count_text, share_text, size_text, theta_text
+from organs.registry.amounts import count_text, share_text, size_text, theta_text, weight_change_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.catalog.search import CHIMERA, GAIN, LIKENESS, MODELS, ORGANS, Query, parse_query
@@ -57,7 +57,13 @@ from organs.registry.measures import BY_FIELD, MEASURES
 
 if TYPE_CHECKING:
     from organs.registry.entities.about import Figures
-    from organs.registry.entities.comparison import ComparedStack, Comparison
+    from organs.registry.entities.comparison import (
+        ComparedBlock,
+        ComparedOrgan,
+        ComparedStack,
+        ComparedType,
+        Comparison,
+    )
     from organs.registry.entities.report import Report, ReportSection
     from organs.registry.interface import Registry
     from organs.registry.models import ModelDetails
@@ -583,11 +589,11 @@ _COMPARE_NUMBERS = ("θ first", "θ second", "difference", "likeness", "change",
 @click.argument("second", metavar="MODEL")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole comparison as JSON, with every organ.")
 def compare(first: str, second: str, as_json: bool) -> None:
-    """Compare two models: the likeness of their weights by type and block, and their differences.
+    """Compare two models: the change of their weights by type and block, and their differences.
 
-    The likeness is the mean correlation of the weights of matrices that have the same place and shape in both models:
-    1 for the same weights, 0 for unrelated models. It is estimated from a fingerprint of each organ, with 256 values.
-    It does not tell which model was first, or which is better.
+    The change is the energy of the difference of two matrices at the same place, as a share of their energy: 0 for the
+    same weights, 1e-5 for a light fine-tune, 2 for unrelated models. The likeness is their correlation: 1 and 0. Both
+    are estimated from 256 values of each organ, and do not tell which model is better.
     """
     from organs.registry.lineage import Kinship
 
@@ -614,10 +620,15 @@ def _print_header(result: Comparison) -> None:
     organs = result.organs
     matrices = _both(organs.first_matrices, organs.second_matrices)
     print_sentence(
-        f"Likeness: {share_text(result.likeness)}, the mean correlation over {organs.compared} of {matrices} matrices. "
-        f"1 means the same weights; quantisations down to 4 bits and light fine-tunes have {CLOSE} or more; models "
-        f"below {RELATED} are not related. Change is 1 - likeness."
+        f"Change: {weight_change_text(result.change, result.likeness)}, the energy of the difference as a share of "
+        f"the energy of the weights, the mean over {organs.compared} of {matrices} matrices. 1e-5 is light tuning, "
+        f"0.005 a rounding to 4 bits, 2 not related. Likeness: {share_text(result.likeness)}, the mean correlation: "
+        f"{CLOSE} or more is close, below {RELATED} is not related."
     )
+    if result.change is None:
+        print_sentence(
+            "A model was measured by an older version, so small changes are not resolved: organ measure --missing."
+        )
     if not result.is_mostly_identical:  # otherwise the first sentence has the number
         print_sentence(
             f"Same to the last byte: {organs.identical} of {_both(organs.first, organs.second)} organs, with vectors."
@@ -640,7 +651,7 @@ def _print_types(result: Comparison) -> None:
             theta_text(kind.first_theta),
             theta_text(kind.second_theta),
             "–" if kind.difference is None else f"{kind.difference:+.1f}°",
-            *_likeness_and_change(kind.likeness),
+            *_likeness_and_change(kind),
             kind.compared,
         )
         for kind in result.types
@@ -649,9 +660,9 @@ def _print_types(result: Comparison) -> None:
     print_table(columns, rows, _COMPARE_NUMBERS, leave_out=("compared", "difference"))
 
 
-def _likeness_and_change(likeness: float | None) -> tuple[str, str]:
-    """Return the likeness, and the change from the first model to the second: 0 for the same weights."""
-    return share_text(likeness), change_share_text(likeness)
+def _likeness_and_change(row: ComparedType | ComparedBlock | ComparedOrgan) -> tuple[str, str]:
+    """Return the likeness, and the change between the two models: 0 for the same weights."""
+    return share_text(row.likeness), weight_change_text(row.change, row.likeness)
 
 
 def _print_blocks(result: Comparison) -> None:
@@ -660,7 +671,7 @@ def _print_blocks(result: Comparison) -> None:
     lowest = "" if result.kinship == Kinship.UNRELATED else "; the lowest changed most"
     click.echo()
     print_sentence(f"By block: the mean over the block's matrices{lowest}.")
-    rows = [(block.label, *_likeness_and_change(block.likeness), block.compared) for block in result.blocks]
+    rows = [(block.label, *_likeness_and_change(block), block.compared) for block in result.blocks]
     print_table(("block", "likeness", "change", "compared"), rows[:BLOCKS_SHOWN], _COMPARE_NUMBERS)
     if len(rows) > BLOCKS_SHOWN:
         click.echo(f"… and {len(rows) - BLOCKS_SHOWN} more blocks, all of them with --json")
@@ -671,12 +682,12 @@ def _print_changed(result: Comparison) -> None:
         return
     click.echo()
     print_sentence(
-        "Changed most: the matrices with the lowest likeness. The likeness of a single organ is uncertain, by 0.07 "
-        "near 0 and by much less near 1."
+        "Changed most: the matrices with the largest change. The change of a single organ is uncertain, by a tenth or "
+        "more of it."
     )
     rows = [
         (
-            *(organ.name, organ.type, *_likeness_and_change(organ.likeness)),
+            *(organ.name, organ.type, *_likeness_and_change(organ)),
             *(theta_text(organ.first_theta), theta_text(organ.second_theta)),
         )
         for organ in result.unequal[:CHANGED_SHOWN]
@@ -689,7 +700,7 @@ def _print_experts(result: Comparison) -> None:
     if not result.stacks:
         return
     click.echo()
-    print_sentence(f"Experts: {result.experts_sentence} With the likeness of each in brackets:")
+    print_sentence(f"Experts: {result.experts_sentence} With the change of each in brackets:")
     rows = [
         (stack.name, f"{stack.differ} of {stack.experts}", _expert_texts(stack))
         for stack in result.stacks[:CHANGED_SHOWN]
@@ -700,7 +711,10 @@ def _print_experts(result: Comparison) -> None:
 
 
 def _expert_texts(stack: ComparedStack) -> str:
-    shown = [f"{expert.expert} ({share_text(expert.likeness)})" for expert in stack.changed[:EXPERTS_SHOWN]]
+    shown = [
+        f"{expert.expert} ({weight_change_text(expert.change, expert.likeness)})"
+        for expert in stack.changed[:EXPERTS_SHOWN]
+    ]
     more = [f"and {stack.differ - len(shown)} more"] if stack.differ > len(shown) else []
     return ", ".join([*shown, *more])
 

@@ -1,6 +1,7 @@
 """Relations between models: declared parents, resolved to registered models, and similarity of weights.
 
 resolve     find the relatives of a model
+descent     which model was made from which
 comparison  compare two models by type, by block and by organ
 families    families of models: descent and similarity
 holdings    what a registry holds: families with their models and quantisations
@@ -10,6 +11,7 @@ lineage     the lineage of a model
 from organs.registry.relatives.resolve import (
     Relative,
     find_relatives,
+    measure_edges_again,
     record_relatives,
     resolve_declared,
 )
@@ -17,6 +19,7 @@ from organs.registry.relatives.resolve import (
 __all__ = [
     "Relative",
     "find_relatives",
+    "measure_edges_again",
     "record_relatives",
     "resolve_declared",
 ]

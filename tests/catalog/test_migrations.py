@@ -183,7 +183,7 @@ def go_back(session: Session, revision: int) -> None:
     columns["models"] = ("state_reason", "changed_at", "downloads", "grafts", "nonfinite_tensors", "shards")
     columns["models"] += ("stem", "quantisation", "repacked_at")
     columns["organs"], columns["jobs"] = ("nonfinite",), ("problem",)
-    columns["verdicts"] = ("strength",)
+    columns["verdicts"], columns["lineage"] = ("strength",), ("change", "matched")
     columns |= dict.fromkeys(("measurements", "placements"), ("effective_rank",))
     for name in (
         *("models_state_downloads", "models_state_grafts", "models_stem", "models_repacked_at"),
