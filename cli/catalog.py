@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from organs.cli.arguments import (
     AFTER_HELP,
     QueryCommand,
+    local_registry,
     print_more,
     print_notes,
     registry_address,
@@ -34,6 +35,7 @@ from organs.cli.console import (
     print_sentence,
     print_table,
     shortened,
+    status_line,
     table_text,
     terminal_width,
     waiting,
@@ -52,7 +54,7 @@ from organs.registry.entities.organ import FacetCounts, Organ, PlacedOrgan
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT, ReportTable
 from organs.registry.entities.storage import ROWS_DEFAULT as STORAGE_ROWS_DEFAULT
 from organs.registry.entities.storage import ROWS_MAX as STORAGE_ROWS_MAX
-from organs.registry.errors import BadName, BadSource, Incomplete, NotFound, OrganError
+from organs.registry.errors import BadInput, BadName, BadSource, Incomplete, NotFound, OrganError
 from organs.registry.measures import BY_FIELD, MEASURES
 
 if TYPE_CHECKING:
@@ -587,8 +589,9 @@ _COMPARE_NUMBERS = ("θ first", "θ second", "difference", "likeness", "change",
 @click.command()
 @click.argument("first", metavar="MODEL")
 @click.argument("second", metavar="MODEL")
+@click.option("--prove", is_flag=True, help="Also encode the source of a quantisation again, and compare all blocks.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole comparison as JSON, with every organ.")
-def compare(first: str, second: str, as_json: bool) -> None:
+def compare(first: str, second: str, prove: bool, as_json: bool) -> None:
     """Compare two models: the change of their weights by type and block, and their differences.
 
     The change is the energy of the difference of two matrices at the same place, as a share of their energy: 0 for the
@@ -599,10 +602,12 @@ def compare(first: str, second: str, as_json: bool) -> None:
 
     with selected_registry() as registry, waiting("compare", quiet=as_json):
         result = registry.compare(first, second)
+    if prove:
+        result = _proved(result)
     if as_json:
         print_json(result)
         return
-    print_sentence(result.sentence)
+    print_sentence(result.sentence if result.proof is None else result.proof.sentence)
     if result.is_comparable:
         _print_header(result)
         _print_types(result)
@@ -612,6 +617,23 @@ def compare(first: str, second: str, as_json: bool) -> None:
             _print_experts(result)
         _print_left_out(result)
         _print_differences(result)
+
+
+def _proved(result: Comparison) -> Comparison:
+    """Return a comparison with the proof that one model is the quantisation of the other, or with other blocks."""
+    with local_registry() as registry, status_line("prove", quiet=False) as say:
+        done = 0
+
+        def report(size: int) -> None:
+            nonlocal done
+            done += size
+            say(f"{size_text(done)} compared")
+
+        proof = registry.prove(result.first, result.second, report)
+    if proof is None:
+        reason = "neither is a quantisation of the other, or its tensor types need the extra quantize"
+        raise BadInput(f"nothing can be proved of {result.first} and {result.second}: {reason}")
+    return structs.replace(result, proof=proof)
 
 
 def _print_header(result: Comparison) -> None:

@@ -16,6 +16,7 @@ from organs.registry.entities.base import (
     Likeness,
     ModelText,
     Shape,
+    Share,
     Text,
     Texts,
     Theta,
@@ -125,6 +126,29 @@ class FactDifference(Entity, frozen=True, kw_only=True):
     second: Text | None
 
 
+class Proof(Entity, frozen=True, kw_only=True):
+    """A comparison of all blocks of a quantisation with those that encoding its possible source gives."""
+
+    quantised: ModelText
+    source: ModelText
+    exact: Annotated[Count, Meta(description="Matrices of which all blocks are equal.")]
+    organs: Annotated[Count, Meta(description="Matrices that were compared.")]
+    equal_blocks: Count
+    blocks: Count
+    differing: Annotated[Texts, Meta(description="The places of the matrices with other blocks.")]
+
+    @property
+    def sentence(self) -> str:
+        """The result as a sentence."""
+        whole = (
+            f"{self.quantised} is exactly the quantisation of {self.source} in {self.exact} of {self.organs} matrices"
+        )
+        if not self.differing:
+            return f"{whole}."
+        others = f"{self.blocks - self.equal_blocks:,} of {self.blocks:,} blocks differ"
+        return f"{whole}; {others}, in {names_text(self.differing)}."
+
+
 class Comparison(Entity, frozen=True, kw_only=True):
     """Two models side by side."""
 
@@ -140,6 +164,13 @@ class Comparison(Entity, frozen=True, kw_only=True):
         Texts,
         Meta(description="Close matrices in other tensor types that differ by more than rounding to these explains."),
     ] = ()
+    matched: Annotated[
+        Share | None,
+        Meta(
+            description="Of a quantisation and a possible source: the share of equal blocks in a sample, encoded again."
+        ),
+    ] = None
+    proof: Proof | None = None
     organs: ComparedCounts
     types: Annotated[tuple[ComparedType, ...], Meta(max_length=ITEMS_MAX)]
     blocks: Annotated[tuple[ComparedBlock, ...], Meta(max_length=ITEMS_MAX)]

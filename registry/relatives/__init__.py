@@ -1,6 +1,7 @@
 """Relations between models: declared parents, resolved to registered models, and similarity of weights.
 
 resolve     find the relatives of a model
+sources     from which model a quantisation was made
 descent     which model was made from which
 comparison  compare two models by type, by block and by organ
 families    families of models: descent and similarity
@@ -15,6 +16,7 @@ from organs.registry.relatives.resolve import (
     record_relatives,
     resolve_declared,
 )
+from organs.registry.relatives.sources import settle_sources
 
 __all__ = [
     "Relative",
@@ -22,4 +24,5 @@ __all__ = [
     "measure_edges_again",
     "record_relatives",
     "resolve_declared",
+    "settle_sources",
 ]

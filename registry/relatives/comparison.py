@@ -10,12 +10,17 @@ from statistics import fmean
 from msgspec import structs
 from sqlalchemy.orm import Session
 
-from organs.registry.amounts import names_text, share_text
+from organs.registry.amounts import names_text, percent_text, share_text
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.experts import ModelExpert, model_experts
 from organs.registry.catalog.queries.models import facts_of, metadata_of
-from organs.registry.catalog.queries.relatives import ComparablePlacement, comparable_organs, organ_digests
+from organs.registry.catalog.queries.relatives import (
+    ComparablePlacement,
+    comparable_organs,
+    matched_share,
+    organ_digests,
+)
 from organs.registry.catalog.tables import Model
 from organs.registry.digest import Digest
 from organs.registry.entities.comparison import (
@@ -42,6 +47,7 @@ from organs.registry.lineage import (
     similarity,
     unexplained_by_rounding,
 )
+from organs.registry.relatives.descent import MATCHED_MIN
 
 EXPERTS_LISTED_MAX = 1000
 """The most experts that a comparison lists; it counts all that differ."""
@@ -87,7 +93,8 @@ def compare_registered(
     """
     own, other = (registered_model(session, model, tensors_max) for model in (first, second))
     stacks = _compare_stacks(session, (first.id, own), (second.id, other))
-    return structs.replace(compare_models(own, other), stacks=tuple(stacks)), own, other
+    matched = matched_share(session, first.id, second.id)
+    return structs.replace(compare_models(own, other, matched), stacks=tuple(stacks)), own, other
 
 
 def _compare_stacks(
@@ -158,12 +165,17 @@ def _compare_experts(pairs: Sequence[tuple[ModelExpert, ModelExpert]]) -> Iterat
         )
 
 
-def compare_models(first: ComparedModel, second: ComparedModel) -> Comparison:
-    """Compare two models. Adapters have no likeness: they are not the weights of a model."""
+def compare_models(first: ComparedModel, second: ComparedModel, matched: float | None = None) -> Comparison:
+    """Compare two models. Adapters have no likeness: they are not the weights of a model.
+
+    `matched` is the share of sampled blocks of one that encoding the other gives.
+    """
     firsts, seconds = _by_slot(first), _by_slot(second)
     own, other = _organs(firsts), _organs(seconds)
     alike = similarity(own, other)
     unexplained = [firsts[slot].name for slot in unexplained_by_rounding(own, other, alike)]
+    is_source = (matched or 0.0) >= MATCHED_MIN
+    encoding = _encoding_text(alike, matched) if is_source or is_another_encoding(own, other, alike) else ""
     if "adapter" in (first.kind, second.kind):
         alike = replace(alike, mean=None, organ_count=0, by_organ={}, by_type={}, by_block={}, change=Changes())
     return Comparison(
@@ -173,7 +185,8 @@ def compare_models(first: ComparedModel, second: ComparedModel) -> Comparison:
         likeness=alike.mean,
         change=alike.change.mean,
         kinship=alike.kinship.value,
-        sentence=_sentence(first, second, alike, unexplained, is_encoding=is_another_encoding(own, other, alike)),
+        sentence=_sentence(first, second, alike, unexplained, encoding),
+        matched=matched,
         unexplained=tuple(unexplained),
         organs=ComparedCounts(
             compared=alike.organ_count,
@@ -234,7 +247,7 @@ def _digest(model: ComparedModel, placed: ComparablePlacement) -> Digest | None:
 
 
 def _sentence(
-    first: ComparedModel, second: ComparedModel, alike: Similarity, unexplained: Sequence[str], *, is_encoding: bool
+    first: ComparedModel, second: ComparedModel, alike: Similarity, unexplained: Sequence[str], encoding: str
 ) -> str:
     """Return the result for people, in one sentence."""
     if first.digest == second.digest:
@@ -250,12 +263,23 @@ def _sentence(
             f"{first.name} and {second.name} cannot be compared: no matrix that can be read has the same place and "
             "shape in both."
         )
-    if is_encoding:
-        return (
-            f"Close: {share_text(alike.mean)}; not proved to be a plain quantisation. The vectors are the same to the "
-            "last byte, and rounding explains the differences of the 256 values that were compared of each matrix."
-        )
+    if encoding:
+        return encoding
     return _shared(first, second, alike) + _SENTENCES[alike.kinship] + _unexplained_text(unexplained)
+
+
+def _encoding_text(alike: Similarity, matched: float | None) -> str:
+    """Return what is known of two models that rounding to other tensor types may explain."""
+    close = f"Close: {share_text(alike.mean)};"
+    if matched is None:
+        return (
+            f"{close} not proved to be a plain quantisation. The vectors are the same to the last byte, and rounding "
+            "explains the differences of the 256 values that were compared of each matrix."
+        )
+    share = f"{percent_text(matched)} of the sampled blocks of the other"
+    if matched < MATCHED_MIN:
+        return f"{close} not a plain quantisation: encoding one of the two gives {share}."
+    return f"{close} a quantisation, as far as samples show: encoding one of the two gives {share}."
 
 
 def _unexplained_text(names: Sequence[str]) -> str:

@@ -20,6 +20,8 @@ FLOATS = frozenset({"F32", "F16", "BF16", "F64"})
 MATCHED_MIN = 0.9
 """A model is the source of a quantisation if at least this share of the blocks is the same. Tried: 1.00 for the true
 source, at most 0.22 for its base, 0.15 for a sibling, 0.014 for any model if an importance matrix was used."""
+FAR_QUANTISED = 0.3
+"""A model with a larger change is not the source of a quantisation: rounding to 2 bits has 0.07."""
 FAR = 0.1
 """Models with a larger change are not placed in a tree: another training lies between them."""
 BLEND_COSINE = -0.5
@@ -51,13 +53,16 @@ def descents(links: Collection[Link], dtypes: Mapping[int, str]) -> dict[tuple[i
     `dtypes` has the tensor type of most weights of each model.
     """
     is_float = {model: dtype in FLOATS for model, dtype in dtypes.items()}
-    parents = _parents([link for link in links if is_float.get(link.first) and is_float.get(link.second)])
+    copies = {_floating(link, is_float) for link in links if _is_dequantised(link, is_float)}
+    trained = {model for model, floating in is_float.items() if floating} - copies
+    parents = _parents([link for link in links if {link.first, link.second} <= trained])
     nearest = _nearest_sources(links, is_float)
     found: dict[tuple[int, int], Descent] = {}
     for link in links:
         first, second = link.first, link.second
         if is_float.get(first) != is_float.get(second):
-            floating, quantised = (first, second) if is_float.get(first) else (second, first)
+            floating = _floating(link, is_float)
+            quantised = first + second - floating
             found[first, second] = _encoded(link, floating, quantised, nearest)
         elif link.relation == "relative" and parents.get(first) == second:
             found[first, second] = Descent("finetune", second)
@@ -78,23 +83,32 @@ def is_source_settled(links: Iterable[Link]) -> bool | None:
 
 def _encoded(link: Link, floating: int, quantised: int, nearest: Mapping[int, int]) -> Descent:
     """Return what a link between a quantisation and a model that is not quantised says."""
-    if link.change is not None and link.change < CHANGE_MIN:
+    if _is_dequantised(link, {floating: True, quantised: False}):
         return Descent("dequantized", quantised)
+    is_nearest = nearest[quantised] == floating
     if link.matched is not None:
-        return Descent("quantized", floating) if link.matched >= MATCHED_MIN else Descent("relative")
-    is_likely = link.relation == "quantized" and nearest.get(quantised, floating) == floating
-    return Descent("quantized" if is_likely else "relative")
+        is_source = is_nearest and link.matched >= MATCHED_MIN
+        return Descent("quantized", floating) if is_source else Descent("relative")
+    return Descent(link.relation if is_nearest else "relative")
+
+
+def _floating(link: Link, is_float: Mapping[int, bool]) -> int:
+    return link.first if is_float.get(link.first) else link.second
+
+
+def _is_dequantised(link: Link, is_float: Mapping[int, bool]) -> bool:
+    """Return whether one of the two models is quantised, and the other one has its values."""
+    is_small = link.change is not None and link.change < CHANGE_MIN
+    return is_small and is_float.get(link.first) != is_float.get(link.second)
 
 
 def _nearest_sources(links: Iterable[Link], is_float: Mapping[int, bool]) -> dict[int, int]:
-    """Return the possible source with the smallest change of each quantisation that has several.
-
-    None of them counts if another model was proved to be the source.
-    """
+    """Return the likely source of each quantisation: the one with most equal blocks, then with the smallest change."""
     sources: dict[int, list[tuple[float, float, int]]] = {}
     for link in links:
         if is_float.get(link.first) != is_float.get(link.second):
-            floating, quantised = (link.first, link.second) if is_float.get(link.first) else (link.second, link.first)
+            floating = _floating(link, is_float)
+            quantised = link.first + link.second - floating
             change = math.inf if link.change is None else link.change
             sources.setdefault(quantised, []).append((-(link.matched or 0.0), change, floating))
     return {quantised: min(found)[2] for quantised, found in sources.items()}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from organs.registry.amounts import likely_change, percent_text
+from organs.registry.amounts import likely_change, names_text, percent_text
 from organs.registry.catalog.queries.chimeras import chimera_of, withdrawn_ancestors
 from organs.registry.catalog.queries.models import withdrawn_models
 from organs.registry.catalog.queries.relatives import (
@@ -26,7 +26,6 @@ from organs.registry.lineage import CLOSE, Groups, Kinship, is_another_encoding,
 from organs.registry.relatives.descent import FLOATS, Descent, Link, descents, is_source_settled
 from organs.registry.relatives.resolve import folded
 
-NAMES_MAX = 3
 SELF_RELATIONS = ("quantized", "relative")
 """Relations of an edge from a model to its own name: another encoding, or the same weights unquantised."""
 
@@ -61,8 +60,8 @@ class DeclaredEdge:
 def findings(kind: str, declared: Sequence[Declared], undeclared: Mapping[str, float], relatives: int) -> list[Finding]:
     """Return all findings of a model of `kind`.
 
-    `undeclared` has the close relatives that no declaration explains, by name with their likeness; `relatives` counts
-    the measured relatives.
+    `undeclared` has the close relatives that no declaration explains, by name with their likeness, the nearest first;
+    `relatives` counts the measured relatives.
     """
     results = [finding for parent in declared for finding in _of_declared(kind, parent)]
     if undeclared:
@@ -141,15 +140,12 @@ def _of_declared(kind: str, parent: Declared) -> list[Finding]:
 
 
 def _close_and_undeclared(undeclared: Mapping[str, float]) -> Finding:
-    names = sorted(undeclared, key=lambda name: (-undeclared[name], name))
-    listed = ", ".join(f"{name} ({undeclared[name]:.3f})" for name in names[:NAMES_MAX])
-    more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
     sentence = (
-        f"Almost identical to {listed}{more}, but neither model names the other, or a common parent, as its base."
+        f"Almost identical to {names_text(list(undeclared))}, but neither model names the other, or a common parent, "
+        "as its base."
     )
-    return Finding(
-        Severity.WARN, "close-relative-not-declared", sentence, models=tuple(names), score=undeclared[names[0]]
-    )
+    score = max(undeclared.values())
+    return Finding(Severity.WARN, "close-relative-not-declared", sentence, models=tuple(undeclared), score=score)
 
 
 EDGES_MAX = 200
@@ -286,8 +282,17 @@ def _source_findings(session: Session, model: Model, edges: Collection[Lineage])
     """Return the finding that the source of a quantisation is not settled, if it has relatives that may be it."""
     dtype = main_dtypes(session, [model.id]).get(model.id, "")
     links = [Link(model.id, _other(edge, model) or 0, edge.relation, edge.change, edge.matched) for edge in edges]
-    if dtype in FLOATS or is_source_settled(links) is not False:
+    is_settled = is_source_settled(links)
+    if dtype in FLOATS or is_settled:
         return []
+    if is_settled is None:
+        if all(link.relation != "quantized" for link in links):
+            return []
+        sentence = (
+            "The source of this quantisation is not settled: it was not encoded again. For most tensor types this "
+        )
+        sentence += "needs the extra quantize; then run organ measure --missing."
+        return [Finding(Severity.INFO, "source-not-tried", sentence)]
     best = max(link.matched or 0.0 for link in links)
     sentence = (
         "The source of this quantisation is not settled: encoding its relatives again gives at most "
@@ -332,7 +337,7 @@ def _declared(
 def _undeclared(
     session: Session, model: Model, measured: Mapping[int, Lineage], others: Mapping[int, Model]
 ) -> dict[str, float]:
-    """Return the close relatives that no declaration explains, by name with their likeness."""
+    """Return the close relatives that no declaration explains, by name with their likeness, the nearest first."""
     close = {
         other: edge.score or 0.0
         for other, edge in measured.items()
@@ -345,4 +350,5 @@ def _undeclared(
         if edge.child_model_id is not None
     ]
     titles = {member.id: member.title for member in (model, *others.values())}
-    return {others[other].full_name: close[other] for other in unexplained(model.id, close, declared, titles)}
+    left = unexplained(model.id, close, declared, titles)
+    return {others[other].full_name: likeness for other, likeness in close.items() if other in left}

@@ -307,10 +307,32 @@ def measured_relation(session: Session, first_id: int, second_id: int) -> str | 
     return session.scalar(select(Lineage.relation).where(*ends, Lineage.evidence == "measured").limit(1))
 
 
+def measured_edges(session: Session, model_id: int) -> Sequence[Lineage]:
+    """Return the measured edges of a model to public models, in the order of their rows."""
+    ends = or_(Lineage.child_model_id == model_id, Lineage.parent_model_id == model_id)
+    public = select(Model.id).where(Model.state.in_(REACHABLE_STATES))
+    statement = select(Lineage).where(ends, Lineage.evidence == "measured", Lineage.child_model_id.in_(public))
+    return session.scalars(statement.where(Lineage.parent_model_id.in_(public)).order_by(Lineage.id)).all()
+
+
+def blobs_of_organs(session: Session, organ_ids: Collection[int]) -> dict[int, int]:
+    """Return the blob of each organ."""
+    found: dict[int, int] = {}
+    for batch in batches(sorted(organ_ids)):
+        found |= dict(session.execute(select(Organ.id, Organ.blob_id).where(Organ.id.in_(batch))).all())
+    return found
+
+
 def edges_without_change(session: Session, after_id: int, limit: int) -> Sequence[Lineage]:
     """Return the next measured edges after the row `after_id` whose change is not known."""
     statement = select(Lineage).where(Lineage.evidence == "measured", Lineage.change.is_(None), Lineage.id > after_id)
     return session.scalars(statement.order_by(Lineage.id).limit(limit)).all()
+
+
+def matched_share(session: Session, first_id: int, second_id: int) -> float | None:
+    """Return which share of blocks encoding one of two models again gives of the other; None if it was not tried."""
+    ends = (Lineage.child_model_id == max(first_id, second_id), Lineage.parent_model_id == min(first_id, second_id))
+    return session.scalar(select(Lineage.matched).where(*ends, Lineage.evidence == "measured").limit(1))
 
 
 def declared_texts_to(session: Session, model_ids: Collection[int]) -> Iterator[str]:

@@ -552,6 +552,11 @@ def replace_measured(session: Session, edges: Mapping[int, MeasuredEdge]) -> Non
         session.execute(update(Lineage), rows)
 
 
+def record_matched(session: Session, shares: Mapping[int, float]) -> None:
+    """Write the shares of equal blocks into measured edges, by the ids of their rows."""
+    session.execute(update(Lineage), [{"id": row_id, "matched": share} for row_id, share in shares.items()])
+
+
 def resolve_declared_edge(session: Session, edge: Lineage, parent_id: int | None) -> None:
     """Set the parent model of a declared edge; None if its text names no model of this registry."""
     assert edge.evidence == "declared"
