@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import func, insert, select
 
-from bench.populated import NOW, blob_row, count_facets, digest_of, drawn_measures
+from bench.populated import NOW, blob_row, count_facets, digest_of, drawn_fingerprint, drawn_measures
 from organs.registry.anatomy import place_of
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.facets import FacetKey, facet_ids, repair_totals
@@ -31,7 +31,6 @@ from organs.registry.catalog.register.models import MeasuredEdge, record_measure
 from organs.registry.catalog.tables import Blob, Expert, Fingerprint, Model, ModelFile, Organ, Placement
 from organs.registry.catalog.vocabulary import theta_bin
 from organs.registry.local import LocalRegistry
-from organs.registry.measure import FINGERPRINT_BYTES
 
 BLOCKS, EXPERTS, SLOTS = 60, 384, ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 REPLACED = (5, 17)
@@ -133,7 +132,7 @@ def _add_stack(
         organs["organs"].append(
             {"id": number, "blob_id": number, "dtype": "Q4_K", "shape": shape, "elements": ROW * ROWS}
         )
-        organs["prints"].append({"organ_id": number, "values": random.bytes(FINGERPRINT_BYTES)})
+        organs["prints"].append({"organ_id": number, "values": drawn_fingerprint(random)})
         return number, measures
 
     common = {"model_id": model.id, "type": "organ", "tower": "text", "block": place.block, "slot": place.slot,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -33,8 +34,8 @@ from organs.registry.catalog.tables import (
     Placement,
 )
 from organs.registry.catalog.vocabulary import theta_bin, unique_words
+from organs.registry.fingerprints import VALUES
 from organs.registry.local import LocalRegistry
-from organs.registry.measure import FINGERPRINT_BYTES
 from organs.registry.settings import DATABASE_VARIABLE, Settings
 
 BLOCKS, WIDTH, HIDDEN, VOCABULARY = 32, 2048, 5632, 32_000
@@ -206,13 +207,18 @@ def _draw_organ(rows: _Rows, random: np.random.Generator, position: int, slot: _
     rows.organs.append(
         {"id": number, "blob_id": number, "dtype": key.dtype, "shape": slot.shape, "elements": slot.elements}
     )
-    rows.fingerprints.append({"organ_id": number, "values": random.bytes(FINGERPRINT_BYTES)})
+    rows.fingerprints.append({"organ_id": number, "values": drawn_fingerprint(random)})
     return number
 
 
 def count_facets(session: Session, counts: Counter[tuple[int, int]]) -> None:
     rows = [{"facet_id": facet, "theta_bin": lower, "placements": number} for (facet, lower), number in counts.items()]
     insert_or_add(session, FacetCount, ["facet_id", "theta_bin"], "placements", rows)
+
+
+def drawn_fingerprint(random: np.random.Generator) -> bytes:
+    """Return a fingerprint of random values."""
+    return struct.pack("<3d", 0.0, 1e-6, 0.02) + random.bytes(2 * VALUES)
 
 
 def drawn_measures(random: np.random.Generator, kind: str) -> dict[str, float | None]:

@@ -480,6 +480,7 @@ def repack(models: tuple[str, ...], everything: bool, dry_run: bool, alone: bool
     from organs.registry.catalog.queries.relatives import models_to_repack
     from organs.registry.references import repack as run_repack
     from organs.registry.references import store_alone
+    from organs.registry.relatives import settle_sources
 
     if models and everything:
         raise click.UsageError("give MODELs or --all, not both")
@@ -496,6 +497,8 @@ def repack(models: tuple[str, ...], everything: bool, dry_run: bool, alone: bool
             if alone:
                 report = store_alone(registry.catalog, registry.blobs, ids)
             else:
+                if not dry_run:
+                    settle_sources(registry.catalog, registry.blobs, ids)
                 report = run_repack(registry.catalog, registry.blobs, ids, dry_run=dry_run)
     if as_json:
         print_json(asdict(report))

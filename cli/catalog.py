@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from organs.cli.arguments import (
     AFTER_HELP,
     QueryCommand,
+    local_registry,
     print_more,
     print_notes,
     registry_address,
@@ -34,13 +35,14 @@ from organs.cli.console import (
     print_sentence,
     print_table,
     shortened,
+    status_line,
     table_text,
     terminal_width,
     waiting,
 )
 from organs.cli.details import ShownParts, print_model, print_organ
 from organs.cli.storage import print_storage
-from organs.registry.amounts import change_share_text, count_text, share_text, size_text, theta_text
+from organs.registry.amounts import count_text, share_text, size_text, theta_text, weight_change_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.catalog.search import CHIMERA, GAIN, LIKENESS, MODELS, ORGANS, Query, parse_query
@@ -52,12 +54,18 @@ from organs.registry.entities.organ import FacetCounts, Organ, PlacedOrgan
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT, ReportTable
 from organs.registry.entities.storage import ROWS_DEFAULT as STORAGE_ROWS_DEFAULT
 from organs.registry.entities.storage import ROWS_MAX as STORAGE_ROWS_MAX
-from organs.registry.errors import BadName, BadSource, Incomplete, NotFound, OrganError
+from organs.registry.errors import BadInput, BadName, BadSource, Incomplete, NotFound, OrganError
 from organs.registry.measures import BY_FIELD, MEASURES, THETA_LEGEND
 
 if TYPE_CHECKING:
     from organs.registry.entities.about import Figures
-    from organs.registry.entities.comparison import ComparedStack, Comparison
+    from organs.registry.entities.comparison import (
+        ComparedBlock,
+        ComparedOrgan,
+        ComparedStack,
+        ComparedType,
+        Comparison,
+    )
     from organs.registry.entities.report import Report, ReportSection
     from organs.registry.interface import Registry
     from organs.registry.models import ModelDetails
@@ -583,22 +591,25 @@ _COMPARE_NUMBERS = ("θ first", "θ second", "difference", "likeness", "change",
 @click.command()
 @click.argument("first", metavar="MODEL")
 @click.argument("second", metavar="MODEL")
+@click.option("--prove", is_flag=True, help="Also encode the source of a quantisation again, and compare all blocks.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole comparison as JSON, with every organ.")
-def compare(first: str, second: str, as_json: bool) -> None:
-    """Compare two models: the likeness of their weights by type and block, and their differences.
+def compare(first: str, second: str, prove: bool, as_json: bool) -> None:
+    """Compare two models: the change of their weights by type and block, and their differences.
 
-    The likeness is the mean correlation of the weights of matrices that have the same place and shape in both models:
-    1 for the same weights, 0 for unrelated models. It is estimated from a fingerprint of each organ, with 256 values.
-    It does not tell which model was first, or which is better.
+    The change is the energy of the difference of two matrices at the same place, as a share of their energy: 0 for the
+    same weights, 1e-5 for a light fine-tune, 2 for unrelated models. The likeness is their correlation: 1 and 0. Both
+    are estimated from 256 values of each organ, and do not tell which model is better.
     """
     from organs.registry.lineage import Kinship
 
     with selected_registry() as registry, waiting("compare", quiet=as_json):
         result = registry.compare(first, second)
+    if prove:
+        result = _proved(result)
     if as_json:
         print_json(result)
         return
-    print_sentence(result.sentence)
+    print_sentence(result.sentence if result.proof is None else result.proof.sentence)
     if result.is_comparable:
         _print_header(result)
         _print_types(result)
@@ -610,16 +621,38 @@ def compare(first: str, second: str, as_json: bool) -> None:
         _print_differences(result)
 
 
+def _proved(result: Comparison) -> Comparison:
+    """Return a comparison with the proof that one model is the quantisation of the other, or with other blocks."""
+    with local_registry() as registry, status_line("prove", quiet=False) as say:
+        done = 0
+
+        def report(size: int) -> None:
+            nonlocal done
+            done += size
+            say(f"{size_text(done)} compared")
+
+        proof = registry.prove(result.first, result.second, report)
+    if proof is None:
+        reason = "neither is a quantisation of the other, or its tensor types need the extra quantize"
+        raise BadInput(f"nothing can be proved of {result.first} and {result.second}: {reason}")
+    return structs.replace(result, proof=proof)
+
+
 def _print_header(result: Comparison) -> None:
     from organs.registry.lineage import CLOSE, RELATED
 
     organs = result.organs
     matrices = _both(organs.first_matrices, organs.second_matrices)
     print_sentence(
-        f"Likeness: {share_text(result.likeness)}, the mean correlation over {organs.compared} of {matrices} matrices. "
-        f"1 means the same weights; quantisations down to 4 bits and light fine-tunes have {CLOSE} or more; models "
-        f"below {RELATED} are not related. Change is 1 - likeness."
+        f"Change: {weight_change_text(result.change, result.likeness)}, the energy of the difference as a share of "
+        f"the energy of the weights, the mean over {organs.compared} of {matrices} matrices. 1e-5 is light tuning, "
+        f"0.005 a rounding to 4 bits, 2 not related. Likeness: {share_text(result.likeness)}, the mean correlation: "
+        f"{CLOSE} or more is close, below {RELATED} is not related."
     )
+    if result.change is None:
+        print_sentence(
+            "A model was measured by an older version, so small changes are not resolved: organ measure --missing."
+        )
     if not result.is_mostly_identical:  # otherwise the first sentence has the number
         print_sentence(
             f"Same to the last byte: {organs.identical} of {_both(organs.first, organs.second)} organs, with vectors."
@@ -642,7 +675,7 @@ def _print_types(result: Comparison) -> None:
             theta_text(kind.first_theta),
             theta_text(kind.second_theta),
             "–" if kind.difference is None else f"{kind.difference:+.1f}°",
-            *_likeness_and_change(kind.likeness),
+            *_likeness_and_change(kind),
             kind.compared,
         )
         for kind in result.types
@@ -651,9 +684,9 @@ def _print_types(result: Comparison) -> None:
     print_table(columns, rows, _COMPARE_NUMBERS, leave_out=("compared", "difference"))
 
 
-def _likeness_and_change(likeness: float | None) -> tuple[str, str]:
-    """Return the likeness, and the change from the first model to the second: 0 for the same weights."""
-    return share_text(likeness), change_share_text(likeness)
+def _likeness_and_change(row: ComparedType | ComparedBlock | ComparedOrgan) -> tuple[str, str]:
+    """Return the likeness, and the change between the two models: 0 for the same weights."""
+    return share_text(row.likeness), weight_change_text(row.change, row.likeness)
 
 
 def _print_blocks(result: Comparison) -> None:
@@ -662,7 +695,7 @@ def _print_blocks(result: Comparison) -> None:
     lowest = "" if result.kinship == Kinship.UNRELATED else "; the lowest changed most"
     click.echo()
     print_sentence(f"By block: the mean over the block's matrices{lowest}.")
-    rows = [(block.label, *_likeness_and_change(block.likeness), block.compared) for block in result.blocks]
+    rows = [(block.label, *_likeness_and_change(block), block.compared) for block in result.blocks]
     print_table(("block", "likeness", "change", "compared"), rows[:BLOCKS_SHOWN], _COMPARE_NUMBERS)
     if len(rows) > BLOCKS_SHOWN:
         click.echo(f"… and {len(rows) - BLOCKS_SHOWN} more blocks, all of them with --json")
@@ -673,12 +706,12 @@ def _print_changed(result: Comparison) -> None:
         return
     click.echo()
     print_sentence(
-        "Changed most: the matrices with the lowest likeness. The likeness of a single organ is uncertain, by 0.07 "
-        "near 0 and by much less near 1."
+        "Changed most: the matrices with the largest change. The change of a single organ is uncertain, by a tenth or "
+        "more of it."
     )
     rows = [
         (
-            *(organ.name, organ.type, *_likeness_and_change(organ.likeness)),
+            *(organ.name, organ.type, *_likeness_and_change(organ)),
             *(theta_text(organ.first_theta), theta_text(organ.second_theta)),
         )
         for organ in result.unequal[:CHANGED_SHOWN]
@@ -691,7 +724,7 @@ def _print_experts(result: Comparison) -> None:
     if not result.stacks:
         return
     click.echo()
-    print_sentence(f"Experts: {result.experts_sentence} With the likeness of each in brackets:")
+    print_sentence(f"Experts: {result.experts_sentence} With the change of each in brackets:")
     rows = [
         (stack.name, f"{stack.differ} of {stack.experts}", _expert_texts(stack))
         for stack in result.stacks[:CHANGED_SHOWN]
@@ -702,7 +735,10 @@ def _print_experts(result: Comparison) -> None:
 
 
 def _expert_texts(stack: ComparedStack) -> str:
-    shown = [f"{expert.expert} ({share_text(expert.likeness)})" for expert in stack.changed[:EXPERTS_SHOWN]]
+    shown = [
+        f"{expert.expert} ({weight_change_text(expert.change, expert.likeness)})"
+        for expert in stack.changed[:EXPERTS_SHOWN]
+    ]
     more = [f"and {stack.differ - len(shown)} more"] if stack.differ > len(shown) else []
     return ", ".join([*shown, *more])
 

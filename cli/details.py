@@ -22,7 +22,16 @@ from organs.cli.console import (
     print_table,
     shown_name,
 )
-from organs.registry.amounts import change_text, count_text, plural_text, ranges_text, share_text, size_text, theta_text
+from organs.registry.amounts import (
+    change_text,
+    count_text,
+    plural_text,
+    ranges_text,
+    share_text,
+    size_text,
+    theta_text,
+    weight_change_text,
+)
 from organs.registry.anatomy import type_name
 from organs.registry.catalog.search import CHIMERA, PARTIAL
 from organs.registry.entities.lineage import RELATIVE, LineageEdge, merged_edges
@@ -170,7 +179,7 @@ def _origins(model: ModelDetails) -> Iterator[tuple[str, str]]:
     """Yield the base and the donors of a model: those of a chimera, else those that its file declares."""
     if model.chimera is not None:
         base, *donors = model.chimera.parents
-        alike = {edge.model: edge.likeness for edge in merged_edges(model.lineage)}
+        alike = {edge.model: edge for edge in merged_edges(model.lineage)}
         yield "base", f"{base.model}{_alike_text(alike.get(base.model))}"
         for donor in donors[:NAMES_SHOWN]:
             changes = [
@@ -188,24 +197,29 @@ def _origins(model: ModelDetails) -> Iterator[tuple[str, str]]:
     parents = [edge for edge in merged_edges(model.lineage) if edge.direction == "parent"]
     for edge in parents[:NAMES_SHOWN]:
         missing = "" if edge.model else ", not registered here"
-        details = f"{edge.relation}, {edge.evidence}{_alike_text(edge.likeness)}{missing}"
+        details = f"{edge.relation}, {edge.evidence}{_alike_text(edge)}{missing}"
         yield "base", f"{edge.model or edge.text} ({details})"
     if len(parents) > NAMES_SHOWN:
         yield "base", f"and {len(parents) - NAMES_SHOWN} more, with --lineage"
 
 
-def _alike_text(likeness: float | None) -> str:
-    return "" if likeness is None else f", likeness {share_text(likeness)}"
+def _alike_text(edge: LineageEdge | None) -> str:
+    if edge is None or edge.likeness is None:
+        return ""
+    return f", change {weight_change_text(edge.change, edge.likeness)}"
 
 
 def _relatives(model: ModelDetails) -> Iterator[tuple[str, str]]:
-    """Yield the most similar models with their likeness, and the models that were made from this one."""
+    """Yield the nearest models with their change, and the models that were made from this one."""
     edges = merged_edges(model.lineage)
     alike = [edge for edge in edges if edge.direction == RELATIVE]
     if alike:
-        listed = [f"{shown_name(edge.model or '')} {share_text(edge.likeness)}" for edge in alike[:NAMES_SHOWN]]
+        listed = [
+            f"{shown_name(edge.model or '')} {weight_change_text(edge.change, edge.likeness)}"
+            for edge in alike[:NAMES_SHOWN]
+        ]
         more = f" and {len(alike) - NAMES_SHOWN} more" if len(alike) > NAMES_SHOWN else ""
-        yield "likeness", ", ".join(listed) + more
+        yield "relatives", ", ".join(listed) + more
     children = [edge.model or edge.text or "" for edge in edges if edge.direction == "child"]
     if children:
         more = f" and {len(children) - NAMES_SHOWN} more" if len(children) > NAMES_SHOWN else ""
@@ -334,15 +348,16 @@ def print_lineage(model: Model, shown: Collection[str] = ()) -> None:
     if edges:
         click.echo()
         print_sentence(
-            "Lineage. The likeness is the mean correlation of the weights at the same places: 1 for the same weights, "
-            "0 for unrelated models. Measured relations have no direction."
+            "Lineage. The change is the energy of the difference of the weights at the same places, as a share of "
+            "their energy: 0 for the same weights, 1e-5 for a light fine-tune, 2 for unrelated models. The likeness is "
+            "their correlation."
         )
         rows = [
             (edge.direction, edge.model or edge.text, edge.relation, edge.evidence, *_likeness(edge))
             for edge in edges[:EDGES_SHOWN]
         ]
-        columns = ("role", "model", "relation", "evidence", "likeness", "matrices")
-        print_table(columns, rows, _NUMBERS, leave_out=("matrices", "evidence"))
+        columns = ("role", "model", "relation", "evidence", "change", "likeness", "matrices")
+        print_table(columns, rows, _NUMBERS, leave_out=("matrices", "likeness", "evidence"))
         left_out = max(0, len(edges) - EDGES_SHOWN) + model.lineage_left_out
         if left_out > 0:
             click.echo(f"… and {left_out} more, with --json")
@@ -350,8 +365,9 @@ def print_lineage(model: Model, shown: Collection[str] = ()) -> None:
         print_sentence(finding.sentence, f"{finding.severity}: ")
 
 
-def _likeness(edge: LineageEdge) -> tuple[str, str]:
-    return share_text(edge.likeness), str(edge.compared or "–")
+def _likeness(edge: LineageEdge) -> tuple[str, str, str]:
+    change = weight_change_text(edge.change, edge.likeness)
+    return change, share_text(edge.likeness), str(edge.compared or "–")
 
 
 def print_chimera(chimera: Chimera) -> None:

@@ -777,7 +777,10 @@ def _plan_text(source: ModelSource, plan: ReadPlan) -> str:
 
 
 def _measure_missing(*, as_json: bool, quiet: bool) -> int:
-    from organs.registry.upkeep import measure_missing  # with the catalog, which files do not need
+    # with the catalog, which files do not need
+    from organs.registry.catalog.queries.relatives import models_to_repack
+    from organs.registry.relatives import measure_edges_again, settle_sources
+    from organs.registry.upkeep import measure_missing
 
     examined = 0
 
@@ -788,6 +791,11 @@ def _measure_missing(*, as_json: bool, quiet: bool) -> int:
 
     with local_registry() as registry, status_line("measure", quiet=quiet or as_json) as say:
         report = measure_missing(registry.catalog, registry.blobs, count_organs)
+        say("comparing relatives")
+        measure_edges_again(registry.catalog)
+        with registry.catalog.reading() as session:
+            models = models_to_repack(session, everything=True)
+        settle_sources(registry.catalog, registry.blobs, models)
     if as_json:
         print_json(report)
     elif not quiet:

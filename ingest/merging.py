@@ -20,6 +20,7 @@ from organs.ingest.measuring import MeasuredFile, MeasuredModel, MeasuredTensor,
 from organs.registry.anatomy import place_of
 from organs.registry.entities.base import prepared
 from organs.registry.errors import BadSource, UnsupportedDType
+from organs.registry.fingerprints import FINGERPRINT_PATTERN
 from organs.registry.gguf import dtype_by_name
 from organs.registry.gguf.split import SHARDS_MAX
 from organs.registry.gguf.types import NAME_MAX_BYTES, SIZE_MAX
@@ -60,7 +61,7 @@ class _Row(msgspec.Struct, frozen=True):
     dtype: str
     shape: str
     expert: _Count | None = None
-    fingerprint: Annotated[str, Meta(max_length=512)] | None = None
+    fingerprint: Annotated[str, Meta(pattern=FINGERPRINT_PATTERN)] | None = None
 
 
 def read_reports(path: Path) -> list[MeasuredModel]:

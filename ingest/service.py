@@ -86,7 +86,7 @@ from organs.registry.gguf.split import (
 from organs.registry.interface import Registry
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
-from organs.registry.relatives import record_relatives, resolve_declared
+from organs.registry.relatives import record_relatives, resolve_declared, settle_sources
 
 
 def publish_model(session: Session, model: Model, by: str) -> None:
@@ -350,6 +350,8 @@ def _ingest_whole(
     names.check_size(sum(file.header.file_size_bytes for file in files))
     with _recorded(registry, intake.label) as ingest_id:
         report, model_id, gathered = _ingest(registry, files, ingest_id, intake, stages, progress, names)
+    if report.created:
+        settle_sources(registry.catalog, registry.blobs, [model_id])
     for index, file in enumerate(files):
         intake.stored(file, model_id, gathered.files[index].file)
     return report

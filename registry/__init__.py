@@ -13,6 +13,7 @@
     compose     composing: from words to a chimera
     digest      SHA-256 digests: the only names that bytes have here
     errors      errors of this project, each with a stable code, an HTTP status and an exit code
+    fingerprints  256 values of an organ, to compare it with others
     lineage     how alike two organs or two models are, by their fingerprints
     measure     measuring, pure: an organ's bytes in, numbers out
     measures    the table of measures

@@ -63,14 +63,36 @@ def percent_text(share: float | None) -> str:
     return f"{percent:.{0 if percent >= 10 else 1 if percent >= 1 else 2}f}%"
 
 
-def change_share_text(likeness: float | None) -> str:
-    """Return how far a likeness is from 1, as text: `0.6%`, `less than 0.01%`; a dash if it is unknown."""
-    if likeness is None:
+CHANGE_MIN = 1e-7
+"""The smallest change of weights that is told apart from none."""
+COARSE_CHANGE_MIN = 1e-3
+"""The smallest one that follows from a likeness."""
+
+
+def likely_change(likeness: float) -> float:
+    """Return the change of weights that a likeness means, if both organs have the same energy."""
+    return 2.0 * min(max(0.0, 1.0 - likeness), 2.0)
+
+
+def weight_change_text(change: float | None, likeness: float | None = None) -> str:
+    """Return a change of weights as text: `7.5e-6`, `0.016`, `<1e-7`; a dash if it is unknown.
+
+    A `likeness` is used instead of an unknown change. It resolves less: `<0.001`.
+    """
+    if change is None and likeness is None:
         return NO_VALUE
-    percent = 100.0 * min(max(0.0, 1.0 - likeness), 1.0)
-    if percent < 0.01:
-        return "<0.01%"
-    return f"{percent:.0f}%" if percent >= 10 else f"{percent:.2g}%"
+    value, least = (likely_change(likeness or 0.0), COARSE_CHANGE_MIN) if change is None else (change, CHANGE_MIN)
+    if value < least and not (value == 0.0 and change is not None):
+        return f"<{_small_text(least)}"
+    return _small_text(value)
+
+
+def _small_text(value: float) -> str:
+    """Return a number with two digits: `7.5e-6`, `0.016`, `2`."""
+    if value and value < COARSE_CHANGE_MIN:
+        digits, exponent = f"{value:.1e}".split("e")
+        return f"{digits.removesuffix('.0')}e{int(exponent)}"
+    return f"{value:.2g}"
 
 
 MULTIPLE_FROM = 10.0

@@ -1,9 +1,12 @@
 """Similarity of two organs or two models, from their fingerprints.
 
 The correlation of two fingerprints estimates the correlation of the two organs: near 1 for a fine-tune or a
-quantisation, 0.00 ± 0.07 for unrelated organs. Norms, biases and rope tables are similar in unrelated models and would
-increase the similarity of all models. Therefore only matrices are compared, each with the matrix of the same shape at
-the same place. A similarity has no direction: it does not say which of two models is older.
+quantisation, 0.00 ± 0.07 for unrelated organs. Among close relatives it says nothing more; there the *change* counts:
+the energy of the difference of two organs as a share of their energy, from 1e-7 (a few roundings) to 2 (unrelated).
+
+Norms, biases and rope tables are similar in unrelated models and would increase the similarity of all models. Therefore
+only matrices are compared, each with the matrix of the same shape at the same place. A similarity has no direction: it
+does not say which of two models is older.
 """
 
 from __future__ import annotations
@@ -11,16 +14,19 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
+from statistics import median
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from organs.registry.amounts import likely_change
 from organs.registry.anatomy import Slot
+from organs.registry.fingerprints import COARSE_LIMIT, coarse_rows, is_constant, rounding_energies, value_rows
 from organs.registry.gguf.types import dtype_by_name
 
 NOISE = 0.07
@@ -35,20 +41,23 @@ NOISE_LIMIT_OF_KIN = 2.0
 RELATED = 0.2
 """Models below this similarity are not called related."""
 
-ROUNDING = 3.0
+ROUNDING = 6.0
 """Rounding to b bits a value lowers the correlation by at most this factor times 4^-b. The factor is about 1 for even
-steps over ±2.4 standard deviations; 1.1 to 1.5 were measured (Q2_K, Q4_K, IQ4_NL). The limit is twice as high."""
+steps over ±2.4 standard deviations; 1.1 to 1.5 were measured (Q2_K, Q4_K, IQ4_NL), and 3.4 for embeddings with heavy
+tails in Q4_0. The limit is twice as high."""
+UNEXPLAINED = 6.0
+"""A matrix whose change is so many times the median of its dtypes stands out: rounding of matrices differs by less."""
 FINGERPRINT_ROUNDING = 0.0005
 """The loss of correlation by the rounding of fingerprints, which have 32 steps per standard deviation."""
 
-CLIPPED_AT = 127
-"""Steps at which a fingerprint clips values: 4 standard deviations."""
 OUTLIERS_MAX = 4
 """The most positions (of 256) that a correlation leaves out because only one of the two fingerprints is clipped there.
 A larger number is a property of the organs, not an accident; then no position is left out."""
 
 BATCH_PAIRS = 8192
 """Pairs of fingerprints in one computation, which needs some tens of megabytes."""
+CHANGED_PAIRS = 1024
+"""Pairs whose change is computed at once, in float64."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -61,7 +70,7 @@ class ComparableOrgan:
     shape: tuple[int, ...]
     dtype: str
     fingerprint: bytes | None
-    """256 signed bytes; None if the organ has fewer values or a dtype that cannot be read."""
+    """The data of `registry.fingerprints`; None if the organ has fewer than 256 values, or a dtype without a kernel."""
     identity: Hashable
     """Equal for two organs if, and only if, their bytes, dtype and shape are equal."""
 
@@ -76,7 +85,7 @@ class ComparableOrgan:
 
         Constant matrices are not compared: two unrelated models may both have a matrix of zeros.
         """
-        return self.fingerprint is not None and len(set(self.fingerprint)) == 1
+        return self.fingerprint is not None and is_constant(self.fingerprint)
 
 
 class Kinship(StrEnum):
@@ -86,6 +95,18 @@ class Kinship(StrEnum):
     KIN = "kin"
     UNRELATED = "unrelated"
     INCOMPARABLE = "incomparable"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The change between two models: means over the matrices that they share, 0 for equal ones."""
+
+    mean: float | None = None
+    """None if no matrix was compared, or if one of them was only compared in the coarse form."""
+    by_organ: Mapping[Slot, float] = field(default_factory=dict)
+    """Organs whose change is known."""
+    by_type: Mapping[str, float] = field(default_factory=dict)
+    by_block: Mapping[tuple[str, int | None], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +127,19 @@ class Similarity:
     by_type: Mapping[str, float]
     by_block: Mapping[tuple[str, int | None], float]
     """The mean of each block, by tower and block, in order. The block None is for organs outside of the blocks."""
+    change: Changes = Changes()
+
+    @property
+    def distance(self) -> float:
+        """The mean change, from the likeness if it is not known exactly: the nearest relatives have the smallest."""
+        if self.mean is None:
+            return math.inf
+        return likely_change(self.mean) if self.change.mean is None else self.change.mean
+
+    def distance_of(self, slot: Slot) -> float:
+        """Return the change of a compared organ, from its likeness if it is not known exactly."""
+        change = self.change.by_organ.get(slot)
+        return likely_change(self.by_organ[slot]) if change is None else change
 
     @property
     def kinship(self) -> Kinship:
@@ -143,6 +177,20 @@ def paired_correlations(pairs: Sequence[tuple[bytes, bytes]]) -> list[float | No
     return [None if math.isnan(value) else value for value in values]
 
 
+def changes(pairs: Sequence[tuple[bytes, bytes]]) -> list[float | None]:
+    """Return the change of each pair of fingerprints of organs of one shape.
+
+    The change is |a - b|² over the mean of |a|² and |b|², of the 256 values: 0 for equal organs, 2 for unrelated ones.
+    Its standard error is 9% for a change that is spread evenly. Outliers are left out as in `correlation`. None if a
+    fingerprint is coarse, or if all values are 0.
+    """
+    values: list[float] = []
+    for start in range(0, len(pairs), CHANGED_PAIRS):
+        first, second = zip(*pairs[start : start + CHANGED_PAIRS], strict=True)
+        values += _changes(first, second).tolist()
+    return [None if math.isnan(value) else value for value in values]
+
+
 def similarity(first: Mapping[Slot, ComparableOrgan], second: Mapping[Slot, ComparableOrgan]) -> Similarity:
     """Return the similarity of two models.
 
@@ -160,6 +208,8 @@ def similarity(first: Mapping[Slot, ComparableOrgan], second: Mapping[Slot, Comp
     computed = _correlations([own for _, own, _ in unequal], [other for _, _, other in unequal]).tolist()
     values |= {slot: value for (slot, _, _), value in zip(unequal, computed, strict=True) if not math.isnan(value)}
     by_organ = {slot: values[slot] for slot in shared if slot in values}
+    changed = changes([(own, other) for slot, own, other in unequal])
+    known = dict.fromkeys(by_organ, 0.0) | {slot: change for (slot, _, _), change in zip(unequal, changed, strict=True)}
     return Similarity(
         mean=math.fsum(by_organ.values()) / len(by_organ) if by_organ else None,
         organ_count=len(by_organ),
@@ -169,6 +219,23 @@ def similarity(first: Mapping[Slot, ComparableOrgan], second: Mapping[Slot, Comp
         by_organ=by_organ,
         by_type=_means((first[slot].type, value) for slot, value in by_organ.items()),
         by_block=_means((slot[:2], value) for slot, value in by_organ.items()),
+        change=_changes_of({slot: known[slot] for slot in by_organ}, first),
+    )
+
+
+def _changes_of(changes: Mapping[Slot, float | None], organs: Mapping[Slot, ComparableOrgan]) -> Changes:
+    """Return the means of the changes; a mean is left out if one of its changes is not known."""
+
+    def means(key: Callable[[Slot], Key]) -> dict[Key, float]:
+        unknown = {key(slot) for slot, change in changes.items() if change is None}
+        found = _means((key(slot), change) for slot, change in changes.items() if change is not None)
+        return {group: value for group, value in found.items() if group not in unknown}
+
+    return Changes(
+        mean=means(lambda _: None).get(None),
+        by_organ=means(lambda slot: slot),
+        by_type=means(lambda slot: organs[slot].type),
+        by_block=means(lambda slot: slot[:2]),
     )
 
 
@@ -218,6 +285,28 @@ def is_another_encoding(
     return all(value >= lowest[slot] for slot, value in measured.by_organ.items())
 
 
+def unexplained_by_rounding(
+    first: Mapping[Slot, ComparableOrgan], second: Mapping[Slot, ComparableOrgan], measured: Similarity
+) -> list[Slot]:
+    """Return the places where close models have matrices that rounding to their dtypes does not explain.
+
+    Most matrices must be explained: otherwise it is no quantisation, and nothing stands out. The rounding of the other
+    matrices of the same dtypes sets the limit, if their changes are known; UNEXPLAINED times their median.
+    """
+    if measured.kinship is not Kinship.CLOSE:
+        return []
+    rounded = [slot for slot in measured.by_organ if first[slot].dtype != second[slot].dtype]
+    groups: dict[tuple[str, str], list[float]] = {}
+    for slot in rounded:
+        groups.setdefault((first[slot].dtype, second[slot].dtype), []).append(measured.distance_of(slot))
+    limits = {
+        dtypes: min(likely_change(1.0 - _rounding_loss(*dtypes)), UNEXPLAINED * median(distances))
+        for dtypes, distances in groups.items()
+    }
+    outside = [slot for slot in rounded if measured.distance_of(slot) > limits[first[slot].dtype, second[slot].dtype]]
+    return outside if 2 * len(outside) < len(rounded) else []
+
+
 def relation_to_parent(stated: str, measured: str | None, bits: float, parent_bits: float) -> str:
     """Return the relation of a model to its parent; `stated` is the relation that the model declares.
 
@@ -256,11 +345,11 @@ def _correlations(first: Sequence[bytes], second: Sequence[bytes]) -> NDArray[np
 
 
 def _batch(first: Sequence[bytes], second: Sequence[bytes]) -> NDArray[np.float64]:
-    own, others = _rows(first), _rows(second)
+    own, others = coarse_rows(first), coarse_rows(second)
     values = _pearson(own, others, np.full(len(others), own.shape[1]))
-    is_outlier = _is_clipped(own) != _is_clipped(others)
+    is_outlier = _outliers(own, others)
     counts = np.count_nonzero(is_outlier, axis=1)
-    affected = np.flatnonzero((counts > 0) & (counts <= OUTLIERS_MAX))
+    affected = np.flatnonzero(counts)
     if affected.size:
         regular = ~is_outlier[affected]
         own = own if len(own) == 1 else own[affected]
@@ -271,12 +360,34 @@ def _batch(first: Sequence[bytes], second: Sequence[bytes]) -> NDArray[np.float6
     return values
 
 
-def _rows(fingerprints: Sequence[bytes]) -> NDArray[np.int8]:
-    return np.frombuffer(b"".join(fingerprints), np.int8).reshape(len(fingerprints), -1)
+def _changes(first: Sequence[bytes], second: Sequence[bytes]) -> NDArray[np.float64]:
+    """Return the change of each pair; NaN where it is not known."""
+    own, others = value_rows(first), value_rows(second)
+    rounding = rounding_energies(first) + rounding_energies(second)
+    is_left_out = _outliers(coarse_rows(first), coarse_rows(second)) | np.isnan(own) | np.isnan(others)
+    peaks = np.fmax(np.abs(own), np.abs(others)).max(axis=1, initial=0.0, where=~is_left_out)
+    with np.errstate(all="ignore"):  # a peak of 0, and a hostile head
+        own, others = (np.where(is_left_out, 0.0, rows / peaks[:, np.newaxis]) for rows in (own, others))
+        energy = (np.einsum("ij,ij->i", own, own) + np.einsum("ij,ij->i", others, others)) / 2
+        difference = own - others
+        squares = np.einsum("ij,ij->i", difference, difference)
+        expected = np.count_nonzero(~is_left_out, axis=1) * (rounding / peaks) / peaks
+        values: NDArray[np.float64] = np.fmax(squares - expected, 0.0 * squares) / energy
+    return values
+
+
+def _outliers(own: NDArray[np.int8], others: NDArray[np.int8]) -> NDArray[np.bool_]:
+    """Return the positions where exactly one of two coarse rows is clipped; none if a pair has more than OUTLIERS_MAX.
+
+    `own` has one row for all `others`, or one for each.
+    """
+    is_outlier: NDArray[np.bool_] = _is_clipped(own) != _is_clipped(others)
+    is_outlier[np.count_nonzero(is_outlier, axis=1) > OUTLIERS_MAX] = False
+    return is_outlier
 
 
 def _is_clipped(rows: NDArray[np.int8]) -> NDArray[np.bool_]:
-    clipped: NDArray[np.bool_] = (rows >= CLIPPED_AT) | (rows <= -CLIPPED_AT)
+    clipped: NDArray[np.bool_] = (rows >= COARSE_LIMIT) | (rows <= -COARSE_LIMIT)
     return clipped
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from organs.registry.digest import Digest
     from organs.registry.entities.about import Figures
     from organs.registry.entities.chimera import Chimera
-    from organs.registry.entities.comparison import Comparison
+    from organs.registry.entities.comparison import Comparison, Proof
     from organs.registry.entities.gain import Leaderboard
     from organs.registry.entities.job import Job, JobPage
     from organs.registry.entities.plan import Compatibility, FittingModels, RecipeFile
@@ -232,6 +232,19 @@ class LocalRegistry:
         with self.catalog.reading() as session:
             own, other = models_by_text(session, (first, second))
             return compare_registered(session, own, other)[0]
+
+    def prove(self, first: str, second: str, progress: ByteProgress = lambda _size: None) -> Proof | None:
+        """Encode one of two models again, and compare all blocks with the other, its possible quantisation.
+
+        Return None if neither can be a quantisation of the other, or if there is no encoder. `progress` gets sizes in
+        bytes.
+        """
+        from organs.registry.catalog.queries.models import models_by_text
+        from organs.registry.relatives.sources import prove_source
+
+        with self.catalog.reading() as session:
+            own, other = models_by_text(session, (first, second))
+        return prove_source(self.catalog, self.blobs, own, other, progress)
 
     def report(self, model: str | None = None, *, limit: int | None = None) -> Report:
         """Return the report on the registry, or on a model; a list has at most `limit` rows."""

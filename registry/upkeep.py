@@ -43,6 +43,7 @@ from organs.registry.catalog.register.organs import (
     reclaim_blob,
     record_measures,
     record_nonfinite,
+    replace_fingerprints,
 )
 from organs.registry.catalog.tables import Organ, now
 from organs.registry.digest import Digest
@@ -320,6 +321,7 @@ def measure_missing(catalog: Catalog, blobs: BlobStore, progress: Progress = lam
                         measurements[organ.id] = _measure_stored(blobs, row, organ)
             with catalog.writing() as session:
                 record_measures(session, measurements)
+                replace_fingerprints(session, measurements)
             measured, unreadable = measured + len(measurements), unreadable + len(page) - len(measurements)
             after = page[-1].id
             progress(len(page))

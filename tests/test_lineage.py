@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from organs.registry.anatomy import Slot
+from organs.registry.fingerprints import coarse_rows, fingerprint_of, value_rows
 from organs.registry.lineage import (
     CLOSE,
     NOISE,
@@ -16,6 +17,7 @@ from organs.registry.lineage import (
     ComparableOrgan,
     Kinship,
     Similarity,
+    changes,
     correlation,
     correlations,
     is_another_encoding,
@@ -58,15 +60,38 @@ def model(seed: int, parent: int | None = None, share: float = 0.0, blocks: int 
 
 def test_the_correlation_of_a_fingerprint_with_itself_and_its_opposite_is_one() -> None:
     own = print_of(1)
-    opposite = (-np.frombuffer(own, np.int8)).astype(np.int8).tobytes()
+    opposite = fingerprint(-np.random.default_rng(1).standard_normal(2048))
+    assert opposite is not None
     assert correlation(own, own) == pytest.approx(1.0)
     assert correlation(own, opposite) == pytest.approx(-1.0)
 
 
-def test_the_correlation_uses_signed_bytes() -> None:
+def test_present_fingerprints_can_be_compared_with_those_of_earlier_versions() -> None:
     first, second = print_of(1), print_of(2, parent=1, share=0.5)
-    expected = np.corrcoef(np.frombuffer(first, np.int8), np.frombuffer(second, np.int8))[0, 1]
-    assert correlation(first, second) == pytest.approx(float(expected), abs=1e-12)
+    earlier, later = (row.tobytes() for row in coarse_rows([first, second]))
+    expected = pytest.approx(float(np.corrcoef(*coarse_rows([first, second]))[0, 1]), abs=1e-12)
+    assert correlations(earlier, [second, later]) == [expected, expected]
+    assert correlation(first, second) == expected
+    assert changes([(first, second), (first, later), (earlier, later)])[1:] == [None, None]
+
+
+@pytest.mark.parametrize("energy", [1e-7, 7.5e-6, 4e-4, 0.02])
+def test_changes_are_resolved_to_two_digits_down_to_1e_7(energy: float) -> None:
+    random = np.random.default_rng(1)
+    values = 0.05 * random.standard_t(4, (400, 256))
+    tuned = values + 0.05 * np.sqrt(2 * energy) * random.standard_normal(values.shape)  # Student's t: variance 2
+    pairs = [(fingerprint_of(own), fingerprint_of(other)) for own, other in zip(values, tuned, strict=True)]
+    found = [change for change in changes(pairs) if change is not None]
+    exact = ((values - tuned) ** 2).sum(axis=1) / ((values**2).sum(axis=1) + (tuned**2).sum(axis=1)) * 2
+    assert len(found) == 400
+    assert np.mean(found) == pytest.approx(float(np.mean(exact)), rel=0.02)
+    assert changes([(pairs[0][0], pairs[0][0])]) == [0.0]
+
+
+def test_unrelated_organs_have_a_change_of_two_and_constants_may_change() -> None:
+    assert changes([(print_of(1), print_of(2))]) == [pytest.approx(2.0, abs=0.4)]
+    ones, halves, zeros = (fingerprint_of(np.full(256, value)) for value in (1.0, 0.5, 0.0))
+    assert changes([(ones, halves), (ones, zeros), (zeros, zeros)]) == [pytest.approx(0.4), pytest.approx(2.0), None]
 
 
 @pytest.mark.parametrize("deviations", [6.0, 12.0, -12.0, 60.0])
@@ -77,7 +102,7 @@ def test_one_changed_weight_among_the_256_does_not_outweigh_the_others(deviation
     own, other = fingerprint(values), fingerprint(edited)
     assert own is not None
     assert other is not None
-    assert np.corrcoef(np.frombuffer(own, np.int8), np.frombuffer(other, np.int8))[0, 1] < 0.98
+    assert np.corrcoef(*coarse_rows([own, other]))[0, 1] < 0.98
     assert correlation(own, other) == pytest.approx(1.0, abs=0.005)
 
 
@@ -279,7 +304,7 @@ def encoded(organs: dict[Slot, ComparableOrgan], dtype: str, noise: float) -> di
     found = dict(organs)
     for slot, own in organs.items():
         if own.is_matrix and own.fingerprint is not None:
-            values = np.frombuffer(own.fingerprint, np.int8).astype(np.float64)
+            values = value_rows([own.fingerprint])[0]
             rounded = fingerprint(values + noise * values.std() * random.standard_normal(values.size))
             found[slot] = organ(own.type, own.shape, rounded, dtype)
     return found

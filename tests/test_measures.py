@@ -10,14 +10,16 @@ import pytest
 from sqlalchemy import Engine, event, select, update
 
 from organs.registry.catalog.search import ALIASES, ORGANS, parse_query
-from organs.registry.catalog.tables import Measurement, Placement
+from organs.registry.catalog.tables import Fingerprint, Lineage, Measurement, Placement
 from organs.registry.entities.base import schemas
 from organs.registry.entities.organ import PlacedOrgan
+from organs.registry.fingerprints import coarse_rows
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import Measurement as Measured
 from organs.registry.measures import MEASURES, RANKED_MEASURES, Measure
 from organs.registry.upkeep import measure_missing
 from tests.cli.in_process import OrganCommand
+from tests.related_models import ingest_bytes, model_file, related_tensors
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "numbers.md"
 
@@ -52,6 +54,26 @@ def test_organs_of_an_earlier_version_get_the_missing_measure(filled: LocalRegis
     assert after == before
     assert organ.done("measure", "--missing").out == "every organ has all measures\n"
     assert organ("measure", "--missing", "x.gguf").status == 2
+
+
+def test_fingerprints_and_edges_of_earlier_versions_are_measured_again(registry: LocalRegistry, tmp_path: Path) -> None:
+    organ = OrganCommand(registry.settings.home)
+    for name, share in (("base", 1.0), ("tuned", 0.999)):
+        ingest_bytes(registry, tmp_path, name, model_file(name.title(), related_tensors(correlation=share)))
+    present = registry.compare("base", "tuned")
+    with registry.catalog.writing() as session:
+        rows = session.scalars(select(Fingerprint)).all()
+        for row, coarse in zip(rows, coarse_rows([row.values for row in rows]), strict=True):
+            row.values = coarse.tobytes()
+        session.execute(update(Lineage).values(change=None))
+    earlier = registry.compare("base", "tuned")
+    assert (earlier.likeness, earlier.change) == (present.likeness, None)
+    assert "organ measure --missing" in organ.done("compare", "base", "tuned").out
+    assert organ.done("measure", "--missing").out.endswith(" organs measured\n")
+    assert registry.compare("base", "tuned") == present
+    with registry.catalog.reading() as session:
+        measured = select(Lineage.change).where(Lineage.evidence == "measured")
+        assert session.scalars(measured).all() == [present.change]
 
 
 def test_only_missing_measures_are_written_with_one_statement_per_table(filled: LocalRegistry) -> None:

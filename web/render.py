@@ -15,7 +15,15 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup, escape
 
-from organs.registry.amounts import change_share_text, count_text, percent_text, share_text, size_text, theta_text
+from organs.registry.amounts import (
+    count_text,
+    likely_change,
+    percent_text,
+    share_text,
+    size_text,
+    theta_text,
+    weight_change_text,
+)
 from organs.registry.anatomy import OrganType, type_name
 from organs.registry.entities.organ import Organ
 from organs.registry.entities.published import DESCRIPTION_MAX
@@ -42,7 +50,7 @@ CHANGE_TONES_DARK = (
     *("#2e2131", "#40263d", "#542946", "#6a2c4a", "#80304b", "#94384b", "#a84047", "#bc4a40"),
     *("#cc5939", "#d96d37", "#e48137", "#ed963c", "#f1ac4e", "#f3c265", "#f5d67f", "#f7ea9b"),
 )
-"""Colours of the change against another model, on a logarithmic scale from 0.01% to 100%."""
+"""Colours of the change against another model, on a logarithmic scale from 1e-7 to 1."""
 
 SPECTRAL_TONES_LIGHT = (
     *("#f2f6e0", "#e1eed0", "#cee6c3", "#b7dfba", "#9ed6b4", "#84c8ae", "#6cb9a9", "#54aaa5"),
@@ -174,8 +182,8 @@ SHARE_STEPS = 16
 WIDTH_STEPS = 40
 SHORT_MAX = 120
 """Maximum length of names whose HTML is cached."""
-CHANGE_DECADES = 4
-"""Powers of ten on the scale of the change: from 0.0001 to 1."""
+CHANGE_DECADES = 7
+"""Powers of ten on the scale of the change: from 1e-7 to 1."""
 SPECTRAL_MAX = 0.8
 """The spectral signal at the end of its scale. Trained matrices have 0.15 to 0.6, random matrices 0."""
 
@@ -228,16 +236,20 @@ def _clamp(share: float) -> float:
     return max(0.0, min(share, 1.0))
 
 
-def change_share(likeness: float) -> float:
-    """Return the place of 1 - likeness on the logarithmic scale: 0 for 0.01% and less, 1 for unrelated weights."""
-    return _clamp((math.log10(max(1.0 - likeness, 1e-9)) + CHANGE_DECADES) / CHANGE_DECADES)
+def change_share(change: float | None, likeness: float | None = None) -> float:
+    """Return the place of a change on the logarithmic scale: 0 for 1e-7 and less, 1 for unrelated weights."""
+    value = likely_change(likeness or 0.0) if change is None else change
+    return _clamp((math.log10(max(value, 1e-9)) + CHANGE_DECADES) / CHANGE_DECADES)
 
 
-def change_tone(likeness: float | None) -> str:
-    """Return the CSS class of the change of weights with this likeness: `c0` (the same) to `c15`; `tn` for None."""
-    if likeness is None:
+def change_tone(change: float | None, likeness: float | None = None) -> str:
+    """Return the CSS class of a change of weights: `c0` (the same) to `c15`; `tn` if it is not known.
+
+    A likeness is used instead of an unknown change.
+    """
+    if change is None and likeness is None:
         return "tn"
-    return f"c{min(int(change_share(likeness) * SHARE_STEPS), SHARE_STEPS - 1)}"
+    return f"c{min(int(change_share(change, likeness) * SHARE_STEPS), SHARE_STEPS - 1)}"
 
 
 def spectral_class(signal: float | None) -> str:
@@ -353,7 +365,7 @@ def state_name(state: str) -> str:
 
 
 FILTERS: Mapping[str, Callable[..., Any]] = {
-    "change": change_share_text,
+    "change": weight_change_text,
     "change_share": change_share,
     "change_tone": change_tone,
     "count": count_text,

@@ -32,6 +32,7 @@ from typing import Any
 from organs.ingest.dissect import Front
 from organs.registry.digest import Digest
 from organs.registry.errors import OrganError, UnsupportedDType
+from organs.registry.fingerprints import FINGERPRINT_PATTERN
 from organs.registry.gguf import ByteSource, DType, Header, TensorInfo, ValueType, dtype_by_id, padded
 from organs.registry.gguf import Field as MetadataField
 from organs.registry.gguf.header import Scalar
@@ -50,7 +51,7 @@ from organs.registry.gguf.types import (
     VALUE_MAX,
     VERSIONS_READ,
 )
-from organs.registry.measure import FINGERPRINT_BYTES, Measurement
+from organs.registry.measure import Measurement
 from organs.registry.measure.sample import PATCH_MAX_COLUMNS, PATCH_MAX_ROWS, SAMPLE_MAX_ELEMENTS
 from organs.registry.measure.zmeasure import METHOD as Z_METHOD
 from organs.registry.measures import MEASURES, SPECTRAL_METHOD
@@ -80,7 +81,6 @@ _LENGTHS = struct.Struct(">II")
 _KEY = re.compile(r"[\x20-\x7e]+")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CODE = re.compile(r"[a-z][a-z-]*")
-_PRINT = re.compile(f"[0-9a-f]{{{2 * FINGERPRINT_BYTES}}}")
 
 
 class BadMessage(OrganError, code="bad-message"):
@@ -514,7 +514,9 @@ _MEASUREMENT: dict[str, Callable[[Any], bool]] = {
     "spectral_rows": _optional_count_check(PATCH_MAX_ROWS),
     "spectral_columns": _optional_count_check(PATCH_MAX_COLUMNS),
     "nonfinite": lambda value: value is None,
-    "fingerprint": lambda value: value is None or (isinstance(value, str) and _PRINT.fullmatch(value) is not None),
+    "fingerprint": lambda value: (
+        value is None or (isinstance(value, str) and re.fullmatch(FINGERPRINT_PATTERN, value) is not None)
+    ),
 }
 """The check of each value of a measurement."""
 

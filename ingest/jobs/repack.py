@@ -16,6 +16,7 @@ from organs.registry.entities.base import Request
 from organs.registry.entities.job import RepackJobResult
 from organs.registry.local import LocalRegistry
 from organs.registry.references import RepackReport, repack
+from organs.registry.relatives import settle_sources
 
 RETRY_AFTER = timedelta(hours=1)
 """The time after a failed or cancelled repack in which runners add none."""
@@ -56,6 +57,7 @@ def _run(
         with registry.catalog.reading() as session:
             if examined and is_anything_due(session):
                 break
+        settle_sources(registry.catalog, registry.blobs, [model_id])
         report = repack(registry.catalog, registry.blobs, [model_id], progress=report_step)
         total.merge(report)
         examined += 1

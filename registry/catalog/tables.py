@@ -284,13 +284,17 @@ class Measurement(MeasureColumns, Base):
     reason: Mapped[str | None] = mapped_column(text(256))
 
 
+COARSE_FINGERPRINT_BYTES = 256
+"""The size of fingerprints that versions before the change of weights wrote."""
+
+
 class Fingerprint(Base):
-    """256 signed bytes, used to compare organs of the same shape."""
+    """The data of `registry.fingerprints`, used to compare organs of the same shape."""
 
     __tablename__ = "fingerprints"
 
     organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"), primary_key=True)
-    values: Mapped[bytes] = mapped_column(LargeBinary(256))
+    values: Mapped[bytes] = mapped_column(LargeBinary(536))
 
 
 class Model(Base):
@@ -706,6 +710,10 @@ class Lineage(Base):
     """The mean correlation of a measured edge, -1 to 1."""
     compared: Mapped[int | None] = mapped_column(Big)
     """The number of matrices in the mean."""
+    change: Mapped[float | None] = mapped_column(Number)
+    """The mean change of a measured edge; NULL if an organ has a coarse fingerprint."""
+    matched: Mapped[float | None] = mapped_column(Number)
+    """Of a measured edge between a quantisation and floats: the share of sampled blocks that encoding these gives."""
     created_at: Mapped[datetime] = mapped_column(Timestamp)
 
 

@@ -62,6 +62,15 @@ Likeness = Annotated[
         description="Correlation of weights at the same places: 1 is equal, 0 is not related.",
     ),
 ]
+Change = Annotated[
+    float,
+    Meta(
+        ge=0,
+        le=4.000001,
+        description="Energy of the difference of the weights at the same places, as a share of their energy: 0 is "
+        "equal, 1e-5 a light fine-tune, 0.005 a rounding to 4 bits, 2 not related. Null if it is not known so exactly.",
+    ),
+]
 Dimension = Annotated[int, Meta(ge=0, le=WHOLE_MAX)]
 Shape = Annotated[tuple[Dimension, ...], Meta(max_length=DIMENSIONS_MAX, description="Row length first.")]
 Texts = Annotated[tuple[Text, ...], Meta(max_length=ITEMS_MAX)]

@@ -9,12 +9,14 @@ from msgspec import Meta
 from organs.registry.amounts import names_text
 from organs.registry.entities.base import (
     ITEMS_MAX,
+    Change,
     Count,
     Digest,
     Entity,
     Likeness,
     ModelText,
     Shape,
+    Share,
     Text,
     Texts,
     Theta,
@@ -44,6 +46,7 @@ class ComparedType(Entity, frozen=True, kw_only=True):
     second_theta: Theta | None
     difference: ThetaChange | None
     likeness: Likeness | None
+    change: Change | None = None
     compared: Count
 
 
@@ -53,6 +56,7 @@ class ComparedBlock(Entity, frozen=True, kw_only=True):
     tower: Word
     block: Block
     likeness: Likeness
+    change: Change | None = None
     compared: Count
 
     @property
@@ -72,6 +76,7 @@ class ComparedOrgan(Entity, frozen=True, kw_only=True):
     slot: Text
     shape: Shape
     likeness: Likeness
+    change: Change | None = None
     identical: Annotated[bool, Meta(description="Whether the bytes are the same.")]
     first_theta: Theta | None
     second_theta: Theta | None
@@ -84,6 +89,7 @@ class ComparedExpert(Entity, frozen=True, kw_only=True):
 
     expert: Annotated[Count, Meta(description="The number in the stack, from 0.")]
     likeness: Annotated[Likeness | None, Meta(description="Null if the two cannot be compared.")]
+    change: Change | None = None
     first_theta: Theta | None
     second_theta: Theta | None
     first_digest: Digest
@@ -120,6 +126,29 @@ class FactDifference(Entity, frozen=True, kw_only=True):
     second: Text | None
 
 
+class Proof(Entity, frozen=True, kw_only=True):
+    """A comparison of all blocks of a quantisation with those that encoding its possible source gives."""
+
+    quantised: ModelText
+    source: ModelText
+    exact: Annotated[Count, Meta(description="Matrices of which all blocks are equal.")]
+    organs: Annotated[Count, Meta(description="Matrices that were compared.")]
+    equal_blocks: Count
+    blocks: Count
+    differing: Annotated[Texts, Meta(description="The places of the matrices with other blocks.")]
+
+    @property
+    def sentence(self) -> str:
+        """The result as a sentence."""
+        whole = (
+            f"{self.quantised} is exactly the quantisation of {self.source} in {self.exact} of {self.organs} matrices"
+        )
+        if not self.differing:
+            return f"{whole}."
+        others = f"{self.blocks - self.equal_blocks:,} of {self.blocks:,} blocks differ"
+        return f"{whole}; {others}, in {names_text(self.differing)}."
+
+
 class Comparison(Entity, frozen=True, kw_only=True):
     """Two models side by side."""
 
@@ -127,8 +156,21 @@ class Comparison(Entity, frozen=True, kw_only=True):
     second: ModelText
     same_bytes: bool
     likeness: Annotated[Likeness | None, Meta(description="The mean over matrices at equal places; null without them.")]
+    change: Change | None = None
+    """The mean over matrices at equal places; null if one of the models was measured by an older version."""
     kinship: Annotated[Word, Meta(description="`close`, `kin`, `unrelated` or `incomparable`.")]
     sentence: Annotated[Text, Meta(description="The result as a sentence.")]
+    unexplained: Annotated[
+        Texts,
+        Meta(description="Close matrices in other tensor types that differ by more than rounding to these explains."),
+    ] = ()
+    matched: Annotated[
+        Share | None,
+        Meta(
+            description="Of a quantisation and a possible source: the share of equal blocks in a sample, encoded again."
+        ),
+    ] = None
+    proof: Proof | None = None
     organs: ComparedCounts
     types: Annotated[tuple[ComparedType, ...], Meta(max_length=ITEMS_MAX)]
     blocks: Annotated[tuple[ComparedBlock, ...], Meta(max_length=ITEMS_MAX)]
@@ -176,4 +218,5 @@ class OrganChange(Entity, frozen=True, kw_only=True):
     """The difference between the organs of two models at the same place."""
 
     likeness: Annotated[Likeness | None, Meta(description="Null for organs that cannot be compared, such as vectors.")]
+    change: Change | None = None
     identical: bool

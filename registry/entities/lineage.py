@@ -7,7 +7,8 @@ from typing import Annotated
 
 from msgspec import Meta, structs
 
-from organs.registry.entities.base import Count, Entity, Likeness, ModelText, Page, Text, Theta, Word
+from organs.registry.amounts import likely_change
+from organs.registry.entities.base import Change, Count, Entity, Likeness, ModelText, Page, Share, Text, Theta, Word
 from organs.registry.entities.finding import Finding
 
 EDGES_MAX = 10_000
@@ -36,7 +37,15 @@ class LineageEdge(Entity, frozen=True, kw_only=True):
     relation: Relation
     evidence: Evidence
     likeness: Annotated[Likeness | None, Meta(description="The mean over the matrices at equal places.")]
+    change: Change | None = None
     compared: Annotated[Count | None, Meta(description="The number of matrices that the likeness is computed from.")]
+    matched: Annotated[
+        Share | None,
+        Meta(
+            description="Of a quantisation and a possible source: the share of the sampled blocks that are the same "
+            "when the source is encoded again. Null if that was not tried."
+        ),
+    ] = None
 
 
 def merged_edges(edges: Sequence[LineageEdge]) -> list[LineageEdge]:
@@ -59,7 +68,9 @@ def merged_edges(edges: Sequence[LineageEdge]) -> list[LineageEdge]:
 def _with_likeness(edge: LineageEdge, alike: LineageEdge | None) -> LineageEdge:
     if edge.model is None or edge.likeness is not None or alike is None:
         return edge
-    return structs.replace(edge, likeness=alike.likeness, compared=alike.compared)
+    return structs.replace(
+        edge, likeness=alike.likeness, change=alike.change, compared=alike.compared, matched=alike.matched
+    )
 
 
 class ModelLineage(Entity, frozen=True, kw_only=True):
@@ -86,13 +97,22 @@ class FamilyMember(Entity, frozen=True, kw_only=True):
 
 
 class FamilyEdge(Entity, frozen=True, kw_only=True):
-    """An edge between two models of a family. A measured edge has no direction."""
+    """An edge between two models of a family."""
 
     child: ModelText
     parent: ModelText
     relation: Relation
     evidence: Evidence
     likeness: Likeness | None
+    change: Change | None = None
+    directed: Annotated[bool, Meta(description="Whether it is known which of the two is the parent.")] = True
+
+    @property
+    def distance(self) -> float | None:
+        """The change, from the likeness if it is not known exactly."""
+        if self.change is None and self.likeness is not None:
+            return likely_change(self.likeness)
+        return self.change
 
 
 class MissingParent(Entity, frozen=True, kw_only=True):

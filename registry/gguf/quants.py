@@ -1,6 +1,7 @@
 """Decoding and encoding of tensor types: numpy for plain numbers, the `gguf` package for quantised blocks.
 
-The package is imported on first use of a quantised type, because it is slow to import. Hostile blocks (infinite scales,
+The types that this package cannot encode are encoded by `libgguf`, the extra `quantize`, as ggml does it. Packages are
+imported on first use of a quantised type, because they are slow to import. Hostile blocks (infinite scales,
 signalling NaNs) decode to the result of the arithmetic, without a warning.
 """
 
@@ -19,6 +20,9 @@ Floats: TypeAlias = NDArray[np.float32] | NDArray[np.float64]
 
 CHUNK_ELEMENTS = 1 << 16
 """Values per call of a kernel: so few that its scratch arrays stay in the cache (4 times faster than 512 Ki)."""
+
+ENCODED_TOGETHER = 256
+"""The values of the largest block. No encoder without an importance matrix looks at others."""
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 FLOAT16_MAX = float(np.finfo(np.float16).max)
@@ -93,6 +97,25 @@ def quantize(values: Floats, dtype: DType) -> bytes:
         return _quantize_blocks(_saturated(values, FLOAT32_MAX).astype(np.float32, copy=False), dtype)
 
 
+def can_encode(dtype: DType) -> bool:
+    """Return whether `encode` works for a quantised `dtype` in this installation."""
+    return dtype.block_elements > 1 and (_has_kernel(dtype, "quantize") or _encoder_type(dtype) is not None)
+
+
+def encode(values: Floats, dtype: DType) -> bytes:
+    """Return `values` (flat, a multiple of 256) as the quantised blocks that ggml makes without an importance matrix.
+
+    Raises UnsupportedDType if `can_encode` is false.
+    """
+    assert values.ndim == 1
+    assert values.size % ENCODED_TOGETHER == 0
+    kind = _encoder_type(dtype)
+    if kind is None:
+        return quantize(values, dtype)
+    rows = np.ascontiguousarray(_saturated(values, FLOAT32_MAX), np.float32).reshape(-1, ENCODED_TOGETHER)
+    return np.asarray(_encoder().quantize_rows(rows, kind)).tobytes()
+
+
 def _saturated(values: Floats, limit: float) -> Floats:
     """Return `values` with all finite values limited to ± `limit`; NaN and infinities are not changed."""
     if values.size == 0 or (values.max() <= limit and values.min() >= -limit):  # False if there is a NaN
@@ -151,6 +174,32 @@ def _has_kernel(dtype: DType, verb: str) -> bool:
     except NotImplementedError:
         return False
     return True
+
+
+@cache
+def _encoder_type(dtype: DType) -> Any:
+    """Return the type of the encoder's enumeration; None if it cannot encode `dtype` without an importance matrix."""
+    encoder = _encoder()
+    kind = None if encoder is None else encoder.GGMLQuantizationType.__members__.get(dtype.name)
+    if kind is None:
+        return None
+    try:
+        if encoder.quantize_requires_imatrix(kind):
+            return None
+        found = np.asarray(encoder.quantize_rows(np.zeros((1, ENCODED_TOGETHER), np.float32), kind))
+    except (ValueError, NotImplementedError, RuntimeError):
+        return None
+    return kind if found.nbytes == dtype.size_bytes(ENCODED_TOGETHER) else None
+
+
+@cache
+def _encoder() -> Any:
+    """Import `libgguf`; return None if it is not installed."""
+    try:
+        import libgguf
+    except ImportError:
+        return None
+    return libgguf
 
 
 def _package() -> tuple[Any, Any]:

@@ -13,7 +13,6 @@ submatrix of the spectral reading. *Signal* without another word before it is si
 """
 
 from organs.registry.measure.measurement import (
-    FINGERPRINT_BYTES,
     Measurement,
     fingerprint,
     measure,
@@ -31,7 +30,6 @@ from organs.registry.measure.zmeasure import (
 )
 
 __all__ = [
-    "FINGERPRINT_BYTES",
     "Measurement",
     "Read",
     "SpectralReading",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from organs.registry.fingerprints import VALUES, fingerprint_of
 from organs.registry.gguf.quants import Floats, can_dequantize, decode
 from organs.registry.gguf.types import DType
 from organs.registry.measure import spectral, zmeasure
@@ -22,37 +23,18 @@ from organs.registry.measure.sample import (
     spread,
 )
 from organs.registry.measure.spectral import SpectralReading, mean_reading, spectral_reading
-from organs.registry.measure.zmeasure import (
-    scaled,
-    summarise,
-)
-
-FINGERPRINT_BYTES = 256
-STEPS_PER_DEVIATION = 32
-LIMIT = 127
+from organs.registry.measure.zmeasure import summarise
 
 
 def fingerprint(sample: Floats) -> bytes | None:
-    """Return 256 signed bytes for 256 values that are spread evenly over `sample`; None if it has fewer values.
+    """Return the fingerprint of 256 values that are spread evenly over `sample`; None if it has fewer values.
 
-    Each value is standardised and rounded, with 32 steps per standard deviation, and limited to ±127. `sample` is flat,
-    in the order of the tensor. NaN and infinities become 0, the mean. If all values are equal, all bytes are 0. Sums
-    are exact (`fsum`), so the bytes are equal on every machine.
+    `sample` is flat, in the order of the tensor.
     """
-    if sample.size < FINGERPRINT_BYTES:
+    if sample.size < VALUES:
         return None
     with np.errstate(invalid="ignore"):  # signalling NaNs
-        values = sample[list(spread(sample.size, FINGERPRINT_BYTES))].astype(np.float64)
-    finite = np.isfinite(values)
-    known = np.where(finite, values, 0.0)
-    known, _ = scaled(known, float(np.abs(known).max()))
-    count = max(int(finite.sum()), 1)
-    offsets = np.where(finite, known - math.fsum(known.tolist()) / count, 0.0)
-    variance = math.fsum(np.square(offsets).tolist()) / count
-    if variance == 0.0 or known[finite].min() == known[finite].max():
-        return bytes(FINGERPRINT_BYTES)
-    steps = np.rint(offsets * (STEPS_PER_DEVIATION / math.sqrt(variance)))
-    return np.clip(steps, -LIMIT, LIMIT).astype(np.int8).tobytes()
+        return fingerprint_of(sample[list(spread(sample.size, VALUES))].astype(np.float64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +78,7 @@ class Measurement:
     spectral_rows: int | None = None
     spectral_columns: int | None = None
     fingerprint: bytes | None = None
-    """256 signed bytes; None for fewer than 256 values."""
+    """The data of `registry.fingerprints`; None for fewer than 256 values."""
     nonfinite: int | None = None
     """The number of NaN and infinite values in all the data; None from `measure`, which only reads the sample."""
 
@@ -152,13 +134,13 @@ def read_fingerprint(read: Read, shape: Sequence[int], dtype: DType) -> bytes | 
     None for fewer values, and for a dtype without a kernel.
     """
     sample = sum(count for _, count in sample_runs(math.prod(shape)))
-    if sample < FINGERPRINT_BYTES or not can_dequantize(dtype):
+    if sample < VALUES or not can_dequantize(dtype):
         return None
-    places = [_place_in_tensor(math.prod(shape), place) for place in spread(sample, FINGERPRINT_BYTES)]
+    places = [_place_in_tensor(math.prod(shape), place) for place in spread(sample, VALUES)]
     size = dtype.block_elements
     blocks = b"".join(read(place // size * dtype.block_bytes, dtype.block_bytes) for place in places)
-    values = decode(blocks, dtype).reshape(FINGERPRINT_BYTES, size)
-    return fingerprint(values[np.arange(FINGERPRINT_BYTES), [place % size for place in places]])
+    values = decode(blocks, dtype).reshape(VALUES, size)
+    return fingerprint(values[np.arange(VALUES), [place % size for place in places]])
 
 
 def _place_in_tensor(element_count: int, place: int) -> int:

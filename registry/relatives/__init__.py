@@ -1,6 +1,8 @@
 """Relations between models: declared parents, resolved to registered models, and similarity of weights.
 
 resolve     find the relatives of a model
+sources     from which model a quantisation was made
+descent     which model was made from which
 comparison  compare two models by type, by block and by organ
 families    families of models: descent and similarity
 holdings    what a registry holds: families with their models and quantisations
@@ -10,13 +12,17 @@ lineage     the lineage of a model
 from organs.registry.relatives.resolve import (
     Relative,
     find_relatives,
+    measure_edges_again,
     record_relatives,
     resolve_declared,
 )
+from organs.registry.relatives.sources import settle_sources
 
 __all__ = [
     "Relative",
     "find_relatives",
+    "measure_edges_again",
     "record_relatives",
     "resolve_declared",
+    "settle_sources",
 ]

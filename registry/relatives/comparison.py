@@ -10,11 +10,17 @@ from statistics import fmean
 from msgspec import structs
 from sqlalchemy.orm import Session
 
+from organs.registry.amounts import names_text, percent_text, share_text
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.experts import ModelExpert, model_experts
 from organs.registry.catalog.queries.models import facts_of, metadata_of
-from organs.registry.catalog.queries.relatives import ComparablePlacement, comparable_organs, organ_digests
+from organs.registry.catalog.queries.relatives import (
+    ComparablePlacement,
+    comparable_organs,
+    matched_share,
+    organ_digests,
+)
 from organs.registry.catalog.tables import Model
 from organs.registry.digest import Digest
 from organs.registry.entities.comparison import (
@@ -31,13 +37,17 @@ from organs.registry.entities.comparison import (
 )
 from organs.registry.errors import BadQuery
 from organs.registry.lineage import (
+    Changes,
     ComparableOrgan,
     Kinship,
     Similarity,
+    changes,
     is_another_encoding,
     paired_correlations,
     similarity,
+    unexplained_by_rounding,
 )
+from organs.registry.relatives.descent import MATCHED_MIN
 
 EXPERTS_LISTED_MAX = 1000
 """The most experts that a comparison lists; it counts all that differ."""
@@ -83,7 +93,8 @@ def compare_registered(
     """
     own, other = (registered_model(session, model, tensors_max) for model in (first, second))
     stacks = _compare_stacks(session, (first.id, own), (second.id, other))
-    return structs.replace(compare_models(own, other), stacks=tuple(stacks)), own, other
+    matched = matched_share(session, first.id, second.id)
+    return structs.replace(compare_models(own, other, matched), stacks=tuple(stacks)), own, other
 
 
 def _compare_stacks(
@@ -139,11 +150,14 @@ def _compare_experts(pairs: Sequence[tuple[ModelExpert, ModelExpert]]) -> Iterat
         for own, other in pairs
         if own.fingerprint is not None and other.fingerprint is not None and own.shape == other.shape
     }
-    likeness = dict(zip(comparable, paired_correlations(list(comparable.values())), strict=True))
+    fingerprints = list(comparable.values())
+    likeness = dict(zip(comparable, paired_correlations(fingerprints), strict=True))
+    change = dict(zip(comparable, changes(fingerprints), strict=True))
     for own, other in pairs:
         yield ComparedExpert(
             expert=own.number,
             likeness=likeness.get(own.number),
+            change=change.get(own.number),
             first_theta=own.theta,
             second_theta=other.theta,
             first_digest=own.digest,
@@ -151,20 +165,29 @@ def _compare_experts(pairs: Sequence[tuple[ModelExpert, ModelExpert]]) -> Iterat
         )
 
 
-def compare_models(first: ComparedModel, second: ComparedModel) -> Comparison:
-    """Compare two models. Adapters have no likeness: they are not the weights of a model."""
+def compare_models(first: ComparedModel, second: ComparedModel, matched: float | None = None) -> Comparison:
+    """Compare two models. Adapters have no likeness: they are not the weights of a model.
+
+    `matched` is the share of sampled blocks of one that encoding the other gives.
+    """
     firsts, seconds = _by_slot(first), _by_slot(second)
     own, other = _organs(firsts), _organs(seconds)
     alike = similarity(own, other)
+    unexplained = [firsts[slot].name for slot in unexplained_by_rounding(own, other, alike)]
+    is_source = (matched or 0.0) >= MATCHED_MIN
+    encoding = _encoding_text(alike, matched) if is_source or is_another_encoding(own, other, alike) else ""
     if "adapter" in (first.kind, second.kind):
-        alike = replace(alike, mean=None, organ_count=0, by_organ={}, by_type={}, by_block={})
+        alike = replace(alike, mean=None, organ_count=0, by_organ={}, by_type={}, by_block={}, change=Changes())
     return Comparison(
         first=first.name,
         second=second.name,
         same_bytes=first.digest == second.digest,
         likeness=alike.mean,
+        change=alike.change.mean,
         kinship=alike.kinship.value,
-        sentence=_sentence(first, second, alike, is_encoding=is_another_encoding(own, other, alike)),
+        sentence=_sentence(first, second, alike, unexplained, encoding),
+        matched=matched,
+        unexplained=tuple(unexplained),
         organs=ComparedCounts(
             compared=alike.organ_count,
             first_matrices=alike.first_count,
@@ -198,6 +221,7 @@ def organ_changes(first: ComparedModel, second: ComparedModel) -> dict[Slot, Org
     return {
         slot: OrganChange(
             likeness=alike.by_organ.get(slot),
+            change=alike.change.by_organ.get(slot),
             identical=firsts[slot].organ.identity == placed.organ.identity,
         )
         for slot, placed in seconds.items()
@@ -222,7 +246,9 @@ def _digest(model: ComparedModel, placed: ComparablePlacement) -> Digest | None:
     return model.digests.get(identity) if isinstance(identity, int) else None
 
 
-def _sentence(first: ComparedModel, second: ComparedModel, alike: Similarity, *, is_encoding: bool) -> str:
+def _sentence(
+    first: ComparedModel, second: ComparedModel, alike: Similarity, unexplained: Sequence[str], encoding: str
+) -> str:
     """Return the result for people, in one sentence."""
     if first.digest == second.digest:
         return f"{first.name} and {second.name} are the same model to the last byte: there is nothing to compare."
@@ -237,12 +263,31 @@ def _sentence(first: ComparedModel, second: ComparedModel, alike: Similarity, *,
             f"{first.name} and {second.name} cannot be compared: no matrix that can be read has the same place and "
             "shape in both."
         )
-    if is_encoding:
+    if encoding:
+        return encoding
+    return _shared(first, second, alike) + _SENTENCES[alike.kinship] + _unexplained_text(unexplained)
+
+
+def _encoding_text(alike: Similarity, matched: float | None) -> str:
+    """Return what is known of two models that rounding to other tensor types may explain."""
+    close = f"Close: {share_text(alike.mean)};"
+    if matched is None:
         return (
-            "Very likely the same weights in two encodings: the vectors are the same to the last byte, and rounding "
-            "explains the differences of the matrices."
+            f"{close} not proved to be a plain quantisation. The vectors are the same to the last byte, and rounding "
+            "explains the differences of the 256 values that were compared of each matrix."
         )
-    return _shared(first, second, alike) + _SENTENCES[alike.kinship]
+    share = f"{percent_text(matched)} of the sampled blocks of the other"
+    if matched < MATCHED_MIN:
+        return f"{close} not a plain quantisation: encoding one of the two gives {share}."
+    return f"{close} a quantisation, as far as samples show: encoding one of the two gives {share}."
+
+
+def _unexplained_text(names: Sequence[str]) -> str:
+    """Return the sentence that some matrices differ by more than their types explain, if there are any."""
+    if not names:
+        return ""
+    verb = "differs" if len(names) == 1 else "differ"
+    return f" {names_text(names)} {verb} by more than rounding to the tensor type explains."
 
 
 def _shared(first: ComparedModel, second: ComparedModel, alike: Similarity) -> str:
@@ -272,6 +317,7 @@ def _types(
             second_theta=second,
             difference=_difference(first, second),
             likeness=alike.by_type.get(kind),
+            change=alike.change.by_type.get(kind),
             compared=compared[kind],
         )
 
@@ -284,13 +330,19 @@ def _mean_theta(organs: Iterable[ComparablePlacement], kind: str) -> float | Non
 def _blocks(alike: Similarity) -> Iterable[ComparedBlock]:
     compared = Counter(slot[:2] for slot in alike.by_organ)
     for (tower, block), likeness in alike.by_block.items():
-        yield ComparedBlock(tower=tower, block=block, likeness=likeness, compared=compared[tower, block])
+        yield ComparedBlock(
+            tower=tower,
+            block=block,
+            likeness=likeness,
+            change=alike.change.by_block.get((tower, block)),
+            compared=compared[tower, block],
+        )
 
 
 def _changed(first: ComparedModel, second: ComparedModel, alike: Similarity) -> Iterable[ComparedOrgan]:
-    """Yield the compared organs, the least alike first; equally alike ones in the order of their places."""
+    """Yield the compared organs, the most changed first; equally changed ones in the order of their places."""
     firsts, seconds = _by_slot(first), _by_slot(second)
-    for place, likeness in sorted(alike.by_organ.items(), key=lambda pair: pair[1]):
+    for place, likeness in sorted(alike.by_organ.items(), key=lambda pair: -alike.distance_of(pair[0])):
         own, other = firsts[place], seconds[place]
         tower, block, slot = place
         yield ComparedOrgan(
@@ -301,6 +353,7 @@ def _changed(first: ComparedModel, second: ComparedModel, alike: Similarity) -> 
             slot=slot,
             shape=own.organ.shape,
             likeness=likeness,
+            change=alike.change.by_organ.get(place),
             identical=own.organ.identity == other.organ.identity,
             first_theta=own.theta,
             second_theta=other.theta,

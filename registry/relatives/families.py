@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
@@ -13,6 +13,7 @@ from organs.registry.catalog.queries.relatives import (
     Edge,
     connected_models,
     edges_from,
+    main_dtypes,
     models_by_id,
     public_model_ids,
     unregistered_parents,
@@ -20,6 +21,7 @@ from organs.registry.catalog.queries.relatives import (
 from organs.registry.catalog.tables import Model
 from organs.registry.entities.lineage import Family, FamilyEdge, FamilyMember, FamilyPage, MissingParent
 from organs.registry.lineage import Groups
+from organs.registry.relatives.descent import Link, descents
 
 FAMILIES_DEFAULT = 6
 """Families on a page by default."""
@@ -100,6 +102,7 @@ def _family(session: Session, family: Sequence[int], edges: Mapping[int, int], k
     rows = edges_from(session, models)
     between = [row for row in rows if row.child_id in models and row.parent_id in models]
     missing = _missing([row for row in rows if row.parent_id is None and row.parent_text is not None], models)
+    between = _with_descents(session, between, models)
     generations = _generations(models, between, {name for parent in missing for name in parent.children})
     ordered = sorted(models.values(), key=lambda model: (generations[model.id], model.id))
     return Family(
@@ -122,6 +125,27 @@ def _family(session: Session, family: Sequence[int], edges: Mapping[int, int], k
     )
 
 
+def _with_descents(session: Session, edges: Sequence[Edge], models: Collection[int]) -> list[Edge]:
+    """Return the edges with measured ones from child to parent, if it is settled which model is the parent."""
+    links = [
+        Link(edge.child_id, edge.parent_id or 0, edge.relation, edge.change, edge.matched)
+        for edge in edges
+        if edge.evidence == "measured"
+    ]
+    found = descents(links, main_dtypes(session, models)) if links else {}
+    described = []
+    for edge in edges:
+        descent = found.get((edge.child_id, edge.parent_id or 0)) if edge.evidence == "measured" else None
+        if descent is not None:
+            is_swapped = descent.parent == edge.child_id
+            child, parent = (edge.parent_id or 0, edge.child_id) if is_swapped else (edge.child_id, edge.parent_id)
+            edge = replace(
+                edge, child_id=child, parent_id=parent, relation=descent.relation, directed=descent.parent is not None
+            )
+        described.append(edge)
+    return described
+
+
 def _edge(row: Edge, models: Mapping[int, Model]) -> FamilyEdge:
     return FamilyEdge(
         child=models[row.child_id].full_name,
@@ -129,6 +153,8 @@ def _edge(row: Edge, models: Mapping[int, Model]) -> FamilyEdge:
         relation=row.relation,
         evidence=row.evidence,
         likeness=row.score,
+        change=row.change,
+        directed=row.directed,
     )
 
 
@@ -153,7 +179,7 @@ def _generations(models: Mapping[int, Model], edges: Sequence[Edge], with_missin
     """
     parents: dict[int, set[int]] = {model_id: set() for model_id in models}
     for edge in edges:
-        if edge.evidence != "measured" and edge.child_id != edge.parent_id:
+        if edge.directed and edge.child_id != edge.parent_id:
             parents[edge.child_id].add(edge.parent_id or 0)
     generations: dict[int, int] = {}
     waiting = sorted(models)
@@ -171,7 +197,7 @@ def _generations(models: Mapping[int, Model], edges: Sequence[Edge], with_missin
 
 def _place_by_nearest(generations: dict[int, int], placed: set[int], edges: Sequence[Edge]) -> None:
     """Give each model with measured edges only the generation of its most similar relative that has one."""
-    measured = sorted((edge for edge in edges if edge.evidence == "measured"), key=lambda edge: -(edge.score or 0.0))
+    measured = sorted((edge for edge in edges if edge.evidence == "measured"), key=lambda edge: edge.distance)
     pairs = [(edge.child_id, edge.parent_id or 0) for edge in measured]
     while True:
         pair = next((pair for pair in pairs if (pair[0] in placed) != (pair[1] in placed)), None)

@@ -8,16 +8,24 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from organs.registry.amounts import likely_change, names_text, percent_text
 from organs.registry.catalog.queries.chimeras import chimera_of, withdrawn_ancestors
 from organs.registry.catalog.queries.models import withdrawn_models
-from organs.registry.catalog.queries.relatives import edges_of, models_by_id, organs_by_slot, parents_of
+from organs.registry.catalog.queries.relatives import (
+    edges_from,
+    edges_of,
+    main_dtypes,
+    models_by_id,
+    organs_by_slot,
+    parents_of,
+)
 from organs.registry.catalog.tables import Lineage, Model
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.lineage import RELATIVE, LineageEdge, ModelLineage
 from organs.registry.lineage import CLOSE, Groups, Kinship, is_another_encoding, similarity
+from organs.registry.relatives.descent import FLOATS, Descent, Link, descents, is_source_settled
 from organs.registry.relatives.resolve import folded
 
-NAMES_MAX = 3
 SELF_RELATIONS = ("quantized", "relative")
 """Relations of an edge from a model to its own name: another encoding, or the same weights unquantised."""
 
@@ -37,6 +45,7 @@ class Declared:
     matrix_count: int = 0
     is_encoding: bool = False
     """Whether rounding to another dtype explains all differences."""
+    change: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +60,8 @@ class DeclaredEdge:
 def findings(kind: str, declared: Sequence[Declared], undeclared: Mapping[str, float], relatives: int) -> list[Finding]:
     """Return all findings of a model of `kind`.
 
-    `undeclared` has the close relatives that no declaration explains, by name with their likeness; `relatives` counts
-    the measured relatives.
+    `undeclared` has the close relatives that no declaration explains, by name with their likeness, the nearest first;
+    `relatives` counts the measured relatives.
     """
     results = [finding for parent in declared for finding in _of_declared(kind, parent)]
     if undeclared:
@@ -131,19 +140,18 @@ def _of_declared(kind: str, parent: Declared) -> list[Finding]:
 
 
 def _close_and_undeclared(undeclared: Mapping[str, float]) -> Finding:
-    names = sorted(undeclared, key=lambda name: (-undeclared[name], name))
-    listed = ", ".join(f"{name} ({undeclared[name]:.3f})" for name in names[:NAMES_MAX])
-    more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
     sentence = (
-        f"Almost identical to {listed}{more}, but neither model names the other, or a common parent, as its base."
+        f"Almost identical to {names_text(list(undeclared))}, but neither model names the other, or a common parent, "
+        "as its base."
     )
-    return Finding(
-        Severity.WARN, "close-relative-not-declared", sentence, models=tuple(names), score=undeclared[names[0]]
-    )
+    score = max(undeclared.values())
+    return Finding(Severity.WARN, "close-relative-not-declared", sentence, models=tuple(undeclared), score=score)
 
 
 EDGES_MAX = 200
 """Edges in the lineage of a model."""
+COMPARED_MAX = 64
+"""The nearest relatives among which parents are searched."""
 EDGES_READ_MAX = 1000
 """Edges to parents, to children and to relatives (each up to this many) by which declared and measured are compared."""
 PARENTS_COMPARED = 8
@@ -162,16 +170,18 @@ def lineage_of(session: Session, model: Model) -> ModelLineage:
     ends = {end for edge in rows for end in (edge.child_model_id, edge.parent_model_id) if end is not None}
     others = models_by_id(session, ends - {model.id})
     declared = _declared(session, model, rows, others)
-    ordered = sorted(rows, key=lambda edge: _rank(edge, model))
     measured = {_other(edge, model) or 0: edge for edge in rows if edge.evidence == "measured"}
     undeclared = _undeclared(session, model, measured, others)
+    kin = descents_among(session, [model.id, *list(measured)[:COMPARED_MAX]])
+    ordered = sorted(rows, key=lambda edge: _rank(edge, model, kin))
     return ModelLineage(
         model=model.full_name,
-        edges=tuple(_edge(edge, model, others, declared) for edge in ordered[:EDGES_MAX]),
+        edges=tuple(_edge(edge, model, others, declared, kin) for edge in ordered[:EDGES_MAX]),
         left_out=max(0, count - EDGES_MAX),
         findings=(
             *_withdrawn_origins(session, model, rows, others),
             *findings(model.kind, list(declared.values()), undeclared, len(measured)),
+            *_source_findings(session, model, measured.values()),
         ),
     )
 
@@ -215,28 +225,81 @@ def _other(edge: Lineage, model: Model) -> int | None:
     return edge.parent_model_id if edge.child_model_id == model.id else edge.child_model_id
 
 
-def _direction(edge: Lineage, model: Model) -> str:
+def _direction(edge: Lineage, model: Model, kin: Mapping[tuple[int, int], Descent] | None = None) -> str:
     if edge.evidence == "measured":
-        return RELATIVE
+        parent = _descent(edge, kin or {}).parent
+        if parent is None:
+            return RELATIVE
+        return "child" if parent == model.id else "parent"
     return "parent" if edge.child_model_id == model.id else "child"
 
 
-def _rank(edge: Lineage, model: Model) -> tuple[int, float, int]:
-    return ("parent", "child", RELATIVE).index(_direction(edge, model)), -(edge.score or 0.0), edge.id
+def _descent(edge: Lineage, kin: Mapping[tuple[int, int], Descent]) -> Descent:
+    ends = edge.child_model_id or 0, edge.parent_model_id or 0
+    return kin.get(ends, Descent(edge.relation))
 
 
-def _edge(edge: Lineage, model: Model, others: Mapping[int, Model], declared: Mapping[int, Declared]) -> LineageEdge:
+def _rank(edge: Lineage, model: Model, kin: Mapping[tuple[int, int], Descent]) -> tuple[int, bool, float, int]:
+    """Return the place of an edge: parents, children, relatives; in each, what was stated, then the nearest."""
+    role = ("parent", "child", RELATIVE).index(_direction(edge, model, kin))
+    if edge.evidence != "measured":
+        return role, False, 0.0, edge.id
+    return role, True, likely_change(edge.score or 0.0) if edge.change is None else edge.change, edge.id
+
+
+def _edge(
+    edge: Lineage,
+    model: Model,
+    others: Mapping[int, Model],
+    declared: Mapping[int, Declared],
+    kin: Mapping[tuple[int, int], Descent],
+) -> LineageEdge:
     other = others.get(_other(edge, model) or 0)
     compared = declared.get(edge.id)
     return LineageEdge(
-        direction=_direction(edge, model),
+        direction=_direction(edge, model, kin),
         model=None if other is None else other.full_name,
         text=edge.parent_text,
-        relation=edge.relation,
+        relation=edge.relation if edge.evidence != "measured" else _descent(edge, kin).relation,
         evidence=edge.evidence,
         likeness=edge.score if compared is None else compared.likeness,
+        change=edge.change if compared is None else compared.change,
         compared=edge.compared if compared is None else compared.organ_count,
+        matched=edge.matched,
     )
+
+
+def descents_among(session: Session, model_ids: Collection[int]) -> dict[tuple[int, int], Descent]:
+    """Return what the measured edges between these models say, by child and parent of the edges."""
+    edges = [
+        edge for edge in edges_from(session, model_ids) if edge.evidence == "measured" and edge.parent_id in model_ids
+    ]
+    links = [Link(edge.child_id, edge.parent_id or 0, edge.relation, edge.change, edge.matched) for edge in edges]
+    return descents(links, main_dtypes(session, model_ids))
+
+
+def _source_findings(session: Session, model: Model, edges: Collection[Lineage]) -> list[Finding]:
+    """Return the finding that the source of a quantisation is not settled, if it has relatives that may be it."""
+    dtype = main_dtypes(session, [model.id]).get(model.id, "")
+    links = [Link(model.id, _other(edge, model) or 0, edge.relation, edge.change, edge.matched) for edge in edges]
+    is_settled = is_source_settled(links)
+    if dtype in FLOATS or is_settled:
+        return []
+    if is_settled is None:
+        if all(link.relation != "quantized" for link in links):
+            return []
+        sentence = (
+            "The source of this quantisation is not settled: it was not encoded again. For most tensor types this "
+        )
+        sentence += "needs the extra quantize; then run organ measure --missing."
+        return [Finding(Severity.INFO, "source-not-tried", sentence)]
+    best = max(link.matched or 0.0 for link in links)
+    sentence = (
+        "The source of this quantisation is not settled: encoding its relatives again gives at most "
+        f"{percent_text(best)} of its blocks. An importance matrix was used, or another program, or the source is not "
+        "registered."
+    )
+    return [Finding(Severity.INFO, "source-not-settled", sentence)]
 
 
 def _declared(
@@ -266,6 +329,7 @@ def _declared(
             alike.organ_count,
             alike.first_count,
             is_another_encoding(own, organs, alike),
+            alike.change.mean,
         )
     return result
 
@@ -273,7 +337,7 @@ def _declared(
 def _undeclared(
     session: Session, model: Model, measured: Mapping[int, Lineage], others: Mapping[int, Model]
 ) -> dict[str, float]:
-    """Return the close relatives that no declaration explains, by name with their likeness."""
+    """Return the close relatives that no declaration explains, by name with their likeness, the nearest first."""
     close = {
         other: edge.score or 0.0
         for other, edge in measured.items()
@@ -286,4 +350,5 @@ def _undeclared(
         if edge.child_model_id is not None
     ]
     titles = {member.id: member.title for member in (model, *others.values())}
-    return {others[other].full_name: close[other] for other in unexplained(model.id, close, declared, titles)}
+    left = unexplained(model.id, close, declared, titles)
+    return {others[other].full_name: likeness for other, likeness in close.items() if other in left}

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from heapq import nsmallest
 
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import Slot
+from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.relatives import (
     declared_edges_with,
     declared_texts_to,
+    edges_without_change,
     likenesses,
     measured_relation,
     metadata_texts,
@@ -26,6 +29,7 @@ from organs.registry.catalog.queries.relatives import (
 from organs.registry.catalog.register.models import (
     MeasuredEdge,
     record_measured,
+    replace_measured,
     resolve_declared_edge,
 )
 from organs.registry.catalog.tables import Lineage, Model
@@ -177,6 +181,8 @@ PROBE_MIN = 0.1
 """Half of the limit for related models. Seven chance hits of eight probes reach it, or one identical organ."""
 COMPARED_MAX = 32
 """Candidates that are compared fully, the best by their probes; also the limit of edges of a new model."""
+EDGES_PAGE = 100
+"""Edges that are measured again in one transaction."""
 COMPARED_TENSORS_MAX = 262_144
 """Tensors of all candidates together that are compared fully. It takes some seconds, and other writers wait."""
 
@@ -201,20 +207,49 @@ def find_relatives(session: Session, model: Model) -> list[Relative]:
     order = sorted(scores, key=lambda candidate: (-scores[candidate], candidate))
     relatives = []
     for candidate in _within_limit(session, order[:COMPARED_MAX]):
-        other = organs_by_slot(session, candidate)
-        compared = similarity(own, other)
-        if compared.kinship in (Kinship.CLOSE, Kinship.KIN):
-            relation = "quantized" if is_another_encoding(own, other, compared) else "relative"
-            relatives.append(Relative(candidate, relation, compared))
-    return sorted(relatives, key=lambda relative: (-(relative.similarity.mean or 0.0), relative.model_id))
+        relative = _relative(candidate, own, organs_by_slot(session, candidate))
+        if relative.similarity.kinship in (Kinship.CLOSE, Kinship.KIN):
+            relatives.append(relative)
+    return sorted(relatives, key=lambda relative: (relative.similarity.distance, relative.model_id))
 
 
 def record_relatives(session: Session, model: Model) -> list[Relative]:
     """Find the relatives of a model that has just become visible, and write the missing edges to them."""
     relatives = find_relatives(session, model)
     linked = likenesses(session, model.id)
-    record_measured(session, (_edge(model, relative) for relative in relatives if relative.model_id not in linked))
+    record_measured(session, (_edge(model.id, relative) for relative in relatives if relative.model_id not in linked))
     return relatives
+
+
+def measure_edges_again(catalog: Catalog, progress: Callable[[int], None] = lambda _count: None) -> int:
+    """Compute the change of measured edges that an older version wrote; return their number.
+
+    Both models must have been measured again. `progress` gets the number of edges of each page.
+    """
+    measured, after = 0, 0
+    while True:
+        found: dict[int, MeasuredEdge] = {}
+        with catalog.reading() as session:
+            edges = edges_without_change(session, after, EDGES_PAGE)
+            if not edges:
+                return measured
+            organs = lru_cache(maxsize=8)(partial(organs_by_slot, session))
+            for edge in edges:
+                child, parent = edge.child_model_id or 0, edge.parent_model_id or 0
+                relative = _relative(parent, organs(child), organs(parent))
+                if relative.similarity.change.mean is not None:
+                    found[edge.id] = _edge(child, relative)
+            after = edges[-1].id
+        with catalog.writing() as session:
+            replace_measured(session, found)
+        measured += len(found)
+        progress(len(edges))
+
+
+def _relative(model_id: int, own: Mapping[Slot, ComparableOrgan], other: Mapping[Slot, ComparableOrgan]) -> Relative:
+    """Return the model `model_id`, with the organs `other`, as a relative of a model with the organs `own`."""
+    compared = similarity(own, other)
+    return Relative(model_id, "quantized" if is_another_encoding(own, other, compared) else "relative", compared)
 
 
 def _within_limit(session: Session, candidates: Sequence[int]) -> list[int]:
@@ -228,10 +263,12 @@ def _within_limit(session: Session, candidates: Sequence[int]) -> list[int]:
     return kept
 
 
-def _edge(model: Model, relative: Relative) -> MeasuredEdge:
+def _edge(model_id: int, relative: Relative) -> MeasuredEdge:
     similar = relative.similarity
-    older, younger = sorted((model.id, relative.model_id))
-    return MeasuredEdge(younger, older, relative.relation, similar.mean or 0.0, similar.organ_count)
+    older, younger = sorted((model_id, relative.model_id))
+    return MeasuredEdge(
+        younger, older, relative.relation, similar.mean or 0.0, similar.organ_count, similar.change.mean
+    )
 
 
 def probe_scores(session: Session, own: Mapping[Slot, ComparableOrgan]) -> dict[int, float]:
@@ -443,8 +480,8 @@ def _most_similar(cache: _Cache, child: Model, ties: list[Model]) -> Model:
     if len(ties) == 1:
         return ties[0]
     own = cache.organs(child)
-    likeness = {model.id: similarity(own, cache.organs(model)).mean or 0.0 for model in ties}
-    return max(ties, key=lambda model: likeness[model.id])
+    distances = {model.id: similarity(own, cache.organs(model)).distance for model in ties}
+    return min(ties, key=lambda model: distances[model.id])
 
 
 def _finest(ties: list[Model]) -> list[Model]:

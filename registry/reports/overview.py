@@ -179,7 +179,7 @@ StatedEdge = tuple[int, int | None, str]
 
 def actions_table(session: Session, *, complete: bool) -> ReportTable:
     """Return what one can do with the registry; if `complete`, also what only its owner may see and do."""
-    pairs = [(first, second, score or 0.0) for first, second, score in related_pairs(session, PAIRS_READ, CLOSE)]
+    pairs = [(first, second, score or 0.0) for first, second, score, _ in related_pairs(session, PAIRS_READ, CLOSE)]
     stated = list(stated_edges(session)) if pairs else []
     found = (
         *(_of_owner(session) if complete else (), _gains(session)),

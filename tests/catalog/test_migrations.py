@@ -184,6 +184,7 @@ def go_back(session: Session, revision: int) -> None:
     columns["models"] += ("stem", "quantisation", "repacked_at")
     columns["organs"], columns["jobs"] = ("nonfinite",), ("problem",)
     columns["verdicts"], columns["chimeras"] = ("strength",), ("screen", "quick_look")
+    columns["lineage"] = ("change", "matched")
     columns |= dict.fromkeys(("measurements", "placements"), ("effective_rank",))
     for name in (
         *("models_state_downloads", "models_state_grafts", "models_stem", "models_repacked_at"),

@@ -42,7 +42,7 @@ def filled_with(organ: OrganCommand, folder: Path, files: dict[str, bytes]) -> O
 def test_two_models_are_shown_side_by_side_with_a_sentence_for_every_table(kin: OrganCommand) -> None:
     lines = kin.done("compare", "base", "tuned").lines
     assert lines[0] == "Almost identical, like a model and its light fine-tune, or two fine-tunes of one model."
-    assert lines[1].startswith("Likeness: 0.99")
+    assert lines[1].startswith("Change: 0.0")
     assert "over 7 of 7 matrices" in lines[1]
     assert lines[2] == "Same to the last byte: 0 of 10 organs, with vectors."
     for beginning in ("By type: the mean θ of local/base@1 and of local/tuned@1", "By block: ", "Changed most: "):
@@ -69,9 +69,9 @@ def test_the_json_has_all_results(kin: OrganCommand) -> None:
     organs = values["types"][2]
     assert organs["difference"] == pytest.approx(organs["second_theta"] - organs["first_theta"])
     assert [(block["block"], block["compared"]) for block in values["blocks"]] == [(None, 1), (0, 3), (1, 3)]
-    scores = [one["likeness"] for one in values["changed"]]
+    scores = [one["change"] for one in values["changed"]]
     assert len(scores) == 7
-    assert scores == sorted(scores)
+    assert scores == sorted(scores, reverse=True)
 
 
 def test_a_model_compared_with_itself_gives_one_sentence(kin: OrganCommand) -> None:
@@ -94,7 +94,7 @@ def test_models_with_nothing_in_common_give_one_sentence(kin: OrganCommand) -> N
     ("second", "beginning"),
     [
         ("twin", "Every organ is the same to the last byte: "),
-        ("quantised", "Very likely the same weights in two encodings: "),
+        ("quantised", "Close: 1.000; not proved to be a plain quantisation. "),
         ("stranger", "Not related, "),
     ],
 )
@@ -166,7 +166,7 @@ def test_an_unregistered_model_gives_an_error_of_one_line(kin: OrganCommand) -> 
 
 def test_show_prints_the_lineage_and_the_findings(kin: OrganCommand) -> None:
     lines = [line.split() for line in kin.done("show", "tuned", "--lineage").lines]
-    assert ["role", "model", "relation", "evidence", "likeness", "matrices"] in lines
+    assert ["role", "model", "relation", "evidence", "change", "likeness", "matrices"] in lines
     parents = [line for line in lines if line[:1] == ["parent"]]
     assert [line[:4] for line in parents] == [["parent", "local/base@1", "finetune", "declared"]]
     assert sum(line[:1] == ["relative"] for line in lines) == 2, "the parent is listed once"

@@ -12,8 +12,18 @@ from gguf import quants as oracle
 from numpy.typing import NDArray
 
 from organs.registry.errors import UnsupportedDType
-from organs.registry.gguf.quants import CHUNK_ELEMENTS, can_dequantize, can_quantize, decode, dequantize, quantize
+from organs.registry.gguf.quants import (
+    CHUNK_ELEMENTS,
+    can_dequantize,
+    can_encode,
+    can_quantize,
+    decode,
+    dequantize,
+    encode,
+    quantize,
+)
 from organs.registry.gguf.types import DTYPES, UNQUANTISED, DType, dtype_by_name
+from tests.llama_quants import quantised
 
 WITHOUT_KERNEL = {"Q8_1", "Q8_K", "Q1_0"}
 QUANTISED = [dtype for dtype in DTYPES.values() if dtype.name not in UNQUANTISED | WITHOUT_KERNEL]
@@ -155,3 +165,17 @@ def test_plain_floats_are_read_without_loading_the_slow_package() -> None:
         "dequantize(bytes(8), dtype_by_name('BF16')); assert 'gguf' not in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "dtype", [dtype for dtype in DTYPES.values() if can_encode(dtype)], ids=lambda dtype: dtype.name
+)
+def test_encoded_blocks_are_those_of_llama_cpp(dtype: DType) -> None:
+    values = (0.05 * np.random.default_rng(5).standard_t(4, (4, 512))).astype(np.float32)
+    assert encode(values.reshape(-1), dtype) == quantised(values, dtype).tobytes()
+
+
+def test_types_that_need_an_importance_matrix_are_not_encoded() -> None:
+    names = {dtype.name for dtype in DTYPES.values() if can_encode(dtype)}
+    assert {"Q8_0", "Q4_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"} <= names
+    assert names.isdisjoint({"IQ1_S", "IQ2_XXS", "IQ2_XS", "F16", "I8"})

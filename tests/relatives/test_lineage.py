@@ -86,6 +86,7 @@ def test_an_edge_is_shown_from_both_ends(registry: LocalRegistry, tmp_path: Path
         relation="finetune",
         evidence="declared",
         likeness=measured.likeness,
+        change=pytest.approx(0.01, abs=0.002),
         compared=7,
     )
     assert (measured.direction, measured.evidence, measured.relation) == ("relative", "measured", "relative")

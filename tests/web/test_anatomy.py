@@ -108,14 +108,14 @@ def test_a_drawing_of_80_blocks_is_taller_than_that_of_4_but_far_from_20_times()
 
 def test_each_reading_has_its_number_its_colour_and_its_legend() -> None:
     organs = [placed_organ("ffn_up"), placed_organ("ffn_down", theta=42.0), placed_organ("ffn_gate", theta=38.0)]
-    changes = {("text", 0, "ffn_up"): OrganChange(likeness=0.99, identical=False)}
+    changes = {("text", 0, "ffn_up"): OrganChange(likeness=1.0, change=7.46e-6, identical=False)}
     grids = {by: anatomy(organs, by, changes) for by in ("theta", "spectral", "size", "change")}
     cells = {by: cell_of(grid, "ffn_up") for by, grid in grids.items()}
     assert {by: (cell["number"], cell["tone"]) for by, cell in cells.items()} == {
-        "theta": ("40.0°", "t16"), "spectral": ("0.500", "p10"), "size": ("100", "s8"), "change": ("1%", "c8"),
+        "theta": ("40.0°", "t16"), "spectral": ("0.500", "p10"), "size": ("100", "s8"), "change": ("7.5e-6", "c4"),
     }  # fmt: skip
     assert grids["theta"]["legend"]["ranges"] == ["feed-forward 38.0–42.0°"]
-    assert cells["change"]["label"] == "text 0 ffn_up: change 1%, θ 40.0°"
+    assert cells["change"]["label"] == "text 0 ffn_up: change 7.5e-6, θ 40.0°"
 
 
 def test_equal_bytes_and_organs_that_cannot_be_compared_have_no_colour() -> None:

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from flask.testing import FlaskClient
 
-from organs.registry.amounts import change_share_text
+from organs.registry.amounts import weight_change_text
 from organs.registry.entities.base import decode
 from organs.registry.entities.comparison import Comparison
 from organs.registry.local import LocalRegistry
@@ -77,17 +77,17 @@ def test_the_comparison_has_a_sentence_and_the_change_by_type_and_block(
     assert result.kinship == "close"
     page = shown(family_client, KIN)
     assert result.sentence in page.text
-    assert f"{result.likeness:.3f}, the mean correlation over 7 of 7 matrices" in page.text
+    assert f"{result.likeness:.3f}: means over 7 of 7 matrices" in page.text
     for one in (*result.types, *result.blocks):
         if one.likeness is not None:
-            assert change_share_text(one.likeness) in page.text, one
+            assert weight_change_text(one.change) in page.text, one
     assert [one.type for one in result.types] == ["embed", "norm", "organ", "skeleton"]
 
 
 def test_cells_of_the_grid_and_changed_organs_link_to_both_sides(family_client: FlaskClient) -> None:
     result = comparison_of(family_client, KIN)
     page = shown(family_client, KIN)
-    assert len(re.findall(r"weight: change (?:=|–|<?[\d.]+%), θ", page.text)) == 10
+    assert len(re.findall(r"weight: change (?:=|–|<?[\d.e-]+), θ", page.text)) == 10
     assert len(result.changed) == 7
     for one in result.changed:
         for side in ("first", "second"):

@@ -56,9 +56,10 @@ def test_any_number_has_a_css_class(number: float | None) -> None:
 def test_the_ends_and_the_middle_of_the_scales_have_their_classes() -> None:
     assert [theta_class(theta) for theta in (0.0, 45.0, 90.0, None)] == ["t0", "t16", "t31", "tn"]
     assert [width_class(share) for share in (None, 0.0, 0.001, 0.5, 1.0)] == ["w0", "w0", "w1", "w20", "w40"]
-    assert [change_tone(likeness) for likeness in (1.0, 0.9999, 0.99, 0.0, -1.0, None)] == [
-        "c0", "c0", "c8", "c15", "c15", "tn",
+    assert [change_tone(change) for change in (0.0, 1e-7, 1e-5, 0.02, 2.0, None)] == [
+        "c0", "c0", "c4", "c12", "c15", "tn",
     ]  # fmt: skip
+    assert [change_tone(None, likeness) for likeness in (1.0, 0.99, 0.0)] == ["c0", "c12", "c15"]
     assert [spectral_class(signal) for signal in (0.0, 0.4, 0.8, 1.0, None)] == ["p0", "p8", "p15", "p15", "tn"]
     assert [donor_class(number) for number in (0, 7, 8)] == ["g0", "g7", "g0"]
 

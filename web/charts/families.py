@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from organs.registry.amounts import change_share_text
+from organs.registry.amounts import weight_change_text
 from organs.registry.catalog.search import CHIMERA
 from organs.registry.entities.lineage import Family, FamilyEdge, FamilyMember
 from organs.registry.lineage import Groups
@@ -62,13 +62,25 @@ class Link:
     child: int
     relation: str
     evidence: str
-    likeness: float | None
+    measured: FamilyEdge | None
+    """The nearest measured edge between variants of the two."""
+
+    @property
+    def change(self) -> str:
+        """The change of the weights as text; empty if it was not measured."""
+        return "" if self.measured is None else weight_change_text(self.measured.change, self.measured.likeness)
+
+    @property
+    def tone(self) -> str:
+        """The CSS class of the change."""
+        return "tn" if self.measured is None else change_tone(self.measured.change, self.measured.likeness)
 
     @property
     def words(self) -> str:
         """Words for a list: what relation, how it is known, and the change of the weights."""
-        change = "" if self.likeness is None else f"change {change_share_text(self.likeness)}"
-        descent = "similar weights" if self.evidence == MEASURED else f"{self.relation}, {self.evidence}"
+        change = f"change {self.change}" if self.change else ""
+        is_similar = self.evidence == MEASURED and self.relation == "relative"
+        descent = "similar weights" if is_similar else f"{self.relation}, {self.evidence}"
         return ", ".join(filter(None, (descent, change)))
 
 
@@ -104,11 +116,11 @@ class Tree:
 def family_tree(family: Family) -> Tree:
     """Return the tree of a family. Each node is below its first parent, or below the most similar node."""
     nodes, places = _folded(family)
-    likenesses = _likenesses(family.edges, places)
+    measured_edges = _measured(family.edges, places)
     above: dict[int, Link] = {}
     others: list[Link] = []
     drawn: set[frozenset[int]] = set()
-    for link in _descent(family, places, likenesses):
+    for link in _descent(family, places, measured_edges):
         pair = frozenset((link.parent, link.child))
         if link.parent == link.child or pair in drawn:
             continue
@@ -117,7 +129,7 @@ def family_tree(family: Family) -> Tree:
             others.append(link)
         else:
             above[link.child] = link
-    others += _joining(likenesses, above, drawn)
+    others += _joining(measured_edges, above, drawn)
     shown = {frozenset((link.parent, link.child)) for link in (*above.values(), *others)}
     measured = [
         frozenset((places[edge.child], places[edge.parent])) for edge in family.edges if edge.evidence == MEASURED
@@ -172,23 +184,25 @@ def _missing_key(text: str) -> str:
     return f"\0{text}"
 
 
-def _likenesses(edges: Sequence[FamilyEdge], places: Mapping[str, int]) -> dict[frozenset[int], float]:
-    """Return the measured likeness of each pair of nodes: the largest of their variants."""
-    likenesses: dict[frozenset[int], float] = {}
+def _measured(edges: Sequence[FamilyEdge], places: Mapping[str, int]) -> dict[frozenset[int], FamilyEdge]:
+    """Return the nearest measured edge between the variants of each pair of nodes."""
+    measured: dict[frozenset[int], FamilyEdge] = {}
     for edge in edges:
-        if edge.likeness is not None:
+        if edge.distance is not None:
             pair = frozenset((places[edge.child], places[edge.parent]))
-            likenesses[pair] = max(edge.likeness, likenesses.get(pair, -1.0))
-    return likenesses
+            if pair not in measured or edge.distance < (measured[pair].distance or 0.0):
+                measured[pair] = edge
+    return measured
 
 
-def _descent(family: Family, places: Mapping[str, int], likenesses: Mapping[frozenset[int], float]) -> Iterator[Link]:
-    """Yield the declared and recorded links. The first link of a chimera is that of its base."""
-    for edge in family.edges:
-        if edge.evidence != MEASURED:
+def _descent(
+    family: Family, places: Mapping[str, int], measured: Mapping[frozenset[int], FamilyEdge]
+) -> Iterator[Link]:
+    """Yield the links with a direction: stated ones, then measured ones. The first of a chimera is that of its base."""
+    for edge in sorted(family.edges, key=lambda edge: edge.evidence == MEASURED):
+        if edge.directed:
             parent, child = places[edge.parent], places[edge.child]
-            likeness = likenesses.get(frozenset((parent, child)))
-            yield Link(parent, child, edge.relation, edge.evidence, likeness)
+            yield Link(parent, child, edge.relation, edge.evidence, measured.get(frozenset((parent, child))))
     for missing in family.missing:
         for name in missing.children:
             yield Link(places[_missing_key(missing.text)], places[name], missing.relation, "declared", None)
@@ -204,14 +218,14 @@ def _is_above(above: Mapping[int, Link], place: int, other: int) -> bool:
 
 
 def _joining(
-    likenesses: Mapping[frozenset[int], float], above: dict[int, Link], drawn: Collection[frozenset[int]]
+    measured: Mapping[frozenset[int], FamilyEdge], above: dict[int, Link], drawn: Collection[frozenset[int]]
 ) -> list[Link]:
     """Join trees by measured links, the strongest first, the smaller tree below the larger.
 
     Return the links between two nodes that both have a node above.
     """
     groups, sizes, others = Groups(), Counter[Hashable](), []
-    for place in {place for pair in likenesses for place in pair}:
+    for place in {place for pair in measured for place in pair}:
         sizes[place] = 1
 
     def join(first: int, second: int) -> bool:
@@ -224,14 +238,14 @@ def _joining(
 
     for child, link in above.items():
         join(link.parent, child)
-    for pair, likeness in sorted(likenesses.items(), key=lambda item: (-item[1], sorted(item[0]))):
+    for pair, edge in sorted(measured.items(), key=lambda item: (item[1].distance, sorted(item[0]))):
         if len(pair) < 2 or pair in drawn:
             continue
         large, small = sorted(pair, key=lambda place: (-sizes[groups.leader(place)], place))
         if not join(large, small):
             continue
         parent, child = (large, small) if small not in above else (small, large)
-        link = Link(parent, child, "relative", MEASURED, likeness)
+        link = Link(parent, child, "relative", MEASURED, edge)
         if child in above:
             others.append(link)
         else:
@@ -381,9 +395,8 @@ def _branch(link: Link, boxes: Mapping[int, Box]) -> Stroke:
             f"{parent.middle + turn}V{child.middle - turn}Q{bend} {child.middle} {bend + 6} {child.middle}H{child.x}"
         )
     look = "like" if link.evidence == MEASURED else "descent"
-    word = "" if link.evidence == MEASURED else link.relation
-    chip = "" if link.likeness is None else change_share_text(link.likeness)
-    return Stroke(path, look, child.x, child.middle, word, chip, change_tone(link.likeness))
+    word = "" if link.relation == "relative" else link.relation
+    return Stroke(path, look, child.x, child.middle, word, link.change, link.tone)
 
 
 BULGE_MAX = 64

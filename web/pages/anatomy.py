@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 
-from organs.registry.amounts import NO_VALUE, change_share_text, share_text, size_text, theta_text
+from organs.registry.amounts import NO_VALUE, share_text, size_text, theta_text, weight_change_text
 from organs.registry.anatomy import type_name
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.organ import PlacedOrgan
@@ -276,7 +276,7 @@ class _Painter:
             return NO_VALUE, "tn"
         if change.identical:
             return "=", "same"
-        return change_share_text(change.likeness), change_tone(change.likeness)
+        return weight_change_text(change.change, change.likeness), change_tone(change.change, change.likeness)
 
     def _theta_tone(self, organ: PlacedOrgan) -> str:
         low, high = self.spreads.get(organ.type, (0.0, 0.0))

@@ -25,7 +25,19 @@ from organs.web.responses import plain_page, reading, settings, wants_csv, with_
 
 SIDES = ("first", "second")
 COLUMNS = (
-    *("name", "type", "tower", "block", "slot", "shape", "likeness", "identical", "first_theta", "second_theta"),
+    *(
+        "name",
+        "type",
+        "tower",
+        "block",
+        "slot",
+        "shape",
+        "likeness",
+        "change",
+        "identical",
+        "first_theta",
+        "second_theta",
+    ),
     *("first_digest", "second_digest"),
 )
 """Columns of the compared organs in a CSV file."""
@@ -47,8 +59,8 @@ def compare() -> Page:
             raise BadQuery(SIDES[names.index("")], "enter two models to compare")
         with reading(settings().search_seconds) as session:
             pairs = [
-                {"first": first.full_name, "second": second.full_name, "likeness": likeness}
-                for first, second, likeness in related_pairs(session, PAIRS_SHOWN)
+                {"first": first.full_name, "second": second.full_name, "likeness": likeness, "change": change}
+                for first, second, likeness, change in related_pairs(session, PAIRS_SHOWN)
             ]
         problem = "Enter two models to compare." if any(names) else None
         return Page("compare.html", _form(names, problem) | {"pairs": pairs})

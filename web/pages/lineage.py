@@ -28,7 +28,7 @@ from organs.web.params import requested_place
 from organs.web.render import SHARE_STEPS
 from organs.web.responses import plain_page, reading, settings, with_parameters
 
-COLUMNS = ("child", "parent", "relation", "evidence", "likeness")
+COLUMNS = ("child", "parent", "relation", "evidence", "likeness", "change")
 """Columns of the edges in a CSV file."""
 NAMES_OFFERED = 200
 
@@ -84,7 +84,7 @@ def _family_page(name: str) -> Page:
 def _sheet(page: FamilyPage) -> Sheet:
     """Return the edges within the families."""
     rows = [
-        (edge.child, edge.parent, edge.relation, edge.evidence, edge.likeness)
+        (edge.child, edge.parent, edge.relation, edge.evidence, edge.likeness, edge.change)
         for family in page
         for edge in family.edges
     ]

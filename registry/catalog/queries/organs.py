@@ -23,6 +23,7 @@ from organs.registry.catalog.queries.relatives import blobs_in_models
 from organs.registry.catalog.queries.storage import organ_storage
 from organs.registry.catalog.records import OrganKey
 from organs.registry.catalog.tables import (
+    COARSE_FINGERPRINT_BYTES,
     Blob,
     BlobLease,
     BlobPart,
@@ -354,9 +355,9 @@ def uncounted_organs(session: Session, after_id: int, limit: int = 200) -> Seque
 
 
 def partly_measured_organs(session: Session, after_id: int, limit: int = 200) -> Sequence[Organ]:
-    """Return the next organs after `after_id` for which a method has computed some of its measures, but not all.
+    """Return the next organs after `after_id` whose fingerprint is coarse, or for which a method lacks some measures.
 
-    They were measured by an older version of the program, which did not have the other measures.
+    They were measured by an older version of the program, which did not have these measures.
     """
     conditions = []
     for method in {measure.method for measure in MEASURES.values()}:
@@ -364,8 +365,14 @@ def partly_measured_organs(session: Session, after_id: int, limit: int = 200) ->
         first, *others = (getattr(Measurement, name) for name in names)
         conditions += [and_(Measurement.method == method, first.is_not(None), other.is_(None)) for other in others]
     incomplete = select(Measurement.organ_id).where(or_(*conditions), Measurement.organ_id == Organ.id)
-    statement = select(Organ).where(Organ.id > after_id, incomplete.exists()).order_by(Organ.id).limit(limit)
-    return session.scalars(statement).all()
+    coarse = select(Fingerprint.organ_id).where(is_coarse(), Fingerprint.organ_id == Organ.id)
+    statement = select(Organ).where(Organ.id > after_id, incomplete.exists() | coarse.exists())
+    return session.scalars(statement.order_by(Organ.id).limit(limit)).all()
+
+
+def is_coarse() -> ColumnElement[bool]:
+    """Return whether a row of `Fingerprint` was written by an older version, in SQL."""
+    return func.length(Fingerprint.values) == COARSE_FINGERPRINT_BYTES
 
 
 def measurements_of(session: Session, organ_id: int) -> Sequence[Measurement]:

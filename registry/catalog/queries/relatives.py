@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from sqlalchemy import ColumnElement, Integer, Row, String, and_, case, cast, func, literal, null, or_, select
 from sqlalchemy.orm import Session, aliased
 
+from organs.registry.amounts import likely_change
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.engine import among, batches
 from organs.registry.catalog.tables import (
@@ -64,6 +65,14 @@ class Edge:
     relation: str
     evidence: str
     score: float | None
+    change: float | None = None
+    matched: float | None = None
+    directed: bool = True
+
+    @property
+    def distance(self) -> float:
+        """The change, from the likeness if it is not known exactly."""
+        return likely_change(self.score or 0.0) if self.change is None else self.change
 
 
 def comparable_organs(session: Session, model_id: int) -> list[ComparablePlacement]:
@@ -263,7 +272,7 @@ def edges_of(session: Session, model_id: int, limit: int) -> tuple[list[Lineage]
     """Return edges between a model and public models or named parents, and the number of all these edges.
 
     At most `limit` edges of each kind are returned, because a model may have edges to ten thousand others: the oldest
-    edges to parents, the oldest edges to children, and the edges to the most similar measured relatives.
+    edges to parents, the oldest edges to children, and the edges to the nearest measured relatives.
     """
     to_parent, to_child = Lineage.child_model_id == model_id, Lineage.parent_model_id == model_id
     is_public = Model.state.in_(REACHABLE_STATES)
@@ -276,7 +285,7 @@ def edges_of(session: Session, model_id: int, limit: int) -> tuple[list[Lineage]
     for ends, order in (
         (and_(parents, ~is_measured), Lineage.id),
         (and_(children, ~is_measured), Lineage.id),
-        (and_(or_(parents, children), is_measured), Lineage.score.desc()),
+        (and_(or_(parents, children), is_measured), func.coalesce(Lineage.change, 2.0 * (1.0 - Lineage.score))),
     ):
         edges += session.scalars(select(Lineage).where(ends).order_by(order, Lineage.id).limit(limit))
     count = select(func.count()).select_from(Lineage)
@@ -296,6 +305,34 @@ def measured_relation(session: Session, first_id: int, second_id: int) -> str | 
     """Return the measured relation of two models, in any order; None if they are not similar."""
     ends = (Lineage.child_model_id == max(first_id, second_id), Lineage.parent_model_id == min(first_id, second_id))
     return session.scalar(select(Lineage.relation).where(*ends, Lineage.evidence == "measured").limit(1))
+
+
+def measured_edges(session: Session, model_id: int) -> Sequence[Lineage]:
+    """Return the measured edges of a model to public models, in the order of their rows."""
+    ends = or_(Lineage.child_model_id == model_id, Lineage.parent_model_id == model_id)
+    public = select(Model.id).where(Model.state.in_(REACHABLE_STATES))
+    statement = select(Lineage).where(ends, Lineage.evidence == "measured", Lineage.child_model_id.in_(public))
+    return session.scalars(statement.where(Lineage.parent_model_id.in_(public)).order_by(Lineage.id)).all()
+
+
+def blobs_of_organs(session: Session, organ_ids: Collection[int]) -> dict[int, int]:
+    """Return the blob of each organ."""
+    found: dict[int, int] = {}
+    for batch in batches(sorted(organ_ids)):
+        found |= dict(session.execute(select(Organ.id, Organ.blob_id).where(Organ.id.in_(batch))).all())
+    return found
+
+
+def edges_without_change(session: Session, after_id: int, limit: int) -> Sequence[Lineage]:
+    """Return the next measured edges after the row `after_id` whose change is not known."""
+    statement = select(Lineage).where(Lineage.evidence == "measured", Lineage.change.is_(None), Lineage.id > after_id)
+    return session.scalars(statement.order_by(Lineage.id).limit(limit)).all()
+
+
+def matched_share(session: Session, first_id: int, second_id: int) -> float | None:
+    """Return which share of blocks encoding one of two models again gives of the other; None if it was not tried."""
+    ends = (Lineage.child_model_id == max(first_id, second_id), Lineage.parent_model_id == min(first_id, second_id))
+    return session.scalar(select(Lineage.matched).where(*ends, Lineage.evidence == "measured").limit(1))
 
 
 def declared_texts_to(session: Session, model_ids: Collection[int]) -> Iterator[str]:
@@ -389,21 +426,36 @@ def edges_from(session: Session, model_ids: Collection[int]) -> list[Edge]:
     columns = (Lineage.id, Lineage.child_model_id, Lineage.parent_model_id, Lineage.parent_text)
     edges: dict[int, Edge] = {}
     for batch in batches(sorted(model_ids)):
-        statement = select(*columns, Lineage.relation, Lineage.evidence, Lineage.score)
+        statement = select(*columns, Lineage.relation, Lineage.evidence, Lineage.score, Lineage.change, Lineage.matched)
         rows = session.execute(statement.where(Lineage.child_model_id.in_(batch)))
-        for row_id, child, parent, text, relation, evidence, score in rows:
-            edges[row_id] = Edge(child or 0, parent, text, relation, evidence, score)
+        for row_id, child, parent, text, relation, evidence, score, change, matched in rows:
+            directed = evidence != "measured"
+            edges[row_id] = Edge(child or 0, parent, text, relation, evidence, score, change, matched, directed)
     return [edges[row_id] for row_id in sorted(edges)]
 
 
-def related_pairs(session: Session, limit: int, least: float | None = None) -> list[tuple[Model, Model, float | None]]:
-    """Return pairs of visible models that were measured to be related, with their likeness.
+def main_dtypes(session: Session, model_ids: Collection[int]) -> dict[int, str]:
+    """Return the tensor type of most weights of each model."""
+    most: dict[int, tuple[int, str]] = {}
+    for batch in batches(sorted(model_ids)):
+        count = func.sum(Organ.elements)
+        statement = select(Placement.model_id, Organ.dtype, count).join(Organ, Organ.id == Placement.organ_id)
+        grouped = statement.where(Placement.model_id.in_(batch)).group_by(Placement.model_id, Organ.dtype)
+        for model_id, dtype, elements in session.execute(grouped):
+            most[model_id] = max(most.get(model_id, (0, "")), (int(elements), dtype))
+    return {model_id: dtype for model_id, (_, dtype) in most.items()}
+
+
+def related_pairs(
+    session: Session, limit: int, least: float | None = None
+) -> list[tuple[Model, Model, float | None, float | None]]:
+    """Return pairs of visible models that were measured to be related, with their likeness and their change.
 
     The newest pairs come first; with `least`, the least likeness, the most similar ones.
     """
     first, second = aliased(Model), aliased(Model)
     statement = (
-        select(first, second, Lineage.score)
+        select(first, second, Lineage.score, Lineage.change)
         .join(first, first.id == Lineage.parent_model_id)
         .join(second, second.id == Lineage.child_model_id)
         .where(Lineage.evidence == "measured", first.state == "visible", second.state == "visible")
@@ -412,7 +464,8 @@ def related_pairs(session: Session, limit: int, least: float | None = None) -> l
         statement = statement.order_by(Lineage.id.desc())
     else:
         statement = statement.where(Lineage.score >= least).order_by(Lineage.score.desc(), Lineage.id)
-    return [(parent, child, score) for parent, child, score in session.execute(statement.limit(limit))]
+    rows = session.execute(statement.limit(limit))
+    return [(parent, child, score, change) for parent, child, score, change in rows]
 
 
 def organ_digests(session: Session, model_id: int) -> dict[int, str]:

@@ -513,6 +513,8 @@ class MeasuredEdge:
     """The mean correlation, -1 to 1."""
     compared: int
     """The number of matrices in the mean."""
+    change: float | None = None
+    """The mean change of these matrices; None if it is not known."""
 
 
 def record_measured(session: Session, edges: Iterable[MeasuredEdge]) -> None:
@@ -525,12 +527,34 @@ def record_measured(session: Session, edges: Iterable[MeasuredEdge]) -> None:
             "evidence": "measured",
             "score": edge.score,
             "compared": edge.compared,
+            "change": edge.change,
             "created_at": now(),
         }
         for edge in edges
     ]
     if rows:
         session.execute(insert(Lineage), rows)
+
+
+def replace_measured(session: Session, edges: Mapping[int, MeasuredEdge]) -> None:
+    """Write measured edges again, by the ids of their rows."""
+    rows = [
+        {
+            "id": row_id,
+            "relation": edge.relation,
+            "score": edge.score,
+            "compared": edge.compared,
+            "change": edge.change,
+        }
+        for row_id, edge in edges.items()
+    ]
+    if rows:
+        session.execute(update(Lineage), rows)
+
+
+def record_matched(session: Session, shares: Mapping[int, float]) -> None:
+    """Write the shares of equal blocks into measured edges, by the ids of their rows."""
+    session.execute(update(Lineage), [{"id": row_id, "matched": share} for row_id, share in shares.items()])
 
 
 def resolve_declared_edge(session: Session, edge: Lineage, parent_id: int | None) -> None:

@@ -22,6 +22,7 @@ from organs.registry.catalog.queries.organs import (
     blobs_by_digest,
     blobs_by_id,
     heights_of_blobs,
+    is_coarse,
     shape_of,
     unneeded,
     unneeded_blobs,
@@ -470,6 +471,15 @@ def record_measures(session: Session, measured: Mapping[int, Measured]) -> None:
             if table is Measurement:
                 statement = statement.where(Measurement.method == MEASURES[name].method)
             connection.execute(statement.values({name: bindparam("value")}), values)
+
+
+def replace_fingerprints(session: Session, measured: Mapping[int, Measured]) -> None:
+    """Write the fingerprints of organs, by id, whose present one is coarse."""
+    coarse = select(Fingerprint.organ_id).where(is_coarse())
+    for batch in batches(sorted(measured)):
+        for organ_id in session.scalars(coarse.where(Fingerprint.organ_id.in_(batch))).all():
+            if (fingerprint := measured[organ_id].fingerprint) is not None:
+                session.execute(update(Fingerprint).where(Fingerprint.organ_id == organ_id).values(values=fingerprint))
 
 
 def count_nonfinite_tensors(session: Session, model_id: int | None = None) -> None:

@@ -1,0 +1,194 @@
+"""Which of several related models was made from which, as far as their weights show it.
+
+Training moves two fine-tunes of one base in directions that are nearly orthogonal. So the change between the two is the
+sum of their changes from the base, and the base is the model from which the changes are smallest. A quantisation's
+source is the model whose blocks, encoded again, are those of the quantisation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from organs.registry.amounts import CHANGE_MIN
+from organs.registry.lineage import Groups
+
+FLOATS = frozenset({"F32", "F16", "BF16", "F64"})
+"""The tensor types of weights that were not quantised."""
+MATCHED_MIN = 0.9
+"""A model is the source of a quantisation if at least this share of the blocks is the same. Tried: 1.00 for the true
+source, at most 0.22 for its base, 0.15 for a sibling, 0.014 for any model if an importance matrix was used."""
+FAR_QUANTISED = 0.3
+"""A model with a larger change is not the source of a quantisation: rounding to 2 bits has 0.07."""
+FAR = 0.1
+"""Models with a larger change are not placed in a tree: another training lies between them."""
+BLEND_COSINE = -0.5
+"""A model between two others, seen from which they lie in opposite directions, is a blend of them, not their base."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A measured edge between two models."""
+
+    first: int
+    second: int
+    relation: str
+    change: float | None
+    matched: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Descent:
+    """What a measured edge says: its relation, and which of the two models is the parent, if that is settled."""
+
+    relation: str
+    parent: int | None = None
+
+
+def descents(links: Collection[Link], dtypes: Mapping[int, str]) -> dict[tuple[int, int], Descent]:
+    """Return what each of `links` says, by its two models, from all links between them.
+
+    `dtypes` has the tensor type of most weights of each model.
+    """
+    is_float = {model: dtype in FLOATS for model, dtype in dtypes.items()}
+    copies = {_floating(link, is_float) for link in links if _is_dequantised(link, is_float)}
+    trained = {model for model, floating in is_float.items() if floating} - copies
+    parents = _parents([link for link in links if {link.first, link.second} <= trained])
+    nearest = _nearest_sources(links, is_float)
+    found: dict[tuple[int, int], Descent] = {}
+    for link in links:
+        first, second = link.first, link.second
+        if is_float.get(first) != is_float.get(second):
+            floating = _floating(link, is_float)
+            quantised = first + second - floating
+            found[first, second] = _encoded(link, floating, quantised, nearest)
+        elif link.relation == "relative" and parents.get(first) == second:
+            found[first, second] = Descent("finetune", second)
+        elif link.relation == "relative" and parents.get(second) == first:
+            found[first, second] = Descent("finetune", first)
+        elif link.relation == "relative" and first in parents and parents[first] == parents.get(second):
+            found[first, second] = Descent("sibling")
+        else:
+            found[first, second] = Descent(link.relation)
+    return found
+
+
+def is_source_settled(links: Iterable[Link]) -> bool | None:
+    """Return whether one of the links of a quantisation leads to its source; None if encoding was not tried."""
+    tried = [link.matched for link in links if link.matched is not None]
+    return max(tried) >= MATCHED_MIN if tried else None
+
+
+def _encoded(link: Link, floating: int, quantised: int, nearest: Mapping[int, int]) -> Descent:
+    """Return what a link between a quantisation and a model that is not quantised says."""
+    if _is_dequantised(link, {floating: True, quantised: False}):
+        return Descent("dequantized", quantised)
+    is_nearest = nearest[quantised] == floating
+    if link.matched is not None:
+        is_source = is_nearest and link.matched >= MATCHED_MIN
+        return Descent("quantized", floating) if is_source else Descent("relative")
+    return Descent(link.relation if is_nearest else "relative")
+
+
+def _floating(link: Link, is_float: Mapping[int, bool]) -> int:
+    return link.first if is_float.get(link.first) else link.second
+
+
+def _is_dequantised(link: Link, is_float: Mapping[int, bool]) -> bool:
+    """Return whether one of the two models is quantised, and the other one has its values."""
+    is_small = link.change is not None and link.change < CHANGE_MIN
+    return is_small and is_float.get(link.first) != is_float.get(link.second)
+
+
+def _nearest_sources(links: Iterable[Link], is_float: Mapping[int, bool]) -> dict[int, int]:
+    """Return the likely source of each quantisation: the one with most equal blocks, then with the smallest change."""
+    sources: dict[int, list[tuple[float, float, int]]] = {}
+    for link in links:
+        if is_float.get(link.first) != is_float.get(link.second):
+            floating = _floating(link, is_float)
+            quantised = link.first + link.second - floating
+            change = math.inf if link.change is None else link.change
+            sources.setdefault(quantised, []).append((-(link.matched or 0.0), change, floating))
+    return {quantised: min(found)[2] for quantised, found in sources.items()}
+
+
+def _parents(links: Iterable[Link]) -> dict[int, int]:
+    """Return the parents among models that are not quantised.
+
+    The links with the smallest changes that join all models form a tree. Its root is the model with the most
+    neighbours: the base of these. A model that is a blend of its neighbours is left out.
+    """
+    links = list(links)
+    same = Groups()
+    changes: dict[frozenset[int], float] = {}
+    for link in links:
+        if link.relation == "quantized":
+            same.join(link.first, link.second)
+    for link in links:
+        if link.change is None or link.change > FAR or same.leader(link.first) == same.leader(link.second):
+            continue
+        changes[frozenset((link.first, link.second))] = max(link.change, CHANGE_MIN)
+    members = {model for pair in changes for model in pair}
+    while True:
+        tree = _tree(members, changes)
+        blends = {model for model, near in tree.items() if _is_blend(model, near, changes)}
+        if not blends:
+            return _rooted(tree, changes)
+        members -= blends
+
+
+def _tree(members: Collection[int], changes: Mapping[frozenset[int], float]) -> dict[int, set[int]]:
+    """Return the neighbours of each member in the tree of the smallest changes."""
+    joined = Groups()
+    tree: dict[int, set[int]] = {model: set() for model in members}
+    for pair in sorted(changes, key=lambda pair: (changes[pair], sorted(pair))):
+        first, second = sorted(pair)
+        if first in tree and second in tree and joined.leader(first) != joined.leader(second):
+            joined.join(first, second)
+            tree[first].add(second)
+            tree[second].add(first)
+    return tree
+
+
+def _is_blend(model: int, near: Collection[int], changes: Mapping[frozenset[int], float]) -> bool:
+    """Return whether two neighbours of a model lie in opposite directions, seen from the model."""
+    for first in near:
+        for second in near:
+            between = changes.get(frozenset((first, second))) if first < second else None
+            if between is None:
+                continue
+            own, other = (changes[frozenset((model, end))] for end in (first, second))
+            if (own + other - between) / (2.0 * math.sqrt(own * other)) < BLEND_COSINE:
+                return True
+    return False
+
+
+def _rooted(tree: Mapping[int, Collection[int]], changes: Mapping[frozenset[int], float]) -> dict[int, int]:
+    """Return the parent of each model but the roots; nothing about trees of two models, which have no direction."""
+    parents: dict[int, int] = {}
+    left = set(tree)
+    while left:
+        group = _reached(tree, min(left))
+        left -= group
+        degrees = Counter({model: len(tree[model]) for model in group})
+        if max(degrees.values()) < 2:
+            continue
+        sums = {model: sum(changes[frozenset((model, end))] for end in tree[model]) for model in group}
+        root = min(group, key=lambda model: (-degrees[model], sums[model] / max(degrees[model], 1), model))
+        waiting = [root]
+        for model in waiting:
+            below = [end for end in tree[model] if end != parents.get(model)]
+            parents.update(dict.fromkeys(below, model))
+            waiting += below
+    return parents
+
+
+def _reached(tree: Mapping[int, Collection[int]], start: int) -> set[int]:
+    reached, waiting = {start}, [start]
+    for model in waiting:
+        new = set(tree[model]) - reached
+        reached |= new
+        waiting += sorted(new)
+    return reached

@@ -1,0 +1,239 @@
+"""From which model a quantisation was made: blocks of its relatives are encoded again and compared, byte by byte.
+
+ggml's encoders see nothing but the values of a block. So a few blocks of some matrices are enough, and those of the
+source are equal to the last byte. With an importance matrix they are not: then nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+
+import numpy as np
+from sqlalchemy.orm import Session
+
+from organs.registry.anatomy import Slot
+from organs.registry.catalog.engine import Catalog
+from organs.registry.catalog.queries.organs import BlobRow, blobs_by_id
+from organs.registry.catalog.queries.relatives import (
+    blobs_of_organs,
+    main_dtypes,
+    measured_edges,
+    organs_by_slot,
+)
+from organs.registry.catalog.register.models import record_matched
+from organs.registry.catalog.tables import Lineage, Model
+from organs.registry.entities.comparison import Proof
+from organs.registry.errors import StoreError
+from organs.registry.gguf.quants import can_encode, decode, encode
+from organs.registry.gguf.types import DType, dtype_by_name
+from organs.registry.lineage import ComparableOrgan, probes
+from organs.registry.relatives.descent import FAR_QUANTISED, FLOATS, MATCHED_MIN
+from organs.registry.store import BlobStore, RangeReader
+
+PLACES = 8
+"""Matrices of which blocks are compared, spread over types and blocks of layers."""
+SAMPLE_ELEMENTS = 4096
+"""Consecutive values that are encoded of each of them."""
+CANDIDATES_MAX = 4
+"""The nearest relatives of a quantisation that are tried."""
+QUANTISATIONS_MAX = 16
+"""The nearest quantisations without a source for which a new model is tried."""
+ENCODED_BYTES = 1 << 20
+"""Values that are encoded at once by a complete proof."""
+
+ALIGNED = 256
+"""The values of the largest block."""
+LARGEST = np.float32(65504)
+"""The largest weight that is encoded: encoders of hostile values may stop the program."""
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A matrix of a quantisation, and the one at the same place of a possible source."""
+
+    name: Slot
+    dtype: DType
+    source_dtype: DType
+    elements: int
+    blob: BlobRow
+    source: BlobRow
+
+
+@dataclass(slots=True)
+class _Compared:
+    """Blocks that were compared."""
+
+    equal: int = 0
+    blocks: int = 0
+
+
+def settle_sources(catalog: Catalog, blobs: BlobStore, model_ids: Sequence[int]) -> int:
+    """Try which relatives of the models are the sources of quantisations, and record it; return the number of tries.
+
+    A relative was tried if it was tried once. Faulty blobs are left out. Nothing is tried without an encoder for the
+    tensor types.
+    """
+    tried = 0
+    for model_id in model_ids:
+        with catalog.reading() as session:
+            attempts = _attempts(session, model_id)
+        shares = {}
+        for edge_id, pairs in attempts.items():
+            compared = _Compared()
+            for pair in pairs:
+                with suppress(StoreError):
+                    _compare(blobs, pair, compared, SAMPLE_ELEMENTS)
+            if compared.blocks:
+                shares[edge_id] = compared.equal / compared.blocks
+        if shares:
+            with catalog.writing() as session:
+                record_matched(session, shares)
+        tried += len(shares)
+    return tried
+
+
+def prove_source(
+    catalog: Catalog, blobs: BlobStore, first: Model, second: Model, progress: Progress = lambda _size: None
+) -> Proof | None:
+    """Encode all matrices of the source of a quantisation, and compare all blocks.
+
+    Return None if none of the two models is a quantisation of which the other one may be the source, or if there is no
+    encoder for its tensor types. `progress` gets sizes in bytes. Raises StoreError.
+    """
+    with catalog.reading() as session:
+        quantised, source = _in_direction(session, first, second)
+        if quantised is None or source is None:
+            return None
+        pairs = _pairs(session, quantised.id, source.id, None)
+    if not pairs:
+        return None
+    total, exact, differing = _Compared(), 0, []
+    for pair in pairs:
+        compared = _Compared()
+        _compare(blobs, pair, compared, pair.elements)
+        total.equal, total.blocks = total.equal + compared.equal, total.blocks + compared.blocks
+        exact += compared.equal == compared.blocks
+        if compared.equal < compared.blocks:
+            differing.append(_name(pair.name))
+        progress(pair.blob.size_bytes)
+    return Proof(
+        quantised=quantised.full_name,
+        source=source.full_name,
+        exact=exact,
+        organs=len(pairs),
+        equal_blocks=total.equal,
+        blocks=total.blocks,
+        differing=tuple(differing),
+    )
+
+
+def _name(place: Slot) -> str:
+    tower, block, slot = place
+    where = "" if block is None else f"block {block} "
+    return f"{where}{slot}" if tower == "text" else f"{tower} {where}{slot}"
+
+
+def _in_direction(session: Session, first: Model, second: Model) -> tuple[Model | None, Model | None]:
+    """Return the quantisation and the model that may be its source."""
+    dtypes = main_dtypes(session, [first.id, second.id])
+    floating = [model for model in (first, second) if dtypes.get(model.id) in FLOATS]
+    quantised = [model for model in (first, second) if dtypes.get(model.id, "F32") not in FLOATS]
+    return (quantised[0], floating[0]) if len(floating) == len(quantised) == 1 else (None, None)
+
+
+def _attempts(session: Session, model_id: int) -> dict[int, list[_Pair]]:
+    """Return what is to be compared for each measured edge of a model that was not tried, by the edge's id."""
+    edges = measured_edges(session, model_id)
+    others = {edge.id: _other(edge, model_id) for edge in edges}
+    dtypes = main_dtypes(session, {model_id, *others.values()})
+    is_quantised = dtypes.get(model_id, "") not in FLOATS
+    open_edges = [
+        edge
+        for edge in edges
+        if edge.matched is None
+        and edge.change is not None
+        and edge.change <= FAR_QUANTISED
+        and (dtypes.get(others[edge.id], "") not in FLOATS) is not is_quantised
+    ]
+    open_edges.sort(key=lambda edge: (edge.change or 0.0, edge.id))
+    if not is_quantised:
+        open_edges = [edge for edge in open_edges if not _has_source(session, others[edge.id])]
+    attempts = {}
+    for edge in open_edges[: CANDIDATES_MAX if is_quantised else QUANTISATIONS_MAX]:
+        ends = (model_id, others[edge.id]) if is_quantised else (others[edge.id], model_id)
+        attempts[edge.id] = _pairs(session, *ends, PLACES)
+    return attempts
+
+
+def _other(edge: Lineage, model_id: int) -> int:
+    return (edge.parent_model_id if edge.child_model_id == model_id else edge.child_model_id) or 0
+
+
+def _has_source(session: Session, model_id: int) -> bool:
+    return any((edge.matched or 0.0) >= MATCHED_MIN for edge in measured_edges(session, model_id))
+
+
+def _pairs(session: Session, quantised_id: int, source_id: int, places: int | None) -> list[_Pair]:
+    """Return the matrices to compare: `places` of them, or all of them."""
+    own, sources = organs_by_slot(session, quantised_id), organs_by_slot(session, source_id)
+    possible = {slot: organ for slot, organ in own.items() if _can_compare(organ, sources.get(slot))}
+    chosen = probes(possible, places) if places is not None else list(possible)
+    organ_ids = [organs[slot].identity for slot in chosen for organs in (own, sources)]
+    blob_ids = blobs_of_organs(session, [identity for identity in organ_ids if isinstance(identity, int)])
+    rows = {row.id: row for row in blobs_by_id(session, set(blob_ids.values())).values()}
+    return list(_with_blobs(chosen, own, sources, dict(blob_ids.items()), rows))
+
+
+def _with_blobs(
+    chosen: Sequence[Slot],
+    own: Mapping[Slot, ComparableOrgan],
+    sources: Mapping[Slot, ComparableOrgan],
+    blob_ids: Mapping[Hashable, int],
+    rows: Mapping[int, BlobRow],
+) -> Iterator[_Pair]:
+    for slot in chosen:
+        ends = [rows.get(blob_ids.get(organs[slot].identity, 0)) for organs in (own, sources)]
+        if ends[0] is not None and ends[1] is not None:
+            dtype = dtype_by_name(own[slot].dtype)
+            elements = ends[0].size_bytes // dtype.block_bytes * dtype.block_elements
+            yield _Pair(slot, dtype, dtype_by_name(sources[slot].dtype), elements, ends[0], ends[1])
+
+
+def _can_compare(own: ComparableOrgan, source: ComparableOrgan | None) -> bool:
+    return (
+        source is not None
+        and own.shape == source.shape
+        and own.is_matrix
+        and own.dtype not in FLOATS
+        and source.dtype in FLOATS
+        and can_encode(dtype_by_name(own.dtype))
+    )
+
+
+def _compare(blobs: BlobStore, pair: _Pair, compared: _Compared, elements: int) -> None:
+    """Compare `elements` values in the middle of a matrix, or all values. Raises StoreError."""
+    unit = ENCODED_BYTES // 4
+    count = min(elements, pair.elements) // ALIGNED * ALIGNED
+    begin = (pair.elements - count) // 2 // ALIGNED * ALIGNED
+    with ExitStack() as opened:
+        own, source = (RangeReader(opened.enter_context(blobs.open(row))) for row in (pair.blob, pair.source))
+        for start in range(begin, begin + count, unit):
+            size = min(unit, begin + count - start)
+            blocks = own.read(pair.dtype.size_bytes(start), pair.dtype.size_bytes(size))
+            values = source.read(pair.source_dtype.size_bytes(start), pair.source_dtype.size_bytes(size))
+            compared.equal += _equal_blocks(blocks, values, pair)
+            compared.blocks += size // pair.dtype.block_elements
+
+
+def _equal_blocks(blocks: bytes, values: bytes, pair: _Pair) -> int:
+    """Return the number of blocks that encoding the values gives. Blocks with NaN or infinite values never count."""
+    floats = decode(values, pair.source_dtype).astype(np.float32)
+    usable = np.abs(floats) <= LARGEST
+    encoded = encode(np.where(usable, floats, np.float32(0)), pair.dtype)
+    rows = [np.frombuffer(data, np.uint8).reshape(-1, pair.dtype.block_bytes) for data in (blocks, encoded)]
+    is_equal = (rows[0] == rows[1]).all(axis=1) & usable.reshape(-1, pair.dtype.block_elements).all(axis=1)
+    return int(np.count_nonzero(is_equal))

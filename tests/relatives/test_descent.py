@@ -1,0 +1,85 @@
+"""Tests of the direction of measured edges: which model of a family is the base, and which a sibling or a blend."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from organs.registry.relatives.descent import Descent, Link, descents
+
+WEIGHTS = 20_000
+Model = NDArray[np.float64]
+
+
+def tuned(base: Model, energy: float, seed: int) -> Model:
+    """Return `base` with a change of this energy in a random direction."""
+    change = np.random.default_rng(seed).standard_normal(WEIGHTS)
+    return base + change * np.sqrt(energy * (base @ base) / (change @ change))
+
+
+def found(models: dict[int, Model], dtypes: dict[int, str] | None = None, **matched: float) -> dict[str, Descent]:
+    """Return what the measured edges between all `models` say, by `younger-older`; `matched` has shares by `_y_o`."""
+    links = []
+    for older, younger in combinations(sorted(models), 2):
+        own, other = models[younger], models[older]
+        change = float(2 * ((own - other) @ (own - other)) / (own @ own + other @ other))
+        links.append(Link(younger, older, "relative", change, matched.get(f"_{younger}_{older}")))
+    described = descents(links, dict.fromkeys(models, "F16") | (dtypes or {}))
+    return {f"{younger}-{older}": descent for (younger, older), descent in described.items()}
+
+
+BASE = np.random.default_rng(0).standard_normal(WEIGHTS)
+CODE, DOCS, DRIFT = tuned(BASE, 7.5e-6, 1), tuned(BASE, 7.5e-6, 2), tuned(BASE, 4e-4, 3)
+
+
+def test_the_base_of_fine_tunes_is_named_in_any_order_of_arrival() -> None:
+    for order in ([0, 1, 2, 3], [3, 0, 2, 1], [2, 3, 1, 0]):
+        models = dict(zip(order, (BASE, CODE, DOCS, DRIFT), strict=True))
+        base, *others = order
+        edges = found(models)
+        for other in others:
+            assert edges[f"{max(base, other)}-{min(base, other)}"] == Descent("finetune", base)
+        siblings = [f"{max(pair)}-{min(pair)}" for pair in combinations(others, 2)]
+        assert {edges[pair] for pair in siblings} == {Descent("sibling")}
+
+
+def test_two_models_have_no_direction() -> None:
+    assert found({1: BASE, 2: CODE}) == {"2-1": Descent("relative")}
+
+
+def test_a_fine_tune_of_a_fine_tune_is_below_it() -> None:
+    edges = found({1: BASE, 2: CODE, 3: DOCS, 4: DRIFT, 5: tuned(CODE, 2e-6, 5)})
+    assert (edges["5-2"], edges["2-1"]) == (Descent("finetune", 2), Descent("finetune", 1))
+    assert edges["5-1"] == Descent("relative")
+
+
+def test_the_mean_of_two_fine_tunes_is_not_their_base() -> None:
+    edges = found({1: BASE, 2: CODE, 3: DOCS, 4: (CODE + DOCS) / 2, 5: DRIFT})
+    assert {edges[pair] for pair in ("2-1", "3-1", "5-1")} == {Descent("finetune", 1)}
+    assert {edges[pair] for pair in ("4-1", "4-2", "4-3", "5-4")} == {Descent("relative")}
+
+
+def test_a_quantisation_has_the_source_that_encoding_proves_and_no_other() -> None:
+    models = {1: BASE, 2: CODE, 3: DOCS, 4: tuned(CODE, 5e-3, 6)}
+    dtypes = {4: "Q4_K"}
+    edges = found(models, dtypes, _4_1=0.2, _4_2=0.99, _4_3=0.1)
+    assert [edges[pair] for pair in ("4-1", "4-2", "4-3")] == [
+        Descent("relative"), Descent("quantized", 2), Descent("relative"),
+    ]  # fmt: skip
+    assert (edges["2-1"], edges["3-1"]) == (Descent("finetune", 1), Descent("finetune", 1))
+    unknown = found(models, dtypes, _4_1=0.01, _4_2=0.014, _4_3=0.01)
+    assert {unknown[pair] for pair in ("4-1", "4-2", "4-3")} == {Descent("relative")}, "never a wrong source"
+
+
+def test_only_the_nearest_source_is_likely_if_encoding_was_not_tried() -> None:
+    links = [Link(3, 1, "quantized", 5.01e-3), Link(3, 2, "quantized", 5e-3), Link(2, 1, "relative", 7e-6)]
+    edges = descents(links, {1: "F16", 2: "F16", 3: "Q4_K"})
+    assert (edges[3, 1], edges[3, 2]) == (Descent("relative"), Descent("quantized"))
+
+
+def test_a_model_with_exactly_the_values_of_a_quantisation_was_made_from_it() -> None:
+    links = [Link(2, 1, "quantized", 3e-9)]
+    assert descents(links, {1: "Q4_1", 2: "F16"}) == {(2, 1): Descent("dequantized", 1)}
+    assert descents(links, {1: "F32", 2: "Q4_1"}) == {(2, 1): Descent("dequantized", 2)}

@@ -1,0 +1,129 @@
+"""Tests of the sources of quantisations: blocks of relatives are encoded again and compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.entities.lineage import ModelLineage
+from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.gguf.quants import dequantize, encode
+from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
+from organs.registry.relatives import settle_sources, sources
+from organs.registry.relatives.lineage import lineage_of
+from tests.cli.in_process import OrganCommand
+from tests.related_models import ingest_bytes, model_file, related_tensors
+from tests.small_models import Tensors
+
+BASE = related_tensors()
+CODE, DOCS = (related_tensors(correlation=1 - 4e-5, other_seed=seed) for seed in (1, 2))
+
+
+def quantised(tensors: Tensors, dtype: str = "Q4_0", noise: float = 0.0) -> Tensors:
+    """Return a quantisation; `noise` moves the values, as an importance matrix moves the blocks."""
+    found, kind = [], dtype_by_name(dtype)
+    for spec, data in tensors:
+        if len(spec.shape) == 1:
+            found.append((spec, data))
+            continue
+        values = dequantize(data, spec.dtype)
+        moved = values + noise * values.std() * np.random.default_rng(1).standard_normal(values.size)
+        found.append((TensorSpec(spec.name, spec.shape, kind), encode(moved.astype(np.float32), kind)))
+    return found
+
+
+def lineage(registry: LocalRegistry, name: str) -> ModelLineage:
+    with registry.catalog.reading() as session:
+        return lineage_of(session, model_by_name(session, parse_model_name(name)))
+
+
+def measured(registry: LocalRegistry, name: str) -> dict[str, tuple[str, str]]:
+    """Return direction and relation of the measured edges of a model."""
+    edges = [edge for edge in lineage(registry, name).edges if edge.evidence == "measured"]
+    return {str(edge.model)[6:-2]: (edge.direction, edge.relation) for edge in edges}
+
+
+def codes(registry: LocalRegistry, name: str) -> list[str]:
+    return [finding.code for finding in lineage(registry, name).findings]
+
+
+@pytest.mark.parametrize("order", [("base", "code", "docs", "small"), ("small", "docs", "code", "base")])
+def test_the_true_source_is_proved_in_any_order_of_arrival(
+    order: tuple[str, ...], registry: LocalRegistry, tmp_path: Path
+) -> None:
+    tensors = {"base": BASE, "code": CODE, "docs": DOCS, "small": quantised(CODE)}
+    for name in order:
+        ingest_bytes(registry, tmp_path, name, model_file(name.title(), tensors[name]))
+    assert measured(registry, "small") == {
+        "code": ("parent", "quantized"), "base": ("relative", "relative"), "docs": ("relative", "relative"),
+    }  # fmt: skip
+    assert measured(registry, "code") == {
+        "base": ("parent", "finetune"), "small": ("child", "quantized"), "docs": ("relative", "sibling"),
+    }  # fmt: skip
+    assert "source-not-settled" not in codes(registry, "small")
+
+
+def test_a_quantisation_with_an_importance_matrix_has_no_source(registry: LocalRegistry, tmp_path: Path) -> None:
+    for name, tensors in (("base", BASE), ("small", quantised(BASE, noise=0.03))):
+        ingest_bytes(registry, tmp_path, name, model_file(name.title(), tensors))
+    assert measured(registry, "small") == {"base": ("relative", "relative")}
+    assert "source-not-settled" in codes(registry, "small")
+    assert "not a plain quantisation" in registry.compare("base", "small").sentence
+
+
+def test_without_an_encoder_the_source_stays_open_and_the_finding_names_the_extra(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = quantised(BASE)
+    monkeypatch.setattr(sources, "can_encode", lambda _dtype: False)
+    for name, tensors in (("base", BASE), ("small", small)):
+        ingest_bytes(registry, tmp_path, name, model_file(name.title(), tensors))
+    assert measured(registry, "small") == {"base": ("relative", "quantized")}
+    (finding,) = [one for one in lineage(registry, "small").findings if one.code == "source-not-tried"]
+    assert "extra quantize" in finding.sentence
+    assert "not proved to be a plain quantisation" in registry.compare("base", "small").sentence
+    monkeypatch.undo()
+    with registry.catalog.reading() as session:
+        model_id = model_by_name(session, parse_model_name("small")).id
+    assert settle_sources(registry.catalog, registry.blobs, [model_id]) == 1
+    assert measured(registry, "small") == {"base": ("parent", "quantized")}
+    assert "source-not-tried" not in codes(registry, "small")
+
+
+def test_a_proof_compares_all_blocks_and_names_the_matrices_with_others(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    small = quantised(BASE)
+    altered = [
+        (spec, data[:20] + bytes(reversed(data[20:36])) + data[36:] if spec.name == "blk.1.ffn_up.weight" else data)
+        for spec, data in small
+    ]
+    for name, tensors in (("base", BASE), ("small", small), ("altered", altered), ("code", CODE)):
+        ingest_bytes(registry, tmp_path, name, model_file(name.title(), tensors))
+    organ = OrganCommand(registry.settings.home)
+    assert organ.done("compare", "small", "base", "--prove").lines[0] == (
+        "local/small@1 is exactly the quantisation of local/base@1 in 7 of 7 matrices."
+    )
+    proof = registry.prove("base", "altered")
+    assert proof is not None
+    assert (proof.exact, proof.organs, proof.blocks - proof.equal_blocks) == (6, 7, 1)
+    assert proof.differing == ("block 1 ffn_up",)
+    assert registry.prove("base", "code") is None
+    assert organ("compare", "base", "code", "--prove").status == 1
+
+
+def test_hostile_values_are_not_encoded(registry: LocalRegistry, tmp_path: Path) -> None:
+    small = quantised(BASE)
+    hostile = [
+        (spec, np.full(len(data) // 2, np.inf, np.float16).tobytes() if spec.name == "blk.0.attn_q.weight" else data)
+        for spec, data in BASE
+    ]
+    for name, tensors in (("hostile", hostile), ("small", small)):
+        ingest_bytes(registry, tmp_path, name, model_file(name.title(), tensors))
+    proof = registry.prove("hostile", "small")
+    assert proof is not None
+    assert (proof.exact, proof.differing) == (6, ("block 0 attn_q",))
