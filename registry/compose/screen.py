@@ -14,18 +14,21 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
-from organs.registry.amounts import plural_text, share_text
+from organs.registry.amounts import CHANGE_MIN, plural_text, share_text
 from organs.registry.anatomy import OrganType, Tower
 from organs.registry.compose.models import Part
 from organs.registry.entities.plan import Screen, ScreenGroup
-from organs.registry.lineage import CLOSE, FINGERPRINT_ROUNDING, RELATED, correlation
+from organs.registry.fingerprints import is_fine
+from organs.registry.lineage import CLOSE, FINGERPRINT_ROUNDING, RELATED, changes, correlation
 
 ENERGY_MAX = 100.0
 """Limit of the energy moved, over the energy before. It keeps sums finite."""
 SIZE_MAX = 1e100
 """Organs with a larger root mean square count as if they had no energy."""
 RESOLUTION = 2.0 * FINGERPRINT_ROUNDING
-"""Changes below this share of the energy cannot be seen in fingerprints."""
+"""Changes below this share of the energy cannot be seen in the coarse fingerprints of earlier versions."""
+SMALL = 0.1
+"""Changes below this share are computed from the values of fingerprints, larger ones from moments and correlation."""
 
 
 class Kind(StrEnum):
@@ -155,10 +158,10 @@ class Change:
     def moved(self) -> float | None:
         """The energy that the change moves, over the energy before; None if it is unknown.
 
-        Before an organ is computed, and if the measured change is below RESOLUTION, the estimate counts.
+        Before an organ is computed, and if the measured change is below `resolution`, the estimate counts.
         """
         measured = None if self.after is None else moved_energy(self.before, self.after)
-        if measured is not None and measured >= RESOLUTION:
+        if self.after is not None and measured is not None and measured >= resolution(self.before, self.after):
             return measured
         computed, grafted = _finite(self.estimate), moved_energy(self.before, self.source) if self.is_grafted else 0.0
         if not self.is_computed or computed is None or computed < 0.0 or grafted is None:
@@ -166,32 +169,32 @@ class Change:
         return min(ENERGY_MAX, grafted + computed)
 
 
-def screen(changes: Sequence[Change], elements: int) -> Screen:
-    """Return the screen of `changes` of a base that has `elements` parameters."""
-    kinds = _kinds(changes)
-    share = min(1.0, sum(change.before.spec.elements for change in changes) / elements) if elements else None
-    provisional = any(change.after is None for change in changes)
-    totals = _totals(changes)
+def screen(changed: Sequence[Change], elements: int) -> Screen:
+    """Return the screen of the places `changed` of a base that has `elements` parameters."""
+    kinds = _kinds(changed)
+    share = min(1.0, sum(change.before.spec.elements for change in changed) / elements) if elements else None
+    provisional = any(change.after is None for change in changed)
+    totals = _totals(changed)
     relation = next((kind.value for kind in (Kind.STRANGER, Kind.FAR_KIN) if kind in kinds), Kind.KIN.value)
     return Screen(
         sentence=" ".join(kinds.values()) or "Nothing changes.",
-        size=_size_text(totals, share, provisional=provisional) if changes else "",
-        relation=(relation if totals["likeness"] is not None else None) if changes else "same",
-        compared=sum(change.likeness is not None for change in changes),
+        size=_size_text(totals, share, _least(changed), provisional=provisional) if changed else "",
+        relation=(relation if totals["likeness"] is not None else None) if changed else "same",
+        compared=sum(change.likeness is not None for change in changed),
         share=share,
         provisional=provisional,
-        groups=tuple(_group(members) for members in _grouped(changes)),
+        groups=tuple(_group(members) for members in _grouped(changed)),
         **totals,
     )
 
 
-def _kinds(changes: Sequence[Change]) -> dict[Kind, str]:
-    """Return the kinds of `changes` in the order of KNOWN, each with what is known of it."""
-    grafts = _grafts(changes)
-    scale = max((scale for change in changes for scale in change.scales), key=abs, default=None)
+def _kinds(changed: Sequence[Change]) -> dict[Kind, str]:
+    """Return the kinds of the places `changed` in the order of KNOWN, each with what is known of it."""
+    grafts = _grafts(changed)
+    scale = max((scale for change in changed for scale in change.scales), key=abs, default=None)
     found = {*grafts, *([Kind.ADAPTER] if scale is not None else [])}
-    found |= {Kind.PURIFIED} if any(change.is_purified for change in changes) else set()
-    if changes and not found:  # only vectors
+    found |= {Kind.PURIFIED} if any(change.is_purified for change in changed) else set()
+    if changed and not found:  # only vectors
         found = {Kind.OUTSIDE}
     likeness = {kind: _mean(change.likeness for change in members) for kind, members in grafts.items()}
     return {
@@ -201,14 +204,14 @@ def _kinds(changes: Sequence[Change]) -> dict[Kind, str]:
     }
 
 
-def _grafts(changes: Sequence[Change]) -> dict[Kind, list[Change]]:
+def _grafts(changed: Sequence[Change]) -> dict[Kind, list[Change]]:
     """Return the grafted matrices by their kind.
 
     Each group is a stranger's or not. All others are judged by their mean, because a single matrix says little.
     """
     grafts: dict[Kind, list[Change]] = {}
     related: list[Change] = []
-    for members in _grouped(change for change in changes if change.is_grafted and change.before.organ.is_matrix):
+    for members in _grouped(change for change in changed if change.is_grafted and change.before.organ.is_matrix):
         mean = _mean(change.likeness for change in members)
         if mean is None:
             grafts.setdefault(Kind.UNKNOWN, []).extend(members)
@@ -231,13 +234,13 @@ def _kind_of_kin(change: Change) -> Kind:
     return Kind.KIN if place.type in (OrganType.ORGAN, OrganType.SKELETON) else Kind.OUTSIDE
 
 
-def _grouped(changes: Iterable[Change]) -> list[list[Change]]:
-    """Return the changes by type, tower and block, in the order of the first change of each group.
+def _grouped(changed: Iterable[Change]) -> list[list[Change]]:
+    """Return the places `changed` by type, tower and block, in the order of the first change of each group.
 
     Each embedding is a group of its own, and so are the single experts of a block.
     """
     by_group: dict[tuple[OrganType, str, int | None, str | None, bool], list[Change]] = {}
-    for change in changes:
+    for change in changed:
         place = change.before.place
         slot = place.slot if place.type is OrganType.EMBED else None
         by_group.setdefault((place.type, place.tower.value, place.block, slot, change.is_expert), []).append(change)
@@ -255,14 +258,14 @@ def _group(members: Sequence[Change]) -> ScreenGroup:
     )
 
 
-def _totals(changes: Sequence[Change]) -> dict[str, Any]:
+def _totals(members: Sequence[Change]) -> dict[str, Any]:
     """Return the members that a screen and its groups share."""
-    known = [(moved, _energy(change.before)) for change in changes if (moved := change.moved) is not None]
+    known = [(moved, _energy(change.before)) for change in members if (moved := change.moved) is not None]
     energy = math.fsum(weight for _, weight in known)
     return {
-        "organs": len(changes),
-        "uncounted": len(changes) - len(known),
-        "likeness": _mean(change.likeness for change in changes),
+        "organs": len(members),
+        "uncounted": len(members) - len(known),
+        "likeness": _mean(change.likeness for change in members),
         "moved": math.fsum(moved * (weight / energy) for moved, weight in known) if energy > 0.0 else None,
     }
 
@@ -278,7 +281,12 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def _size_text(totals: Mapping[str, Any], share: float | None, *, provisional: bool) -> str:
+def _least(changed: Sequence[Change]) -> float:
+    """Return the smallest change that can be seen in all of `changed`."""
+    return max(resolution(change.before, change.after or change.source) for change in changed)
+
+
+def _size_text(totals: Mapping[str, Any], share: float | None, least: float, *, provisional: bool) -> str:
     """Return how large a change is, and how large changes usually are."""
     organs, uncounted, moved = totals["organs"], totals["uncounted"], totals["moved"]
     of_all = "" if share is None else f", {_percent(share)} of the parameters"
@@ -287,7 +295,7 @@ def _size_text(totals: Mapping[str, Any], share: float | None, *, provisional: b
         change += f" The change of {plural_text(uncounted, 'organ', 'organs')} is not known."
     if moved is None:
         return change
-    size = f"less than {_percent(RESOLUTION)}" if moved < RESOLUTION and not provisional else _percent(moved)
+    size = f"less than {_percent(least)}" if moved < least and not provisional else _percent(moved)
     stage = ", estimated before they are computed" if provisional else ""
     return f"{change} They move {size} of the energy of these organs{stage}. {USUAL}."
 
@@ -310,13 +318,24 @@ def part_correlation(first: Part, second: Part) -> float | None:
     return correlation(first.fingerprint, second.fingerprint)
 
 
+def resolution(first: Part, second: Part) -> float:
+    """Return the smallest change of two organs that their fingerprints show, as a share of the energy."""
+    prints = (first.fingerprint, second.fingerprint)
+    return CHANGE_MIN if all(data is not None and is_fine(data) for data in prints) else RESOLUTION
+
+
 def moved_energy(first: Part, second: Part) -> float | None:
     """Return |second - first|² over |first|², from their moments and their correlation; None if moments are missing,
     or if two matrices cannot be compared.
 
     With mean m and standard deviation s: ((m' - m)² + s² + s'² - 2 r s s') / (m² + s²). Vectors without a correlation
-    have an r of 1, which gives the smallest value that the moments allow. Values below RESOLUTION mean at most so much.
+    have an r of 1, which gives the smallest value that the moments allow. A change below SMALL is computed from the
+    values of the fingerprints. Values below `resolution` mean at most so much.
     """
+    if first.fingerprint and second.fingerprint and first.shape == second.shape:
+        (change,) = changes([(first.fingerprint, second.fingerprint)])
+        if change is not None and change < SMALL:
+            return change
     r = part_correlation(first, second)
     if r is None and first.organ.is_matrix:
         return None
