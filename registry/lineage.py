@@ -24,7 +24,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from organs.registry.amounts import likely_change
+from organs.registry.amounts import CHANGE_MIN, likely_change
 from organs.registry.anatomy import Slot
 from organs.registry.fingerprints import COARSE_LIMIT, coarse_rows, is_constant, rounding_energies, value_rows
 from organs.registry.gguf.types import dtype_by_name
@@ -45,6 +45,8 @@ ROUNDING = 6.0
 """Rounding to b bits a value lowers the correlation by at most this factor times 4^-b. The factor is about 1 for even
 steps over ±2.4 standard deviations; 1.1 to 1.5 were measured (Q2_K, Q4_K, IQ4_NL), and 3.4 for embeddings with heavy
 tails in Q4_0. The limit is twice as high."""
+FLOAT_ROUNDING = {"F64": 0.0, "F32": 0.0, "F16": 1e-7, "BF16": 1.5e-6}
+"""The change of weights that are rounded to a float: an even error within the last bit."""
 UNEXPLAINED = 6.0
 """A matrix whose change is so many times the median of its dtypes stands out: rounding of matrices differs by less."""
 FINGERPRINT_ROUNDING = 0.0005
@@ -281,8 +283,10 @@ def is_another_encoding(
         return False
     if all(own.dtype == second[slot].dtype for slot, own in first.items()):
         return False
-    lowest = {slot: 1.0 - _rounding_loss(first[slot].dtype, second[slot].dtype) for slot in measured.by_organ}
-    return all(value >= lowest[slot] for slot, value in measured.by_organ.items())
+    return all(
+        measured.distance_of(slot) <= _rounding_change(first[slot].dtype, second[slot].dtype, measured, slot)
+        for slot in measured.by_organ
+    )
 
 
 def unexplained_by_rounding(
@@ -299,11 +303,12 @@ def unexplained_by_rounding(
     groups: dict[tuple[str, str], list[float]] = {}
     for slot in rounded:
         groups.setdefault((first[slot].dtype, second[slot].dtype), []).append(measured.distance_of(slot))
-    limits = {
-        dtypes: min(likely_change(1.0 - _rounding_loss(*dtypes)), UNEXPLAINED * median(distances))
-        for dtypes, distances in groups.items()
-    }
-    outside = [slot for slot in rounded if measured.distance_of(slot) > limits[first[slot].dtype, second[slot].dtype]]
+
+    def limit(slot: Slot) -> float:
+        dtypes = first[slot].dtype, second[slot].dtype
+        return min(_rounding_change(*dtypes, measured, slot), UNEXPLAINED * median(groups[dtypes]))
+
+    outside = [slot for slot in rounded if measured.distance_of(slot) > limit(slot)]
     return outside if 2 * len(outside) < len(rounded) else []
 
 
@@ -324,10 +329,14 @@ def _is_matrix(shape: tuple[int, ...]) -> bool:
     return sum(length > 1 for length in shape) >= 2
 
 
-def _rounding_loss(first: str, second: str) -> float:
-    """Return the largest loss of correlation by rounding between two encodings of the same values."""
-    losses = (ROUNDING * math.pow(4.0, -dtype_by_name(dtype).bits_per_value) for dtype in (first, second))
-    return sum(losses) + FINGERPRINT_ROUNDING
+def _rounding_change(first: str, second: str, measured: Similarity, slot: Slot) -> float:
+    """Return the largest change by rounding between two encodings of the same values, as far as it was measured."""
+    energies = (
+        FLOAT_ROUNDING.get(dtype, 2.0 * ROUNDING * math.pow(4.0, -dtype_by_name(dtype).bits_per_value))
+        for dtype in (first, second)
+    )
+    is_exact = slot in measured.change.by_organ
+    return sum(energies) + (CHANGE_MIN if is_exact else 2.0 * FINGERPRINT_ROUNDING)
 
 
 def _order(slot: Slot) -> tuple[str, bool, int, str]:

@@ -9,6 +9,7 @@ organ must not say what else the registry has.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from organs.registry.amounts import likely_change
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.engine import Catalog, batches
 from organs.registry.catalog.queries.events import last_change_of_parents
@@ -47,14 +49,24 @@ from organs.registry.catalog.register.organs import (
 from organs.registry.catalog.tables import now
 from organs.registry.errors import Busy, CorruptBlob, EncodingFault, MissingBlob, StoreError
 from organs.registry.gguf.types import DType, dtype_by_name
-from organs.registry.lineage import ComparableOrgan, correlations, probes
+from organs.registry.lineage import ComparableOrgan, changes, correlations, probes
 from organs.registry.relatives.resolve import PROBES_MAX, probe_scores
 from organs.registry.store import BlobStore, ParentCandidate, RangeReader, StoredBlob
-from organs.registry.store.blobs import PARENT_GAIN_MIN, sample_range
-from organs.registry.store.codec import BYTES_CODEC, Codec, can_derive, codec_for, encode_chunk, head_size_bytes
+from organs.registry.store.blobs import sample_range
+from organs.registry.store.codec import (
+    BYTES_CODEC,
+    Codec,
+    can_derive,
+    codec_for,
+    encode_chunk,
+    head_size_bytes,
+    is_dequantised,
+)
 
 ALIKE_MIN = 0.9
 """The smallest correlation of the fingerprints of an organ and its parent."""
+DEQUANTISED_CHANGE_MAX = 1e-5
+"""Dequantised weights have no larger change from their quantisation: rounding to BF16 has 1e-6."""
 ORGAN_MIN_BYTES = 4096
 """Smaller organs are stored alone: the name of a parent is 32 bytes."""
 RELATED_MODELS_MAX = 6
@@ -96,15 +108,31 @@ class ParentSearch:
         ]
         if fingerprint is None or not organs:
             return []
-        values = correlations(fingerprint, [organ.fingerprint for organ in organs])
-        alike = [(value, organ) for value, organ in zip(values, organs, strict=True) if (value or 0.0) >= ALIKE_MIN]
-        alike.sort(key=lambda pair: (-(pair[0] or 0.0), pair[1].blob_id))
+        distances = _distances(fingerprint, [organ.fingerprint for organ in organs])
+        alike = [(distance, organ) for distance, organ in zip(distances, organs, strict=True) if distance is not None]
+        alike.sort(key=lambda pair: (pair[0], pair[1].blob_id))
         same = [organ for _, organ in alike if organ.dtype == dtype.name]
-        finer = [organ for _, organ in alike if can_derive(dtype_by_name(organ.dtype), dtype)]
-        chosen = [*finer[:2], *same[:1], *finer[2:], *same[1:]]
+        other = [organ for distance, organ in alike if _may_derive(dtype_by_name(organ.dtype), dtype, distance)]
+        chosen = [*other[:2], *same[:1], *other[2:], *same[1:]]
         return [
             ParentCandidate(self._blobs[organ.blob_id], dtype_by_name(organ.dtype)) for organ in chosen[:CANDIDATES_MAX]
         ]
+
+
+def _distances(own: bytes, others: Sequence[bytes]) -> list[float | None]:
+    """Return the change between an organ and each of `others`; None for those that are not alike."""
+    values, exact = correlations(own, others), changes([(own, other) for other in others])
+    return [
+        None if (value or 0.0) < ALIKE_MIN else likely_change(value or 0.0) if change is None else change
+        for value, change in zip(values, exact, strict=True)
+    ]
+
+
+def _may_derive(source: DType, target: DType, distance: float) -> bool:
+    """Return whether an organ of `target` may follow from a parent of `source` at this distance."""
+    if is_dequantised(source, target):
+        return distance <= DEQUANTISED_CHANGE_MAX
+    return can_derive(source, target)
 
 
 def probe_places(tensors: Mapping[Slot, ComparableOrgan]) -> list[Slot]:
@@ -300,7 +328,7 @@ class _Family:
     ) -> None:
         self.members = members
         self._alike = alike
-        """The correlation of pairs of members."""
+        """The distance of pairs of members that are alike."""
         self._heights = [heights[member.blob.id] for member in members]
         """The longest chain of references that ends at each member, from organs that are not in the family."""
         self._alone = [_stored_size(member, None) for member in members]
@@ -376,20 +404,19 @@ class _Family:
     def _likely_roots(self) -> list[int]:
         """Return the members that are most like the others, first those of the finest tensor types."""
         total: dict[int, float] = {}
-        for (first, second), value in self._alike.items():
+        for (first, second), distance in self._alike.items():
             for child, parent in ((first, second), (second, first)):
                 if self._codec(child, parent) is not None:
-                    total[parent] = total.get(parent, 0.0) + value
+                    total[parent] = total.get(parent, 0.0) + 1.0 - distance
         return sorted(total, key=lambda number: -total[number])[:ROOTS_MAX]
 
     def _try_parents(self, number: int) -> None:
         near = sorted(
             (
-                (value, first + second - number)
-                for (first, second), value in self._alike.items()
+                (distance, first + second - number)
+                for (first, second), distance in self._alike.items()
                 if number in (first, second)
-            ),
-            reverse=True,
+            )
         )
         chosen: list[int] = [*self._roots]
         for is_same in (True, False):
@@ -404,13 +431,16 @@ class _Family:
             if codec is None or other not in alike:
                 continue
             size = _stored_size(self.members[number], self.members[other])
-            if size <= (1 - PARENT_GAIN_MIN) * self._alone[number]:
+            candidate = ParentCandidate(self.members[other].blob, self.members[other].dtype)
+            if size <= (1 - candidate.gain_min(self.members[number].dtype)) * self._alone[number]:
                 self._sizes[number][other] = size
 
     def _codec(self, child: int, parent: int) -> Codec | None:
         """Return the codec of `child` with this parent; None if it cannot be its parent."""
         own, other = self.members[child], self.members[parent]
-        if child == parent or not other.is_public:
+        distance = self._alike.get((min(child, parent), max(child, parent)), math.inf)
+        is_far = is_dequantised(other.dtype, own.dtype) and distance > DEQUANTISED_CHANGE_MAX
+        if child == parent or not other.is_public or is_far:
             return None
         return ParentCandidate(other.blob, other.dtype).codec(own.dtype, own.blob.size_bytes)
 
@@ -489,9 +519,11 @@ def _families_at(
     for group in by_shape.values():
         rest = sorted(group, key=lambda organ: organ.blob_id not in own)
         while rest and rest[0].blob_id in own:
-            values = correlations(rest[0].fingerprint, [organ.fingerprint for organ in rest])
-            order = sorted(range(1, len(rest)), key=lambda index: -(values[index] or 0.0))
-            near = [index for index in order if (values[index] or 0.0) >= ALIKE_MIN][: FAMILY_MAX - 1]
+            distances = _distances(rest[0].fingerprint, [organ.fingerprint for organ in rest])
+            order = sorted(
+                (distance, index) for index, distance in enumerate(distances) if index and distance is not None
+            )
+            near = [index for _, index in order[: FAMILY_MAX - 1]]
             alike = [rest[0], *(rest[index] for index in near)]
             seen.update(organ.blob_id for organ in alike)
             family = _family(catalog, blobs, alike)
@@ -522,9 +554,9 @@ def _family(catalog: Catalog, blobs: BlobStore, organs: Sequence[RelatedOrgan]) 
     alike: dict[tuple[int, int], float] = {}
     for number, member in enumerate(members):
         others = [other.fingerprint for other in members[number + 1 :]]
-        for offset, value in enumerate(correlations(member.fingerprint, others)):
-            if (value or 0.0) >= ALIKE_MIN:
-                alike[number, number + 1 + offset] = value or 0.0
+        for offset, distance in enumerate(_distances(member.fingerprint, others)):
+            if distance is not None:
+                alike[number, number + 1 + offset] = distance
     with catalog.reading() as session:
         kept = parents_in_no_model(session, {member.blob.id: member.blob for member in members})
         if not alike and not kept:

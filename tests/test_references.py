@@ -30,14 +30,16 @@ from organs.registry.catalog.register.organs import begin_ingest, forget_ingest,
 from organs.registry.catalog.tables import Model, now
 from organs.registry.entities.administration import Removal
 from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.gguf.quants import dequantize, quantize
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.references import repack, search_parents, store_alone
 from organs.registry.upkeep import Share, all_blobs, verify
 from tests.faults.families import assert_whole, remove, sweep_at_once
+from tests.llama_quants import quantised
 from tests.registry_templates import RegistryTemplates, add_family, add_family_backwards
 from tests.related_models import blob_forms, family_files, ingest_bytes, model_file, related_tensors
-from tests.small_models import assemble_model, expert_model
+from tests.small_models import assemble_model, block_tensors, expert_model
 
 SOURCES = family_files()
 LATER = family_files(["retuned", "retuned-coarse"])
@@ -80,6 +82,48 @@ def test_the_size_after_a_repack_does_not_depend_on_the_order(
         assert stored_bytes(registry) <= 1.02 * stored_bytes(best)
     assert max(row.depth for row in all_blobs(registry.catalog)) <= DEPTH_MAX
     assert verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults == []
+
+
+def dequantised_pair(quantised_dtype: str, dtype: str) -> dict[str, bytes]:
+    """Return files of a quantisation, and of a model that was made from its values."""
+    kind, target = dtype_by_name(quantised_dtype), dtype_by_name(dtype)
+    small, full = [], []
+    for spec, data in block_tensors(1, 256, 3, "F32"):
+        if len(spec.shape) == 1:
+            small.append((spec, data))
+            full.append((spec, data))
+            continue
+        blocks = quantised(np.frombuffer(data, np.float32).reshape(spec.shape[::-1]), kind).tobytes()
+        small.append((TensorSpec(spec.name, spec.shape, kind), blocks))
+        full.append((TensorSpec(spec.name, spec.shape, target), quantize(dequantize(blocks, kind), target)))
+    return {"small": model_file("Small", small), "full": model_file("Full", full)}
+
+
+@pytest.mark.parametrize("order", [("small", "full"), ("full", "small")])
+@pytest.mark.parametrize("dtypes", [("Q4_1", "F16"), ("Q4_K", "BF16"), ("Q8_0", "F16")])
+def test_a_dequantised_model_costs_less_than_one_percent_in_any_order(
+    order: Sequence[str], dtypes: tuple[str, str], registry: LocalRegistry, tmp_path: Path
+) -> None:
+    files = dequantised_pair(*dtypes)
+    for name in order:
+        ingest_bytes(registry, tmp_path, name, files[name])
+    repack_new(registry)
+    full = [row for row in all_blobs(registry.catalog) if row.parent is not None]
+    assert {row.codec for row in full} == {f"{dtypes[1]}-from-{dtypes[0]}".lower()}
+    assert sum(row.stored_bytes for row in full) < 0.01 * sum(row.size_bytes for row in full)
+    assert repack_new(registry) == 0
+    remove(registry, "small")
+    sweep_at_once(registry)
+    assert verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults == []
+    (path,) = assemble_model(registry, "local/full", tmp_path)
+    assert path.read_bytes() == files["full"]
+
+
+def test_a_model_with_other_values_is_not_stored_by_a_quantisation(registry: LocalRegistry, tmp_path: Path) -> None:
+    for name in ("coarse", "half"):
+        ingest_bytes(registry, tmp_path, name, SOURCES[name])
+    repack_new(registry)
+    assert not any("-from-q" in row.codec for row in all_blobs(registry.catalog))
 
 
 def test_a_repack_examines_a_model_once_and_a_second_run_changes_nothing(

@@ -278,7 +278,7 @@ def _encoding_text(alike: Similarity, matched: float | None) -> str:
         )
     share = f"{percent_text(matched)} of the sampled blocks of the other"
     if matched < MATCHED_MIN:
-        return f"{close} not a plain quantisation: encoding one of the two gives {share}."
+        return f"{close} not proved to be a plain quantisation: encoding one of the two gives {share}."
     return f"{close} a quantisation, as far as samples show: encoding one of the two gives {share}."
 
 

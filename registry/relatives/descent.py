@@ -8,9 +8,11 @@ source is the model whose blocks, encoded again, are those of the quantisation.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import combinations
+from statistics import fmean
+from typing import TypeAlias
 
 from organs.registry.amounts import CHANGE_MIN
 from organs.registry.lineage import Groups
@@ -20,12 +22,18 @@ FLOATS = frozenset({"F32", "F16", "BF16", "F64"})
 MATCHED_MIN = 0.9
 """A model is the source of a quantisation if at least this share of the blocks is the same. Tried: 1.00 for the true
 source, at most 0.22 for its base, 0.15 for a sibling, 0.014 for any model if an importance matrix was used."""
+LIKELY_MIN = 0.5
+"""With so many equal blocks, a quantisation may come from the same weights in a finer type: F32 instead of F16 has 0.57
+in Q8_0. But a very light fine-tune has as many, so nothing is settled."""
 FAR_QUANTISED = 0.3
 """A model with a larger change is not the source of a quantisation: rounding to 2 bits has 0.07."""
 FAR = 0.1
 """Models with a larger change are not placed in a tree: another training lies between them."""
 BLEND_COSINE = -0.5
 """A model between two others, seen from which they lie in opposite directions, is a blend of them, not their base."""
+
+
+Changes: TypeAlias = "Mapping[frozenset[Hashable], float]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +63,7 @@ def descents(links: Collection[Link], dtypes: Mapping[int, str]) -> dict[tuple[i
     is_float = {model: dtype in FLOATS for model, dtype in dtypes.items()}
     copies = {_floating(link, is_float) for link in links if _is_dequantised(link, is_float)}
     trained = {model for model, floating in is_float.items() if floating} - copies
-    parents = _parents([link for link in links if {link.first, link.second} <= trained])
+    parents, bases = _parents([link for link in links if {link.first, link.second} <= trained])
     nearest = _nearest_sources(links, is_float)
     found: dict[tuple[int, int], Descent] = {}
     for link in links:
@@ -68,7 +76,7 @@ def descents(links: Collection[Link], dtypes: Mapping[int, str]) -> dict[tuple[i
             found[first, second] = Descent("finetune", second)
         elif link.relation == "relative" and parents.get(second) == first:
             found[first, second] = Descent("finetune", first)
-        elif link.relation == "relative" and first in parents and parents[first] == parents.get(second):
+        elif link.relation == "relative" and first in bases and bases[first] == bases.get(second):
             found[first, second] = Descent("sibling")
         else:
             found[first, second] = Descent(link.relation)
@@ -86,10 +94,10 @@ def _encoded(link: Link, floating: int, quantised: int, nearest: Mapping[int, in
     if _is_dequantised(link, {floating: True, quantised: False}):
         return Descent("dequantized", quantised)
     is_nearest = nearest[quantised] == floating
-    if link.matched is not None:
-        is_source = is_nearest and link.matched >= MATCHED_MIN
-        return Descent("quantized", floating) if is_source else Descent("relative")
-    return Descent(link.relation if is_nearest else "relative")
+    if not is_nearest or (link.matched is not None and link.matched < LIKELY_MIN):
+        return Descent("relative")
+    is_source = link.matched is not None and link.matched >= MATCHED_MIN
+    return Descent("quantized", floating) if is_source else Descent(link.relation)
 
 
 def _floating(link: Link, is_float: Mapping[int, bool]) -> int:
@@ -114,37 +122,45 @@ def _nearest_sources(links: Iterable[Link], is_float: Mapping[int, bool]) -> dic
     return {quantised: min(found)[2] for quantised, found in sources.items()}
 
 
-def _parents(links: Iterable[Link]) -> dict[int, int]:
-    """Return the parents among models that are not quantised.
+def _parents(links: Collection[Link]) -> tuple[dict[int, int], dict[int, Hashable]]:
+    """Return the parents among models that are not quantised, and by a common name those that have the same parent.
 
     The links with the smallest changes that join all models form a tree. Its root is the model with the most
-    neighbours: the base of these. A model that is a blend of its neighbours is left out.
+    neighbours: the base of these. A model that is a blend of its neighbours is left out. The same weights in several
+    tensor types are one model; the parent is the variant with the smallest change.
     """
-    links = list(links)
     same = Groups()
-    changes: dict[frozenset[int], float] = {}
     for link in links:
         if link.relation == "quantized":
             same.join(link.first, link.second)
-    for link in links:
-        if link.change is None or link.change > FAR or same.leader(link.first) == same.leader(link.second):
-            continue
-        changes[frozenset((link.first, link.second))] = max(link.change, CHANGE_MIN)
+    nearest: dict[frozenset[Hashable], Link] = {}
+    for link in sorted(links, key=lambda link: (link.change or 0.0, link.first, link.second)):
+        pair = frozenset((same.leader(link.first), same.leader(link.second)))
+        if link.change is not None and link.change <= FAR and len(pair) > 1:
+            nearest.setdefault(pair, link)
+    changes = {pair: max(link.change or 0.0, CHANGE_MIN) for pair, link in nearest.items()}
     members = {model for pair in changes for model in pair}
-    while True:
-        tree = _tree(members, changes)
-        blends = {model for model, near in tree.items() if _is_blend(model, near, changes)}
-        if not blends:
-            return _rooted(tree, changes)
+    tree = _tree(members, changes)
+    while blends := {model for model, near in tree.items() if _is_blend(model, near, changes)}:
         members -= blends
+        tree = _tree(members, changes)
+    above = _rooted(tree, changes)
+    parents: dict[int, int] = {}
+    for link in sorted(links, key=lambda link: (link.change or 0.0, link.first, link.second), reverse=True):
+        first, second = same.leader(link.first), same.leader(link.second)
+        if above.get(first) == second:
+            parents[link.first] = link.second
+        elif above.get(second) == first:
+            parents[link.second] = link.first
+    models = {model for link in links for model in (link.first, link.second)}
+    return parents, {model: above[same.leader(model)] for model in models if same.leader(model) in above}
 
 
-def _tree(members: Collection[int], changes: Mapping[frozenset[int], float]) -> dict[int, set[int]]:
+def _tree(members: Collection[Hashable], changes: Changes) -> dict[Hashable, set[Hashable]]:
     """Return the neighbours of each member in the tree of the smallest changes."""
     joined = Groups()
-    tree: dict[int, set[int]] = {model: set() for model in members}
-    for pair in sorted(changes, key=lambda pair: (changes[pair], sorted(pair))):
-        first, second = sorted(pair)
+    tree: dict[Hashable, set[Hashable]] = {model: set() for model in members}
+    for first, second in sorted(map(_ends, changes), key=lambda ends: changes[frozenset(ends)]):
         if first in tree and second in tree and joined.leader(first) != joined.leader(second):
             joined.join(first, second)
             tree[first].add(second)
@@ -152,31 +168,27 @@ def _tree(members: Collection[int], changes: Mapping[frozenset[int], float]) -> 
     return tree
 
 
-def _is_blend(model: int, near: Collection[int], changes: Mapping[frozenset[int], float]) -> bool:
+def _is_blend(model: Hashable, near: Collection[Hashable], changes: Changes) -> bool:
     """Return whether two neighbours of a model lie in opposite directions, seen from the model."""
-    for first in near:
-        for second in near:
-            between = changes.get(frozenset((first, second))) if first < second else None
-            if between is None:
-                continue
-            own, other = (changes[frozenset((model, end))] for end in (first, second))
-            if (own + other - between) / (2.0 * math.sqrt(own * other)) < BLEND_COSINE:
-                return True
+    for first, second in combinations(near, 2):
+        between = changes.get(frozenset((first, second)))
+        own, other = (changes[frozenset((model, end))] for end in (first, second))
+        if between is not None and (own + other - between) / (2.0 * math.sqrt(own * other)) < BLEND_COSINE:
+            return True
     return False
 
 
-def _rooted(tree: Mapping[int, Collection[int]], changes: Mapping[frozenset[int], float]) -> dict[int, int]:
+def _rooted(tree: Mapping[Hashable, Collection[Hashable]], changes: Changes) -> dict[Hashable, Hashable]:
     """Return the parent of each model but the roots; nothing about trees of two models, which have no direction."""
-    parents: dict[int, int] = {}
-    left = set(tree)
+    parents: dict[Hashable, Hashable] = {}
+    left = dict.fromkeys(tree)
     while left:
-        group = _reached(tree, min(left))
-        left -= group
-        degrees = Counter({model: len(tree[model]) for model in group})
-        if max(degrees.values()) < 2:
+        group = _reached(tree, next(iter(left)))
+        left = {model: None for model in left if model not in group}
+        if len(group) < 3:
             continue
-        sums = {model: sum(changes[frozenset((model, end))] for end in tree[model]) for model in group}
-        root = min(group, key=lambda model: (-degrees[model], sums[model] / max(degrees[model], 1), model))
+        means = {model: fmean(changes[frozenset((model, end))] for end in tree[model]) for model in group}
+        root = min(group, key=lambda model: (-len(tree[model]), means[model]))
         waiting = [root]
         for model in waiting:
             below = [end for end in tree[model] if end != parents.get(model)]
@@ -185,10 +197,13 @@ def _rooted(tree: Mapping[int, Collection[int]], changes: Mapping[frozenset[int]
     return parents
 
 
-def _reached(tree: Mapping[int, Collection[int]], start: int) -> set[int]:
-    reached, waiting = {start}, [start]
+def _reached(tree: Mapping[Hashable, Collection[Hashable]], start: Hashable) -> list[Hashable]:
+    waiting = [start]
     for model in waiting:
-        new = set(tree[model]) - reached
-        reached |= new
-        waiting += sorted(new)
-    return reached
+        waiting += [end for end in tree[model] if end not in waiting]
+    return waiting
+
+
+def _ends(pair: frozenset[Hashable]) -> tuple[Hashable, Hashable]:
+    first, second = pair
+    return first, second

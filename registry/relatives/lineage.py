@@ -296,8 +296,8 @@ def _source_findings(session: Session, model: Model, edges: Collection[Lineage])
     best = max(link.matched or 0.0 for link in links)
     sentence = (
         "The source of this quantisation is not settled: encoding its relatives again gives at most "
-        f"{percent_text(best)} of its blocks. An importance matrix was used, or another program, or the source is not "
-        "registered."
+        f"{percent_text(best)} of its blocks. The source is not registered in the tensor type that was encoded, or an "
+        "importance matrix or another program was used."
     )
     return [Finding(Severity.INFO, "source-not-settled", sentence)]
 

@@ -47,6 +47,7 @@ from organs.registry.store.codec import (
     encode_chunk,
     head_size_bytes,
     head_size_of,
+    is_dequantised,
     lend,
     pack_head,
     parse_head,
@@ -801,9 +802,16 @@ class ParentCandidate:
             return None
         return codec if codec.source_bytes(size_bytes) == self.blob.size_bytes else None
 
+    def gain_min(self, dtype: DType) -> float:
+        """Return the smallest share of the size of an organ of `dtype` that it must save as its parent."""
+        return DEQUANTISED_GAIN_MIN if is_dequantised(self.dtype, dtype) else PARENT_GAIN_MIN
+
 
 PARENT_GAIN_MIN = 0.1
 """The smallest share of the size of an organ that its parent must save: a reader decodes both."""
+DEQUANTISED_GAIN_MIN = 0.95
+"""That share for a float organ with a quantised parent. Other floats save some bytes too, but then the quantisation
+cannot be stored by what rounding does not determine of them, which saves more."""
 
 
 class OrganEncoder:
@@ -863,7 +871,7 @@ def smallest_encoder(
     """Return the encoder that stores the organ that begins with `first`, its first chunk, in the fewest bytes.
 
     `codec` stores the organ alone. The candidates are tried on a sample of `first`. A parent is chosen if it saves at
-    least `PARENT_GAIN_MIN`. Candidates that cannot be read are left out.
+    least its `gain_min`. Candidates that cannot be read are left out.
     """
     tried = [(own, candidate) for candidate in candidates if (own := candidate.codec(codec.dtype, size_bytes))]
     if not tried:
@@ -872,12 +880,12 @@ def smallest_encoder(
     begin, sample_bytes = sample_range(codec.dtype, len(first))
     sample = first[begin : begin + sample_bytes]
     best: OrganEncoder | None = None
-    best_share = min(1.0, OrganEncoder(codec).share_of(0, sample)) * (1 - PARENT_GAIN_MIN)
+    alone_share = best_share = min(1.0, OrganEncoder(codec).share_of(0, sample))
     for own, candidate in tried:
         with suppress(StoreError), ExitStack() as opened:
             encoder = opened.enter_context(closing(OrganEncoder(own, candidate.blob, store)))
             share = encoder.share_of(begin, sample)
-            if share < best_share:
+            if share < min(best_share, alone_share * (1 - candidate.gain_min(codec.dtype))):
                 if best is not None:
                     best.close()
                 best, best_share = encoder, share

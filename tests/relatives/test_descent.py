@@ -61,6 +61,31 @@ def test_the_mean_of_two_fine_tunes_is_not_their_base() -> None:
     assert {edges[pair] for pair in ("4-1", "4-2", "4-3", "5-4")} == {Descent("relative")}
 
 
+def test_the_same_weights_in_two_float_types_are_one_model() -> None:
+    def rounded(model: Model) -> Model:
+        return model.astype(np.float16).astype(np.float64)
+
+    def energy(first: Model, second: Model) -> float:
+        return float(2 * ((first - second) @ (first - second)) / (first @ first + second @ second))
+
+    models = {1: BASE, 2: rounded(BASE), 3: CODE, 4: rounded(CODE), 5: DOCS}
+    same = {(2, 1), (4, 3)}
+    links = [
+        Link(
+            younger,
+            older,
+            "quantized" if (younger, older) in same else "relative",
+            energy(models[younger], models[older]),
+        )
+        for older, younger in combinations(models, 2)
+    ]
+    edges = descents(links, {1: "F32", 2: "F16", 3: "F32", 4: "F16", 5: "F32"})
+    assert (edges[2, 1], edges[4, 3]) == (Descent("quantized"), Descent("quantized"))
+    parents = [{edges[model, 1].parent, edges[model, 2].parent} - {None} for model in (3, 4, 5)]
+    assert all(len(found) == 1 and found < {1, 2, 3} for found in parents), "one variant of the base is the parent"
+    assert edges[5, 3] == edges[5, 4] == Descent("sibling")
+
+
 def test_a_quantisation_has_the_source_that_encoding_proves_and_no_other() -> None:
     models = {1: BASE, 2: CODE, 3: DOCS, 4: tuned(CODE, 5e-3, 6)}
     dtypes = {4: "Q4_K"}

@@ -72,7 +72,7 @@ def test_a_quantisation_with_an_importance_matrix_has_no_source(registry: LocalR
         ingest_bytes(registry, tmp_path, name, model_file(name.title(), tensors))
     assert measured(registry, "small") == {"base": ("relative", "relative")}
     assert "source-not-settled" in codes(registry, "small")
-    assert "not a plain quantisation" in registry.compare("base", "small").sentence
+    assert "not proved to be a plain quantisation: encoding" in registry.compare("base", "small").sentence
 
 
 def test_without_an_encoder_the_source_stays_open_and_the_finding_names_the_extra(

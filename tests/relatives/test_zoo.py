@@ -102,6 +102,8 @@ def test_a_declared_parent_resolves_to_the_right_file(zoo: LocalRegistry) -> Non
 def test_findings_report_where_declared_and_measured_disagree(zoo: LocalRegistry) -> None:
     found = {name: [finding.code for finding in page(zoo, name).findings] for name in (*KIN, B, C, ADAPTER)}
     assert {name: codes for name, codes in found.items() if codes} == {
+        QUANTISED: ["source-not-settled"],  # it was made from weights in F32
+        PROSE: ["source-not-settled"],
         BRANCH: ["parent-loosely-related"],
         B: ["no-known-relatives"],
         C: ["no-known-relatives"],

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from organs.registry.gguf.quants import dequantize
+from organs.registry.gguf.quants import dequantize, quantize
 from organs.registry.gguf.types import DTYPES, DType, dtype_by_name
 from organs.registry.store.codec import codec_for, derive, fast
 from organs.registry.store.codec.fast import Bytes
@@ -28,6 +28,7 @@ PAIRS = [
 PAIR_IDS = [f"{source.name}-{target.name}" for source, target in PAIRS]
 PAIRS_OF_EACH = [pair for pair in PAIRS if pair[0].name == "BF16" or pair[1].name == "Q4_K"]
 """Each target once, and each source."""
+F16 = dtype_by_name("F16")
 ODD_BYTES = np.array([0x00, 0x01, 0x7B, 0x7C, 0x7E, 0x7F, 0x80, 0xFC, 0xFF], np.uint8)
 """High bytes of zero, denormals, infinities and NaN in F16, BF16 and F32."""
 
@@ -213,13 +214,24 @@ def test_threads_have_memory_of_their_own() -> None:
         list(threads.map(lambda case: residual_of(fine, coarse, *case), cases * 2))
 
 
-def test_only_finer_types_are_sources() -> None:
+@pytest.mark.parametrize(
+    "source", [one for one, other in PAIRS if other.name == "F16" and derive.is_dequantised(one, other)]
+)
+def test_dequantised_weights_are_predicted_to_the_last_bit(source: DType) -> None:
+    blocks = quantised(layer(), source)
+    for name in ("F32", "F16", "BF16"):
+        target = dtype_by_name(name)
+        plain = np.frombuffer(quantize(dequantize(blocks.tobytes(), source), target), np.uint8)
+        assert not residual_of(source, target, blocks, plain).any()
+
+
+def test_quantisations_are_sources_of_floats_only() -> None:
     for source, target in (
         ("Q4_K", "Q4_K"),
         ("Q8_0", "Q8_0"),
         ("F32", "F32"),
         ("Q4_K", "Q8_0"),
-        ("Q8_0", "F16"),
+        ("Q8_0", "F64"),
         ("F32", "I8"),
     ):
         assert not derive.can_derive(*pair(source, target))

@@ -2,7 +2,7 @@
 
     planes   splits the blocks of each tensor type into planes, and joins them
     delta    the difference of an organ to a parent with the same tensor type
-    derive   what a parent with a finer tensor type does not determine of a quantised organ
+    derive   what a parent with another tensor type does not determine of an organ
     fast     compiled kernels for `delta`, `derive` and `planes`, if numba is installed
     entropy  encodes a plane as a Zstandard frame, and decodes it
     chunks   encodes and proves a chunk, decodes and checks it
@@ -24,7 +24,7 @@ A reader gets the size to read from `head_size_of`, and uses no value of the hea
 """
 
 from organs.registry.store.codec.chunks import EncodedChunk, decode_chunk, encode_chunk, lend, worth_encoding
-from organs.registry.store.codec.derive import can_derive
+from organs.registry.store.codec.derive import can_derive, is_dequantised
 from organs.registry.store.codec.planes import (
     BYTES_CODEC,
     CHUNK_TARGET_BYTES,
@@ -65,6 +65,7 @@ __all__ = [
     "encode_chunk",
     "head_size_bytes",
     "head_size_of",
+    "is_dequantised",
     "lend",
     "pack_head",
     "parse_head",

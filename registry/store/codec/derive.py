@@ -1,9 +1,12 @@
-"""Residuals of quantised blocks and of casts: what a source, the same weights in a finer type, does not determine.
+"""Residuals of quantised blocks, of casts and of dequantised weights: what a source, the same weights in another type,
+does not determine.
 
 ggml's last step computes each quant from a weight and from scales that are stored beside it. With the weight from the
 source and with the stored scales, the quant is predicted. A residual block has the size and the fields of a plain
 block; a field that is predicted correctly is zero. A wrong prediction costs stored bytes, never exactness: every
 plain block has one residual block for each source block, whatever the bytes are.
+
+Floats that were made from a quantisation, for example to merge models, are its values, rounded to their type.
 
 Predictions are the same on every machine: float32 operations one at a time, no sums, and no bits of a NaN.
 """
@@ -13,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -35,16 +38,27 @@ _BELOW_HALF = np.uint32(0x3EFFFFFF)
 """Bits of the float32 before 0.5. Added before a truncation it rounds half away from zero, as C's `roundf`."""
 _SIGN = np.uint32(1 << 31)
 _MAGNITUDE = np.uint32((1 << 31) - 1)
+_QUIET_NAN = np.uint32(0x7FC00000)
 _QUIET_NAN_F16 = np.uint16(0x7E00)
 _NON_LINEAR = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 """The values of the levels of IQ4_NL and IQ4_XS."""
 
 
 def can_derive(source: DType, target: DType) -> bool:
-    """Return whether blocks of `target` are stored smaller as residuals of the same weights in `source`."""
+    """Return whether blocks of `target` can be stored as residuals of the same weights in `source`."""
+    if is_dequantised(source, target):
+        return True
     if source.name not in _SOURCES or source == target:
         return False
     return target.name in _QUANTISED or (source.name, target.name) in _CASTS
+
+
+def is_dequantised(source: DType, target: DType) -> bool:
+    """Return whether floats of `target` can be predicted from blocks of `source`, a quantisation.
+
+    This is only smaller if they were made from it, to the last bits.
+    """
+    return source.name in _QUANTISED and target.name in _FLOATS
 
 
 def to_residual(source: DType, target: DType, source_bytes: Bytes, plain: Bytes, residual: Bytes) -> None:
@@ -73,7 +87,7 @@ def _transform(
         kind = fast.SOURCES.index(source.name)
         kernels.quants(source_bytes, kind, before, after, restore, *numbers, _nearest_of_non_linear)
         return
-    widen = _SOURCES[source.name]
+    widen = _SOURCES.get(source.name) or partial(_widen_quantised, _QUANTISED[source.name], source.block_bytes)
     with np.errstate(all="ignore"):
         for start in range(0, elements, PIECE_ELEMENTS):
             end = min(start + PIECE_ELEMENTS, elements)
@@ -129,6 +143,15 @@ def _widen_q8_0(source_bytes: Bytes, values: Floats) -> None:
     np.multiply(rows, _scale(blocks, 0), out=rows)
 
 
+def _widen_quantised(source: _Quantised, block_bytes: int, source_bytes: Bytes, values: Floats) -> None:
+    blocks, levels = source_bytes.reshape(-1, block_bytes), _scratch.levels[: len(values)]
+    _unpack(source.parts, blocks, levels)
+    source.rule.values(blocks, levels, values)
+    is_nan = np.isnan(values)
+    if is_nan.any():  # its sign differs from machine to machine
+        values.view(np.uint32)[is_nan] = _QUIET_NAN
+
+
 def _table_of_f16() -> NDArray[np.uint32]:
     """Return the bits of the float32 that is equal to each F16; a NaN is quiet."""
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
@@ -149,6 +172,7 @@ _SOURCES: dict[str, Callable[[Bytes, Floats], None]] = {
 
 # Casts between floats
 
+_FLOATS = frozenset({"F32", "F16", "BF16"})
 _CASTS = frozenset({("F32", "F16"), ("F32", "BF16"), ("F16", "BF16"), ("BF16", "F16"), ("F16", "F32"), ("BF16", "F32")})
 
 
@@ -229,6 +253,9 @@ class _Rule(Protocol):
 
     def levels(self, values: Floats, blocks: Blocks, scales: NDArray[np.float32] | None, levels: Bytes) -> None:
         """Fill `levels` with the predictions from plain scales in `blocks`. The content of `values` is lost."""
+
+    def values(self, blocks: Blocks, levels: Bytes, values: Floats) -> None:
+        """Fill `values` with the weights that ggml reads from `blocks`, whose levels are `levels`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,6 +461,14 @@ class _ScaleAndMinimum(_StoredScales):
         _nearest(values, 0, self.highest, levels)
         _clear_where_zero(step, levels)
 
+    def values(self, blocks: Blocks, levels: Bytes, values: Floats) -> None:
+        """Fill `values` with the levels times the scale of their sub-block, less its minimum."""
+        steps, minima = self.packed(blocks)
+        np.copyto(values, levels)
+        rows = values.reshape(steps.size, -1)
+        np.multiply(rows, (_scale(blocks, self.offset) * steps).reshape(-1, 1), out=rows)
+        np.subtract(rows, (_scale(blocks, self.offset + 2) * minima).reshape(-1, 1), out=rows)
+
 
 @dataclass(frozen=True, slots=True)
 class _Scale(_StoredScales):
@@ -451,6 +486,14 @@ class _Scale(_StoredScales):
         np.divide(rows, step, out=rows)
         _nearest(values, self.lowest, -self.lowest - 1, levels)
         _clear_where_zero(step, levels)
+
+    def values(self, blocks: Blocks, levels: Bytes, values: Floats) -> None:
+        """Fill `values` with the signed quants times the scale of their sub-block."""
+        step = (_scale(blocks, self.offset) * self.packed(blocks)).reshape(-1, 1)
+        np.copyto(values, levels)
+        np.add(values, np.float32(self.lowest), out=values)
+        rows = values.reshape(len(step), -1)
+        np.multiply(rows, step, out=rows)
 
 
 class _Absolute:
@@ -475,6 +518,12 @@ class _Absolute:
         np.bitwise_or(halves, _BELOW_HALF, out=halves)
         np.add(values, halves.view(np.float32), out=values)
         np.copyto(levels.view(np.int8), values, casting="unsafe")
+
+    def values(self, blocks: Blocks, levels: Bytes, values: Floats) -> None:
+        """Fill `values` with the signed quants times the scale of their block."""
+        np.copyto(values, levels.view(np.int8))
+        rows = values.reshape(len(blocks), -1)
+        np.multiply(rows, _scale(blocks, 0), out=rows)
 
 
 class _Extreme:
@@ -504,6 +553,13 @@ class _Extreme:
         if is_zero.any():  # zeros that were searched for a scale: ggml leaves the level 0
             levels.reshape(len(blocks), -1)[is_zero[:, 0]] = 0
 
+    def values(self, blocks: Blocks, levels: Bytes, values: Floats) -> None:
+        """Fill `values` with the signed quants times the scale of their block."""
+        np.copyto(values, levels)
+        np.add(values, np.float32(self.lowest), out=values)
+        rows = values.reshape(len(blocks), -1)
+        np.multiply(rows, _scale(blocks, 0), out=rows)
+
 
 class _Range:
     """Q4_1 and Q5_1: the smallest element of a block is its minimum, and the largest has the highest level."""
@@ -524,6 +580,13 @@ class _Range:
         np.subtract(rows, _refined(scales[:, 1:], blocks, 2), out=rows)
         np.multiply(rows, _inverse(_refined(scales[:, :1], blocks, 0)), out=rows)
         _half_up(values, 0, self.highest, levels)
+
+    def values(self, blocks: Blocks, levels: Bytes, values: Floats) -> None:
+        """Fill `values` with the levels times the scale of their block, and its minimum."""
+        np.copyto(values, levels)
+        rows = values.reshape(len(blocks), -1)
+        np.multiply(rows, _scale(blocks, 0), out=rows)
+        np.add(rows, _scale(blocks, 2), out=rows)
 
 
 def _half_up(values: Floats, zero: int, highest: int, levels: Bytes) -> None:
@@ -560,6 +623,15 @@ class _NonLinear(_StoredScales):
         np.subtract(values, np.float32(_TABLE_FIRST), out=values)
         np.copyto(places, values, casting="unsafe")
         np.take(_nearest_of_non_linear, places, out=levels, mode="clip")
+
+    def values(self, blocks: Blocks, levels: Bytes, values: Floats) -> None:
+        """Fill `values` with the values of the levels times the scale of their sub-block."""
+        step = _scale(blocks, 0)
+        if self.packed is not None:
+            step = (step * self.packed(blocks)).reshape(-1, 1)
+        np.take(np.array(_NON_LINEAR, np.float32), levels, out=values, mode="clip")
+        rows = values.reshape(len(step), -1)
+        np.multiply(rows, step, out=rows)
 
 
 _TABLE_FIRST, _TABLE_LAST = 2 * _NON_LINEAR[0] - 1, 2 * _NON_LINEAR[-1] + 1

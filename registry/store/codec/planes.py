@@ -62,7 +62,7 @@ class Encoding(Enum):
 
     SOLO = "solo"  # alone
     DELTA = "delta"  # the difference to a parent with the same tensor type
-    DERIVE = "derive"  # what the rounding of a parent with a finer tensor type does not determine
+    DERIVE = "derive"  # what a parent with another tensor type does not determine: a rounding, or dequantised weights
 
 
 @dataclass(frozen=True, slots=True)
