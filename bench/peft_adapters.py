@@ -40,7 +40,7 @@ from bench.load import served
 from organs.ingest.files import FileSource
 from organs.ingest.peft import open_adapter
 from organs.registry.gguf import read_header
-from organs.registry.validation.decoder import Decoder
+from organs.registry.validation.decoder import Decoder, LoadedModel
 
 TOKENS = 200
 VOCABULARY = 512
@@ -111,14 +111,15 @@ class AdaptedDecoder(Decoder):
     """llama.cpp with a model, and with an adapter loaded as `--lora` loads it."""
 
     def __init__(self, model: Path, adapter: Path | None = None) -> None:
-        super().__init__(str(model), TOKENS + 56, 1)
+        self.model = LoadedModel(str(model))
+        super().__init__(self.model, TOKENS + 56)
         self._adapter = None
         if adapter is None:
             return
         library = self._library
         library.llama_adapter_lora_init.restype = ctypes.c_void_p
         library.llama_adapter_lora_init.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
-        self._adapter = ctypes.c_void_p(library.llama_adapter_lora_init(self._model, str(adapter).encode()))
+        self._adapter = ctypes.c_void_p(library.llama_adapter_lora_init(self.model.pointer, str(adapter).encode()))
         assert self._adapter, f"llama.cpp refuses {adapter}"
         adapters, scales = (ctypes.c_void_p * 1)(self._adapter), (ctypes.c_float * 1)(1.0)
         library.llama_set_adapters_lora.argtypes = (
@@ -127,11 +128,14 @@ class AdaptedDecoder(Decoder):
         )
         assert library.llama_set_adapters_lora(self._context, adapters, 1, scales) == 0
 
-    def logits(self, tokens: Sequence[int]) -> Logits:
+    def close(self) -> None:
+        """Free the context and the model."""
+        super().close()
+        self.model.close()
+
+    def all_logits(self, tokens: Sequence[int]) -> Logits:
         """Return the logits after each of `tokens`."""
-        self._decoded([*tokens, 0], 0)
-        pointer = self._library.llama_get_logits(self._context)
-        return np.ctypeslib.as_array(pointer, (len(tokens), self._size)).copy()
+        return np.concatenate([rows.copy() for rows in self.logits([*tokens, 0])])
 
 
 def main() -> None:
@@ -272,7 +276,7 @@ def torch_logits(model: Any, tokens: Sequence[int]) -> Logits:
 def llama_logits(model: Path, tokens: Sequence[int], adapter: Path | None = None) -> Logits:
     """Return the logits of llama.cpp after each of `tokens`."""
     with closing(AdaptedDecoder(model, adapter)) as decoder:
-        return decoder.logits(tokens)
+        return decoder.all_logits(tokens)
 
 
 def write_adapter(folder: Path, target: Path) -> None:
@@ -358,9 +362,9 @@ def train_and_share(folder: Path, seconds: float) -> None:
     model = zoo_model()
     model.save_pretrained(base)
     with closing(AdaptedDecoder(ZOO)) as decoder:
-        tokens = [token for text in library_texts() for token in decoder.tokens(text)]
+        tokens = [token for text in library_texts() for token in decoder.model.tokens(text)]
         check = tokens[:TOKENS]
-        print(f"base, torch and llama.cpp: {_figures(decoder.logits(check), torch_logits(model, check))}")
+        print(f"base, torch and llama.cpp: {_figures(decoder.all_logits(check), torch_logits(model, check))}")
     train(base, adapter, tokens, seconds)
     write_adapter(adapter, folder / "adapter.gguf")
     wanted = torch_logits(PeftModel.from_pretrained(_loaded(str(base)), adapter).eval(), check)

@@ -33,6 +33,7 @@ import tarfile
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,7 +46,8 @@ from bench.families import BLOCK, FILE_TYPES, QUANTIZATION_VERSION, tensor_type
 from organs.ingest.files import FileSource
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, carry_over, dtype_by_name, read_header, write_file
 from organs.registry.gguf.quants import dequantize, quantize
-from organs.registry.validation.decoder import Decoder
+from organs.registry.validation.decoder import Decoder, opened
+from organs.registry.validation.likelihood import surprises
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.runtime import Request
 from organs.registry.validation.texts import read_text
@@ -214,9 +216,10 @@ class Family:
         tokens = self._tokens("docs", 1)[0]
         with torch.no_grad():
             ours = math.exp(network_loss(network, tokens[None]).item())
-        decoder = Decoder(str(self.path("", "F16")), WINDOW + 1, 2)
-        theirs = math.exp(float(np.mean(decoder.surprises(tokens.tolist()))))
-        decoder.close()
+        row = tokens.tolist()
+        with opened(str(self.path("", "F16"))) as model, closing(Decoder(model, WINDOW + 1)) as decoder:
+            logits = np.concatenate([rows.copy() for rows in decoder.logits(row)])
+        theirs = math.exp(float(np.mean(surprises(logits, row[1:]).surprises)))
         self._note(f"a window has perplexity {ours:.4f} by the network and {theirs:.4f} by the runtime")
         assert abs(ours / theirs - 1.0) < 0.005, "the network of the training is not the model"
 
@@ -224,9 +227,8 @@ class Family:
         """Return windows of a training text in a random order that is always the same: (windows, WINDOW + 1)."""
         import torch
 
-        decoder = Decoder(str(self._source), WINDOW, 2)
-        tokens = decoder.tokens(self._training[text])
-        decoder.close()
+        with opened(str(self._source)) as model:
+            tokens = model.tokens(self._training[text])
         rows = torch.tensor(tokens[: len(tokens) // (WINDOW + 1) * (WINDOW + 1)]).view(-1, WINDOW + 1)
         order = np.random.default_rng(1).permutation(len(rows))
         assert len(rows) >= windows, f"{text}: {len(rows)} windows are too few"

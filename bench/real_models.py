@@ -10,13 +10,13 @@ Needs the extra `validate` and the group `bench-real`. Grafts are composed by th
 computed here, written as F16 and ingested. All are changes of the base in F16. A row has four columns:
 
     screen   what the plan says before anything is made; blends have no plan
-    quick    the quick look, and
-    verdict  the verdict, each by its function in COLUMNS
-    truth    -ln p for each token of each window, over 20,000 tokens of each of the three texts
+    quick    a quick look of 30 seconds on the first quarter of each of the three texts
+    verdict  a validation with its default budget on the built-in texts
+    truth    -ln p for each token of each window, over 20,000 tokens of the other three quarters of each text
 
 The truth of the base is the row `base`. The change of a graft is the mean of its differences from the base, window by
-window, and its error the standard error of that mean. The texts are held-out files (`bench.real_family`), and no
-window of them is in the built-in texts that quick look and verdict use.
+window, and its error the standard error of that mean. The texts are held-out files (`bench.real_family`). With
+`--columns`, only these columns are measured.
 """
 
 from __future__ import annotations
@@ -28,32 +28,44 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any
+
+import msgspec
 
 from bench.real_family import MODEL, Tensors, decoded, write_model
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
 from organs.registry.compose.api import Composition
+from organs.registry.digest import digest_of
+from organs.registry.entities.base import Entity, encode
+from organs.registry.errors import NotComposedHere
 from organs.registry.local import LocalRegistry
+from organs.registry.sandbox.process import Limits
+from organs.registry.validation.comparison import validate
 from organs.registry.validation.llama import LlamaCpp
+from organs.registry.validation.quick import quick_look
+from organs.registry.validation.run import CatalogScores, RunResult, registered_candidate, verdict_report
 from organs.registry.validation.runtime import WINDOW_TOKENS, Request
-from organs.registry.validation.texts import read_text, spread_order
+from organs.registry.validation.texts import Text, built_in_texts, read_text, spread_order
 
 TABLE = Path(__file__).with_name("grafts_real.json")
 TEXTS = ("code", "docs", "prose")
+COLUMNS = ("truth", "quick", "verdict")
 TRUTH_TOKENS = 20_000
 TRUTH_SECONDS = 7200.0
-BASE = f"{MODEL}-F16"
+BASE = f"local/{MODEL}-F16"
 Row = dict[str, Any]
-Column = Callable[[LocalRegistry, str, str], Any]
-COLUMNS: dict[str, Column] = {}
-"""The columns `quick` and `verdict`: each a function of the registry and the names of a composed model and its base,
-which returns what JSON can hold."""
+LOOK_SHARE = 0.25
+"""The first part of each text is for the quick look, the rest for the truth."""
+COUNTERPARTS = {"code": "python", "docs": "documentation", "prose": "encyclopedic"}
+"""The built-in texts of the same kinds."""
+USABLE_PERCENT = 25.0
+COUNTED_PERCENT = 3.0
+"""Verdicts must settle the changes beyond this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +88,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=TABLE, help="the rows")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no graft after so many minutes")
     parser.add_argument("--tokens", type=int, default=TRUTH_TOKENS, help="tokens of each text for the truth")
+    parser.add_argument("--columns", nargs="+", choices=COLUMNS, default=COLUMNS, help="the columns to measure")
     parser.add_argument("--only", help="only grafts with these words in their names")
     parser.add_argument("--table", action="store_true", help="print the rows as a table, and measure nothing")
     options = parser.parse_args()
@@ -84,15 +97,24 @@ def main() -> None:
         print_table(rows)
         return
     ends = time.monotonic() + 60.0 * options.minutes
-    texts = options.texts or options.folder / "texts"
-    truth = partial(truth_of, texts=texts, tokens=options.tokens)
+    looks, rest = divided(options.texts or options.folder / "texts")
+    columns: dict[str, Column] = {
+        "truth": partial(truth_of, texts=rest, tokens=options.tokens),
+        "quick": partial(quick_of, texts=looks),
+        "verdict": verdict_of,
+    }
+    columns = {name: column for name, column in columns.items() if name in options.columns}
     wanted = [trial for trial in in_order(trials()) if options.only is None or options.only in trial.name]
     with LocalRegistry.open(options.folder / "home") as registry:
         for source in find_sources([str(path) for path in sorted(options.folder.glob("*.gguf"))]):
             ingest_model(registry, source)
-        for row in measured(registry, options.folder, wanted, {row["name"]: row for row in rows}, truth, ends):
+        for row in measured(registry, options.folder, wanted, {row["name"]: row for row in rows}, columns, ends):
             rows = [*(other for other in rows if other["name"] != row["name"]), row]
             write_rows(options.json, rows)
+
+
+Column = Callable[[LocalRegistry, str], Any]
+"""Return what JSON can hold of a registered model."""
 
 
 def measured(
@@ -100,49 +122,45 @@ def measured(
     folder: Path,
     wanted: Sequence[Trial],
     known: Mapping[str, Row],
-    truth: Callable[[Path], Row],
+    columns: Mapping[str, Column],
     ends: float,
 ) -> Iterator[Row]:
     """Yield the row of the base, and of each trial, as soon as a column was missing and is measured."""
-    if "base" not in known:
-        yield {"name": "base", "kind": "base", "model": f"local/{BASE}", "truth": truth(folder / f"{BASE}.gguf")}
+    if "base" not in known and "truth" in columns:
+        yield {"name": "base", "kind": "base", "model": BASE, "truth": columns["truth"](registry, BASE)}
     for trial in wanted:
+        row = dict(known.get(trial.name, {}))
+        missing = [column for column in columns if row.get(column) is None]
+        if not missing:
+            continue
         if time.monotonic() > ends:
             return
-        row = dict(known.get(trial.name, {}))
-        missing = [column for column in COLUMNS if row.get(column) is None]
         begun = time.monotonic()
         if not row:
-            with composed(registry, folder, trial) as (path, row):
-                row["truth"] = truth(path)
-        elif not missing:
-            continue
-        row |= {column: COLUMNS[column](registry, row["model"], f"local/{BASE}") for column in missing}
+            row = composed(registry, folder, trial)
+        row |= {column: columns[column](registry, row["model"]) for column in missing}
         print(f"{trial.kind}, {trial.name}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
         yield row
 
 
-@contextmanager
-def composed(registry: LocalRegistry, folder: Path, trial: Trial) -> Iterator[tuple[Path, Row]]:
-    """Compose a model and register it; yield its file, which is then removed, and its row."""
-    row: Row = {"name": trial.name, "kind": trial.kind, "quick": None, "verdict": None}
+def composed(registry: LocalRegistry, folder: Path, trial: Trial) -> Row:
+    """Compose a model and register it; return its row."""
+    row: Row = {"name": trial.name, "kind": trial.kind} | dict.fromkeys(COLUMNS)
+    if not trial.blend:
+        plan = trial.steps(registry.compose(BASE)).plan().accepting_all()
+        return row | {"model": plan.register().model, "screen": plan.screen.sentence}
     with tempfile.TemporaryDirectory(prefix="real-", dir=folder) as place:
         path = Path(place, f"{'-'.join(trial.name.replace('.', '_').split())}.gguf")
-        if trial.blend:
-            values = blended(folder, trial.blend)
-            write_model(folder / f"{BASE}.gguf", path, f"{MODEL} {trial.name}", values, "F16", {})
-            (source,) = find_sources([str(path)])
-            yield path, row | {"model": ingest_model(registry, source).model, "screen": None}
-        else:
-            plan = trial.steps(registry.compose(f"local/{BASE}")).plan().accepting_all()
-            made = plan.assemble(path)
-            said = plan.screen if hasattr(plan, "screen") else plan.prediction
-            yield path, row | {"model": made.model, "screen": said.sentence}
+        write_model(
+            folder / f"{MODEL}-F16.gguf", path, f"{MODEL} {trial.name}", blended(folder, trial.blend), "F16", {}
+        )
+        (source,) = find_sources([str(path)])
+        return row | {"model": ingest_model(registry, source).model, "screen": None}
 
 
 def blended(folder: Path, weights: Mapping[str, float]) -> Tensors:
     """Return the base plus the weighted differences of relatives from it."""
-    base = decoded(folder / f"{BASE}.gguf")
+    base = decoded(folder / f"{MODEL}-F16.gguf")
     total = {name: values.copy() for name, values in base.items()}
     for relative, weight in weights.items():
         for name, values in decoded(folder / f"{MODEL}-{relative}-F16.gguf").items():
@@ -150,14 +168,52 @@ def blended(folder: Path, weights: Mapping[str, float]) -> Tensors:
     return total
 
 
-def truth_of(path: Path, *, texts: Path, tokens: int) -> dict[str, list[float]]:
+def divided(folder: Path) -> tuple[tuple[Text, ...], tuple[Text, ...]]:
+    """Return the texts for quick looks, and those for the truth: the same kinds, other parts."""
+    read = [read_text(folder / f"{name}.txt") for name in TEXTS]
+    ends = [text.text.index("\n", int(LOOK_SHARE * len(text.text))) for text in read]
+    parts = [(text.text[:end], text.text[end:]) for text, end in zip(read, ends, strict=True)]
+    looks, rest = (
+        tuple(Text(name, part, digest_of(part.encode())) for name, part in zip(TEXTS, half, strict=True))
+        for half in zip(*parts, strict=True)
+    )
+    return looks, rest
+
+
+def truth_of(registry: LocalRegistry, model: str, *, texts: Sequence[Text], tokens: int) -> dict[str, list[float]]:
     """Return for each text the nats for each token of windows that are spread over it, together `tokens` tokens."""
-    read = tuple(read_text(texts / f"{name}.txt") for name in TEXTS)
-    ranks = (range(-(-tokens // (WINDOW_TOKENS - 1))),) * len(read)
-    reading = LlamaCpp().read(Request(path, read, ranks, seconds=TRUTH_SECONDS), lambda text, done: None)
+    ranks = (range(-(-tokens // (WINDOW_TOKENS - 1))),) * len(texts)
+    with registered_candidate(registry.catalog, registry.blobs, model).placed() as path:
+        request = Request(path, tuple(texts), ranks, seconds=TRUTH_SECONDS)
+        reading = LlamaCpp(Limits(wall_seconds=TRUTH_SECONDS)).read(request, lambda *_: None)
     if reading.failure is not None:
-        raise RuntimeError(f"{path.name}: {reading.failure.reason}")
+        raise RuntimeError(f"{model}: {reading.failure.reason}")
     return {score.text: [round(window.nats / window.tokens, 5) for window in score.windows] for score in reading.scores}
+
+
+def quick_of(registry: LocalRegistry, model: str, *, texts: Sequence[Text]) -> Row:
+    """Return the quick look at a model beside the base."""
+    chimera, base = (registered_candidate(registry.catalog, registry.blobs, name) for name in (model, BASE))
+    return encoded(quick_look(chimera, base, texts, LlamaCpp(), CatalogScores(registry.catalog)))
+
+
+def verdict_of(registry: LocalRegistry, model: str) -> Row:
+    """Return the verdict on a model: by its grafts if it was composed, else as a file without known grafts."""
+    try:
+        report = registry.validate(model)
+    except NotComposedHere:
+        chimera, base = (registered_candidate(registry.catalog, registry.blobs, name) for name in (model, BASE))
+        validation = validate(
+            chimera, base, [], (), built_in_texts(), LlamaCpp(), cache=CatalogScores(registry.catalog)
+        )
+        report = verdict_report(RunResult(model, BASE, (), validation))
+    return encoded(msgspec.structs.replace(report, chimera=msgspec.structs.replace(report.chimera, log="")))
+
+
+def encoded(value: Entity) -> Row:
+    """Return an entity as what JSON can hold."""
+    row: Row = json.loads(encode(value))
+    return row
 
 
 def in_order(wanted: Sequence[Trial]) -> list[Trial]:
@@ -267,17 +323,71 @@ def change(row: Row, base: Row, text: str) -> tuple[float, float]:
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    """Print the rows as Markdown: changes of perplexity in percent ± the standard error."""
+    """Print the rows as Markdown, with changes of perplexity in percent ± the standard error; then how good each is."""
     base = next((row for row in rows if row["name"] == "base"), None)
-    if base is None:
+    grafts = sorted(
+        (row for row in rows if row is not base and row.get("truth")), key=lambda row: (row["kind"], row["name"])
+    )
+    if base is None or not grafts:
         print("no rows yet")
         return
-    titles = ["kind", f"{MODEL} with", *TEXTS, "screen", "quick look", "verdict"]
+    titles = ["kind", f"{MODEL} with", *(f"true, {text}" for text in TEXTS), "quick look", "verdict"]
     print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
-    for row in sorted((row for row in rows if row is not base), key=lambda row: (row["kind"], row["name"])):
+    for row in grafts:
         truth = [f"{mean:+.1f} ± {error:.1f}" for mean, error in (change(row, base, text) for text in TEXTS)]
-        columns = [str(row[column] or "–") for column in ("screen", "quick", "verdict")]
-        print(f"| {' | '.join([row['kind'], row['name'], *truth, *columns])} |")
+        quick = row["quick"]["sentence"] if row["quick"] else "–"
+        verdict = row["verdict"]["verdict"] if row["verdict"] else "–"
+        print(f"| {' | '.join([row['kind'], row['name'], *truth, quick, verdict])} |")
+    _print_quick(grafts, base)
+    _print_verdicts(grafts, base)
+
+
+def _print_quick(grafts: Sequence[Row], base: Row) -> None:
+    looks = [row for row in grafts if row["quick"]]
+    pairs = [
+        (text, *change(row, base, text["name"]))
+        for row in looks
+        for text in row["quick"]["texts"]
+        if text["ratio"] is not None
+    ]
+    if not pairs:
+        return
+    inside = [abs(math.log(text["ratio"] / (1 + mean / 100))) <= text["ratio_margin"] / text["ratio"]
+              for text, mean, _ in pairs]  # fmt: skip
+    worst = [max(change(row, base, text)[0] for text in TEXTS) for row in looks]
+    clear = [(row["quick"]["usable"], loss < USABLE_PERCENT) for row, loss in zip(looks, worst, strict=True)
+             if row["quick"]["usable"] is not None]  # fmt: skip
+    print(
+        f"\nQuick looks: {len(looks)}, with {len(pairs)} changes. The interval of 90% holds "
+        f"the truth of {fmean(inside):.0%}; its median half-width is {median(100 * text['ratio_margin'] for text, *_ in pairs):.1f} points. "
+        f"{len(clear)} say usable or not, {sum(said == true for said, true in clear)} are right; "
+        f"{sum(said and not true for said, true in clear)} say usable of a loss of more than 25%. Median of "
+        f"{median(row['quick']['seconds'] for row in looks):.0f} s and "
+        f"{median(row['quick']['tokens_per_second'] or 0 for row in looks):.0f} tokens a second."
+    )
+
+
+def _print_verdicts(grafts: Sequence[Row], base: Row) -> None:
+    runs = [row for row in grafts if row["verdict"]]
+    if not runs:
+        return
+    settled = [sum(text["settled"] for text in row["verdict"]["texts"]) for row in runs]
+    signs, large = [], []
+    for row in runs:
+        found = {text["name"]: text for text in row["verdict"]["texts"]}
+        for name, kind in COUNTERPARTS.items():
+            mean, _ = change(row, base, name)
+            if abs(mean) > COUNTED_PERCENT:
+                large.append(found[kind]["settled"])
+            if found[kind]["settled"] and abs(found[kind]["ratio"] - 1) > found[kind]["ratio_margin"]:
+                signs.append((found[kind]["ratio"] > 1) == (mean > 0))
+    print(
+        f"\nVerdicts: {len(runs)}, at least {min(settled)} of the texts settled, median {median(settled):g}. "
+        f"{sum(large)} of {len(large)} true changes beyond {COUNTED_PERCENT:g}% are settled on the text of their kind; "
+        f"{sum(signs)} of {len(signs)} settled signs are those of the truth. Median of "
+        f"{median(row['verdict']['seconds'] for row in runs) / 60:.1f} minutes and "
+        f"{median(row['verdict']['tokens_per_second'] or 0 for row in runs):.0f} tokens a second."
+    )
 
 
 if __name__ == "__main__":
