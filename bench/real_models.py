@@ -358,8 +358,9 @@ def _print_quick(grafts: Sequence[Row], base: Row) -> None:
     clear = [(row["quick"]["usable"], loss < USABLE_PERCENT) for row, loss in zip(looks, worst, strict=True)
              if row["quick"]["usable"] is not None]  # fmt: skip
     print(
-        f"\nQuick looks: {len(looks)}, with {len(pairs)} changes. The interval of 90% holds "
-        f"the truth of {fmean(inside):.0%}; its median half-width is {median(100 * text['ratio_margin'] for text, *_ in pairs):.1f} points. "
+        f"\nQuick looks: {len(looks)}, with {len(pairs)} changes. The interval of 90% holds the truth of "
+        f"{fmean(inside):.0%}; its median half-width is {median(100 * text['ratio_margin'] for text, *_ in pairs):.1f} "
+        f"points. "
         f"{len(clear)} say usable or not, {sum(said == true for said, true in clear)} are right; "
         f"{sum(said and not true for said, true in clear)} say usable of a loss of more than 25%. Median of "
         f"{median(row['quick']['seconds'] for row in looks):.0f} s and "
