@@ -320,7 +320,7 @@ def test_a_chimera_is_shown_with_its_origin(organ: OrganCommand, parents: Parent
     made = organ.done("compose", parents.graft("stranger", more), "-y", "--json").values["made"]
     summary = organ.done("show", made["model"]).out
     for expected in (
-        "\nbase      local/base@1, likeness 0.",
+        "\nbase      local/base@1, change ",
         "\ndonor     local/stranger@1",
         ", feed-forward (type organ), grafted",
         "\nverdict   not run yet\n",
