@@ -32,8 +32,8 @@ FAR = 0.1
 BLEND_COSINE = -0.8
 """A model between two others, seen from which they lie in opposite directions, is a blend of them, not their base."""
 SIBLING_COSINE = -0.2
-"""Two fine-tunes on similar texts move in similar directions, so one may be nearer to the other than to their base. Seen
-from it, the other then lies away from the base: the base is taken as the parent of both."""
+"""Two fine-tunes on similar texts move in similar directions: one may be nearer to the other than to their base. Then,
+seen from it, the other lies away from the base, and the base is taken as the parent of both."""
 
 
 Changes: TypeAlias = "Mapping[frozenset[Hashable], float]"
@@ -64,9 +64,11 @@ def descents(links: Collection[Link], dtypes: Mapping[int, str]) -> dict[tuple[i
     `dtypes` has the tensor type of most weights of each model.
     """
     is_float = {model: dtype in FLOATS for model, dtype in dtypes.items()}
-    copies = {_floating(link, is_float) for link in links if _is_dequantised(link, dtypes)}
-    trained = {model for model, floating in is_float.items() if floating} - copies
-    parents, bases = _parents([link for link in links if {link.first, link.second} <= trained])
+    parents, bases = _parents([link for link in links if is_float.get(link.first) and is_float.get(link.second)])
+    for link in links:
+        if _is_dequantised(link, dtypes):  # it may be the base of others, but it was not trained
+            parents.pop(_floating(link, is_float), None)
+            bases.pop(_floating(link, is_float), None)
     nearest = _nearest_sources(links, is_float)
     found: dict[tuple[int, int], Descent] = {}
     for link in links:

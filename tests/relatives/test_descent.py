@@ -115,3 +115,12 @@ def test_a_model_with_exactly_the_values_of_a_quantisation_was_made_from_it() ->
     links = [Link(2, 1, "quantized", 3e-9)]
     assert descents(links, {1: "Q4_1", 2: "F16"}) == {(2, 1): Descent("dequantized", 1)}
     assert descents(links, {1: "F32", 2: "Q4_1"}) == {(2, 1): Descent("dequantized", 2)}
+
+
+def test_a_dequantised_model_may_be_the_base_of_fine_tunes_and_is_no_fine_tune() -> None:
+    family = {1: BASE, 2: CODE, 3: DOCS, 4: BASE}
+    edges = found(family, {4: "Q4_1"})
+    assert (edges["4-1"], edges["2-1"]) == (Descent("dequantized", 4), Descent("finetune", 1))
+    coarse = tuned(BASE, 5e-3, 8)
+    edges = found(family | {4: coarse, 5: coarse}, {4: "Q4_1"})
+    assert (edges["5-4"], edges["5-1"].parent) == (Descent("dequantized", 4), None)
