@@ -124,12 +124,12 @@ CAUTION = (
     f"tensor type of at most {COARSE_BITS_MAX} bits a number, whose rounding alone may have changed θ, usually upwards."
 )
 ALIKE = (
-    "Change is the energy of the difference of the weights at the same places, as a share of their energy, over that many "
-    "matrices: 0 means the same weights, 1e-5 a light fine-tune, 2 unrelated models. Alike is the mean correlation: 1 "
-    "means the same weights, unrelated models have about 0, and quantisations to at least 4 bits and light fine-tunes have "
-    f"at least {CLOSE}. Neither says which of two models is better. A model with reordered parts looks unrelated. A dash: "
-    "it was not measured, because one is not in this registry or is an adapter, or because they have no matrices of equal "
-    "shape at the same place."
+    "Change is the energy of the difference of the weights at the same places, as a share of their energy, over "
+    "that many matrices: 0 means the same weights, 1e-5 a light fine-tune, 2 unrelated models. Alike is the mean "
+    "correlation: 1 means the same weights, unrelated models have about 0, and quantisations to at least 4 bits and "
+    f"light fine-tunes have at least {CLOSE}. Neither says which of two models is better. A model with reordered "
+    "parts looks unrelated. A dash: it was not measured, because one is not in this registry or is an adapter, or "
+    "because they have no matrices of equal shape at the same place."
 )
 WELLS = (
     "A gravitational well is our name for a matrix with the lowest θ: where the numbers of a tensor fill their range "
