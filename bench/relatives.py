@@ -15,7 +15,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -30,12 +30,12 @@ from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.facets import FacetKey, facet_ids
 from organs.registry.catalog.register.organs import shape_text
 from organs.registry.catalog.tables import Blob, Fingerprint, Model, ModelFile, Organ, Placement, now
+from organs.registry.fingerprints import VALUES, fingerprint_of
 from organs.registry.local import LocalRegistry
 from organs.registry.relatives import record_relatives
 
 SHAPE = Architecture(27, 1024, 2048, 1024, 3072, 151_936, 128)
 TENSORS = 291
-FINGERPRINT_BYTES = 256
 MODELS_AT_ONCE = 20
 ROUNDS = 9
 
@@ -100,7 +100,7 @@ def fill(registry: LocalRegistry, models: int, kin: int) -> int:
     tensors = [(spec.name, shape_text(spec.shape)) for spec in specs(SHAPE)][:TENSORS]
     assert len(tensors) == TENSORS
     random = np.random.default_rng(1)
-    own = random.standard_normal((len(tensors), FINGERPRINT_BYTES))
+    own = random.standard_normal((len(tensors), VALUES))
     kin_ids = set(range(1, models + 1, max(1, models // max(kin, 1)))[:kin])
     for first in range(1, models + 2, MODELS_AT_ONCE):
         with registry.catalog.writing() as session:
@@ -113,7 +113,7 @@ def fill(registry: LocalRegistry, models: int, kin: int) -> int:
 
 def write_model(session: Session, model_id: int, tensors: Tensors, values: NDArray[np.float64]) -> None:
     """Write the rows of one model whose fingerprints are `values`, a row a tensor, in standard deviations."""
-    prints = np.clip(np.rint(32 * values), -127, 127).astype(np.int8)
+    prints = [fingerprint_of(row) for row in values]
     contributor = contributor_id(session, "local")
     session.execute(insert(Model), [model_row(model_id, contributor, len(tensors))])
     digest = sha256(b"%d" % model_id).hexdigest()
@@ -149,7 +149,7 @@ def model_row(model_id: int, contributor: int, tensors: int) -> dict[str, object
     }
 
 
-def organ_rows(model_id: int, tensors: Tensors, prints: NDArray[np.int8]) -> Iterator[Rows]:
+def organ_rows(model_id: int, tensors: Tensors, prints: Sequence[bytes]) -> Iterator[Rows]:
     at = now()
     for position, (name, shape) in enumerate(tensors):
         organ_id = model_id * 1000 + position
@@ -159,7 +159,7 @@ def organ_rows(model_id: int, tensors: Tensors, prints: NDArray[np.int8]) -> Ite
         yield Rows(
             {"id": organ_id, "digest": digest, "created_at": at, "touched_at": at} | sizes,
             {"id": organ_id, "blob_id": organ_id, "dtype": "BF16", "shape": shape, "elements": 1},
-            {"organ_id": organ_id, "values": prints[position].tobytes()},
+            {"organ_id": organ_id, "values": prints[position]},
             {
                 "model_id": model_id,
                 "position": position,

@@ -67,7 +67,7 @@ from organs.cli.outputs import (
     write_text,
 )
 from organs.ingest.files import FileSource
-from organs.registry.amounts import change_text, perplexity_text, share_text, size_text
+from organs.registry.amounts import change_text, perplexity_text, share_text, size_text, weight_change_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
@@ -200,12 +200,14 @@ def _print_fitting(base: str, limit: int, *, as_json: bool, quiet: bool) -> None
         rows = [
             (
                 model.model,
-                SAME if model.same else share_text(model.likeness),
+                SAME if model.same else weight_change_text(model.change, model.likeness),
+                share_text(model.likeness),
                 *(_fit_text(model.types.get(kind)) for kind in kinds),
             )
             for model in result.items
         ]
-        print_table(("model", "likeness", *kinds), rows, ("likeness", *kinds), leave_out=kinds[:1:-1])
+        columns = ("model", "change", "likeness", *kinds)
+        print_table(columns, rows, columns[1:], leave_out=[*kinds[:1:-1], "likeness"])
         print_hint("Details", f"organ compat {result.base} MODEL")
     if result.more and not as_json:
         print_sentence("there may be more models: give a larger --limit", err=True)

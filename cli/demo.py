@@ -16,7 +16,7 @@ import click
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from organs.cli.console import print_sentence, print_table, progress_bar, status_line
-from organs.registry.amounts import share_text, size_text, theta_text
+from organs.registry.amounts import share_text, size_text, theta_text, weight_change_text
 from organs.registry.entities.finding import Severity
 from organs.registry.errors import BadSetting, BadSource, OrganError
 from organs.registry.names import parse_model_name
@@ -193,9 +193,10 @@ def _find(registry: LocalRegistry, name: str) -> None:
         edges = lineage_of(session, model_by_name(session, parse_model_name(name))).edges
     measured = [edge for edge in edges if edge.evidence == "measured"]
     click.echo()
-    print_sentence(f"Models like {name}, by their weights alone (likeness 1: the same, 0: unrelated):")
+    print_sentence(f"Models like {name}, by their weights alone (change 0: the same, 2: unrelated):")
     click.echo()
-    print_table(("model", "likeness"), [(edge.model, share_text(edge.likeness)) for edge in measured], ("likeness",))
+    changes = [(edge.model, weight_change_text(edge.change, edge.likeness)) for edge in measured]
+    print_table(("model", "change"), changes, ("change",))
 
 
 def _type_row(kind: TypeSummary) -> tuple[object, ...]:

@@ -45,13 +45,17 @@ ROUNDING = 6.0
 """Rounding to b bits a value lowers the correlation by at most this factor times 4^-b. The factor is about 1 for even
 steps over ±2.4 standard deviations; 1.1 to 1.5 were measured (Q2_K, Q4_K, IQ4_NL), and 3.4 for embeddings with heavy
 tails in Q4_0. The limit is twice as high."""
-FLOAT_ROUNDING = {"F64": 0.0, "F32": 0.0, "F16": 1e-7, "BF16": 1.5e-6}
-"""The change of weights that are rounded to a float: an even error within the last bit."""
+FLOAT_ROUNDING = {"F64": 0.0, "F32": 0.0, "F16": 1e-7, "BF16": 5.1e-6}
+"""The largest change of an organ by rounding to a float. The mean over many organs is half of it."""
+ROUNDED_MEAN = 0.6
+"""The largest mean change of two encodings, as a share of the largest change of one organ."""
 UNEXPLAINED = 6.0
 """A matrix whose change is so many times the median of its dtypes stands out: rounding of matrices differs by less."""
 FINGERPRINT_ROUNDING = 0.0005
 """The loss of correlation by the rounding of fingerprints, which have 32 steps per standard deviation."""
 
+FINE_FROM = 0.99
+"""From this correlation of the coarse forms on, the correlation is computed from the values themselves."""
 OUTLIERS_MAX = 4
 """The most positions (of 256) that a correlation leaves out because only one of the two fingerprints is clipped there.
 A larger number is a property of the organs, not an accident; then no position is left out."""
@@ -283,10 +287,11 @@ def is_another_encoding(
         return False
     if all(own.dtype == second[slot].dtype for slot, own in first.items()):
         return False
-    return all(
-        measured.distance_of(slot) <= _rounding_change(first[slot].dtype, second[slot].dtype, measured, slot)
-        for slot in measured.by_organ
-    )
+    limits = {
+        slot: _rounding_change(first[slot].dtype, second[slot].dtype, measured, slot) for slot in measured.by_organ
+    }
+    is_explained = all(measured.distance_of(slot) <= limit for slot, limit in limits.items())
+    return is_explained and measured.distance <= ROUNDED_MEAN * math.fsum(limits.values()) / len(limits)
 
 
 def unexplained_by_rounding(
@@ -366,7 +371,31 @@ def _batch(first: Sequence[bytes], second: Sequence[bytes]) -> NDArray[np.float6
         without_outliers = _pearson(np.where(regular, own, 0), np.where(regular, others[affected], 0), lengths)
         # Without the outliers a row may be constant: then the correlation with them is used.
         values[affected] = np.where(np.isnan(without_outliers), values[affected], without_outliers)
+    near = np.flatnonzero(values >= FINE_FROM)
+    if near.size:
+        own_near = [first[0 if len(first) == 1 else index] for index in near.tolist()]
+        fine = _fine_correlations(own_near, [second[index] for index in near.tolist()], is_outlier[near])
+        values[near] = np.where(np.isnan(fine), values[near], fine)
     return values
+
+
+def _fine_correlations(
+    first: Sequence[bytes], second: Sequence[bytes], is_left_out: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Return the correlation of each pair from its 16-bit values; NaN if a fingerprint is coarse or constant."""
+    rows = [value_rows(first), value_rows(second)]
+    is_used = ~(is_left_out | np.isnan(rows[0]) | np.isnan(rows[1]))
+    with np.errstate(all="ignore"):  # a hostile head, and no common values
+        counts = np.count_nonzero(is_used, axis=1)[:, np.newaxis]
+        offsets = []
+        for values in rows:
+            known = np.where(is_used, values, 0.0)
+            known /= np.abs(known).max(axis=1, keepdims=True)
+            offsets.append(np.where(is_used, known - known.sum(axis=1, keepdims=True) / counts, 0.0))
+        own, others = offsets
+        energies = np.einsum("ij,ij->i", own, own) * np.einsum("ij,ij->i", others, others)
+        found: NDArray[np.float64] = np.einsum("ij,ij->i", own, others) / np.sqrt(energies)
+    return found.clip(-1.0, 1.0)
 
 
 def _changes(first: Sequence[bytes], second: Sequence[bytes]) -> NDArray[np.float64]:

@@ -11,7 +11,7 @@ from msgspec import Meta
 from sqlalchemy.orm import Session
 
 from organs.registry import notebook
-from organs.registry.amounts import count_text, share_text, size_text, theta_text
+from organs.registry.amounts import count_text, size_text, theta_text, weight_change_text
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.accounts import contributor_name
 from organs.registry.catalog.queries.chimeras import chimera_of
@@ -105,14 +105,20 @@ class RegisteredModel(Model, frozen=True, kw_only=True, dict=True):
             ("digest", self.digest),
         )
         relatives = [
-            (edge.direction, edge.model or edge.text, edge.relation, edge.evidence, share_text(edge.likeness))
+            (
+                edge.direction,
+                edge.model or edge.text,
+                edge.relation,
+                edge.evidence,
+                weight_change_text(edge.change, edge.likeness),
+            )
             for edge in self.lineage
         ]
-        columns = ("", "model", "by", "evidence", "alike")
+        columns = ("", "model", "by", "evidence", "change")
         return notebook.document(
             notebook.heading(self.name),
             notebook.facts(facts),
-            notebook.table(columns, relatives, ("alike",)) if relatives else "",
+            notebook.table(columns, relatives, ("change",)) if relatives else "",
             organs_html(self.organs),
         )
 

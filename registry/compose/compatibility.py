@@ -712,7 +712,7 @@ def candidates_for(session: Session, base: Parent, cell: Cell, order: str) -> Ca
     for organ in cell_organs(session, ids, cell.type, cell.tower, cell.block) if ids else ():
         offered[organ.model].append(organ)
     if order == ALIKE:
-        examined.sort(key=lambda name: -(_likeness(own, offered[name]).mean or 0.0))
+        examined.sort(key=lambda name: _likeness(own, offered[name]).distance)
     selected = examined[:CANDIDATES_MAX]
     fitting: set[tuple[str, str]] = set()
     if selected:
@@ -819,6 +819,7 @@ def _candidate(
         theta=mean_of([organ.theta for organ in placed.values()]),
         spectral_signal=mean_of([organ.spectral_signal for organ in placed.values()]),
         likeness=likeness.mean,
+        change=likeness.change.mean,
         size_bytes=sum(organ.size_bytes for organ in placed.values()),
         organs=tuple(
             CellOrgan(name=item.name, slot=item.slot, digest=Digest(item.digest), dtype=item.dtype, theta=item.theta)

@@ -14,6 +14,7 @@ from organs.registry.entities.base import (
     ITEMS_MAX,
     Acts,
     Bytes,
+    Change,
     Count,
     Counts,
     Digest,
@@ -410,6 +411,7 @@ class FittingModel(Entity, frozen=True, kw_only=True):
         Annotated[float, Meta(description="Mean correlation of its matrices with the base's; null if not related.")]
         | None
     )
+    change: Change | None = None
     types: Annotated[
         dict[Word, FitCount], Meta(max_length=ITEMS_MAX, description="The counts by type, for all types that it has.")
     ]
@@ -451,6 +453,7 @@ class Candidate(Entity, frozen=True, kw_only=True):
     likeness: (
         Annotated[float, Meta(description="Mean correlation with the base's organs; null if not comparable.")] | None
     )
+    change: Change | None = None
     size_bytes: Bytes
     organs: Annotated[tuple[CellOrgan, ...], Meta(max_length=ITEMS_MAX)]
 

@@ -264,7 +264,7 @@ def _sentence(
             "shape in both."
         )
     if encoding:
-        return encoding
+        return encoding + _unexplained_text(unexplained)
     return _shared(first, second, alike) + _SENTENCES[alike.kinship] + _unexplained_text(unexplained)
 
 

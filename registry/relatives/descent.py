@@ -15,9 +15,9 @@ from statistics import fmean
 from typing import TypeAlias
 
 from organs.registry.amounts import CHANGE_MIN
-from organs.registry.lineage import Groups
+from organs.registry.lineage import FLOAT_ROUNDING, Groups
 
-FLOATS = frozenset({"F32", "F16", "BF16", "F64"})
+FLOATS = FLOAT_ROUNDING.keys()
 """The tensor types of weights that were not quantised."""
 MATCHED_MIN = 0.9
 """A model is the source of a quantisation if at least this share of the blocks is the same. Tried: 1.00 for the true
@@ -29,8 +29,11 @@ FAR_QUANTISED = 0.3
 """A model with a larger change is not the source of a quantisation: rounding to 2 bits has 0.07."""
 FAR = 0.1
 """Models with a larger change are not placed in a tree: another training lies between them."""
-BLEND_COSINE = -0.5
+BLEND_COSINE = -0.8
 """A model between two others, seen from which they lie in opposite directions, is a blend of them, not their base."""
+SIBLING_COSINE = -0.2
+"""Two fine-tunes on similar texts move in similar directions: one may be nearer to the other than to their base. Then,
+seen from it, the other lies away from the base, and the base is taken as the parent of both."""
 
 
 Changes: TypeAlias = "Mapping[frozenset[Hashable], float]"
@@ -61,9 +64,11 @@ def descents(links: Collection[Link], dtypes: Mapping[int, str]) -> dict[tuple[i
     `dtypes` has the tensor type of most weights of each model.
     """
     is_float = {model: dtype in FLOATS for model, dtype in dtypes.items()}
-    copies = {_floating(link, is_float) for link in links if _is_dequantised(link, is_float)}
-    trained = {model for model, floating in is_float.items() if floating} - copies
-    parents, bases = _parents([link for link in links if {link.first, link.second} <= trained])
+    parents, bases = _parents([link for link in links if is_float.get(link.first) and is_float.get(link.second)])
+    for link in links:
+        if _is_dequantised(link, dtypes):  # it may be the base of others, but it was not trained
+            parents.pop(_floating(link, is_float), None)
+            bases.pop(_floating(link, is_float), None)
     nearest = _nearest_sources(links, is_float)
     found: dict[tuple[int, int], Descent] = {}
     for link in links:
@@ -71,7 +76,10 @@ def descents(links: Collection[Link], dtypes: Mapping[int, str]) -> dict[tuple[i
         if is_float.get(first) != is_float.get(second):
             floating = _floating(link, is_float)
             quantised = first + second - floating
-            found[first, second] = _encoded(link, floating, quantised, nearest)
+            is_copy = _is_dequantised(link, dtypes)
+            found[first, second] = (
+                Descent("dequantized", quantised) if is_copy else _encoded(link, floating, quantised, nearest)
+            )
         elif link.relation == "relative" and parents.get(first) == second:
             found[first, second] = Descent("finetune", second)
         elif link.relation == "relative" and parents.get(second) == first:
@@ -91,8 +99,6 @@ def is_source_settled(links: Iterable[Link]) -> bool | None:
 
 def _encoded(link: Link, floating: int, quantised: int, nearest: Mapping[int, int]) -> Descent:
     """Return what a link between a quantisation and a model that is not quantised says."""
-    if _is_dequantised(link, {floating: True, quantised: False}):
-        return Descent("dequantized", quantised)
     is_nearest = nearest[quantised] == floating
     if not is_nearest or (link.matched is not None and link.matched < LIKELY_MIN):
         return Descent("relative")
@@ -104,10 +110,10 @@ def _floating(link: Link, is_float: Mapping[int, bool]) -> int:
     return link.first if is_float.get(link.first) else link.second
 
 
-def _is_dequantised(link: Link, is_float: Mapping[int, bool]) -> bool:
-    """Return whether one of the two models is quantised, and the other one has its values."""
-    is_small = link.change is not None and link.change < CHANGE_MIN
-    return is_small and is_float.get(link.first) != is_float.get(link.second)
+def _is_dequantised(link: Link, dtypes: Mapping[int, str]) -> bool:
+    """Return whether one of the two models is quantised, and the other one has its values, rounded to its type."""
+    floats = [dtype for dtype in (dtypes.get(link.first, ""), dtypes.get(link.second, "")) if dtype in FLOATS]
+    return len(floats) == 1 and link.change is not None and link.change < FLOAT_ROUNDING[floats[0]] + CHANGE_MIN
 
 
 def _nearest_sources(links: Iterable[Link], is_float: Mapping[int, bool]) -> dict[int, int]:
@@ -173,9 +179,14 @@ def _is_blend(model: Hashable, near: Collection[Hashable], changes: Changes) -> 
     for first, second in combinations(near, 2):
         between = changes.get(frozenset((first, second)))
         own, other = (changes[frozenset((model, end))] for end in (first, second))
-        if between is not None and (own + other - between) / (2.0 * math.sqrt(own * other)) < BLEND_COSINE:
+        if between is not None and _cosine(own, other, between) < BLEND_COSINE:
             return True
     return False
+
+
+def _cosine(own: float, other: float, between: float) -> float:
+    """Return the cosine of the angle between two changes from one model, from the change between their ends."""
+    return (own + other - between) / (2.0 * math.sqrt(own * other))
 
 
 def _rooted(tree: Mapping[Hashable, Collection[Hashable]], changes: Changes) -> dict[Hashable, Hashable]:
@@ -191,10 +202,25 @@ def _rooted(tree: Mapping[Hashable, Collection[Hashable]], changes: Changes) -> 
         root = min(group, key=lambda model: (-len(tree[model]), means[model]))
         waiting = [root]
         for model in waiting:
-            below = [end for end in tree[model] if end != parents.get(model)]
-            parents.update(dict.fromkeys(below, model))
+            below = [end for end in tree[model] if end not in waiting]
+            parents.update((child, _first_ancestor(child, model, parents, changes)) for child in below)
             waiting += below
     return parents
+
+
+def _first_ancestor(
+    child: Hashable, nearest: Hashable, parents: Mapping[Hashable, Hashable], changes: Changes
+) -> Hashable:
+    """Return the parent of `child`: its `nearest` relative, or the parent of this if the two may be siblings."""
+    parent = nearest
+    while parent in parents:
+        above = parents[parent]
+        around = (changes.get(frozenset(pair)) for pair in ((parent, above), (parent, child), (above, child)))
+        to_above, to_child, between = (math.nan if change is None else change for change in around)
+        if not _cosine(to_above, to_child, between) < SIBLING_COSINE:
+            break
+        parent = above
+    return parent
 
 
 def _reached(tree: Mapping[Hashable, Collection[Hashable]], start: Hashable) -> list[Hashable]:

@@ -21,9 +21,10 @@ from organs.registry.catalog.queries.relatives import (
     main_dtypes,
     measured_edges,
     organs_by_slot,
+    other_end,
 )
 from organs.registry.catalog.register.models import record_matched
-from organs.registry.catalog.tables import Lineage, Model
+from organs.registry.catalog.tables import Model
 from organs.registry.entities.comparison import Proof
 from organs.registry.errors import StoreError
 from organs.registry.gguf.quants import can_encode, decode, encode
@@ -148,7 +149,7 @@ def _in_direction(session: Session, first: Model, second: Model) -> tuple[Model 
 def _attempts(session: Session, model_id: int) -> dict[int, list[_Pair]]:
     """Return what is to be compared for each measured edge of a model that was not tried, by the edge's id."""
     edges = measured_edges(session, model_id)
-    others = {edge.id: _other(edge, model_id) for edge in edges}
+    others = {edge.id: other_end(edge, model_id) for edge in edges}
     dtypes = main_dtypes(session, {model_id, *others.values()})
     is_quantised = dtypes.get(model_id, "") not in FLOATS
     open_edges = [
@@ -167,10 +168,6 @@ def _attempts(session: Session, model_id: int) -> dict[int, list[_Pair]]:
         ends = (model_id, others[edge.id]) if is_quantised else (others[edge.id], model_id)
         attempts[edge.id] = _pairs(session, *ends, PLACES)
     return attempts
-
-
-def _other(edge: Lineage, model_id: int) -> int:
-    return (edge.parent_model_id if edge.child_model_id == model_id else edge.child_model_id) or 0
 
 
 def _has_source(session: Session, model_id: int) -> bool:

@@ -552,7 +552,10 @@ def relatives_tables(session: Session, model: Model) -> tuple[ReportTable, Repor
     lineage = lineage_of(session, model)
     total = len(lineage.edges) + lineage.left_out
     rows = tuple(
-        (edge.direction, edge.model or edge.text, edge.relation, edge.evidence, edge.likeness, edge.compared or None)
+        (
+            *(edge.direction, edge.model or edge.text, edge.relation, edge.evidence),
+            *(edge.change, edge.likeness, edge.compared or None),
+        )
         for edge in lineage.edges[:RELATIVES_MAX]
     )
     cut = f" The first {len(rows)} of {total} are listed." if len(rows) < total else ""
@@ -586,6 +589,7 @@ _RELATIVE_COLUMNS = (
     ReportColumn("model", "model", CellKind.NAME),
     ReportColumn("relation", "relation", CellKind.TEXT),
     ReportColumn("evidence", "evidence", CellKind.TEXT),
+    ReportColumn("change", "change", CellKind.NUMBER),
     ReportColumn("mean_correlation", "alike", CellKind.SHARE),
     ReportColumn("compared_count", "matrices", CellKind.COUNT),
 )

@@ -103,11 +103,12 @@ KINSHIP = (
 _SHAPE = "The shape is the length of a row, then the number of rows."
 LISTED = f"The tensor type is how the numbers are stored. {_SHAPE}"
 ALIKE = (
-    "Alike is the mean correlation of the weights at the same places, over that many matrices: 1 means the same "
-    "weights, unrelated models have about 0, and quantisations to at least 4 bits and light fine-tunes have at least "
-    f"{CLOSE}. It does not say which of two models was first, or which is better. A model with reordered parts looks "
-    "unrelated. A dash: the two were not compared, because one is not in this registry or is an adapter, or because "
-    "they have no matrices of equal shape at the same place."
+    "Change is the energy of the difference of the weights at the same places, as a share of their energy, over "
+    "that many matrices: 0 means the same weights, 1e-5 a light fine-tune, 2 unrelated models. Alike is the mean "
+    "correlation: 1 means the same weights, unrelated models have about 0, and quantisations to at least 4 bits and "
+    f"light fine-tunes have at least {CLOSE}. Neither says which of two models is better. A model with reordered "
+    "parts looks unrelated. A dash: it was not measured, because one is not in this registry or is an adapter, or "
+    "because they have no matrices of equal shape at the same place."
 )
 SHARED_WELLS = "Models is how many models have exactly this lowest θ, for example because they share the tensor."
 TYPE_RANGES = (

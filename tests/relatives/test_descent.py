@@ -55,6 +55,13 @@ def test_a_fine_tune_of_a_fine_tune_is_below_it() -> None:
     assert edges["5-1"] == Descent("relative")
 
 
+def test_fine_tunes_in_similar_directions_are_siblings_although_they_are_nearer_to_each_other() -> None:
+    far = BASE + 0.6 * np.sqrt(4e-4 / 7.5e-6) * (CODE - BASE) + 0.8 * (DRIFT - BASE)
+    edges = found({1: BASE, 2: CODE, 3: DOCS, 4: far})
+    assert (far - CODE) @ (far - CODE) < (far - BASE) @ (far - BASE)
+    assert (edges["4-1"], edges["4-2"]) == (Descent("finetune", 1), Descent("sibling"))
+
+
 def test_the_mean_of_two_fine_tunes_is_not_their_base() -> None:
     edges = found({1: BASE, 2: CODE, 3: DOCS, 4: (CODE + DOCS) / 2, 5: DRIFT})
     assert {edges[pair] for pair in ("2-1", "3-1", "5-1")} == {Descent("finetune", 1)}
@@ -108,3 +115,12 @@ def test_a_model_with_exactly_the_values_of_a_quantisation_was_made_from_it() ->
     links = [Link(2, 1, "quantized", 3e-9)]
     assert descents(links, {1: "Q4_1", 2: "F16"}) == {(2, 1): Descent("dequantized", 1)}
     assert descents(links, {1: "F32", 2: "Q4_1"}) == {(2, 1): Descent("dequantized", 2)}
+
+
+def test_a_dequantised_model_may_be_the_base_of_fine_tunes_and_is_no_fine_tune() -> None:
+    family = {1: BASE, 2: CODE, 3: DOCS, 4: BASE}
+    edges = found(family, {4: "Q4_1"})
+    assert (edges["4-1"], edges["2-1"]) == (Descent("dequantized", 4), Descent("finetune", 1))
+    coarse = tuned(BASE, 5e-3, 8)
+    edges = found(family | {4: coarse, 5: coarse}, {4: "Q4_1"})
+    assert (edges["5-4"], edges["5-1"].parent) == (Descent("dequantized", 4), None)

@@ -10,12 +10,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, String, and_, case, cast, false, func, not_, or_, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
+from organs.registry.amounts import likely_change
 from organs.registry.anatomy import OrganType
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.cursor import check_limit
 from organs.registry.catalog.engine import among
 from organs.registry.catalog.queries.models import composed_among
-from organs.registry.catalog.queries.relatives import likenesses
+from organs.registry.catalog.queries.relatives import changes_from, likenesses
 from organs.registry.catalog.search import Choice
 from organs.registry.catalog.tables import (
     Facet,
@@ -294,14 +295,18 @@ def fitting_models(session: Session, model: Model, limit: int = 50) -> FittingMo
     model_sets = [prospect.models for prospect in _prospects(session, base).values()]
     possible = tensors if None in model_sets else {model_id for models in model_sets for model_id in models or ()}
     candidates = [model_id for model_id in reversed(tensors) if model_id in possible and model_id != base.id]
-    likeness = likenesses(session, base.id)
+    likeness, change = likenesses(session, base.id), changes_from(session, base.id)
     composed = composed_among(session, [model_id for model_id in candidates if model_id in likeness])
-    candidates.sort(key=lambda model_id: (model_id not in likeness, model_id in composed, -likeness.get(model_id, 0.0)))
+    nearest = {other: change.get(other, likely_change(value)) for other, value in likeness.items()}
+    candidates.sort(key=lambda other: (other not in nearest, other in composed, nearest.get(other, 0.0)))
     own_types = _own_types(session, model.id)
-    items = [FittingModel(model=name, likeness=1.0, types=own_types, same=True) for name in same_models(session, model)]
+    items = [
+        FittingModel(model=name, likeness=1.0, change=0.0, types=own_types, same=True)
+        for name in same_models(session, model)
+    ]
     examined = min(len(candidates), EXAMINED_MAX)
     for batch in _batches(candidates[:examined], tensors, base):
-        items += _read_fitting(session, base, batch, likeness)
+        items += _read_fitting(session, base, batch, likeness, change)
         if len(items) > limit:
             break
     more = len(items) > limit or examined < len(candidates)
@@ -416,7 +421,7 @@ def _count_fits(session: Session, base: Base, ids: Sequence[int], types: Collect
 
 
 def _read_fitting(
-    session: Session, base: Base, ids: Sequence[int], likeness: Mapping[int, float]
+    session: Session, base: Base, ids: Sequence[int], likeness: Mapping[int, float], change: Mapping[int, float]
 ) -> list[FittingModel]:
     """Return the models of `ids` that have fitting organs, in the order of `ids`."""
     counts = _counts(session, base, ids)
@@ -427,6 +432,7 @@ def _read_fitting(
         FittingModel(
             model=names[model_id],
             likeness=likeness.get(model_id),
+            change=change.get(model_id),
             types={kind: counts[model_id][kind] for kind in ORGAN_TYPES if kind in counts[model_id]},
         )
         for model_id in fits

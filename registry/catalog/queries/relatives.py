@@ -505,6 +505,17 @@ def likenesses(session: Session, model_id: int) -> dict[int, float]:
     return {other: score for other, score in pairs if other is not None and score is not None}
 
 
+def changes_from(session: Session, model_id: int) -> dict[int, float]:
+    """Return the change between a model and each of its measured relatives, where it is known, by their ids."""
+    edges = ((edge, other_end(edge, model_id)) for edge in measured_edges(session, model_id))
+    return {other: edge.change for edge, other in edges if edge.change is not None}
+
+
+def other_end(edge: Lineage, model_id: int) -> int:
+    """Return the model at the other end of an edge between two models."""
+    return (edge.parent_model_id if edge.child_model_id == model_id else edge.child_model_id) or 0
+
+
 KIN_MIN = 0.5
 """Models of at least this likeness to a model are its kin, whatever lineage they declare."""
 KIN_MAX = 10_000
