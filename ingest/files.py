@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import queue
 import stat
@@ -93,7 +94,8 @@ class BufferPool:
         if not self._unallocated:
             return None
         self._unallocated -= 1
-        return SharedBuffer(self, memoryview(bytearray(BUFFER_BYTES)))
+        # Memory of its own: the allocator would keep it for the thread of this ingest.
+        return SharedBuffer(self, memoryview(mmap.mmap(-1, BUFFER_BYTES)))
 
     def _wait(self) -> SharedBuffer:
         while not self._cancelled.is_set():

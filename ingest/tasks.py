@@ -19,7 +19,7 @@ from organs.ingest.files import (
     BufferPool,
     Cancelled,
 )
-from organs.ingest.hashing import FileDigests, FilePass, HashedPiece, Piece, Stages, hash_literal
+from organs.ingest.hashing import HELD_CHUNKS_MAX, FileDigests, FilePass, HashedPiece, Piece, Stages, hash_literal
 from organs.registry.anatomy import place_of
 from organs.registry.catalog.queries.organs import BlobRow
 from organs.registry.errors import BadSource, StoreError
@@ -125,15 +125,15 @@ class PieceWriter:
                 self._write(self._waiting.pop(self._next))
                 self._next += 1
             written = self._next - before
-            return written, written > 0 and self._next == self.chunk_count
+            is_last = written > 0 and self._next == self.chunk_count
+            if is_last:
+                self._free()
+            return written, is_last
 
     def finish(self) -> StoredBlob:
         """Make the blob durable."""
         if self._writer is None:  # no chunks: no bytes
             self._writer = self._open(OrganEncoder(self.hashed.piece.codec))
-        self.hashed.release()
-        if self._encoder is not None:
-            self._encoder.close()
         with self._stages.timed("sync"):
             return self._writer.finish()
 
@@ -144,6 +144,12 @@ class PieceWriter:
                 self._writer.discard()
             if self._encoder is not None:
                 self._encoder.close()
+
+    def _free(self) -> None:
+        """Free the chunks and the parent as soon as they are not needed: the piece may wait long for the disk."""
+        self.hashed.release()
+        if self._encoder is not None:
+            self._encoder.close()
 
     def chunk_size_bytes(self, index: int) -> int:
         """Return the number of plain bytes of chunk `index`."""
@@ -235,10 +241,14 @@ def check_stored(store: BlobStore, row: BlobRow, hashed: HashedPiece, stages: St
 
 PIECES_AHEAD = 32
 """Limit of pieces that are hashed and not yet stored."""
-BUFFERS = 32
-"""Number of buffers of 4 MiB, for reading and for pieces that are hashed and not yet stored."""
+WORKERS = max(2, os.cpu_count() or 2)
+"""Number of threads that encode and measure."""
 SYNCERS = 2
 """Number of threads that wait for the disk."""
+BUFFERS = min(32, HELD_CHUNKS_MAX + 4 * WORKERS)
+"""Number of buffers of 4 MiB, for reading and for pieces that are hashed and not yet stored."""
+WRITERS_MAX = 2 * WORKERS + 2 * SYNCERS
+"""Limit of pieces that are being encoded or wait for the disk: each has a buffer of 4 MiB, and may have a parent."""
 
 Progress = Callable[[int], None]
 
@@ -261,7 +271,7 @@ class Measurer(Protocol):
 class LocalMeasurer:
     """Measures tensors in this process."""
 
-    threads = max(2, os.cpu_count() or 2)
+    threads = WORKERS
 
     def measure(self, read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
         return measure(read, shape, dtype)
@@ -279,14 +289,14 @@ class Tasks:
         self._store = store
         self._progress = progress
         self._cancelled = threading.Event()
-        workers = max(2, os.cpu_count() or 2)
-        self._workers = ThreadPoolExecutor(workers, thread_name_prefix="ingest")
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="ingest")
         self._syncers = ThreadPoolExecutor(SYNCERS, thread_name_prefix="sync")
         self._measurer = measurer
         # Threads that wait for another process must not occupy the workers.
         is_local = isinstance(measurer, LocalMeasurer)
         self._measurers = self._workers if is_local else ThreadPoolExecutor(measurer.threads, "measure")
-        self._chunk_slots = threading.Semaphore(2 * workers + 2)
+        self._chunk_slots = threading.Semaphore(2 * WORKERS + 2)
+        self._writer_slots = threading.Semaphore(WRITERS_MAX)
         self._piece_slots = threading.Semaphore(PIECES_AHEAD)
         self._pool = BufferPool(buffers, self._cancelled)
         self._to_store: queue.SimpleQueue[PieceWriter | None] = queue.SimpleQueue()
@@ -355,6 +365,7 @@ class Tasks:
         """Give chunks to the workers when a slot is free, so that the coordinator does not wait."""
         try:
             while (writer := self._to_store.get()) is not None:
+                self._wait_for(self._writer_slots)
                 if not writer.chunk_count:
                     self._submit(self._syncers, partial(self._finish, writer))
                 for index in range(writer.chunk_count):
@@ -388,8 +399,11 @@ class Tasks:
             self._submit(self._syncers, partial(self._finish, writer))
 
     def _finish(self, writer: PieceWriter) -> None:
-        if not self._cancelled.is_set():
-            self.events.put(Stored(writer.finish()))
+        if self._cancelled.is_set():
+            return
+        blob = writer.finish()
+        self._writer_slots.release()
+        self.events.put(Stored(blob))
 
     def _check(self, hashed: HashedPiece, row: BlobRow) -> None:
         intact = check_stored(self._store, row, hashed, self.stages)

@@ -257,9 +257,9 @@ _RANGE_COLUMNS = (
     ReportColumn("models_count", "models", CellKind.COUNT),
     ReportColumn("mean_theta_degrees", "mean θ", CellKind.DEGREES),
     ReportColumn("minimum_theta_degrees", "lowest", CellKind.DEGREES),
-    ReportColumn("minimum_model", "in model", CellKind.NAME),
+    ReportColumn("minimum_model", "lowest in", CellKind.NAME),
     ReportColumn("maximum_theta_degrees", "highest", CellKind.DEGREES),
-    ReportColumn("maximum_model", "in this model", CellKind.NAME),
+    ReportColumn("maximum_model", "highest in", CellKind.NAME),
     ReportColumn("range_degrees", "range", CellKind.DEGREES),
 )
 

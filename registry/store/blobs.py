@@ -500,8 +500,10 @@ class Parent:
                     self._decoded.pop(index, None)
 
     def close(self) -> None:
-        """Close the parent."""
+        """Close the parent, and free its chunks."""
         self._reader.close()
+        with self._lock:
+            self._decoded.clear()
 
     def _at(self, offset: int) -> int:
         """Return the number of the chunk with the byte at `offset`."""

@@ -348,7 +348,7 @@ def test_merged_reports_equal_the_report_of_the_whole_set(cached: OrganCommand, 
     for one, other in zip(merged["shards"], whole["shards"], strict=True):
         assert one | {"file": ""} == other | {"file": ""}
     partly = cached.done("measure", "--merge", parts[0], parts[2])
-    assert partly.err.startswith("incomplete: 1 of 4 shards missing: 00001\n")
+    assert "\nincomplete: 1 of 4 shards missing: 00001\n" in partly.err
     again = tmp_path / "again.json"
     again.write_text(cached.done("measure", "--merge", *parts[:2], "--json").out)
     assert json.loads(cached.done("measure", "--merge", again, parts[2], "--json").out) == merged

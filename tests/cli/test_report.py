@@ -73,7 +73,7 @@ def test_csv_is_one_tidy_table_by_default_the_ranking(filled: OrganCommand) -> N
 def test_an_unknown_table_is_wrong_usage_and_the_error_lists_the_tables(filled: OrganCommand) -> None:
     ended = filled("report", "--table", "blocks")
     assert ended.status == 2
-    assert "figures, actions, families, ranking, types, components, scale, wells, ingests, ingest_totals" in ended.err
+    assert "ranking, types, type_ranges, model_types, components, scale, wells, ingests, ingest_totals" in ended.err
     for options in (["--json", "--format", "csv"], ["--csv", "--format", "text"], ["--csv", "--json"]):
         assert filled("report", *options).status == 2
 

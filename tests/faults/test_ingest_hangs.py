@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from organs.ingest import hashing, pipeline, tasks
 from organs.ingest.hashing import FilePass
 from organs.registry.local import LocalRegistry
+from organs.registry.store.folder import PendingFile
 from tests.faults.failing import assert_no_orphans, ingest_path, model_names, verify_all, without_syncing, write_model
 from tests.gguf_files import file_bytes
 from tests.small_models import Tensors, assemble_model, block_metadata, weight_tensor
@@ -59,6 +61,7 @@ def test_an_ingest_with_minimal_buffers_finishes(
     monkeypatch.setattr(tasks, "BUFFERS", KEPT)
     monkeypatch.setattr(tasks, "PIECES_AHEAD", 1)
     monkeypatch.setattr(tasks, "SYNCERS", 1)
+    monkeypatch.setattr(tasks, "WRITERS_MAX", 1)
     monkeypatch.setattr(pipeline, "Tasks", Narrow)
     path = tmp_path / "little.gguf"
     path.write_bytes(file_bytes(block_metadata(), large_and_small()))
@@ -67,6 +70,46 @@ def test_an_ingest_with_minimal_buffers_finishes(
         assert ended(lambda: ingest_path(quick, path)) is None
     (back,) = assemble_model(quick, "local/little", tmp_path / "back")
     assert back.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.folder
+def test_few_pieces_hold_memory_while_the_disk_is_slow(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, enough, too_many, is_slow = (threading.Lock(), *(threading.Event() for _ in range(3)))
+    opened: list[int] = [0]
+    """The number of open files after each change."""
+    begin, place = PendingFile.__init__, PendingFile.place
+
+    def count(change: int) -> None:
+        with lock:
+            opened.append(opened[-1] + change)
+            if opened[-1] >= tasks.WRITERS_MAX:
+                enough.set()
+            if opened[-1] > tasks.WRITERS_MAX:
+                too_many.set()
+
+    def count_begun(pending: PendingFile, *arguments: Any) -> None:
+        begin(pending, *arguments)
+        count(1)
+
+    def place_slowly(pending: PendingFile, front: bytes = b"") -> str:
+        if not is_slow.is_set():  # nothing is placed before all places are taken, and time for one more has passed
+            enough.wait(PATIENCE_SECONDS)
+            too_many.wait(0.2)
+            is_slow.set()
+        file = place(pending, front)
+        count(-1)
+        return file
+
+    monkeypatch.setattr(PendingFile, "__init__", count_begun)
+    monkeypatch.setattr(PendingFile, "place", place_slowly)
+    path = tmp_path / "many.gguf"
+    many = [weight_tensor(f"blk.{number}.ffn_up.weight", (256, 256), number) for number in range(3 * tasks.WRITERS_MAX)]
+    path.write_bytes(file_bytes(block_metadata(), many))
+    ingest_path(registry, path)
+    assert opened[-1] == 0
+    assert max(opened) == tasks.WRITERS_MAX
 
 
 @pytest.mark.folder

@@ -336,7 +336,7 @@ def test_the_depth_of_a_model_is_shown_as_a_picture_and_as_a_table(family_client
     answer = family_client.get(address)
     assert answer.mimetype == "image/svg+xml"
     assert answer.headers["Cache-Control"] == "no-cache"
-    assert {"◆ attention", "● feed-forward", "│ norm"} <= set(texts(answer.data))
+    assert {"◆ attention", "● feed-forward", "│ ≈norm"} <= set(texts(answer.data))
     assert page.count('<th scope="row">attention</th>') == 3, "one a block"
     again = family_client.get(address, headers={"If-None-Match": answer.headers["ETag"]})
     assert again.status_code == 304

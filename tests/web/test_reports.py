@@ -119,7 +119,7 @@ def test_the_picture_of_types_has_one_row_for_each_type_and_the_right_size(famil
     root = ElementTree.fromstring(family_client.get("/reports/types.svg").data)
     assert f'src="/reports/types.svg" width="{root.attrib["width"]}" height="{root.attrib["height"]}"' in image
     written = {one.text for one in root.iter(f"{SVG}text")}
-    assert {"◆ attention", "● feed-forward", "│ norm", "■ embedding"} <= written
+    assert {"◆ attention", "● feed-forward", "│ ≈norm", "■ embedding"} <= written
 
 
 def test_the_scale_law_is_drawn_with_one_dot_for_each_family_and_the_fitted_lines(families: FlaskClient) -> None:

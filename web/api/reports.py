@@ -32,8 +32,8 @@ GROUP = "Reports"
 REPORT_SECONDS = 10.0
 """Time limit. A report reads every placement: about 2.5 s for a million. It is cached until the catalog changes."""
 SECTIONS = (
-    *("figures", "actions", "families", "ranking", "types", "components", "scale", "wells"),
-    *("ingests", "ingest_totals"),
+    *("figures", "actions", "families", "ranking", "types", "type_ranges", "model_types", "components", "scale"),
+    *("wells", "ingests", "ingest_totals"),
 )
 """The sections of the report. Only the owner's report has the totals of ingests."""
 SECTION = Parameter(

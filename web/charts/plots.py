@@ -190,7 +190,7 @@ class BlockTheta:
     lowest_theta: float
     mean_theta: float
     highest_theta: float
-    caution: str
+    caution: str = ""
     """Why the mean is uncertain; empty if it is not."""
 
 

@@ -49,12 +49,19 @@ def lend(size_bytes: int) -> memoryview:
     try:
         buffer = _idle.pop()
     except IndexError:
-        # Memory of its own, not of the allocator: that would keep it for the thread, and there are many threads.
-        buffer = np.frombuffer(mmap.mmap(-1, CHUNK_TARGET_BYTES), np.uint8)
+        buffer = _own_memory(CHUNK_TARGET_BYTES)
     lease = buffer[:size_bytes]
     # A memoryview and its slices keep the lease alive. When the last one is deleted, the buffer is idle again.
     weakref.finalize(lease, _idle.append, buffer).atexit = False
     return lease.data
+
+
+def _own_memory(size_bytes: int) -> Bytes:
+    """Return memory that is given back to the system when it is free.
+
+    The allocator would keep it for the thread, and there are many threads: each ingest starts new ones.
+    """
+    return np.frombuffer(mmap.mmap(-1, size_bytes), np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,11 +246,11 @@ class _Workspace(threading.local):
     """Memory of each thread for the frame of a chunk, its planes, residual and decoded bytes, and a cache block."""
 
     def __init__(self) -> None:
-        self.frame: Bytes = np.empty(CHUNK_TARGET_BYTES, np.uint8)
-        self.decoded: Bytes = np.empty(CHUNK_TARGET_BYTES, np.uint8)
-        self.proof: Bytes = np.empty(CACHE_BLOCK_BYTES, np.uint8)
-        self.residual: Bytes = np.empty(CHUNK_TARGET_BYTES, np.uint8)
-        self.restored: Bytes = np.empty(CHUNK_TARGET_BYTES, np.uint8)
+        self.frame = _own_memory(CHUNK_TARGET_BYTES)
+        self.decoded = _own_memory(CHUNK_TARGET_BYTES)
+        self.proof = _own_memory(CACHE_BLOCK_BYTES)
+        self.residual = _own_memory(CHUNK_TARGET_BYTES)
+        self.restored = _own_memory(CHUNK_TARGET_BYTES)
 
 
 _workspace = _Workspace()

@@ -84,13 +84,14 @@ def _subtract_numbers(dtype: DType, parent: Bytes, plain: Bytes, residual: Bytes
         kernels.subtract_halves(*numbers, _EXPONENT_SHIFTS[dtype.name], _EXPONENT_MASKS[dtype.name])
         return
     signed = _SIGNED[dtype.block_bytes]
-    own, other = plain.view(signed), parent.view(signed)
-    is_float = dtype.name in _FLOATS
-    difference = _zigzag(_ordered(own) - _ordered(other) if is_float else own - other)
-    if is_float:
-        np.take(difference, _order(dtype, other), out=residual.view(signed))
-    else:
-        residual.view(signed)[:] = difference
+    own, other, out = plain.view(signed), parent.view(signed), residual.view(signed)
+    if dtype.name not in _FLOATS:
+        out[:] = _zigzag(own - other)
+        return
+    for block, order, places in _sorted_blocks(dtype, other):
+        difference = _zigzag(_ordered(own[block]) - _ordered(other[block]))[order]
+        for here, there in places:
+            out[there] = difference[here]
 
 
 def _add_numbers(dtype: DType, parent: Bytes, residual: Bytes, plain: Bytes) -> None:
@@ -101,13 +102,17 @@ def _add_numbers(dtype: DType, parent: Bytes, residual: Bytes, plain: Bytes) -> 
         return
     signed = _SIGNED[dtype.block_bytes]
     difference, other, out = residual.view(signed), parent.view(signed), plain.view(signed)
-    if dtype.name in _FLOATS:
-        sorted_difference = _unzigzag(difference)
-        out[_order(dtype, other)] = sorted_difference
-        np.add(out, _ordered(other), out=out)
-        out[:] = _ordered(out)
-    else:
+    if dtype.name not in _FLOATS:
         np.add(_unzigzag(difference), other, out=out)
+        return
+    sorted_block = np.empty(min(_SORTED_VALUES, len(other)), signed)
+    for block, order, places in _sorted_blocks(dtype, other):
+        for here, there in places:
+            sorted_block[here] = difference[there]
+        values = out[block]
+        values[order] = _unzigzag(sorted_block[: len(values)])
+        values += _ordered(other[block])
+        values[:] = _ordered(values)
 
 
 def _ordered(numbers: Integers) -> Integers:
@@ -129,11 +134,32 @@ def _unzigzag(numbers: Integers) -> Integers:
     return result
 
 
-def _order(dtype: DType, numbers: Integers) -> NDArray[np.intp]:
-    """Return the positions of `numbers`, sorted by exponent, equal exponents in the order of the values."""
+_SORTED_VALUES = 1 << 16
+"""Values that are sorted at once: their positions stay in the cache. All at once would take 40 bytes for each value."""
+
+
+def _sorted_blocks(
+    dtype: DType, numbers: Integers
+) -> Iterator[tuple[slice, NDArray[np.intp], list[tuple[slice, slice]]]]:
+    """Yield each block of `numbers`, its positions sorted by exponent, and where the runs of one exponent lie.
+
+    A run has a place in the sorted block, and one among all numbers, sorted by exponent, equal ones in their order.
+    """
+    blocks = [slice(begin, begin + _SORTED_VALUES) for begin in range(0, len(numbers), _SORTED_VALUES)]
+    counts = np.array([np.bincount(_exponents(dtype, numbers[block]), minlength=256) for block in blocks])
+    begins = np.cumsum(counts.sum(axis=0)) - counts.sum(axis=0) + np.cumsum(counts, axis=0) - counts
+    for block, sizes, begin in zip(blocks, counts, begins, strict=True):
+        ends = np.cumsum(sizes)
+        used = np.flatnonzero(sizes)
+        runs = zip(ends[used].tolist(), sizes[used].tolist(), begin[used].tolist(), strict=True)
+        places = [(slice(end - size, end), slice(start, start + size)) for end, size, start in runs]
+        yield block, np.argsort(_exponents(dtype, numbers[block]), kind="stable"), places
+
+
+def _exponents(dtype: DType, numbers: Integers) -> Bytes:
     exponents = (numbers >> _EXPONENT_SHIFTS[dtype.name]).astype(np.uint8)
     exponents &= np.uint8(_EXPONENT_MASKS.get(dtype.name, 0xFF))
-    return np.argsort(exponents, kind="stable")
+    return exponents
 
 
 _Operation = Callable[[Integers, Integers], Integers]
