@@ -75,6 +75,8 @@ class QuickLook(Entity, frozen=True, kw_only=True):
         return max(known, key=lambda text: text.ratio or 0.0, default=None)
 
     def covers(self, digests: Collection[str], windows: int, seconds: float) -> bool:
-        """Return whether the texts with these digests were scored: with so many windows, or for about so long."""
-        enough = [text.windows >= min(windows, text.window_count) for text in self.texts]
-        return {text.digest for text in self.texts} >= set(digests) and (all(enough) or self.seconds >= seconds / 2)
+        """Return whether texts with these digests were scored: all with so many windows, or some for about so long."""
+        scored = {text.digest for text in self.texts}
+        enough = all(text.windows >= min(windows, text.window_count) for text in self.texts)
+        is_long = bool(scored) and self.seconds >= seconds / 2
+        return scored <= set(digests) and (is_long or (enough and scored == set(digests)))

@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import count, takewhile
+from itertools import count as count_from
+from itertools import takewhile
 from time import monotonic
 
 import numpy as np
 
-from organs.registry.amounts import change_text, duration_text
+from organs.registry.amounts import change_text, duration_text, names_text
 from organs.registry.entities.quick_look import QuickLook, TextLook
 from organs.registry.entities.verdict import RunFailure
 from organs.registry.errors import BadInput
@@ -52,8 +53,8 @@ WINDOWS = 8
 """The most windows of each text."""
 COMPARED_WINDOWS = 1
 """The windows of each text on which both models run, also if the scores of the base are stored."""
-WINDOWS_LEAST = 4
-"""A look that would have fewer windows of the chimera in all is not started."""
+WINDOWS_LEAST = 3
+"""With fewer windows of a text, its change is not said: two windows that happen to agree would pass for certain."""
 TOO_LARGE_FROM = 4.0
 """How wrong the estimate of the time that they need may be."""
 ALPHA = 0.1
@@ -93,21 +94,24 @@ def quick_look(
 ) -> QuickLook:
     """Score windows of `texts` with base and chimera in `runtime` until the budget is spent.
 
-    The runtime must compare with a reference, as llama.cpp does. If the models are too large for the time, nothing is
-    started, and the result says what it would take. Raises NoRuntime, NoVerdict if the two tokenize differently, and
+    The runtime must compare with a reference, as llama.cpp does. Fewer texts are scored, the first ones, if there is
+    no time for WINDOWS_LEAST windows of each. If the models are too large for the time, nothing is started, and the
+    result says what it would take. Raises NoRuntime, NoVerdict if the two tokenize differently, and
     BadInput if no text can be scored; an exception of `progress` stops the look.
     """
     begun, limits = monotonic(), budget or LookBudget()
     texts, tokens = texts_for(base, texts), window_that_fits(WINDOW_TOKENS, chimera, base)
     keys = [ScoreKey(base.digest, text.digest, tokens, runtime.identity) for text in texts]
     stored = [cache.get(key) for key in keys]
-    known = [() if score is None else score.windows for score in stored]
-    models = (chimera,) if all(len(windows) >= limits.windows for windows in known) else (chimera, base)
+    known = [0 if score is None else len(score.windows) for score in stored]
+    models = (chimera,) if min(known) >= limits.windows else (chimera, base)
     needed = WINDOWS_LEAST * sum(seconds_for(model, tokens) for model in models)
     if needed > TOO_LARGE_FROM * limits.seconds:
         return _not_started(runtime, tokens, needed, limits)
+    texts = texts[: max(1, int(limits.seconds / needed))] if needed else texts  # each gets enough windows
     references = tuple(
-        [rank for rank in range(limits.windows) if rank < COMPARED_WINDOWS or rank >= len(windows)] for windows in known
+        [rank for rank in range(limits.windows) if rank < COMPARED_WINDOWS or rank >= count]
+        for count in known[: len(texts)]
     )
     with ExitStack() as files:
         progress(0.0, "writing the models")
@@ -127,7 +131,7 @@ def quick_look(
 
         reading = runtime.read(request, say)
     looks = []
-    for place, (text, key, score, ranks) in enumerate(zip(texts, keys, stored, references, strict=True)):
+    for place, (text, key, score, ranks) in enumerate(zip(texts, keys, stored, references, strict=False)):
         if place >= len(reading.scores) or not reading.scores[place].token_count:
             continue  # llama.cpp does not know the chat template, or the models did not run
         ours = reading.scores[place]
@@ -137,6 +141,8 @@ def quick_look(
         looks.append(_text_look(text, theirs, ours))
     failure = reading.failure
     usable, sentence = _judged(looks, failure)
+    if failure is None and not looks:
+        sentence = "Not measured: llama.cpp does not know the chat template of the base."
     return QuickLook(
         sentence=sentence,
         usable=usable,
@@ -185,7 +191,7 @@ def _merged(stored: Score | None, found: Score, ranks: Sequence[int]) -> Score:
     """Return the stored score of the base with the windows that were scored now, of which `ranks` were requested."""
     windows = () if stored is None else stored.windows
     new = dict(zip(ranks, found.windows, strict=False))
-    added = takewhile(lambda rank: rank in new, count(len(windows)))
+    added = takewhile(lambda rank: rank in new, count_from(len(windows)))
     return replace(found, windows=(*windows, *(new[rank] for rank in added)))
 
 
@@ -216,8 +222,9 @@ def _text_look(text: Text, base: Score, chimera: Score) -> TextLook:
 
 
 def _change(pairs: Sequence[tuple[Window, Window]]) -> Interval | None:
-    """Return the interval of ln p - ln p0 in nats a token; None for fewer than two windows, or if it is not finite."""
-    return interval_of([ours.nats / ours.tokens - theirs.nats / theirs.tokens for ours, theirs in pairs], 1, ALPHA, 2)
+    """Return the interval of ln p - ln p0 in nats a token; None for too few windows, or if it is not finite."""
+    differences = [ours.nats / ours.tokens - theirs.nats / theirs.tokens for ours, theirs in pairs]
+    return interval_of(differences, 1, ALPHA, WINDOWS_LEAST)
 
 
 def _judged(texts: Sequence[TextLook], failure: Failure | None) -> tuple[bool | None, str]:
@@ -230,11 +237,14 @@ def _judged(texts: Sequence[TextLook], failure: Failure | None) -> tuple[bool | 
         return False, f"Not usable: it has no finite perplexity on {endless.name}."
     known = [text for text in texts if text.ratio is not None and text.ratio_margin is not None]
     if not known:
-        return None, "The time was too short to score two windows of a text; give it more."
+        return None, f"Not clear: the time was too short for {WINDOWS_LEAST} windows of a text."
     worst = max(known, key=lambda text: text.ratio or 0.0)
     amount = f"{change_text(worst.ratio or 0.0, worst.ratio_margin or 0.0)} perplexity on {worst.name}"
     if any(_ends(text)[0] > DEGRADED_FROM for text in known):
         return False, f"Not usable: {amount}."
+    if len(known) < len(texts):
+        short = names_text([text.name for text in texts if text not in known])
+        return None, f"Not clear: at worst {amount}, but the time was too short for {short}."
     if all(_ends(text)[1] < DEGRADED_FROM for text in known):
         best = min(known, key=lambda text: text.ratio or 0.0)
         gain = (

@@ -37,6 +37,8 @@ class FixedRuntime:
     zeroed: tuple[str, ...] = ()
     other_tokens: Sequence[str] = ()
     """Names of files that tokenize differently."""
+    time_for: dict[str, int] = field(default_factory=dict)
+    """By text, the windows after which the time is over."""
 
     def read(self, request: Request, say: Say) -> Reading:
         self.requests.append(request)
@@ -55,7 +57,12 @@ class FixedRuntime:
             own = tuple(Window(window.nats, window.tokens, "another") for window in own)
         tokens = TOKENS * self.window_count if self.token_count is None else self.token_count
         scores = (
-            Score(text.name, own[ranks.start : ranks.stop], self.window_count, tokens)
+            Score(
+                text.name,
+                own[ranks.start : min(ranks.stop, self.time_for.get(text.name, ranks.stop))],
+                self.window_count,
+                tokens,
+            )
             for text, ranks in zip(request.texts, request.ranks, strict=True)
         )
         return Reading(

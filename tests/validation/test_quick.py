@@ -10,6 +10,7 @@ import pytest
 from organs.registry.digest import Digest
 from organs.registry.entities.quick_look import QuickLook
 from organs.registry.errors import BadInput
+from organs.registry.validation import quick
 from organs.registry.validation.comparison import Candidate, MemoryCache, ModelFacts, file_candidate
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.quick import KINDS, LookBudget, quick_look
@@ -77,6 +78,21 @@ def test_a_base_with_a_chat_template_is_first_scored_on_a_chat() -> None:
     assert look(runtime).texts[0].name == "python"
     with pytest.raises(BadInput, match="no chat template"):
         quick_look(candidate("c"), candidate("b"), built_in_texts((CHAT,)), runtime, MemoryCache())
+
+
+def test_a_text_with_too_few_windows_leaves_it_open() -> None:
+    runtime = FixedRuntime({"c": 10.2, "b": 10.0}, time_for={"encyclopedic": 2})
+    found = look(runtime)
+    assert (found.usable, found.texts[2].ratio) == (None, None)
+    assert found.sentence.endswith("but the time was too short for encyclopedic.")
+    runtime.perplexities["c"] = 20.0
+    assert look(runtime).usable is False, "one text is enough"
+
+
+def test_larger_models_are_scored_on_fewer_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quick, "_operations_per_second", lambda: 1e12)
+    names = [text.name for text in look(FixedRuntime({"c": 11.0, "b": 10.0}), active_parameters=9 * 10**9).texts]
+    assert names == ["python"]
 
 
 def test_a_large_model_is_not_started_and_says_what_it_needs() -> None:
