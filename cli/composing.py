@@ -40,7 +40,7 @@ from organs.cli.outputs import (
     write_text,
 )
 from organs.ingest.files import FileSource
-from organs.registry.amounts import change_text, perplexity_text, share_text, size_text, theta_text
+from organs.registry.amounts import perplexity_text, share_text, size_text, theta_text
 from organs.registry.entities.base import prepared
 from organs.registry.entities.chimera import ComposeResult, ComputedOrgan, OutputFile, WrittenFile
 from organs.registry.entities.finding import Finding, Severity, in_order
@@ -333,7 +333,7 @@ def print_quick_look(look: QuickLook) -> None:
             text.name,
             _perplexity(text.base_perplexity),
             _perplexity(text.perplexity),
-            "–" if text.ratio is None else change_text(text.ratio, text.ratio_margin or 0.0),
+            text.amount,
             "–" if text.divergence is None else f"{text.divergence:.2g}",
             "–" if text.same_top is None else f"{text.same_top:.0%}",
             f"{text.tokens:,}",

@@ -227,8 +227,11 @@ def _relatives(model: ModelDetails) -> Iterator[tuple[str, str]]:
 
 
 def _verdict(chimera: Chimera) -> Iterator[tuple[str, str]]:
-    """Yield the strongest verdict with a line for each kind of text; without a verdict what the weights say."""
+    """Yield the strongest verdict with a line for each kind of text; without one the quick look, or the screen."""
     if not chimera.verdicts:
+        if chimera.quick_look is not None:
+            yield "measured", chimera.quick_look.sentence
+            return
         yield "verdict", "not run yet"
         if chimera.screen is not None:
             yield "screen", chimera.screen.sentence
@@ -375,6 +378,7 @@ def print_chimera(chimera: Chimera) -> None:
     from organs.cli.composing import (
         print_changes,
         print_findings,
+        print_quick_look,
         print_screen,
     )  # with the planner, which searches do not need
 
@@ -400,7 +404,9 @@ def print_chimera(chimera: Chimera) -> None:
     for verdict in chimera.verdicts[:VERDICTS_SHOWN]:
         when = f"{verdict.created_at:%Y-%m-%d %H:%M}"
         print_sentence(f"{verdict.verdict} in {verdict.runtime} on {when}: {verdict.reason}")
-    if not chimera.verdicts:
+    if chimera.quick_look is not None:
+        print_quick_look(chimera.quick_look)
+    elif not chimera.verdicts:
         click.echo("not run yet")
     if chimera.screen is not None:
         print_screen(chimera.screen)

@@ -494,7 +494,7 @@ def _chimera(chimera: Chimera, *, with_verdicts: bool) -> list[str]:
     lines += [*map(_finding_line, findings)]
     lines += [] if findings else ["No warnings."]
     lines += ["", "## Measurement"]
-    lines += _verdict_lines(chimera.verdicts) if with_verdicts else []
+    lines += _measured_lines(chimera) if with_verdicts else []
     if chimera.screen is not None:
         lines += ["", f"From the weights, before it was made: {_text(chimera.screen.sentence)}"]
     lines += ["", "## Recipe", "", *_code(chimera.recipe_yaml)]
@@ -503,11 +503,12 @@ def _chimera(chimera: Chimera, *, with_verdicts: bool) -> list[str]:
     return lines
 
 
-def _verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
-    if not verdicts:
-        return ["", "Not run yet."]
-    newest = verdicts[0]
-    return ["", f"Verdict in {_text(newest.runtime)}: {newest.verdict}. {_text(newest.reason)}"]
+def _measured_lines(chimera: Chimera) -> list[str]:
+    if chimera.verdicts:
+        best = chimera.verdicts[0]
+        return ["", f"Verdict in {_text(best.runtime)}: {best.verdict}. {_text(best.reason)}"]
+    look = chimera.quick_look
+    return ["", "Not run yet." if look is None else f"Quick look in {_text(look.runtime)}: {_text(look.sentence)}"]
 
 
 def _row(*cells: str) -> str:

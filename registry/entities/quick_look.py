@@ -7,6 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from organs.registry.amounts import NO_VALUE, change_text
 from organs.registry.entities.base import ITEMS_MAX, Count, Entity, Request, Share, Text
 from organs.registry.entities.verdict import RunFailure
 
@@ -44,6 +45,13 @@ class TextLook(Entity, frozen=True, kw_only=True):
     same_top: (
         Annotated[Share, Meta(description="The share of tokens at which both expect the same token most.")] | None
     ) = None
+
+    @property
+    def amount(self) -> str:
+        """The change of the perplexity with its margin, as text; a dash if too little was scored."""
+        if self.ratio is None or self.ratio_margin is None:
+            return NO_VALUE
+        return change_text(self.ratio, self.ratio_margin)
 
 
 class QuickLook(Entity, frozen=True, kw_only=True):

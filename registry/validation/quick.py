@@ -18,7 +18,7 @@ from time import monotonic
 
 import numpy as np
 
-from organs.registry.amounts import change_text, duration_text, names_text
+from organs.registry.amounts import duration_text, names_text
 from organs.registry.entities.quick_look import QuickLook, TextLook
 from organs.registry.entities.verdict import RunFailure
 from organs.registry.errors import BadInput
@@ -239,7 +239,7 @@ def _judged(texts: Sequence[TextLook], failure: Failure | None) -> tuple[bool | 
     if not known:
         return None, f"Not clear: the time was too short for {WINDOWS_LEAST} windows of a text."
     worst = max(known, key=lambda text: text.ratio or 0.0)
-    amount = f"{change_text(worst.ratio or 0.0, worst.ratio_margin or 0.0)} perplexity on {worst.name}"
+    amount = f"{worst.amount} perplexity on {worst.name}"
     if any(_ends(text)[0] > DEGRADED_FROM for text in known):
         return False, f"Not usable: {amount}."
     if len(known) < len(texts):
@@ -247,9 +247,7 @@ def _judged(texts: Sequence[TextLook], failure: Failure | None) -> tuple[bool | 
         return None, f"Not clear: at worst {amount}, but the time was too short for {short}."
     if all(_ends(text)[1] < DEGRADED_FROM for text in known):
         best = min(known, key=lambda text: text.ratio or 0.0)
-        gain = (
-            f"; {change_text(best.ratio or 0.0, best.ratio_margin or 0.0)} on {best.name}" if best is not worst else ""
-        )
+        gain = f"; {best.amount} on {best.name}" if best is not worst else ""
         return True, f"Usable: at worst {amount}{gain}."
     return None, f"Not clear: {amount}. A validation scores more."
 

@@ -128,12 +128,11 @@ def change_of(text: TextVerdict) -> str:
 
 
 def _look_row(text: TextLook) -> Context:
-    is_known = text.ratio is not None and text.ratio_margin is not None
     return {
         "text": text.name,
         "base": NO_VALUE if text.base_perplexity is None else perplexity_text(text.base_perplexity),
         "chimera": NO_VALUE if text.perplexity is None else perplexity_text(text.perplexity),
-        "change": change_text(text.ratio or 0.0, text.ratio_margin or 0.0) if is_known else NO_VALUE,
+        "change": text.amount,
         "divergence": NO_VALUE if text.divergence is None else f"{text.divergence:.2g}",
         "same_top": NO_VALUE if text.same_top is None else f"{text.same_top:.0%}",
         "tokens": text.tokens,

@@ -91,6 +91,10 @@ def _result(chimera: Chimera) -> tuple[str, str]:
     """Return the measured change of perplexity, or what the weights say, and its meaning."""
     report = chimera.verdicts[0].report if chimera.verdicts else None
     measured = [] if report is None else [text for text in report.texts if text.ratio is not None and text.counts]
+    if (report is None or not measured) and chimera.quick_look is not None:
+        worst_look = chimera.quick_look.worst
+        figure = "measured" if worst_look is None else worst_look.amount
+        return figure, f"Quick look: {chimera.quick_look.sentence}"
     if report is None or not measured:
         return "not run yet", "" if chimera.screen is None else f"From the weights: {chimera.screen.brief}."
     best = min(measured, key=lambda text: text.ratio or 0.0)
