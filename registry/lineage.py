@@ -443,9 +443,8 @@ def _pearson(first: Steps, second: Steps, lengths: NDArray[np.int64]) -> NDArray
     The sums of bytes are whole numbers below 2^24, and those of 16-bit numbers below 2^38. float32 and float64
     represent them exactly, in any order of summation.
     """
-    kind = np.float32 if first.dtype == np.int8 else np.float64
-    own: Floats = first.astype(kind)
-    others: Floats = second.astype(kind)
+    own: Floats = first.astype(np.float32) if first.dtype == np.int8 else first.astype(np.float64)
+    others: Floats = second.astype(np.float32) if second.dtype == np.int8 else second.astype(np.float64)
     own_sums, other_sums = own.sum(axis=1, dtype=np.float64), others.sum(axis=1, dtype=np.float64)
     products = others @ own[0] if len(own) == 1 else np.einsum("ij,ij->i", own, others)
     covariances = lengths * products.astype(np.float64) - own_sums * other_sums
