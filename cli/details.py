@@ -219,7 +219,7 @@ def _relatives(model: ModelDetails) -> Iterator[tuple[str, str]]:
             for edge in alike[:NAMES_SHOWN]
         ]
         more = f" and {len(alike) - NAMES_SHOWN} more" if len(alike) > NAMES_SHOWN else ""
-        yield "relatives", ", ".join(listed) + more
+        yield "nearest", ", ".join(listed) + more
     children = [edge.model or edge.text or "" for edge in edges if edge.direction == "child"]
     if children:
         more = f" and {len(children) - NAMES_SHOWN} more" if len(children) > NAMES_SHOWN else ""

@@ -351,7 +351,8 @@ def _ingest_whole(
     with _recorded(registry, intake.label) as ingest_id:
         report, model_id, gathered = _ingest(registry, files, ingest_id, intake, stages, progress, names)
     if report.created:
-        settle_sources(registry.catalog, registry.blobs, [model_id])
+        with suppress(OrganError):  # the model is registered; the next repack tries again
+            settle_sources(registry.catalog, registry.blobs, [model_id])
     for index, file in enumerate(files):
         intake.stored(file, model_id, gathered.files[index].file)
     return report

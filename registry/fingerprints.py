@@ -88,6 +88,12 @@ def coarse_rows(fingerprints: Sequence[bytes]) -> NDArray[np.int8]:
     return rows
 
 
+def step_rows(fingerprints: Sequence[bytes]) -> NDArray[np.int16]:
+    """Return the steps of fingerprints of the present form, a row each. Values without a number are 0, the mean."""
+    steps: NDArray[np.int16] = _records(fingerprints)["steps"]
+    return np.where(steps == _UNKNOWN, np.int16(0), steps)
+
+
 def value_rows(fingerprints: Sequence[bytes]) -> NDArray[np.float64]:
     """Return the 256 values of each fingerprint; NaN where they are not known, also in the coarse form."""
     rows = np.full((len(fingerprints), VALUES), np.nan)

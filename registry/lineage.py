@@ -19,14 +19,22 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from statistics import median
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from organs.registry.amounts import CHANGE_MIN, likely_change
 from organs.registry.anatomy import Slot
-from organs.registry.fingerprints import COARSE_LIMIT, coarse_rows, is_constant, rounding_energies, value_rows
+from organs.registry.fingerprints import (
+    COARSE_LIMIT,
+    coarse_rows,
+    is_constant,
+    is_fine,
+    rounding_energies,
+    step_rows,
+    value_rows,
+)
 from organs.registry.gguf.types import dtype_by_name
 
 NOISE = 0.07
@@ -64,6 +72,9 @@ BATCH_PAIRS = 8192
 """Pairs of fingerprints in one computation, which needs some tens of megabytes."""
 CHANGED_PAIRS = 1024
 """Pairs whose change is computed at once, in float64."""
+
+Steps: TypeAlias = NDArray[np.int8] | NDArray[np.int16]
+Floats: TypeAlias = NDArray[np.float32] | NDArray[np.float64]
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -371,31 +382,28 @@ def _batch(first: Sequence[bytes], second: Sequence[bytes]) -> NDArray[np.float6
         without_outliers = _pearson(np.where(regular, own, 0), np.where(regular, others[affected], 0), lengths)
         # Without the outliers a row may be constant: then the correlation with them is used.
         values[affected] = np.where(np.isnan(without_outliers), values[affected], without_outliers)
-    near = np.flatnonzero(values >= FINE_FROM)
-    if near.size:
-        own_near = [first[0 if len(first) == 1 else index] for index in near.tolist()]
-        fine = _fine_correlations(own_near, [second[index] for index in near.tolist()], is_outlier[near])
-        values[near] = np.where(np.isnan(fine), values[near], fine)
+    _refine(values, first, second, is_outlier)
     return values
 
 
-def _fine_correlations(
-    first: Sequence[bytes], second: Sequence[bytes], is_left_out: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    """Return the correlation of each pair from its 16-bit values; NaN if a fingerprint is coarse or constant."""
-    rows = [value_rows(first), value_rows(second)]
-    is_used = ~(is_left_out | np.isnan(rows[0]) | np.isnan(rows[1]))
-    with np.errstate(all="ignore"):  # a hostile head, and no common values
-        counts = np.count_nonzero(is_used, axis=1)[:, np.newaxis]
-        offsets = []
-        for values in rows:
-            known = np.where(is_used, values, 0.0)
-            known /= np.abs(known).max(axis=1, keepdims=True)
-            offsets.append(np.where(is_used, known - known.sum(axis=1, keepdims=True) / counts, 0.0))
-        own, others = offsets
-        energies = np.einsum("ij,ij->i", own, own) * np.einsum("ij,ij->i", others, others)
-        found: NDArray[np.float64] = np.einsum("ij,ij->i", own, others) / np.sqrt(energies)
-    return found.clip(-1.0, 1.0)
+def _refine(
+    values: NDArray[np.float64], first: Sequence[bytes], second: Sequence[bytes], is_outlier: NDArray[np.bool_]
+) -> None:
+    """Replace the correlations of near pairs by those of their 16-bit steps, if both fingerprints have them."""
+    is_single = len(first) == 1
+    near = [
+        index
+        for index in np.flatnonzero(values >= FINE_FROM).tolist()
+        if is_fine(second[index]) and is_fine(first[0 if is_single else index])
+    ]
+    if not near:
+        return
+    own = step_rows(first if is_single else [first[index] for index in near])
+    others = step_rows([second[index] for index in near])
+    if is_outlier[near].any():
+        own, others = (np.where(is_outlier[near], 0, rows) for rows in (own, others))
+    fine = _pearson(own, others, others.shape[1] - np.count_nonzero(is_outlier[near], axis=1))
+    values[near] = np.where(np.isnan(fine), values[near], fine)
 
 
 def _changes(first: Sequence[bytes], second: Sequence[bytes]) -> NDArray[np.float64]:
@@ -429,12 +437,14 @@ def _is_clipped(rows: NDArray[np.int8]) -> NDArray[np.bool_]:
     return clipped
 
 
-def _pearson(first: NDArray[np.int8], second: NDArray[np.int8], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
+def _pearson(first: Steps, second: Steps, lengths: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return Pearson's correlation of rows of `lengths` values; the other values of a row must be 0.
 
-    The sums are whole numbers below 2^24. float32 represents them exactly, in any order of summation.
+    The sums of bytes are whole numbers below 2^24, and those of 16-bit numbers below 2^38. float32 and float64
+    represent them exactly, in any order of summation.
     """
-    own, others = first.astype(np.float32), second.astype(np.float32)
+    own: Floats = first.astype(np.float32) if first.dtype == np.int8 else first.astype(np.float64)
+    others: Floats = second.astype(np.float32) if second.dtype == np.int8 else second.astype(np.float64)
     own_sums, other_sums = own.sum(axis=1, dtype=np.float64), others.sum(axis=1, dtype=np.float64)
     products = others @ own[0] if len(own) == 1 else np.einsum("ij,ij->i", own, others)
     covariances = lengths * products.astype(np.float64) - own_sums * other_sums
@@ -444,10 +454,10 @@ def _pearson(first: NDArray[np.int8], second: NDArray[np.int8], lengths: NDArray
     return values.clip(-1.0, 1.0)
 
 
-def _variances(rows: NDArray[np.float32], sums: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
+def _variances(rows: Floats, sums: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the variance of each row, times its length squared."""
-    squares: NDArray[np.float32] = np.einsum("ij,ij->i", rows, rows)
-    variances: NDArray[np.float64] = lengths * squares.astype(np.float64) - sums * sums
+    squares = np.einsum("ij,ij->i", rows, rows).astype(np.float64)
+    variances: NDArray[np.float64] = lengths * squares - sums * sums
     return variances
 
 

@@ -67,7 +67,8 @@ def test_fingerprints_and_edges_of_earlier_versions_are_measured_again(registry:
             row.values = coarse.tobytes()
         session.execute(update(Lineage).values(change=None))
     earlier = registry.compare("base", "tuned")
-    assert (earlier.likeness, earlier.change) == (present.likeness, None)
+    assert earlier.likeness == pytest.approx(present.likeness, abs=0.001)
+    assert earlier.change is None
     assert "organ measure --missing" in organ.done("compare", "base", "tuned").out
     assert organ.done("measure", "--missing").out.endswith(" organs measured\n")
     assert registry.compare("base", "tuned") == present

@@ -94,7 +94,7 @@ def test_models_with_nothing_in_common_give_one_sentence(kin: OrganCommand) -> N
     ("second", "beginning"),
     [
         ("twin", "Every organ is the same to the last byte: "),
-        ("quantised", "Close: 1.000; not proved to be a plain quantisation. "),
+        ("quantised", "Close: 1.000; not proved to be a plain quantisation: "),
         ("stranger", "Not related, "),
     ],
 )

@@ -155,7 +155,7 @@ def test_a_description_keeps_its_lines_and_versions_show_the_number_of_different
         model = model_by_name(session, parse_model_name("local/twice"))
         edit_model(session, model, Edits(description="# What\n\n\tlicense  mit\x1b[2J"), "local")
     out = filled.done("show", "twice").out
-    assert "\n  # What\n\n      license  mit\\u001b[2J\nmodel     llama, " in out
+    assert "\n  # What\n\n      license  mit\\u001b[2J\nmodel    llama, " in out
     newest, first = (filled.done("show", f"twice@{version}").out for version in (2, 1))
     assert "also local/twice@1" in newest
     assert ", 1 organ differs from the version before\n" in first

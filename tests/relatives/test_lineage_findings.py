@@ -74,11 +74,11 @@ def test_an_adapter_is_not_compared_and_must_name_its_base() -> None:
 
 
 def test_undeclared_close_relatives_are_one_finding() -> None:
-    close = {f"local/m{number}@1": 0.98 + number / 1000 for number in range(5)}
+    close = {f"local/m{number}@1": 0.98 + number / 1000 for number in (4, 3, 2, 1, 0)}
     (finding,) = findings("model", [], close, 5)
     assert finding.code == "close-relative-not-declared"
     assert finding.models == tuple(f"local/m{number}@1" for number in (4, 3, 2, 1, 0))
-    assert "local/m4@1 (0.984), local/m3@1 (0.983), local/m2@1 (0.982) and 2 more" in finding.sentence
+    assert "local/m4@1, local/m3@1, local/m2@1 and 2 more" in finding.sentence
 
 
 def test_a_model_without_declarations_and_relatives_gets_a_finding() -> None:

@@ -537,24 +537,16 @@ def record_measured(session: Session, edges: Iterable[MeasuredEdge]) -> None:
 
 
 def replace_measured(session: Session, edges: Mapping[int, MeasuredEdge]) -> None:
-    """Write measured edges again, by the ids of their rows."""
-    rows = [
-        {
-            "id": row_id,
-            "relation": edge.relation,
-            "score": edge.score,
-            "compared": edge.compared,
-            "change": edge.change,
-        }
-        for row_id, edge in edges.items()
-    ]
-    if rows:
-        session.execute(update(Lineage), rows)
+    """Write measured edges again, by the ids of their rows; those of removed models are gone."""
+    for row_id, edge in edges.items():
+        values = {"relation": edge.relation, "score": edge.score, "compared": edge.compared, "change": edge.change}
+        session.execute(update(Lineage).where(Lineage.id == row_id).values(values))
 
 
 def record_matched(session: Session, shares: Mapping[int, float]) -> None:
     """Write the shares of equal blocks into measured edges, by the ids of their rows."""
-    session.execute(update(Lineage), [{"id": row_id, "matched": share} for row_id, share in shares.items()])
+    for row_id, share in shares.items():
+        session.execute(update(Lineage).where(Lineage.id == row_id).values(matched=share))
 
 
 def resolve_declared_edge(session: Session, edge: Lineage, parent_id: int | None) -> None:
