@@ -56,7 +56,6 @@ FRAGMENTS: dict[str, str] = {
     "registry/store/codec/entropy.py": "The checks of a Zstandard frame are a subject of their own.",
     "registry/validation/decoder.py": "The C interface of llama.cpp is a subject of its own.",
     "registry/validation/likelihood.py": "Arithmetic on logits, pure and tested beside a plain computation.",
-    "registry/validation/verdict.py": "The rules of verdicts, which are pure, apart from the runs that they judge.",
     "web/server/connection.py": "HTTP/1.1 over one connection, apart from the process that accepts connections.",
     "web/server/worker.py": "The worker process, apart from the parent that starts it.",
 }

@@ -317,7 +317,7 @@ def test_many_changes_are_folded_to_a_line_for_each_run_of_blocks(organ: OrganCo
 
 def test_a_chimera_is_shown_with_its_origin(organ: OrganCommand, parents: Parents) -> None:
     more = "purify: {method: spectral, keep: 0.8, slot: attn_q, blocks: 0}\n"
-    made = organ.done("compose", parents.graft("stranger", more), "-y", "--json").values["made"]
+    made = organ.done("compose", parents.graft("stranger", more), "-y", "--json", "--quick-look", 0).values["made"]
     summary = organ.done("show", made["model"]).out
     for expected in (
         "\nbase      local/base@1, change ",

@@ -386,7 +386,7 @@ def edited(report: Path, edit: Callable[[Any], object]) -> Path:
         (lambda values: values["tensors"][0].update(shape="9999999999x9999999999x99999"), "is not a shape of F16"),
         (lambda values: values["tensors"][0].update(dtype="Q9_9"), "tensor type 'Q9_9' is unknown"),
         (lambda values: values["tensors"][0].update(theta_degrees="1"), "Expected `float | null`, got `str`"),
-        (lambda values: values["tensors"][0].update(fingerprint="xy"), "non-hexadecimal"),
+        (lambda values: values["tensors"][0].update(fingerprint="xy"), "Expected `str` matching regex"),
         (lambda values: values.update(error="bad"), "the measurement failed"),
         (lambda values: values.pop("shards"), "does not list the measured files; measure them again"),
         (lambda values: values["shards"][0].update(shard=70_000), "line 1 is not a report"),

@@ -110,7 +110,7 @@ def test_relatives_and_findings_are_those_of_the_models_page(filled: LocalRegist
     assert (relative["direction"], relative["model"]) == ("relative", "local/little@1")
     assert (relative["evidence"], relative["compared_count"]) == ("measured", 7)
     assert relative["mean_correlation"] == pytest.approx(1.0)
-    assert "It does not say which of two models was first" in values["relatives"].after[0]
+    assert "energy of the difference of the weights" in values["relatives"].after[0]
     with filled.catalog.reading() as session:
         page = lineage_of(session, model_by_name(session, parse_model_name("tuned")))
     shown = [(item["severity"], item["code"], item["sentence"]) for item in values["findings"].items]

@@ -164,7 +164,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET /organs/<digest>.<any(raw,bin,npy):form>
         GET /organs/<digest>/weights .json .csv .svg
         GET /reports .json .md
-        GET /reports/<any(ranking,types,components,scale,wells,ingests):section> .json .csv
+        GET /reports/<any(ranking,types,model_types,components,scale,wells,ingests):section> .json .csv
         GET /reports/scale.svg
         GET /reports/types.svg
         GET /static/<path:filename>

@@ -121,7 +121,7 @@ PAGES = """
     /organs .csv .json /<digest> /<digest>.<any(raw,bin,npy):form> /<digest>.json
     /organs/<digest>/weights .csv .json .svg
     /reports .json .md /scale.svg /types.svg
-    /reports/<any(ranking,types,components,scale,wells,ingests):section> .csv .json
+    /reports/<any(ranking,types,model_types,components,scale,wells,ingests):section> .csv .json
     /storage .csv .json
     /submissions/<submission> .json
     /upload .json
