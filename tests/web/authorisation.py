@@ -201,6 +201,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         POST /api/v1/grafts
         POST /api/v1/measurements
         POST /api/v1/purifications
+        POST /api/v1/quick-looks
         POST /api/v1/reports
         POST /api/v1/validations
         GET /api/v1/submissions
