@@ -44,6 +44,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", f"{_API}/purifications"): {"model": ada.VISIBLE, "method": "fractal", "type": "organ"},
     ("POST", f"{_API}/extractions"): {"model": ada.VISIBLE},
     ("POST", f"{_API}/measurements"): {"model": ada.VISIBLE},
+    ("POST", f"{_API}/quick-looks"): {"chimera": f"{ada.MIXED}@1"},
     ("POST", f"{_API}/validations"): {"chimera": f"{ada.MIXED}@1"},
     ("POST", f"{_API}/reports"): {},
     ("POST", f"{_API}/uploads"): {"kind": "piece", "size_bytes": 5, "digest": sha256(b"other").hexdigest()},
