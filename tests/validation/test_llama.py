@@ -91,8 +91,8 @@ def test_a_short_text_is_one_window_without_a_first_token(tmp_path: Path) -> Non
 
 def test_a_reference_scores_the_same_windows_and_is_compared() -> None:
     def against(reference: Path) -> Reading:
-        asked = request(A_F16, TEXTS, 2, reference=reference, reference_ranks=((0, 1), (1,)))
-        return LlamaCpp().read(asked, lambda *_: None)
+        beside = request(A_F16, TEXTS, 2, reference=reference, reference_ranks=((0, 1), (1,)))
+        return LlamaCpp().read(beside, lambda *_: None)
 
     alone = read(A_F16, TEXTS)
     same, other = against(A_F16), against(A_PROSE)

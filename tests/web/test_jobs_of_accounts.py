@@ -118,10 +118,10 @@ def test_a_chimera_belongs_to_the_account_that_requested_it_and_gets_its_namespa
     names = {None: "ada/", "mine": "ada/mine@1", "ada/other": "ada/other@1", "ADA/third": "ada/third@1"}
     for number, (name, registered) in enumerate(names.items(), 1):
         recipe = {**GRAFT, "blocks": number % 2, **({} if name is None else {"name": name})}
-        asked = shelf.asked("ada", "POST", "/grafts", recipe)
-        assert asked.status_code == 202
+        queued = shelf.asked("ada", "POST", "/grafts", recipe)
+        assert queued.status_code == 202
         shelf.run()
-        job = shelf.job(asked.get_json()["id"])
+        job = shelf.job(queued.get_json()["id"])
         assert (job.state, job.contributor) == ("finished", "ada"), job.note
         assert job.result["model"].startswith(registered)
         with shelf.registry.catalog.reading() as session:
@@ -169,10 +169,10 @@ def test_the_local_user_may_use_any_namespace(shelf: Shelf) -> None:
     with create_app(shelf.registry, WebSettings(personal=True)).test_client() as client:
         for name in ("bob/mine", None):
             recipe = GRAFT | ({} if name is None else {"name": name})
-            asked = client.post("/api/v1/grafts", json=recipe)
-            assert asked.status_code == 202
+            queued = client.post("/api/v1/grafts", json=recipe)
+            assert queued.status_code == 202
             shelf.run()
-            job = shelf.job(asked.get_json()["id"])
+            job = shelf.job(queued.get_json()["id"])
             assert job.result["model"].startswith(name or "local/")
             assert job.contributor == LOCAL
 
@@ -279,8 +279,8 @@ def test_a_quarantined_model_cannot_be_used_even_by_its_owner(shelf: Shelf) -> N
             ):
                 answer = shelf.asked(asker, "POST", path, body)
                 assert answer.status_code in (400, 404, 409), (path, body, answer.text)
-                asked = shelf.asked(asker, "POST", path, _with_nobody(body, text))
-                assert asked.status_code == answer.status_code, "as if it were not there"
+                absent = shelf.asked(asker, "POST", path, _with_nobody(body, text))
+                assert absent.status_code == answer.status_code, "as if it were not there"
         for base, donor in ((text, "local/base"), ("local/base", text)):
             assert shelf.asked("bob", "GET", f"/compatibility?base={base}&donor={donor}").status_code == 404
         plan = shelf.asked("bob", "POST", "/plans", {"base": text}).get_json()
