@@ -109,7 +109,7 @@ def quick_look(
     needed = WINDOWS_LEAST * sum(seconds_for(model, tokens) for model in models)
     if needed > TOO_LARGE_FROM * limits.seconds:
         return _not_started(runtime, tokens, needed, limits)
-    texts = texts[: max(1, int(limits.seconds / needed))] if needed else texts  # each gets enough windows
+    texts = texts[: max(1, round(limits.seconds / needed))] if needed else texts  # each gets enough windows
     references = tuple(
         [rank for rank in range(limits.windows) if rank < COMPARED_WINDOWS or rank >= count]
         for count in known[: len(texts)]
