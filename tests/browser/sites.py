@@ -52,7 +52,7 @@ class Site:
 
 @contextmanager
 def serving_zoo(folder: Path) -> Iterator[Site]:
-    """The shipped models, a validated chimera of two of them, and one that is purified too."""
+    """The shipped models, a validated chimera of two of them, and one that is purified too, with a quick look."""
     with LocalRegistry.open(folder / "zoo") as registry:
         for path in sorted(ZOO.glob("*.gguf")):
             ingest_file(registry, path)
@@ -60,6 +60,7 @@ def serving_zoo(folder: Path) -> Iterator[Site]:
         add_gains(registry, coder.model, {"python": 5.7, "narrative": -2.0})
         made = registry.compose(BASE).graft(TUNED, type="organ").purify("fractal", slot="ffn_up", blocks=3)
         lock = made.plan().register().lock_id
+        registry.quick_look(f"sha256:{lock}")
     with running_server(folder / "zoo", folder / "zoo.log") as live:
         query = quote(f"model:{BASE} slot:ffn_down block:1")
         organ = json.loads(live.get(f"/api/v1/organs?limit=1&q={query}"))["items"][0]["digest"]
