@@ -332,10 +332,6 @@ def moved_energy(first: Part, second: Part) -> float | None:
     have an r of 1, which gives the smallest value that the moments allow. A change below SMALL is computed from the
     values of the fingerprints. Values below `resolution` mean at most so much.
     """
-    if first.fingerprint and second.fingerprint and first.shape == second.shape:
-        (change,) = changes([(first.fingerprint, second.fingerprint)])
-        if change is not None and change < SMALL:
-            return change
     r = part_correlation(first, second)
     if r is None and first.organ.is_matrix:
         return None
@@ -350,6 +346,11 @@ def moved_energy(first: Part, second: Part) -> float | None:
     ours, theirs = deviation / size, deviation_after / size
     if max(abs(apart), theirs) > ENERGY_MAX:  # their squares might be too large for a float
         return ENERGY_MAX
+    if first.fingerprint and second.fingerprint and first.shape == second.shape:
+        (change,) = changes([(first.fingerprint, second.fingerprint)])
+        after = math.hypot(mean_after, deviation_after) / size
+        if change is not None and change < SMALL:  # of the mean of both energies
+            return change * (1.0 + after * after) / 2.0
     energy = apart * apart + ours * ours + theirs * theirs - 2.0 * (1.0 if r is None else r) * ours * theirs
     return min(ENERGY_MAX, max(0.0, energy))
 
