@@ -152,7 +152,7 @@ class Family:
         """Write the Q4_K_M of a relative by an importance matrix."""
         if not self.path(name, "Q4_K_M-imatrix").exists():
             values = decoded(self.path(name, "F16"))
-            network = _network(values)
+            network = network_of(values)
             self._write(name, values, ["Q4_K_M-imatrix"], importance(network, self._tokens("code", 16)))
 
     def train(self, name: str) -> None:
@@ -161,7 +161,7 @@ class Family:
         if path.exists():
             return
         values = decoded(self.path("", "F16"))
-        network = _network(values, adapter=name == "LoRA")
+        network = network_of(values, adapter=name == "LoRA")
         begun = time.monotonic()
         losses = train(network, self._tokens(plan.text, plan.steps * plan.batch), plan)
         seconds = time.monotonic() - begun
@@ -212,10 +212,10 @@ class Family:
         """Compare the perplexities of one window by the network of the training and by the runtime."""
         import torch
 
-        network = _network(values)
+        network = network_of(values)
         tokens = self._tokens("docs", 1)[0]
         with torch.no_grad():
-            ours = math.exp(network_loss(network, tokens[None]).item())
+            ours = math.exp(window_losses(network, tokens[None]).item())
         row = tokens.tolist()
         with opened(str(self.path("", "F16"))) as model, closing(Decoder(model, WINDOW + 1)) as decoder:
             logits = np.concatenate([rows.copy() for rows in decoder.logits(row)])
@@ -317,7 +317,7 @@ def energy(ours: NDArray[np.float32], base: NDArray[np.float32]) -> float:
 # The network
 
 
-def _network(values: Tensors, *, adapter: bool = False) -> Any:
+def network_of(values: Tensors, *, adapter: bool = False) -> Any:
     """Return the network of the zoo with the weights of SmolLM2; with `adapter`, only a LoRA learns."""
     import torch
     from network import Adapter, Network, Shape
@@ -332,12 +332,14 @@ def _network(values: Tensors, *, adapter: bool = False) -> Any:
     return network
 
 
-def network_loss(network: Any, rows: Any) -> Any:
-    """Return the mean of -ln of the probabilities of each token after the first: rows are (windows, WINDOW + 1)."""
+def window_losses(network: Any, rows: Any) -> Any:
+    """Return the mean of -ln of the probabilities of the tokens after the first, for each row: (windows, tokens)."""
     from torch.nn import functional
 
-    scores = network(rows[:, :-1])
-    return functional.cross_entropy(scores.flatten(0, 1).float(), rows[:, 1:].flatten())
+    following = rows[:, 1:]
+    scores = network(rows[:, :-1]).float()
+    losses = functional.cross_entropy(scores.flatten(0, 1), following.flatten(), reduction="none")
+    return losses.view_as(following).mean(1)
 
 
 def train(network: Any, rows: Any, plan: Training) -> list[float]:
@@ -354,7 +356,7 @@ def train(network: Any, rows: Any, plan: Training) -> list[float]:
     losses = []
     for step in range(steps):
         with torch.autocast("cpu", torch.bfloat16):
-            loss = network_loss(network, rows[step * batch : (step + 1) * batch])
+            loss = window_losses(network, rows[step * batch : (step + 1) * batch]).mean()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(learning, 1.0)

@@ -1,10 +1,11 @@
 """Measure grafts and merges of a real pretrained family: what is said beforehand, and what is true.
 
     python -m bench.real_family FOLDER                        first: train the family
-    python -m bench.real_models FOLDER                        compose and measure what has no row yet, 4 minutes each
+    python -m bench.real_models FOLDER                        compose and measure what has no row yet
     python -m bench.real_models FOLDER --minutes 60           begin no graft after so many minutes
     python -m bench.real_models FOLDER --only "LoRA x 3"      only the grafts with these words in their names
-    python -m bench.real_models --table                       print the rows as a table
+    python -m bench.real_models --table                       print the rows as a table: docs/prediction.md
+    python -m bench.real_models --table short                 a few of them: README.md
 
 Needs the extra `validate` and the group `bench-real`. Grafts are composed by the registry in FOLDER/home; blends are
 computed here, written as F16 and ingested. All are changes of the base in F16. A row has four columns:
@@ -12,7 +13,8 @@ computed here, written as F16 and ingested. All are changes of the base in F16. 
     screen   what the plan says before anything is made; blends have no plan
     quick    a quick look of 30 seconds on the first quarter of each of the three texts
     verdict  a validation with its default budget on the built-in texts
-    truth    -ln p for each token of each window, over 20,000 tokens of the other three quarters of each text
+    truth    -ln p for each token of each window, over 20,000 tokens of the other three quarters of each text, by
+             another implementation: the network of the training, in float32 with PyTorch
 
 The truth of the base is the row `base`. The change of a graft is the mean of its differences from the base, window by
 window, and its error the standard error of that mean. The texts are held-out files (`bench.real_family`). With
@@ -36,7 +38,7 @@ from typing import Any
 
 import msgspec
 
-from bench.real_family import MODEL, Tensors, decoded, write_model
+from bench.real_family import MODEL, Tensors, decoded, network_of, window_losses, write_model
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
 from organs.registry.compose.api import Composition
@@ -44,19 +46,19 @@ from organs.registry.digest import digest_of
 from organs.registry.entities.base import Entity, encode
 from organs.registry.errors import NotComposedHere
 from organs.registry.local import LocalRegistry
-from organs.registry.sandbox.process import Limits
 from organs.registry.validation.comparison import validate
+from organs.registry.validation.decoder import opened
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.quick import quick_look
 from organs.registry.validation.run import CatalogScores, RunResult, registered_candidate, verdict_report
-from organs.registry.validation.runtime import WINDOW_TOKENS, Request
+from organs.registry.validation.runtime import WINDOW_TOKENS
 from organs.registry.validation.texts import Text, built_in_texts, read_text, spread_order
 
-TABLE = Path(__file__).with_name("grafts_real.json")
+TABLE = Path(__file__).with_name("grafts.json")
 TEXTS = ("code", "docs", "prose")
 COLUMNS = ("truth", "quick", "verdict")
 TRUTH_TOKENS = 20_000
-TRUTH_SECONDS = 7200.0
+TRUTH_BATCH = 4
 BASE = f"local/{MODEL}-F16"
 Row = dict[str, Any]
 LOOK_SHARE = 0.25
@@ -90,16 +92,18 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=TRUTH_TOKENS, help="tokens of each text for the truth")
     parser.add_argument("--columns", nargs="+", choices=COLUMNS, default=COLUMNS, help="the columns to measure")
     parser.add_argument("--only", help="only grafts with these words in their names")
-    parser.add_argument("--table", action="store_true", help="print the rows as a table, and measure nothing")
+    parser.add_argument(
+        "--table", nargs="?", choices=("all", "short"), const="all", help="print the rows, measure nothing"
+    )
     options = parser.parse_args()
     rows: list[Row] = json.loads(options.json.read_text()) if options.json.exists() else []
     if options.table or options.folder is None:
-        print_table(rows)
+        print_table(rows, is_short=options.table == "short")
         return
     ends = time.monotonic() + 60.0 * options.minutes
     looks, rest = divided(options.texts or options.folder / "texts")
     columns: dict[str, Column] = {
-        "truth": partial(truth_of, texts=rest, tokens=options.tokens),
+        "truth": partial(truth_of, windows=windows_of(options.folder, rest, options.tokens)),
         "quick": partial(quick_of, texts=looks),
         "verdict": verdict_of,
     }
@@ -180,15 +184,34 @@ def divided(folder: Path) -> tuple[tuple[Text, ...], tuple[Text, ...]]:
     return looks, rest
 
 
-def truth_of(registry: LocalRegistry, model: str, *, texts: Sequence[Text], tokens: int) -> dict[str, list[float]]:
-    """Return for each text the nats for each token of windows that are spread over it, together `tokens` tokens."""
-    ranks = (range(-(-tokens // (WINDOW_TOKENS - 1))),) * len(texts)
+def windows_of(folder: Path, texts: Sequence[Text], tokens: int) -> dict[str, Any]:
+    """Return windows that are spread over each text and have together `tokens` tokens: (windows, WINDOW_TOKENS).
+
+    They are those that llama.cpp would score: each begins with the last token of the one before it.
+    """
+    import torch
+
+    windows = {}
+    with opened(str(folder / f"{MODEL}-F16.gguf")) as model:
+        for text in texts:
+            found = torch.tensor(model.tokens(text.text)).unfold(0, WINDOW_TOKENS, WINDOW_TOKENS - 1)
+            windows[text.name] = found[spread_order(len(found))[: -(-tokens // (WINDOW_TOKENS - 1))]]
+    return windows
+
+
+def truth_of(registry: LocalRegistry, model: str, *, windows: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Return for each text the nats for each token of its windows."""
+    import torch
+
     with registered_candidate(registry.catalog, registry.blobs, model).placed() as path:
-        request = Request(path, tuple(texts), ranks, seconds=TRUTH_SECONDS)
-        reading = LlamaCpp(Limits(wall_seconds=TRUTH_SECONDS)).read(request, lambda *_: None)
-    if reading.failure is not None:
-        raise RuntimeError(f"{model}: {reading.failure.reason}")
-    return {score.text: [round(window.nats / window.tokens, 5) for window in score.windows] for score in reading.scores}
+        network = network_of(decoded(path))
+    with torch.inference_mode():
+        return {
+            text: [
+                round(nats, 5) for batch in rows.split(TRUTH_BATCH) for nats in window_losses(network, batch).tolist()
+            ]
+            for text, rows in windows.items()
+        }
 
 
 def quick_of(registry: LocalRegistry, model: str, *, texts: Sequence[Text]) -> Row:
@@ -322,7 +345,20 @@ def change(row: Row, base: Row, text: str) -> tuple[float, float]:
     return 100.0 * (ratio - 1.0), 100.0 * ratio * stdev(differences) / math.sqrt(len(differences))
 
 
-def print_table(rows: Sequence[Row]) -> None:
+SHORT = {
+    "Code feed-forward": "feed-forward of the fine-tune on code",
+    "Code feed-forward, Docs attention": "feed-forward of code, attention of documentation",
+    "0.5 Code + 0.5 Docs": "the mean of both fine-tunes",
+    "LoRA x 1": "a LoRA trained on code, scale 1",
+    "LoRA x 8": "the same LoRA, scale 8",
+    "Drift all": "all of a fine-tune with ten times the learning rate",
+    "feed-forward, keep 0.97": "own feed-forward, purified to 97% of its energy",
+    "Stranger attention 20": "attention of an unrelated model in one block",
+}
+"""The grafts of the short table, in words."""
+
+
+def print_table(rows: Sequence[Row], *, is_short: bool = False) -> None:
     """Print the rows as Markdown, with changes of perplexity in percent ± the standard error; then how good each is."""
     base = next((row for row in rows if row["name"] == "base"), None)
     grafts = sorted(
@@ -331,15 +367,27 @@ def print_table(rows: Sequence[Row]) -> None:
     if base is None or not grafts:
         print("no rows yet")
         return
-    titles = ["kind", f"{MODEL} with", *(f"true, {text}" for text in TEXTS), "quick look", "verdict"]
-    print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
-    for row in grafts:
-        truth = [f"{mean:+.1f} ± {error:.1f}" for mean, error in (change(row, base, text) for text in TEXTS)]
-        quick = row["quick"]["sentence"] if row["quick"] else "–"
-        verdict = row["verdict"]["verdict"] if row["verdict"] else "–"
-        print(f"| {' | '.join([row['kind'], row['name'], *truth, quick, verdict])} |")
+    titles = [f"true change: {TEXTS[0]}", *TEXTS[1:], "a quick look said"]
+    lines = {row["name"]: [*_changes(row, base), row["quick"]["sentence"] if row["quick"] else "–"] for row in grafts}
+    if is_short:
+        _print_lines([f"{MODEL} with", *titles], [[SHORT[name], *lines[name]] for name in SHORT if name in lines])
+        return
+    said = [
+        [row["kind"], row["name"], *lines[row["name"]], (row["verdict"] or {}).get("verdict", "–")] for row in grafts
+    ]
+    _print_lines(["kind", f"{MODEL} with", *titles, "verdict"], said)
     _print_quick(grafts, base)
     _print_verdicts(grafts, base)
+
+
+def _changes(row: Row, base: Row) -> list[str]:
+    return [f"{mean:+.1f} ± {error:.1f}" for mean, error in (change(row, base, text) for text in TEXTS)]
+
+
+def _print_lines(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
+    for line in lines:
+        print(f"| {' | '.join(line)} |")
 
 
 def _print_quick(grafts: Sequence[Row], base: Row) -> None:

@@ -10,7 +10,7 @@ from organs.web.pages.routes import Context, Page, paged, pages
 
 ADDRESS = "localhost:8935"
 """The address in the examples: the default address of `organ serve`. The Host header of the request is not used."""
-ANSWER_LINES_MAX = 14
+ANSWER_LINES_MAX = 10
 """Lines of an example answer on the page. The OpenAPI document has all of them."""
 _METHODS = ("get", "post", "put", "patch", "delete")
 _WITHOUT_ANSWER = ("openapi",)
