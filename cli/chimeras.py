@@ -33,6 +33,7 @@ from organs.cli.composing import (
     make_chimera,
     print_composed,
     print_findings,
+    print_measured,
     print_plan,
     print_quick_look,
     print_thetas,
@@ -40,6 +41,7 @@ from organs.cli.composing import (
     refuse,
     refuse_recipe,
     result_of,
+    take_quick_look,
 )
 from organs.cli.console import (
     plain,
@@ -381,19 +383,19 @@ def compose(
         result = make_chimera(
             registry, read_composition(registry.compose, recipe, name, accept, as_json=as_json), options
         )
-    print_composed(result, options)
-    print_thetas(result, options)
+        print_composed(registry, result, options)
 
 
 def _look_seconds(text: str | None, *, quiet: bool) -> float:
     """Return how long a quick look may take; 0 without one: by option, with -q, and where llama.cpp is missing."""
     from organs.registry.validation.llama import LlamaCpp
-    from organs.registry.validation.quick import SECONDS
+    from organs.registry.validation.quick import SECONDS, LookBudget
 
     if text is None:
         has_runtime = registry_address() is not None or LlamaCpp.is_installed()
         return SECONDS if has_runtime and not quiet else 0.0
-    return _seconds(text, "--quick-look")
+    seconds = _seconds(text, "--quick-look")
+    return LookBudget(seconds).seconds if seconds else 0.0  # refuses numbers out of range before anything is made
 
 
 def _gaining(registry: Registry, base: str, on: str | None) -> Iterator[MeasuredGraft]:
@@ -564,8 +566,7 @@ def purify(
     if not is_file(model):
         with selected_registry() as registry:
             result = make_chimera(registry, composition(registry.compose, model), options)
-        print_composed(result, options)
-        print_thetas(result, options)
+            print_composed(registry, result, options)
         return
     if output is None or name is not None:
         raise click.UsageError("the result for a FILE or DIR is written and not registered: give -o OUT, and no --name")
@@ -573,8 +574,7 @@ def purify(
         result = _make_from_file(
             registry, composition(registry.compose, base), replace(options, base_label=model), output
         )
-    _print_written(result, options)
-    print_thetas(result, options)
+        _print_written(registry, result, options, model)
 
 
 def _make_from_file(
@@ -593,19 +593,24 @@ def _make_from_file(
                 extract(contents, output, force=options.force, progress=advance)
     if result.made is None:
         return result
-    chimera = msgspec.structs.replace(result.made, file=str(output), model=None, created=None)
-    return msgspec.structs.replace(result, made=chimera)
+    return msgspec.structs.replace(result, made=msgspec.structs.replace(result.made, file=str(output), created=None))
 
 
-def _print_written(result: ComposeResult, options: ComposeOptions) -> None:
-    chimera = result.made
-    if options.as_json:
-        print_json(result)
-    elif chimera is not None and options.quiet:
-        print_path(chimera.file)
-    elif chimera is not None:
-        click.echo()
-        print_sentence(f"{chimera.file}: {size_text(chimera.size_bytes)}, sha256:{chimera.sha256}")
+def _print_written(registry: LocalRegistry, result: ComposeResult, options: ComposeOptions, base: str) -> None:
+    """Print a new file, measure it in its temporary registry, and print the result without the names there."""
+    chimera, look = result.made, None
+    if chimera is not None:
+        if options.quiet:
+            print_path(chimera.file)
+        elif options.prints:
+            click.echo()
+            print_sentence(f"{chimera.file}: {size_text(chimera.size_bytes)}, sha256:{chimera.sha256}")
+            print_thetas(result, options)
+        look = take_quick_look(registry, chimera.model, options)
+        if look is not None:
+            look = msgspec.structs.replace(look, model=chimera.file or "", base=base)
+        result = msgspec.structs.replace(result, made=msgspec.structs.replace(chimera, model=None))
+    print_measured(result, look, options)
 
 
 @contextmanager
@@ -794,7 +799,7 @@ def _look(
     if as_json:
         print_json(look)
     elif quiet:
-        click.echo("unclear" if look.usable is None else "usable" if look.usable else "not usable")
+        click.echo(look.word)
     else:
         print_quick_look(look)
 
@@ -895,7 +900,8 @@ def _print_verdict(report: VerdictReport, *, as_json: bool, quiet: bool) -> None
         click.echo(f"{plain(report.model)}: {report.verdict}\n")
         print_sentence(report.reason)
         click.echo()
-        _print_scores(report)
+        if any(text.tokens for text in report.texts):  # a runtime that only writes scores nothing
+            _print_scores(report)
         if written := report.chimera.written:
             click.echo("\nA text that the chimera wrote:\n")
             click.echo("\n".join(f"    {plain(line)}" for line in written.splitlines()))

@@ -40,7 +40,7 @@ from organs.cli.outputs import (
     write_text,
 )
 from organs.ingest.files import FileSource
-from organs.registry.amounts import perplexity_text, share_text, size_text, theta_text
+from organs.registry.amounts import share_text, size_text, theta_text
 from organs.registry.entities.base import prepared
 from organs.registry.entities.chimera import ComposeResult, ComputedOrgan, OutputFile, WrittenFile
 from organs.registry.entities.finding import Finding, Severity, in_order
@@ -281,7 +281,7 @@ def read_composition(
 
 
 def make_chimera(registry: Registry, composition: RecipeBuilder, options: ComposeOptions) -> ComposeResult:
-    """Plan the chimera, print the plan, and make it; the caller prints the result.
+    """Plan the chimera, print the plan, and make it; the caller prints the result and measures it.
 
     Exits with the status of NotComposable if it is refused.
     """
@@ -305,11 +305,10 @@ def make_chimera(registry: Registry, composition: RecipeBuilder, options: Compos
     if options.write_recipe is not None:
         write_text(options.write_recipe, recipe_yaml(plan.recipe))
     computed = registry.chimera(chimera.lock_id).computed
-    look = _quick_look(registry, chimera.model, options)
-    return msgspec.structs.replace(result, made=_written(chimera, target), computed=computed, quick_look=look)
+    return msgspec.structs.replace(result, made=_written(chimera, target), computed=computed)
 
 
-def _quick_look(registry: Registry, model: str | None, options: ComposeOptions) -> QuickLook | None:
+def take_quick_look(registry: Registry, model: str | None, options: ComposeOptions) -> QuickLook | None:
     """Measure a new chimera for some seconds; without llama.cpp, and if that fails, print why it was not measured."""
     from organs.registry.validation.quick import LookBudget
 
@@ -328,32 +327,14 @@ def print_quick_look(look: QuickLook) -> None:
     print_sentence(look.sentence, "quick look: ")
     if not look.texts:
         return
-    rows = [
-        (
-            text.name,
-            _perplexity(text.base_perplexity),
-            _perplexity(text.perplexity),
-            text.amount,
-            "–" if text.divergence is None else f"{text.divergence:.2g}",
-            "–" if text.same_top is None else f"{text.same_top:.0%}",
-            f"{text.tokens:,}",
-        )
-        for text in look.texts
-    ]
-    columns = ("text", "base", "chimera", "change of perplexity", "divergence", "same top token", "tokens")
+    rows = [text.cells for text in look.texts]
+    columns = [*rows[0]]
     click.echo()
-    print_table(columns, rows, columns[1:], leave_out=("tokens", "same top token", "divergence"))
-    click.echo()
-    rate = "" if look.tokens_per_second is None else f" at {look.tokens_per_second:,.0f} tokens a second"
-    print_sentence(
-        f"Measured in {look.seconds:.0f} s{rate}, in {look.runtime}. ± is the interval of 90%. Divergence "
-        "(Kullback-Leibler, in nats) and the share of equal top tokens say how different "
-        "the chimera is from its base, not how good."
+    print_table(
+        columns, [[*row.values()] for row in rows], columns[1:], leave_out=("tokens", "same top token", "divergence")
     )
-
-
-def _perplexity(perplexity: float | None) -> str:
-    return "–" if perplexity is None else perplexity_text(perplexity)
+    click.echo()
+    print_sentence(look.notes)
 
 
 def write_partial(
@@ -428,18 +409,25 @@ def result_of(planned: PlannedRecipe, target: Path | None) -> ComposeResult:
     )
 
 
-def print_composed(result: ComposeResult, options: ComposeOptions) -> None:
-    """Print a new chimera."""
+def print_composed(registry: Registry, result: ComposeResult, options: ComposeOptions) -> None:
+    """Print a new chimera and θ of its computed organs; then measure it, which takes time, and print the result."""
     chimera = result.made
-    if options.as_json:
-        print_json(result)
-    elif chimera is not None and options.quiet:
+    if chimera is not None and options.quiet:
         click.echo(chimera.model)
-    elif chimera is not None:
+    elif chimera is not None and options.prints:
         _print_made(chimera)
-        if result.quick_look is not None:
-            click.echo()
-            print_quick_look(result.quick_look)
+        print_thetas(result, options)
+    look = None if chimera is None else take_quick_look(registry, chimera.model, options)
+    print_measured(result, look, options)
+
+
+def print_measured(result: ComposeResult, look: QuickLook | None, options: ComposeOptions) -> None:
+    """Print a quick look at a new chimera; for programs, all of `result` with it."""
+    if options.as_json:
+        print_json(msgspec.structs.replace(result, quick_look=look))
+    elif look is not None and options.prints:
+        click.echo()
+        print_quick_look(look)
 
 
 def refuse_recipe(error: BadRecipe, *, as_json: bool) -> NoReturn:

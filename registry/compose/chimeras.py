@@ -377,7 +377,7 @@ def _usage(session: Session, model: Model, file: ModelFile) -> Usage:
     return Usage(model.full_name, file.name, model.title or model.name, int(stated) if stated.isdecimal() else None)
 
 
-CARD_VERSION = 6
+CARD_VERSION = 7
 """Increased when the text of cards changes, because the text of a published revision must not change."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", re.ASCII)
@@ -493,22 +493,21 @@ def _chimera(chimera: Chimera, *, with_verdicts: bool) -> list[str]:
     lines += ["", "## Findings", ""]
     lines += [*map(_finding_line, findings)]
     lines += [] if findings else ["No warnings."]
-    lines += ["", "## Measurement"]
-    lines += _measured_lines(chimera) if with_verdicts else []
+    lines += ["", "## Measurement", "", _measurement(chimera)] if with_verdicts else []
     if chimera.screen is not None:
-        lines += ["", f"From the weights, before it was made: {_text(chimera.screen.sentence)}"]
+        lines += ["", "## From the weights, before it was made", "", _text(chimera.screen.sentence)]
     lines += ["", "## Recipe", "", *_code(chimera.recipe_yaml)]
     lines += ["", f"The lock is `sha256:{chimera.lock_id}`; the same lock gives the same bytes."]
     lines += ["", "## Use", "", *_code(chimera.llama_cli), "", "As a Modelfile:", "", *_code(chimera.modelfile)]
     return lines
 
 
-def _measured_lines(chimera: Chimera) -> list[str]:
+def _measurement(chimera: Chimera) -> str:
     if chimera.verdicts:
         best = chimera.verdicts[0]
-        return ["", f"Verdict in {_text(best.runtime)}: {best.verdict}. {_text(best.reason)}"]
+        return f"Verdict in {_text(best.runtime)}: {best.verdict}. {_text(best.reason)}"
     look = chimera.quick_look
-    return ["", "Not run yet." if look is None else f"Quick look in {_text(look.runtime)}: {_text(look.sentence)}"]
+    return "Not run yet." if look is None else f"Quick look in {_text(look.runtime)}: {_text(look.sentence)}"
 
 
 def _row(*cells: str) -> str:

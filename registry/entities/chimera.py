@@ -148,6 +148,15 @@ class Chimera(Entity, frozen=True, kw_only=True):
     python: Annotated[Text, Meta(description="The same recipe as a Python program.")]
     card: Annotated[Text, Meta(description="A README for people who download it, as Markdown.")]
 
+    @property
+    def is_screen_refuted(self) -> bool:
+        """Whether it was measured as broken or worse, although its organs are those of close relatives."""
+        is_hopeful = self.screen is not None and self.screen.relation in ("same", "kin")
+        is_bad = self.quick_look is not None and self.quick_look.usable is False
+        if self.verdicts:
+            is_bad = self.verdicts[0].verdict in ("broken", "degraded", "inert")
+        return is_hopeful and is_bad
+
 
 class AssemblyRequest(Request, frozen=True, kw_only=True):
     """Either a model or a lock."""

@@ -211,7 +211,7 @@ def _of_owner(session: Session) -> Iterator[Action]:
 
 
 def _gains(session: Session) -> Iterator[Action]:
-    """Yield the largest gain, and the chimeras that were never run."""
+    """Yield the largest gain, and the chimeras that were never validated."""
     best = largest_gain(session)
     if best is not None:
         name, percent, text = best
@@ -219,7 +219,7 @@ def _gains(session: Session) -> Iterator[Action]:
         yield Action(sentence, name, 1, "organ leaderboard")
     unrun = unrun_chimeras(session, 1)
     if unrun.count:
-        sentence = f"{plural_text(unrun.count, 'chimera was', 'chimeras were')} never run."
+        sentence = f"{plural_text(unrun.count, 'chimera was', 'chimeras were')} never validated."
         yield Action(sentence, unrun.names[0], unrun.count, f"organ validate {unrun.names[0]}")
 
 

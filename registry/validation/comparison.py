@@ -616,7 +616,7 @@ class _Trial:
         if subject.failure is None:
             for text, score in zip(self.texts, subject.scores, strict=True):
                 key = self._key(subject.candidate, text)
-                known = self.cache.get(key) if subject.role == "chimera" else None
+                known = self.cache.get(key)
                 if known is None or len(known.windows) < len(score.windows):
                     self.cache.put(key, score)
 

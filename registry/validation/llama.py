@@ -21,6 +21,7 @@ from organs.registry.validation.runtime import (
     Failure,
     FailureKind,
     NoRuntime,
+    NoVerdict,
     Reading,
     Request,
     Say,
@@ -75,7 +76,10 @@ class LlamaCpp:
         return self._identity
 
     def read(self, request: Request, say: Say) -> Reading:
-        """Load the model in a confined process, and score windows. Raises NoRuntime, NoSandbox."""
+        """Load the model in a confined process, and score windows.
+
+        Raises NoRuntime, NoSandbox, and NoVerdict if the reference is refused or has another vocabulary.
+        """
         answers = _Answers(say, request)
         with _reserved_port() as port:
             result = run_python(
@@ -87,6 +91,9 @@ class LlamaCpp:
             )
         if answers.missing is not None:
             raise NoRuntime(f"{NOT_INSTALLED} ({answers.missing})", EXTRA)
+        if answers.incomparable is not None:
+            line = telling_line(result.log)
+            raise NoVerdict(_short(answers.incomparable) + (f": {_short(line)}" if line else ""))
         tokens, seconds = answers.rate
         return Reading(
             None if answers.is_done else _failure(result, answers),
@@ -158,6 +165,8 @@ class _Answers:
     is_loaded: bool = False
     is_done: bool = False
     refused: str | None = None
+    incomparable: str | None = None
+    """Why there is no reference."""
     missing: str | None = None
 
     def take_line(self, line: bytes) -> None:
@@ -181,6 +190,7 @@ class _Answers:
             "written": lambda value: setattr(self, "written", plain_text(str(value).encode())[:WRITTEN_MAX_LENGTH]),
             "chat": lambda value: setattr(self, "by_chat_template", bool(value)),
             "refused": lambda value: setattr(self, "refused", str(value)),
+            "incomparable": lambda value: setattr(self, "incomparable", str(value)),
             "missing": lambda value: setattr(self, "missing", str(value)),
         }
         if key in acts:

@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -144,10 +144,16 @@ def main() -> None:
 
     try:
         _answer(request, tell)
+    except _Incomparable as error:
+        tell({"incomparable": str(error)})
     except (ImportError, UnknownInterface) as error:
         tell({"missing": str(error)})
     except (Refused, http.client.HTTPException, OSError, KeyError) as error:
         tell({"refused": str(error)})
+
+
+class _Incomparable(Exception):
+    """There is no reference to compare with; the message is the reason."""
 
 
 def _answer(request: dict[str, Any], tell: Tell) -> None:
@@ -160,12 +166,26 @@ def _answer(request: dict[str, Any], tell: Tell) -> None:
             tell(_written(session, chat=chat))
     with ExitStack() as stack:
         model = stack.enter_context(opened(request["model"]))
-        reference = stack.enter_context(opened(request["reference"])) if request["reference"] else None
         tell({"loaded": True})
-        if reference is not None and reference.vocabulary_size != model.vocabulary_size:
-            raise Refused("the two models have different vocabularies")
+        reference = stack.enter_context(_reference(request["reference"], model)) if request["reference"] else None
         _score(model, reference, request, tell)
     tell({"done": True})
+
+
+@contextmanager
+def _reference(path: str, model: LoadedModel) -> Iterator[LoadedModel]:
+    """Load the reference of a model. Raises _Incomparable."""
+    with ExitStack() as stack:
+        try:
+            reference = stack.enter_context(opened(path))
+        except Refused as error:
+            raise _Incomparable(f"llama.cpp refused the base: {error}") from error
+        if reference.vocabulary_size != model.vocabulary_size:
+            raise _Incomparable(
+                f"the vocabulary of the chimera has {model.vocabulary_size:,} tokens, that of its base "
+                f"{reference.vocabulary_size:,}: no comparison"
+            )
+        yield reference
 
 
 @dataclass(frozen=True, slots=True)

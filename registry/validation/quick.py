@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import count as count_from
 from itertools import takewhile
 from time import monotonic
@@ -39,7 +38,6 @@ from organs.registry.validation.runtime import (
     Request,
     Runtime,
     Score,
-    Window,
     perplexity_of,
 )
 from organs.registry.validation.texts import CHAT, Text
@@ -101,70 +99,77 @@ def quick_look(
     BadInput if no text can be scored; an exception of `progress` stops the look.
     """
     begun, limits = monotonic(), budget or LookBudget()
-    texts, tokens = texts_for(base, texts), window_that_fits(WINDOW_TOKENS, chimera, base)
-    keys = [ScoreKey(base.digest, text.digest, tokens, runtime.identity) for text in texts]
+    wanted, tokens = texts_for(base, texts), window_that_fits(WINDOW_TOKENS, chimera, base)
+    keys = [ScoreKey(base.digest, text.digest, tokens, runtime.identity) for text in wanted]
     stored = [cache.get(key) for key in keys]
     known = [0 if score is None else len(score.windows) for score in stored]
     models = (chimera,) if min(known) >= limits.windows else (chimera, base)
-    needed = WINDOWS_LEAST * sum(seconds_for(model, tokens) for model in models)
+    needed = WINDOWS_LEAST * sum(seconds_for(models, tokens))
     if needed > TOO_LARGE_FROM * limits.seconds:
         return _not_started(runtime, tokens, needed, limits)
-    texts = texts[: max(1, round(limits.seconds / needed))] if needed else texts  # each gets enough windows
+    scored = wanted[: max(1, round(limits.seconds / needed))] if needed else wanted  # each gets enough windows
     references = tuple(
         [rank for rank in range(limits.windows) if rank < COMPARED_WINDOWS or rank >= count]
-        for count in known[: len(texts)]
+        for count in known[: len(scored)]
     )
     with ExitStack() as files:
         progress(0.0, "writing the models")
         request = Request(
             files.enter_context(chimera.placed()),
-            texts,
-            (range(limits.windows),) * len(texts),
+            scored,
+            (range(limits.windows),) * len(scored),
             tokens,
             limits.seconds,
             reference=files.enter_context(base.placed()),
             reference_ranks=references,
         )
-        most = limits.windows * len(texts)
+        most = limits.windows * len(scored)
 
         def say(step: str, windows: int = 0) -> None:
             progress(min(1.0, max(windows / most, (monotonic() - begun) / limits.seconds)), step)
 
         reading = runtime.read(request, say)
-    looks = []
-    for place, (text, key, score, ranks) in enumerate(zip(texts, keys, stored, references, strict=False)):
-        if place >= len(reading.scores) or not reading.scores[place].token_count:
-            continue  # llama.cpp does not know the chat template, or the models did not run
-        ours = reading.scores[place]
-        theirs = _merged(score, reading.reference[place], ranks)
-        if score is None or len(theirs.windows) > len(score.windows):
-            cache.put(key, theirs)
-        looks.append(_text_look(text, theirs, ours))
-    failure = reading.failure
-    usable, sentence = _judged(looks, failure)
-    if failure is None and not looks:
+        if reading.failure is not None and reading.failure.kind is not FailureKind.STOPPED:
+            _check_alone(replace(request, reference=None, reference_ranks=()), reading.failure, runtime)
+    pairs = []
+    for text, key, score, ranks, ours, found in zip(
+        scored, keys, stored, references, reading.scores, reading.reference, strict=False
+    ):
+        if ours.token_count:
+            theirs = _merged(score, found, ranks)
+            if score is None or len(theirs.windows) > len(score.windows):
+                cache.put(key, theirs)
+            pairs.append(_compared(text, theirs, ours))
+    unknown = {text.name for text, ours in zip(scored, reading.scores, strict=False) if not ours.token_count}
+    usable, sentence = _judged(pairs, [text.name for text in wanted if text.name not in unknown], reading.failure)
+    if reading.failure is None and not pairs:  # llama.cpp does not know the chat template
+        rest = [text for text in texts if text.name not in unknown]
+        if rest:
+            return quick_look(chimera, base, rest, runtime, cache, limits, progress)
         sentence = "Not measured: llama.cpp does not know the chat template of the base."
+    failure = reading.failure
     return QuickLook(
         sentence=sentence,
         usable=usable,
         runtime=runtime.identity,
         window_tokens=tokens,
         seconds=round(monotonic() - begun, 1),
+        seconds_allowed=limits.seconds,
         tokens_per_second=_finite(evaluation_rate([reading])),
-        texts=tuple(looks),
+        texts=tuple(look for look, _ in pairs),
         failure=None if failure is None else RunFailure(kind=failure.kind.value, reason=failure.reason),
     )
 
 
-def seconds_for(model: Candidate, tokens: int) -> float:
-    """Return about how many seconds a window of so many tokens takes on this machine; 0 if the size is unknown.
+def seconds_for(models: Sequence[Candidate], tokens: int) -> list[float]:
+    """Return about how many seconds a window of so many tokens takes each model here; 0 for one of unknown size.
 
     A weight costs a multiplication and an addition for each token. Their speed is measured with a product of matrices.
     """
-    return 2.0 * model.facts.active_parameters * tokens / _operations_per_second()
+    speed = _operations_per_second()
+    return [2.0 * model.facts.active_parameters * tokens / speed for model in models]
 
 
-@lru_cache(maxsize=1)
 def _operations_per_second() -> float:
     """Return the floating-point operations that llama.cpp does in a second here, from a measurement of 0.1 seconds."""
     matrix = np.ones((PROBE_SIZE, PROBE_SIZE), np.float32)
@@ -174,6 +179,13 @@ def _operations_per_second() -> float:
         matrix @ matrix
         times.append(monotonic() - begun)
     return EFFICIENCY * 2.0 * PROBE_SIZE**3 / max(min(times), 1e-6)
+
+
+def _check_alone(request: Request, failure: Failure, runtime: Runtime) -> None:
+    """Raise NoVerdict if a chimera that failed beside its base runs alone: then there is not enough memory for both."""
+    alone = replace(request, texts=request.texts[:1], ranks=(range(1),))
+    if runtime.read(alone, lambda *_: None).failure is None:
+        raise NoVerdict(f"the chimera runs, but not beside its base: {failure.reason}")
 
 
 def _not_started(runtime: Runtime, tokens: int, needed: float, limits: LookBudget) -> QuickLook:
@@ -196,23 +208,24 @@ def _merged(stored: Score | None, found: Score, ranks: Sequence[int]) -> Score:
     return replace(found, windows=(*windows, *(new[rank] for rank in added)))
 
 
-def _text_look(text: Text, base: Score, chimera: Score) -> TextLook:
-    """Return the comparison on one text, by the windows that both have."""
+def _compared(text: Text, base: Score, chimera: Score) -> tuple[TextLook, Interval | None]:
+    """Return the comparison on one text, by the windows that both have, and the interval of ln p - ln p0."""
     pairs = list(zip(chimera.windows, base.windows, strict=False))
     if any(ours.digest != theirs.digest for ours, theirs in pairs):
         raise NoVerdict(f"the chimera and its base tokenize the text {text.name!r} differently: no comparison")
-    change = _change(pairs)
+    differences = [ours.nats / ours.tokens - theirs.nats / theirs.tokens for ours, theirs in pairs]
+    change = interval_of(differences, 1, ALPHA, WINDOWS_LEAST)
     ratio = None if change is None else _finite(_exp(change.mean))
     compared = [ours for ours, _ in pairs if ours.divergence is not None]
     tokens = sum(window.tokens for window in compared)
     divergence = sum(window.divergence or 0.0 for window in compared)
-    return TextLook(
+    look = TextLook(
         name=text.name,
         digest=text.digest,
         base_perplexity=_finite(perplexity_of([theirs for _, theirs in pairs])),
         perplexity=_finite(perplexity_of([ours for ours, _ in pairs])),
         ratio=ratio,
-        ratio_margin=None if change is None or ratio is None else ratio * change.margin,
+        ratio_margin=None if change is None or ratio is None else _finite(ratio * (_exp(change.margin) - 1.0)),
         windows=len(pairs),
         window_count=chimera.window_count,
         tokens=sum(ours.tokens for ours, _ in pairs),
@@ -220,43 +233,38 @@ def _text_look(text: Text, base: Score, chimera: Score) -> TextLook:
         divergence_tokens=tokens,
         same_top=sum(window.same_top or 0 for window in compared) / tokens if tokens else None,
     )
+    return look, change
 
 
-def _change(pairs: Sequence[tuple[Window, Window]]) -> Interval | None:
-    """Return the interval of ln p - ln p0 in nats a token; None for too few windows, or if it is not finite."""
-    differences = [ours.nats / ours.tokens - theirs.nats / theirs.tokens for ours, theirs in pairs]
-    return interval_of(differences, 1, ALPHA, WINDOWS_LEAST)
+def _judged(
+    texts: Sequence[tuple[TextLook, Interval | None]], wanted: Sequence[str], failure: Failure | None
+) -> tuple[bool | None, str]:
+    """Return whether a chimera is usable, if that is certain, and the result as a sentence.
 
-
-def _judged(texts: Sequence[TextLook], failure: Failure | None) -> tuple[bool | None, str]:
-    """Return whether a chimera is usable, if that is certain, and the result as a sentence."""
+    It is usable only if it is on each of the `wanted` texts.
+    """
+    if failure is not None and failure.kind is FailureKind.STOPPED:
+        return None, f"Not finished: {failure.reason.rstrip('.')}."
     if failure is not None:
-        is_broken = failure.kind is not FailureKind.STOPPED
-        return (False if is_broken else None), f"It did not run: {failure.reason.rstrip('.')}."
-    endless = next((text for text in texts if text.windows and text.perplexity is None), None)
-    if endless is not None:
-        return False, f"Not usable: it has no finite perplexity on {endless.name}."
-    known = [text for text in texts if text.ratio is not None and text.ratio_margin is not None]
+        return False, f"It did not run: {failure.reason.rstrip('.')}."
+    for text, change in texts:
+        if text.windows and text.base_perplexity is None:
+            return None, f"Not clear: the base has no finite perplexity on {text.name}."
+        if text.windows and (text.perplexity is None or (change is not None and text.ratio_margin is None)):
+            return False, f"Not usable: it has no finite perplexity on {text.name}."
+    known = {text.name: text for text, _ in texts if text.ratio_margin is not None}
     if not known:
         return None, f"Not clear: the time was too short for {WINDOWS_LEAST} windows of a text."
-    worst = max(known, key=lambda text: text.ratio or 0.0)
+    worst, best = (extreme(known.values(), key=lambda text: text.ratio or 0.0) for extreme in (max, min))
     amount = f"{worst.amount} perplexity on {worst.name}"
-    if any(_ends(text)[0] > DEGRADED_FROM for text in known):
+    if any(text.low is not None and text.low > DEGRADED_FROM for text in known.values()):
         return False, f"Not usable: {amount}."
-    if len(known) < len(texts):
-        short = names_text([text.name for text in texts if text not in known])
-        return None, f"Not clear: at worst {amount}, but the time was too short for {short}."
-    if all(_ends(text)[1] < DEGRADED_FROM for text in known):
-        best = min(known, key=lambda text: text.ratio or 0.0)
-        gain = f"; {best.amount} on {best.name}" if best is not worst else ""
-        return True, f"Usable: at worst {amount}{gain}."
-    return None, f"Not clear: {amount}. A validation scores more."
-
-
-def _ends(text: TextLook) -> tuple[float, float]:
-    """Return the ends of the interval of a ratio, which is symmetric in the logarithm."""
-    ratio, margin = text.ratio or 0.0, text.ratio_margin or 0.0
-    return ratio * math.exp(-margin / ratio), ratio * math.exp(margin / ratio)
+    if any(text.high is None or text.high >= DEGRADED_FROM for text in known.values()):
+        return None, f"Not clear: {amount}. A validation scores more."
+    missing = [name for name in wanted if name not in known]
+    if missing:
+        return None, f"Not clear: at worst {amount}, but the time was too short for {names_text(missing)}."
+    return True, f"Usable: at worst {amount}{'' if best is worst else f'; {best.amount} on {best.name}'}."
 
 
 def _exp(nats: float) -> float:

@@ -132,7 +132,7 @@ def look_at_chimera(
     progress: LookProgress = lambda _share, _step: None,
     folder: Path | None = None,
 ) -> QuickLook:
-    """Take a quick look at the chimera `name` (a name or a digest), and store it. Uses the built-in texts by default.
+    """Take a quick look at the chimera `name` (a name or a digest); store it, if it is on the built-in texts.
 
     If it has one from the same runtime and texts, and with the same budget, this is returned. Raises
     NotFound, also for a model that was not composed here, NoRuntime, NoVerdict, BadInput, StoreError, DiskFull.
@@ -159,7 +159,7 @@ def look_at_chimera(
         model=trial.model.full_name,
         base=trial.base.full_name,
     )
-    if look.texts or look.failure is not None:
+    if texts is None and (look.texts or look.failure is not None):
         with catalog.writing() as session:
             record_quick_look(session, trial.model.id, encode(look).decode())
     return look

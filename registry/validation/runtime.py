@@ -39,7 +39,7 @@ class NoRuntime(OrganError, code="no-runtime"):
 
 
 class NoVerdict(OrganError, code="no-verdict"):
-    """The base of a chimera does not run, so the chimera cannot be compared."""
+    """A chimera cannot be compared with its base: the base does not run, or they have different tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,5 +174,8 @@ class Runtime(Protocol):
         ...
 
     def read(self, request: Request, say: Say) -> Reading:
-        """Load and score; a crash of the runtime is a result as well. Raises NoRuntime."""
+        """Load and score; a crash of the runtime is a result as well.
+
+        Raises NoRuntime, and NoVerdict if the reference cannot be compared with the model.
+        """
         ...

@@ -229,15 +229,21 @@ def _overall(scores: Sequence[TextScores]) -> VerdictKind:
         return VerdictKind.BROKEN
     if VerdictKind.INERT in kinds and not works:
         return VerdictKind.INERT
-    for kind in (VerdictKind.DEGRADED, VerdictKind.GAINS):
-        if kind in kinds:
-            return kind
+    if VerdictKind.DEGRADED in kinds:
+        return VerdictKind.DEGRADED
+    if VerdictKind.GAINS in kinds and all(map(_is_harmless, scores)):
+        return VerdictKind.GAINS
     undecided = [score for score in scores if score.kind is VerdictKind.UNDECIDED and not _is_harmless_and_weak(score)]
     return VerdictKind.UNDECIDED if undecided or VerdictKind.COHERENT not in kinds else VerdictKind.COHERENT
 
 
+def _is_harmless(score: TextScores) -> bool:
+    """Return whether the perplexity of a text is certainly not degraded."""
+    return score.change is not None and score.change.high < math.log(DEGRADED_FROM)
+
+
 def _is_harmless_and_weak(score: TextScores) -> bool:
-    return score.is_weak and score.change is not None and score.change.high < math.log(DEGRADED_FROM)
+    return score.is_weak and _is_harmless(score)
 
 
 def _headline(kind: VerdictKind, scores: Sequence[TextScores], act: str) -> str:

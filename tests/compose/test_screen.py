@@ -108,7 +108,7 @@ def test_an_adapter_is_named_with_its_scale(scale: float) -> None:
     found = screen([Change(own, own, None, 1e-5, (scale,))], 10**6)
     assert found.sentence == KNOWN[Kind.ADAPTER].sentence.format(scale=f"{scale:g}")
     assert (found.relation, found.likeness, found.moved, found.provisional) == (None, None, 1e-5, True)
-    assert "0.001% of the energy" in found.size
+    assert "The change of their weights is 1e-5, estimated" in found.size
 
 
 def test_what_purifying_gave_on_a_real_model_is_said() -> None:
@@ -179,7 +179,7 @@ def test_the_size_of_a_change_is_weighted_by_energy() -> None:
 def test_a_change_that_fingerprints_cannot_see_has_an_upper_limit_or_its_estimate() -> None:
     own, tuned = part(normal(0)), coarse(part(normal(0) + 0.001 * normal(1)))
     found = screen([grafted(own, tuned)], 10**6)
-    assert "less than 0.1% of the energy" in found.size
+    assert "The change of their weights is less than 0.001." in found.size
     estimated = screen([Change(own, own, tuned, 1e-6, (1.0,))], 10**6)
     assert (estimated.moved, estimated.provisional) == (1e-6, False)
     assert (found.moved or 0.0) < RESOLUTION

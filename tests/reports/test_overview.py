@@ -300,7 +300,7 @@ def test_almost_identical_models_are_reported_unless_a_file_or_the_registry_says
     composition = family.compose("base").graft("tuned", type="organ").named("local/mixed")
     assert composition.plan().register().model == "local/mixed@1"
     assert alike() == [], "the chimera that was made of both connects them"
-    assert actions_of(family)["1 chimera was never run."] == ("local/mixed@1", 1, "organ validate local/mixed@1")
+    assert actions_of(family)["1 chimera was never validated."] == ("local/mixed@1", 1, "organ validate local/mixed@1")
     add_gains(family, "local/mixed@1", {"python": 5.0, "narrative": -2.0})
     actions = actions_of(family)
     assert actions["The largest measured gain: +5.0% on python (the perplexity is 5.0% lower)."] == (

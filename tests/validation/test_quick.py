@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from organs.registry.validation import quick
 from organs.registry.validation.comparison import Candidate, MemoryCache, ModelFacts, file_candidate
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.quick import KINDS, LookBudget, quick_look
-from organs.registry.validation.runtime import Failure, FailureKind, NoVerdict
+from organs.registry.validation.runtime import Failure, FailureKind, NoVerdict, Reading, Request, Runtime, Say
 from organs.registry.validation.texts import CHAT, built_in_texts
 from tests.validation.changed_models import A_F16, A_PROSE, B, feed_forward, with_f64
 from tests.validation.scores import FixedRuntime
@@ -27,7 +29,7 @@ def candidate(name: str, **facts: object) -> Candidate:
     return Candidate(digest, lambda: nullcontext(Path(name)), ModelFacts(**facts))  # type: ignore[arg-type]
 
 
-def look(runtime: FixedRuntime, cache: MemoryCache | None = None, seconds: float = 30.0, **facts: object) -> QuickLook:
+def look(runtime: Runtime, cache: MemoryCache | None = None, seconds: float = 30.0, **facts: object) -> QuickLook:
     return quick_look(
         candidate("c", **facts),
         candidate("b", **facts),
@@ -89,10 +91,12 @@ def test_a_text_with_too_few_windows_leaves_it_open() -> None:
     assert look(runtime).usable is False, "one text is enough"
 
 
-def test_larger_models_are_scored_on_fewer_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_is_scored_on_fewer_texts_is_never_called_usable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quick, "_operations_per_second", lambda: 1e12)
-    names = [text.name for text in look(FixedRuntime({"c": 11.0, "b": 10.0}), active_parameters=9 * 10**9).texts]
-    assert names == ["python"]
+    found = look(FixedRuntime({"c": 9.0, "b": 10.0}), active_parameters=9 * 10**9)
+    assert [text.name for text in found.texts] == ["python"]
+    assert found.usable is None
+    assert found.sentence.endswith("but the time was too short for documentation and encyclopedic.")
 
 
 def test_a_large_model_is_not_started_and_says_what_it_needs() -> None:
@@ -114,6 +118,46 @@ def test_a_chimera_that_does_not_run_is_not_usable() -> None:
     assert look(FixedRuntime({"c": Failure(FailureKind.STOPPED, "too slow"), "b": 10.0})).usable is None
 
 
+@pytest.mark.parametrize(
+    ("chimera", "base", "usable", "sentence"),
+    [
+        (10.0, math.inf, None, "Not clear: the base has no finite perplexity on python."),
+        (1e300, 1e-10, False, "Not usable: it has no finite perplexity on python."),
+        (1e-10, 1e300, True, "Usable: at worst −100"),
+    ],
+)
+def test_extreme_numbers_have_a_sentence(chimera: float, base: float, usable: bool | None, sentence: str) -> None:
+    found = look(FixedRuntime({"c": chimera, "b": base}))
+    assert (found.usable, found.sentence[: len(sentence)]) == (usable, sentence)
+
+
+def test_a_chimera_that_fails_only_beside_its_base_is_not_blamed() -> None:
+    class SmallMemory(FixedRuntime):
+        def read(self, request: Request, say: Say) -> Reading:
+            if request.reference is not None:
+                return Reading(Failure(FailureKind.CRASHED, "it was killed"), ())
+            return super().read(request, say)
+
+    with pytest.raises(NoVerdict, match="the chimera runs, but not beside its base: it was killed"):
+        look(SmallMemory({"c": 11.0, "b": 10.0}))
+
+
+def test_an_unknown_chat_template_leaves_the_other_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    class WithoutTemplates(FixedRuntime):
+        def read(self, request: Request, say: Say) -> Reading:
+            reading = super().read(request, say)
+            empty = [
+                replace(score, windows=(), token_count=0) if score.text == CHAT else score for score in reading.scores
+            ]
+            return replace(reading, scores=tuple(empty))
+
+    runtime = WithoutTemplates({"c": 10.2, "b": 10.0}, noise=0.01)
+    assert look(runtime, chat_template=CHATML).usable is True
+    monkeypatch.setattr(quick, "_operations_per_second", lambda: 1e12)
+    found = look(runtime, chat_template=CHATML, active_parameters=9 * 10**9)
+    assert [text.name for text in found.texts] == ["python"], "only one text has enough time"
+
+
 def test_a_budget_has_limits() -> None:
     with pytest.raises(BadInput, match="a quick look takes 1 to 3,600 seconds"):
         LookBudget(0.5)
@@ -133,3 +177,7 @@ def test_llama_cpp_tells_a_relative_from_a_stranger(tmp_path: Path) -> None:
     assert 1.0 > (kin.texts[0].same_top or 1.0) > (stranger.texts[0].same_top or 1.0)
     crashed = against(with_f64(A_F16, feed_forward(A_F16)[0], tmp_path / "f64.gguf"))
     assert (crashed.usable, crashed.failure is not None) == (False, True)
+    with pytest.raises(NoVerdict, match="base"):
+        quick_look(
+            file_candidate(A_F16), file_candidate(tmp_path / "f64.gguf"), built_in_texts(("python",)), LlamaCpp(), cache
+        )

@@ -132,6 +132,14 @@ def test_the_verdict_on_all_texts_is_that_of_the_worst_one(texts: tuple[tuple[fl
     assert judge(parts[::-1]).kind is kind
 
 
+def test_a_gain_does_not_hide_a_text_that_may_be_degraded() -> None:
+    gain, open_text = scores(10.0, 9.0, 99.0), scores(10.0, 14.0, 99.0, text="chat", noise=0.4)
+    assert (gain.kind, open_text.kind) == (K.GAINS, K.UNDECIDED)
+    verdict = judge([gain, open_text])
+    assert verdict.kind is K.UNDECIDED
+    assert "The time was over before it was settled: chat +" in verdict.reason
+
+
 def test_a_kind_of_text_that_the_base_does_not_know_counts_only_if_it_knows_none() -> None:
     known, unknown = scores(10.0, 9.0, 99.0, bits=2.0), scores(900.0, 9000.0, text="german", bits=5.0)
     verdict = judge([known, unknown])

@@ -141,8 +141,8 @@ def graft() -> Job:
 def purify() -> Job:
     """Start a job for a recipe with a single purification: a chimera of one model.
 
-    Purifying usually raises the perplexity, by 5% to 6% for all feed-forward organs at keep 0.9. A plan of
-    the recipe, by `POST /plans`, has the screen of the result.
+    Purifying usually raises the perplexity, often to a multiple. A plan of the recipe, by `POST /plans`, has the
+    screen of the result, and `POST /quick-looks` measures it.
     """
     return queued("purify", json_body(PurificationRequest))
 

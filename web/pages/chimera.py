@@ -12,7 +12,6 @@ from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.finding import WITHDRAWN_CODES, Severity
 from organs.registry.entities.job import Job
-from organs.registry.entities.quick_look import TextLook
 from organs.registry.entities.verdict import RunReport, TextScore, TextVerdict, VerdictReport
 from organs.web.pages.anatomy import LegendLine, legend, marks, with_marks
 from organs.web.pages.jobs import VALIDATE, active_validations, missing_runtime
@@ -66,7 +65,7 @@ def chimera_context(chimera: Chimera | None, jobs: Sequence[Job]) -> Context:
         "changes_shown": with_marks(chimera.changes, lines),
         "measured": measured,
         "report": report,
-        "look_rows": [] if chimera.quick_look is None else [_look_row(text) for text in chimera.quick_look.texts],
+        "look_rows": [] if chimera.quick_look is None else [text.cells for text in chimera.quick_look.texts],
         "runs": [] if report is None else runs_of(report),
         "rows": [] if report is None else text_rows(report),
         "warnings": [finding for finding in findings if finding.severity is not Severity.INFO],
@@ -125,18 +124,6 @@ def change_of(text: TextVerdict) -> str:
     """Return the change of the chimera against its base; reports of earlier versions have only a standard error."""
     margin = text.ratio_margin if text.ratio_margin is not None else text.ratio_error
     return NO_VALUE if text.ratio is None or margin is None else change_text(text.ratio, margin)
-
-
-def _look_row(text: TextLook) -> Context:
-    return {
-        "text": text.name,
-        "base": NO_VALUE if text.base_perplexity is None else perplexity_text(text.base_perplexity),
-        "chimera": NO_VALUE if text.perplexity is None else perplexity_text(text.perplexity),
-        "change": text.amount,
-        "divergence": NO_VALUE if text.divergence is None else f"{text.divergence:.2g}",
-        "same_top": NO_VALUE if text.same_top is None else f"{text.same_top:.0%}",
-        "tokens": text.tokens,
-    }
 
 
 def _perplexity(score: TextScore | None) -> str:
