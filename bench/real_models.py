@@ -65,7 +65,9 @@ LOOK_SHARE = 0.25
 """The first part of each text is for the quick look, the rest for the truth."""
 COUNTERPARTS = {"code": "python", "docs": "documentation", "prose": "encyclopedic"}
 """The built-in texts of the same kinds."""
+LARGEST_NATS = 100.0
 USABLE_PERCENT = 25.0
+MODERATE_PERCENT = (10.0, 60.0)
 COUNTED_PERCENT = 3.0
 """Verdicts must settle the changes beyond this."""
 
@@ -339,7 +341,7 @@ def change(row: Row, base: Row, text: str) -> tuple[float, float]:
     """Return the change of the perplexity of a text in percent, and its standard error in percent."""
     differences = [ours - theirs for ours, theirs in zip(row["truth"][text], base["truth"][text], strict=True)]
     mean = fmean(differences)
-    if not math.isfinite(mean):
+    if not mean < LARGEST_NATS:  # NaN as well
         return math.inf, math.nan
     ratio = math.exp(mean)
     return 100.0 * (ratio - 1.0), 100.0 * ratio * stdev(differences) / math.sqrt(len(differences))
@@ -392,25 +394,28 @@ def _print_lines(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
 
 def _print_quick(grafts: Sequence[Row], base: Row) -> None:
     looks = [row for row in grafts if row["quick"]]
-    pairs = [
-        (text, *change(row, base, text["name"]))
+    texts = [
+        (text, change(row, base, text["name"])[0])
         for row in looks
         for text in row["quick"]["texts"]
-        if text["ratio"] is not None
+        if text["ratio_margin"] is not None
     ]
-    if not pairs:
+    if not texts:
         return
-    inside = [abs(math.log(text["ratio"] / (1 + mean / 100))) <= text["ratio_margin"] / text["ratio"]
-              for text, mean, _ in pairs]  # fmt: skip
+    inside = [abs(text["ratio"] - (1.0 + true / 100.0)) <= text["ratio_margin"] for text, true in texts]
     worst = [max(change(row, base, text)[0] for text in TEXTS) for row in looks]
-    clear = [(row["quick"]["usable"], loss < USABLE_PERCENT) for row, loss in zip(looks, worst, strict=True)
-             if row["quick"]["usable"] is not None]  # fmt: skip
+    clear = [
+        (row["quick"]["usable"], loss < USABLE_PERCENT)
+        for row, loss in zip(looks, worst, strict=True)
+        if row["quick"]["usable"] is not None
+    ]
+    low, high = MODERATE_PERCENT
     print(
-        f"\nQuick looks: {len(looks)}, with {len(pairs)} changes. The interval of 90% holds the truth of "
-        f"{fmean(inside):.0%}; its median half-width is {median(100 * text['ratio_margin'] for text, *_ in pairs):.1f} "
-        f"points. "
-        f"{len(clear)} say usable or not, {sum(said == true for said, true in clear)} are right; "
-        f"{sum(said and not true for said, true in clear)} say usable of a loss of more than 25%. Median of "
+        f"\nQuick looks: {len(looks)}, with {len(texts)} changes. The intervals of 90% hold {fmean(inside):.0%} of the "
+        f"true changes; the median half-width is {median(100.0 * text['ratio_margin'] for text, _ in texts):.1f} "
+        f"points. {len(clear)} say usable or not, {sum(said == true for said, true in clear)} are right; "
+        f"{sum(said and not true for said, true in clear)} say usable of a loss of more than {USABLE_PERCENT:g}%. "
+        f"{sum(low <= loss <= high for loss in worst)} have a true loss of {low:g}% to {high:g}%. Median of "
         f"{median(row['quick']['seconds'] for row in looks):.0f} s and "
         f"{median(row['quick']['tokens_per_second'] or 0 for row in looks):.0f} tokens a second."
     )
@@ -425,11 +430,13 @@ def _print_verdicts(grafts: Sequence[Row], base: Row) -> None:
     for row in runs:
         found = {text["name"]: text for text in row["verdict"]["texts"]}
         for name, kind in COUNTERPARTS.items():
-            mean, _ = change(row, base, name)
-            if abs(mean) > COUNTED_PERCENT:
-                large.append(found[kind]["settled"])
-            if found[kind]["settled"] and abs(found[kind]["ratio"] - 1) > found[kind]["ratio_margin"]:
-                signs.append((found[kind]["ratio"] > 1) == (mean > 0))
+            (true, _), text = change(row, base, name), found[kind]
+            if abs(true) > COUNTED_PERCENT:
+                large.append(text["settled"])
+            if text["settled"] and text["ratio"] is None:  # it has no finite perplexity
+                signs.append(true > 0)
+            elif text["settled"] and abs(text["ratio"] - 1.0) > text["ratio_margin"]:
+                signs.append((text["ratio"] > 1.0) == (true > 0))
     print(
         f"\nVerdicts: {len(runs)}, at least {min(settled)} of the texts settled, median {median(settled):g}. "
         f"{sum(large)} of {len(large)} true changes beyond {COUNTED_PERCENT:g}% are settled on the text of their kind; "

@@ -22,7 +22,7 @@ _NORMAL_FROM = 400
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimated mean with its margin: the mean lies within `mean` ± `margin`, at every look with 95%."""
+    """An estimated mean with its margin: the mean lies within `mean` ± `margin` with the level of `interval_of`."""
 
     mean: float
     margin: float

@@ -152,7 +152,8 @@ def test_all_missing_models_are_named_together_with_a_hint_for_an_empty_registry
 def test_computed_organs_are_listed_with_their_new_theta_and_folded_if_there_are_many(
     organ: OrganCommand, parents: Parents, tmp_path: Path
 ) -> None:
-    lines = organ.done("compose", parents.graft(more="purify: {method: fractal, blocks: 1}\n")).lines
+    recipe = parents.graft(more="purify: {method: fractal, blocks: 1}\n")
+    lines = organ.done("compose", recipe, "--quick-look", "0").lines
     heading, *rows = [line.split() for line in lines[-3:]]
     assert heading == ["block", "slot", "dtype", "θ", "before", "θ"]
     assert [row[:2] for row in rows] == [["1", "ffn_up"], ["1", "ffn_down"]]
