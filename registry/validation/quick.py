@@ -142,6 +142,8 @@ def quick_look(
             pairs.append(_compared(text, theirs, ours))
     unknown = {text.name for text, ours in zip(scored, reading.scores, strict=False) if not ours.token_count}
     usable, sentence = _judged(pairs, [text.name for text in wanted if text.name not in unknown], reading.failure)
+    if usable is None and len(scored) < len(wanted):
+        sentence += f" All {len(wanted)} texts need about {duration_text(needed * len(wanted))}."
     if reading.failure is None and not pairs:  # llama.cpp does not know the chat template
         rest = [text for text in texts if text.name not in unknown]
         if rest:

@@ -96,7 +96,7 @@ def test_a_model_that_is_scored_on_fewer_texts_is_never_called_usable(monkeypatc
     found = look(FixedRuntime({"c": 9.0, "b": 10.0}), active_parameters=9 * 10**9)
     assert [text.name for text in found.texts] == ["python"]
     assert found.usable is None
-    assert found.sentence.endswith("but the time was too short for documentation and encyclopedic.")
+    assert found.sentence.endswith("too short for documentation and encyclopedic. All 3 texts need about 1 min.")
 
 
 def test_a_large_model_is_not_started_and_says_what_it_needs() -> None:
