@@ -3,7 +3,7 @@
     python -m bench.real_family FOLDER                        first: train the family
     python -m bench.real_models FOLDER                        compose and measure what has no row yet
     python -m bench.real_models FOLDER --minutes 60           begin no graft after so many minutes
-    python -m bench.real_models FOLDER --only "LoRA x 3"      only the grafts with these words in their names
+    python -m bench.real_models FOLDER --only "LoRA x 3"      only the grafts with this text in their names
     python -m bench.real_models --table                       print the rows as a table: docs/prediction.md
     python -m bench.real_models --table short                 a few of them: README.md
 
@@ -30,8 +30,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
@@ -48,7 +50,7 @@ from organs.registry.errors import NotComposedHere
 from organs.registry.local import LocalRegistry
 from organs.registry.validation.comparison import validate
 from organs.registry.validation.decoder import opened
-from organs.registry.validation.llama import LlamaCpp
+from organs.registry.validation.llama import LlamaCpp, usable_cores
 from organs.registry.validation.quick import quick_look
 from organs.registry.validation.run import CatalogScores, RunResult, registered_candidate, verdict_report
 from organs.registry.validation.runtime import WINDOW_TOKENS
@@ -93,7 +95,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no graft after so many minutes")
     parser.add_argument("--tokens", type=int, default=TRUTH_TOKENS, help="tokens of each text for the truth")
     parser.add_argument("--columns", nargs="+", choices=COLUMNS, default=COLUMNS, help="the columns to measure")
-    parser.add_argument("--only", help="only grafts with these words in their names")
+    parser.add_argument("--only", nargs="+", default=[""], help="only grafts with one of these texts in their names")
     parser.add_argument(
         "--table", nargs="?", choices=("all", "short"), const="all", help="print the rows, measure nothing"
     )
@@ -110,7 +112,7 @@ def main() -> None:
         "verdict": verdict_of,
     }
     columns = {name: column for name, column in columns.items() if name in options.columns}
-    wanted = [trial for trial in in_order(trials()) if options.only is None or options.only in trial.name]
+    wanted = [trial for trial in in_order(trials()) if any(text in trial.name for text in options.only)]
     with LocalRegistry.open(options.folder / "home") as registry:
         for source in find_sources([str(path) for path in sorted(options.folder.glob("*.gguf"))]):
             ingest_model(registry, source)
@@ -207,13 +209,14 @@ def truth_of(registry: LocalRegistry, model: str, *, windows: Mapping[str, Any])
 
     with registered_candidate(registry.catalog, registry.blobs, model).placed() as path:
         network = network_of(decoded(path))
-    with torch.inference_mode():
-        return {
-            text: [
-                round(nats, 5) for batch in rows.split(TRUTH_BATCH) for nats in window_losses(network, batch).tolist()
-            ]
-            for text, rows in windows.items()
-        }
+    torch.set_num_threads(1)
+
+    def losses(batch: Any) -> list[float]:
+        with torch.inference_mode():
+            return [round(nats, 5) for nats in window_losses(network, batch).tolist()]
+
+    with ThreadPoolExecutor(usable_cores()) as pool:  # threads of PyTorch would wait for each other
+        return {text: list(chain(*pool.map(losses, rows.split(TRUTH_BATCH)))) for text, rows in windows.items()}
 
 
 def quick_of(registry: LocalRegistry, model: str, *, texts: Sequence[Text]) -> Row:
