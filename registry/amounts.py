@@ -69,9 +69,12 @@ COARSE_CHANGE_MIN = 1e-3
 """The smallest one that follows from a likeness."""
 
 
-def likely_change(likeness: float) -> float:
-    """Return the change of weights that a likeness means, if both organs have the same energy."""
-    return 2.0 * min(max(0.0, 1.0 - likeness), 2.0)
+def weight_change(change: float | None, likeness: float | None) -> float:
+    """Return the change of weights; if it is unknown, the one that the likeness means for organs of the same energy.
+
+    Organs without a likeness count as unrelated.
+    """
+    return 2.0 * min(max(0.0, 1.0 - (likeness or 0.0)), 2.0) if change is None else change
 
 
 def weight_change_text(change: float | None, likeness: float | None = None) -> str:
@@ -81,7 +84,7 @@ def weight_change_text(change: float | None, likeness: float | None = None) -> s
     """
     if change is None and likeness is None:
         return NO_VALUE
-    value, least = (likely_change(likeness or 0.0), COARSE_CHANGE_MIN) if change is None else (change, CHANGE_MIN)
+    value, least = weight_change(change, likeness), COARSE_CHANGE_MIN if change is None else CHANGE_MIN
     if value < least and not (value == 0.0 and change is not None):
         return f"<{_small_text(least)}"
     return _small_text(value)

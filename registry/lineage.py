@@ -24,7 +24,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from organs.registry.amounts import CHANGE_MIN, likely_change
+from organs.registry.amounts import CHANGE_MIN, weight_change
 from organs.registry.anatomy import Slot
 from organs.registry.fingerprints import (
     COARSE_LIMIT,
@@ -149,14 +149,11 @@ class Similarity:
     @property
     def distance(self) -> float:
         """The mean change, from the likeness if it is not known exactly: the nearest relatives have the smallest."""
-        if self.mean is None:
-            return math.inf
-        return likely_change(self.mean) if self.change.mean is None else self.change.mean
+        return math.inf if self.mean is None else weight_change(self.change.mean, self.mean)
 
     def distance_of(self, slot: Slot) -> float:
         """Return the change of a compared organ, from its likeness if it is not known exactly."""
-        change = self.change.by_organ.get(slot)
-        return likely_change(self.by_organ[slot]) if change is None else change
+        return weight_change(self.change.by_organ.get(slot), self.by_organ[slot])
 
     @property
     def kinship(self) -> Kinship:

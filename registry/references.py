@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from organs.registry.amounts import likely_change
+from organs.registry.amounts import weight_change
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.engine import Catalog, batches
 from organs.registry.catalog.queries.events import last_change_of_parents
@@ -123,7 +123,7 @@ def _distances(own: bytes, others: Sequence[bytes]) -> list[float | None]:
     """Return the change between an organ and each of `others`; None for those that are not alike."""
     values, exact = correlations(own, others), changes([(own, other) for other in others])
     return [
-        None if (value or 0.0) < ALIKE_MIN else likely_change(value or 0.0) if change is None else change
+        None if (value or 0.0) < ALIKE_MIN else weight_change(change, value)
         for value, change in zip(values, exact, strict=True)
     ]
 

@@ -17,11 +17,11 @@ from markupsafe import Markup, escape
 
 from organs.registry.amounts import (
     count_text,
-    likely_change,
     percent_text,
     share_text,
     size_text,
     theta_text,
+    weight_change,
     weight_change_text,
 )
 from organs.registry.anatomy import OrganType, type_name
@@ -238,8 +238,7 @@ def _clamp(share: float) -> float:
 
 def change_share(change: float | None, likeness: float | None = None) -> float:
     """Return the place of a change on the logarithmic scale: 0 for 1e-7 and less, 1 for unrelated weights."""
-    value = likely_change(likeness or 0.0) if change is None else change
-    return _clamp((math.log10(max(value, 1e-9)) + CHANGE_DECADES) / CHANGE_DECADES)
+    return _clamp((math.log10(max(weight_change(change, likeness), 1e-9)) + CHANGE_DECADES) / CHANGE_DECADES)
 
 
 def change_tone(change: float | None, likeness: float | None = None) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, structs
 
-from organs.registry.amounts import likely_change
+from organs.registry.amounts import weight_change
 from organs.registry.entities.base import Change, Count, Entity, Likeness, ModelText, Page, Share, Text, Theta, Word
 from organs.registry.entities.finding import Finding
 
@@ -110,9 +110,7 @@ class FamilyEdge(Entity, frozen=True, kw_only=True):
     @property
     def distance(self) -> float | None:
         """The change, from the likeness if it is not known exactly."""
-        if self.change is None and self.likeness is not None:
-            return likely_change(self.likeness)
-        return self.change
+        return None if self.change is None and self.likeness is None else weight_change(self.change, self.likeness)
 
 
 class MissingParent(Entity, frozen=True, kw_only=True):

@@ -13,7 +13,6 @@ from organs.registry.catalog.queries.relatives import (
     Edge,
     connected_models,
     edges_from,
-    main_dtypes,
     models_by_id,
     public_model_ids,
     unregistered_parents,
@@ -21,7 +20,7 @@ from organs.registry.catalog.queries.relatives import (
 from organs.registry.catalog.tables import Model
 from organs.registry.entities.lineage import Family, FamilyEdge, FamilyMember, FamilyPage, MissingParent
 from organs.registry.lineage import Groups
-from organs.registry.relatives.descent import Link, descents
+from organs.registry.relatives.lineage import descents_among
 
 FAMILIES_DEFAULT = 6
 """Families on a page by default."""
@@ -127,12 +126,7 @@ def _family(session: Session, family: Sequence[int], edges: Mapping[int, int], k
 
 def _with_descents(session: Session, edges: Sequence[Edge], models: Collection[int]) -> list[Edge]:
     """Return the edges with measured ones from child to parent, if it is settled which model is the parent."""
-    links = [
-        Link(edge.child_id, edge.parent_id or 0, edge.relation, edge.change, edge.matched)
-        for edge in edges
-        if edge.evidence == "measured"
-    ]
-    found = descents(links, main_dtypes(session, models)) if links else {}
+    found = descents_among(session, edges, models)
     described = []
     for edge in edges:
         descent = found.get((edge.child_id, edge.parent_id or 0)) if edge.evidence == "measured" else None

@@ -8,15 +8,17 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from organs.registry.amounts import likely_change, names_text, percent_text
+from organs.registry.amounts import names_text, percent_text, weight_change
 from organs.registry.catalog.queries.chimeras import chimera_of, withdrawn_ancestors
 from organs.registry.catalog.queries.models import withdrawn_models
 from organs.registry.catalog.queries.relatives import (
+    Edge,
     edges_from,
     edges_of,
     main_dtypes,
     models_by_id,
     organs_by_slot,
+    other_end,
     parents_of,
 )
 from organs.registry.catalog.tables import Lineage, Model
@@ -170,9 +172,10 @@ def lineage_of(session: Session, model: Model) -> ModelLineage:
     ends = {end for edge in rows for end in (edge.child_model_id, edge.parent_model_id) if end is not None}
     others = models_by_id(session, ends - {model.id})
     declared = _declared(session, model, rows, others)
-    measured = {_other(edge, model) or 0: edge for edge in rows if edge.evidence == "measured"}
+    measured = {other_end(edge, model.id): edge for edge in rows if edge.evidence == "measured"}
     undeclared = _undeclared(session, model, measured, others)
-    kin = descents_among(session, [model.id, *list(measured)[:COMPARED_MAX]])
+    near = [model.id, *list(measured)[:COMPARED_MAX]]
+    kin = descents_among(session, edges_from(session, near), near)
     ordered = sorted(rows, key=lambda edge: _rank(edge, model, kin))
     return ModelLineage(
         model=model.full_name,
@@ -220,11 +223,6 @@ def _withdrawn_origins(
     return withdrawn_findings(session, names, dict.fromkeys([model.id, *parents]))
 
 
-def _other(edge: Lineage, model: Model) -> int | None:
-    """Return the model at the other end; None for a parent that is known only by its name."""
-    return edge.parent_model_id if edge.child_model_id == model.id else edge.child_model_id
-
-
 def _direction(edge: Lineage, model: Model, kin: Mapping[tuple[int, int], Descent] | None = None) -> str:
     if edge.evidence == "measured":
         parent = _descent(edge, kin or {}).parent
@@ -244,7 +242,7 @@ def _rank(edge: Lineage, model: Model, kin: Mapping[tuple[int, int], Descent]) -
     role = ("parent", "child", RELATIVE).index(_direction(edge, model, kin))
     if edge.evidence != "measured":
         return role, False, 0.0, edge.id
-    return role, True, likely_change(edge.score or 0.0) if edge.change is None else edge.change, edge.id
+    return role, True, weight_change(edge.change, edge.score), edge.id
 
 
 def _edge(
@@ -254,7 +252,7 @@ def _edge(
     declared: Mapping[int, Declared],
     kin: Mapping[tuple[int, int], Descent],
 ) -> LineageEdge:
-    other = others.get(_other(edge, model) or 0)
+    other = others.get(other_end(edge, model.id))
     compared = declared.get(edge.id)
     return LineageEdge(
         direction=_direction(edge, model, kin),
@@ -269,19 +267,22 @@ def _edge(
     )
 
 
-def descents_among(session: Session, model_ids: Collection[int]) -> dict[tuple[int, int], Descent]:
-    """Return what the measured edges between these models say, by child and parent of the edges."""
-    edges = [
-        edge for edge in edges_from(session, model_ids) if edge.evidence == "measured" and edge.parent_id in model_ids
+def descents_among(
+    session: Session, edges: Iterable[Edge], model_ids: Collection[int]
+) -> dict[tuple[int, int], Descent]:
+    """Return what those of `edges` say that are measured between these models, by child and parent of the edges."""
+    links = [
+        Link(edge.child_id, edge.parent_id or 0, edge.relation, edge.change, edge.matched)
+        for edge in edges
+        if edge.evidence == "measured" and edge.parent_id in model_ids
     ]
-    links = [Link(edge.child_id, edge.parent_id or 0, edge.relation, edge.change, edge.matched) for edge in edges]
-    return descents(links, main_dtypes(session, model_ids))
+    return descents(links, main_dtypes(session, model_ids)) if links else {}
 
 
 def _source_findings(session: Session, model: Model, edges: Collection[Lineage]) -> list[Finding]:
     """Return the finding that the source of a quantisation is not settled, if it has relatives that may be it."""
     dtype = main_dtypes(session, [model.id]).get(model.id, "")
-    links = [Link(model.id, _other(edge, model) or 0, edge.relation, edge.change, edge.matched) for edge in edges]
+    links = [Link(model.id, other_end(edge, model.id), edge.relation, edge.change, edge.matched) for edge in edges]
     is_settled = is_source_settled(links)
     if dtype in FLOATS or is_settled:
         return []

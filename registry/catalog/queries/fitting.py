@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, String, and_, case, cast, false, func, not_, or_, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
-from organs.registry.amounts import likely_change
+from organs.registry.amounts import weight_change
 from organs.registry.anatomy import OrganType
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.cursor import check_limit
@@ -297,7 +297,7 @@ def fitting_models(session: Session, model: Model, limit: int = 50) -> FittingMo
     candidates = [model_id for model_id in reversed(tensors) if model_id in possible and model_id != base.id]
     likeness, change = likenesses(session, base.id), changes_from(session, base.id)
     composed = composed_among(session, [model_id for model_id in candidates if model_id in likeness])
-    nearest = {other: change.get(other, likely_change(value)) for other, value in likeness.items()}
+    nearest = {other: weight_change(change.get(other), value) for other, value in likeness.items()}
     candidates.sort(key=lambda other: (other not in nearest, other in composed, nearest.get(other, 0.0)))
     own_types = _own_types(session, model.id)
     items = [

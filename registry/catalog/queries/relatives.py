@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from sqlalchemy import ColumnElement, Integer, Row, String, and_, case, cast, func, literal, null, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from organs.registry.amounts import likely_change
+from organs.registry.amounts import weight_change
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.engine import among, batches
 from organs.registry.catalog.tables import (
@@ -72,7 +72,7 @@ class Edge:
     @property
     def distance(self) -> float:
         """The change, from the likeness if it is not known exactly."""
-        return likely_change(self.score or 0.0) if self.change is None else self.change
+        return weight_change(self.change, self.score)
 
 
 def comparable_organs(session: Session, model_id: int) -> list[ComparablePlacement]:
@@ -512,7 +512,7 @@ def changes_from(session: Session, model_id: int) -> dict[int, float]:
 
 
 def other_end(edge: Lineage, model_id: int) -> int:
-    """Return the model at the other end of an edge between two models."""
+    """Return the model at the other end of an edge; 0 for a parent that is known only by its name."""
     return (edge.parent_model_id if edge.child_model_id == model_id else edge.child_model_id) or 0
 
 
