@@ -107,14 +107,13 @@ def value_rows(fingerprints: Sequence[bytes]) -> NDArray[np.float64]:
     return rows
 
 
-def rounding_energies(fingerprints: Sequence[bytes]) -> NDArray[np.float64]:
-    """Return the expected squared error of a value by the rounding to steps, of each fingerprint; NaN if not known."""
-    energies = np.full(len(fingerprints), np.nan)
+def rounding_steps(fingerprints: Sequence[bytes]) -> NDArray[np.float64]:
+    """Return the step to which the values of each fingerprint are rounded; NaN if it is not known."""
+    steps = np.full(len(fingerprints), np.nan)
     fine = [number for number, data in enumerate(fingerprints) if is_fine(data)]
     if fine:
-        with np.errstate(all="ignore"):  # a hostile head
-            energies[fine] = np.square(_records([fingerprints[number] for number in fine])["step"]) / 12
-    return energies
+        steps[fine] = _records([fingerprints[number] for number in fine])["step"]
+    return steps
 
 
 def _records(fingerprints: Sequence[bytes]) -> NDArray[np.void]:

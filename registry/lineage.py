@@ -31,7 +31,7 @@ from organs.registry.fingerprints import (
     coarse_rows,
     is_constant,
     is_fine,
-    rounding_energies,
+    rounding_steps,
     step_rows,
     value_rows,
 )
@@ -406,15 +406,15 @@ def _refine(
 def _changes(first: Sequence[bytes], second: Sequence[bytes]) -> NDArray[np.float64]:
     """Return the change of each pair; NaN where it is not known."""
     own, others = value_rows(first), value_rows(second)
-    rounding = rounding_energies(first) + rounding_energies(second)
+    steps = np.stack((rounding_steps(first), rounding_steps(second)))
     is_left_out = _outliers(coarse_rows(first), coarse_rows(second)) | np.isnan(own) | np.isnan(others)
     peaks = np.fmax(np.abs(own), np.abs(others)).max(axis=1, initial=0.0, where=~is_left_out)
-    with np.errstate(all="ignore"):  # a peak of 0, and a hostile head
+    with np.errstate(all="ignore"):  # a peak of 0, and a hostile head; squares of very large values would be infinite
         own, others = (np.where(is_left_out, 0.0, rows / peaks[:, np.newaxis]) for rows in (own, others))
         energy = (np.einsum("ij,ij->i", own, own) + np.einsum("ij,ij->i", others, others)) / 2
         difference = own - others
         squares = np.einsum("ij,ij->i", difference, difference)
-        expected = np.count_nonzero(~is_left_out, axis=1) * (rounding / peaks) / peaks
+        expected = np.count_nonzero(~is_left_out, axis=1) * np.square(steps / peaks).sum(axis=0) / 12
         values: NDArray[np.float64] = np.fmax(squares - expected, 0.0 * squares) / energy
     return values
 

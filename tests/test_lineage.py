@@ -94,6 +94,17 @@ def test_unrelated_organs_have_a_change_of_two_and_constants_may_change() -> Non
     assert changes([(ones, halves), (ones, zeros), (zeros, zeros)]) == [pytest.approx(0.4), pytest.approx(2.0), None]
 
 
+@pytest.mark.parametrize("scale", [1e160, 1e-160])
+def test_the_change_does_not_depend_on_the_scale_of_both_organs(scale: float) -> None:
+    random = np.random.default_rng(1)
+    base, stranger, noise = random.standard_normal((3, 256))
+    rows = (base, stranger, base + 1e-3 * noise)
+    own, scaled = ([fingerprint_of(factor * row) for row in rows] for factor in (1.0, scale))
+    expected = changes([(own[0], own[1]), (own[0], own[2])])
+    assert expected[0] == pytest.approx(2, rel=0.3)
+    assert changes([(scaled[0], scaled[1]), (scaled[0], scaled[2])]) == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize("deviations", [6.0, 12.0, -12.0, 60.0])
 def test_one_changed_weight_among_the_256_does_not_outweigh_the_others(deviations: float) -> None:
     values = np.random.default_rng(1).standard_normal(2048)
