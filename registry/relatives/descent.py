@@ -139,12 +139,12 @@ def _parents(links: Collection[Link]) -> tuple[dict[int, int], dict[int, Hashabl
     for link in links:
         if link.relation == "quantized":
             same.join(link.first, link.second)
-    nearest: dict[frozenset[Hashable], Link] = {}
-    for link in sorted(links, key=lambda link: (link.change or 0.0, link.first, link.second)):
-        pair = frozenset((same.leader(link.first), same.leader(link.second)))
-        if link.change is not None and link.change <= FAR and len(pair) > 1:
-            nearest.setdefault(pair, link)
-    changes = {pair: max(link.change or 0.0, CHANGE_MIN) for pair, link in nearest.items()}
+    known = [(link.change, link.first, link.second) for link in links if link.change is not None]
+    changes: dict[frozenset[Hashable], float] = {}
+    for change, first, second in sorted(known):
+        pair = frozenset((same.leader(first), same.leader(second)))
+        if change <= FAR and len(pair) > 1:
+            changes.setdefault(pair, max(change, CHANGE_MIN))
     members = {model for pair in changes for model in pair}
     tree = _tree(members, changes)
     while blends := {model for model, near in tree.items() if _is_blend(model, near, changes)}:
@@ -152,12 +152,11 @@ def _parents(links: Collection[Link]) -> tuple[dict[int, int], dict[int, Hashabl
         tree = _tree(members, changes)
     above = _rooted(tree, changes)
     parents: dict[int, int] = {}
-    for link in sorted(links, key=lambda link: (link.change or 0.0, link.first, link.second), reverse=True):
-        first, second = same.leader(link.first), same.leader(link.second)
-        if above.get(first) == second:
-            parents[link.first] = link.second
-        elif above.get(second) == first:
-            parents[link.second] = link.first
+    for _, first, second in sorted(known, reverse=True):
+        if above.get(same.leader(first)) == same.leader(second):
+            parents[first] = second
+        elif above.get(same.leader(second)) == same.leader(first):
+            parents[second] = first
     models = {model for link in links for model in (link.first, link.second)}
     return parents, {model: above[same.leader(model)] for model in models if same.leader(model) in above}
 

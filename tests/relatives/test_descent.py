@@ -49,6 +49,16 @@ def test_two_models_have_no_direction() -> None:
     assert found({1: BASE, 2: CODE}) == {"2-1": Descent("relative")}
 
 
+def test_an_edge_without_a_change_does_not_name_a_parent() -> None:
+    links = [
+        Link(4, 1, "quantized", 2e-6), Link(2, 1, "relative", 7.5e-6), Link(3, 1, "relative", 7.5e-6),
+        Link(3, 2, "relative", 1.5e-5), Link(4, 2, "relative", None), Link(4, 3, "relative", 9e-6),
+    ]  # fmt: skip
+    edges = descents(links, {1: "F16", 2: "F16", 3: "F16", 4: "BF16"})
+    assert (edges[2, 1], edges[4, 2]) == (Descent("finetune", 1), Descent("relative"))
+    assert (edges[3, 1], edges[4, 3]) == (Descent("finetune", 1), Descent("relative"))
+
+
 def test_a_fine_tune_of_a_fine_tune_is_below_it() -> None:
     edges = found({1: BASE, 2: CODE, 3: DOCS, 4: DRIFT, 5: tuned(CODE, 2e-6, 5)})
     assert (edges["5-2"], edges["2-1"]) == (Descent("finetune", 2), Descent("finetune", 1))
