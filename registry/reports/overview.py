@@ -8,10 +8,18 @@ from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
-from organs.registry.amounts import plural_text, size_text
+from organs.registry.amounts import (
+    CHANGE_MIN,
+    COARSE_CHANGE_MIN,
+    plural_text,
+    share_text,
+    size_text,
+    weight_change,
+    weight_change_text,
+)
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.queries.models import composed_among, incomplete_models
-from organs.registry.catalog.queries.relatives import related_pairs
+from organs.registry.catalog.queries.relatives import RelatedPair, related_pairs
 from organs.registry.catalog.queries.reports import (
     combined_models,
     equal_models,
@@ -156,8 +164,6 @@ _KIND_WORDS = {
 
 ACTIONS_EACH = 3
 """The most rows about one kind of finding."""
-SAME_WEIGHTS = 0.9995
-"""From this likeness on, a graft changes hardly anything: the models are one model in two tensor types."""
 PAIRS_READ = 1000
 """The most similar pairs of models that are examined."""
 
@@ -171,15 +177,13 @@ class Action(NamedTuple):
     command: str
 
 
-Pair = tuple[Model, Model, float]
-"""Two models and their likeness."""
 StatedEdge = tuple[int, int | None, str]
 """The ids of a child and a parent, and the name of the parent as it is declared."""
 
 
 def actions_table(session: Session, *, complete: bool) -> ReportTable:
     """Return what one can do with the registry; if `complete`, also what only its owner may see and do."""
-    pairs = [(first, second, score or 0.0) for first, second, score, _ in related_pairs(session, PAIRS_READ, CLOSE)]
+    pairs = related_pairs(session, PAIRS_READ, CLOSE)
     stated = list(stated_edges(session)) if pairs else []
     found = (
         *(_of_owner(session) if complete else (), _gains(session)),
@@ -223,34 +227,47 @@ def _gains(session: Session) -> Iterator[Action]:
         yield Action(sentence, unrun.names[0], unrun.count, f"organ validate {unrun.names[0]}")
 
 
-def _grafts(session: Session, close: Iterable[Pair], stated: Iterable[StatedEdge]) -> Iterator[Action]:
-    """Yield those pairs in `close` that have the same shapes and are in no chimera yet, declared pairs first.
+def _grafts(session: Session, close: Iterable[RelatedPair], stated: Iterable[StatedEdge]) -> Iterator[Action]:
+    """Yield those pairs in `close` that have the same shapes and are in no chimera yet.
 
+    Pairs of the same quantisation come first, among them declared ones.
     The base of a pair is the model that the other one declares as its parent, else the one that was registered first.
     """
-    pairs = [pair for pair in close if _can_be_combined(*pair)]
-    composed = composed_among(session, {model.id for first, second, _ in pairs for model in (first, second)})
-    pairs = [pair for pair in pairs if not composed & {pair[0].id, pair[1].id}]
+    pairs = [pair for pair in close if _can_be_combined(pair)]
+    composed = composed_among(session, {model.id for pair in pairs for model in (pair.first, pair.second)})
+    pairs = [pair for pair in pairs if not composed & {pair.first.id, pair.second.id}]
     declared = {(child, parent) for child, parent, _ in stated}
-    combined = combined_models(session, {model.id for first, second, _ in pairs for model in (first, second)})
-    ordered = [(*_base_first(first, second, declared), likeness) for first, second, likeness in pairs]
-    ordered.sort(key=lambda pair: (pair[1].id, pair[0].id) not in declared)  # the most similar stay first
+    combined = combined_models(session, {model.id for pair in pairs for model in (pair.first, pair.second)})
+    ordered = [(*_base_first(pair.first, pair.second, declared), _change_text(pair)) for pair in pairs]
+    ordered.sort(  # the most similar stay first
+        key=lambda pair: (pair[0].quantisation != pair[1].quantisation, (pair[1].id, pair[0].id) not in declared)
+    )
     seen: set[frozenset[tuple[str, str]]] = set()
-    for base, donor, likeness in ordered:
+    for base, donor, change in ordered:
         models = frozenset({(base.namespace, base.stem), (donor.namespace, donor.stem)})
         if frozenset({base.id, donor.id}) in combined or models in seen:
             continue
         seen.add(models)
-        sentence = f"Organs of {donor.full_name} fit (likeness {likeness:.3f}); no chimera has both models yet."
+        sentence = f"Organs of {donor.full_name} fit ({change}); no chimera has both models yet."
         yield Action(sentence, base.full_name, 2, f"organ compat {base.full_name} {donor.full_name}")
         if len(seen) == ACTIONS_EACH:
             return
 
 
-def _can_be_combined(first: Model, second: Model, likeness: float) -> bool:
-    """Return whether two related models have the same shapes, and are not two quantisations of one model."""
+def _change_text(pair: RelatedPair) -> str:
+    """Return the change of a pair, or its likeness if the change is not known."""
+    if pair.change is None:
+        return f"likeness {share_text(pair.likeness)}"
+    return f"change {weight_change_text(pair.change)}"
+
+
+def _can_be_combined(pair: RelatedPair) -> bool:
+    """Return whether two related models have the same shapes, and are not one model in two tensor types."""
+    first, second = pair.first, pair.second
+    least = COARSE_CHANGE_MIN if pair.change is None else CHANGE_MIN
     return (
-        likeness < SAME_WEIGHTS
+        pair.relation != "quantized"
+        and weight_change(pair.change, pair.likeness) >= least
         and {first.kind, second.kind} == {"model"}
         and (first.namespace, first.stem) != (second.namespace, second.stem)
         and (first.architecture, first.tensors, first.parameters)
@@ -266,17 +283,17 @@ def _base_first(first: Model, second: Model, declared: Collection[tuple[int, int
     return (first, second) if first.id < second.id else (second, first)
 
 
-def _copies(session: Session, close: Sequence[Pair], stated: Iterable[StatedEdge]) -> Iterator[Action]:
+def _copies(session: Session, close: Sequence[RelatedPair], stated: Iterable[StatedEdge]) -> Iterator[Action]:
     """Yield the models with the same file, and those pairs in `close` that have no declared reason."""
     for names in equal_models(session, ACTIONS_EACH):
         sentence = f"The same file has {len(names)} names: {_listed(names)}."
         yield Action(sentence, names[0], len(names), f"organ show {names[0]}")
-    titles = {model.id: model.title for first, second, _ in close for model in (first, second)}
+    titles = {model.id: model.title for pair in close for model in (pair.first, pair.second)}
     groups = stated_groups((DeclaredEdge(child, text, parent) for child, parent, text in stated), titles)
-    unexplained = [pair for pair in close if groups.leader(pair[0].id) != groups.leader(pair[1].id)]
-    for first, second, likeness in unexplained[:ACTIONS_EACH]:
-        first_name, second_name = first.full_name, second.full_name
-        sentence = f"Almost identical ({likeness:.3f}) to {second_name}, but neither model names the other as its base."
+    unexplained = [pair for pair in close if groups.leader(pair.first.id) != groups.leader(pair.second.id)]
+    for pair in unexplained[:ACTIONS_EACH]:
+        first_name, second_name, change = pair.first.full_name, pair.second.full_name, _change_text(pair)
+        sentence = f"Almost identical ({change}) to {second_name}, but neither model names the other as its base."
         yield Action(sentence, first_name, 2, f"organ compare {first_name} {second_name}")
 
 

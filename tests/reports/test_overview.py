@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from sqlalchemy import event, select, update
 
 from organs.registry.catalog.queries.reports import running_totals
 from organs.registry.catalog.register.facets import repair_totals
-from organs.registry.catalog.tables import Model, Placement
+from organs.registry.catalog.tables import Lineage, Model, Placement
 from organs.registry.entities.report import Report, ReportTable
 from organs.registry.local import LocalRegistry
 from organs.registry.reports.formats import markdown
@@ -20,6 +21,7 @@ from organs.registry.reports.overview import registry_report
 from tests.gains import add_gains
 from tests.gguf_files import file_bytes
 from tests.registry_templates import RegistryTemplates, add_three_models
+from tests.related_models import ingest_bytes, model_file, related_tensors
 from tests.small_models import block_metadata, block_tensors, ingest_file, weight_tensor
 
 TABLES = (
@@ -294,7 +296,8 @@ def actions_of(registry: LocalRegistry, *, complete: bool = True) -> dict[str, t
 
 def test_almost_identical_models_are_reported_unless_a_file_or_the_registry_says_why(family: LocalRegistry) -> None:
     def alike() -> list[tuple[object, ...]]:
-        return [row for finding, row in actions_of(family).items() if finding.startswith("Almost identical (0.99")]
+        beginning = "Almost identical (change 0.0"
+        return [row for finding, row in actions_of(family).items() if finding.startswith(beginning)]
 
     assert alike() == [("local/base@1", 2, "organ compare local/base@1 local/tuned@1")]
     composition = family.compose("base").graft("tuned", type="organ").named("local/mixed")
@@ -324,6 +327,25 @@ def test_a_model_and_its_fine_tune_that_fit_are_reported_until_a_chimera_has_bot
     assert len(pairs()) == 1
     family.compose("base").graft("tuned", type="organ").named("local/mixed").plan().register()
     assert pairs() == []
+
+
+def test_a_fine_tune_with_a_small_change_fits_its_base_and_a_quantisation_does_not(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    tensors = {"base": related_tensors(), "small": related_tensors(dtype="Q8_0")}
+    for name, found in (tensors | {"light": related_tensors(correlation=1 - 4e-6)}).items():
+        ingest_bytes(registry, tmp_path, name, model_file(name.title(), found))
+
+    def fits() -> dict[str, object]:
+        return {find: row[2] for find, row in actions_of(registry).items() if "no chimera has both models" in find}
+
+    light, mixed = fits().items()
+    assert re.match(r"Organs of local/light@1 fit \(change [78]\.\de-6\); ", light[0]), light[0]
+    assert light[1] == "organ compat local/base@1 local/light@1"
+    assert mixed[1] == "organ compat local/small@1 local/light@1", "the same quantisation comes first"
+    with registry.catalog.writing() as session:
+        session.execute(update(Lineage).values(change=None))
+    assert fits() == {}, "a likeness does not resolve such changes"
 
 
 def test_a_file_with_two_names_and_a_model_without_a_license_are_reported(

@@ -59,8 +59,8 @@ def compare() -> Page:
             raise BadQuery(SIDES[names.index("")], "enter two models to compare")
         with reading(settings().search_seconds) as session:
             pairs = [
-                {"first": first.full_name, "second": second.full_name, "likeness": likeness, "change": change}
-                for first, second, likeness, change in related_pairs(session, PAIRS_SHOWN)
+                pair._asdict() | {"first": pair.first.full_name, "second": pair.second.full_name}
+                for pair in related_pairs(session, PAIRS_SHOWN)
             ]
         problem = "Enter two models to compare." if any(names) else None
         return Page("compare.html", _form(names, problem) | {"pairs": pairs})

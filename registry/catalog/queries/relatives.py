@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from sqlalchemy import ColumnElement, Integer, Row, String, and_, case, cast, func, literal, null, or_, select
 from sqlalchemy.orm import Session, aliased
@@ -446,16 +446,24 @@ def main_dtypes(session: Session, model_ids: Collection[int]) -> dict[int, str]:
     return {model_id: dtype for model_id, (_, dtype) in most.items()}
 
 
-def related_pairs(
-    session: Session, limit: int, least: float | None = None
-) -> list[tuple[Model, Model, float | None, float | None]]:
-    """Return pairs of visible models that were measured to be related, with their likeness and their change.
+class RelatedPair(NamedTuple):
+    """Two models that were measured to be related, the older one first, and their measured edge."""
+
+    first: Model
+    second: Model
+    relation: str
+    likeness: float | None
+    change: float | None
+
+
+def related_pairs(session: Session, limit: int, least: float | None = None) -> list[RelatedPair]:
+    """Return pairs of visible models that were measured to be related.
 
     The newest pairs come first; with `least`, the least likeness, the most similar ones.
     """
     first, second = aliased(Model), aliased(Model)
     statement = (
-        select(first, second, Lineage.score, Lineage.change)
+        select(first, second, Lineage.relation, Lineage.score, Lineage.change)
         .join(first, first.id == Lineage.parent_model_id)
         .join(second, second.id == Lineage.child_model_id)
         .where(Lineage.evidence == "measured", first.state == "visible", second.state == "visible")
@@ -464,8 +472,7 @@ def related_pairs(
         statement = statement.order_by(Lineage.id.desc())
     else:
         statement = statement.where(Lineage.score >= least).order_by(Lineage.score.desc(), Lineage.id)
-    rows = session.execute(statement.limit(limit))
-    return [(parent, child, score, change) for parent, child, score, change in rows]
+    return [RelatedPair(*row) for row in session.execute(statement.limit(limit))]
 
 
 def organ_digests(session: Session, model_id: int) -> dict[int, str]:
