@@ -127,26 +127,45 @@ class FactDifference(Entity, frozen=True, kw_only=True):
 
 
 class Proof(Entity, frozen=True, kw_only=True):
-    """A comparison of all blocks of a quantisation with those that encoding its possible source gives."""
+    """A comparison of all blocks of a quantisation with those that encoding its possible source gives.
+
+    Organs that cannot be encoded, such as vectors, are compared by their digests.
+    """
 
     quantised: ModelText
     source: ModelText
     exact: Annotated[Count, Meta(description="Matrices of which all blocks are equal.")]
-    organs: Annotated[Count, Meta(description="Matrices that were compared.")]
+    organs: Annotated[Count, Meta(description="Matrices that were encoded and compared.")]
     equal_blocks: Count
     blocks: Count
     differing: Annotated[Texts, Meta(description="The places of the matrices with other blocks.")]
+    identical: Annotated[Count, Meta(description="Other organs with the same bytes in both models.")]
+    unequal: Annotated[Texts, Meta(description="The places of other organs with other bytes or another shape.")]
+    unchecked: Annotated[
+        Texts,
+        Meta(
+            description="The places of organs that were not compared: in another tensor type for which there is no "
+            "encoder, or only in one of the models."
+        ),
+    ]
 
     @property
     def sentence(self) -> str:
-        """The result as a sentence."""
+        """The result in one sentence, and in another one the result for organs that cannot be encoded."""
         whole = (
             f"{self.quantised} is exactly the quantisation of {self.source} in {self.exact} of {self.organs} matrices"
         )
-        if not self.differing:
-            return f"{whole}."
-        others = f"{self.blocks - self.equal_blocks:,} of {self.blocks:,} blocks differ"
-        return f"{whole}; {others}, in {names_text(self.differing)}."
+        if self.differing:
+            others = f"{self.blocks - self.equal_blocks:,} of {self.blocks:,} blocks differ"
+            whole = f"{whole}; {others}, in {names_text(self.differing)}"
+        return f"{whole}.{self._others_text()}"
+
+    def _others_text(self) -> str:
+        parts = [f"{self.identical:,} the same to the last byte"] if self.identical else []
+        for places, what in ((self.unequal, "different"), (self.unchecked, "not compared")):
+            if places:
+                parts.append(f"{len(places):,} {what} ({names_text(places)})")
+        return f" Other organs, such as vectors: {', '.join(parts)}." if parts else ""
 
 
 class Comparison(Entity, frozen=True, kw_only=True):

@@ -103,17 +103,18 @@ def can_encode(dtype: DType) -> bool:
 
 
 def encode(values: Floats, dtype: DType) -> bytes:
-    """Return `values` (flat, a multiple of 256) as the quantised blocks that ggml makes without an importance matrix.
+    """Return `values` (flat, whole blocks) as the quantised blocks that ggml makes without an importance matrix.
 
     Raises UnsupportedDType if `can_encode` is false.
     """
     assert values.ndim == 1
-    assert values.size % ENCODED_TOGETHER == 0
+    assert values.size % dtype.block_elements == 0
     kind = _encoder_type(dtype)
     if kind is None:
         return quantize(values, dtype)
-    rows = np.ascontiguousarray(_saturated(values, FLOAT32_MAX), np.float32).reshape(-1, ENCODED_TOGETHER)
-    return np.asarray(_encoder().quantize_rows(rows, kind)).tobytes()
+    filled = np.pad(_saturated(values, FLOAT32_MAX), (0, -values.size % ENCODED_TOGETHER))
+    rows = np.ascontiguousarray(filled, np.float32).reshape(-1, ENCODED_TOGETHER)
+    return np.asarray(_encoder().quantize_rows(rows, kind)).tobytes()[: dtype.size_bytes(values.size)]
 
 
 def _saturated(values: Floats, limit: float) -> Floats:

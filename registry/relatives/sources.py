@@ -6,7 +6,7 @@ source are equal to the last byte. With an importance matrix they are not: then 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
@@ -44,8 +44,6 @@ QUANTISATIONS_MAX = 16
 ENCODED_BYTES = 1 << 20
 """Values that are encoded at once by a complete proof."""
 
-ALIGNED = 256
-"""The values of the largest block."""
 LARGEST = np.float32(65504)
 """The largest weight that is encoded: encoders of hostile values may stop the program."""
 
@@ -100,7 +98,7 @@ def settle_sources(catalog: Catalog, blobs: BlobStore, model_ids: Sequence[int])
 def prove_source(
     catalog: Catalog, blobs: BlobStore, first: Model, second: Model, progress: Progress = lambda _size: None
 ) -> Proof | None:
-    """Encode all matrices of the source of a quantisation, and compare all blocks.
+    """Encode all matrices of the source of a quantisation, and compare all blocks; compare other organs by identity.
 
     Return None if none of the two models is a quantisation of which the other one may be the source, or if there is no
     encoder for its tensor types. `progress` gets sizes in bytes. Raises StoreError.
@@ -109,7 +107,8 @@ def prove_source(
         quantised, source = _in_direction(session, first, second)
         if quantised is None or source is None:
             return None
-        pairs = _pairs(session, quantised.id, source.id, None)
+        own, sources = (organs_by_slot(session, model.id) for model in (quantised, source))
+        pairs = _pairs(session, own, sources, None)
     if not pairs:
         return None
     total, exact, differing = _Compared(), 0, []
@@ -121,6 +120,7 @@ def prove_source(
         if compared.equal < compared.blocks:
             differing.append(_name(pair.name))
         progress(pair.blob.size_bytes)
+    identical, unequal, unchecked = _compare_others(own, sources, {pair.name for pair in pairs})
     return Proof(
         quantised=quantised.full_name,
         source=source.full_name,
@@ -129,7 +129,34 @@ def prove_source(
         equal_blocks=total.equal,
         blocks=total.blocks,
         differing=tuple(differing),
+        identical=identical,
+        unequal=tuple(map(_name, unequal)),
+        unchecked=tuple(map(_name, unchecked)),
     )
+
+
+def _compare_others(
+    own: Mapping[Slot, ComparableOrgan], sources: Mapping[Slot, ComparableOrgan], encoded: Collection[Slot]
+) -> tuple[int, list[Slot], list[Slot]]:
+    """Compare the organs of two models but those at the places `encoded` by their bytes.
+
+    Return the number of equal ones, the places of those that differ, and of those that cannot be compared: in different
+    tensor types, or only in one of the models.
+    """
+    identical, unequal, unchecked = 0, list[Slot](), list[Slot]()
+    for place in {**own, **sources}:
+        first, second = own.get(place), sources.get(place)
+        if place in encoded:
+            continue
+        if first is None or second is None:
+            unchecked.append(place)
+        elif first.identity == second.identity:
+            identical += 1
+        elif first.dtype == second.dtype or first.shape != second.shape:
+            unequal.append(place)
+        else:
+            unchecked.append(place)
+    return identical, unequal, unchecked
 
 
 def _name(place: Slot) -> str:
@@ -166,7 +193,8 @@ def _attempts(session: Session, model_id: int) -> dict[int, list[_Pair]]:
     attempts = {}
     for edge in open_edges[: CANDIDATES_MAX if is_quantised else QUANTISATIONS_MAX]:
         ends = (model_id, others[edge.id]) if is_quantised else (others[edge.id], model_id)
-        attempts[edge.id] = _pairs(session, *ends, PLACES)
+        own, sources = (organs_by_slot(session, end) for end in ends)
+        attempts[edge.id] = _pairs(session, own, sources, PLACES)
     return attempts
 
 
@@ -174,9 +202,10 @@ def _has_source(session: Session, model_id: int) -> bool:
     return any((edge.matched or 0.0) >= MATCHED_MIN for edge in measured_edges(session, model_id))
 
 
-def _pairs(session: Session, quantised_id: int, source_id: int, places: int | None) -> list[_Pair]:
-    """Return the matrices to compare: `places` of them, or all of them."""
-    own, sources = organs_by_slot(session, quantised_id), organs_by_slot(session, source_id)
+def _pairs(
+    session: Session, own: Mapping[Slot, ComparableOrgan], sources: Mapping[Slot, ComparableOrgan], places: int | None
+) -> list[_Pair]:
+    """Return the matrices of a quantisation and of its source to compare: `places` of them, or all of them."""
     possible = {slot: organ for slot, organ in own.items() if _can_compare(organ, sources.get(slot))}
     chosen = probes(possible, places) if places is not None else list(possible)
     organ_ids = [organs[slot].identity for slot in chosen for organs in (own, sources)]
@@ -214,8 +243,9 @@ def _can_compare(own: ComparableOrgan, source: ComparableOrgan | None) -> bool:
 def _compare(blobs: BlobStore, pair: _Pair, compared: _Compared, elements: int) -> None:
     """Compare `elements` values in the middle of a matrix, or all values. Raises StoreError."""
     unit = ENCODED_BYTES // 4
-    count = min(elements, pair.elements) // ALIGNED * ALIGNED
-    begin = (pair.elements - count) // 2 // ALIGNED * ALIGNED
+    block = pair.dtype.block_elements
+    count = min(elements, pair.elements) // block * block
+    begin = (pair.elements - count) // 2 // block * block
     with ExitStack() as opened:
         own, source = (RangeReader(opened.enter_context(blobs.open(row))) for row in (pair.blob, pair.source))
         for start in range(begin, begin + count, unit):

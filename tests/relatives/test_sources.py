@@ -17,7 +17,7 @@ from organs.registry.relatives import settle_sources, sources
 from organs.registry.relatives.lineage import lineage_of
 from tests.cli.in_process import OrganCommand
 from tests.related_models import ingest_bytes, model_file, related_tensors
-from tests.small_models import Tensors
+from tests.small_models import Tensors, weight_tensor
 
 BASE = related_tensors()
 CODE, DOCS = (related_tensors(correlation=1 - 4e-5, other_seed=seed) for seed in (1, 2))
@@ -106,7 +106,8 @@ def test_a_proof_compares_all_blocks_and_names_the_matrices_with_others(
         ingest_bytes(registry, tmp_path, name, model_file(name.title(), tensors))
     organ = OrganCommand(registry.settings.home)
     assert organ.done("compare", "small", "base", "--prove").lines[0] == (
-        "local/small@1 is exactly the quantisation of local/base@1 in 7 of 7 matrices."
+        "local/small@1 is exactly the quantisation of local/base@1 in 7 of 7 matrices. "
+        "Other organs, such as vectors: 3 the same to the last byte."
     )
     proof = registry.prove("base", "altered")
     assert proof is not None
@@ -114,6 +115,31 @@ def test_a_proof_compares_all_blocks_and_names_the_matrices_with_others(
     assert proof.differing == ("block 1 ffn_up",)
     assert registry.prove("base", "code") is None
     assert organ("compare", "base", "code", "--prove").status == 1
+
+
+def test_a_proof_compares_the_last_blocks_and_says_what_was_not_encoded(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    def altered(spec: TensorSpec, data: bytes) -> tuple[TensorSpec, bytes]:
+        return spec, data[:-1] + bytes([data[-1] ^ 1])
+
+    shapes = {"attn_q": (32, 5), "attn_k": (32, 63), "attn_v": (32, 32), "attn_output": (32, 33), "ffn_up": (32, 34)}
+    matrices = [weight_tensor(f"blk.0.{slot}.weight", shape) for slot, shape in shapes.items()]
+    norms = [weight_tensor(f"{name}.weight", (64,), dtype="F32") for name in ("blk.0.attn_norm", "output_norm")]
+    short, long = quantised(matrices[:2])
+    wide = TensorSpec("blk.0.attn_output.weight", (32, 33), dtype_by_name("F32"))
+    other_type = (wide, dequantize(matrices[3][1], dtype_by_name("F16")).tobytes())
+    small = [short, altered(*long), altered(*matrices[2]), other_type, norms[0], altered(*norms[1])]
+    for name, tensors in (("base", [*matrices, *norms]), ("small", small)):
+        ingest_bytes(registry, tmp_path, name, model_file(name.title(), tensors))
+    proof = registry.prove("base", "small")
+    assert proof is not None
+    assert (proof.exact, proof.organs, proof.equal_blocks, proof.blocks) == (1, 2, 67, 68)
+    assert proof.sentence == (
+        "local/small@1 is exactly the quantisation of local/base@1 in 1 of 2 matrices; 1 of 68 blocks differ, in "
+        "block 0 attn_k. Other organs, such as vectors: 1 the same to the last byte, 2 different (block 0 attn_v and "
+        "output_norm), 2 not compared (block 0 attn_output and block 0 ffn_up)."
+    )
 
 
 def test_hostile_values_are_not_encoded(registry: LocalRegistry, tmp_path: Path) -> None:
