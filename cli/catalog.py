@@ -672,8 +672,8 @@ def _print_types(result: Comparison) -> None:
     rows = [
         (
             kind.type,
-            theta_text(kind.first_theta),
-            theta_text(kind.second_theta),
+            theta_text(kind.first_theta, kind.first_caution),
+            theta_text(kind.second_theta, kind.second_caution),
             "–" if kind.difference is None else f"{kind.difference:+.1f}°",
             *_likeness_and_change(kind),
             kind.compared,
@@ -682,6 +682,8 @@ def _print_types(result: Comparison) -> None:
     ]
     columns = ("type", "θ first", "θ second", "difference", "likeness", "change", "compared")
     print_table(columns, rows, _COMPARE_NUMBERS, leave_out=("compared", "difference"))
+    if any(kind.first_caution or kind.second_caution for kind in result.types):
+        print_sentence(THETA_LEGEND, err=True)
 
 
 def _likeness_and_change(row: ComparedType | ComparedBlock | ComparedOrgan) -> tuple[str, str]:
@@ -709,15 +711,8 @@ def _print_changed(result: Comparison) -> None:
         "Changed most: the matrices with the largest change. The change of a single organ is uncertain, by a tenth or "
         "more of it."
     )
-    rows = [
-        (
-            *(organ.name, organ.type, *_likeness_and_change(organ)),
-            *(theta_text(organ.first_theta), theta_text(organ.second_theta)),
-        )
-        for organ in result.unequal[:CHANGED_SHOWN]
-    ]
-    columns = ("tensor", "type", "likeness", "change", "θ first", "θ second")
-    print_table(columns, rows, _COMPARE_NUMBERS, leave_out=("type", "θ second", "θ first"))
+    rows = [(organ.name, organ.type, *_likeness_and_change(organ)) for organ in result.unequal[:CHANGED_SHOWN]]
+    print_table(("tensor", "type", "likeness", "change"), rows, _COMPARE_NUMBERS, leave_out=("type",))
 
 
 def _print_experts(result: Comparison) -> None:

@@ -24,6 +24,7 @@ from organs.registry.entities.base import (
 )
 
 Block = Annotated[Count | None, Meta(description="The number of the block (layer); null outside of the blocks.")]
+Caution = Annotated[Word, Meta(description="`most` if most of its organs have an uncertain θ, else empty.")]
 ThetaChange = Annotated[float, Meta(ge=-90, le=90, description="Degrees of θ, second minus first.")]
 
 
@@ -43,7 +44,9 @@ class ComparedType(Entity, frozen=True, kw_only=True):
 
     type: Word
     first_theta: Annotated[Theta | None, Meta(description="Mean θ of the first model, in degrees.")]
+    first_caution: Caution = ""
     second_theta: Theta | None
+    second_caution: Caution = ""
     difference: ThetaChange | None
     likeness: Likeness | None
     change: Change | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -47,6 +48,7 @@ from organs.registry.lineage import (
     similarity,
     unexplained_by_rounding,
 )
+from organs.registry.measures import caution_of_mean, theta_caution
 from organs.registry.relatives.descent import MATCHED_MIN
 
 EXPERTS_LISTED_MAX = 1000
@@ -310,11 +312,14 @@ def _types(
 ) -> Iterable[ComparedType]:
     compared = Counter(firsts[slot].organ.type for slot in alike.by_organ)
     for kind in sorted({placed.organ.type for placed in (*firsts.values(), *seconds.values())}):
-        first, second = _mean_theta(firsts.values(), kind), _mean_theta(seconds.values(), kind)
+        first, first_caution = _mean_theta(firsts.values(), kind)
+        second, second_caution = _mean_theta(seconds.values(), kind)
         yield ComparedType(
             type=kind,
             first_theta=first,
+            first_caution=first_caution,
             second_theta=second,
+            second_caution=second_caution,
             difference=_difference(first, second),
             likeness=alike.by_type.get(kind),
             change=alike.change.by_type.get(kind),
@@ -322,9 +327,18 @@ def _types(
         )
 
 
-def _mean_theta(organs: Iterable[ComparablePlacement], kind: str) -> float | None:
-    thetas = [placed.theta for placed in organs if placed.organ.type == kind and placed.theta is not None]
-    return fmean(thetas) if thetas else None
+def _mean_theta(organs: Iterable[ComparablePlacement], kind: str) -> tuple[float | None, str]:
+    """Return the mean θ of the organs of one type, and why it is uncertain; an empty text if it is not."""
+    measured = [
+        (placed.theta, theta_caution(placed.theta, placed.organ.dtype, math.prod(placed.organ.shape)))
+        for placed in organs
+        if placed.organ.type == kind and placed.theta is not None
+    ]
+    if not measured:
+        return None, ""
+    return fmean(theta for theta, _ in measured), caution_of_mean(
+        sum(caution != "" for _, caution in measured), len(measured)
+    )
 
 
 def _blocks(alike: Similarity) -> Iterable[ComparedBlock]:

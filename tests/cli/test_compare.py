@@ -49,6 +49,8 @@ def test_two_models_are_shown_side_by_side_with_a_sentence_for_every_table(kin: 
         assert any(line.startswith(beginning) for line in lines), beginning
     header = next(line for line in lines if line.startswith("type"))
     assert header.split() == ["type", "θ", "first", "θ", "second", "difference", "likeness", "change", "compared"]
+    assert next(line for line in lines if line.startswith("norm ")).count("≈") == 2, "norms have few values"
+    assert next(line for line in lines if line.startswith("tensor")).split() == ["tensor", "type", "likeness", "change"]
 
 
 def test_the_json_has_all_results(kin: OrganCommand) -> None:

@@ -82,6 +82,9 @@ def test_the_comparison_has_a_sentence_and_the_change_by_type_and_block(
         if one.likeness is not None:
             assert weight_change_text(one.change) in page.text, one
     assert [one.type for one in result.types] == ["embed", "norm", "organ", "skeleton"]
+    assert [(one.first_caution, one.second_caution) for one in result.types if one.type == "norm"] == [("most", "most")]
+    assert family_client.get(KIN).text.count('title="uncertain"') == 2
+    assert "≈ marks an uncertain θ" in page.text
 
 
 def test_cells_of_the_grid_and_changed_organs_link_to_both_sides(family_client: FlaskClient) -> None:
