@@ -8,6 +8,7 @@ from typing import Any
 from organs.registry.entities.comparison import OrganChange
 from organs.web.charts.network import HEADING_DEGREES, LETTER_WIDTH, Shape, network
 from organs.web.pages.anatomy import CELLS_MAX, LISTED_MAX, LegendLine, anatomy
+from organs.web.render import change_share
 from tests.gguf_files import placed_organ
 
 STREAM = 64
@@ -116,6 +117,9 @@ def test_each_reading_has_its_number_its_colour_and_its_legend() -> None:
     }  # fmt: skip
     assert grids["theta"]["legend"]["ranges"] == ["feed-forward 38.0–42.0°"]
     assert cells["change"]["label"] == "text 0 ffn_up: change 7.5e-6, θ 40.0°"
+    legend = grids["change"]["legend"]
+    ends = [float(legend[end].removeprefix("about ").removesuffix(" or more")) for end in ("low", "middle", "high")]
+    assert [round(change_share(end), 2) for end in ends] == [0.0, 0.5, 1.0]
 
 
 def test_equal_bytes_and_organs_that_cannot_be_compared_have_no_colour() -> None:

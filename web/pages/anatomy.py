@@ -258,7 +258,7 @@ class _Painter:
             return {"low": size_text(self.size_min), "high": size_text(self.size_max), "scale": "s"}
         if self.by == "donor":
             return {"scale": "", "low": "", "high": ""}
-        return {"low": "0.01%", "middle": "1%", "high": "100% unrelated", "scale": "c", "has_same": True}
+        return {"low": "1e-7", "middle": "about 3e-4", "high": "1 or more", "scale": "c", "has_same": True}
 
     def reading(self, organ: PlacedOrgan) -> tuple[str, str]:
         """Return the number of an organ as text, and the CSS class of its colour."""
