@@ -692,11 +692,8 @@ def _likeness_and_change(row: ComparedType | ComparedBlock | ComparedOrgan) -> t
 
 
 def _print_blocks(result: Comparison) -> None:
-    from organs.registry.lineage import Kinship
-
-    lowest = "" if result.kinship == Kinship.UNRELATED else "; the lowest changed most"
     click.echo()
-    print_sentence(f"By block: the mean over the block's matrices{lowest}.")
+    print_sentence("By block: the mean over the block's matrices.")
     rows = [(block.label, *_likeness_and_change(block), block.compared) for block in result.blocks]
     print_table(("block", "likeness", "change", "compared"), rows[:BLOCKS_SHOWN], _COMPARE_NUMBERS)
     if len(rows) > BLOCKS_SHOWN:

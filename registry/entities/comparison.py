@@ -196,7 +196,7 @@ class Comparison(Entity, frozen=True, kw_only=True):
     organs: ComparedCounts
     types: Annotated[tuple[ComparedType, ...], Meta(max_length=ITEMS_MAX)]
     blocks: Annotated[tuple[ComparedBlock, ...], Meta(max_length=ITEMS_MAX)]
-    changed: Annotated[tuple[ComparedOrgan, ...], Meta(max_length=ITEMS_MAX, description="The least similar first.")]
+    changed: Annotated[tuple[ComparedOrgan, ...], Meta(max_length=ITEMS_MAX, description="The most changed first.")]
     stacks: Annotated[tuple[ComparedStack, ...], Meta(max_length=ITEMS_MAX)] = ()
     """Stacks of experts that are not the same, in registered models whose experts are recorded."""
     only_first: Annotated[Texts, Meta(description="Organs that only the first model has.")]

@@ -17,11 +17,17 @@ MODELS_MAX = 1000
 """The most models of a family in an answer."""
 
 RELATIVE = "relative"
-"""The direction of a measured edge."""
+"""The direction of a measured edge if it is not known which of the two models was made from the other."""
 RECORDED = "recorded"
 """The evidence of an edge that the registry wrote when it made the model."""
 
-Direction = Annotated[Word, Meta(description="`parent`, `child`, or `relative`: measured edges have no direction.")]
+Direction = Annotated[
+    Word,
+    Meta(
+        description="What the other model is: `parent`, `child`, or `relative` if the weights do not show which of the "
+        "two was made from the other."
+    ),
+]
 Relation = Annotated[Word, Meta(description="The kind of relation: `finetune`, `quantized`, `grafted`, `relative` ...")]
 Evidence = Annotated[
     Word, Meta(description="`declared` by a file, `recorded` when it was made here, or `measured` from the weights.")

@@ -47,6 +47,7 @@ def test_two_models_are_shown_side_by_side_with_a_sentence_for_every_table(kin: 
     assert lines[2] == "Same to the last byte: 0 of 10 organs, with vectors."
     for beginning in ("By type: the mean θ of local/base@1 and of local/tuned@1", "By block: ", "Changed most: "):
         assert any(line.startswith(beginning) for line in lines), beginning
+    assert "By block: the mean over the block's matrices." in lines
     header = next(line for line in lines if line.startswith("type"))
     assert header.split() == ["type", "θ", "first", "θ", "second", "difference", "likeness", "change", "compared"]
     assert next(line for line in lines if line.startswith("norm ")).count("≈") == 2, "norms have few values"
