@@ -7,8 +7,20 @@ from typing import Annotated
 from msgspec import Meta
 
 from organs.registry import notebook
-from organs.registry.amounts import gain_text, share_text
-from organs.registry.entities.base import ITEMS_MAX, Count, Digest, Entity, Likeness, ModelText, Page, Text, Texts, Word
+from organs.registry.amounts import gain_text, weight_change_text
+from organs.registry.entities.base import (
+    ITEMS_MAX,
+    Change,
+    Count,
+    Digest,
+    Entity,
+    Likeness,
+    ModelText,
+    Page,
+    Text,
+    Texts,
+    Word,
+)
 from organs.registry.entities.plan import RecipeFile
 
 
@@ -46,6 +58,7 @@ class MeasuredGraft(Entity, frozen=True, kw_only=True):
     donors: Annotated[Texts, Meta(description="Empty if organs of the base were purified.")]
     grafted: Annotated[Text, Meta(description="The organs that differ from the base's, as text: `feed-forward 0-3`.")]
     likeness: Annotated[Likeness, Meta(description="Of the only donor to the base; null if not related.")] | None
+    change: Change | None = None
     verdict: Annotated[Word, Meta(description="The strongest verdict.")] | None
     best: Annotated[Gain, Meta(description="The largest settled gain on the texts that were asked for.")]
     worst: Annotated[Gain, Meta(description="The largest settled loss on any text.")] | None
@@ -70,10 +83,10 @@ class Leaderboard(Page[MeasuredGraft], frozen=True, kw_only=True):
                 graft.base,
                 str(graft.best),
                 "" if graft.worst is None else str(graft.worst),
-                share_text(graft.likeness),
+                weight_change_text(graft.change, graft.likeness),
                 graft.chimera,
             )
             for graft in self.items
         ]
-        columns = ("donor", "organs", "base", "gain", "loss", "likeness", "chimera")
-        return notebook.document(notebook.table(columns, rows, ("likeness",)), *self.below())
+        columns = ("donor", "organs", "base", "gain", "loss", "change", "chimera")
+        return notebook.document(notebook.table(columns, rows, ("change",)), *self.below())

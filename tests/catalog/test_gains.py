@@ -76,6 +76,7 @@ def test_a_gain_is_attributed_to_the_only_donor_and_to_the_organs_that_it_gave(f
         "feed-forward 0-1", "+5.0% ± 1.0% python", "−2.0% ± 1.0% narrative",
     )  # fmt: skip
     assert graft_.likeness == pytest.approx(0.995, abs=0.005)
+    assert graft_.change == pytest.approx(2 * (1 - graft_.likeness), rel=0.2)
 
 
 def test_gains_of_several_donors_or_with_purified_organs_belong_to_the_chimera_only(family: LocalRegistry) -> None:
@@ -89,7 +90,7 @@ def test_gains_of_several_donors_or_with_purified_organs_belong_to_the_chimera_o
         "feed-forward 0-1": ("local/tuned@1", "local/second@1"),
         "purified attention 0-1; feed-forward 0-1": ("local/tuned@1",),
     }
-    assert [graft_.likeness for graft_ in family.leaderboard()] == [None, None]
+    assert [(graft_.likeness, graft_.change) for graft_ in family.leaderboard()] == [(None, None)] * 2
 
 
 def test_a_purification_alone_is_attributed_to_the_purified_organs(family: LocalRegistry) -> None:

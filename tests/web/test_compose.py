@@ -15,6 +15,7 @@ from flask.testing import FlaskClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from organs.registry.amounts import weight_change_text
 from organs.registry.catalog.tables import Job
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.compose.screen import KNOWN, Kind
@@ -141,14 +142,17 @@ def test_candidates_are_sorted_by_likeness_by_default(
         tops = [max(organ["theta"] for organ in one["organs"]) for one in found]
         assert key != "theta" or tops == sorted(tops, reverse=True)
     page = page_of(family_client, ("cell", "organ:1"))
-    (chosen,) = [one for one in page.named("a") if (one.attributes.get("data-key") or "") == "order likeness"]
+    (chosen,) = [one for one in page.named("a") if (one.attributes.get("data-key") or "") == "order change"]
     assert chosen.attributes["aria-current"] == "true"
 
 
-def test_a_whole_type_shows_the_likeness_of_its_model(family_client: FlaskClient) -> None:
+def test_a_whole_type_and_a_candidate_show_the_change_of_their_model(family_client: FlaskClient) -> None:
     (one, *_) = values_of(family_client)["fitting"]["items"]
     assert one["model"] == TUNED
-    assert f"{one['likeness']:.3f}" in page_of(family_client).text
+    assert f">{weight_change_text(one['change'])}</td>" in family_client.get(address()).text
+    (candidate, *_) = values_of(family_client, ("cell", "organ:1"))["candidates"]["items"]
+    page = family_client.get(address(("cell", "organ:1"))).text
+    assert f">{weight_change_text(candidate['change'])}</td>" in page
 
 
 def test_a_refused_plan_has_no_screen(family_client: FlaskClient) -> None:

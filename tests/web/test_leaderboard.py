@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
+from organs.registry.amounts import weight_change_text
 from organs.registry.entities.base import decode
 from organs.registry.entities.gain import Leaderboard
 from organs.registry.local import LocalRegistry
@@ -57,6 +58,9 @@ def test_the_page_the_json_the_api_and_python_have_the_same_order(client: FlaskC
     assert values["items"] == client.get(f"{API}?base=base&on=prose").get_json()["items"]
     text = words(client, "/leaderboard?base=base&on=prose")
     assert "Measured grafts on local/base@1" in text
+    changes = [weight_change_text(graft.change, graft.likeness) for graft in board]
+    assert changes[0].startswith("0.0")
+    assert f">{changes[0]}</td>" in client.get("/leaderboard?base=base&on=prose").text, "not the likeness"
     assert text.index("−2.0% ± 1.0% narrative") < text.index("perplexity × 41 narrative")
 
 

@@ -26,7 +26,7 @@ from organs.web.params import (
 from organs.web.responses import plain_page, reading, settings, with_parameters
 
 LEADERBOARD_COLUMNS = (
-    *("chimera", "lock_id", "base", "donors", "grafted", "likeness", "verdict"),
+    *("chimera", "lock_id", "base", "donors", "grafted", "likeness", "change", "verdict"),
     *("gain", "gain_margin", "gain_on", "loss", "loss_margin", "loss_on"),
 )
 """Columns of the leaderboard as CSV."""
@@ -83,7 +83,7 @@ def _board_sheet(page: Leaderboard) -> Sheet:
     rows = [
         [
             *(graft.chimera, graft.lock_id, graft.base, " ".join(graft.donors), graft.grafted),
-            *(graft.likeness, graft.verdict, *gain_cells(graft.best), *gain_cells(graft.worst)),
+            *(graft.likeness, graft.change, graft.verdict, *gain_cells(graft.best), *gain_cells(graft.worst)),
         ]
         for graft in page
     ]

@@ -398,6 +398,7 @@ def _type_offers(bench: Workbench) -> list[Context]:
         {
             "model": model.model,
             "likeness": model.likeness,
+            "change": model.change,
             "same": model.same,
             "types": {
                 kind: asdict(fit)

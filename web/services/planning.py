@@ -63,8 +63,8 @@ NAMES_MAX = 200
 """Maximum number of tensor names in one finding."""
 FITTING_SHOWN = 12
 """Maximum number of models that are shown as fitting the base of an unfinished recipe."""
-ORDERS = {ALIKE: "likeness", "-theta": "θ", "-spectral": "spectral signal", "-rank": "stable rank"}
-"""Orders of candidates, largest value first. Only likeness tells relatives from strangers."""
+ORDERS = {ALIKE: "change", "-theta": "θ", "-spectral": "spectral signal", "-rank": "stable rank"}
+"""Orders of candidates: the smallest change or the largest value first. Only the change tells relatives apart."""
 BLOCK_DIGITS = 9
 
 P = TypeVar("P", bound=PlannedRecipe)

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session, aliased
 from organs.registry.catalog.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.chimeras import gains_of_chimeras, strongest_verdicts, withdrawn_ancestors
-from organs.registry.catalog.queries.relatives import likenesses
+from organs.registry.catalog.queries.relatives import changes_from, likenesses
 from organs.registry.catalog.search import Numbers
 from organs.registry.catalog.tables import Chimera, Gain, GainOrgan, Lineage, Model
 from organs.registry.digest import Digest
@@ -192,13 +192,15 @@ def _measured_grafts(
     chimeras = {row.model_id: row for row in session.scalars(select(Chimera).where(Chimera.model_id.in_(model_ids)))}
     verdicts = strongest_verdicts(session, model_ids)
     unavailable = _unavailable_parents(session, model_ids)
-    alike = {base_id: likenesses(session, base_id) for base_id in {own[0].base_model_id for own in all_gains.values()}}
+    bases = {own[0].base_model_id for own in all_gains.values()}
+    alike = {base_id: likenesses(session, base_id) for base_id in bases}
+    changes = {base_id: changes_from(session, base_id) for base_id in bases}
     grafts = []
     for model_id in model_ids:
         own, verdict = all_gains[model_id], verdicts.get(model_id)
         first, chimera = own[0], chimeras[model_id]
         losses = [gain for gain in own if gain.settled and gain.percent < 0.0]
-        likeness = None if first.donor_model_id is None else alike[first.base_model_id].get(first.donor_model_id)
+        donor = first.donor_model_id or 0
         grafts.append(
             MeasuredGraft(
                 chimera=models[model_id].full_name,
@@ -206,7 +208,8 @@ def _measured_grafts(
                 base=models[first.base_model_id].full_name,
                 donors=tuple(json.loads(chimera.origins)["parents"][1:]),
                 grafted=first.grafted,
-                likeness=likeness,
+                likeness=alike[first.base_model_id].get(donor),
+                change=changes[first.base_model_id].get(donor),
                 verdict=None if verdict is None else verdict.verdict,
                 best=gain_entity(next(gain for gain in own if gain.id in matching_ids)),
                 worst=gain_entity(losses[-1]) if losses else None,
