@@ -12,6 +12,7 @@ from organs.registry.entities.base import (
     ITEMS_MAX,
     WHOLE_MAX,
     Bytes,
+    Change,
     Count,
     Digest,
     Entity,
@@ -65,6 +66,8 @@ class ModelSummary(Entity, frozen=True, kw_only=True):
     likeness: (
         Annotated[Likeness, Meta(description="Only in searches with `kin:`: its likeness to that model.")] | None
     ) = None
+    change: Change | None = None
+    """Only in searches with `kin:`: its change from that model."""
     gain: (
         Annotated[
             MeasuredGain,

@@ -14,6 +14,7 @@ from organs.registry.entities.base import (
     ITEMS_MAX,
     Acts,
     Bytes,
+    Change,
     Count,
     Counts,
     Digest,
@@ -80,6 +81,8 @@ class PlacedOrgan(Measures, frozen=True, kw_only=True):
     theta_caution: Annotated[Word, Meta(description=f"Why θ is uncertain; empty if it is not. {_CAUTIONS}")] = ""
     likeness: Likeness | None = None
     """In a search with `like:`, the correlation of the fingerprints; with a base, the likeness to its organ there."""
+    change: Change | None = None
+    """In a search with a base, the change from its organ there."""
     gain: MeasuredGain | None = None
     """In a search with a base, `gain` or `on`: the largest settled gain of a chimera that its donor gave it to."""
     model_state: Word = "visible"

@@ -32,7 +32,7 @@ MODEL_FIELDS = {
     "complete",
     "digest",
     "created_at",
-    *("state", "downloads", "grafts", "nonfinite_tensors", "likeness", "gain"),
+    *("state", "downloads", "grafts", "nonfinite_tensors", "likeness", "change", "gain"),
 }
 
 

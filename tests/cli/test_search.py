@@ -37,6 +37,7 @@ ITEM = {
     "architecture",
     "license",
     "likeness",
+    "change",
     "gain",
     "nonfinite",
     "model_state",

@@ -11,6 +11,7 @@ from flask.testing import FlaskClient
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
 from organs.ingest.tools import find_tool_models, sources_of
+from organs.registry.amounts import weight_change_text
 from organs.registry.local import LocalRegistry
 from organs.registry.reports.overview import registry_report
 from organs.web.app import create_app
@@ -141,15 +142,17 @@ def test_models_are_searched_sorted_and_paged(family_client: FlaskClient) -> Non
     assert [one["name"] for one in family_client.get("/api/v1/models?q=tuned").get_json()["items"]] == ["local/tuned@1"]
 
 
-def test_kin_of_a_model_have_a_column_for_their_likeness(family_client: FlaskClient) -> None:
+def test_kin_of_a_model_have_a_column_for_their_change(family_client: FlaskClient) -> None:
     items = family_client.get("/api/v1/models?q=kin:local/base").get_json()["items"]
     assert [one["name"] for one in items] == ["local/base@1", "local/tuned@1"]
     assert 1.0 == items[0]["likeness"] > items[1]["likeness"] > 0.98
+    assert 0.0 == items[0]["change"] < items[1]["change"] < 0.02
     page = family_client.get("/models?q=kin:local/base").text
-    (first, _) = re.findall(r'<tr><th scope="row">.*?</tr>', page, re.DOTALL)
+    (first, second) = re.findall(r'<tr><th scope="row">.*?</tr>', page, re.DOTALL)
     heads = page.count('<th scope="col"')
     assert heads == first.count("<td") + 1
-    assert '</th><td class="n">1.000</td>' in first
+    assert '</th><td class="n">0</td>' in first
+    assert f'</th><td class="n">{weight_change_text(items[1]["change"])}</td>' in second
     assert family_client.get("/models").text.count('<th scope="col"') == heads - 1
     header, base, _ = family_client.get("/models.csv?q=kin:local/base").text.splitlines()
     assert dict(zip(header.split(","), base.split(","), strict=True))["likeness"] == "1.0"

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 from flask.testing import FlaskClient
 
+from organs.registry.amounts import weight_change_text
 from organs.registry.anatomy import type_name
 from organs.registry.catalog.search import parse_query
 from organs.web.pages.organs import columns
@@ -126,11 +127,17 @@ def test_fitting_a_model_is_a_filter_like_any_other(family_client: FlaskClient) 
         assert len(found) == int(count)
 
 
-def test_with_a_base_the_table_has_the_likeness_and_the_most_similar_organs_come_first(
+def test_with_a_base_the_table_has_the_change_and_the_most_similar_organs_come_first(
     family_client: FlaskClient,
 ) -> None:
     page = parse_page(family_client.get("/organs?q=fits:local/base type:organ").text)
-    assert [one.attributes["aria-sort"] for one in page.named("th") if "aria-sort" in one.attributes] == ["descending"]
+    assert [one.attributes["aria-sort"] for one in page.named("th") if "aria-sort" in one.attributes] == ["ascending"]
+    shown = family_client.get("/api/v1/organs?q=fits:local/base type:organ").get_json()["items"]
+    texts = re.findall(
+        r'</th><td class="n">([^<]*)</td>', family_client.get("/organs?q=fits:local/base type:organ").text
+    )
+    assert texts == [weight_change_text(one["change"]) for one in shown]
+    assert 0.0 < shown[0]["change"] < 0.02 < 1.0 < shown[-1]["change"]
     (reverse,) = [unquote(link) for link in page.links() if link.endswith("sort:likeness")]
     rising = family_client.get(reverse.replace("/organs", "/api/v1/organs", 1)).get_json()["items"]
     assert [one["model"] for one in rising] == ["local/stranger@1"] * 4 + ["local/tuned@1"] * 4

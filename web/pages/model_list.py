@@ -64,7 +64,12 @@ GAIN_COLUMN = Column(
     "Fall of the perplexity: of a chimera against its base, or of a base with organs of this model.",
     sort=GAIN,
 )
-LIKENESS_COLUMN = Column(LIKENESS, LIKENESS, "Mean likeness of its matrices to those of the base.", sort=LIKENESS)
+CHANGE_COLUMN = Column(
+    "change",
+    "change",
+    "Energy of the difference from the matrices of the base, as a share of their energy: 1e-5 is a light fine-tune.",
+    sort=LIKENESS,
+)
 """The column after the name, in lists with a base. GAIN_COLUMN follows it if the query is about gains."""
 MEAN_COLUMNS = {
     "theta": Column("mean_theta", "mean θ", "Mean of θ over all organs, in degrees.", sort="theta"),
@@ -73,7 +78,17 @@ MEAN_COLUMNS = {
 """Columns of lists whose query filters or sorts by this field."""
 CSV_MODEL_COLUMNS = (
     *("name", "title", "kind", "architecture", "license", "parameters", "tensors", "size_bytes", "mean_theta"),
-    *("mean_signal", "complete", "digest", "created_at", "downloads", "grafts", "nonfinite_tensors", LIKENESS),
+    *(
+        "mean_signal",
+        "complete",
+        "digest",
+        "created_at",
+        "downloads",
+        "grafts",
+        "nonfinite_tensors",
+        LIKENESS,
+        "change",
+    ),
 )
 """Columns of the list as CSV."""
 ORDERS = {"-new": "newest", "-grafts": "most used", "-downloads": "most downloaded", "-params": "largest"}
@@ -135,8 +150,8 @@ def _list_context(query: Query, page: FoldedModelPage, counts: FacetCounts | Non
 
 
 def columns_of(query: Query) -> list[Column]:
-    """Return the columns of the table. Likeness, gain and means are shown only if the query is about them."""
-    firsts = [*([LIKENESS_COLUMN] if query.base is not None else []), *([GAIN_COLUMN] if query.mentions_gains else [])]
+    """Return the columns of the table. Change, gain and means are shown only if the query is about them."""
+    firsts = [*([CHANGE_COLUMN] if query.base is not None else []), *([GAIN_COLUMN] if query.mentions_gains else [])]
     means = [column for name, column in MEAN_COLUMNS.items() if query.sort.field == name or query.numbers(name)]
     return [COLUMNS[0], *firsts, *means, *COLUMNS[1:]]
 

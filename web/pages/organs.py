@@ -75,9 +75,9 @@ LIKENESS_TO_ORGAN = Meaning(
     "The correlation of the weights at the same positions: 1 for equal weights, about 0 for unrelated models.",
     "It is the same in both directions. Organs with reordered rows look unrelated.",
 )
-LIKENESS_TO_BASE = (
-    "The correlation with the organ of the base at the same place: 1 for equal weights, about 0 for unrelated models. "
-    "Vectors have the likeness of the two models."
+CHANGE_FROM_BASE = (
+    "The energy of the difference from the organ of the base at the same place, as a share of their energy: 0 for "
+    "equal weights, 1e-5 for a light fine-tune, 2 for unrelated models. Vectors have the change of the two models."
 )
 
 
@@ -99,7 +99,7 @@ class Column:
 
 ORGAN = Column("organ", "organ", classes="")
 LIKENESS_COLUMN = Column(LIKENESS, LIKENESS_TO_ORGAN.label, LIKENESS_TO_ORGAN.meaning)
-BASE_COLUMN = Column(LIKENESS, LIKENESS, LIKENESS_TO_BASE, sort=LIKENESS)
+BASE_COLUMN = Column("change", "change", CHANGE_FROM_BASE, sort=LIKENESS)
 GAIN_COLUMN = Column(
     GAIN, GAIN, "How much lower the perplexity of a validated chimera with this organ is than its base's.", sort=GAIN
 )
@@ -121,7 +121,7 @@ _CSV_MEMBERS = (
         "size_bytes",
         *MEASURE_NAMES,
     ),
-    *("theta_caution", "architecture", "license", "nonfinite", "likeness", "model_state"),
+    *("theta_caution", "architecture", "license", "nonfinite", "likeness", "change", "model_state"),
 )
 CSV_COLUMNS = (*_CSV_MEMBERS, *GAIN_COLUMNS)
 """Columns of lists of organs as CSV: members of `PlacedOrgan`, then its gain."""
@@ -135,7 +135,7 @@ def gain_cells(gain: Gain | None) -> list[Cell]:
 def columns(query: Query) -> list[Column]:
     """Return the columns of the table.
 
-    A search with `like:` or a base has a column for the likeness, and a search about gains one for the gain.
+    A search with `like:` has a column for the likeness, with a base for the change, and about gains for the gain.
     The measures are the one that sorts, and those that lists show; their headings come from `registry.measures`.
     """
     is_alike = query.like is not None
@@ -180,7 +180,8 @@ class Heading:
 def heading(query: Query, column: Column, address: str) -> Heading:
     """Return the heading of a column above the results of `query`; `address` sorts by it."""
     chosen = bool(column.sort) and query.like is None and query.sort.field == column.sort
-    order = "descending" if query.sort.descending else "ascending"
+    is_descending = query.sort.descending is not (column.sort == LIKENESS)  # shown as the change, which falls then
+    order = "descending" if is_descending else "ascending"
     return Heading(column, order if chosen else None, address)
 
 

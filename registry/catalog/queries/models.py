@@ -471,7 +471,12 @@ def composed_among(session: Session, model_ids: Collection[int]) -> frozenset[in
 
 
 def model_summary(
-    model: Model, *, composed: bool, likeness: float | None = None, gain: MeasuredGain | None = None
+    model: Model,
+    *,
+    composed: bool,
+    likeness: float | None = None,
+    change: float | None = None,
+    gain: MeasuredGain | None = None,
 ) -> ModelSummary:
     """Return `model` as a line of a list; `composed` says whether it was composed in this registry."""
     return ModelSummary(
@@ -493,6 +498,7 @@ def model_summary(
         grafts=model.grafts,
         nonfinite_tensors=model.nonfinite_tensors,
         likeness=likeness,
+        change=change,
         gain=gain,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -504,18 +504,21 @@ def _lengths(shape: str) -> tuple[int, ...]:
 
 def likenesses(session: Session, model_id: int) -> dict[int, float]:
     """Return the likeness of a model to each of its measured relatives, by their ids."""
-    ends = (Lineage.child_model_id, Lineage.parent_model_id)
-    statement = select(*ends, Lineage.score).where(
-        Lineage.evidence == "measured", Lineage.score.is_not(None), or_(*(end == model_id for end in ends))
-    )
-    pairs = ((parent if child == model_id else child, score) for child, parent, score in session.execute(statement))
-    return {other: score for other, score in pairs if other is not None and score is not None}
+    return _measured(session, model_id, Lineage.score)
 
 
 def changes_from(session: Session, model_id: int) -> dict[int, float]:
     """Return the change between a model and each of its measured relatives, where it is known, by their ids."""
-    edges = ((edge, other_end(edge, model_id)) for edge in measured_edges(session, model_id))
-    return {other: edge.change for edge, other in edges if edge.change is not None}
+    return _measured(session, model_id, Lineage.change)
+
+
+def _measured(session: Session, model_id: int, column: Any) -> dict[int, float]:
+    ends = (Lineage.child_model_id, Lineage.parent_model_id)
+    statement = select(*ends, column).where(
+        Lineage.evidence == "measured", column.is_not(None), or_(*(end == model_id for end in ends))
+    )
+    pairs = ((parent if child == model_id else child, value) for child, parent, value in session.execute(statement))
+    return {other: value for other, value in pairs if other is not None}
 
 
 def other_end(edge: Lineage, model_id: int) -> int:
@@ -595,9 +598,33 @@ def likenesses_to(session: Session, base_id: int, rows: Sequence[ComparedPlaceme
     """
     from organs.registry.lineage import paired_correlations  # imports numpy, which most searches do not need
 
-    own = organs_by_slot(session, base_id)
-    varied = {place for place, organ in own.items() if organ.is_matrix and not organ.is_constant}
     models = likenesses(session, base_id) | {base_id: 1.0}
+    return _values_to(organs_by_slot(session, base_id), rows, models, 1.0, paired_correlations)
+
+
+def changes_to(session: Session, base_id: int, rows: Sequence[ComparedPlacement]) -> list[float | None]:
+    """Return the change between each placement and the organ of the model `base_id` at the same place.
+
+    An organ that cannot be compared has the change between the two models, as in `likenesses_to`.
+    """
+    from organs.registry.lineage import changes  # imports numpy, which most searches do not need
+
+    models = changes_from(session, base_id) | {base_id: 0.0}
+    return _values_to(organs_by_slot(session, base_id), rows, models, 0.0, changes)
+
+
+def _values_to(
+    own: Mapping[Slot, ComparableOrgan],
+    rows: Sequence[ComparedPlacement],
+    models: Mapping[int, float],
+    equal: float,
+    values_of: Callable[[Sequence[tuple[bytes, bytes]]], Sequence[float | None]],
+) -> list[float | None]:
+    """Return a value of each placement and the organ of `own` at the same place: `equal` if their bytes are the same.
+
+    `values_of` computes it from pairs of fingerprints; organs that cannot be compared have the value of their model.
+    """
+    varied = {place for place, organ in own.items() if organ.is_matrix and not organ.is_constant}
     values: list[float | None] = []
     pairs: dict[tuple[Hashable, int], tuple[bytes, bytes]] = {}
     keys: list[tuple[Hashable, int] | None] = []
@@ -607,14 +634,14 @@ def likenesses_to(session: Session, base_id: int, rows: Sequence[ComparedPlaceme
             value = models.get(row.model_id)
             if row.place in varied:
                 if organ.identity == row.organ_id:
-                    value = 1.0
+                    value = equal
                 elif organ.fingerprint is not None and row.fingerprint is not None:
                     key = (organ.identity, row.organ_id)
                     pairs[key] = (organ.fingerprint, row.fingerprint)
         values.append(value)
         keys.append(key)
-    correlations = dict(zip(pairs, paired_correlations(list(pairs.values())), strict=True))
+    computed = dict(zip(pairs, values_of(list(pairs.values())), strict=True))
     return [
-        value if key is None or (likeness := correlations[key]) is None else likeness
+        value if key is None or (found := computed[key]) is None else found
         for value, key in zip(values, keys, strict=True)
     ]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any
 
+from msgspec import structs
 from sqlalchemy import (
     ColumnElement,
     Select,
@@ -49,6 +50,8 @@ from organs.registry.catalog.queries.models import composed_among, incomplete_mo
 from organs.registry.catalog.queries.organs import organs_by_prefix, places_of_organ, shape_of
 from organs.registry.catalog.queries.relatives import (
     ComparedPlacement,
+    changes_from,
+    changes_to,
     kin_of,
     likeness_to,
     likenesses,
@@ -537,10 +540,23 @@ def _model_batches(models: Mapping[int, int]) -> Iterator[list[int]]:
 
 def _likeness_by_id(session: Session, base_id: int, ids: Sequence[int]) -> dict[int, float | None]:
     """Return the likeness of the placements `ids` to the base."""
-    if not ids:
-        return {}
-    placements = [row for row, _ in _read_to_compare(session, _to_compare(()).where(among(Placement.id, ids)))]
+    placements = _to_be_compared(session, ids)
     return dict(zip([row.id for row in placements], likenesses_to(session, base_id, placements), strict=True))
+
+
+def _with_changes(
+    session: Session, base_id: int, ids: Sequence[int], organs: Sequence[PlacedOrgan]
+) -> tuple[PlacedOrgan, ...]:
+    """Return the organs of the placements `ids` with their change from the base."""
+    placements = _to_be_compared(session, ids)
+    changes = dict(zip([row.id for row in placements], changes_to(session, base_id, placements), strict=True))
+    return tuple(structs.replace(organ, change=changes.get(row_id)) for row_id, organ in zip(ids, organs, strict=True))
+
+
+def _to_be_compared(session: Session, ids: Sequence[int]) -> list[ComparedPlacement]:
+    if not ids:
+        return []
+    return [row for row, _ in _read_to_compare(session, _to_compare(()).where(among(Placement.id, ids)))]
 
 
 FACET_FIELDS = ("type", "slot", "dtype", "arch", "license")
@@ -769,6 +785,8 @@ def _page(session: Session, query: Query, narrowed: Narrowed, limit: int, cursor
     else:
         rows = ranked_placements(session, narrowed, query.sort, query.unique, cursor, limit + 1)
     items = _load_ranked(session, query, narrowed, rows[:limit])
+    if narrowed.base_id is not None and query.like is None and not query.finds_experts:
+        items = _with_changes(session, narrowed.base_id, [row_id for _, row_id in rows[:limit]], items)
     last = Cursor(*rows[limit - 1]) if len(rows) > limit else None
     return OrganPage(items=items, next=cursor_text(str(query), last) if last else None, notes=tuple(notes))
 
@@ -892,6 +910,7 @@ class ModelMatches:
     gains: GainFilter | None
     is_filtered: bool
     notes: tuple[str, ...]
+    base_id: int | None = None
 
     def rows(self, session: Session, limit: int, after: Cursor | None = None) -> list[Any]:
         """Return the next `limit` rows after the cursor. Models without a sort value come last."""
@@ -906,8 +925,15 @@ class ModelMatches:
         ids = [model.id for model, _, _ in rows]
         composed = composed_among(session, ids)
         best = {} if self.gains is None else gains_of_models(session, self.gains, ids)
+        changes = {} if self.base_id is None else changes_from(session, self.base_id) | {self.base_id: 0.0}
         return tuple(
-            model_summary(model, composed=model.id in composed, likeness=alike, gain=best.get(model.id))
+            model_summary(
+                model,
+                composed=model.id in composed,
+                likeness=alike,
+                change=changes.get(model.id),
+                gain=best.get(model.id),
+            )
             for model, _, alike in rows
         )
 
@@ -938,6 +964,7 @@ def match_models(session: Session, query: Query, *, ranked: bool = False) -> Mod
         gains=gains,
         is_filtered=bool(conditions),
         notes=tuple(notes),
+        base_id=base_id,
     )
 
 
