@@ -108,10 +108,7 @@ def quick_look(
     if needed > TOO_LARGE_FROM * limits.seconds:
         return _not_started(runtime, tokens, needed, limits)
     scored = wanted[: max(1, round(limits.seconds / needed))] if needed else wanted  # each gets enough windows
-    references = tuple(
-        [rank for rank in range(limits.windows) if rank < COMPARED_WINDOWS or rank >= count]
-        for count in known[: len(scored)]
-    )
+    references = tuple(_reference_ranks(count, limits.windows) for count in known[: len(scored)])
     with ExitStack() as files:
         progress(0.0, "writing the models")
         request = Request(
@@ -123,33 +120,31 @@ def quick_look(
             reference=files.enter_context(base.placed()),
             reference_ranks=references,
         )
-        most = limits.windows * len(scored)
 
         def say(step: str, windows: int = 0) -> None:
-            progress(min(1.0, max(windows / most, (monotonic() - begun) / limits.seconds)), step)
+            share = windows / (limits.windows * len(scored))
+            progress(min(1.0, max(share, (monotonic() - begun) / limits.seconds)), step)
 
         reading = runtime.read(request, say)
-        if reading.failure is not None and reading.failure.kind is not FailureKind.STOPPED:
-            _check_alone(replace(request, reference=None, reference_ranks=()), reading.failure, runtime)
-    pairs = []
-    for text, key, score, ranks, ours, found in zip(
-        scored, keys, stored, references, reading.scores, reading.reference, strict=False
-    ):
-        if ours.token_count:
-            theirs = _merged(score, found, ranks)
-            if score is None or len(theirs.windows) > len(score.windows):
-                cache.put(key, theirs)
-            pairs.append(_compared(text, theirs, ours))
+        failure = reading.failure
+        if failure is not None and failure.kind is not FailureKind.STOPPED:
+            _check_alone(replace(request, reference=None, reference_ranks=()), failure, runtime)
+    theirs = [_merged(*scores) for scores in zip(stored, reading.reference, references, strict=False)]
+    for key, old, new in zip(keys, stored, theirs, strict=False):
+        if len(new.windows) > (0 if old is None else len(old.windows)):
+            cache.put(key, new)
+    pairs = [
+        _compared(*scores) for scores in zip(scored, theirs, reading.scores, strict=False) if scores[2].token_count
+    ]
     unknown = {text.name for text, ours in zip(scored, reading.scores, strict=False) if not ours.token_count}
-    usable, sentence = _judged(pairs, [text.name for text in wanted if text.name not in unknown], reading.failure)
+    usable, sentence = _judged(pairs, [text.name for text in wanted if text.name not in unknown], failure)
     if usable is None and len(scored) < len(wanted):
         sentence += f" All {len(wanted)} texts need about {duration_text(needed * len(wanted))}."
-    if reading.failure is None and not pairs:  # llama.cpp does not know the chat template
+    if failure is None and not pairs:  # llama.cpp does not know the chat template
         rest = [text for text in texts if text.name not in unknown]
         if rest:
             return quick_look(chimera, base, rest, runtime, cache, limits, progress)
         sentence = "Not measured: llama.cpp does not know the chat template of the base."
-    failure = reading.failure
     return QuickLook(
         sentence=sentence,
         usable=usable,
@@ -161,6 +156,11 @@ def quick_look(
         texts=tuple(look for look, _ in pairs),
         failure=None if failure is None else RunFailure(kind=failure.kind.value, reason=failure.reason),
     )
+
+
+def _reference_ranks(known: int, windows: int) -> list[int]:
+    """Return the windows that the base scores: those without a stored score, and those that are compared."""
+    return [rank for rank in range(windows) if rank < COMPARED_WINDOWS or rank >= known]
 
 
 def seconds_for(models: Sequence[Candidate], tokens: int) -> list[float]:
