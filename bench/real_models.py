@@ -254,7 +254,7 @@ def trials() -> list[Trial]:
     return [
         *_whole(),
         *_parts(),
-        *(_adapted(scale) for scale in (1.0, 2.0, 3.0, 8.0, -1.0)),
+        *(_adapted(scale) for scale in (1.0, 2.0, 2.5, 3.0, 8.0, -1.0)),
         Trial("LoRA", "Code feed-forward + LoRA", lambda base: _from(base, "Code", "organ").adapter(_name("LoRA-F32"))),
         *_purified(),
         *(Trial("quantised", f"{name} feed-forward", partial(_from, donor=name, types="organ")) for name in QUANTISED),
@@ -266,7 +266,8 @@ def trials() -> list[Trial]:
 QUANTISED = ("Code-Q4_K_M", "Q4_K_M")
 BLENDS: tuple[dict[str, float], ...] = (
     {"Code": 0.5}, {"Code": 0.5, "Docs": 0.5}, {"Code": 1.0, "Docs": 1.0}, {"Code": 2.0}, {"Drift": 0.5},
-    {"Code": 0.5, "Drift": 0.5}, {"Code": 1.0, "Docs": 1.0, "Drift": 0.5}, {"Stranger": 0.05},
+    {"Drift": 1.5}, {"Code": 0.5, "Drift": 0.5}, {"Code": 1.0, "Drift": 1.0}, {"Code": 1.0, "Docs": 1.0, "Drift": 0.5},
+    {"Stranger": 0.05},
 )  # fmt: skip
 
 
@@ -322,8 +323,10 @@ def _purified() -> Iterator[Trial]:
     for what, types, blocks, keep in (
         ("feed-forward", "organ", None, 0.97),
         ("feed-forward", "organ", None, 0.99),
+        ("feed-forward 0-9", "organ", "0-9", 0.98),
         ("feed-forward 15-19", "organ", "15-19", 0.95),
         ("attention", "skeleton", None, 0.99),
+        ("attention 0-9", "skeleton", "0-9", 0.98),
     ):
         step = partial(Composition.purify, method="spectral", type=types, blocks=blocks, keep=keep)
         yield Trial("purified", f"{what}, keep {keep:g}", step)

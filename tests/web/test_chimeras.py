@@ -18,12 +18,13 @@ from sqlalchemy import select
 from organs.ingest.jobs.runner import Runner, add_job
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.queries.jobs import active_jobs
-from organs.registry.catalog.register.chimeras import add_verdict
+from organs.registry.catalog.register.chimeras import add_verdict, record_quick_look
 from organs.registry.catalog.tables import Gain, Model
 from organs.registry.compose.lock import parse_lock
 from organs.registry.compose.recipe_io import read_recipe
-from organs.registry.entities.base import decode
+from organs.registry.entities.base import decode, encode
 from organs.registry.entities.plan import PlanPart
+from organs.registry.entities.quick_look import QuickLook, TextLook
 from organs.registry.entities.verdict import VerdictReport
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
@@ -226,6 +227,28 @@ def test_the_card_of_a_chimera_shows_its_screen_until_it_is_measured(
     assert "From the weights" not in card
     assert rest.index("Measurement: gains It is better.") < rest.index(screen["sentence"])
     assert "From the weights" not in words(client.get("/models/local/base").text)
+
+
+def test_a_quick_look_stands_on_the_card_with_its_texts_and_says_if_the_weights_misled(
+    client: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
+) -> None:
+    text = TextLook(
+        name="python", digest="0" * 64, base_perplexity=8.0, perplexity=12.0, ratio=1.5, ratio_margin=0.03, windows=4,
+        window_count=9, tokens=1020, divergence=0.5, divergence_tokens=255, same_top=0.75,
+    )  # fmt: skip
+    look = QuickLook(
+        sentence="Not usable: +50% ± 3% perplexity on python.", usable=False, runtime="llama.cpp", window_tokens=256,
+        seconds=30.0, tokens_per_second=270.0, texts=(text,),
+    )  # fmt: skip
+    with registry.catalog.writing() as session:
+        model = chimeras_by_lock(session, composed["graft"])[0]
+        record_quick_look(session, model.id, encode(look).decode())
+    page = words(client.get("/models/local/mixed").text)
+    assert "by a quick look Change of the perplexity against the base, by kind of text python+50% ± 3%" in page
+    assert "textbasechimerachange of perplexitydivergencesame top tokentokens" in page
+    assert "python8.012.0+50% ± 3%0.575%1,020" in page
+    assert "The measurement says otherwise." in page
+    assert "not usable" in words(client.get("/").text)
 
 
 def test_the_address_of_a_lock_leads_to_the_page_of_its_model_with_the_chosen_reading(
