@@ -646,7 +646,7 @@ def _print_header(result: Comparison) -> None:
     print_sentence(
         f"Change: {weight_change_text(result.change, result.likeness)}, the energy of the difference as a share of "
         f"the energy of the weights, the mean over {organs.compared} of {matrices} matrices. 1e-5 is light tuning, "
-        f"0.005 a rounding to 4 bits, 2 not related. Likeness: {share_text(result.likeness)}, the mean correlation: "
+        f"0.002 a rounding to 4 bits, 2 not related. Likeness: {share_text(result.likeness)}, the mean correlation: "
         f"{CLOSE} or more is close, below {RELATED} is not related."
     )
     if result.change is None:

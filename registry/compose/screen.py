@@ -74,7 +74,7 @@ KNOWN: Mapping[Kind, Known] = {
     Kind.STRANGER: Known(
         "Unrelated organs (likeness {likeness})",
         "in all blocks they break a model",
-        "attention of a stranger in a single block cost +40% to +61% perplexity",
+        "attention or feed-forward of a stranger in a single block cost +40% to +1,673% perplexity",
         REAL_MODEL,
     ),
     Kind.ADAPTER: Known(
@@ -86,7 +86,7 @@ KNOWN: Mapping[Kind, Known] = {
     Kind.PURIFIED: Known(
         "Purified organs",
         "this usually raises the perplexity; measure it",
-        "all feed-forward organs, keeping 97% of the energy, gave +320% perplexity on Python",
+        "all feed-forward organs, keeping 97% of the energy, gave +114% to +320% perplexity, keeping 99% +21% to +32%",
         REAL_MODEL,
     ),
     Kind.FAR_KIN: Known(
@@ -98,7 +98,7 @@ KNOWN: Mapping[Kind, Known] = {
     Kind.EMBEDDINGS: Known(
         "Embeddings of a relative (likeness {likeness})",
         "measure it",
-        "+28% perplexity for those of a fine-tune, although the change looked small",
+        "+4% to +28% perplexity for those of a fine-tune that drifted, although the change looked small",
         REAL_MODEL,
     ),
     Kind.UNKNOWN: Known("The organs cannot be compared with those that they replace", "measure it"),
@@ -106,16 +106,16 @@ KNOWN: Mapping[Kind, Known] = {
     Kind.KIN: Known(
         "Related (likeness {likeness})",
         "worth trying; measure it",
-        "feed-forward of a fine-tune on code gave −13% perplexity on code and +2.5% in chat; a fine-tune that drifted "
-        "cost +27%",
+        "feed-forward of light fine-tunes gave −25% to −3% perplexity, and +2.5% in chat; all organs of one that "
+        "drifted +5% to +27%",
         REAL_MODEL,
     ),
 }
-"""All that was measured, by kind of change: `docs/prediction.md` has the sources. The screen names kinds in this
-order."""
+"""All that was measured, by kind of change: the extremes of `bench/grafts.json`, and of an earlier family of the same
+base (`docs/design/prediction.md`). The screen names kinds in this order."""
 USUAL = (
-    "On a real model it was 7.5e-6 for a light fine-tune, 4e-4 for one that cost +27%, and 0.0016 for rounding to 4 "
-    "bits, which costs almost nothing: the size alone does not say the cost"
+    "On a real model it was 5e-6 for a light fine-tune, 2.5e-4 for one that cost up to +27%, and 0.0018 for rounding "
+    "to 4 bits, which costs almost nothing: the size alone does not say the cost"
 )
 """The usual sizes of changes: the energy of the difference as a share of the energy of the weights."""
 

@@ -68,7 +68,7 @@ Change = Annotated[
         ge=0,
         le=4.000001,
         description="Energy of the difference of the weights at the same places, as a share of their energy: 0 is "
-        "equal, 1e-5 a light fine-tune, 0.005 a rounding to 4 bits, 2 not related. Null if it is not known so exactly.",
+        "equal, 1e-5 a light fine-tune, 0.002 a rounding to 4 bits, 2 not related. Null if it is not known so exactly.",
     ),
 ]
 Dimension = Annotated[int, Meta(ge=0, le=WHOLE_MAX)]
