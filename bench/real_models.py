@@ -43,6 +43,7 @@ import msgspec
 from bench.real_family import MODEL, Tensors, decoded, network_of, window_losses, write_model
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
+from organs.registry.amounts import change_text
 from organs.registry.compose.api import Composition
 from organs.registry.digest import digest_of
 from organs.registry.entities.base import Entity, encode
@@ -389,7 +390,8 @@ def print_table(rows: Sequence[Row], *, is_short: bool = False) -> None:
 
 
 def _changes(row: Row, base: Row) -> list[str]:
-    return [f"{mean:+.1f} ± {error:.1f}" for mean, error in (change(row, base, text) for text in TEXTS)]
+    changes = (change(row, base, text) for text in TEXTS)
+    return [change_text(1.0 + percent / 100.0, error / 100.0) for percent, error in changes]
 
 
 def _print_lines(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
