@@ -381,10 +381,12 @@ def print_table(rows: Sequence[Row], *, is_short: bool = False) -> None:
     if is_short:
         _print_lines([f"{MODEL} with", *titles], [[SHORT[name], *lines[name]] for name in SHORT if name in lines])
         return
+    has_verdicts = any(row["verdict"] for row in grafts)
     said = [
         [row["kind"], row["name"], *lines[row["name"]], (row["verdict"] or {}).get("verdict", "–")] for row in grafts
     ]
-    _print_lines(["kind", f"{MODEL} with", *titles, "verdict"], said)
+    count = 3 + len(titles) if has_verdicts else 2 + len(titles)
+    _print_lines(["kind", f"{MODEL} with", *titles, "verdict"][:count], [line[:count] for line in said])
     _print_quick(grafts, base)
     _print_verdicts(grafts, base)
 
