@@ -101,7 +101,7 @@ def test_verdicts_are_listed_newest_first_and_the_card_shows_the_newest(family: 
     chimera = chimera_called(family, made.model)
     assert [verdict.verdict for verdict in chimera.verdicts] == ["broken", "gains"]
     assert chimera.card.index("Verdict in test: broken. A new one, much worse.") < chimera.card.index(
-        "From the weights, before it was made: "
+        "## From the weights, before it was made"
     )
     assert "An old one" not in chimera.card
 
@@ -124,7 +124,7 @@ def test_input_is_only_text_on_the_card(family: LocalRegistry) -> None:
     card = chimera_called(family, composition.plan().register().model).card
     prose = [line for line in card.splitlines() if not line.startswith("    ")]
     assert [line for line in prose if line.startswith("#")][1:] == [
-        "## Parents", "## Findings", "## Measurement", "## Recipe", "## Use",
+        "## Parents", "## Findings", "## Measurement", "## From the weights, before it was made", "## Recipe", "## Use",
     ]  # fmt: skip
     for markup in ("<script", "</p>", "[a](", "```", "\u202e"):
         assert not any(markup in line for line in prose)
