@@ -10,6 +10,7 @@ exist.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -23,6 +24,7 @@ from pathlib import Path
 import click
 import pytest
 
+from bench.real_models import TABLE, print_table
 from organs.cli.main import organ
 from organs.registry import settings
 from tests import postgres
@@ -344,3 +346,11 @@ def test_every_design_note_is_in_the_list_of_design_notes() -> None:
     folder = ROOT / "docs" / "design"
     listed = re.findall(r"\]\(([a-z-]+\.md)\)", (folder / "README.md").read_text(encoding="utf-8"))
     assert sorted(listed) == sorted(path.name for path in folder.glob("*.md") if path.name != "README.md")
+
+
+def test_the_tables_of_the_real_model_are_those_of_the_bench(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = json.loads(TABLE.read_text(encoding="utf-8"))
+    for path, is_short in (("README.md", True), ("docs/prediction.md", False)):
+        print_table(rows, is_short=is_short)
+        printed = capsys.readouterr().out.strip()
+        assert printed in (ROOT / path).read_text(encoding="utf-8"), f"python -m bench.real_models --table: {path}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 
 from organs.ingest.sources import find_sources
 from organs.ingest.transplant import FileLibrary, place_virtual, transplant
-from organs.registry.amounts import change_text
 from organs.registry.compose.api import (
     ChimeraPlan,
     Composition,
@@ -28,12 +26,11 @@ from organs.registry.errors import NotComposable
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.gguf.quants import dequantize
 from organs.registry.local import LocalRegistry
-from organs.registry.validation.comparison import TOKENS_MAX, Budget
+from organs.registry.validation.comparison import Budget
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import (
     RunResult,
     run_chimera,
-    verdict_report,
 )
 from organs.registry.validation.runtime import Reading
 from organs.registry.validation.texts import built_in_texts
@@ -173,30 +170,3 @@ def values_of(path: Path) -> dict[str, NDArray[np.float64]]:
         data = source.read_at(header.data_offset + tensor.offset, tensor.size_bytes)
         found[tensor.name] = dequantize(data, tensor.dtype).reshape(tensor.shape[::-1]).astype(np.float64)
     return found
-
-
-README_DONORS = (CODE, "Zoo-A-2M-Prose-v1.0-Q8_0", "Zoo-A-2M-v0.3-Q8_0", B)
-
-
-def readme_rows() -> list[list[str]]:
-    """Return the cells of the first table of the README: a row for each of README_DONORS."""
-    lines = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").splitlines()
-    first = next(number for number, line in enumerate(lines) if line.startswith("|---"))
-    return [[cell.strip(" *`") for cell in line.split("|")[1:-1]] for line in lines[first + 1 :][:4]]
-
-
-@pytest.mark.long
-def test_the_readme_has_the_likeness_and_the_changes_of_its_chimeras(zoo: LocalRegistry) -> None:
-    for donor, (_, likeness, changes, verdict) in zip(README_DONORS, readme_rows(), strict=True):
-        plan = zoo.compose(A).graft(donor, type="organ").plan().accepting_all()
-        assert f"{plan.screen.likeness:.2f}" == likeness
-        report = verdict_report(tried(zoo, plan, TOKENS_MAX, ("python", "encyclopedic")))
-        assert report.verdict == verdict
-        measured = [change_text(text.ratio or 0.0, text.ratio_margin or 0.0) for text in report.texts]
-        for text, printed in zip(measured, changes.split(" · "), strict=True):
-            assert numbers_of(text)[0] == pytest.approx(numbers_of(printed)[0], rel=0.05, abs=0.3), (donor, text)
-
-
-def numbers_of(change: str) -> list[float]:
-    """Return the numbers in a printed change, such as -5.7 and 1.5."""
-    return [float(number.replace("−", "-")) for number in re.findall(r"[−+]?[0-9]+(?:\.[0-9]+)?", change)]
