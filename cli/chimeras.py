@@ -600,7 +600,7 @@ def _print_written(registry: LocalRegistry, result: ComposeResult, options: Comp
     """Print a new file, measure it in its temporary registry, and print the result without the names there."""
     chimera, look = result.made, None
     if chimera is not None:
-        if options.quiet:
+        if options.quiet and not options.as_json:
             print_path(chimera.file)
         elif options.prints:
             click.echo()

@@ -412,7 +412,7 @@ def result_of(planned: PlannedRecipe, target: Path | None) -> ComposeResult:
 def print_composed(registry: Registry, result: ComposeResult, options: ComposeOptions) -> None:
     """Print a new chimera and θ of its computed organs; then measure it, which takes time, and print the result."""
     chimera = result.made
-    if chimera is not None and options.quiet:
+    if chimera is not None and options.quiet and not options.as_json:
         click.echo(chimera.model)
     elif chimera is not None and options.prints:
         _print_made(chimera)

@@ -56,11 +56,11 @@ def test_a_file_and_a_folder_are_purified_without_the_registry(
     organ: OrganCommand, parents: Parents, out: Path, kept: LocalRegistry
 ) -> None:
     step = ("--method", "spectral", "--keep", "0.8", "--blocks", "1")
-    made = organ.done("purify", "base", *step, "-o", out / "registered.gguf", "--json").values["made"]
+    made = organ.done("purify", "base", *step, "-o", out / "registered.gguf", "--json", "-q").values["made"]
     before = row_counts(kept)
     organ.done("extract", parents.base, "-o", out / "folder")
     assert organ.done("purify", parents.base, *step, "-o", out / "file.gguf", "-q").lines == [str(out / "file.gguf")]
-    values = organ.done("purify", out / "folder", *step, "-o", out / "pure", "--json").values
+    values = organ.done("purify", out / "folder", *step, "-o", out / "pure", "--json", "-q").values
     organ.done("assemble", out / "pure", "-o", out / "from-folder.gguf")
     for name in ("file.gguf", "from-folder.gguf"):
         assert digest_of((out / name).read_bytes()) == made["sha256"]
