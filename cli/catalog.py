@@ -42,7 +42,14 @@ from organs.cli.console import (
 )
 from organs.cli.details import ShownParts, print_model, print_organ
 from organs.cli.storage import print_storage
-from organs.registry.amounts import count_text, share_text, size_text, theta_text, weight_change_text
+from organs.registry.amounts import (
+    CHANGE_LEGEND,
+    count_text,
+    share_text,
+    size_text,
+    theta_text,
+    weight_change_text,
+)
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.catalog.search import CHIMERA, GAIN, LIKENESS, MODELS, ORGANS, Query, parse_query
@@ -71,9 +78,10 @@ if TYPE_CHECKING:
     from organs.registry.models import ModelDetails
 
 
+CHANGE = "change"
 _USUAL = ("theta", "spectral_signal")
 """Measures in every table. Another measure is the first column if the list is sorted by it."""
-_SEARCH_NUMBERS = ("size", "likeness", *(measure.label for measure in MEASURES.values()))
+_SEARCH_NUMBERS = ("size", LIKENESS, CHANGE, *(measure.label for measure in MEASURES.values()))
 _BAR_WIDTH = 40
 GAIN_MEANING = "gain +5.7%: the perplexity of the chimera is 5.7% lower than that of its base; more is better"
 _VALUES_SHOWN = 12
@@ -107,7 +115,7 @@ def search(query: tuple[str, ...], limit: int, after: str | None, facets: bool, 
     the highest θ come first. θ is the shape of the distribution of an organ's weights: 0° uniform, about 34° Gaussian
     (also untrained), 90° heavy tails. It does not tell how good an organ is.
 
-    With a base (`fits:MODEL` or `kin:MODEL`), the table has the likeness of each organ to the organ of the base at the
+    With a base (`fits:MODEL` or `kin:MODEL`), the table has the change of each organ from the organ of the base at the
     same place, and without `sort:` the most similar organs come first: `organ search fits:acme/base likeness:0.5-0.99`.
     """
     begins = not (query or as_json or quiet)
@@ -141,7 +149,7 @@ def _print_organs(organs: tuple[PlacedOrgan, ...], parsed: Query) -> None:
         return
     firsts = _first_columns(parsed)
     columns = ["organ", "model", "tensor", "type", "dtype", *(MEASURES[name].label for name in _USUAL), "size"]
-    rows = [[*(_number(name, getattr(organ, name)) for name in firsts), *_row(organ)] for organ in organs]
+    rows = [[*(_first(name, organ) for name in firsts), *_row(organ)] for organ in organs]
     optional = ("type", "size", "dtype", MEASURES["spectral_signal"].label)
     print_table([*firsts.values(), *columns], rows, _SEARCH_NUMBERS, digests=("organ",), leave_out=optional)
     if any(organ.theta_caution for organ in organs):
@@ -150,15 +158,17 @@ def _print_organs(organs: tuple[PlacedOrgan, ...], parsed: Query) -> None:
         print_sentence(GAIN_MEANING, err=True)
     if LIKENESS in firsts:
         print_sentence("likeness: 1 for the same weights, below 0.2 for unrelated weights", err=True)
+    if CHANGE in firsts:
+        print_sentence(CHANGE_LEGEND, err=True)
 
 
 def _first_columns(parsed: Query) -> dict[str, str]:
     """Return the members that the table begins with, and their headings.
 
-    They are the likeness to an organ or a base, the measured gain if the query is about gains, and the member that the
-    list is sorted by if no table shows it.
+    They are the likeness to an organ or the change from a base, the measured gain if the query is about gains, and the
+    member that the list is sorted by if no table shows it.
     """
-    columns = {LIKENESS: LIKENESS} if parsed.like is not None or parsed.base is not None else {}
+    columns = {LIKENESS: LIKENESS} if parsed.like is not None else {CHANGE: CHANGE} if parsed.base is not None else {}
     columns |= {GAIN: GAIN} if parsed.mentions_gains else {}
     measure = None if parsed.like is not None else BY_FIELD.get(parsed.sort.field)
     return columns | ({measure.name: measure.label} if measure and measure.name not in _USUAL else {})
@@ -170,7 +180,11 @@ def _row(organ: PlacedOrgan) -> list[object]:
     return [organ.digest[:12], organ.model, name, organ.type, organ.dtype, *numbers]
 
 
-def _number(name: str, value: float | MeasuredGain | None) -> str:
+def _first(name: str, item: PlacedOrgan | ModelSummary) -> str:
+    """Return a member of a found organ or model as text."""
+    value = getattr(item, name)
+    if name == CHANGE:
+        return weight_change_text(item.change, item.likeness)
     if isinstance(value, MeasuredGain) or name == GAIN:
         return "–" if value is None else plain(str(value))
     return MEASURES[name].text(value) if name in MEASURES else share_text(value)
@@ -207,7 +221,7 @@ def _print_histogram(counts: FacetCounts, label: str) -> None:
         click.echo(f"   no θ {'█' * round(_BAR_WIDTH * unmeasured / most):{_BAR_WIDTH}} {unmeasured:,}")
 
 
-_LIST_NUMBERS = (LIKENESS, "tensors", "parameters", "size", "θ", "|Z|", "spectral", "rank", "block")
+_LIST_NUMBERS = (CHANGE, "tensors", "parameters", "size", "θ", "|Z|", "spectral", "rank", "block")
 
 
 @click.command(
@@ -227,7 +241,7 @@ _LIST_NUMBERS = (LIKENESS, "tensors", "parameters", "size", "θ", "|Z|", "spectr
 def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as_json: bool, quiet: bool) -> None:
     """List the registered models, newest first. With a QUERY, list only the models that match it.
 
-    `kin:MODEL` lists a model and its kin with their likeness to it, the most similar first.
+    `kin:MODEL` lists a model and its kin with their change from it, the most similar first.
 
     The column θ is the mean θ of the model's tensors: the shape of the distribution of their weights. It does not tell
     how good the model is. `organ verify` prints how many bytes a local registry stores.
@@ -333,14 +347,14 @@ def _model_details(registry: Registry, name: str) -> ModelDetails:
 def _print_models(models: Sequence[ModelSummary], figures: Figures | None, parsed: Query) -> None:
     """Print a table of models, and below it the figures of the registry.
 
-    The first columns are the likeness to the base of the query `parsed`, and the gain if it is about gains.
+    The first columns are the change from the base of the query `parsed`, and the gain if it is about gains.
     """
     if not models:
         print_sentence(_no_models(parsed, is_empty=figures is not None and not figures.models), err=True)
         return
     columns = ("model", "kind", "architecture", "tensors", "parameters", "size", "θ", "license")
-    firsts = [*([LIKENESS] if parsed.base is not None else []), *([GAIN] if parsed.mentions_gains else [])]
-    rows = [[*(_number(name, getattr(model, name)) for name in firsts), *_model_row(model)] for model in models]
+    firsts = [*([CHANGE] if parsed.base is not None else []), *([GAIN] if parsed.mentions_gains else [])]
+    rows = [[*(_first(name, model) for name in firsts), *_model_row(model)] for model in models]
     optional = ("tensors", "architecture", "parameters", "kind", "license", "θ")
     print_table([*firsts, *columns], rows, _LIST_NUMBERS, leave_out=optional)
     if GAIN in firsts:

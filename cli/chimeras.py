@@ -69,7 +69,7 @@ from organs.cli.outputs import (
     write_text,
 )
 from organs.ingest.files import FileSource
-from organs.registry.amounts import change_text, perplexity_text, share_text, size_text, weight_change_text
+from organs.registry.amounts import change_text, perplexity_text, size_text, weight_change_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
@@ -98,9 +98,9 @@ if TYPE_CHECKING:
     from organs.registry.validation.runtime import Runtime
 
 
-_FIT_NUMBERS = ("fit", "of", "likeness")
+_FIT_NUMBERS = ("fit", "of", "change")
 SAME = "the same model"
-"""Shown instead of the likeness of a model with the same organs as the base."""
+"""Shown instead of the change of a model with the same organs as the base."""
 
 
 @click.command()
@@ -162,7 +162,7 @@ def _compatibility(base: str, donor: str, *, quiet: bool) -> Compatibility:
 def _print_compatibility(result: Compatibility) -> None:
     rows = [(row.type, row.fitting, row.total, *_relation(row.screen), _reasons(row)) for row in result.types]
     if rows:
-        print_table(("type", "fit", "of", "relation", "likeness", "warnings"), rows, _FIT_NUMBERS)
+        print_table(("type", "fit", "of", "relation", "change", "warnings"), rows, _FIT_NUMBERS)
         click.echo()
     print_findings(result.findings)
     refused = any(finding.severity is Severity.REFUSE for finding in result.findings)
@@ -171,8 +171,10 @@ def _print_compatibility(result: Compatibility) -> None:
 
 
 def _relation(screen: Screen | None) -> tuple[str, str]:
-    """Return the relation and the likeness of the organs that fit to those that they would replace."""
-    return ("–", "–") if screen is None else (screen.relation or "–", share_text(screen.likeness))
+    """Return the relation of the organs that fit to those that they would replace, and their change."""
+    if screen is None:
+        return "–", "–"
+    return screen.relation or "–", weight_change_text(screen.moved, screen.likeness)
 
 
 def _reasons(row: TypeCompatibility) -> str:
@@ -203,13 +205,12 @@ def _print_fitting(base: str, limit: int, *, as_json: bool, quiet: bool) -> None
             (
                 model.model,
                 SAME if model.same else weight_change_text(model.change, model.likeness),
-                share_text(model.likeness),
                 *(_fit_text(model.types.get(kind)) for kind in kinds),
             )
             for model in result.items
         ]
-        columns = ("model", "change", "likeness", *kinds)
-        print_table(columns, rows, columns[1:], leave_out=[*kinds[:1:-1], "likeness"])
+        columns = ("model", "change", *kinds)
+        print_table(columns, rows, columns[1:], leave_out=kinds[:1:-1])
         print_hint("Details", f"organ compat {result.base} MODEL")
     if result.more and not as_json:
         print_sentence("there may be more models: give a larger --limit", err=True)
@@ -271,7 +272,7 @@ def _nothing_measured(base: str | None, on: str | None) -> str:
 
 
 def _print_measured(grafts: Sequence[MeasuredGraft], *, with_base: bool) -> None:
-    columns = ("gain", "on", "donor", "organs", *(["base"] if with_base else []), "likeness", "largest loss", "chimera")
+    columns = ("gain", "on", "donor", "organs", *(["base"] if with_base else []), "change", "largest loss", "chimera")
     rows = [
         (
             graft.best.amount,
@@ -279,14 +280,14 @@ def _print_measured(grafts: Sequence[MeasuredGraft], *, with_base: bool) -> None
             ", ".join(graft.donors) or "none",
             graft.grafted,
             *([graft.base] if with_base else []),
-            share_text(graft.likeness),
+            weight_change_text(graft.change, graft.likeness),
             "–" if graft.worst is None else str(graft.worst),
             f"{graft.chimera} (a parent is not available)" if graft.unavailable_parents else graft.chimera,
         )
         for graft in grafts
     ]
-    optional = ("likeness", "base", "organs", "largest loss", "donor")
-    print_table(columns, rows, ("gain", "likeness"), leave_out=optional)
+    optional = ("change", "base", "organs", "largest loss", "donor")
+    print_table(columns, rows, ("gain", "change"), leave_out=optional)
 
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -900,7 +901,7 @@ def _print_verdict(report: VerdictReport, *, as_json: bool, quiet: bool) -> None
         click.echo(f"{plain(report.model)}: {report.verdict}\n")
         print_sentence(report.reason)
         click.echo()
-        if any(text.tokens for text in report.texts):  # a runtime that only writes scores nothing
+        if report.scored_texts:
             _print_scores(report)
         if written := report.chimera.written:
             click.echo("\nA text that the chimera wrote:\n")

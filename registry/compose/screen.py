@@ -14,7 +14,7 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
-from organs.registry.amounts import CHANGE_MIN, plural_text, share_text, weight_change_text
+from organs.registry.amounts import CHANGE_MIN, plural_text, weight_change_text
 from organs.registry.anatomy import OrganType, Tower
 from organs.registry.compose.models import Part
 from organs.registry.entities.plan import Screen, ScreenGroup
@@ -55,7 +55,7 @@ class Known:
     """What is known of a kind of change."""
 
     lead: str
-    """What the change is, with {likeness} or {scale}."""
+    """What the change is, with {change} or {scale}."""
     advice: str
     measured: str = ""
     """Changes of the perplexity that were measured for such changes."""
@@ -72,7 +72,7 @@ REAL_MODEL = "SmolLM2-135M-Instruct"
 SMALL_MODELS = "small Llama models of this project"
 KNOWN: Mapping[Kind, Known] = {
     Kind.STRANGER: Known(
-        "Unrelated organs (likeness {likeness})",
+        "Unrelated organs (change {change})",
         "in all blocks they break a model",
         "attention or feed-forward of a stranger in a single block cost +40% to +1,673% perplexity",
         REAL_MODEL,
@@ -90,13 +90,13 @@ KNOWN: Mapping[Kind, Known] = {
         REAL_MODEL,
     ),
     Kind.FAR_KIN: Known(
-        "Distantly related (likeness {likeness})",
+        "Distantly related (change {change})",
         "measure it",
-        "all feed-forward organs with a likeness of 0.84 cost +55% to +58% perplexity, with 0.5 +70% to 10 times",
+        "all feed-forward organs with a change of 0.32 cost +55% to +58% perplexity, of 1 +70% to 10 times",
         SMALL_MODELS,
     ),
     Kind.EMBEDDINGS: Known(
-        "Embeddings of a relative (likeness {likeness})",
+        "Embeddings of a relative (change {change})",
         "measure it",
         "+4% to +28% perplexity for those of a fine-tune that drifted, although the change looked small",
         REAL_MODEL,
@@ -104,7 +104,7 @@ KNOWN: Mapping[Kind, Known] = {
     Kind.UNKNOWN: Known("The organs cannot be compared with those that they replace", "measure it"),
     Kind.OUTSIDE: Known("Outside what was ever measured", "measure it"),
     Kind.KIN: Known(
-        "Related (likeness {likeness})",
+        "Related (change {change})",
         "worth trying; measure it",
         "feed-forward of light fine-tunes gave −25% to −3% perplexity, and +2.5% in chat; all organs of one that "
         "drifted +5% to +27%",
@@ -178,7 +178,7 @@ def screen(changed: Sequence[Change], elements: int) -> Screen:
     relation = next((kind.value for kind in (Kind.STRANGER, Kind.FAR_KIN) if kind in kinds), Kind.KIN.value)
     return Screen(
         sentence=" ".join(kinds.values()) or "Nothing changes.",
-        size=_size_text(totals, share, _least(changed), provisional=provisional) if changed else "",
+        size=_size_text(changed, totals, share) if changed else "",
         relation=(relation if totals["likeness"] is not None else None) if changed else "same",
         compared=sum(change.likeness is not None for change in changed),
         share=share,
@@ -196,9 +196,9 @@ def _kinds(changed: Sequence[Change]) -> dict[Kind, str]:
     found |= {Kind.PURIFIED} if any(change.is_purified for change in changed) else set()
     if changed and not found:  # only vectors
         found = {Kind.OUTSIDE}
-    likeness = {kind: _mean(change.likeness for change in members) for kind, members in grafts.items()}
+    sizes = {kind: _moved_text(_totals(members), members) for kind, members in grafts.items()}
     return {
-        kind: known.sentence.format(likeness=share_text(likeness.get(kind)), scale=f"{scale or 0.0:g}")
+        kind: known.sentence.format(change=sizes.get(kind), scale=f"{scale or 0.0:g}")
         for kind, known in KNOWN.items()
         if kind in found
     }
@@ -281,23 +281,25 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def _least(changed: Sequence[Change]) -> float:
-    """Return the smallest change that can be seen in all of `changed`."""
-    return max(resolution(change.before, change.after or change.source) for change in changed)
+def _moved_text(totals: Mapping[str, Any], changed: Sequence[Change]) -> str:
+    """Return the change of `changed` as text, not below the smallest that can be seen in computed organs."""
+    moved, least = totals["moved"], max(resolution(change.before, change.after or change.source) for change in changed)
+    if moved is not None and moved < least and all(change.after is not None for change in changed):
+        return f"less than {least:.2g}"
+    return weight_change_text(moved, totals["likeness"])
 
 
-def _size_text(totals: Mapping[str, Any], share: float | None, least: float, *, provisional: bool) -> str:
+def _size_text(changed: Sequence[Change], totals: Mapping[str, Any], share: float | None) -> str:
     """Return how large a change is, and how large changes usually are."""
-    organs, uncounted, moved = totals["organs"], totals["uncounted"], totals["moved"]
+    organs, uncounted = totals["organs"], totals["uncounted"]
     of_all = "" if share is None else f", {_percent(share)} of the parameters"
     change = f"{plural_text(organs, 'organ changes', 'organs change')}{of_all}."
     if uncounted:
         change += f" The change of {plural_text(uncounted, 'organ', 'organs')} is not known."
-    if moved is None:
+    if totals["moved"] is None:
         return change
-    size = f"less than {least:.2g}" if moved < least and not provisional else weight_change_text(moved)
-    stage = ", estimated before they are computed" if provisional else ""
-    return f"{change} The change of their weights is {size}{stage}. {USUAL}."
+    stage = ", estimated before they are computed" if any(one.after is None for one in changed) else ""
+    return f"{change} The change of their weights is {_moved_text(totals, changed)}{stage}. {USUAL}."
 
 
 def _percent(share: float) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta, field, structs
 
 from organs.registry import notebook
-from organs.registry.amounts import share_text, size_text, theta_text
+from organs.registry.amounts import share_text, size_text, theta_text, weight_change_text
 from organs.registry.anatomy import expert_name
 from organs.registry.entities.base import (
     ITEMS_MAX,
@@ -35,7 +35,7 @@ from organs.registry.measures import CAUTIONS, MEASURES
 PLACES_MAX = 100
 """The most places of one organ that are listed."""
 _COLUMNS = ("organ", "model", "tensor", "type", "dtype", "shape", "θ", "signal", "spectral", "size")
-_NUMBERS = ("θ", "signal", "spectral", "size", "likeness")
+_NUMBERS = ("θ", "signal", "spectral", "size", "change", "likeness")
 
 
 def _measure(name: str) -> Meta:
@@ -290,18 +290,21 @@ class Organ(Entity, frozen=True, kw_only=True):
 
 
 def organs_html(organs: Sequence[PlacedOrgan]) -> str:
-    """Return organs as a table for notebooks, with columns for likeness and gain if any organ has them."""
-    has_likeness = any(organ.likeness is not None for organ in organs)
+    """Return organs as a table for notebooks, with columns for change, likeness and gain if any organ has them."""
+    has_change = any(organ.change is not None for organ in organs)
+    has_likeness = not has_change and any(organ.likeness is not None for organ in organs)
     has_gain = any(organ.gain is not None for organ in organs)
     rows = [
         [
             *_row(organ),
+            *([weight_change_text(organ.change, organ.likeness)] if has_change else []),
             *([share_text(organ.likeness)] if has_likeness else []),
             *([str(organ.gain or "")] if has_gain else []),
         ]
         for organ in organs
     ]
-    columns = [*_COLUMNS, *(["likeness"] if has_likeness else []), *(["gain"] if has_gain else [])]
+    optional = {"change": has_change, "likeness": has_likeness, "gain": has_gain}
+    columns = [*_COLUMNS, *(name for name, is_shown in optional.items() if is_shown)]
     return notebook.table(columns, rows, _NUMBERS)
 
 

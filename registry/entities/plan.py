@@ -262,7 +262,7 @@ class Screen(Entity, frozen=True, kw_only=True):
 
     @property
     def brief(self) -> str:
-        """The beginning of the sentence: `Related (likeness 0.992)`."""
+        """The beginning of the sentence: `Related (change 6.1e-6)`."""
         return self.sentence.partition(":")[0]
 
 

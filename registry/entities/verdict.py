@@ -86,6 +86,11 @@ class VerdictReport(Entity, frozen=True, kw_only=True):
     zeroed_because: Text = ""
     texts: Annotated[tuple[TextVerdict, ...], Meta(max_length=ITEMS_MAX)]
 
+    @property
+    def scored_texts(self) -> tuple[TextVerdict, ...]:
+        """The texts; none if the runtime only wrote a text and scored nothing."""
+        return self.texts if any(text.tokens != 0 for text in self.texts) else ()  # None in older reports
+
 
 class VerdictSummary(Entity, frozen=True, kw_only=True):
     """A verdict and its reason."""

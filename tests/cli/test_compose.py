@@ -326,7 +326,7 @@ def test_a_chimera_is_shown_with_its_origin(organ: OrganCommand, parents: Parent
         "\ndonor local/stranger@1",
         ", feed-forward (type organ), grafted",
         "\nverdict not run yet\n",
-        "\nscreen Unrelated organs (likeness ",
+        "\nscreen Unrelated organs (change ",
         f"organ validate {made['model'].removesuffix('@1').removeprefix('local/')}",
     ):
         assert expected in re.sub(" +", " ", summary)
@@ -339,7 +339,7 @@ def test_a_chimera_is_shown_with_its_origin(organ: OrganCommand, parents: Parent
         "blk.0.attn_q.weight: purified (spectral, keeping 80% of the energy), from ",
         "  accept: [unrelated-lineage]",
         "warn unrelated-lineage (accepted): ",
-        "\nscreen: Unrelated organs (likeness ",
+        "\nscreen: Unrelated organs (change ",
         "\nsize: ",
         "not run yet",
     ):
@@ -378,7 +378,7 @@ def test_a_validated_chimera_has_a_line_for_each_text_and_its_parents_once(
     assert measured[1] == ["python", "perplexity −5.7% ± 1.5%, gains"]
     assert not any(line.startswith("screen ") for line in lines)
     beside = organ.done("show", made["model"], "--recipe").out
-    assert beside.index("gains in llama.cpp on ") < beside.index("\nscreen: Related (likeness ")
+    assert beside.index("gains in llama.cpp on ") < beside.index("\nscreen: Related (change ")
     lineage = organ.done("show", made["model"], "--lineage").lines
     rows = [line.split() for line in lineage if line.startswith(("parent ", "relative "))]
     assert [row[:2] for row in rows] == [["parent", "local/base@1"], ["parent", "local/tuned@1"]]

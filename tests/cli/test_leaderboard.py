@@ -88,7 +88,7 @@ def test_a_loss_is_not_proposed_and_other_options_are_refused(organ: OrganComman
 
 def test_lists_show_gains_if_the_query_mentions_them(organ: OrganCommand) -> None:
     header, *rows = organ.done("search", "fits:base", "type:organ", "gain>0").lines
-    assert header.split()[:2] == ["likeness", "gain"]
+    assert header.split()[:2] == ["change", "gain"]
     assert all("+5.0% ± 1.0% python" in row for row in rows)
     assert len(rows) == 8, "of the donor and of the chimera"
     header, *rows = organ.done("models", "on:prose", "sort:-gain").lines

@@ -60,14 +60,14 @@ def test_models_as_json_have_items_and_the_next_cursor(filled: OrganCommand) -> 
     assert (item["name"], item["digest"]) == ("local/little@1", digest_of(small_model()))
 
 
-def test_kin_of_a_model_are_listed_with_their_likeness_the_most_similar_first(composer: OrganCommand) -> None:
+def test_kin_of_a_model_are_listed_with_their_change_the_most_similar_first(composer: OrganCommand) -> None:
     header, *rows = composer.done("models", "kin:base").lines
-    assert header.split()[:2] == ["likeness", "model"]
+    assert header.split()[:2] == ["change", "model"]
     assert [row.split()[1] for row in rows] == ["local/base@1", "local/tuned@1"]
-    assert [float(row.split()[0]) for row in rows] == pytest.approx([1, 0.995], abs=0.005)
+    assert [float(row.split()[0]) for row in rows] == pytest.approx([0, 0.01], abs=0.01)
     (item,) = composer.done("models", "kin:base likeness<1", "--json").values["items"]
     assert (item["name"], item["likeness"] > 0.98) == ("local/tuned@1", True)
-    assert "likeness" not in composer.done("models").lines[0]
+    assert "change" not in composer.done("models").lines[0]
     assert "likeness needs a base: add kin:MODEL" in composer("models", "sort:-likeness").err
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from organs.registry.amounts import weight_change_text
 from organs.registry.anatomy import place_of
 from organs.registry.compose.models import Part
 from organs.registry.compose.screen import ENERGY_MAX, KNOWN, RESOLUTION, Change, Kind, moved_energy, screen
@@ -83,8 +84,8 @@ def test_a_graft_is_named_by_its_likeness_and_its_type(name: str, amplitude: flo
     found = screen([noisy(0, amplitude, name)], 10**6)
     assert found.relation == relation
     assert found.likeness == pytest.approx(1 / math.hypot(1.0, amplitude), abs=0.15)
-    likeness = "" if found.likeness is None else f"{found.likeness:.3f}"
-    assert found.sentence == KNOWN[kind].sentence.format(likeness=likeness)
+    change = weight_change_text(found.moved, found.likeness)
+    assert found.sentence == KNOWN[kind].sentence.format(change=change)
     assert (found.organs, found.compared, found.uncounted) == (1, 1, 0)
 
 
@@ -93,7 +94,7 @@ def test_a_stranger_in_one_block_is_named_beside_kin_in_the_others() -> None:
     found = screen(changes, 10**6)
     assert found.relation == "stranger"
     assert found.brief.startswith("Unrelated organs")
-    assert "Related (likeness 0.99" in found.sentence
+    assert "Related (change 0.0" in found.sentence
 
 
 def test_no_sentence_calls_a_change_usable_or_has_a_cost_of_this_change() -> None:

@@ -51,6 +51,12 @@ def test_each_kind_of_text_has_a_change_with_its_margin_and_a_verdict() -> None:
     assert [role for role, _ in runs_of(read(report()))] == ["base", "chimera"]
 
 
+def test_a_runtime_that_only_writes_has_no_rows_of_dashes() -> None:
+    wrote = report(seconds=12.0)
+    wrote["texts"][0] |= {"ratio": None, "tokens": 0}
+    assert text_rows(read(wrote)) == []
+
+
 def test_a_report_of_an_earlier_version_is_shown_without_changes() -> None:
     (row,) = text_rows(read(report()))
     assert (row.change, row.verdict, row.tokens) == ("–", "", 0)

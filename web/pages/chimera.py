@@ -104,7 +104,7 @@ def runs_of(report: VerdictReport) -> list[tuple[str, RunReport]]:
 
 
 def text_rows(report: VerdictReport) -> list[TextRow]:
-    """Return a row for each text."""
+    """Return a row for each text that was scored."""
     runs = [{score.text: score for score in run.scores} for _, run in runs_of(report)]
     return [
         TextRow(
@@ -116,7 +116,7 @@ def text_rows(report: VerdictReport) -> list[TextRow]:
             text.recovered,
             text.tokens or 0,
         )
-        for text in report.texts
+        for text in report.scored_texts
     ]
 
 
