@@ -15,7 +15,7 @@ from pathlib import Path
 
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
-from organs.registry.amounts import share_text
+from organs.registry.amounts import weight_change_text
 from organs.registry.compose.api import Composition
 from organs.registry.entities.gain import MeasuredGraft
 from organs.registry.local import LocalRegistry
@@ -53,7 +53,7 @@ def make(registry: LocalRegistry) -> None:
 def row(graft: MeasuredGraft) -> str:
     """Return a row of the table in Markdown."""
     donors = ", ".join(donor.partition("/")[2].partition("@")[0] for donor in graft.donors)
-    cells = (donors, graft.grafted, share_text(graft.likeness), graft.best, graft.worst or "–")
+    cells = (donors, graft.grafted, weight_change_text(graft.change, graft.likeness), graft.best, graft.worst or "–")
     return f"| {' | '.join(map(str, cells))} |"
 
 
@@ -64,7 +64,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, LocalRegistry.open(arguments.home or folder) as registry:
         make(registry)
-        print("\n| donor | organs | likeness | gain | largest loss |\n|---|---|---:|---|---|")
+        print("\n| donor | organs | change | gain | largest loss |\n|---|---|---:|---|---|")
         print("\n".join(map(row, registry.leaderboard(BASE))))
 
 
