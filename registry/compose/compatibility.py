@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from sqlalchemy.orm import Session
 
-from organs.registry.amounts import plural_text
+from organs.registry.amounts import plural_text, weight_change_text
 from organs.registry.anatomy import OrganType, Slot, Tower, type_name
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import CellOrgan as CellOrganRow
@@ -387,9 +387,9 @@ def relatedness(base: Parent, donor: Parent, replacements: Sequence[Replacement]
     """Yield findings on the lineage of the organs of one donor; nothing if no organ changes or fits.
 
     `unrelated-lineage` (warn): the matrices of a type in a block are no more similar than by chance. `lineage-unknown`
-    (warn): they cannot be compared. `related-lineage` (info): the correlation, with the types as its field. A few
-    matrices of relatives may look like chance (0.33 for a single one): they are judged by the complete models. Vectors
-    give no information about lineage: if only vectors are taken, the complete models are compared too.
+    (warn): they cannot be compared. `related-lineage` (info): the largest change of a block, with the types as its
+    field. A few matrices of relatives may look like chance (0.33 for a single one): they are judged by the complete
+    models. Vectors give no information about lineage: if only vectors are taken, the complete models are compared too.
     """
     changed = [replacement for replacement in replacements if replacement.fits and replacement.changes]
     judged = _compare_by_block(changed)
@@ -434,12 +434,12 @@ def _of_unknown(base: Parent, donor: Parent, judged: Sequence[_BlockSimilarity])
 
 
 def _of_related(base: Parent, donor: Parent, judged: Sequence[_BlockSimilarity]) -> Finding:
-    mean, count = _mean(judged)
-    lowest = min(value for item in judged for value in [item.similarity.mean] if value is not None)
-    worst = f", {lowest:.3f} in the block that differs most" if len(judged) > 1 else ""
+    _, count = _mean(judged)
+    largest = max(judged, key=lambda item: item.similarity.distance).similarity
+    where = ", in the block that differs most" if len(judged) > 1 else ""
     sentence = (
-        f"{donor.label} and {base.label} are related: {plural_text(count, *_MATRICES)} and those that they would "
-        f"replace have a mean correlation of {mean:.3f}{worst}."
+        f"{donor.label} and {base.label} are related: the change of {plural_text(count, *_MATRICES)} is "
+        f"{weight_change_text(largest.change.mean, largest.mean)}{where} (2: unrelated)."
     )
     kinds = ", ".join(dict.fromkeys(item.kind for item in judged))
     finding = _finding(Severity.INFO, "related-lineage", sentence, base, donor, _names(judged))

@@ -27,7 +27,7 @@ def test_a_relative_fits_in_every_type_and_is_reported_as_related(organ: OrganCo
         ["skeleton", "2", "2"], ["organ", "4", "4"], ["embed", "1", "1"], ["norm", "3", "3"]
     ]  # fmt: skip
     assert [row[3] for row in rows[1:5]] == ["kin", "kin", "kin", "–"]
-    assert all(re.fullmatch(r"0\.9\d\d", row[4]) for row in rows[1:4])
+    assert all(re.fullmatch(r"0\.0\d+", row[4]) for row in rows[1:4])
     assert any(line.startswith("info related-lineage: ") for line in ended.lines)
     assert organ.done("compat", "base", "tuned", "-q").lines == ["skeleton", "organ", "embed", "norm"]
 
