@@ -357,6 +357,8 @@ def _print_models(models: Sequence[ModelSummary], figures: Figures | None, parse
     rows = [[*(_first(name, model) for name in firsts), *_model_row(model)] for model in models]
     optional = ("tensors", "architecture", "parameters", "kind", "license", "θ")
     print_table([*firsts, *columns], rows, _LIST_NUMBERS, leave_out=optional)
+    if CHANGE in firsts:
+        print_sentence(CHANGE_LEGEND, err=True)
     if GAIN in firsts:
         print_sentence(GAIN_MEANING, err=True)
     if figures is not None:

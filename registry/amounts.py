@@ -66,8 +66,8 @@ def percent_text(share: float | None) -> str:
 CHANGE_MIN = 1e-7
 """The smallest change of weights that is told apart from none."""
 COARSE_CHANGE_MIN = 1e-3
-CHANGE_LEGEND = "change: 0 for the same weights, 1e-5 for a light fine-tune, 2 for unrelated models"
 """The smallest one that follows from a likeness."""
+CHANGE_LEGEND = "change: 0 for the same weights, 1e-5 for a light fine-tune, 2 for unrelated models"
 
 
 def weight_change(change: float | None, likeness: float | None) -> float:
