@@ -357,6 +357,8 @@ def _print_models(models: Sequence[ModelSummary], figures: Figures | None, parse
     rows = [[*(_first(name, model) for name in firsts), *_model_row(model)] for model in models]
     optional = ("tensors", "architecture", "parameters", "kind", "license", "θ")
     print_table([*firsts, *columns], rows, _LIST_NUMBERS, leave_out=optional)
+    if any(model.theta_caution for model in models):
+        print_sentence(THETA_LEGEND, err=True)
     if CHANGE in firsts:
         print_sentence(CHANGE_LEGEND, err=True)
     if GAIN in firsts:
@@ -382,7 +384,8 @@ def _model_row(model: ModelSummary) -> tuple[object, ...]:
         f"{model.kind} {NONFINITE_MARK}" if model.nonfinite_tensors else model.kind,
         model.architecture or "–",
         model.tensors,
-        *(count_text(model.parameters), size_text(model.size_bytes), theta_text(model.mean_theta)),
+        *(count_text(model.parameters), size_text(model.size_bytes)),
+        theta_text(model.mean_theta, model.theta_caution),
         model.license or "–",
     )
 

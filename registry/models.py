@@ -16,7 +16,6 @@ from organs.registry.catalog import tables
 from organs.registry.catalog.queries.accounts import contributor_name
 from organs.registry.catalog.queries.chimeras import chimera_of
 from organs.registry.catalog.queries.models import (
-    composed_among,
     count_descendants,
     count_experts,
     dtype_counts,
@@ -24,7 +23,7 @@ from organs.registry.catalog.queries.models import (
     files_of,
     ingest_of,
     metadata_of,
-    model_summary,
+    model_summaries,
     other_names,
     runtime_texts,
     type_summaries,
@@ -90,7 +89,7 @@ class RegisteredModel(Model, frozen=True, kw_only=True, dict=True):
         return self._by_name[name]
 
     def __repr__(self) -> str:
-        size, theta = size_text(self.size_bytes), theta_text(self.mean_theta)
+        size, theta = size_text(self.size_bytes), theta_text(self.mean_theta, self.theta_caution)
         return f"<{self.name}: {self.kind}, {len(self.organs)} organs, {size}, mean θ {theta}>"
 
     def _repr_html_(self) -> str:
@@ -101,7 +100,7 @@ class RegisteredModel(Model, frozen=True, kw_only=True, dict=True):
             ("license", self.license),
             ("parameters", count_text(self.parameters)),
             ("size", size_text(self.size_bytes)),
-            ("mean θ", theta_text(self.mean_theta)),
+            ("mean θ", theta_text(self.mean_theta, self.theta_caution)),
             ("digest", self.digest),
         )
         relatives = [
@@ -136,7 +135,7 @@ def model_page(session: Session, row: tables.Model, *, shows_storage: bool = Fal
     """Return all recorded data of a model, without its organs; with `shows_storage`, also how these are stored."""
     metadata = metadata_of(session, row.id)
     lineage = lineage_of(session, row)
-    summary = model_summary(row, composed=bool(composed_among(session, [row.id])))
+    (summary,) = model_summaries(session, [row])
     return Model(
         **msgspec.structs.asdict(summary),
         other_names=tuple(other_names(session, row)),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from organs.registry.catalog.queries.models import model_by_name, model_summary
+from organs.registry.catalog.queries.models import model_by_name, model_summaries
 from organs.registry.catalog.queries.organs import organ_detail, organs_of_model
 from organs.registry.catalog.queries.reports import running_totals
 from organs.registry.digest import digest_of
@@ -95,7 +95,7 @@ def test_every_shown_entity_is_valid_json(ingested: LocalRegistry) -> None:
     assert decode(encode(model), Model) == model
     with ingested.catalog.reading() as session:
         organ = organ_detail(session, shown_organs(ingested, "a")[2].digest)
-        summary = model_summary(model_by_name(session, parse_model_name("a")), composed=False)
+        (summary,) = model_summaries(session, [model_by_name(session, parse_model_name("a"))])
     assert decode(encode(organ), Organ) == organ
     assert json.loads(encode(summary)).items() <= json.loads(encode(model)).items()
 

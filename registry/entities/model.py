@@ -52,6 +52,9 @@ class ModelSummary(Entity, frozen=True, kw_only=True):
     tensors: Annotated[Count, Meta(description="The number of organs.")]
     size_bytes: Annotated[Count, Meta(description="Bytes of its files.")]
     mean_theta: Annotated[Theta, Meta(description="Mean θ over its tensors, in degrees. It is not a grade.")] | None
+    theta_caution: Annotated[
+        Word, Meta(description="`most` if most of its tensors have an uncertain θ, else empty.")
+    ] = ""
     mean_signal: Share | None
     license: Text | None
     complete: Annotated[bool, Meta(description="Whether all of its organs are registered.")]
@@ -77,7 +80,7 @@ class ModelSummary(Entity, frozen=True, kw_only=True):
     ) = None
 
     def __repr__(self) -> str:
-        size, theta = size_text(self.size_bytes), theta_text(self.mean_theta)
+        size, theta = size_text(self.size_bytes), theta_text(self.mean_theta, self.theta_caution)
         return f"<{self.name}: {self.kind}, {count_text(self.parameters)} parameters, {size}, mean θ {theta}>"
 
 
@@ -236,5 +239,6 @@ class FoldedModelPage(Page[FoldedModel], frozen=True, kw_only=True):
 def _row(model: ModelSummary) -> tuple[notebook.Cell, ...]:
     return (
         *(model.name, model.title and model.title[:TITLE_SHOWN], model.architecture, model.license),
-        *(count_text(model.parameters), model.tensors, theta_text(model.mean_theta), size_text(model.size_bytes)),
+        *(count_text(model.parameters), model.tensors, theta_text(model.mean_theta, model.theta_caution)),
+        size_text(model.size_bytes),
     )

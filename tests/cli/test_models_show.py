@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -27,6 +28,7 @@ MODEL_FIELDS = {
     "tensors",
     "size_bytes",
     "mean_theta",
+    "theta_caution",
     "mean_signal",
     "license",
     "complete",
@@ -48,8 +50,10 @@ def test_models_are_a_table_for_people(filled: OrganCommand) -> None:
     header, row = ended.lines
     assert header.split() == ["model", "kind", "architecture", "tensors", "parameters", "size", "θ", "license"]
     assert row.split()[:4] == ["local/little@1", "model", "llama", "10"]
+    assert re.fullmatch(r"≈\d+\.\d°", row.split()[-2]), "its tensors are small"
     assert row.split()[-1] == "apache-2.0"
-    assert ended.err.startswith("1 model with 10 different organs, ")
+    assert ended.err.startswith("≈ marks an uncertain θ")
+    assert ended.err.splitlines()[-1].startswith("1 model with 10 different organs, ")
 
 
 def test_models_as_json_have_items_and_the_next_cursor(filled: OrganCommand) -> None:

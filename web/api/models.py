@@ -11,11 +11,10 @@ from organs.registry.catalog import tables
 from organs.registry.catalog.queries.models import (
     OWN_STATES,
     VERSIONS_MAX,
-    composed_among,
     descendants_page,
     model_by_digest,
     model_by_name,
-    model_summary,
+    model_summaries,
     model_with_header,
     models_by_name,
     published_model,
@@ -133,7 +132,7 @@ def model_lookup() -> ModelSummary:
     prefix = _checked_digest(request.args.get("digest", ""))
     with reading(settings().search_seconds) as session:
         row = model_by_digest(session, prefix)
-        return model_summary(row, composed=bool(composed_among(session, [row.id])))
+        return model_summaries(session, [row])[0]
 
 
 @operation(
@@ -157,7 +156,7 @@ def header(header: str) -> ModelSummary:
         row = model_with_header(session, digest)
         if row is None:
             raise NotFound(f"no model in this registry has the header {digest[:12]}")
-        return model_summary(row, composed=bool(composed_among(session, [row.id])))
+        return model_summaries(session, [row])[0]
 
 
 @operation(

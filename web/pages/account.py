@@ -16,7 +16,7 @@ from organs.registry.catalog.queries.accounts import (
     public_contributor,
     visible_models_of,
 )
-from organs.registry.catalog.queries.models import composed_among, model_summary
+from organs.registry.catalog.queries.models import model_summaries
 from organs.registry.catalog.register.accounts import (
     PAGE_TOKEN,
     SESSION,
@@ -288,9 +288,7 @@ def contributor(contributor: str) -> Page:
     """Show a contributor with the newest models."""
     with reading(settings().search_seconds) as session:
         person = public_contributor(session, contributor)
-        models = visible_models_of(session, person.name)
-        composed = composed_among(session, [model.id for model in models])
-        newest = [model_summary(model, composed=model.id in composed) for model in models]
+        newest = model_summaries(session, visible_models_of(session, person.name))
     return Page("contributor.html", {"contributor": person, "newest": newest}, extra=lambda: _links(person))
 
 

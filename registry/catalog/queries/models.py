@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
+from types import MappingProxyType
 from typing import TypeVar
 
 from sqlalchemy import ColumnElement, Row, Select, and_, case, exists, func, or_, select, true, tuple_, union_all
@@ -470,15 +471,42 @@ def composed_among(session: Session, model_ids: Collection[int]) -> frozenset[in
     return frozenset(found)
 
 
-def model_summary(
+def model_summaries(
+    session: Session,
+    models: Sequence[Model],
+    *,
+    likeness: Mapping[int, float | None] = MappingProxyType({}),
+    changes: Mapping[int, float] = MappingProxyType({}),
+    gains: Mapping[int, MeasuredGain] = MappingProxyType({}),
+) -> tuple[ModelSummary, ...]:
+    """Return `models` as lines of a list, with the values that are known by their ids."""
+    ids = [model.id for model in models]
+    composed = composed_among(session, ids)
+    figures: dict[int, list[TypeFigures]] = {}
+    for row in type_figures(session, ids):
+        figures.setdefault(row.model_id, []).append(row)
+    return tuple(
+        _model_summary(
+            model,
+            composed=model.id in composed,
+            caution=caution_of_types(figures.get(model.id, ())),
+            likeness=likeness.get(model.id),
+            change=changes.get(model.id),
+            gain=gains.get(model.id),
+        )
+        for model in models
+    )
+
+
+def _model_summary(
     model: Model,
     *,
     composed: bool,
-    likeness: float | None = None,
-    change: float | None = None,
-    gain: MeasuredGain | None = None,
+    caution: str,
+    likeness: float | None,
+    change: float | None,
+    gain: MeasuredGain | None,
 ) -> ModelSummary:
-    """Return `model` as a line of a list; `composed` says whether it was composed in this registry."""
     return ModelSummary(
         name=model.full_name,
         title=model.title,
@@ -488,6 +516,7 @@ def model_summary(
         tensors=model.tensors,
         size_bytes=model.size_bytes,
         mean_theta=model.mean_theta,
+        theta_caution=caution,
         mean_signal=model.mean_signal,
         license=model.license,
         complete=model.complete,
@@ -1237,6 +1266,4 @@ def known_bases(session: Session, limit: int) -> tuple[ModelSummary, ...]:
         .where(Model.state == "visible", Model.complete.is_(true()), Model.kind == "model")
         .order_by(is_composed(), counted.c.edges.desc(), Model.id.desc())
     )
-    models = session.scalars(statement.limit(limit)).all()
-    composed = composed_among(session, [model.id for model in models])
-    return tuple(model_summary(model, composed=model.id in composed) for model in models)
+    return model_summaries(session, session.scalars(statement.limit(limit)).all())

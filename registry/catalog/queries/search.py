@@ -46,7 +46,7 @@ from organs.registry.catalog.queries.experts import (
     ranked_experts,
 )
 from organs.registry.catalog.queries.gains import GainFilter, gains_of_models, gains_of_organs
-from organs.registry.catalog.queries.models import composed_among, incomplete_models, is_composed, model_summary
+from organs.registry.catalog.queries.models import incomplete_models, is_composed, model_summaries
 from organs.registry.catalog.queries.organs import organs_by_prefix, places_of_organ, shape_of
 from organs.registry.catalog.queries.relatives import (
     ComparedPlacement,
@@ -922,19 +922,13 @@ class ModelMatches:
 
     def summaries(self, session: Session, rows: Sequence[Any]) -> tuple[ModelSummary, ...]:
         """Return `rows` as lines of a list."""
-        ids = [model.id for model, _, _ in rows]
-        composed = composed_among(session, ids)
-        best = {} if self.gains is None else gains_of_models(session, self.gains, ids)
-        changes = {} if self.base_id is None else changes_from(session, self.base_id) | {self.base_id: 0.0}
-        return tuple(
-            model_summary(
-                model,
-                composed=model.id in composed,
-                likeness=alike,
-                change=changes.get(model.id),
-                gain=best.get(model.id),
-            )
-            for model, _, alike in rows
+        models = [model for model, _, _ in rows]
+        return model_summaries(
+            session,
+            models,
+            likeness={model.id: alike for model, _, alike in rows},
+            changes={} if self.base_id is None else changes_from(session, self.base_id) | {self.base_id: 0.0},
+            gains={} if self.gains is None else gains_of_models(session, self.gains, [model.id for model in models]),
         )
 
 
