@@ -236,7 +236,8 @@ def verdict_of(registry: LocalRegistry, model: str) -> Row:
             chimera, base, [], (), built_in_texts(), LlamaCpp(), cache=CatalogScores(registry.catalog)
         )
         report = verdict_report(RunResult(model, BASE, (), validation))
-    return encoded(msgspec.structs.replace(report, chimera=msgspec.structs.replace(report.chimera, log="")))
+    chimera = msgspec.structs.replace(report.chimera, log="")
+    return encoded(msgspec.structs.replace(report, chimera=chimera, zeroed=()))
 
 
 def encoded(value: Entity) -> Row:
