@@ -199,7 +199,7 @@ GLYPHS = {
 
 VERDICT_MEANINGS = {
     "gains": "runs, and is better than its base on at least one text",
-    "coherent": "runs about as well as its base",
+    "coherent": "runs, and is at most 25% worse than its base",
     "degraded": "runs, but clearly worse than its base",
     "inert": "runs, but the grafted parts contribute nothing",
     "undecided": "the measurement does not settle it, or the grafted blocks have too little effect",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from statistics import fmean
@@ -148,6 +148,11 @@ class Change:
     def is_computed(self) -> bool:
         return self.after is not self.source
 
+    @property
+    def graft(self) -> Change:
+        """The change to the donor's organ as it is, before adapters and purification."""
+        return replace(self, after=self.source)
+
     @cached_property
     def likeness(self) -> float | None:
         """The correlation of a grafted matrix with the matrix that it replaces; None for other organs."""
@@ -196,7 +201,8 @@ def _kinds(changed: Sequence[Change]) -> dict[Kind, str]:
     found |= {Kind.PURIFIED} if any(change.is_purified for change in changed) else set()
     if changed and not found:  # only vectors
         found = {Kind.OUTSIDE}
-    sizes = {kind: _moved_text(_totals(members), members) for kind, members in grafts.items()}
+    plain = {kind: [change.graft for change in members] for kind, members in grafts.items()}
+    sizes = {kind: _moved_text(_totals(members), members) for kind, members in plain.items()}
     return {
         kind: known.sentence.format(change=sizes.get(kind), scale=f"{scale or 0.0:g}")
         for kind, known in KNOWN.items()

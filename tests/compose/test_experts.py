@@ -214,7 +214,7 @@ def test_likeness_and_relation_are_those_of_the_grafted_experts(mixtures: LocalR
         mixtures.compose("local/Mixture").graft(f"local/{donor}", experts=5).plan() for donor in ("Kin", "Edited")
     )
     (related,) = (finding for finding in kin.findings if finding.code == "related-lineage")
-    assert related.sentence.startswith("local/Kin@1 and local/Mixture@1 are related: 4 matrices")
+    assert related.sentence.startswith("local/Kin@1 and local/Mixture@1 are related: the change of 4 matrices")
     assert related.organs == tuple(f"{name}[5]" for name in STACKS)
     (unrelated,) = (finding for finding in stranger.findings if finding.code == "unrelated-lineage")
     assert unrelated.organs == related.organs
