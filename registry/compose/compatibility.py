@@ -434,7 +434,7 @@ def _of_unknown(base: Parent, donor: Parent, judged: Sequence[_BlockSimilarity])
 
 
 def _of_related(base: Parent, donor: Parent, judged: Sequence[_BlockSimilarity]) -> Finding:
-    _, count = _mean(judged)
+    count = sum(item.similarity.organ_count for item in judged)
     largest = max(judged, key=lambda item: item.similarity.distance).similarity
     where = ", in the block that differs most" if len(judged) > 1 else ""
     sentence = (
