@@ -105,6 +105,21 @@ EXAMPLE_SLOTS = ("ffn_up", "ffn_down")
 """Slots for examples in help texts."""
 
 LORA_SUFFIXES = (".lora_a", ".lora_b")
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """A kind of tensor that belongs to a weight and is named after it: `ffn_up.scale` belongs to `ffn_up`."""
+
+    suffix: str
+    is_factor: bool = False
+    """Whether the weight is stored divided by it, so that neither has a meaning without the other."""
+
+
+COMPANIONS = (Companion(".scale", is_factor=True), Companion(".input_scale"), Companion(".bias"))
+"""The companions of a weight. Runtimes multiply the result of the weight by `.scale` (NVFP4, BitNet), divide the
+activations by `.input_scale` before they round them, and add `.bias`."""
+
 BLOCK_DIGITS_MAX = 9
 
 # The pattern is tried once at each dot, so the time for a hostile name is proportional to its length.
@@ -240,6 +255,17 @@ def adapted_tensor(name: str) -> str | None:
     return None
 
 
+def companion_slot(slot: Slot, companion: Companion) -> Slot:
+    """Return the place of a companion of the weight in `slot`."""
+    tower, block, name = slot
+    return tower, block, name + companion.suffix
+
+
+def is_factor(place: Place) -> bool:
+    """Return whether the tensor at `place` is a factor of a weight, such as `ffn_up.scale`."""
+    return any(place.slot.endswith(companion.suffix) for companion in COMPANIONS if companion.is_factor)
+
+
 def component_of(kind: OrganType, slot: str) -> Component:
     """Return the component of an organ of type `kind` in `slot`. A bias is in the component of its weight."""
     special, usual = _COMPONENTS[kind]
@@ -249,13 +275,13 @@ def component_of(kind: OrganType, slot: str) -> Component:
 def group_of(place: Place) -> Group | None:
     """Return the group of `place`: gate, up and down; a router and its experts; the matrices of one attention.
 
-    Biases are in the group of their weight. None for organs that work alone: norms, embeddings, and all organs outside
+    Companions are in the group of their weight. None for organs that work alone: norms, embeddings, and all organs outside
     of the blocks.
     """
     if place.block is None or place.type not in _GROUPS:
         return None
     stack = _STACK.match(place.slot)
-    slot = place.slot[stack.end() if stack else 0 :].removesuffix(".bias")
+    slot = _without_companion(place.slot[stack.end() if stack else 0 :])
     special, usual = _GROUPS[place.type]
     name = next((name for name, pattern in special if pattern.search(slot)), usual)
     return place.tower.value, place.block, (stack.group() if stack else "") + name
@@ -288,11 +314,18 @@ def _block_and_slot(name: str) -> tuple[int | None, str]:
 
 
 def _type(slot: str) -> OrganType:
-    bare = slot.removesuffix(".bias")
+    bare = _without_companion(slot)
     for kind, pattern in _RULES:
         if pattern.search(bare):
             return kind
     return OrganType.OTHER
+
+
+def _without_companion(slot: str) -> str:
+    for companion in COMPANIONS:
+        if slot.endswith(companion.suffix):
+            return slot.removesuffix(companion.suffix)
+    return slot
 
 
 def _tower(name: str) -> Tower:

@@ -640,7 +640,7 @@ def _fit(base: Parent, donor: Parent, kind: OrganType, facts: tuple[Facts, Facts
     )
 
 
-_ORGAN_REFUSALS = {"width-differs", "dtype-refused", "partial-group", "slot-absent"}
+_ORGAN_REFUSALS = {"width-differs", "dtype-refused", "partial-group", "scale-apart", "slot-absent"}
 """Codes of refusals of single organs."""
 
 

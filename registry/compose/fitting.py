@@ -11,14 +11,18 @@ import msgspec
 
 from organs.registry.amounts import names_text, plural_text, ranges_text
 from organs.registry.anatomy import (
+    COMPANIONS,
     LORA_SUFFIXES,
     OUTPUT_MATRIX,
     TOKEN_EMBEDDING,
+    Companion,
     Group,
     OrganType,
     Place,
+    Slot,
     Tower,
     adapted_tensor,
+    companion_slot,
     group_of,
     place_of,
 )
@@ -81,6 +85,7 @@ def misfits(base: Parent, donor: Parent, replacements: Sequence[Replacement]) ->
         )
         yield _refusal("experts-refused", sentence, base, donor, names)
     yield from _of_groups(base, donor, replacements)
+    yield from _of_companions(base, donor, replacements)
     surplus = _surplus(base, donor, replacements)
     if surplus:
         slots = sorted({part.place.slot for part in surplus})
@@ -156,6 +161,48 @@ def _of_groups(base: Parent, donor: Parent, replacements: Sequence[Replacement])
         yield _refusal("partial-group", sentence, base, donor, [part.name for part in left])
 
 
+def _of_companions(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
+    """Yield findings on weights that would not work with the companions that they have in their model.
+
+    `scale-apart` is a refusal, because the values of a weight are only right with its scale; `companion-apart` is a
+    warning. A donor with only some organs lacks those that are equal to the base's.
+    """
+    replaced = {replacement.before.slot for replacement in replacements}
+    for companion in COMPANIONS:
+        weights = [
+            slot
+            for replacement in replacements
+            if (slot := _weight_slot(base, replacement.before.slot, companion)) is not None
+            and (slot in replaced) != (companion_slot(slot, companion) in replaced)
+            and _differs(base, donor, companion_slot(slot, companion))
+        ]
+        if weights:
+            names = list(dict.fromkeys(base.by_slot[slot].name for slot in weights))
+            kind = (Severity.REFUSE, "scale-apart") if companion.is_factor else (Severity.WARN, "companion-apart")
+            sentence = (
+                f"{names_text(names)} and the tensors {companion.suffix!r} of the same names belong together, but only "
+                f"one of the two would come from {donor.label}. Graft both, from a model that has both."
+            )
+            yield Finding(*kind, sentence, models=_labels(base, donor), organs=tuple(names))
+
+
+def _weight_slot(base: Parent, slot: Slot, companion: Companion) -> Slot | None:
+    """Return the place of the weight that the tensor in `slot` belongs to: itself, or the one that it accompanies."""
+    tower, block, name = slot
+    if not name.endswith(companion.suffix):
+        return slot
+    weight = tower, block, name.removesuffix(companion.suffix)
+    return weight if weight in base.by_slot else None
+
+
+def _differs(base: Parent, donor: Parent, slot: Slot) -> bool:
+    """Return whether the two models have different tensors in `slot`, or only one has one there."""
+    ours, theirs = base.by_slot.get(slot), donor.by_slot.get(slot)
+    if theirs is None:
+        return ours is not None and donor.complete
+    return ours is None or ours.digest != theirs.digest
+
+
 def _surplus(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> list[Part]:
     """Return the donor's organs that belong to a graft and have no place in the base, except an output matrix."""
     touched = {_cell_of(replacement.before.place) for replacement in replacements if not replacement.by_slot}
@@ -184,6 +231,7 @@ def _labels(base: Parent, donor: Parent | None) -> tuple[str, ...]:
 
 TYPE_KEY = "adapter.type"
 ALPHA_KEY = "adapter.lora.alpha"
+INVOCATION_KEY = "adapter.alora.invocation_tokens"
 PARENTS_MAX = 64
 """Limit of the declared parents that are read."""
 
@@ -257,6 +305,13 @@ def _of_header(base: Parent, adapter: Parent) -> Iterator[Finding]:
             f"{adapter.label} is registered but cannot be merged: its {TYPE_KEY} is {_quoted(method)}, not 'lora'."
         )
         yield _finding(Severity.REFUSE, "adapter-not-lora", sentence, base, adapter, (), TYPE_KEY)
+    invocation = adapter.header.field(INVOCATION_KEY)
+    if invocation is not None and invocation.is_array and invocation.count:
+        sentence = (
+            f"{adapter.label} is an activated LoRA ({INVOCATION_KEY}): it works only after these tokens, and a merged "
+            "one would always work. Load it in the runtime, as an adapter of its base."
+        )
+        yield _finding(Severity.REFUSE, "adapter-not-lora", sentence, base, adapter, (), INVOCATION_KEY)
     ours, theirs = base.header.architecture, adapter.header.architecture
     if ours is None or ours != theirs:
         sentence = f"{adapter.label} is for the architecture {_quoted(theirs)}; {base.label} has {_quoted(ours)}."
@@ -276,6 +331,12 @@ def _of_pairs(base: Parent, adapter: Parent, pairs: Sequence[FactorPair]) -> Ite
     halves = [pair.target for pair in pairs if pair.a is None or pair.b is None]
     if halves:
         yield _misfit(f"{adapter.label} has only one of two factors for {names_text(halves)}.", base, adapter, halves)
+    if not any(part.place == OUTPUT_MATRIX for part in base.parts):
+        tied = [pair.target for pair in pairs if place_of(pair.target) in (TOKEN_EMBEDDING, OUTPUT_MATRIX)]
+        if tied:
+            sentence = f"{adapter.label} changes {names_text(tied)}, but {base.label} uses one matrix for both."
+            yield _misfit(sentence, base, adapter, tied)
+    yield from _of_scaled_weights(base, adapter, pairs)
     absent = [pair.target for pair in pairs if pair.target not in base.by_name]
     if absent:
         sentence = f"{adapter.label} changes {names_text(absent)}, but {base.label} has no such tensor."
@@ -286,6 +347,19 @@ def _of_pairs(base: Parent, adapter: Parent, pairs: Sequence[FactorPair]) -> Ite
         others = f" and {len(reasons) - 1} more" if len(reasons) > 1 else ""
         sentence = f"{adapter.label} does not fit {base.label} at {first}{others}: {reasons[first]}."
         yield _misfit(sentence, base, adapter, list(reasons))
+
+
+def _of_scaled_weights(base: Parent, adapter: Parent, pairs: Sequence[FactorPair]) -> Iterator[Finding]:
+    """Yield a refusal for weights that `base` stores divided by a scale: what an adapter adds is not divided."""
+    slots = {pair.target: base.by_name[pair.target].slot for pair in pairs if pair.target in base.by_name}
+    for companion in (companion for companion in COMPANIONS if companion.is_factor):
+        scaled = [name for name, slot in slots.items() if companion_slot(slot, companion) in base.by_slot]
+        if scaled:
+            sentence = (
+                f"{base.label} stores {names_text(scaled)} divided by a scale ({companion.suffix}), so an adapter cannot "
+                "be merged there. Merge it into the model from which this one was quantised."
+            )
+            yield _misfit(sentence, base, adapter, scaled)
 
 
 def _shape_reason(base: Parent, pair: FactorPair) -> str | None:

@@ -10,7 +10,18 @@ from itertools import islice
 import msgspec
 
 from organs.registry.amounts import names_text, ranges_text
-from organs.registry.anatomy import OrganType, Place, Slot, expert_name, is_expert_stack
+from organs.registry.anatomy import (
+    COMPANIONS,
+    OUTPUT_MATRIX,
+    TOKEN_EMBEDDING,
+    OrganType,
+    Place,
+    Slot,
+    companion_slot,
+    expert_name,
+    is_expert_stack,
+    is_factor,
+)
 from organs.registry.catalog.search import RECIPE_BASE, nearest, parse_query
 from organs.registry.compose.compatibility import check_adapter, check_replacements, check_withdrawn
 from organs.registry.compose.cost import Budget, steps_cost
@@ -100,8 +111,20 @@ def choose(base: Parent, recipe: Recipe, library: Library) -> Chosen:
         replacements = replacements or (
             _of_query(base, graft, places, at, library, chosen) if graft.where is not None else ()
         )
-        _add_replacements(replacements, taken, at, chosen)
+        _add_replacements(_with_companions(base, replacements), taken, at, chosen)
     return chosen
+
+
+def _with_companions(base: Parent, replacements: Sequence[Replacement]) -> list[Replacement]:
+    """Return `replacements` with the companions of the weights, such as their scales, if both models have them."""
+    complete = {replacement.before.slot: replacement for replacement in replacements}
+    for replacement in replacements:
+        for companion in () if replacement.experts else COMPANIONS:
+            slot = companion_slot(replacement.before.slot, companion)
+            before, after = base.by_slot.get(slot), replacement.donor.by_slot.get(slot)
+            if before is not None and after is not None:
+                complete.setdefault(slot, replace(replacement, before=before, after=after))
+    return list(complete.values())
 
 
 def _add_replacements(
@@ -212,7 +235,7 @@ def _of_query(
     base: Parent, graft: Graft, places: Sequence[Part], at: str, library: Library, chosen: Chosen
 ) -> list[Replacement]:
     groups: dict[GroupKey, dict[Slot, Part]] = {}
-    for part in places:
+    for part in (part for part in places if not is_factor(part.place)):  # factors follow their weights
         groups.setdefault(_group(part.place), {})[part.slot] = part
     try:
         organs, winners = _search(base, graft, groups, library)
@@ -406,10 +429,15 @@ TYPE_DEFAULT = OrganType.ORGAN.value
 def selected_for(step: Purification, parts: Mapping[str, tuple[Part, Parent]], library: Library) -> list[str]:
     """Return the names of the tensors that `step` purifies; `parts` has each tensor with its model.
 
-    A query uses the measures of the models' own organs, before any step. Raises BadQuery.
+    A query uses the measures of the models' own organs, before any step. Factors of weights are left out: a weight is
+    purified as it is stored, and its factor stays. Raises BadQuery.
     """
     selection = selection_of(step)
-    selected = {name: (part, parent) for name, (part, parent) in parts.items() if selection.holds(part.place)}
+    selected = {
+        name: (part, parent)
+        for name, (part, parent) in parts.items()
+        if selection.holds(part.place) and not is_factor(part.place)
+    }
     if not step.where:
         return list(selected)
     matching: dict[str, set[Slot]] = {}
@@ -696,6 +724,7 @@ def _finish_plan(draft: _Draft) -> Plan:
         *draft.chosen.findings,
         *check_replacements(base, draft.chosen.replacements),
         *_encoding_findings(parts),
+        *_tied_findings(base, parts),
         *_measured_findings(draft.library, base, parents[1:]),
         *_metadata_findings(base, parents, recipe),
         *check_withdrawn(parents),
@@ -739,6 +768,17 @@ def _encoding_findings(parts: Sequence[PlannedPart]) -> list[Finding]:
         )
         for (before, after), names in changed.items()
     ]
+
+
+def _tied_findings(base: Parent, parts: Sequence[PlannedPart]) -> Iterator[Finding]:
+    """Yield `tied-output` if the token embedding changes and `base` uses it as its output matrix too."""
+    if any(part.before.place == OUTPUT_MATRIX for part in parts):
+        return
+    for part in parts:
+        if part.before.place == TOKEN_EMBEDDING and part.acts:
+            name = part.before.name
+            sentence = f"{name} is also the output matrix of {base.label}: the change affects its input and its output."
+            yield Finding(Severity.INFO, "tied-output", sentence, models=(base.label,), organs=(name,))
 
 
 def _measured_findings(library: Library, base: Parent, donors: Sequence[Parent]) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from organs.registry.compose.compatibility import check_adapter, check_pair, che
 from organs.registry.compose.models import Parent
 from organs.registry.compose.screen import part_correlation
 from organs.registry.entities.finding import Finding, Severity
-from organs.registry.gguf import KeyValue
+from organs.registry.gguf import KeyValue, ValueType
 from tests.compose.parents import (
     CODE,
     LORA,
@@ -309,6 +309,43 @@ def test_a_bias_that_only_the_base_has_makes_a_group_partial() -> None:
     assert only(findings, "partial-group").organs == ("blk.0.ffn_up.bias",)
 
 
+SCALE, INPUT, BIAS = (("blk.0.ffn_up" + suffix, (1,)) for suffix in (".scale", ".input_scale", ".bias"))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "slots", "expected"),
+    [
+        ([SCALE], [SCALE], ["ffn_up", "ffn_up.scale"], []),
+        ([SCALE], [SCALE], ["ffn_up"], ["scale-apart"]),
+        ([SCALE], [SCALE], ["ffn_up.scale"], ["scale-apart"]),
+        ([SCALE], [], ["ffn_up"], ["scale-apart"]),
+        ([], [SCALE], ["ffn_up"], ["scale-apart"]),
+        ([], [SCALE], ["ffn_down"], []),
+        ([BIAS], [], ["ffn_up"], ["companion-apart"]),
+        ([INPUT], [INPUT], ["ffn_up"], ["companion-apart"]),
+    ],
+)
+def test_a_weight_is_not_separated_from_its_scale(
+    ours: list[tuple[str, tuple[int, ...]]],
+    theirs: list[tuple[str, tuple[int, ...]]],
+    slots: list[str],
+    expected: list[str],
+) -> None:
+    base = synthetic_parent("Base", tensors=model_tensors(more=ours))
+    donor = synthetic_parent("Donor", tensors=model_tensors(1, more=theirs))
+    findings = check_replacements(base, replacements_from(base, donor, slots=slots, blocks=[0]))
+    apart = [finding for finding in findings if finding.code.endswith("-apart")]
+    assert [finding.code for finding in apart] == expected
+    assert all(finding.organs == ("blk.0.ffn_up.weight",) for finding in apart)
+
+
+def test_a_donor_with_only_some_organs_may_lack_the_companions_that_equal_the_base_s() -> None:
+    base = synthetic_parent("Base", tensors=model_tensors(more=[SCALE]))
+    part = replace(synthetic_parent("Donor", tensors=model_tensors(1)), complete=False)
+    findings = check_replacements(base, replacements_from(base, part, slots=["ffn_up"]))
+    assert "scale-apart" not in codes(findings)
+
+
 @pytest.mark.parametrize("dtype", ["F64", "I8", "I16", "I32", "I64"])
 def test_dtypes_that_crash_the_runtime_as_a_matrix_are_refused(dtype: str) -> None:
     donor = synthetic_parent("Donor", tensors=model_tensors(dtypes={"blk.0.ffn_up.weight": dtype}))
@@ -451,14 +488,31 @@ def adapter(
 
 
 def test_an_adapter_of_a_matrix_and_of_the_token_embedding_fits() -> None:
-    assert codes(check_adapter(synthetic_parent(), adapter("blk.0.ffn_up.weight", "token_embd.weight"))) == {
+    untied = synthetic_parent(tensors=model_tensors(more=[("output.weight", (64, 96))]))
+    assert codes(check_adapter(untied, adapter("blk.0.ffn_up.weight", "token_embd.weight"))) == {"adapter-rank"}
+
+
+def invocation_tokens(*tokens: int) -> KeyValue:
+    return KeyValue("adapter.alora.invocation_tokens", ValueType.ARRAY, tokens, ValueType.UINT32)
+
+
+def test_an_adapter_without_invocation_tokens_is_no_activated_lora() -> None:
+    assert codes(check_adapter(synthetic_parent(), adapter("blk.0.ffn_up.weight", entries=[invocation_tokens()]))) == {
         "adapter-rank"
     }
+
+
+def test_an_adapter_is_not_merged_into_weights_that_are_stored_divided_by_a_scale() -> None:
+    base = synthetic_parent(tensors=model_tensors(more=[SCALE]))
+    findings = check_adapter(base, adapter("blk.0.ffn_up.weight", "blk.1.ffn_up.weight"))
+    assert only(findings, "adapter-misfit").organs == ("blk.0.ffn_up.weight",)
 
 
 ADAPTER_FAULTS = [
     ("not-an-adapter", adapter("blk.0.ffn_up.weight", entries=[text("general.type", "model")])),
     ("adapter-not-lora", adapter("blk.0.ffn_up.weight", entries=[text("adapter.type", "ia3")])),
+    ("adapter-not-lora", adapter("blk.0.ffn_up.weight", entries=[invocation_tokens(70, 71)])),
+    ("adapter-misfit", adapter("token_embd.weight")),
     ("architecture-differs", adapter("blk.0.ffn_up.weight", entries=[text("general.architecture", "qwen2")])),
     ("adapter-misfit", adapter("blk.0.ffn_up.weight", more=[("blk.0.ffn_down.weight.lora_a", (128, 4))])),
     (
@@ -493,6 +547,8 @@ def test_an_adapter_of_an_unreadable_tensor_type_is_refused() -> None:
     [
         ("blk.2.ffn_up.weight", ("text", 2, "feed-forward")),
         ("blk.2.ffn_down.bias", ("text", 2, "feed-forward")),
+        ("blk.2.ffn_down_exps.scale", ("text", 2, "experts")),
+        ("blk.2.ssm_in.input_scale", ("text", 2, "state space")),
         ("blk.2.ffn_gate_exps.weight", ("text", 2, "experts")),
         ("blk.2.ffn_gate.7.weight", ("text", 2, "experts")),
         ("blk.2.ffn_gate_inp.weight", ("text", 2, "experts")),

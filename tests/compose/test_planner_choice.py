@@ -90,6 +90,22 @@ def test_organs_selected_by_slot_may_split_a_group() -> None:
     ]
 
 
+def test_a_weight_brings_its_companions_along_but_not_the_scales_of_single_experts() -> None:
+    scale, bias = "blk.0.ffn_up.scale", "blk.0.ffn_up.bias"
+    more = [(scale, (1,)), (bias, (128,)), ("blk.0.ffn_up_exps.weight", (64, 4, 2)), ("blk.0.ffn_up_exps.scale", (2,))]
+    ours, theirs = (
+        as_registered(synthetic_parent(tensors=model_tensors(seed, more=more)), f"local/{name}@1", seed + 1)
+        for seed, name in enumerate(("scaled", "other"))
+    )
+    library = MemoryLibrary((ours, theirs), [found_organ(theirs, theirs.by_name[name]) for name in (*ffn(0), bias)])
+    for graft, expected in (
+        ("{from: local/other@1, slot: ffn_up, blocks: 0}", {*ffn(0, "up"), scale, bias}),
+        ("{where: 'theta>=1', slot: ffn_up, blocks: 0}", {*ffn(0, "up"), scale, bias}),
+        ("{from: local/other@1, slot: ffn_up_exps, experts: 0}", {"blk.0.ffn_up_exps.weight"}),
+    ):
+        assert taken(choose(ours, read_recipe(f"base: {ours.label}\ngrafts: [{graft}]"), library)).keys() == expected
+
+
 def test_without_a_selection_everything_is_taken() -> None:
     assert taken(chosen("[{from: local/d1@1}]", donor())).keys() == base().by_name.keys()
 
