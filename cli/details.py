@@ -38,6 +38,7 @@ from organs.registry.entities.lineage import RELATIVE, LineageEdge, merged_edges
 from organs.registry.entities.model import Model
 from organs.registry.entities.organ import MadeOrgan, Measurement, Organ, PlacedOrgan
 from organs.registry.entities.storage import OrganStorage, Way
+from organs.registry.gguf.kinds import KIND_NOTES
 from organs.registry.measures import CAUTIONS, MEASURES, THETA_LEGEND, theta_caution
 from organs.registry.names import LOCAL
 
@@ -93,6 +94,8 @@ def _print_model_summary(model: ModelDetails) -> None:
     if model.state != "visible":
         day = "" if model.changed_at is None else f" on {model.changed_at:%Y-%m-%d}"
         print_sentence(f"{model.state}{day}: {model.state_reason or ''}")
+    if model.kind in KIND_NOTES:
+        print_sentence(KIND_NOTES[model.kind])
     print_facts(_model_facts(model))
     shown = [finding for finding in model.findings if finding.severity.value != "info"]
     for finding in shown[:NOTES_SHOWN]:

@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from organs.ingest.files import BUFFER_BYTES, OpenFile, ReadableFile
+from organs.registry.amounts import names_text
 from organs.registry.anatomy import Place, place_of
 from organs.registry.compose.lock import lock_of
 from organs.registry.digest import Digest
@@ -17,9 +18,10 @@ from organs.registry.errors import BadGguf, TooManyTensors
 from organs.registry.experts import split_stacks
 from organs.registry.gguf import ByteSource, Header, TensorInfo, ValueType, padded, read_header
 from organs.registry.gguf.header import Span, around, large_values
+from organs.registry.gguf.kinds import FileKind, kind_of
 from organs.registry.gguf.read import tags_of
 from organs.registry.gguf.tokenizer import tokenizer_reasons
-from organs.registry.gguf.types import UNQUANTISED
+from organs.registry.gguf.types import DTYPES, LOADED_NAME_MAX_BYTES, UNQUANTISED
 
 TENSORS_MAX = 65_536
 TENSOR_MIN_BYTES = 4096
@@ -202,19 +204,36 @@ def _lock_flags(front: Front) -> Iterator[str]:
         yield f"it is a chimera, with the lock sha256:{front.lock}"
 
 
+KEPT = "kept exactly, but not measured and not used in chimeras"
+
+
+def _kept_flags(header: Header) -> Iterator[str]:
+    """Yield sentences on what is kept exactly, but not read or not loaded."""
+    if header.is_big_endian:
+        yield f"big-endian: {KEPT}; only runtimes on such machines load it"
+    foreign = sorted({tensor.dtype.id for tensor in header.tensors if tensor.dtype.id not in DTYPES})
+    if foreign:
+        types = names_text([f"TYPE_{number}" for number in foreign])
+        yield f"tensors of types that are unknown here ({types}): {KEPT}; llama.cpp does not load them"
+    long = [tensor.name for tensor in header.tensors if len(tensor.name) > LOADED_NAME_MAX_BYTES]
+    if long and kind_of(header) == FileKind.MODEL:
+        yield f"names of more than {LOADED_NAME_MAX_BYTES} bytes, which llama.cpp does not load: {names_text(long)}"
+
+
 def _flags(header: Header, odd_padding: bool) -> Iterator[str]:
     if odd_padding:
         yield "padding between tensors is not zero; it is kept"
     if header.tensors and header.last_byte == header.file_size_bytes and header.last_byte % header.alignment:
         yield "the last tensor has no padding behind it"
     first = not header.integer("split.no")  # the other shards of a set have no metadata of their own
-    quantised = any(tensor.dtype.name not in UNQUANTISED for tensor in header.tensors)
+    quantised = any(tensor.dtype.name not in UNQUANTISED and not tensor.dtype.is_foreign for tensor in header.tensors)
     if first and quantised and header.field("general.quantization_version") is None:
         yield "general.quantization_version is absent although tensors are quantised"
-    if first and header.architecture is None:
+    if first and header.architecture is None and kind_of(header) == FileKind.MODEL:
         yield "general.architecture is absent: no runtime can load it"
     if header.version < 3:
         yield f"GGUF version {header.version}"
+    yield from _kept_flags(header)
     for field in header.fields:
         if field.type is ValueType.STRING and isinstance(field.value, bytes):
             yield f"{field.key} is not UTF-8"

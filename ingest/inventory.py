@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from organs.ingest.dissect import OpenGguf
-from organs.ingest.records import kind_of
 from organs.ingest.sources import ModelSource, open_headers
 from organs.ingest.tools.facts import license_of, stamp_of
 from organs.registry.catalog.queries.models import known_digests, registered_digests
@@ -22,6 +21,7 @@ from organs.registry.compose.metadata import ENCODINGS
 from organs.registry.digest import Digest
 from organs.registry.entities.base import Entity
 from organs.registry.errors import BadInput, OrganError
+from organs.registry.gguf.kinds import kind_of
 from organs.registry.lineage import Groups
 from organs.registry.local import LocalRegistry
 from organs.registry.names import family_name, split_quantisation

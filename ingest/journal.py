@@ -49,6 +49,8 @@ class Entry(msgspec.Struct, frozen=True, tag="tensor"):
     shape: tuple[int, ...]
     """Row length first; that of the expert if it is one."""
     measurement: Measurement
+    foreign_bytes: int = 0
+    """The size of a tensor of a foreign type, which does not follow from its shape; else 0."""
 
     @property
     def key(self) -> Key:

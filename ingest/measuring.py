@@ -275,7 +275,9 @@ class _Selected:
         return measure(lambda offset, size: sample[offset, size], self.shape, self.tensor.dtype)
 
     def entry(self, measurement: Measurement) -> Entry:
-        return Entry(*self.key, self.position, self.tensor.dtype.name, self.shape, measurement)
+        dtype = self.tensor.dtype
+        foreign_bytes = self.tensor.size_bytes if dtype.is_foreign else 0
+        return Entry(*self.key, self.position, dtype.name, self.shape, measurement, foreign_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +369,7 @@ def _tensor(entry: Entry) -> MeasuredTensor:
         dtype=entry.dtype,
         shape=entry.shape,
         elements=elements,
-        size_bytes=dtype_by_name(entry.dtype).size_bytes(elements),
+        size_bytes=entry.foreign_bytes or dtype_by_name(entry.dtype).size_bytes(elements),
         measurement=entry.measurement,
         expert=entry.expert,
     )

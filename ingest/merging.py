@@ -60,6 +60,7 @@ class _Row(msgspec.Struct, frozen=True):
     tensor: Annotated[str, Meta(min_length=1, max_length=NAME_MAX_BYTES)]
     dtype: str
     shape: str
+    size_bytes: _Count = 0
     expert: _Count | None = None
     fingerprint: Annotated[str, Meta(pattern=FINGERPRINT_PATTERN)] | None = None
 
@@ -139,7 +140,7 @@ def _tensor(raw: msgspec.Raw) -> MeasuredTensor:
         dtype=dtype.name,
         shape=shape,
         elements=elements,
-        size_bytes=dtype.size_bytes(elements),
+        size_bytes=row.size_bytes if dtype.is_foreign else dtype.size_bytes(elements),
         measurement=_measurement(msgspec.json.decode(raw), row.fingerprint),
         expert=row.expert,
     )

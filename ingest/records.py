@@ -18,6 +18,7 @@ from organs.registry.catalog.register.organs import shape_text
 from organs.registry.digest import Digest, model_digest
 from organs.registry.gguf import Header
 from organs.registry.gguf.header import field_type_text, field_value_text
+from organs.registry.gguf.kinds import FileKind, kind_of
 from organs.registry.gguf.types import UNQUANTISED
 from organs.registry.names import ModelName
 from organs.registry.relatives.resolve import (
@@ -126,16 +127,9 @@ def nonfinite_flags(tensors: Mapping[str, int]) -> Iterator[str]:
         yield f"weights that are NaN or infinite in {', '.join(names)}{more}"
 
 
-def kind_of(header: Header, has_tensors: bool) -> str:
-    """Return `adapter`, `vocabulary` for a header without tensors, else `model`."""
-    if header.text("general.type") == "adapter":
-        return "adapter"
-    return "model" if has_tensors else "vocabulary"
-
-
 def is_complete(header: Header, places: Sequence[Place]) -> bool:
     """Return whether a model with tensors at `places` has its embedding and all blocks of its header."""
-    if kind_of(header, bool(places)) != "model":
+    if kind_of(header, bool(places)) != FileKind.MODEL:
         return True
     announced = header.integer(f"{header.architecture}.block_count")
     if announced is None:

@@ -169,6 +169,14 @@ _GROUPS: dict[OrganType, tuple[tuple[tuple[str, re.Pattern[str]], ...], str]] = 
     ),
 }
 
+# Names of the diffusion models of ComfyUI and stable-diffusion.cpp, which follow no convention of GGUF.
+_IMAGE = re.compile(
+    r"^(model\.diffusion_model|first_stage_model|cond_stage_model|text_encoders|(double|single|joint|transformer)_blocks)\."
+    r"|(^|\.)(adaln|x_embedder|img_in|patch_embedding)",
+)
+# The sums of an importance matrix have the name of their weight before these endings.
+_IMPORTANCE = re.compile(r"\.(in_sum2|counts)$")
+
 _EXPERT_STACK = re.compile(r"ffn_[a-z_]+_(exps|chexps)")
 _EXPERT_NAME = re.compile(r"(?P<stack>.+)\[(?P<number>[0-9]{1,9})\]", re.DOTALL)
 
@@ -275,8 +283,8 @@ def component_of(kind: OrganType, slot: str) -> Component:
 def group_of(place: Place) -> Group | None:
     """Return the group of `place`: gate, up and down; a router and its experts; the matrices of one attention.
 
-    Companions are in the group of their weight. None for organs that work alone: norms, embeddings, and all organs outside
-    of the blocks.
+    Companions are in the group of their weight. None for organs that work alone: norms, embeddings, and all organs
+    outside of the blocks.
     """
     if place.block is None or place.type not in _GROUPS:
         return None
@@ -285,6 +293,11 @@ def group_of(place: Place) -> Group | None:
     special, usual = _GROUPS[place.type]
     name = next((name for name, pattern in special if pattern.search(slot)), usual)
     return place.tower.value, place.block, (stack.group() if stack else "") + name
+
+
+def is_image_tensor(name: str) -> bool:
+    """Return whether only models for images, video and sound have tensors with this name, or with its beginning."""
+    return _IMAGE.search(name) is not None
 
 
 def is_expert_stack(place: Place) -> bool:
@@ -314,6 +327,8 @@ def _block_and_slot(name: str) -> tuple[int | None, str]:
 
 
 def _type(slot: str) -> OrganType:
+    if _IMPORTANCE.search(slot):
+        return OrganType.OTHER
     bare = _without_companion(slot)
     for kind, pattern in _RULES:
         if pattern.search(bare):

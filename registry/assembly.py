@@ -259,6 +259,9 @@ def _first_header_and_tensors(session: Session, store: BlobStore, model: Model) 
         _read_header(store, plan, file)
         for plan, file in zip(plan_model(session, model), files_of(session, model.id), strict=True)
     ]
+    if headers[0].header.is_big_endian:
+        reason = "its numbers are big-endian, so only its original files can be written"
+        raise NotAssemblable(f"{model.namespace}/{model.name}", [reason])
     tensors = [
         TensorSpec(tensor.name, tensor.shape, tensor.dtype) for read in headers for tensor in read.header.tensors
     ]

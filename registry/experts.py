@@ -42,7 +42,7 @@ def split_stacks(tensors: Iterable[TensorSpec]) -> dict[str, int]:
 
 def expert_count(place: Place, shape: Sequence[int], dtype: DType) -> int:
     """Return the number of experts in a tensor of `shape` (row length first) at `place`; 0 if it is not split."""
-    if not is_expert_stack(place) or len(shape) != 3 or not 2 <= shape[2] <= EXPERTS_A_STACK_MAX:
+    if dtype.is_foreign or not is_expert_stack(place) or len(shape) != 3 or not 2 <= shape[2] <= EXPERTS_A_STACK_MAX:
         return 0
     return shape[2] if dtype.size_bytes(shape[0] * shape[1]) >= EXPERT_MIN_BYTES else 0
 

@@ -27,6 +27,7 @@ from organs.registry.amounts import (
 from organs.registry.anatomy import OrganType, type_name
 from organs.registry.entities.organ import Organ
 from organs.registry.entities.published import DESCRIPTION_MAX
+from organs.registry.gguf.kinds import KIND_NOTES
 from organs.registry.measures import CAUTIONS, theta_caution
 from organs.web.responses import (
     model_address,
@@ -373,6 +374,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "foldable": foldable,
     "glyph": glyph,
     "kind_mark": kind_mark,
+    "kind_note": KIND_NOTES.get,
     "type_name": type_name,
     "markdown": markdown,
     "opening": opening,

@@ -33,23 +33,31 @@ from organs.ingest.dissect import Front
 from organs.registry.digest import Digest
 from organs.registry.errors import OrganError, UnsupportedDType
 from organs.registry.fingerprints import FINGERPRINT_PATTERN
-from organs.registry.gguf import ByteSource, DType, Header, TensorInfo, ValueType, dtype_by_id, padded
+from organs.registry.gguf import ByteSource, DType, Header, TensorInfo, ValueType, padded
 from organs.registry.gguf import Field as MetadataField
 from organs.registry.gguf.header import Scalar
-from organs.registry.gguf.read import EAGER_TOTAL_MAX_BYTES, FIELDS_MAX, TAGS_MAX_BYTES, TENSOR_INFO_MIN_BYTES
+from organs.registry.gguf.read import (
+    EAGER_TOTAL_MAX_BYTES,
+    FIELDS_MAX,
+    TAGS_MAX_BYTES,
+    TENSOR_INFO_MIN_BYTES,
+    is_big_endian,
+    scalar_format,
+)
 from organs.registry.gguf.types import (
     ALIGNMENT_DEFAULT,
     ALIGNMENT_KEY,
     ALIGNMENT_MAX,
     DIMENSIONS_MAX,
+    DTYPES,
     EAGER_STRING_MAX_BYTES,
     KEY_MAX_BYTES,
     NAME_MAX_BYTES,
-    SCALAR_FORMATS,
     SCALAR_SIZES,
     SIZE_MAX,
     VALUE_MAX,
     VERSIONS_READ,
+    dtype_at,
 )
 from organs.registry.measure import Measurement
 from organs.registry.measure.sample import PATCH_MAX_COLUMNS, PATCH_MAX_ROWS, SAMPLE_MAX_ELEMENTS
@@ -236,7 +244,8 @@ class FrontReader:
         self._position = _LENGTHS.size * 3
         """The first possible offset of the next value; at first, the end of magic, version and counts."""
         self._eager_bytes = 0
-        self._tensors: dict[str, tuple[str, tuple[int, ...], DType, int]] = {}
+        self._tensors: dict[str, tuple[str, tuple[int, ...], int, int]] = {}
+        self._is_big_endian = is_big_endian(source)
 
     def add_fields(self, entries: Any) -> None:
         """Take one message of metadata entries. Raises BadMessage."""
@@ -260,7 +269,7 @@ class FrontReader:
             self._tensors[name] = (
                 name,
                 _check_shape(shape),
-                _check_dtype(dtype_id),
+                _check_whole(dtype_id, "the type of a tensor"),
                 _check_whole(offset, "the offset of a tensor"),
             )
 
@@ -300,7 +309,7 @@ class FrontReader:
         if not isinstance(is_eager, bool) or is_eager != has_value:
             raise BadMessage("a metadata value is sent that must stay in the file, or is not sent")
         value = self._value(value_type, offset, size) if has_value else None
-        return MetadataField(key, value_type, element_type, count, offset, size, value)
+        return MetadataField(key, value_type, element_type, count, offset, size, value, self._is_big_endian)
 
     def _value(self, kind: ValueType, offset: int, size: int) -> Scalar | bytes:
         if kind is ValueType.STRING:
@@ -313,7 +322,7 @@ class FrontReader:
                 return raw.decode("utf-8")
             except UnicodeDecodeError:
                 return raw
-        value: Scalar = struct.unpack(SCALAR_FORMATS[kind], raw)[0]
+        value: Scalar = struct.unpack(scalar_format(kind, self._is_big_endian), raw)[0]
         return bool(value) if kind is ValueType.BOOL and value in (0, 1) else value
 
     def _header(self, version: int, end: int) -> Header:
@@ -321,15 +330,18 @@ class FrontReader:
         if end > size or end - self._position < len(self._tensors) * TENSOR_INFO_MIN_BYTES:
             raise BadMessage("the header ends outside the file, or before its tensors")
         alignment = self._alignment()
+        data_offset = padded(end, alignment)
+        entries = tuple(self._tensors.values())
+        ends = (*(offset for *_, offset in entries[1:]), size - data_offset)
         tensors, expected = [], 0
-        for name, shape, dtype, offset in self._tensors.values():
-            if offset != expected or shape[0] % dtype.block_elements:
+        for (name, shape, dtype_id, offset), tensor_end in zip(entries, ends, strict=False):
+            dtype = _dtype_at(dtype_id, shape, tensor_end - offset, alignment, self._is_big_endian)
+            if offset != expected or (shape[0] % dtype.block_elements and dtype.id in DTYPES):
                 raise BadMessage("a tensor is not where it must be, or has rows that its type cannot have")
             tensors.append(TensorInfo(name, shape, dtype, offset))
             expected += padded(tensors[-1].size_bytes, alignment)
-        header = Header(
-            version, alignment, tuple(self._fields.values()), tuple(tensors), end, padded(end, alignment), size
-        )
+        values = tuple(self._fields.values())
+        header = Header(version, alignment, values, tuple(tensors), end, data_offset, size, self._is_big_endian)
         if not header.last_byte <= size <= padded(header.last_byte, alignment):
             raise BadMessage("a tensor lies outside the file")
         return header
@@ -448,11 +460,11 @@ def _check_value_type(number: Any) -> ValueType:
         raise BadMessage("a metadata value has an unknown type") from None
 
 
-def _check_dtype(number: Any) -> DType:
+def _dtype_at(dtype_id: int, shape: tuple[int, ...], room_bytes: int, alignment: int, is_big_endian: bool) -> DType:
     try:
-        return dtype_by_id(_check_whole(number, "the type of a tensor"))
+        return dtype_at(dtype_id, prod(shape), room_bytes, alignment, is_big_endian)
     except UnsupportedDType:
-        raise BadMessage("a tensor has an unknown type") from None
+        raise BadMessage("a tensor of an unknown type has a size that no type has") from None
 
 
 def _check_shape(values: Any) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from organs.ingest.contributions.findings import (
 )
 from organs.ingest.contributions.manifest import StatedMetadata
 from organs.ingest.dissect import DissectedFile, places
-from organs.ingest.records import is_complete, kind_of, nonfinite_flags
+from organs.ingest.records import is_complete, nonfinite_flags
 from organs.ingest.tasks import Progress
 from organs.registry.amounts import names_text
 from organs.registry.catalog.queries.models import (
@@ -37,6 +37,7 @@ from organs.registry.digest import Digest
 from organs.registry.entities.submission import SubmissionFinding
 from organs.registry.errors import BadName, NotFound
 from organs.registry.gguf import Header, TensorInfo, TensorSpec
+from organs.registry.gguf.kinds import kind_of
 from organs.registry.measure import count_nonfinite_in
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.relatives.resolve import (

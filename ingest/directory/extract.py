@@ -240,6 +240,9 @@ def extract(
 
 
 def _check_limits(contents: Sequence[Content]) -> None:
+    for content in contents:
+        if content.header.is_big_endian:
+            raise BadSource(f"{content.name}: it is big-endian, and the files of an organ directory are little-endian")
     tensors = sum(len(content.header.tensors) for content in contents)
     for name, count, limit in (
         ("tensors", tensors, TENSORS_MAX),

@@ -9,12 +9,13 @@ import re
 import struct
 from collections.abc import Iterable
 from contextlib import suppress
+from math import prod
 
 from organs.registry.anatomy import OrganType, place_of
 from organs.registry.digest import digest_of
 from organs.registry.errors import UnsupportedDType
-from organs.registry.gguf import TensorSpec, dtype_by_id
-from organs.registry.gguf.types import DIMENSIONS_MAX, NAME_MAX_BYTES, SIZE_MAX, DType
+from organs.registry.gguf import TensorSpec
+from organs.registry.gguf.types import ALIGNMENT_MAX, DIMENSIONS_MAX, NAME_MAX_BYTES, SIZE_MAX, DType, dtype_at
 
 FORMAT = "organ-directory"
 FORMAT_VERSION = 1
@@ -157,17 +158,18 @@ def parse_head(data: bytes, file_size_bytes: int) -> tuple[TensorSpec, int]:
     shape = struct.unpack_from(f"<{count}Q", data, position)
     position += 8 * count
     dtype_id = _number(data, position, "type")
-    spec = TensorSpec(raw.decode("ascii"), shape, _dtype(dtype_id))
-    check_shape(shape, spec.dtype)
     position += 4
+    check_elements(shape)
+    spec = TensorSpec(raw.decode("ascii"), shape, _dtype(dtype_id, shape, file_size_bytes - position))
+    check_rows(shape, spec.dtype)
     if file_size_bytes != position + spec.size_bytes:
         actual = file_size_bytes - position
         raise ValueError(f"{spec.dtype.name} of {list(shape)} takes {spec.size_bytes} bytes, but the file has {actual}")
     return spec, position
 
 
-def check_shape(shape: tuple[int, ...], dtype: DType) -> None:
-    """Raise ValueError for a shape that is too large, or whose rows are not whole blocks of `dtype`."""
+def check_elements(shape: tuple[int, ...]) -> None:
+    """Raise ValueError for a shape without elements, or with more than any file can hold."""
     elements = 1
     for length in shape:
         if length < 1:
@@ -175,11 +177,15 @@ def check_shape(shape: tuple[int, ...], dtype: DType) -> None:
         elements *= length
         if elements > SIZE_MAX:
             raise ValueError("the shape has more elements than any file can hold")
-    if shape[0] % dtype.block_elements:
+
+
+def check_rows(shape: tuple[int, ...], dtype: DType) -> None:
+    """Raise ValueError if the rows of `shape` are not whole blocks of `dtype`, or too large in it."""
+    if shape[0] % dtype.block_elements and not dtype.is_foreign:
         raise ValueError(
             f"the row length {shape[0]} is not a multiple of {dtype.name}'s block of {dtype.block_elements}"
         )
-    if dtype.size_bytes(elements) > SIZE_MAX:
+    if dtype.size_bytes(prod(shape)) > SIZE_MAX:
         raise ValueError("the shape is larger than any file")
 
 
@@ -190,8 +196,8 @@ def _number(data: bytes, offset: int, name: str) -> int:
     return value
 
 
-def _dtype(dtype_id: int) -> DType:
+def _dtype(dtype_id: int, shape: tuple[int, ...], room_bytes: int) -> DType:
     try:
-        return dtype_by_id(dtype_id)
+        return dtype_at(dtype_id, prod(shape), room_bytes, ALIGNMENT_MAX)
     except UnsupportedDType as error:
         raise ValueError(str(error)) from error

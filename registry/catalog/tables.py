@@ -60,6 +60,9 @@ from organs.registry.catalog.vocabulary import (
 from organs.registry.measures import RANKED_MEASURES
 from organs.registry.names import split_quantisation
 
+TENSOR_NAME_MAX = 128
+"""A tensor in a file has a name of at most 127 bytes."""
+
 
 def now() -> datetime:
     """Return the current time in UTC."""
@@ -505,8 +508,8 @@ class Placement(MeasureColumns, Base):
     __table_args__ = (
         one_of("type", ORGAN_TYPES),
         one_of("tower", TOWERS),
-        at_most("name", 64),
-        at_most("slot", 64),
+        at_most("name", TENSOR_NAME_MAX),
+        at_most("slot", TENSOR_NAME_MAX),
         at_most("dtype", 16),
         *(_ranking(measure) for measure in RANKED_COLUMNS),
         Index("ix_placements_model", "model_id", "position", unique=True),
@@ -522,11 +525,11 @@ class Placement(MeasureColumns, Base):
     file_id: Mapped[int] = mapped_column(ForeignKey("model_files.id"), index=True)
     offset_bytes: Mapped[int] = mapped_column(Big)
     """The offset of the tensor in its file."""
-    name: Mapped[str] = mapped_column(text(64))
+    name: Mapped[str] = mapped_column(text(TENSOR_NAME_MAX))
     type: Mapped[str] = mapped_column(text(16))
     tower: Mapped[str] = mapped_column(text(16))
     block: Mapped[int | None] = mapped_column(Big)
-    slot: Mapped[str] = mapped_column(text(64))
+    slot: Mapped[str] = mapped_column(text(TENSOR_NAME_MAX))
     organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"))
     visible: Mapped[bool] = mapped_column(Flag)
     """Copied from the state of the model, so that searches test only this column."""
@@ -553,7 +556,7 @@ class Expert(MeasureColumns, Base):
         UniqueConstraint("placement_id", "expert"),
         one_of("type", ORGAN_TYPES),
         one_of("tower", TOWERS),
-        at_most("slot", 64),
+        at_most("slot", TENSOR_NAME_MAX),
         at_most("dtype", 16),
         *(_expert_ranking(measure) for measure in RANKED_COLUMNS),
         Index("ix_experts_expert", "expert", "visible", "facet_id", "block", "model_id", "theta"),
@@ -570,7 +573,7 @@ class Expert(MeasureColumns, Base):
     type: Mapped[str] = mapped_column(text(16))
     tower: Mapped[str] = mapped_column(text(16))
     block: Mapped[int | None] = mapped_column(Big)
-    slot: Mapped[str] = mapped_column(text(64))
+    slot: Mapped[str] = mapped_column(text(TENSOR_NAME_MAX))
     organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"))
     visible: Mapped[bool] = mapped_column(Flag)
     facet_id: Mapped[int] = mapped_column(ForeignKey("facets.id"), index=True)
@@ -590,7 +593,7 @@ class Facet(Base):
         UniqueConstraint("type", "tower", "slot", "dtype", "architecture", "license"),
         one_of("type", ORGAN_TYPES),
         one_of("tower", TOWERS),
-        at_most("slot", 64),
+        at_most("slot", TENSOR_NAME_MAX),
         at_most("dtype", 16),
         at_most("architecture", 96),
         at_most("license", 96),
@@ -599,7 +602,7 @@ class Facet(Base):
     id: Mapped[int] = mapped_column(Big, primary_key=True)
     type: Mapped[str] = mapped_column(text(16))
     tower: Mapped[str] = mapped_column(text(16))
-    slot: Mapped[str] = mapped_column(text(64))
+    slot: Mapped[str] = mapped_column(text(TENSOR_NAME_MAX))
     dtype: Mapped[str] = mapped_column(text(16))
     architecture: Mapped[str] = mapped_column(text(96))
     license: Mapped[str] = mapped_column(text(96))

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from organs.registry.anatomy import OrganType, Tower
 from organs.registry.errors import BadValue
+from organs.registry.gguf.kinds import FileKind
 
 TEXT_MAX = 4096
 """The most characters of a text in the catalog. The exact bytes of metadata are in blobs and may be longer."""
@@ -25,7 +26,7 @@ MODEL_STATES = ("visible", "quarantined", "yanked", "removed", "incomplete")
 """`incomplete`: a split model of which some shards are stored. It becomes visible when the last shard arrives."""
 REACHABLE_STATES = ("visible", "yanked")
 """States of models that are shown and served by exact name. Searches find only visible models."""
-MODEL_KINDS = ("model", "adapter", "vocabulary")
+MODEL_KINDS = tuple(kind.value for kind in FileKind)
 RUNTIME_TEXT_KINDS = ("template", "parameters", "license")
 RUNTIME_TEXT_MAX = 32_768
 """The most characters of a text that another tool keeps beside a model. Longer ones are cut."""

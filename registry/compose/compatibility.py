@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from sqlalchemy.orm import Session
 
-from organs.registry.amounts import plural_text, weight_change_text
+from organs.registry.amounts import names_text, plural_text, weight_change_text
 from organs.registry.anatomy import OrganType, Slot, Tower, type_name
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import CellOrgan as CellOrganRow
@@ -55,6 +55,7 @@ from organs.registry.entities.plan import (
     TypeTotals,
 )
 from organs.registry.errors import TooCostly
+from organs.registry.gguf.kinds import FileKind, kind_of
 from organs.registry.lineage import (
     CLOSE,
     NOISE_LIMIT_OF_KIN,
@@ -506,8 +507,8 @@ __all__ = [
 TYPES = (OrganType.SKELETON, OrganType.ORGAN, OrganType.EMBED, OrganType.NORM)
 """The types that can be exchanged, in their order on pages and in tables."""
 REASONS_SHOWN = 5
-NO_BASES = frozenset({"adapter", "imatrix"})
-"""Values of `general.type` in files that loaders do not accept as models."""
+NO_ORGANS = frozenset({FileKind.ADAPTER, FileKind.VOCABULARY, FileKind.IMATRIX, FileKind.CONTROL_VECTOR})
+"""Kinds of files that are no models: they are no bases, and have no organs to graft."""
 
 
 def check_compatibility(base: Parent, donor: Parent) -> Compatibility:
@@ -515,11 +516,10 @@ def check_compatibility(base: Parent, donor: Parent) -> Compatibility:
 
     A refusal of one type does not affect the other types. An adapter has no types: either all of it fits, or nothing.
     """
-    is_adapter = donor.header.text("general.type") == "adapter"
     return Compatibility(
         base=base.label,
         donor=donor.label,
-        types=() if is_adapter else tuple(fit_by_type(base, donor)),
+        types=() if kind_of(donor.header) in NO_ORGANS else tuple(fit_by_type(base, donor)),
         findings=in_order(check_pair(base, donor)),
     )
 
@@ -530,6 +530,9 @@ def check_pair(base: Parent, donor: Parent) -> list[Finding]:
     A refusal of one type does not affect the other types: `fit_by_type` has the findings of each type. An adapter is
     checked by the rules of adapters.
     """
+    if kind_of(donor.header) in NO_ORGANS - {FileKind.ADAPTER}:
+        sentence = f"{donor.label} is of the kind {kind_of(donor.header)}, not a model: it has no organs to graft."
+        return [Finding(Severity.REFUSE, "nothing-to-graft", sentence, models=(base.label, donor.label))]
     licenses = license_of_parents((base, donor)).findings
     of_both = [*check_withdrawn((base, donor)), *licenses]
     if donor.header.text("general.type") == "adapter":
@@ -592,10 +595,17 @@ def _of_base(base: Parent) -> Iterator[Finding]:
         reasons = "; ".join(base.unassemblable[:REASONS_SHOWN])
         sentence = f"Loaders cannot open {base.label}, nor a chimera with its header: {reasons}."
         yield Finding(Severity.REFUSE, "not-loadable", sentence, models=(base.label,))
-    kind = base.header.text("general.type")
-    if kind in NO_BASES:
-        sentence = f"{base.label} is of the type {kind}, not a model: choose another base."
-        yield Finding(Severity.REFUSE, "not-loadable", sentence, "general.type", (base.label,))
+    kind = kind_of(base.header)
+    if kind in NO_ORGANS:
+        sentence = f"{base.label} is of the kind {kind}, not a model: choose another base."
+        yield Finding(Severity.REFUSE, "not-loadable", sentence, models=(base.label,))
+    foreign = sorted({part.dtype.name for part in base.parts if part.dtype.is_foreign})
+    if foreign:
+        sentence = (
+            f"{base.label} has tensors of types that are only kept here ({names_text(foreign)}): "
+            "it can be assembled as it is, but not changed."
+        )
+        yield Finding(Severity.REFUSE, "dtype-refused", sentence, models=(base.label,))
     if not base.complete:
         sentence = f"{base.label} has only some organs of its model: choose a complete model as the base."
         yield Finding(Severity.REFUSE, "not-complete", sentence, models=(base.label,))

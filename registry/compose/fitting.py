@@ -68,7 +68,15 @@ def misplaced(base: Parent, replacements: Sequence[Replacement]) -> Iterator[Fin
 def misfits(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
     """Return why organs of the donor do not fit the base, one finding for each kind of reason."""
     yield from _of_shapes(base, donor, [replacement for replacement in replacements if not replacement.fits])
-    refused = [replacement for replacement in replacements if is_dtype_refused(replacement)]
+    foreign = [item.after for item in replacements if item.after.dtype.is_foreign]
+    if foreign:
+        kept, types = [part.name for part in foreign], sorted({part.dtype.name for part in foreign})
+        sentence = (
+            f"{donor.label} stores {names_text(kept)} as {names_text(types)}. Such bytes are only kept here: "
+            "they cannot be grafted."
+        )
+        yield _refusal("dtype-refused", sentence, base, donor, kept)
+    refused = [item for item in replacements if is_dtype_refused(item) and not item.after.dtype.is_foreign]
     if refused:
         dtypes = " and ".join(sorted({item.after.dtype.name for item in refused}))
         names = [item.after.name for item in refused]
@@ -120,8 +128,13 @@ def kept_organs(base: Parent, donor: Parent, places: Iterable[Place]) -> Iterato
 
 
 def is_dtype_refused(replacement: Replacement) -> bool:
-    """Return whether runtimes refuse the donor's dtype at the place; the base's dtype is accepted, except F64."""
+    """Return whether runtimes refuse the donor's dtype at the place, or its values are not known here.
+
+    The base's dtype is accepted, except F64.
+    """
     dtype = replacement.after.dtype.name
+    if replacement.after.dtype.is_foreign:
+        return True
     if replacement.after.dtype == replacement.before.dtype and dtype != "F64":
         return False
     is_vector = len(effective_shape(replacement.before.shape)) < 2
@@ -356,8 +369,8 @@ def _of_scaled_weights(base: Parent, adapter: Parent, pairs: Sequence[FactorPair
         scaled = [name for name, slot in slots.items() if companion_slot(slot, companion) in base.by_slot]
         if scaled:
             sentence = (
-                f"{base.label} stores {names_text(scaled)} divided by a scale ({companion.suffix}), so an adapter cannot "
-                "be merged there. Merge it into the model from which this one was quantised."
+                f"{base.label} stores {names_text(scaled)} divided by a scale ({companion.suffix}): no adapter can be "
+                "merged there. Merge it into the model from which this one was quantised."
             )
             yield _misfit(sentence, base, adapter, scaled)
 

@@ -23,7 +23,7 @@ from organs.registry.anatomy import (
     is_factor,
 )
 from organs.registry.catalog.search import RECIPE_BASE, nearest, parse_query
-from organs.registry.compose.compatibility import check_adapter, check_replacements, check_withdrawn
+from organs.registry.compose.compatibility import NO_ORGANS, check_adapter, check_replacements, check_withdrawn
 from organs.registry.compose.cost import Budget, steps_cost
 from organs.registry.compose.fitting import (
     additions_of,
@@ -57,6 +57,7 @@ from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import Screen
 from organs.registry.errors import NotFound, NothingRegistered, OrganError, StoreError, TooCostly, UnsupportedDType
+from organs.registry.gguf.kinds import FileKind, kind_of
 from organs.registry.transform import encoded_dtype
 from organs.registry.transform.purify import KEEP_DEFAULT
 
@@ -172,8 +173,11 @@ def _of_donor(
     replacements = _replacements_by(donor, base, places, graft.selection, library)
     if not replacements:
         sentence = f"{donor.label} has none of the {len(places)} organs that are selected in {base.label}."
-        if donor.header.text("general.type") == "adapter":
+        kind = kind_of(donor.header)
+        if kind == FileKind.ADAPTER:
             sentence = f"{donor.label} is an adapter, which is merged and not grafted: name it under `adapters`."
+        elif kind in NO_ORGANS:
+            sentence = f"{donor.label} is of the kind {kind}, not a model: it has no organs to graft."
         chosen.refuse("nothing-to-graft", sentence, at, donor.label)
         return []
     _note_missing(base, donor, graft.selection, places, at, chosen)

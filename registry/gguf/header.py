@@ -98,6 +98,7 @@ class Field:
     size_bytes: int
     value: Scalar | bytes | None
     """The scalar or string; raw bytes for a string that is not UTF-8; None for arrays and long strings."""
+    is_big_endian: bool = False
 
     @property
     def is_array(self) -> bool:
@@ -141,6 +142,7 @@ class Header:
     data_offset: int
     """The beginning of the data section: `end`, rounded up to the alignment."""
     file_size_bytes: int
+    is_big_endian: bool = False
 
     def field(self, key: str) -> Field | None:
         """Return the entry `key`, or None if it is absent."""

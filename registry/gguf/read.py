@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
-from typing import NoReturn
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from organs.registry.gguf.types import (
     ALIGNMENT_KEY,
     ALIGNMENT_MAX,
     DIMENSIONS_MAX,
+    DTYPES,
     EAGER_STRING_MAX_BYTES,
     KEY_MAX_BYTES,
     MAGIC,
@@ -28,7 +30,7 @@ from organs.registry.gguf.types import (
     VERSIONS_READ,
     DType,
     ValueType,
-    dtype_by_id,
+    dtype_at,
 )
 
 WINDOW_FIRST_BYTES = 64 * 1024
@@ -36,8 +38,27 @@ WINDOW_BYTES = 1024 * 1024
 FIELD_TEXT_MAX = 80
 """Longer keys are cut in error texts."""
 
-_U32 = struct.Struct("<I")
-_U64 = struct.Struct("<Q")
+LITTLE, BIG = "<", ">"
+
+
+def scalar_format(kind: ValueType, is_big_endian: bool) -> str:
+    """Return the format of a metadata value, as `struct` and numpy have it."""
+    return (BIG if is_big_endian else LITTLE) + SCALAR_FORMATS[kind][1:]
+
+
+class _Layouts:
+    """The layouts of numbers in a header with one order of bytes."""
+
+    def __init__(self, order: str) -> None:
+        self.u32 = struct.Struct(f"{order}I")
+        self.u64 = struct.Struct(f"{order}Q")
+        self.counts = struct.Struct(f"{order}QQ")
+        self.dimensions = {count: struct.Struct(f"{order}{count}Q") for count in range(1, DIMENSIONS_MAX + 1)}
+        self.type_and_offset = struct.Struct(f"{order}IQ")
+        self.scalars = {kind: struct.Struct(scalar_format(kind, order == BIG)) for kind in SCALAR_FORMATS}
+
+
+_LAYOUTS = {order: _Layouts(order) for order in (LITTLE, BIG)}
 
 
 class Cursor:
@@ -49,11 +70,16 @@ class Cursor:
         self._start = 0
         self._position = 0
         self._window = source.read_at(0, min(WINDOW_FIRST_BYTES, self._size))
+        self.layouts = _LAYOUTS[LITTLE]
 
     @property
     def offset(self) -> int:
         """The offset of the next byte."""
         return self._start + self._position
+
+    @property
+    def is_big_endian(self) -> bool:
+        return self.layouts is _LAYOUTS[BIG]
 
     @property
     def remaining(self) -> int:
@@ -68,14 +94,14 @@ class Cursor:
         """Read the next unsigned 32-bit number."""
         position = self._reserve(4, field)
         self._position = position + 4
-        value: int = _U32.unpack_from(self._window, position)[0]
+        value: int = self.layouts.u32.unpack_from(self._window, position)[0]
         return value
 
     def u64(self, field: str) -> int:
         """Read the next unsigned 64-bit number."""
         position = self._reserve(8, field)
         self._position = position + 8
-        value: int = _U64.unpack_from(self._window, position)[0]
+        value: int = self.layouts.u64.unpack_from(self._window, position)[0]
         return value
 
     def unpack(self, layout: struct.Struct, field: str) -> tuple[int, ...]:
@@ -99,7 +125,7 @@ class Cursor:
     def skip_strings(self, count: int, field: str) -> None:
         """Skip `count` strings; read only their lengths."""
         begin = self.offset
-        unpack_from = _U64.unpack_from
+        unpack_from = self.layouts.u64.unpack_from
         while count:
             self._reserve(8, field)
             window, position = self._window, self._position
@@ -133,16 +159,13 @@ EAGER_TOTAL_MAX_BYTES = 4 * 1024 * 1024
 """The total size of keys and values that are read into memory. Further strings stay in the file."""
 
 _PRINTABLE = re.compile(rb"[\x20-\x7e]+")
-_DIMENSIONS = {count: struct.Struct(f"<{count}Q") for count in range(1, DIMENSIONS_MAX + 1)}
-_TYPE_AND_OFFSET = struct.Struct("<IQ")
-_COUNTS = struct.Struct("<QQ")
 
 
 def read_header(source: ByteSource) -> Header:
     """Read and validate the header of `source`; raises BadGguf, which names the field and the offset."""
     cursor = Cursor(source)
-    version = _read_version(cursor)
-    tensor_count, field_count = cursor.unpack(_COUNTS, "counts")
+    version = _read_version(cursor, source)
+    tensor_count, field_count = cursor.unpack(cursor.layouts.counts, "counts")
     if tensor_count * TENSOR_INFO_MIN_BYTES > cursor.remaining:
         cursor.refuse("n_tensors", f"{tensor_count} tensors cannot fit in {cursor.remaining} bytes", 8)
     if field_count > FIELDS_MAX:
@@ -151,11 +174,19 @@ def read_header(source: ByteSource) -> Header:
         cursor.refuse("n_kv", f"{field_count} metadata entries cannot fit in {cursor.remaining} bytes", 16)
     fields = _read_fields(cursor, field_count)
     alignment = _alignment(cursor, fields)
-    tensors = _read_tensors(cursor, tensor_count, alignment)
-    end = cursor.offset
-    header = Header(version, alignment, fields, tensors, end, padded(end, alignment), source.size_bytes)
+    entries = _read_entries(cursor, tensor_count)
+    end, is_big_endian = cursor.offset, cursor.is_big_endian
+    data_offset = padded(end, alignment)
+    tensors = _placed(cursor, entries, alignment, source.size_bytes - data_offset)
+    header = Header(version, alignment, fields, tensors, end, data_offset, source.size_bytes, is_big_endian)
     _check_extent(cursor, header)
     return header
+
+
+def is_big_endian(source: ByteSource) -> bool:
+    """Return whether the numbers in the GGUF file `source` are big-endian, which its version shows."""
+    version = int.from_bytes(source.read_at(len(MAGIC), 4), "little") if source.size_bytes >= len(MAGIC) + 4 else 0
+    return version != 0 and version & 0xFFFF == 0
 
 
 def read_array(source: ByteSource, field: Field) -> list[bytes] | NDArray[np.generic]:
@@ -163,29 +194,27 @@ def read_array(source: ByteSource, field: Field) -> list[bytes] | NDArray[np.gen
     assert field.element_type is not None
     payload = source.read_at(field.offset, field.size_bytes)
     if field.element_type is not ValueType.STRING:
-        return np.frombuffer(payload, dtype=np.dtype(SCALAR_FORMATS[field.element_type]))
+        return np.frombuffer(payload, dtype=np.dtype(scalar_format(field.element_type, field.is_big_endian)))
     strings = []
     position = 0
     for _ in range(field.count):
-        size = int.from_bytes(payload[position : position + 8], "little")
+        size = int.from_bytes(payload[position : position + 8], "big" if field.is_big_endian else "little")
         strings.append(payload[position + 8 : position + 8 + size])
         position += 8 + size
     return strings
 
 
-def _read_version(cursor: Cursor) -> int:
+def _read_version(cursor: Cursor, source: ByteSource) -> int:
     if not cursor.remaining:
         cursor.refuse("magic", "the file is empty")
     magic = cursor.take(4, "magic")
-    if magic == MAGIC[::-1]:
-        cursor.refuse("magic", "a big-endian GGUF; only little-endian files are read", 0)
     if magic != MAGIC:
         cursor.refuse("magic", f"not a GGUF file: it begins with {magic!r}", 0)
+    if is_big_endian(source):
+        cursor.layouts = _LAYOUTS[BIG]
     version = cursor.u32("version")
     if version == 1:
         cursor.refuse("version", "version 1 is too old: convert the file to version 3 with a current tool", 4)
-    if version & 0xFFFF == 0 and version:
-        cursor.refuse("version", "a big-endian GGUF; only little-endian files are read", 4)
     if version not in VERSIONS_READ:
         cursor.refuse("version", f"version {version} is unknown; versions 2 and 3 are read", 4)
     return version
@@ -218,10 +247,10 @@ def _read_value(cursor: Cursor, key: str, room: int) -> Field:
     if kind is ValueType.STRING:
         return _read_string(cursor, key, room)
     offset, size = cursor.offset, SCALAR_SIZES[kind]
-    value: Scalar = struct.unpack(SCALAR_FORMATS[kind], cursor.take(size, key))[0]
+    value: Scalar = cursor.layouts.scalars[kind].unpack(cursor.take(size, key))[0]
     if kind is ValueType.BOOL and value in (0, 1):
         value = bool(value)
-    return Field(key, kind, None, 1, offset, size, value)
+    return Field(key, kind, None, 1, offset, size, value, cursor.is_big_endian)
 
 
 def _value_type(cursor: Cursor, key: str) -> ValueType:
@@ -241,14 +270,14 @@ def _read_string(cursor: Cursor, key: str, room: int) -> Field:
     offset = cursor.offset
     if size > room:
         cursor.skip(size, key)
-        return Field(key, ValueType.STRING, None, 1, offset, size, None)
+        return Field(key, ValueType.STRING, None, 1, offset, size, None, cursor.is_big_endian)
     raw = cursor.take(size, key)
     value: str | bytes
     try:
         value = raw.decode("utf-8")
     except UnicodeDecodeError:
         value = raw
-    return Field(key, ValueType.STRING, None, 1, offset, size, value)
+    return Field(key, ValueType.STRING, None, 1, offset, size, value, cursor.is_big_endian)
 
 
 def _read_array_span(cursor: Cursor, key: str) -> Field:
@@ -267,7 +296,7 @@ def _read_array_span(cursor: Cursor, key: str) -> Field:
         cursor.skip_strings(count, key)
     else:
         cursor.skip(count * smallest, key)
-    return Field(key, ValueType.ARRAY, element, count, offset, cursor.offset - offset, None)
+    return Field(key, ValueType.ARRAY, element, count, offset, cursor.offset - offset, None, cursor.is_big_endian)
 
 
 def _alignment(cursor: Cursor, fields: tuple[Field, ...]) -> int:
@@ -282,22 +311,46 @@ def _alignment(cursor: Cursor, fields: tuple[Field, ...]) -> int:
     return value
 
 
-def _read_tensors(cursor: Cursor, count: int, alignment: int) -> tuple[TensorInfo, ...]:
-    tensors: list[TensorInfo] = []
+class _Entry(NamedTuple):
+    """One tensor of the list in a header; its type may be foreign."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype_id: int
+    offset: int
+    begin: int
+    """The offset of the entry itself."""
+
+
+def _read_entries(cursor: Cursor, count: int) -> list[_Entry]:
+    entries: list[_Entry] = []
     names: set[str] = set()
-    expected = 0
     for index in range(count):
-        begin = cursor.offset
-        info = _read_tensor(cursor, index)
-        if info.name in names:
-            cursor.refuse(info.name, "two tensors have this name", begin)
-        if info.offset != expected:
-            cursor.refuse(info.name, _offset_reason(info.offset, expected, alignment), begin)
-        names.add(info.name)
-        tensors.append(info)
-        expected += padded(info.size_bytes, alignment)
+        entry = _read_entry(cursor, index)
+        if entry.name in names:
+            cursor.refuse(entry.name, "two tensors have this name", entry.begin)
+        names.add(entry.name)
+        entries.append(entry)
+    return entries
+
+
+def _placed(cursor: Cursor, entries: Sequence[_Entry], alignment: int, data_bytes: int) -> tuple[TensorInfo, ...]:
+    """Return the tensors of `entries`, which must lie one after another; the data section has `data_bytes`."""
+    tensors: list[TensorInfo] = []
+    expected = 0
+    ends = (*(entry.offset for entry in entries[1:]), data_bytes)
+    for (name, shape, dtype_id, offset, begin), end in zip(entries, ends, strict=False):
+        if offset != expected:
+            cursor.refuse(name, _offset_reason(offset, expected, alignment), begin)
+        try:
+            dtype = dtype_at(dtype_id, prod(shape), end - offset, alignment, cursor.is_big_endian)
+        except UnsupportedDType as error:
+            cursor.refuse(name, str(error), begin)
+        _check_size(cursor, name, shape, dtype, begin)
+        tensors.append(TensorInfo(name, shape, dtype, offset))
+        expected += padded(tensors[-1].size_bytes, alignment)
         if expected > SIZE_MAX:
-            cursor.refuse(info.name, "the tensors are larger than any file", begin)
+            cursor.refuse(name, "the tensors are larger than any file", begin)
     return tuple(tensors)
 
 
@@ -308,7 +361,7 @@ def _offset_reason(offset: int, expected: int, alignment: int) -> str:
     return f"its offset {offset} {problem}: it must be {expected}"
 
 
-def _read_tensor(cursor: Cursor, index: int) -> TensorInfo:
+def _read_entry(cursor: Cursor, index: int) -> _Entry:
     begin = cursor.offset
     size = cursor.u64(f"tensor {index}")
     if not 1 <= size <= NAME_MAX_BYTES:
@@ -322,21 +375,13 @@ def _read_tensor(cursor: Cursor, index: int) -> TensorInfo:
     dimensions = cursor.u32(name)
     if not 1 <= dimensions <= DIMENSIONS_MAX:
         cursor.refuse(name, f"{dimensions} dimensions; 1 to {DIMENSIONS_MAX} are allowed", begin)
-    shape = cursor.unpack(_DIMENSIONS[dimensions], name)
-    type_id, offset = cursor.unpack(_TYPE_AND_OFFSET, name)
-    dtype = _known_dtype(cursor, name, type_id, begin)
-    _check_shape(cursor, name, shape, dtype, begin)
-    return TensorInfo(name, shape, dtype, offset)
+    shape = cursor.unpack(cursor.layouts.dimensions[dimensions], name)
+    dtype_id, offset = cursor.unpack(cursor.layouts.type_and_offset, name)
+    _check_shape(cursor, name, shape, begin)
+    return _Entry(name, shape, dtype_id, offset, begin)
 
 
-def _known_dtype(cursor: Cursor, name: str, type_id: int, begin: int) -> DType:
-    try:
-        return dtype_by_id(type_id)
-    except UnsupportedDType as error:
-        cursor.refuse(name, str(error), begin)
-
-
-def _check_shape(cursor: Cursor, name: str, shape: tuple[int, ...], dtype: DType, begin: int) -> None:
+def _check_shape(cursor: Cursor, name: str, shape: tuple[int, ...], begin: int) -> None:
     elements = 1
     for length in shape:
         if length < 1:
@@ -344,10 +389,13 @@ def _check_shape(cursor: Cursor, name: str, shape: tuple[int, ...], dtype: DType
         elements *= length
         if elements > SIZE_MAX:
             cursor.refuse(name, f"the shape {shape} has more elements than any file can hold", begin)
-    if shape[0] % dtype.block_elements:
+
+
+def _check_size(cursor: Cursor, name: str, shape: tuple[int, ...], dtype: DType, begin: int) -> None:
+    if shape[0] % dtype.block_elements and dtype.id in DTYPES:
         reason = f"the row length {shape[0]} is not a multiple of {dtype.name}'s block of {dtype.block_elements}"
         cursor.refuse(name, reason, begin)
-    if dtype.size_bytes(elements) > SIZE_MAX:
+    if dtype.size_bytes(prod(shape)) > SIZE_MAX:
         cursor.refuse(name, f"the shape {shape} is larger than any file", begin)
 
 

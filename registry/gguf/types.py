@@ -5,7 +5,8 @@ Numbers are from the GGUF specification and ggml's type table; block sizes are f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from organs.registry.errors import UnsupportedDType
@@ -18,12 +19,18 @@ ALIGNMENT_DEFAULT = 32
 
 ALIGNMENT_MAX = 1 << 20
 DIMENSIONS_MAX = 4
-NAME_MAX_BYTES = 63
+NAME_MAX_BYTES = 127
+"""The longest name of a tensor in files for images and sound."""
+LOADED_NAME_MAX_BYTES = 63
+"""The longest name of a tensor that llama.cpp loads."""
 KEY_MAX_BYTES = 65_535
 VALUE_MAX = 1 << 30
 """The longest string in bytes and the longest array in elements."""
 EAGER_STRING_MAX_BYTES = 64 * 1024
 """Longer strings stay in the file until they are needed."""
+FOREIGN_VALUE_MAX_BYTES = 8
+FOREIGN_REST_MAX_BYTES = 64
+"""Bytes of a tensor of a foreign type in addition to those of its values, such as a scale."""
 SIZE_MAX = (1 << 63) - 1
 """Offsets and sizes are signed 64-bit numbers in every loader and database."""
 
@@ -82,6 +89,8 @@ class DType:
     name: str
     block_elements: int
     block_bytes: int
+    is_foreign: bool = False
+    """Whether its bytes are only kept: the type is unknown here, or its numbers are big-endian."""
 
     @property
     def bits_per_value(self) -> float:
@@ -130,9 +139,12 @@ _DTYPES = (
     DType(40, "NVFP4", 64, 36),
     DType(41, "Q1_0", 128, 18),
 )
-# 4, 5, 31-33 and 36-38 were removed from ggml. Their sizes are not reliable, so they are refused like unknown types.
+# 4, 5, 31-33 and 36-38 were removed from ggml, and other programs use some of these numbers: they are foreign types.
 DTYPES: dict[int, DType] = {dtype.id: dtype for dtype in _DTYPES}
 _DTYPES_BY_NAME = {dtype.name: dtype for dtype in _DTYPES}
+
+_FOREIGN_NAME = re.compile(r"TYPE_(?P<id>[0-9]{1,10})", re.ASCII)
+_BIG_ENDIAN = "_BE"
 
 UNQUANTISED = frozenset({"F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64"})
 
@@ -146,8 +158,45 @@ def dtype_by_id(dtype_id: int) -> DType:
 
 
 def dtype_by_name(name: str) -> DType:
-    """Return the dtype with ggml's name, such as "Q4_K"; raises UnsupportedDType."""
-    try:
-        return _DTYPES_BY_NAME[name]
-    except KeyError:
-        raise UnsupportedDType(f"tensor type {name!r} is unknown") from None
+    """Return the dtype with ggml's name, such as "Q4_K", or with a name of `foreign_dtype` or `big_endian`.
+
+    The name of a foreign type does not tell the size of its tensors; it counts as one byte for each value. Raises
+    UnsupportedDType.
+    """
+    known = _DTYPES_BY_NAME.get(name)
+    if known is not None:
+        return known
+    swapped = _DTYPES_BY_NAME.get(name.removesuffix(_BIG_ENDIAN))
+    if swapped is not None:
+        return big_endian(swapped)
+    foreign = _FOREIGN_NAME.fullmatch(name)
+    if foreign is None:
+        raise UnsupportedDType(f"tensor type {name!r} is unknown")
+    return DType(int(foreign["id"]), name, 1, 1, is_foreign=True)
+
+
+def dtype_at(dtype_id: int, elements: int, room_bytes: int, alignment: int, is_big_endian: bool = False) -> DType:
+    """Return the dtype of a tensor with ggml's number `dtype_id` and `elements` values in a file.
+
+    A tensor of a foreign type takes all of `room_bytes`, from its offset to the next tensor or the end of the file.
+    Raises UnsupportedDType if no type can need so much, or so little, for its values.
+    """
+    known = DTYPES.get(dtype_id)
+    if known is not None:
+        return big_endian(known) if is_big_endian else known
+    if not 0 < room_bytes <= FOREIGN_VALUE_MAX_BYTES * elements + FOREIGN_REST_MAX_BYTES + alignment:
+        raise UnsupportedDType(
+            f"tensor type {dtype_id} is unknown or was removed from ggml, and {room_bytes} bytes cannot be {elements} "
+            "values of any type"
+        )
+    return foreign_dtype(dtype_id, elements, room_bytes)
+
+
+def foreign_dtype(dtype_id: int, elements: int, size_bytes: int) -> DType:
+    """Return a dtype that is unknown here, for a tensor of `elements` values that takes `size_bytes`: `TYPE_156`."""
+    return DType(dtype_id, f"TYPE_{dtype_id}", elements, size_bytes, is_foreign=True)
+
+
+def big_endian(dtype: DType) -> DType:
+    """Return the dtype of a tensor of `dtype` in a big-endian file: `F32_BE`."""
+    return dtype if dtype.is_foreign else replace(dtype, name=dtype.name + _BIG_ENDIAN, is_foreign=True)

@@ -26,6 +26,7 @@ from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadInput, DiskFull, OrganError, StoreUnwritable, UnsupportedDType
 from organs.registry.gguf import quants
 from organs.registry.gguf.header import Header
+from organs.registry.gguf.kinds import FileKind, kind_of
 from organs.registry.gguf.types import DType
 from organs.registry.validation.intervals import looks
 from organs.registry.validation.runtime import (
@@ -62,6 +63,7 @@ class ModelFacts:
     chat_template: str | None = None
     active_parameters: int = 0
     """The number of weights that a token uses: of a stack of experts, its share of the experts. 0 if unknown."""
+    kind: str = FileKind.MODEL.value
 
     @classmethod
     def of(cls, headers: Sequence[Header]) -> ModelFacts:
@@ -75,6 +77,7 @@ class ModelFacts:
             first.integer(f"{architecture}.context_length"),
             next((text for header in headers if (text := header.text(CHAT_TEMPLATE_KEY))), None),
             int(sum(info.elements * (share if is_expert_stack(place_of(info.name)) else 1.0) for info in tensors)),
+            kind_of(first),
         )
 
 
@@ -140,7 +143,12 @@ def window_that_fits(requested: int, chimera: Candidate, base: Candidate) -> int
 
 
 def texts_for(base: Candidate, texts: Sequence[Text]) -> tuple[Text, ...]:
-    """Return the texts that a base is scored on: chat texts in its chat template. Raises BadInput if none remains."""
+    """Return the texts that a base is scored on: chat texts in its chat template.
+
+    Raises BadInput if none remains, NoVerdict for a base that writes no text.
+    """
+    if base.facts.kind != FileKind.MODEL:
+        raise NoVerdict(f"the base is of the kind {base.facts.kind}: it writes no text, so nothing can be measured")
     fitted = fitted_texts(texts, base.facts.chat_template)
     if texts and not fitted:
         raise BadInput("the base has no chat template, so it cannot be scored on a chat; name another text")

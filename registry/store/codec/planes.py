@@ -122,9 +122,13 @@ def codec_for(dtype_name: str) -> Codec:
     """Return the codec for tensors of ggml's type `dtype_name`, such as "Q4_K"; raises UnsupportedDType.
 
     Types for which a split into fields saves nothing get the codec `opaque`: one plane, which is stored raw if encoding
-    does not save enough.
+    does not save enough. Foreign types are bytes without a type.
     """
-    return _CODECS.get(dtype_name) or _codec(dtype_by_name(dtype_name), "opaque", Kind.WHOLE, "bytes")
+    known = _CODECS.get(dtype_name)
+    if known is None:
+        dtype = dtype_by_name(dtype_name)
+        known = BYTES_CODEC if dtype.is_foreign else _codec(dtype, "opaque", Kind.WHOLE, "bytes")
+    return known
 
 
 @cache

@@ -1,0 +1,77 @@
+"""The kind of a GGUF file, from its header: most are language models, others serve them or have another purpose."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from organs.registry.anatomy import is_image_tensor
+from organs.registry.gguf.header import Header
+
+
+class FileKind(StrEnum):
+    """What a GGUF file is for."""
+
+    MODEL = "model"
+    ADAPTER = "adapter"
+    VOCABULARY = "vocabulary"
+    IMATRIX = "imatrix"
+    CONTROL_VECTOR = "control-vector"
+    PROJECTOR = "projector"
+    IMAGE = "image"
+
+
+KIND_NOTES: dict[str, str] = {
+    FileKind.VOCABULARY: "A vocabulary without weights: runtimes use it to test a tokenizer.",
+    FileKind.IMATRIX: (
+        "An importance matrix: how large the inputs of each weight of a model are. Programs that quantise the model "
+        "read it. It is no model: no runtime loads it, and it has no organs to graft."
+    ),
+    FileKind.CONTROL_VECTOR: (
+        "A control vector: runtimes add it to what the layers of its model compute, to change its tone. It is no "
+        "model, and it has no organs to graft."
+    ),
+    FileKind.PROJECTOR: (
+        "A projector: it turns images or sound into inputs of a language model, which runtimes load beside it. Without "
+        "that model it writes no text, so its perplexity is not measured."
+    ),
+    FileKind.IMAGE: (
+        "A model for images, video or sound. It writes no text, so its perplexity is not measured. Its organs can be "
+        "grafted by slot."
+    ),
+}
+"""What a file of a kind is, for people. Models and adapters need no explanation."""
+
+_BY_TYPE = {
+    "adapter": FileKind.ADAPTER,
+    "imatrix": FileKind.IMATRIX,
+    "mmproj": FileKind.PROJECTOR,
+}
+"""Kinds by `general.type`."""
+_BY_ARCHITECTURE = {
+    "controlvector": FileKind.CONTROL_VECTOR,
+    "clip": FileKind.PROJECTOR,
+    **dict.fromkeys(
+        (
+            *("aura", "chroma", "cosmos", "flux", "flux2", "hidream", "hyvid", "lens", "ltxv", "lumina2", "pig"),
+            *("qwen_image", "sd1", "sd3", "sdxl", "wan", "z_image"),
+        ),
+        FileKind.IMAGE,
+    ),
+}
+"""Kinds by `general.architecture`. Those for images are names that ComfyUI and stable-diffusion.cpp give."""
+TENSORS_EXAMINED_MAX = 64
+"""Tensors whose names may show that a file without an architecture is a model for images."""
+
+
+def kind_of(header: Header, has_tensors: bool = True) -> str:
+    """Return the kind of a file or of a split set with this header, a value of `FileKind`.
+
+    Without tensors it is a vocabulary.
+    """
+    kind = _BY_TYPE.get(header.text("general.type") or "") or _BY_ARCHITECTURE.get(header.architecture or "")
+    if kind is None:
+        kind = FileKind.MODEL if has_tensors else FileKind.VOCABULARY
+        tensors = header.tensors[:TENSORS_EXAMINED_MAX]
+        if header.architecture is None and any(is_image_tensor(tensor.name) for tensor in tensors):
+            kind = FileKind.IMAGE
+    return kind.value
