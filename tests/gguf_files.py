@@ -172,7 +172,7 @@ def assert_invariants(header: Header) -> None:
     for info in header.tensors:
         assert 1 <= len(info.shape) <= 4
         assert min(info.shape) >= 1
-        assert info.shape[0] % info.dtype.block_elements == 0
+        assert info.shape[0] % info.dtype.block_elements == 0 or info.dtype.is_foreign
         assert info.offset == expected
         expected += padded(info.size_bytes, header.alignment)
     assert header.last_byte <= header.file_size_bytes <= padded(header.last_byte, header.alignment)

@@ -15,6 +15,7 @@ from organs.registry.compose.models import Parent
 from organs.registry.compose.screen import part_correlation
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.gguf import KeyValue, ValueType
+from organs.registry.gguf.types import foreign_dtype
 from tests.compose.parents import (
     CODE,
     LORA,
@@ -379,6 +380,23 @@ def test_a_base_that_must_not_be_loaded_is_always_refused() -> None:
     assert refused(check_replacements(base, [])) == {"not-loadable"}
     assert "no bytes" in only(of_types(base, synthetic_parent("Donor"), ORGAN), "not-loadable").sentence
     assert refused(check_replacements(zoo(LORA), [])) == {"not-loadable"}
+    matrix = synthetic_parent("Matrix", general__type="imatrix")
+    assert refused(check_replacements(matrix, [])) == {"not-loadable"}
+    (finding,) = check_pair(synthetic_parent("Base"), matrix)
+    assert (finding.code, finding.severity) == ("nothing-to-graft", Severity.REFUSE)
+
+
+def test_tensors_that_are_only_kept_are_neither_changed_nor_grafted() -> None:
+    base = synthetic_parent("Base")
+    kept = replace(
+        base, parts=tuple(replace(part, dtype=foreign_dtype(156, part.spec.elements, 1)) for part in base.parts)
+    )
+    assert refused(check_replacements(kept, replacements_from(kept, base, ORGAN))) == {"dtype-refused"}
+    refusals = [
+        item for item in check_replacements(base, replacements_from(base, kept, ORGAN)) if item.code == "dtype-refused"
+    ]
+    assert "TYPE_156. Such bytes are only kept here" in refusals[0].sentence
+    assert len(refusals) == 1
     assert refused(of_types(synthetic_parent("Base"), replace(base, label="Donor"), ORGAN)) == set()
 
 

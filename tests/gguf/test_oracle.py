@@ -11,10 +11,11 @@ import gguf
 import numpy as np
 import pytest
 
-from organs.registry.gguf import MemorySource, ValueType, read_array, read_header
+from organs.registry.gguf import MemorySource, ValueType, dtype_by_id, read_array, read_header
 from organs.registry.gguf.header import Field, Header
+from organs.registry.gguf.read import scalar_format
 from organs.registry.gguf.split import check_split, parse_shard_name
-from organs.registry.gguf.types import DTYPES, SCALAR_FORMATS
+from organs.registry.gguf.types import DTYPES, big_endian
 from tests.gguf_files import array, assert_invariants, every_value_type, file_bytes, tensor, text, unsigned, vocabulary
 
 ALIGNMENTS = [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
@@ -23,9 +24,10 @@ QUANT_TYPES = list(gguf.GGML_QUANT_SIZES)
 Fill = Callable[[Any], None]
 
 
-def written_by_gguf(path: Path, fill: Fill, alignment: int | None = None) -> bytes:
+def written_by_gguf(path: Path, fill: Fill, alignment: int | None = None, *, is_big_endian: bool = False) -> bytes:
     """Return the bytes of a file of the package's writer."""
-    writer = gguf.GGUFWriter(path, "llama")
+    order = gguf.GGUFEndian.BIG if is_big_endian else gguf.GGUFEndian.LITTLE
+    writer = gguf.GGUFWriter(path, "llama", endianess=order)
     if alignment is not None:
         writer.add_custom_alignment(alignment)
     fill(writer)
@@ -61,7 +63,8 @@ def assert_equal_to_reader(data: bytes, path: Path) -> Header:
     for ours, other in zip(header.tensors, reader.tensors, strict=True):
         assert ours.name == other.name
         assert list(ours.shape) == other.shape.tolist()
-        assert ours.dtype.name == other.tensor_type.name
+        other_dtype = dtype_by_id(int(other.tensor_type))
+        assert ours.dtype == (big_endian(other_dtype) if header.is_big_endian else other_dtype)
         begin = header.data_offset + ours.offset
         assert begin == other.data_offset
         assert data[begin : begin + ours.size_bytes] == other.data.tobytes()
@@ -75,7 +78,9 @@ def plain(source: MemorySource, field: Field) -> tuple[list[int], list[bytes]]:
         kinds = [field.type, field.element_type][: 2 if field.count else 1]
         values = read_array(source, field)
         return [int(kind) for kind in kinds], [
-            value if isinstance(value, bytes) else struct.pack(SCALAR_FORMATS[field.element_type], value)
+            value
+            if isinstance(value, bytes)
+            else struct.pack(scalar_format(field.element_type, field.is_big_endian), value)
             for value in values
         ]
     return [int(field.type)], [source.read_at(field.offset, field.size_bytes)]
@@ -106,6 +111,21 @@ def test_a_tensor_of_every_dtype_is_read_by_the_gguf_package_as_we_wrote_it(kind
     shapes = [(block * 2, 3), (block, 2, 3), (block,), (block, 1, 2, 2)]
     data = file_bytes([], [tensor(f"t{index}", shape, dtype) for index, shape in enumerate(shapes)])
     assert_equal_to_reader(data, tmp_path / "ours.gguf")
+
+
+def test_a_big_endian_file_is_read_as_the_gguf_package_wrote_it(tmp_path: Path) -> None:
+    def fill(writer: Any) -> None:
+        writer.add_uint32("llama.block_count", 2)
+        writer.add_float32("llama.rope.freq_base", 10_000.0)
+        writer.add_array("a.numbers", [1, 2, 3])
+        writer.add_token_list(["<s>", "caf\u00e9", "x" * 300])
+        writer.add_tensor("output_norm.weight", np.arange(5, dtype=np.float32))
+        writer.add_tensor("output.weight", np.arange(64, dtype=np.float16).reshape(2, 32))
+
+    data = written_by_gguf(tmp_path / "theirs.gguf", fill, is_big_endian=True)
+    header = assert_equal_to_reader(data, tmp_path / "again.gguf")
+    assert (header.integer("llama.block_count"), header.field("llama.rope.freq_base").value) == (2, 10_000.0)
+    assert [tensor.dtype.name for tensor in header.tensors] == ["F32_BE", "F16_BE"]
 
 
 @pytest.mark.parametrize("alignment", ALIGNMENTS)

@@ -135,8 +135,8 @@ def test_keys_of_1_to_65535_bytes_are_read(size: int) -> None:
     assert header_of(file_bytes([unsigned("k" * size, 5)])).integer("k" * size) == 5
 
 
-@pytest.mark.parametrize("size", [1, 63])
-def test_tensor_names_of_1_to_63_bytes_are_read(size: int) -> None:
+@pytest.mark.parametrize("size", [1, 63, 127])
+def test_tensor_names_of_1_to_127_bytes_are_read(size: int) -> None:
     assert header_of(file_bytes(tensors=[tensor("n" * size)])).tensors[0].name == "n" * size
 
 

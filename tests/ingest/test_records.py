@@ -68,6 +68,29 @@ def test_an_adapter_has_the_kind_adapter(registry: LocalRegistry, tmp_path: Path
         assert {row.type for row in session.scalars(select(Placement))} == {"adapter"}
 
 
+@pytest.mark.parametrize(
+    ("entries", "name", "kind", "organ_type"),
+    [
+        ([text("general.type", "imatrix")], "blk.0.attn_q.weight.in_sum2", "imatrix", "other"),
+        ([text("general.architecture", "controlvector")], "direction.1", "control-vector", "other"),
+        ([text("general.architecture", "clip")], "v.blk.0.attn_q.weight", "projector", "skeleton"),
+        ([text("general.type", "mmproj")], "mm.0.weight", "projector", "organ"),
+        ([text("general.architecture", "flux")], "double_blocks.0.img_in.lin.weight", "image", "other"),
+        ([], "model.diffusion_model.input_blocks.4.1.transformer_blocks.0.ff.net.0.proj", "image", "other"),
+        ([text("general.architecture", "llama")], "blk.0.attn_q.weight", "model", "skeleton"),
+        ([], "blk.0.attn_q.weight", "model", "skeleton"),
+    ],
+)
+def test_files_for_other_purposes_have_their_kinds_and_are_never_incomplete(
+    entries: list[KeyValue], name: str, kind: str, organ_type: str, registry: LocalRegistry, tmp_path: Path
+) -> None:
+    model = registered(registry, tmp_path, file_bytes(entries, [tensor(name, (8, 8))]))
+    assert (model.kind, model.complete) == (kind, True)
+    with registry.catalog.reading() as session:
+        assert [row.type for row in session.scalars(select(Placement))] == [organ_type]
+    assert ("no runtime can load it" in model.flags) == (kind == "model" and not entries)
+
+
 def test_a_file_without_tensors_has_the_kind_vocabulary(registry: LocalRegistry, tmp_path: Path) -> None:
     tokens = array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(100))
     model = registered(registry, tmp_path, file_bytes([text("general.architecture", "llama"), tokens]))

@@ -20,7 +20,7 @@ from organs.registry.gguf import TensorSpec, ValueType, dtype_by_name
 from organs.registry.gguf.types import DTYPES
 from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
-from tests.gguf_files import array, every_value_type, file_bytes, raw_file, tensor, text, vocabulary
+from tests.gguf_files import array, every_value_type, file_bytes, raw_file, raw_tensor, tensor, text, vocabulary
 from tests.ingest.directory_cases import UP, UP_NAME, change_manifest, manifest_of, write_manifest, write_organ
 from tests.journeys.test_round_trip import ARCHITECTURE, ZOO_FILES
 from tests.small_models import block_metadata, block_tensors, row_counts, small_model, token_array, weight_tensor
@@ -84,6 +84,8 @@ FILES: dict[str, Callable[[], bytes]] = {
     "little": small_model,
     "odd padding": odd_padding,
     "every dtype": every_dtype,
+    "unknown dtypes": lambda: raw_file([], [raw_tensor(b"a", (256,), 156), raw_tensor(b"b", (9,), 4, 128)], bytes(178)),
+    "long names": lambda: file_bytes([ARCHITECTURE], [tensor("blk.0." + "x" * 121), tensor("y" * 127)]),
     "every metadata type": lambda: file_bytes([*every_value_type(), ARCHITECTURE], [tensor("a")]),
     "no tensors": lambda: file_bytes([ARCHITECTURE]),
     "nothing at all": lambda: raw_file()[:24],

@@ -13,6 +13,7 @@ from sqlalchemy import select
 
 from organs.registry.catalog.tables import Blob, Measurement, ModelMetadata, Organ
 from organs.registry.digest import digest_of
+from organs.registry.errors import NotAssemblable
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_id, padded
 from organs.registry.gguf.quants import can_dequantize
 from organs.registry.gguf.types import ALIGNMENT_MAX, DTYPES
@@ -64,6 +65,40 @@ def block_bytes(dtype_id: int, elements: int, seed: int) -> bytes:
     if dtype.name == "BF16":
         return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).tobytes()
     return random_numbers.bytes(dtype.size_bytes(elements))
+
+
+def test_tensors_of_unknown_types_are_kept_by_their_offsets(registry: LocalRegistry, tmp_path: Path) -> None:
+    begin, middle, end = b"\1" * 416, b"\2" * 2080, b"\3" * 50  # 1,024 values in 13 bits each; 8,192 and a scale; 9
+    infos = [
+        raw_tensor(b"blk.0.ffn_up_exps.weight", (256, 2, 2), 156, 0),
+        raw_tensor(b"blk.0.ffn_down.weight", (128, 64), 36, 416),
+        raw_tensor(b"output.weight", (9,), 2**32 - 1, 416 + 2080),
+    ]
+    round_trip(registry, tmp_path, raw_file([ARCHITECTURE.encode()], infos, begin + middle + end))
+    model = registry.model("a")
+    assert [(organ.dtype, organ.size_bytes) for organ in model.organs] == [
+        ("TYPE_156", 416),
+        ("TYPE_36", 2080),
+        ("TYPE_4294967295", 50),
+    ]
+    assert [organ.theta for organ in model.organs] == [None] * 3
+    assert any("unknown here (TYPE_36, TYPE_156 and TYPE_4294967295): kept exactly" in flag for flag in model.flags)
+
+
+def test_a_big_endian_file_is_kept_and_given_only_as_it_was(registry: LocalRegistry, tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "big.gguf", "llama", endianess=gguf.GGUFEndian.BIG)
+    writer.add_token_list([f"token {number}" for number in range(2000)])  # an array that is stored on its own
+    writer.add_tensor("token_embd.weight", np.arange(4096, dtype=np.float32).reshape(64, 64))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert_round_trip(registry, tmp_path / "big.gguf", tmp_path / "back")
+    model = registry.model("big")
+    assert [(organ.dtype, organ.theta) for organ in model.organs] == [("F32_BE", None)]
+    assert model.flags[0].startswith("big-endian: kept exactly")
+    with pytest.raises(NotAssemblable, match="big-endian"):
+        registry.files("big", shard_bytes=1000)
 
 
 @pytest.mark.parametrize("kind", list(gguf.GGML_QUANT_SIZES), ids=lambda kind: kind.name)
