@@ -169,6 +169,8 @@ def _spec(name: Any, dtype: Any, shape: Any) -> TensorSpec:
     if not (0 < len(shape) <= DIMENSIONS_MAX and all(type(item) is int and item > 0 for item in shape)):
         raise ValueError(f"{name} has no valid shape")
     spec = TensorSpec(name, tuple(shape), dtype_by_name(str(dtype)))
+    if spec.dtype.is_foreign:
+        raise ValueError(f"{name} has the type {spec.dtype.name}, whose bytes are only kept")
     if spec.shape[0] % spec.dtype.block_elements:
         raise ValueError(f"the rows of {name} are not a whole number of blocks")
     if max(spec.elements, spec.size_bytes) > SIZE_MAX:

@@ -172,8 +172,8 @@ def test_a_truncated_head_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "dtype", "said"),
     [
-        (b"", (1,), 0, "it must have 1 to 63"),
-        (b"x" * 64, (1,), 0, "it must have 1 to 63"),
+        (b"", (1,), 0, "it must have 1 to 127"),
+        (b"x" * 128, (1,), 0, "it must have 1 to 127"),
         (b"a\xff", (1,), 0, "printable ASCII"),
         (b"a", (), 0, "dimensions"),
         (b"a", (1,) * 5, 0, "dimensions"),
@@ -181,7 +181,6 @@ def test_a_truncated_head_is_refused() -> None:
         (b"a", (2**62, 2**62), 0, "more elements"),
         (b"a", (2**62,), 0, "larger than any file"),
         (b"a", (31,), 2, "not a multiple"),
-        (b"a", (1,), 4, "unknown or was removed"),
         (b"a", (2,), 0, "takes 8 bytes, but the file has 4"),
     ],
 )
