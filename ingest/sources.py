@@ -17,12 +17,13 @@ from organs.ingest.directory.layout import MANIFEST_FILE
 from organs.ingest.directory.opening import directory_size_bytes, open_directory
 from organs.ingest.dissect import DissectedFile, OpenGguf, check_tensor_sizes, dissect
 from organs.ingest.files import FileSource, OpenFile, ReadableFile
+from organs.ingest.parts import PartName, first_parts, joining_sentence, parse_part_name
 from organs.ingest.peft import adapter_folder, adapter_size_bytes, is_adapter_folder, open_adapter
 from organs.ingest.safetensors import SAFETENSORS_SUFFIX, is_model_folder
 from organs.ingest.urls import Hub, RemoteFile, find_remote, is_url
 from organs.registry.digest import Digest
 from organs.registry.entities.model import RuntimeText
-from organs.registry.errors import BadSource, BadSplit
+from organs.registry.errors import BadGguf, BadSource, BadSplit
 from organs.registry.gguf import read_header
 from organs.registry.gguf.split import ShardName, check_split, is_shard, parse_shard_name
 from organs.registry.names import ModelName, name_from_text, namespace_from_text
@@ -141,7 +142,7 @@ def skipped_files(arguments: Iterable[str]) -> Skipped:
         for argument in arguments
         if argument and (folder := Path(argument)).is_dir() and not _is_model_in_folder(folder)
         for path in _visible_files(folder)
-        if not is_gguf_name(path.name)
+        if not is_gguf_name(path.name) and parse_part_name(path.name) is None
     }
     return Skipped(len(files), sum(path.suffix.lower() == SAFETENSORS_SUFFIX for path in files))
 
@@ -183,9 +184,10 @@ def _expand(argument: str) -> Iterator[Path]:
 
 
 def _find_models(folder: Path) -> list[Path]:
-    files = [path for path in folder.rglob("*") if is_gguf_name(path.name) and path.is_file()]
+    found = [path for path in folder.rglob("*.[gG][gG][uU][fF]*") if path.is_file()]
+    files = [path for path in found if is_gguf_name(path.name)]
     directories = [path.parent for path in folder.rglob(MANIFEST_FILE) if is_organ_directory(path.parent)]
-    return sorted([*files, *directories, *_find_adapters(folder)])
+    return sorted([*files, *first_parts(found), *directories, *_find_adapters(folder)])
 
 
 def _find_adapters(folder: Path) -> Iterator[Path]:
@@ -298,4 +300,15 @@ def _open(opened: ExitStack, path: Path, base: AdaptedBase | None) -> Sequence[O
         return open_directory(opened.enter_context(Folder(path)))
     if is_adapter_folder(path):
         return [open_adapter(opened, path, base)]
-    return [opened.enter_context(FileSource(path))]
+    file = opened.enter_context(FileSource(path))
+    if part := parse_part_name(path.name):
+        _refuse_part(file, part)
+    return [file]
+
+
+def _refuse_part(file: FileSource, part: PartName) -> None:
+    """Raise BadSource unless `file`, which is called a part of a GGUF file, is a whole one."""
+    try:
+        read_header(file)
+    except BadGguf as error:
+        raise BadSource(joining_sentence(file.path, part)) from error
