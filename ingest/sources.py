@@ -19,7 +19,7 @@ from organs.ingest.dissect import DissectedFile, OpenGguf, check_tensor_sizes, d
 from organs.ingest.files import FileSource, OpenFile, ReadableFile
 from organs.ingest.parts import PartName, first_parts, joining_sentence, parse_part_name
 from organs.ingest.peft import adapter_folder, adapter_size_bytes, is_adapter_folder, open_adapter
-from organs.ingest.safetensors import SAFETENSORS_SUFFIX, is_model_folder
+from organs.ingest.safetensors import SAFETENSORS_SUFFIX, is_model_folder, quantised_by
 from organs.ingest.urls import Hub, RemoteFile, find_remote, is_url
 from organs.registry.digest import Digest
 from organs.registry.entities.model import RuntimeText
@@ -105,6 +105,7 @@ def find_sources(arguments: Iterable[str], purpose: str = "ingest", hub: Hub | N
             raise BadSource(f"{argument[:200]}: {error.strerror}") from error
         if not matches:
             if is_model_folder(Path(argument)):
+                refuse_unconvertible(Path(argument))
                 raise BadSource(
                     f"{argument}: a model in safetensors files. Convert it first: {convert_command(argument)}"
                 )
@@ -125,6 +126,15 @@ def convert_command(folder: str) -> str:
     name = name_from_text(Path(folder).resolve().name)
     words = ("python", "convert_hf_to_gguf.py", folder, "--outfile", f"{name}{GGUF_SUFFIX}", "--outtype", "auto")
     return shlex.join(words)
+
+
+def refuse_unconvertible(folder: Path) -> None:
+    """Raise BadSource for a folder whose weights are quantised in a way that the program of llama.cpp cannot read."""
+    if quantisation := quantised_by(folder):
+        raise BadSource(
+            f"{folder}: its weights are quantised by {quantisation}, which convert_hf_to_gguf.py cannot read. Take the "
+            "original model without quantisation, and convert that"
+        )
 
 
 def _remote_source(address: str, purpose: str, hub: Hub | None) -> ModelSource:
@@ -295,6 +305,7 @@ def by_file(count: int, pieces: Mapping[tuple[int, int], Digest]) -> list[dict[i
 
 def _open(opened: ExitStack, path: Path, base: AdaptedBase | None) -> Sequence[OpenFile]:
     if path.suffix.lower() == SAFETENSORS_SUFFIX and path.is_file():
+        refuse_unconvertible(path.parent)
         raise BadSource(f"{path}: a safetensors file; this program reads GGUF. {CONVERT}")
     if is_organ_directory(path):
         return open_directory(opened.enter_context(Folder(path)))
