@@ -211,8 +211,8 @@ def _flags(header: Header, odd_padding: bool) -> Iterator[str]:
     # Only the first shard of a set has metadata.
     first = not is_shard(header) or not header.integer(SPLIT_NUMBER_KEY)
     if has_left_over_keys(header):
-        said = f"{SPLIT_COUNT_KEY} says {header.integer(SPLIT_COUNT_KEY)} files, but this one has all tensors"
-        yield f"{said}: runtimes refuse it; organ assemble MODEL --merge writes it without the keys of shards"
+        message = f"{SPLIT_COUNT_KEY} says {header.integer(SPLIT_COUNT_KEY)} files, but this one has all tensors"
+        yield f"{message}: runtimes refuse it; organ assemble MODEL --merge writes it without the keys of shards"
     quantised = any(tensor.dtype.name not in UNQUANTISED for tensor in header.tensors)
     if first and quantised and header.field("general.quantization_version") is None:
         yield "general.quantization_version is absent although tensors are quantised"

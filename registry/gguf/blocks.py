@@ -6,16 +6,22 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from organs.registry.amounts import names_text, ranges_text, spans_text
-from organs.registry.anatomy import OUTPUT_MATRIX, TOKEN_EMBEDDING, OrganType, Place, Tower, is_after_blocks, place_of
+from organs.registry.anatomy import (
+    OUTPUT_MATRIX,
+    TOKEN_EMBEDDING,
+    OrganType,
+    Place,
+    Tower,
+    is_after_blocks,
+    is_shared_by_blocks,
+    place_of,
+)
 from organs.registry.gguf.header import Header
 
 TOWERS = (Tower.TEXT, Tower.ENCODER, Tower.DECODER)
 """The stacks of blocks whose number a header states in `block_count`."""
 VARIED_KEYS = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
 """Keys that are arrays, with a number for each block, in models whose blocks have different parts."""
-
-_FIRST_ONLY = ("attn_rel_b", "cross_attn_rel_b")
-"""Slots of the first block whose values all blocks use."""
 
 
 def stated_blocks(header: Header, tower: Tower = Tower.TEXT) -> int | None:
@@ -27,7 +33,8 @@ def stated_blocks(header: Header, tower: Tower = Tower.TEXT) -> int | None:
 
 def further_blocks(header: Header) -> int:
     """Return how many of the last stated blocks only predict further tokens: a model runs without them."""
-    return max(0, header.integer(f"{header.architecture}.nextn_predict_layers") or 0)
+    count = header.integer(f"{header.architecture}.nextn_predict_layers") or 0
+    return count if 0 < count < (stated_blocks(header) or 0) else 0
 
 
 def block_faults(header: Header, places: Sequence[Place]) -> Iterator[str]:
@@ -95,9 +102,10 @@ def _slot_faults(blocks: Mapping[int, Mapping[str, OrganType]]) -> Iterator[str]
     counts = Counter(slot for slots in blocks.values() for slot in slots)
     types = {slot: kind for slots in blocks.values() for slot, kind in slots.items()}
     usual = [slot for slot, count in counts.items() if count == len(blocks) - 1]
+    first = min(blocks)
     for block, slots in blocks.items():
-        is_first = block == min(blocks)
-        lacking = [slot for slot in usual if slot not in slots and not _may_lack(slot, types[slot], is_first=is_first)]
+        missing = (slot for slot in usual if slot not in slots)
+        lacking = [slot for slot in missing if not _may_lack(slot, types[slot], is_first=block == first)]
         if lacking and all(counts[slot] > 1 for slot in slots):
             others = "the other block has" if len(blocks) == 2 else "all other blocks have"
             yield f"block {block} has no {names_text(lacking)}, which {others}: runtimes may refuse it"
@@ -109,4 +117,4 @@ def _may_lack(slot: str, kind: OrganType, *, is_first: bool) -> bool:
         return True  # it belongs to a tensor type, which can differ
     if is_first:
         return kind is OrganType.NORM  # the embedding has a norm in its place
-    return slot in _FIRST_ONLY
+    return is_shared_by_blocks(slot)
