@@ -2,6 +2,7 @@
 
 sources        find and open files, folders, patterns, split sets, organ directories
 safetensors    read safetensors files
+parts          files that were cut by bytes
 bases          the base of an adapter: the facts that a PEFT folder does not have
 peft           PEFT folders, read as adapters in GGUF
 convert        models in safetensors files, converted by the program of llama.cpp

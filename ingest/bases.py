@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from organs.ingest.directory.jsontext import parse_json
 from organs.ingest.files import FileSource
-from organs.ingest.safetensors import MODEL_CONFIG_FILE
+from organs.ingest.safetensors import MODEL_CONFIG_FILE, read_json
 from organs.registry.anatomy import OUTPUT_MATRIX, place_of
 from organs.registry.entities.base import prepared
 from organs.registry.errors import BadSource, NotFound, UnknownBase
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from organs.registry.interface import Registry
     from organs.registry.models import RegisteredModel
 
-CONFIG_MAX_BYTES = 1024 * 1024
-"""Limit of a config.json or an adapter_config.json; real ones have some kilobytes."""
 HUB_URL = "https://huggingface.co"
 HUB_CACHE_FOLDER = "models--{}--{}"
 
@@ -197,14 +194,6 @@ def _base_of_config(path: Path) -> AdaptedBase:
     return AdaptedBase(
         str(path), architecture, config.num_hidden_layers, heads, kv_heads, shapes, is_tied, ParentName()
     )
-
-
-def read_json(path: Path) -> dict[str, object]:
-    """Return the JSON object in the file `path`; raises BadSource, and ValueError for anything else in it."""
-    with FileSource(path) as file:
-        if file.size_bytes > CONFIG_MAX_BYTES:
-            raise ValueError(f"{file.size_bytes} bytes; at most {CONFIG_MAX_BYTES} are read")
-        return msgspec.convert(parse_json(file.read_at(0, file.size_bytes)), prepared(dict[str, object]))
 
 
 def _base_of_header(header: Header, label: str) -> AdaptedBase:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from organs.ingest.safetensors import is_model_folder
-from organs.ingest.sources import GGUF_SUFFIX, LOCAL_NAMESPACE, ModelSource
+from organs.ingest.sources import GGUF_SUFFIX, LOCAL_NAMESPACE, ModelSource, refuse_unconvertible
 from organs.ingest.spool import temporary_folder
 from organs.registry.errors import BadSource, ConversionFailed
 from organs.registry.names import ModelName, name_from_text
@@ -28,11 +28,12 @@ def converted(folder: Path, program: str, python: str, spool: Path) -> Iterator[
     """Convert the model in `folder` with `program`; return a context manager for the file, which it removes.
 
     The file is in a new folder inside of `spool`. A `program` that is not executable is run by `python`. Raises
-    BadSource if the folder has no model in safetensors files, ConversionFailed with the last lines of the program,
-    StoreUnwritable.
+    BadSource if the folder has no model in safetensors files or one that cannot be converted, ConversionFailed with the
+    last lines of the program, StoreUnwritable.
     """
     if not is_model_folder(folder):
         raise BadSource(f"{folder}: no model in safetensors files to convert: it has no config.json or no weights")
+    refuse_unconvertible(folder)
     name = name_from_text(folder.resolve().name)
     with temporary_folder(spool) as work:
         file, log = work / f"{name}{GGUF_SUFFIX}", work / "log"

@@ -20,6 +20,7 @@ from organs.registry.gguf import ByteSource, Header, TensorInfo, ValueType, padd
 from organs.registry.gguf.header import Span, around, large_values
 from organs.registry.gguf.kinds import FileKind, kind_of
 from organs.registry.gguf.read import tags_of
+from organs.registry.gguf.split import SPLIT_COUNT_KEY, SPLIT_NUMBER_KEY, has_left_over_keys, is_shard
 from organs.registry.gguf.tokenizer import tokenizer_reasons
 from organs.registry.gguf.types import DTYPES, LOADED_NAME_MAX_BYTES, UNQUANTISED
 
@@ -225,7 +226,11 @@ def _flags(header: Header, odd_padding: bool) -> Iterator[str]:
         yield "padding between tensors is not zero; it is kept"
     if header.tensors and header.last_byte == header.file_size_bytes and header.last_byte % header.alignment:
         yield "the last tensor has no padding behind it"
-    first = not header.integer("split.no")  # the other shards of a set have no metadata of their own
+    # Only the first shard of a set has metadata.
+    first = not is_shard(header) or not header.integer(SPLIT_NUMBER_KEY)
+    if has_left_over_keys(header):
+        message = f"{SPLIT_COUNT_KEY} says {header.integer(SPLIT_COUNT_KEY)} files, but this one has all tensors"
+        yield f"{message}: runtimes refuse it; organ assemble MODEL --merge writes it without the keys of shards"
     quantised = any(tensor.dtype.name not in UNQUANTISED and not tensor.dtype.is_foreign for tensor in header.tensors)
     if first and quantised and header.field("general.quantization_version") is None:
         yield "general.quantization_version is absent although tensors are quantised"

@@ -27,9 +27,9 @@ import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
-from organs.ingest.bases import ARCHITECTURES, AdaptedBase, ParentName, local_base, parent_of_hub_id, read_json
+from organs.ingest.bases import ARCHITECTURES, AdaptedBase, ParentName, local_base, parent_of_hub_id
 from organs.ingest.files import BytesInMemory, ComposedFile, Section
-from organs.ingest.safetensors import FLOATS, SafetensorsFile, WeightEntry
+from organs.ingest.safetensors import FLOATS, SafetensorsFile, WeightEntry, read_json
 from organs.registry.amounts import names_text
 from organs.registry.anatomy import LORA_SUFFIXES
 from organs.registry.digest import Digest

@@ -17,8 +17,10 @@ from organs.registry.catalog.records import FileRecord, ModelRecord, ParentRecor
 from organs.registry.catalog.register.organs import shape_text
 from organs.registry.digest import Digest, model_digest
 from organs.registry.gguf import Header
+from organs.registry.gguf.blocks import block_faults, further_blocks, stated_blocks
 from organs.registry.gguf.header import field_type_text, field_value_text
 from organs.registry.gguf.kinds import FileKind, kind_of
+from organs.registry.gguf.split import SPLIT_COUNT_KEY, is_shard
 from organs.registry.gguf.types import UNQUANTISED
 from organs.registry.names import ModelName
 from organs.registry.relatives.resolve import (
@@ -74,6 +76,7 @@ def split_record(name: ModelName, shards: Sequence[StoredFront], nonfinite: Mapp
     tensor_places = [place for shard in shards for place in places(shard.front.header)]
     kind = kind_of(first.header, bool(tensor_places))
     flags = [flag for shard in shards for flag in front_flags(shard.front, odd_padding=shard.odd_padding)]
+    flags += set_flags([shard.front.header for shard in shards])
     return ModelRecord(
         name=name,
         digest=model_digest([shard.sha256 for shard in shards]),
@@ -128,15 +131,23 @@ def nonfinite_flags(tensors: Mapping[str, int]) -> Iterator[str]:
 
 
 def is_complete(header: Header, places: Sequence[Place]) -> bool:
-    """Return whether a model with tensors at `places` has its embedding and all blocks of its header."""
-    if kind_of(header, bool(places)) != FileKind.MODEL:
+    """Return whether a model with tensors at `places` has its embedding and all blocks that it needs to run."""
+    announced = stated_blocks(header)
+    if announced is None or kind_of(header, bool(places)) != FileKind.MODEL:
         return True
-    announced = header.integer(f"{header.architecture}.block_count")
-    if announced is None:
-        return True
-    blocks = {place.block for place in places if place.block is not None}
+    needed = announced - further_blocks(header)
+    blocks = {place.block for place in places if place.block is not None and place.block < needed}
     kinds = {place.type for place in places}
-    return len(blocks) >= announced and {OrganType.EMBED, OrganType.SKELETON} <= kinds
+    return len(blocks) >= needed and {OrganType.EMBED, OrganType.SKELETON} <= kinds
+
+
+def set_flags(headers: Sequence[Header]) -> Iterator[str]:
+    """Yield sentences on unusual properties of a model that only all of its files show; none if shards are missing."""
+    first = headers[0]
+    count = first.integer(SPLIT_COUNT_KEY) if is_shard(first) else 1
+    tensor_places = [place for header in headers for place in places(header)]
+    if count == len(headers) and kind_of(first, bool(tensor_places)) == FileKind.MODEL:
+        yield from block_faults(first, tensor_places)
 
 
 def _file_record(index: int, file: DissectedFile, gathered: Gathered) -> FileRecord:
@@ -201,6 +212,7 @@ def _origin(files: Sequence[DissectedFile], gathered: Gathered) -> Origin | None
 def _flags(files: Sequence[DissectedFile], origin: Origin | None) -> Iterator[str]:
     for file in files:
         yield from file.flags
+    yield from set_flags([file.header for file in files])
     if origin is not None:
         edit = f"with edited organs: {names_text(origin.edited)}" if origin.edited else "that was edited"
         yield f"made from a folder of {origin.name} {edit}"

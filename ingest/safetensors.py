@@ -20,10 +20,13 @@ from numpy.typing import NDArray
 from organs.ingest.directory.jsontext import parse_json
 from organs.ingest.files import FileSource
 from organs.registry.entities.base import prepared
+from organs.registry.errors import BadSource
 
 SAFETENSORS_SUFFIX = ".safetensors"
 MODEL_CONFIG_FILE = "config.json"
 """The file with the dimensions of a model, beside its safetensors files."""
+CONFIG_MAX_BYTES = 1024 * 1024
+"""Limit of a config.json or an adapter_config.json; real ones have some kilobytes."""
 HEADER_MAX_BYTES = 64 * 1024 * 1024
 """Limit of the JSON; the library of the format has 100 MB. The JSON of a LoRA of 80 blocks has 200 kB."""
 DIMENSIONS_MAX = 8
@@ -37,6 +40,20 @@ _VALUE_BYTES = {
     **dict.fromkeys(("U64", "I64", "F64"), 8),
 }
 _STORED: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+PACKED = frozenset({"U8", "I8", "U16", "I16", "U32", "I32"})
+"""Types of quantised weights, several of which can be in one number."""
+MLX = "mlx"
+UNCONVERTIBLE = {
+    MLX: "MLX",
+    "awq": "AWQ",
+    "bitsandbytes": "bitsandbytes",
+    "hqq": "HQQ",
+    "aqlm": "AQLM",
+    "quanto": "Quanto",
+    "exl2": "ExLlamaV2",
+    "exl3": "ExLlamaV3",
+}
+"""Quantisations that `convert_hf_to_gguf.py` does not read, with their names for people."""
 FLOATS = frozenset(_STORED)
 """Types whose values can be read."""
 
@@ -99,6 +116,59 @@ def is_model_folder(path: Path) -> bool:
     except OSError:
         return False
     return MODEL_CONFIG_FILE in names and any(name.lower().endswith(SAFETENSORS_SUFFIX) for name in names)
+
+
+def read_json(path: Path) -> dict[str, object]:
+    """Return the JSON object in the file `path`; raises BadSource, and ValueError for anything else in it."""
+    with FileSource(path) as file:
+        if file.size_bytes > CONFIG_MAX_BYTES:
+            raise ValueError(f"{file.size_bytes} bytes; at most {CONFIG_MAX_BYTES} are read")
+        return msgspec.convert(parse_json(file.read_at(0, file.size_bytes)), prepared(dict[str, object]))
+
+
+class _Quantisation(Struct, frozen=True):
+    """What a `config.json` says about the quantisation of the weights."""
+
+    quant_method: str | None = None
+    bits: float | None = None
+    group_size: int | None = None
+
+
+class _Config(Struct, frozen=True):
+    """The members of a `config.json` about quantisation; MLX writes `quantization`, transformers the other."""
+
+    quantization: _Quantisation | None = None
+    quantization_config: _Quantisation | None = None
+
+
+def quantised_by(folder: Path) -> str | None:
+    """Return the quantisation of the safetensors files in `folder` that llama.cpp cannot convert; None if it can.
+
+    The weights decide: a configuration can also state the quantisation of weights that were written out again.
+    """
+    try:
+        config = msgspec.convert(read_json(folder / MODEL_CONFIG_FILE), prepared(_Config))
+    except (BadSource, ValueError):
+        return None
+    stated = config.quantization or config.quantization_config
+    if stated is None:
+        return None
+    is_mlx = stated.quant_method is None and stated.bits is not None and stated.group_size is not None
+    method = MLX if is_mlx else (stated.quant_method or "").lower()
+    return UNCONVERTIBLE.get(method) if any(map(_has_packed_weights, _weights_files(folder))) else None
+
+
+def _weights_files(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.suffix.lower() == SAFETENSORS_SUFFIX]
+
+
+def _has_packed_weights(path: Path) -> bool:
+    """Return whether the file has matrices of small whole numbers; a file that cannot be read may have some."""
+    try:
+        with SafetensorsFile(path) as file:
+            return any(entry.dtype in PACKED and len(entry.shape) > 1 for entry in file.entries.values())
+    except (BadSource, ValueError):
+        return True
 
 
 class _StatedEntry(Struct, frozen=True):

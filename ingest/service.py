@@ -21,7 +21,7 @@ from organs.ingest.hashing import Stages, merged_stages
 from organs.ingest.jobs.kind import Cancelled
 from organs.ingest.peft import read_config
 from organs.ingest.pipeline import Gathered, Pipeline
-from organs.ingest.records import StoredFront, model_record, nonfinite_flags, nonfinite_tensors, split_record
+from organs.ingest.records import StoredFront, model_record, nonfinite_flags, nonfinite_tensors, set_flags, split_record
 from organs.ingest.removal import Removal, check_removable
 from organs.ingest.sources import (
     GGUF_SUFFIX,
@@ -490,7 +490,8 @@ def _report(
         healed_blobs=gathered.healed_blobs,
         seconds=round(stages.wall_seconds, 4),
         stages=stages.summary(),
-        flags=tuple(dict.fromkeys(flag for file in files for flag in (*file.flags, *file.unassemblable))),
+        flags=tuple(dict.fromkeys(flag for file in files for flag in (*file.flags, *file.unassemblable)))
+        + tuple(set_flags([file.header for file in files])),
         notes=notes_of(
             files, {index: gathered_file.file for index, gathered_file in gathered.files.items()}, gathered.digests
         ),

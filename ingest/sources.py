@@ -17,12 +17,13 @@ from organs.ingest.directory.layout import MANIFEST_FILE
 from organs.ingest.directory.opening import directory_size_bytes, open_directory
 from organs.ingest.dissect import DissectedFile, OpenGguf, check_tensor_sizes, dissect
 from organs.ingest.files import FileSource, OpenFile, ReadableFile
+from organs.ingest.parts import PartName, first_parts, joining_sentence, parse_part_name
 from organs.ingest.peft import adapter_folder, adapter_size_bytes, is_adapter_folder, open_adapter
-from organs.ingest.safetensors import SAFETENSORS_SUFFIX, is_model_folder
+from organs.ingest.safetensors import SAFETENSORS_SUFFIX, is_model_folder, quantised_by
 from organs.ingest.urls import Hub, RemoteFile, find_remote, is_url
 from organs.registry.digest import Digest
 from organs.registry.entities.model import RuntimeText
-from organs.registry.errors import BadSource, BadSplit
+from organs.registry.errors import BadGguf, BadSource, BadSplit
 from organs.registry.gguf import read_header
 from organs.registry.gguf.split import ShardName, check_split, is_shard, parse_shard_name
 from organs.registry.names import ModelName, name_from_text, namespace_from_text
@@ -104,6 +105,7 @@ def find_sources(arguments: Iterable[str], purpose: str = "ingest", hub: Hub | N
             raise BadSource(f"{argument[:200]}: {error.strerror}") from error
         if not matches:
             if is_model_folder(Path(argument)):
+                refuse_unconvertible(Path(argument))
                 raise BadSource(
                     f"{argument}: a model in safetensors files. Convert it first: {convert_command(argument)}"
                 )
@@ -126,6 +128,15 @@ def convert_command(folder: str) -> str:
     return shlex.join(words)
 
 
+def refuse_unconvertible(folder: Path) -> None:
+    """Raise BadSource for a folder whose weights are quantised in a way that the program of llama.cpp cannot read."""
+    if quantisation := quantised_by(folder):
+        raise BadSource(
+            f"{folder}: its weights are quantised by {quantisation}, which convert_hf_to_gguf.py cannot read. Take the "
+            "original model without quantisation, and convert that"
+        )
+
+
 def _remote_source(address: str, purpose: str, hub: Hub | None) -> ModelSource:
     if hub is None:
         raise BadSource(f"{address[:200]}: an address; to {purpose} the model, download it first")
@@ -141,7 +152,7 @@ def skipped_files(arguments: Iterable[str]) -> Skipped:
         for argument in arguments
         if argument and (folder := Path(argument)).is_dir() and not _is_model_in_folder(folder)
         for path in _visible_files(folder)
-        if not is_gguf_name(path.name)
+        if not is_gguf_name(path.name) and parse_part_name(path.name) is None
     }
     return Skipped(len(files), sum(path.suffix.lower() == SAFETENSORS_SUFFIX for path in files))
 
@@ -183,9 +194,10 @@ def _expand(argument: str) -> Iterator[Path]:
 
 
 def _find_models(folder: Path) -> list[Path]:
-    files = [path for path in folder.rglob("*") if is_gguf_name(path.name) and path.is_file()]
+    found = [path for path in folder.rglob("*.[gG][gG][uU][fF]*") if path.is_file()]
+    files = [path for path in found if is_gguf_name(path.name)]
     directories = [path.parent for path in folder.rglob(MANIFEST_FILE) if is_organ_directory(path.parent)]
-    return sorted([*files, *directories, *_find_adapters(folder)])
+    return sorted([*files, *first_parts(found), *directories, *_find_adapters(folder)])
 
 
 def _find_adapters(folder: Path) -> Iterator[Path]:
@@ -293,9 +305,21 @@ def by_file(count: int, pieces: Mapping[tuple[int, int], Digest]) -> list[dict[i
 
 def _open(opened: ExitStack, path: Path, base: AdaptedBase | None) -> Sequence[OpenFile]:
     if path.suffix.lower() == SAFETENSORS_SUFFIX and path.is_file():
+        refuse_unconvertible(path.parent)
         raise BadSource(f"{path}: a safetensors file; this program reads GGUF. {CONVERT}")
     if is_organ_directory(path):
         return open_directory(opened.enter_context(Folder(path)))
     if is_adapter_folder(path):
         return [open_adapter(opened, path, base)]
-    return [opened.enter_context(FileSource(path))]
+    file = opened.enter_context(FileSource(path))
+    if part := parse_part_name(path.name):
+        _refuse_part(file, part)
+    return [file]
+
+
+def _refuse_part(file: FileSource, part: PartName) -> None:
+    """Raise BadSource unless `file`, which is called a part of a GGUF file, is a whole one."""
+    try:
+        read_header(file)
+    except BadGguf as error:
+        raise BadSource(joining_sentence(file.path, part)) from error

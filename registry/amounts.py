@@ -159,4 +159,9 @@ def ranges_text(numbers: Sequence[int]) -> str:
             ranges[-1][1] = number
         else:
             ranges.append([number, number])
-    return names_text([str(first) if first == last else f"{first}-{last}" for first, last in ranges])
+    return spans_text([(first, last) for first, last in ranges])
+
+
+def spans_text(spans: Sequence[tuple[int, int]]) -> str:
+    """Return spans of numbers, from the first to the last of each, as `ranges_text` does."""
+    return names_text([str(first) if first == last else f"{first}-{last}" for first, last in spans])

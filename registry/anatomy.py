@@ -360,6 +360,11 @@ def is_after_blocks(slot: str) -> bool:
     return slot.startswith(("output", "cls")) or slot.split(".")[0].endswith("output_norm")
 
 
+def is_shared_by_blocks(slot: str) -> bool:
+    """Return whether only the first block of a stack has `slot`, and the others use its values: relative positions."""
+    return slot in ("attn_rel_b", "cross_attn_rel_b")
+
+
 def is_beside_attention(slot: str, kind: str) -> bool:
     """Return whether an organ of a block is drawn with attention, not with feed-forward."""
     if kind in (OrganType.SKELETON, OrganType.ORGAN):

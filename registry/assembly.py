@@ -30,7 +30,7 @@ from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, FaultyParent, MissingBlob, NotAssemblable, StoreError, UnsupportedDType
 from organs.registry.gguf import DType, Header, HeaderSource, TensorSpec, encode_header, padded, read_header
 from organs.registry.gguf.quants import can_dequantize, dequantize
-from organs.registry.gguf.split import cut, whole_metadata
+from organs.registry.gguf.split import cut, has_left_over_keys, whole_metadata
 from organs.registry.store import BlobStore, PlainChunk, PlainReader
 from organs.registry.store.blobs import blaming_parent
 from organs.registry.store.codec import CHUNK_TARGET_BYTES
@@ -187,9 +187,9 @@ class ReadHeader:
 def plan_merged(session: Session, store: BlobStore, model: Model, name: str) -> list[FilePlan]:
     """Return the plan of one file `name` with all tensors of `model`, without the keys of a split set.
 
-    For a model with a single file, return the plan of that file.
+    For a model with a single file without these keys, return the plan of that file.
     """
-    if len(files_of(session, model.id)) == 1:
+    if len(files_of(session, model.id)) == 1 and not has_left_over_keys(first_header(session, store, model).header):
         return plan_model(session, model)
     parsed, tensors = _first_header_and_tensors(session, store, model)
     header = encode_header(whole_metadata(parsed.source, parsed.header), tensors, parsed.header.alignment)

@@ -64,7 +64,9 @@ DIGEST_LENGTH = 8
 """The number of hexadecimal digits that replace letters without an ASCII form in a proposed name."""
 
 _QUANTISATION = re.compile(
-    r"(?P<stem>.*?[A-Za-z0-9])[-._](?P<quantisation>(?:UD-)?(?:I?Q[1-8]|TQ[12])_[A-Z0-9_]{1,12}|BF16|F16|F32|FP16|FP32|MXFP4(?:_MOE)?)",
+    r"(?P<stem>.*?[A-Za-z0-9])[-._](?P<quantisation>(?:(?:UD|i1|imat(?:rix)?)[-._])?"
+    r"(?P<plain>(?:I?Q[1-8]|TQ[12])_[A-Z0-9_]{1,12}|(?:MXFP[468]|NVFP4)(?:_[A-Z0-9_]{1,12})?|BF16|F16|F32|FP16|FP32)"
+    r"(?:[-._]imat(?:rix)?)?)",
     re.ASCII | re.IGNORECASE,
 )
 _DIGEST_NAME = re.compile(r"sha256[-_.][0-9a-f]{12,64}|[0-9a-f]{64}", re.ASCII | re.IGNORECASE)
@@ -173,10 +175,17 @@ def split_quantisation(name: str) -> tuple[str, str | None]:
     """Return `name` without the quantisation at its end, and the quantisation in upper case; None if it has none.
 
     `Coder-7B-Q4_K_M` is `Coder-7B` and `Q4_K_M`. Models of one namespace with the same first part are the
-    quantisations of one model: lists fold them, and `-hf NAMESPACE/Coder-7B:Q4_K_M` finds this one.
+    quantisations of one model: lists fold them, and `-hf NAMESPACE/Coder-7B:Q4_K_M` finds this one. Words for how it
+    was made belong to the quantisation: `UD-Q4_K_XL`, `i1-Q4_K_M` and `Q4_K_M-imat`.
     """
     match = _QUANTISATION.fullmatch(name[:NAME_MAX_LENGTH])
     return (match["stem"], match["quantisation"].upper()) if match else (name, None)
+
+
+def plain_quantisation(quantisation: str) -> str:
+    """Return a quantisation of `split_quantisation` without the words for how it was made: `Q4_K_M` for `I1-Q4_K_M`."""
+    match = _QUANTISATION.fullmatch(f"x-{quantisation}")
+    return match["plain"] if match else quantisation
 
 
 def family_name(stems: Sequence[str]) -> str:

@@ -46,6 +46,7 @@ LONG_BODIES: dict[str, str] = {}
 FRAGMENTS: dict[str, str] = {
     "ingest/contributions/inspection.py": "The registry's side of the confined inspector, apart from jobs.",
     "ingest/contributions/inspector.py": "A program of its own, started by its name.",
+    "ingest/parts.py": "Files that were cut by bytes are a subject of their own.",
     "ingest/removal.py": "Only this module removes files of users; its rules are a subject of their own.",
     "ingest/jobs/repack.py": "Each kind of job is a module of its own.",
     "ingest/jobs/report.py": "Each kind of job is a module of its own.",

@@ -29,7 +29,7 @@ from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.compose.chimeras import CARD_VERSION, card
 from organs.registry.errors import NotFound, Removed
 from organs.registry.gguf.split import ShardName, parse_shard_name
-from organs.registry.names import ModelName, parse_model_name, split_quantisation
+from organs.registry.names import ModelName, parse_model_name, plain_quantisation, split_quantisation
 from organs.web.downloads import SUFFIX, model_file, public_names
 from organs.web.file_responses import ByteSource, Content
 
@@ -101,10 +101,12 @@ class Member:
         """Whether it is the vision or audio part of the other members."""
         return is_projector(self.model)
 
-    def matches(self, tag: str) -> bool:
-        """Return whether the model, or one of its files, has the quantisation `tag` at the end of its name."""
+    @property
+    def quantisations(self) -> tuple[str, ...]:
+        """The quantisations at the end of its name and of the names of its files."""
         stems = (_stem(entry.path) for entry in self.entries if entry.is_model)
-        return tag.upper() in {self.model.quantisation, *(split_quantisation(stem)[1] for stem in stems)}
+        names = (self.model.quantisation, *(split_quantisation(stem)[1] for stem in stems))
+        return tuple(name for name in names if name is not None)
 
 
 def _stem(path: str) -> str:
@@ -144,14 +146,23 @@ class Repository:
     def member(self, tag: str) -> Member | None:
         """Return the model whose files have the quantisation `tag` in their names; None if no model has.
 
+        `Q4_K_M` is also `I1-Q4_K_M` and the like, if there is no file of exactly this quantisation.
         For `latest` it is the model that is called as the repository, or has a quantisation of COMMON, or the first.
         """
         models = [member for member in self.members if not member.is_projector] or list(self.members)
         if tag != "latest":
-            return next((member for member in models if member.matches(tag)), None)
+            return _of_quantisation(models, tag)
         own = [member for member in models if self.name == f"{member.model.namespace}/{member.model.name}"]
-        common = [member for quantisation in COMMON for member in models if member.matches(quantisation)]
+        common = [member for quantisation in COMMON if (member := _of_quantisation(models, quantisation))]
         return [*own, *common, *models][0]
+
+
+def _of_quantisation(models: Sequence[Member], tag: str) -> Member | None:
+    """Return the first model of exactly the quantisation `tag`, or else the first one of it that was made specially."""
+    wanted = tag.upper()
+    exact = (member for member in models if wanted in member.quantisations)
+    special = (member for member in models if wanted in map(plain_quantisation, member.quantisations))
+    return next(exact, None) or next(special, None)
 
 
 @dataclass(frozen=True, slots=True)

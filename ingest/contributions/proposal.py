@@ -15,7 +15,7 @@ from organs.ingest.contributions.findings import (
 )
 from organs.ingest.contributions.manifest import StatedMetadata
 from organs.ingest.dissect import DissectedFile, places
-from organs.ingest.records import is_complete, nonfinite_flags
+from organs.ingest.records import is_complete, nonfinite_flags, set_flags
 from organs.ingest.tasks import Progress
 from organs.registry.amounts import names_text
 from organs.registry.catalog.queries.models import (
@@ -275,6 +275,8 @@ def findings_of(files: Sequence[DissectedFile], name: ModelName, proposed: Propo
             yield SubmissionFinding(WARN, "unassemblable", sentence)
         for flag in file.flags:
             yield SubmissionFinding(NOTE, "odd-file", _sentence(flag))
+    for flag in set_flags([file.header for file in files]):
+        yield SubmissionFinding(NOTE, "odd-file", _sentence(flag))
     yield from _license_findings(proposed.license, header.text("general.license"))
     yield from _header_findings(header, name)
     if proposed.kind == "model" and not proposed.complete and proposed.base is None:

@@ -62,7 +62,14 @@ class _Layer(msgspec.Struct):
 
 
 class _Manifest(msgspec.Struct):
-    layers: Annotated[list[_Layer], Meta(max_length=LAYERS_MAX)] = msgspec.field(default_factory=list)
+    stated_layers: Annotated[list[_Layer], Meta(max_length=LAYERS_MAX)] | None = msgspec.field(
+        name="layers", default=None
+    )
+    """None for a model that runs in the cloud."""
+
+    @property
+    def layers(self) -> list[_Layer]:
+        return self.stated_layers or []
 
 
 @dataclass(frozen=True, slots=True)

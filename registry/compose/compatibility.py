@@ -55,6 +55,7 @@ from organs.registry.entities.plan import (
     TypeTotals,
 )
 from organs.registry.errors import TooCostly
+from organs.registry.gguf.blocks import block_faults
 from organs.registry.gguf.kinds import FileKind, kind_of
 from organs.registry.lineage import (
     CLOSE,
@@ -607,7 +608,9 @@ def _of_base(base: Parent) -> Iterator[Finding]:
         )
         yield Finding(Severity.REFUSE, "dtype-refused", sentence, models=(base.label,))
     if not base.complete:
-        sentence = f"{base.label} has only some organs of its model: choose a complete model as the base."
+        faults = "; ".join(block_faults(base.header, [part.place for part in base.parts]))
+        why = f" ({faults})" if faults else ""
+        sentence = f"{base.label} has only some organs of its model{why}: choose a complete model as the base."
         yield Finding(Severity.REFUSE, "not-complete", sentence, models=(base.label,))
 
 

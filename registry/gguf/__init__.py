@@ -4,6 +4,7 @@
     header     the header of a GGUF file as values: fields (metadata), tensors, the offset of the data
     read       the strict reader: returns a `Header` or raises BadGguf
     write      the writer: metadata and tensors as the bytes of a GGUF file, version 3
+    blocks     the blocks that a header states, and those that the tensors are in
     split      split GGUF: shards `NAME-00001-of-00003.gguf` that together are one model
     tokenizer  checks for vocabularies that crash loaders
     quants     decoding and encoding the values of a tensor type

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from organs.registry.errors import BadSplit, NotAssemblable
+from organs.registry.gguf.blocks import has_all_blocks
 from organs.registry.gguf.header import ByteSource, Header, TensorSpec, padded
 from organs.registry.gguf.types import ValueType
 from organs.registry.gguf.write import KeyValue, Metadata, carry_over, encode_header
@@ -40,8 +41,27 @@ def parse_shard_name(name: str) -> ShardName | None:
 
 
 def is_shard(header: Header) -> bool:
-    """Return whether the file is one of several shards, according to its header."""
-    return (header.integer(SPLIT_COUNT_KEY) or 0) > 1
+    """Return whether the file is one of several shards, according to its header and its tensors."""
+    return (header.integer(SPLIT_COUNT_KEY) or 0) > 1 and not _has_all_tensors(header)
+
+
+def has_left_over_keys(header: Header) -> bool:
+    """Return whether the header of a complete model still says that the file is one of several shards."""
+    return (header.integer(SPLIT_COUNT_KEY) or 0) > 1 and _has_all_tensors(header)
+
+
+def _has_all_tensors(header: Header) -> bool:
+    """Return whether a file that says that it is a shard has all tensors of its model.
+
+    Programs that write one new file from the shards of a model copy the keys of the first one. They may add or leave
+    out tensors, so that fewer are announced than there are; the blocks are then compared.
+    """
+    if not header.tensors or header.architecture is None:
+        return False
+    announced = header.integer(SPLIT_TENSORS_KEY)
+    if announced is not None and announced >= len(header.tensors):
+        return announced == len(header.tensors)
+    return not header.integer(SPLIT_NUMBER_KEY) and has_all_blocks(header)
 
 
 def check_split(name: str, shards: Sequence[tuple[str, Header]]) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from organs.registry.anatomy import expert_name
 from organs.registry.assembly import (
     FilePlan,
     place_file,
+    plan_merged,
     plan_model,
     stored_header,
 )
@@ -290,8 +291,11 @@ def _readable(
 
 def _candidate(catalog: Catalog, store: BlobStore, model: Model, folder: Path | None) -> Candidate:
     with catalog.reading() as session:
-        plans = plan_model(session, model)
-        headers = [stored_header(session, store, file).header for file in files_of(session, model.id)]
+        files = files_of(session, model.id)
+        # llama.cpp refuses a whole file that says that it is a shard.
+        is_one = len(files) == 1
+        plans = plan_merged(session, store, model, files[0].name) if is_one else plan_model(session, model)
+        headers = [stored_header(session, store, file).header for file in files]
     return Candidate(Digest(model.digest), lambda: _placed(store, plans, folder), ModelFacts.of(headers))
 
 

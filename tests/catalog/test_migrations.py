@@ -146,17 +146,23 @@ def test_opening_a_database_of_any_revision_migrates_it(revision: str, tmp_path:
         catalog.close()
 
 
-def test_former_names_become_other_names(tmp_path: Path) -> None:
+def test_former_names_become_other_names_without_their_quantisations(tmp_path: Path) -> None:
     old = create_engine(url_of(tmp_path))
     command.upgrade(migrations.configuration(old), "0015")
     with old.begin() as connection:
         allow_missing_rows(connection)
-        connection.exec_driver_sql("INSERT INTO former_names VALUES ('local', 'tiny-Q8_0', 2, 7)")
+        for name in ("tiny-Q8_0", "tiny.i1-Q4_K_M", "tiny-i1"):
+            connection.exec_driver_sql(f"INSERT INTO former_names VALUES ('local', '{name}', 2, 7)")
     command.upgrade(migrations.configuration(old), "head")
     with old.connect() as connection:
-        rows = connection.exec_driver_sql("SELECT namespace, name, version, model_id, stem FROM other_names").all()
+        rows = connection.exec_driver_sql("SELECT * FROM other_names ORDER BY name").mappings().all()
     old.dispose()
-    assert rows == [("local", "tiny-Q8_0", 2, 7, "tiny")]
+    assert {row["name"]: row["stem"] for row in rows} == {
+        "tiny-Q8_0": "tiny",
+        "tiny-i1": "tiny-i1",
+        "tiny.i1-Q4_K_M": "tiny",
+    }
+    assert {(row["namespace"], row["version"], row["model_id"]) for row in rows} == {("local", 2, 7)}
 
 
 def go_back(session: Session, revision: int) -> None:

@@ -8,7 +8,14 @@ import pytest
 
 from organs.registry.errors import BadSplit
 from organs.registry.gguf import Header, KeyValue, MemorySource, ValueType, read_header
-from organs.registry.gguf.split import REASONS_MAX, ShardName, check_split, is_shard, parse_shard_name
+from organs.registry.gguf.split import (
+    REASONS_MAX,
+    ShardName,
+    check_split,
+    has_left_over_keys,
+    is_shard,
+    parse_shard_name,
+)
 from tests.gguf_files import file_bytes, tensor, text, unsigned
 
 Shard = tuple[str, Header]
@@ -162,6 +169,40 @@ def test_only_a_header_that_announces_several_files_is_a_shard() -> None:
     assert is_shard(whole_set()[0][1])
     assert not is_shard(shard(0, 1, (), 0)[1])
     assert not is_shard(read_header(MemorySource(file_bytes())))
+
+
+def left_over(names: tuple[str, ...], announced: int | None, number: int = 0, blocks: int = 1) -> Header:
+    """Return the header of a file with these tensors that says that it is one of three shards."""
+    entries = [
+        text("general.architecture", "llama"),
+        unsigned("llama.block_count", blocks),
+        KeyValue("split.no", ValueType.UINT16, number),
+        KeyValue("split.count", ValueType.UINT16, 3),
+    ]
+    if announced is not None:
+        entries.append(KeyValue("split.tensors.count", ValueType.INT32, announced))
+    return read_header(MemorySource(file_bytes(entries, [tensor(f"{name}.weight") for name in names])))
+
+
+WHOLE = ("token_embd", "blk.0.attn_q", "output_norm", "output")
+
+
+def test_a_file_with_all_tensors_is_no_shard_whatever_its_left_over_keys_say() -> None:
+    for header in (left_over(WHOLE, 4), left_over(WHOLE, 4, number=2), left_over(WHOLE, 3), left_over(WHOLE, None)):
+        assert (is_shard(header), has_left_over_keys(header)) == (False, True)
+
+
+def test_the_first_shard_of_a_set_stays_a_shard() -> None:
+    for header in (
+        left_over(WHOLE, 5),
+        left_over(WHOLE, None, number=1),
+        left_over(WHOLE, None, blocks=2),
+        left_over(WHOLE[:3], None),
+        left_over((*WHOLE[:2], WHOLE[3]), None),
+        left_over(WHOLE[1:], 2),
+        left_over((), 0),
+    ):
+        assert (is_shard(header), has_left_over_keys(header)) == (True, False)
 
 
 def test_a_shard_name_is_parsed_and_written_back() -> None:

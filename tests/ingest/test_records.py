@@ -108,6 +108,17 @@ def test_a_model_with_every_announced_block_is_complete(
     entries = block_metadata(blocks=announced or 0)[: 3 if announced is None else 4]
     model = registered(registry, tmp_path, file_bytes(entries, block_tensors(present)))
     assert model.complete == complete
+    assert ("its header states" in model.flags) == (present not in (0, announced) and announced is not None)
+
+
+def test_a_model_without_the_block_that_predicts_further_tokens_is_complete(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    entries = [*block_metadata(blocks=3), unsigned("llama.nextn_predict_layers", 1)]
+    model = registered(registry, tmp_path, file_bytes(entries, block_tensors(2)))
+    assert (model.complete, "no tensors of block 2, which predicts" in model.flags) == (True, True)
+    lacking = registered(registry, tmp_path, file_bytes(entries, block_tensors(1)), "b.gguf")
+    assert (lacking.complete, "no tensors of block 1-2" in lacking.flags) == (False, True)
 
 
 @pytest.mark.parametrize("kind", ["token_embd", "attn"])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from organs.ingest.convert import converted
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import ModelSource, find_sources, skipped_files
 from organs.ingest.tools import find_tool_models, sources_of
@@ -16,6 +20,8 @@ from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from tests.gguf_files import file_bytes, tensor, text
+from tests.ingest.peft_folders import safetensors_bytes
+from tests.small_models import small_model
 
 HOSTILE_NAMES = [
     b"\xff\xfe.gguf",
@@ -95,6 +101,81 @@ def test_safetensors_are_refused_with_a_hint(registry: LocalRegistry, tmp_path: 
         ingest_model(registry, source)
     with pytest.raises(BadSource, match=r"nothing to ingest: .*convert_hf_to_gguf\.py FOLDER"):
         find_sources([str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("x.gguf.part1of2", "x.gguf.part2of2"),
+        ("x.gguf.part9", "x.gguf.part10"),
+        ("x.gguf.part-aa", "x.gguf.part-ab"),
+        ("x.gguf.partaa", "x.gguf.partab"),
+        ("x.gguf-split-a", "x.gguf-split-b"),
+        ("X.GGUF.001", "X.GGUF.002"),
+        ("x.gguf.aa", "x.gguf.ab"),
+    ],
+)
+def test_parts_of_bytes_are_refused_with_the_command_that_joins_them(
+    first: str, second: str, registry: LocalRegistry, tmp_path: Path
+) -> None:
+    folder = tmp_path / "my parts"
+    touch(folder / second, folder / first)
+    whole = first[: first.lower().index(".gguf") + 5]
+    command = f"cat '{folder}/{first}' '{folder}/{second}' > '{folder}/{whole}'"
+    for argument in (folder, folder / second):
+        (source,) = find_sources([str(argument)])
+        with pytest.raises(BadSource, match=re.escape(command)):
+            ingest_model(registry, source)
+    (folder / first).rename(folder / f"{whole}.part1of3")
+    (folder / second).unlink()
+    with pytest.raises(BadSource, match="only 1 of its 3 parts is here"):
+        ingest_model(registry, *find_sources([str(folder)]))
+    touch(folder / whole)
+    assert names(find_sources([str(folder)])) == [f"local/{Path(whole).stem}"], "they were joined"
+
+
+def test_other_names_after_gguf_are_no_parts(registry: LocalRegistry, tmp_path: Path) -> None:
+    for name in ("x.gguf.sha256", "x.gguf.partial", "x.gguf.part", "x.gguf.tmp", "x.gguf.v1", "x.gguf.01"):
+        touch(tmp_path / name)
+    with pytest.raises(BadSource, match="nothing to ingest"):
+        find_sources([str(tmp_path)])
+    (tmp_path / "x.gguf.01").write_bytes(small_model())
+    assert ingest_model(registry, *find_sources([str(tmp_path / "x.gguf.01")])).created, "it is a whole file"
+
+
+SAME_SIZE = {"U8": np.uint8, "F16": np.float16, "I32": np.int32, "U32": np.uint32}
+MLX_CONFIG = {"quantization": {"group_size": 64, "bits": 4, "lm_head": False}}
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype", "named"),
+    [
+        (MLX_CONFIG, "U32", "MLX"),
+        ({"quantization_config": {"group_size": 32, "bits": 8}}, "U32", "MLX"),
+        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "I32", "AWQ"),
+        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}, "U8", "bitsandbytes"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}}, "I32", None),
+        (MLX_CONFIG, "F16", None),
+        ({"quantization": "odd"}, "U32", None),
+    ],
+    ids=["mlx", "mlx-as-transformers", "awq", "bitsandbytes", "the-converter-reads-gptq", "written-out", "odd"],
+)
+def test_quantised_safetensors_that_cannot_be_converted_say_so(
+    config: dict[str, object], dtype: str, named: str | None, registry: LocalRegistry, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(
+        safetensors_bytes({"layer.weight": np.zeros((2, 2), SAME_SIZE[dtype])}, {"layer.weight": dtype})
+    )
+    expected = r"Convert" if named is None else f"quantised by {named}, which convert_hf_to_gguf.py cannot read"
+    with pytest.raises(BadSource, match=expected):
+        find_sources([str(tmp_path)])
+    with pytest.raises(BadSource, match=expected):
+        ingest_model(registry, *find_sources([str(weights)]))
+    if named is not None:
+        with pytest.raises(BadSource, match=expected), converted(tmp_path, "no-program", "python", tmp_path):
+            pass
 
 
 def test_a_folder_with_the_name_of_a_file_is_searched(tmp_path: Path) -> None:

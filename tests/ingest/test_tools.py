@@ -308,10 +308,13 @@ def test_each_manifest_that_cannot_be_used_gets_a_sentence_and_the_others_are_fo
 
 def test_a_model_without_weights_in_a_file_gets_a_note(ollama: Path, tmp_path: Path) -> None:
     ollama_manifest(ollama, "registry.ollama.ai/library/cloud/x", ollama_layer(ollama, "template", b"{{ . }}"))
+    manifest = ollama_manifest(ollama, "registry.ollama.ai/library/gpt-oss/120b-cloud")
+    manifest.write_text(manifest.read_text().replace("[]", "null"))  # as Ollama writes it
     ollama_manifest(ollama, "registry.ollama.ai/library/mlx/x", ollama_layer(ollama, "tensor", b"weights"))
     (part,) = found(machine(tmp_path), "ollama")
     assert part.notes == (
         "Ollama cloud:x: it has no weights here",
+        "Ollama gpt-oss:120b-cloud: it has no weights here",
         "Ollama mlx:x: its weights are separate tensors, not a GGUF file",
     )
     assert not part.problems

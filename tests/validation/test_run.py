@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from organs.registry.compose.api import Composition
 from organs.registry.digest import digest_of
 from organs.registry.entities.base import decode, encode
 from organs.registry.entities.verdict import VerdictReport
+from organs.registry.gguf import MemorySource, ValueType, read_header
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.sandbox.process import Limits
@@ -29,15 +30,21 @@ from organs.registry.validation.run import (
     verdict_report,
 )
 from organs.registry.validation.runtime import (
+    Failure,
+    FailureKind,
     NoVerdict,
     Reading,
+    Request,
     Runtime,
+    Say,
     Score,
     Window,
 )
 from organs.registry.validation.texts import built_in_texts
 from organs.registry.validation.verdict import TextScores, judge
+from tests.gguf_files import unsigned
 from tests.registry_templates import RegistryTemplates, add_zoo_models
+from tests.small_models import block_tensors, ingest_file, small_model
 from tests.validation.changed_models import script
 from tests.validation.scores import windows
 
@@ -121,6 +128,33 @@ def test_a_base_that_crashes_the_runtime_is_an_error_and_nothing_is_stored(kin: 
         tried(kin, model, runtime)
     with kin.catalog.reading() as session:
         assert verdicts_of(session, model_by_name(session, parse_model_name(model)).id) == []
+
+
+@dataclass
+class FailingRuntime:
+    """A runtime that fails, and keeps what the header of each model says about shards."""
+
+    identity: str = "failing, 1"
+    shards: list[int | None] = field(default_factory=list)
+
+    def read(self, request: Request, say: Say) -> Reading:
+        header = read_header(MemorySource(request.model.read_bytes()))
+        self.shards.append(header.integer("split.count"))
+        return Reading(Failure(FailureKind.REFUSED, "it fails"), ())
+
+
+def test_a_whole_base_that_says_that_it_is_a_shard_runs_without_these_keys(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    keys = (("split.no", 0), ("split.count", 3), ("split.tensors.count", len(block_tensors())))
+    split = [unsigned(key, value, ValueType.UINT16) for key, value in keys]
+    for name, data in (("base", small_model(more=split)), ("donor", small_model(seed=1))):
+        (tmp_path / f"{name}.gguf").write_bytes(data)
+        ingest_file(registry, tmp_path / f"{name}.gguf")
+    model, runtime = made(registry.compose("base").graft("donor", type="organ").named("me/whole")), FailingRuntime()
+    with pytest.raises(NoVerdict, match="the base does not run"):
+        tried(registry, model, runtime)
+    assert runtime.shards == [None]
 
 
 def test_a_row_of_the_report_is_about_the_windows_that_were_compared() -> None:

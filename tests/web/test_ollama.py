@@ -149,9 +149,15 @@ def test_quantisations_are_one_repository(client: FlaskClient) -> None:
 
 
 def test_a_tag_is_exactly_the_quantisation_of_a_model(registry: LocalRegistry, tmp_path: Path) -> None:
-    files = {name: add(registry, tmp_path, f"me/{name}", seed=seed) for seed, name in enumerate(("x-BF16", "x-F16"))}
+    names = ("x-BF16", "x-F16", "x.i1-Q4_K_M", "x-i1-Q8_0", "x-Q8_0")
+    files = {name: add(registry, tmp_path, f"me/{name}", seed=seed) for seed, name in enumerate(names)}
     add(registry, tmp_path, "me/y-v3.0", seed=5)
     with create_app(registry).test_client() as client:
+        tags = client.get("/v2/me/x/tags/list").get_json()["tags"]
+        assert tags == ["latest", "BF16", "F16", "Q8_0", "I1-Q8_0", "I1-Q4_K_M"]
+        for tag, name in (("i1-Q4_K_M", "x.i1-Q4_K_M"), ("Q4_K_M", "x.i1-Q4_K_M"), ("Q8_0", "x-Q8_0")):
+            digest = digests(manifest(client, "me/x", tag))["model"]
+            assert digest == f"sha256:{hashlib.sha256(files[name]).hexdigest()}"
         for tag in ("BF16", "F16", "f16"):
             data = files[f"x-{tag.upper()}"]
             expected = f"sha256:{hashlib.sha256(data).hexdigest()}"
