@@ -65,6 +65,7 @@ from organs.cli.outputs import (
     gguf_targets,
     is_file,
     one_source,
+    output_option,
     write_files,
     write_text,
 )
@@ -301,7 +302,7 @@ _QUICK_LOOK = click.option(
 
 @click.command()
 @click.argument("recipe", required=False, metavar="[RECIPE]")
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="Also write the GGUF file OUT.")
+@output_option("OUT", "Also write the GGUF file OUT.")
 @click.option(
     "--name", metavar="NAME", help="Register the chimera as NAMESPACE/NAME. [default: the name in the recipe]"
 )
@@ -500,13 +501,7 @@ _METHODS = ("spectral", "fractal")
 )
 @click.option("--where", metavar="QUERY", help="Only organs that match QUERY, such as 'theta<38'.")
 @click.option("--name", metavar="NAME", help="Register the result as NAMESPACE/NAME; for a registered MODEL only.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="OUT",
-    help="Also write the result to OUT; needed for FILE and DIR.",
-)
+@output_option("OUT", "Also write the result to OUT; needed for FILE and DIR.")
 @click.option("--accept", multiple=True, metavar="CODE", help="Accept a warning by its code.")
 @click.option("-y", "--yes", is_flag=True, help="Accept every warning.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, and make nothing.")
@@ -1022,9 +1017,7 @@ def _transplant_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command(cls=OriginalSpellings, spellings=_DONOR_AND_BASE)
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT", help="The GGUF file to write."
-)
+@output_option("OUT", "The GGUF file to write.", required=True)
 @_transplant_options
 def transplant(base: str, donors: tuple[str, ...], output: Path, **params: Any) -> None:
     """Write a GGUF file: BASE with organs of each DONOR.
@@ -1044,9 +1037,7 @@ def transplant(base: str, donors: tuple[str, ...], output: Path, **params: Any) 
 
 
 @click.command(cls=OriginalSpellings, spellings=_DONOR_AND_BASE)
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The folder to create."
-)
+@output_option("DIR", "The folder to create.", required=True)
 @_transplant_options
 def graft(base: str, donors: tuple[str, ...], output: Path, **params: Any) -> None:
     """Write an organ directory: BASE with organs of each DONOR.
