@@ -237,7 +237,7 @@ def check_folder_free(target: Path, *, force: bool) -> None:
         raise BadSource(f"{target}: already exists; --force replaces an organ directory")
 
 
-def folder_of(targets: Sequence[Path], *, dry_run: bool) -> AbstractContextManager[None]:
+def folder_of(targets: Sequence[Path], *, dry_run: bool) -> AbstractContextManager[object]:
     """Create the folder of `targets` while they are written, where `gguf_targets` allowed it to be missing."""
     from organs.registry.store.files import folder_for_placing
 
