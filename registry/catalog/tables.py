@@ -616,7 +616,7 @@ class FacetCount(Base):
 
 
 class ModelWord(Base):
-    """A folded word of a model's name, title, tags or description, for words in queries."""
+    """A folded word of a model's names, title, tags or description, for words in queries."""
 
     __tablename__ = "model_words"
     __table_args__ = (at_most("word", WORD_MAX), Index("ix_model_words_model_id", "model_id"))

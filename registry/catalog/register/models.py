@@ -281,11 +281,13 @@ INDEXED_TAGS_MAX = 100
 
 
 def insert_words(session: Session, model: Model, tags: Sequence[str]) -> None:
-    """Write the words and the tags by which searches find `model`."""
-    words = unique_words([model.namespace, model.name, model.title, *tags, model.description])
+    """Write the words and the tags by which searches find `model`, also those of its other names."""
+    others = select(OtherName.namespace, OtherName.name).where(OtherName.model_id == model.id)
+    names = [part for row in session.execute(others) for part in row]
+    words = unique_words([model.namespace, model.name, model.title, *tags, model.description, *names])
     insert_missing(session, ModelWord, [{"word": word, "model_id": model.id} for word in words])
-    names = list(dict.fromkeys(filter(None, map(folded_tag, tags))))
-    insert_missing(session, ModelTag, [{"tag": name, "model_id": model.id} for name in names[:INDEXED_TAGS_MAX]])
+    folded = list(dict.fromkeys(filter(None, map(folded_tag, tags))))
+    insert_missing(session, ModelTag, [{"tag": name, "model_id": model.id} for name in folded[:INDEXED_TAGS_MAX]])
 
 
 def _digests(record: ModelRecord) -> set[Digest]:
@@ -778,6 +780,7 @@ def add_other_names(session: Session, model: Model, names: Iterable[ModelName]) 
         row.model_id = model.id
         session.add(row)
         session.flush()
+    insert_words(session, model, json.loads(model.tags))
 
 
 def _rename_origins(session: Session, model: Model, old: str) -> None:
