@@ -31,6 +31,7 @@ from organs.cli.arguments import (
 from organs.cli.composing import (
     ComposeOptions,
     make_chimera,
+    print_architectures,
     print_composed,
     print_findings,
     print_measured,
@@ -161,11 +162,12 @@ def _compatibility(base: str, donor: str, *, quiet: bool) -> Compatibility:
 
 
 def _print_compatibility(result: Compatibility) -> None:
+    findings = print_architectures(result.findings)
     rows = [(row.type, row.fitting, row.total, *_relation(row.screen), _reasons(row)) for row in result.types]
     if rows:
         print_table(("type", "fit", "of", "relation", "change", "warnings"), rows, _FIT_NUMBERS)
         click.echo()
-    print_findings(result.findings)
+    print_findings(findings)
     refused = any(finding.severity is Severity.REFUSE for finding in result.findings)
     if refused and any(row.fitting for row in result.types):
         print_sentence("A refusal of one type does not affect the others.")
