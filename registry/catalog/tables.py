@@ -368,7 +368,7 @@ class Model(Base):
     repacked_at: Mapped[datetime | None] = mapped_column(Timestamp)
     """When a repack last examined its organs; null if none has."""
     quantisation: Mapped[str | None] = mapped_column(text(96), at_most("quantisation", 96))
-    """The quantisation at the end of the name, in upper case; null if the name has none."""
+    """The quantisation at the end of the name, in upper case, or else that of the tensors; null without matrices."""
 
     @validates("name")
     def _split_name(self, _key: str, name: str) -> str:

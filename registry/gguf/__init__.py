@@ -5,6 +5,7 @@
     read       the strict reader: returns a `Header` or raises BadGguf
     write      the writer: metadata and tensors as the bytes of a GGUF file, version 3
     split      split GGUF: shards `NAME-00001-of-00003.gguf` that together are one model
+    file_types the quantisation of a file
     tokenizer  checks for vocabularies that crash loaders
     quants     decoding and encoding the values of a tensor type
 
