@@ -157,7 +157,7 @@ def _print_next(findings: Sequence[Findings], inventory: Inventory) -> None:
         click.echo("No model of these tools was found. Searched:")
         for part in findings:
             click.echo(f"  {plain(part.folder)}")
-        click.echo("\norgan ingest FOLDER takes GGUF files from any other folder.")
+        click.echo("\nFor any other folder: organ scan FOLDER, organ ingest FOLDER.")
         return
     if inventory.registered < sum(1 for _ in inventory.models):
         options = " ".join(f"--{tool}" for tool in tools)

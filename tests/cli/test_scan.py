@@ -105,7 +105,7 @@ def test_a_scan_without_models_lists_where_it_searched(
     assert ended.status == 0
     assert ended.lines[0] == "No model of these tools was found. Searched:"
     assert f"  {tmp_path}/user/.ollama/models" in ended.lines
-    assert ended.lines[-1] == "organ ingest FOLDER takes GGUF files from any other folder."
+    assert ended.lines[-1] == "For any other folder: organ scan FOLDER, organ ingest FOLDER."
 
 
 @pytest.mark.folder
