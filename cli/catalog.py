@@ -41,6 +41,7 @@ from organs.cli.console import (
     waiting,
 )
 from organs.cli.details import ShownParts, print_model, print_organ
+from organs.cli.outputs import check_free, output_option, write_text
 from organs.cli.storage import print_storage
 from organs.registry.amounts import (
     CHANGE_LEGEND,
@@ -463,7 +464,7 @@ _BY_SUFFIX = {
     metavar="N",
     help=f"Print at most N rows of each list. [default: {ROWS_DEFAULT} models, {ORGANS_DEFAULT} tensors]",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the report to FILE.")
+@output_option("FILE", "Write the report to FILE.")
 @click.option("--force", is_flag=True, help="Replace an existing FILE.")
 def report(
     model: str | None,
@@ -487,7 +488,7 @@ def report(
         raise click.UsageError("--json, --csv and --format exclude each other")
     output_form = forms.pop() if forms else _form_of(output)
     if output is not None:
-        _check_target(output, force=force)
+        check_free(output, force=force)
     with selected_registry() as registry, waiting("report", quiet=output_form != "text"):
         result = registry.report(model, limit=limit)
     if table is not None:
@@ -499,7 +500,7 @@ def report(
         return
     with redirect_stdout(io.StringIO()) as printed:
         _print(result, output_form)
-    _place(output, printed.getvalue().encode())
+    write_text(output, printed.getvalue())
     print_sentence(f"written to {output}", err=True)
 
 
@@ -512,15 +513,6 @@ def _form_of(output: Path | None) -> str:
             "choose with --format"
         )
     return _BY_SUFFIX[suffix]
-
-
-def _check_target(output: Path, *, force: bool) -> None:
-    if output.is_dir():
-        raise BadSource(f"{output}: this is a folder")
-    if output.exists() and not force:
-        raise BadSource(f"{output}: already exists; --force replaces it")
-    if not output.parent.is_dir():
-        raise BadSource(f"{output.parent}: no such folder")
 
 
 def _print(report: Report, form: str) -> None:
@@ -590,14 +582,6 @@ def _print_section(section: ReportSection) -> None:
 def _print_paragraphs(texts: Iterable[str]) -> None:
     for text in texts:
         click.echo("\n" + in_lines(plain(text)))
-
-
-def _place(path: Path, data: bytes) -> None:
-    """Write `data` to `path` completely or not at all."""
-    from organs.registry.store.files import placed
-
-    with placed(path, len(data)) as file:
-        file.write_at(data, 0)
 
 
 CHANGED_SHOWN = 10

@@ -31,6 +31,7 @@ from organs.cli.arguments import (
 from organs.cli.composing import (
     ComposeOptions,
     make_chimera,
+    print_architectures,
     print_composed,
     print_findings,
     print_measured,
@@ -65,6 +66,7 @@ from organs.cli.outputs import (
     gguf_targets,
     is_file,
     one_source,
+    output_option,
     write_files,
     write_text,
 )
@@ -160,11 +162,12 @@ def _compatibility(base: str, donor: str, *, quiet: bool) -> Compatibility:
 
 
 def _print_compatibility(result: Compatibility) -> None:
+    findings = print_architectures(result.findings)
     rows = [(row.type, row.fitting, row.total, *_relation(row.screen), _reasons(row)) for row in result.types]
     if rows:
         print_table(("type", "fit", "of", "relation", "change", "warnings"), rows, _FIT_NUMBERS)
         click.echo()
-    print_findings(result.findings)
+    print_findings(findings)
     refused = any(finding.severity is Severity.REFUSE for finding in result.findings)
     if refused and any(row.fitting for row in result.types):
         print_sentence("A refusal of one type does not affect the others.")
@@ -301,7 +304,7 @@ _QUICK_LOOK = click.option(
 
 @click.command()
 @click.argument("recipe", required=False, metavar="[RECIPE]")
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="Also write the GGUF file OUT.")
+@output_option("OUT", "Also write the GGUF file OUT.")
 @click.option(
     "--name", metavar="NAME", help="Register the chimera as NAMESPACE/NAME. [default: the name in the recipe]"
 )
@@ -500,13 +503,7 @@ _METHODS = ("spectral", "fractal")
 )
 @click.option("--where", metavar="QUERY", help="Only organs that match QUERY, such as 'theta<38'.")
 @click.option("--name", metavar="NAME", help="Register the result as NAMESPACE/NAME; for a registered MODEL only.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="OUT",
-    help="Also write the result to OUT; needed for FILE and DIR.",
-)
+@output_option("OUT", "Also write the result to OUT; needed for FILE and DIR.")
 @click.option("--accept", multiple=True, metavar="CODE", help="Accept a warning by its code.")
 @click.option("-y", "--yes", is_flag=True, help="Accept every warning.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, and make nothing.")
@@ -1022,9 +1019,7 @@ def _transplant_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command(cls=OriginalSpellings, spellings=_DONOR_AND_BASE)
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT", help="The GGUF file to write."
-)
+@output_option("OUT", "The GGUF file to write.", required=True)
 @_transplant_options
 def transplant(base: str, donors: tuple[str, ...], output: Path, **params: Any) -> None:
     """Write a GGUF file: BASE with organs of each DONOR.
@@ -1044,9 +1039,7 @@ def transplant(base: str, donors: tuple[str, ...], output: Path, **params: Any) 
 
 
 @click.command(cls=OriginalSpellings, spellings=_DONOR_AND_BASE)
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The folder to create."
-)
+@output_option("DIR", "The folder to create.", required=True)
 @_transplant_options
 def graft(base: str, donors: tuple[str, ...], output: Path, **params: Any) -> None:
     """Write an organ directory: BASE with organs of each DONOR.

@@ -43,7 +43,7 @@ from organs.ingest.files import FileSource
 from organs.registry.amounts import share_text, size_text, theta_text
 from organs.registry.entities.base import prepared
 from organs.registry.entities.chimera import ComposeResult, ComputedOrgan, OutputFile, WrittenFile
-from organs.registry.entities.finding import Finding, Severity, in_order
+from organs.registry.entities.finding import ARCHITECTURE_DIFFERS, Finding, Severity, in_order
 from organs.registry.entities.plan import (
     GIVERS_SEPARATOR,
     MadeChimera,
@@ -80,10 +80,21 @@ def print_findings(findings: Iterable[Finding], *, err: bool = False) -> None:
         console.print(text, soft_wrap=True)
 
 
+def print_architectures(findings: Sequence[Finding], *, err: bool = False) -> list[Finding]:
+    """Print first, as a plain sentence, that models have different architectures; return the other findings."""
+    others = [finding for finding in findings if finding.code != ARCHITECTURE_DIFFERS]
+    for finding in findings:
+        if finding.code == ARCHITECTURE_DIFFERS:
+            print_sentence(finding.sentence, err=err)
+    if others and len(others) < len(findings):
+        click.echo(err=err)
+    return others
+
+
 def refuse(planned: PlannedRecipe, *, shown: bool, exit_code: int = NotComposable.exit_code) -> NoReturn:
     """Print on stderr why nothing is made, and exit. `shown`: whether the findings were printed before."""
     if not shown:
-        print_findings(serious(planned.findings), err=True)
+        print_findings(print_architectures(serious(planned.findings), err=True), err=True)
     refusals = len(planned.refusals)
     if refusals:
         print_failure(f"refused for {refusals} reason{'s' if refusals > 1 else ''}; nothing was composed")
@@ -115,7 +126,7 @@ def print_plan(result: ComposeResult, output: Path | None) -> None:
     """Print a plan; `output` is where its file would be written. For a refused recipe only the reasons are printed."""
     plan = result.plan
     if plan is None or result.refusals:
-        print_findings(serious(result.findings))
+        print_findings(print_architectures(serious(result.findings)))
         return
     parents = ", ".join(parent.model for parent in plan.parents[1:])
     print_sentence(f"{plan.base}{f' with {parents}' if parents else ''}; licenses: {plan.license}")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, distribution
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -25,6 +26,7 @@ from rich.text import Text
 
 from organs.registry.errors import (
     BadHubToken,
+    BadName,
     BadQuery,
     BadReply,
     BadSource,
@@ -434,9 +436,26 @@ def hint_for(error: Exception) -> str | None:
         return f"try: {install_command(extra)}"
     if isinstance(error, BadSource) and isinstance(error.__cause__, FileNotFoundError):
         return "check the path: relative paths begin in the current folder"
+    if isinstance(error, BadName) and (hint := _path_hint(sys.argv[1:])) is not None:
+        return hint
     if isinstance(error, BadQuery) and error.term == "after":
         return "leave out --after to begin with the first page"
     return next((hint for kind, hint in _HINTS if isinstance(error, kind)), None)
+
+
+def _path_hint(words: Sequence[str]) -> str | None:
+    """Return what to do about a path in the place of a model's name, if one of the arguments `words` is a path."""
+    if "--name" in words:
+        return None
+    for before, word in pairwise(["", *words]):
+        is_gguf = word.lower().endswith(".gguf")
+        if before in ("-o", "--output") or word.startswith("-"):
+            continue
+        if os.path.isdir(word) or (is_gguf and os.path.isfile(word)):
+            return f"a path is not the name of a registered model: organ ingest {shlex.quote(word)} registers it"
+        if (word.startswith((".", "/")) or word.endswith("/") or is_gguf) and not os.path.lexists(word):
+            return f"{word}: no such file or folder, and not the name of a registered model"
+    return None
 
 
 def exit_status(errors: Sequence[OrganError], source_count: int) -> int:

@@ -41,6 +41,7 @@ from organs.cli.outputs import (
     WrittenPath,
     folder_of,
     gguf_targets,
+    output_option,
     print_beside_file,
     shard_size,
     stem_of,
@@ -1157,9 +1158,7 @@ def _csv_keys() -> list[str]:
 
 @click.command(cls=OriginalSpellings, spellings={"--model": "model", "--dir": "output"})
 @click.argument("model", metavar="FILE|FOLDER|MODEL")
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The folder to create."
-)
+@output_option("DIR", "The folder to create.", required=True)
 @click.option("--force", is_flag=True, help="Replace an existing organ directory and all files in it.")
 @click.option("--json", "as_json", is_flag=True, help="Print a report as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the folder's path only.")
@@ -1235,8 +1234,6 @@ def _extract_folder(sources: Sequence[ModelSource], output: Path, *, force: bool
 def _make_folder(path: Path) -> None:
     try:
         path.mkdir(exist_ok=True)
-    except FileNotFoundError:
-        raise BadSource(f"{path.parent}: no such folder") from None
     except FileExistsError:
         raise BadSource(f"{path}: exists, and is not a folder") from None
     except OSError as error:
@@ -1340,9 +1337,7 @@ class _ModelFiles:
 
 @click.command(cls=OriginalSpellings, spellings={"--dir": "model"})
 @click.argument("model", metavar="MODEL|DIR|RECIPE")
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT", help="The file or folder to write."
-)
+@output_option("OUT", "The file or folder to write.", required=True)
 @click.option("--shards", metavar="SIZE", help="Write shards with at most SIZE (2G, 500M) of tensors in each.")
 @click.option("--merge", is_flag=True, help="Write one file for a model that was ingested as shards.")
 @click.option(

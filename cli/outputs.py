@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from hashlib import file_digest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -76,6 +77,40 @@ def with_bases(sources: Sequence[ModelSource], base: AdaptedBase) -> list[ModelS
 
 
 SUFFIX = ".gguf"
+
+
+def output_option(metavar: str, help_text: str, *, required: bool = False) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator that adds the option -o of a command, and creates the missing folders of its path.
+
+    The command gets the path as `output`. DIR is a folder that the command itself creates. Any other output that ends
+    in / is a folder for files, which is created here. Folders that stay empty are removed at the end.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Any:
+        @wraps(command)
+        def with_folders(*arguments: Any, output: str | None, **options: Any) -> Any:
+            if output is None:
+                return command(*arguments, output=None, **options)
+            path = Path(output)
+            is_folder = output.endswith(os.sep) and metavar != "DIR"
+            with _folders_made(path if is_folder else path.parent, path, quiet=options.get("quiet", False)):
+                return command(*arguments, output=path, **options)
+
+        return click.option("-o", "--output", required=required, type=click.Path(), metavar=metavar, help=help_text)(
+            with_folders
+        )
+
+    return decorate
+
+
+@contextmanager
+def _folders_made(folder: Path, output: Path, *, quiet: bool) -> Iterator[None]:
+    from organs.registry.store.files import folder_for_placing
+
+    with folder_for_placing(folder) as made:
+        yield
+    if made and made[0] != output and made[0].is_dir() and not quiet:
+        print_sentence(f"created the folder {made[0]}", err=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +216,10 @@ def gguf_targets(output: Path, names: Sequence[str], *, force: bool) -> list[Pat
         check_free(target, force=force)
         can_be_made = len(names) > 1 and folder == output and folder.parent.is_dir() and not os.path.lexists(folder)
         if not folder.is_dir() and not can_be_made:
-            raise BadSource(f"{folder}: no such folder; to write a file, give a name that ends in {SUFFIX}")
+            raise BadSource(
+                f"{folder}: no such folder; to write a file, give a name that ends in {SUFFIX}; to create the folder, "
+                f"write {folder}{os.sep}"
+            )
     return targets
 
 
@@ -199,7 +237,7 @@ def check_folder_free(target: Path, *, force: bool) -> None:
         raise BadSource(f"{target}: already exists; --force replaces an organ directory")
 
 
-def folder_of(targets: Sequence[Path], *, dry_run: bool) -> AbstractContextManager[None]:
+def folder_of(targets: Sequence[Path], *, dry_run: bool) -> AbstractContextManager[object]:
     """Create the folder of `targets` while they are written, where `gguf_targets` allowed it to be missing."""
     from organs.registry.store.files import folder_for_placing
 

@@ -30,6 +30,7 @@ from organs.cli.outputs import (
     WrittenPath,
     check_fits,
     check_free,
+    output_option,
     print_beside_file,
     shard_size,
     stem_of,
@@ -384,13 +385,7 @@ class _Pulled:
 
 @click.command()
 @click.argument("name", metavar="MODEL|DIGEST|hf://NS/NAME")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="OUT",
-    help="The file or folder to write. [default: the current folder]",
-)
+@output_option("OUT", "The file or folder to write. [default: the current folder]")
 @click.option(
     "--shards", metavar="SIZE", help="Write a model as shards with at most SIZE (2G, 500M) of tensors in each."
 )

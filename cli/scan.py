@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,11 +28,14 @@ _NUMBERS = ("size", "parameters")
 
 
 @click.command()
+@click.argument("folders", nargs=-1, metavar="[FOLDER]...")
 @tool_options("Show only the models of")
 @click.option("--read", "reads", is_flag=True, help="Read all bytes, and count those of equal tensors.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def scan(tools: tuple[str, ...], reads: bool, as_json: bool) -> int:
+def scan(folders: tuple[str, ...], tools: tuple[str, ...], reads: bool, as_json: bool) -> int:
     """Show the models that Ollama, LM Studio, llama.cpp, the Hugging Face tools and GPT4All keep on this machine.
+
+    With FOLDER, show the GGUF files in it and in its subfolders instead, or the single file FOLDER.
 
     Models are listed by family, with their quantisations under their name. A family is what the headers of the files
     say: models with the same base name, and models that name one as their base. After an ingest, the registry finds
@@ -42,11 +47,12 @@ def scan(tools: tuple[str, ...], reads: bool, as_json: bool) -> int:
     """
     with fast_imports():
         from organs.ingest.sources import source_size_bytes
-        from organs.ingest.tools import find_tool_models, sources_of
+        from organs.ingest.tools import find_in_folder, find_tool_models, sources_of
         from organs.ingest.tools.places import this_machine
 
     findings: list[Findings] = []
-    for part in find_tool_models(this_machine(), tools or tuple(TOOL_NAMES)):
+    wanted = tools or (() if folders else tuple(TOOL_NAMES))
+    for part in chain(map(find_in_folder, folders), find_tool_models(this_machine(), wanted)):
         findings.append(part)
         if not as_json and part.is_there:
             _print_folder(part)
@@ -76,8 +82,8 @@ def _print_folder(findings: Findings) -> None:
     """Print how many models a folder has, at once."""
     from organs.ingest import tools
 
-    name = tools.TOOL_NAMES[findings.tool]
-    click.echo(f"{name}: {plural_text(len(findings.sources), 'model', 'models')} in {plain(findings.folder)}")
+    name = f"{tools.TOOL_NAMES[findings.tool]}: " if findings.tool else ""
+    click.echo(f"{name}{plural_text(len(findings.sources), 'model', 'models')} in {plain(findings.folder)}")
     sys.stdout.flush()
 
 
@@ -126,7 +132,7 @@ def _print_family(family: LocalFamily, *, with_registered: bool) -> None:
             f"  {folded.name}" if number == 0 else "",
             _variant(variant),
             size_text(variant.size_bytes),
-            ", ".join(dict.fromkeys(copy.tool for copy in variant.copies)),
+            ", ".join(dict.fromkeys(copy.tool or str(Path(copy.paths[0]).parent) for copy in variant.copies)),
             *(["yes" if variant.registered else "no"] if with_registered else []),
         )
         for folded in family.models
@@ -146,14 +152,17 @@ def _print_next(findings: Sequence[Findings], inventory: Inventory) -> None:
     for note in (note for part in findings for note in part.notes):
         click.echo(f"note: {plain(note)}", err=True)
     tools = [tool for tool in TOOL_NAMES if any(part.tool == tool and part.sources for part in findings)]
-    if not tools:
+    folders = [str(part.folder) for part in findings if not part.tool]
+    if not tools and not folders:
         click.echo("No model of these tools was found. Searched:")
         for part in findings:
             click.echo(f"  {plain(part.folder)}")
-        click.echo("\norgan ingest FOLDER takes GGUF files from any other folder.")
+        click.echo("\nFor any other folder: organ scan FOLDER, organ ingest FOLDER.")
         return
     if inventory.registered < sum(1 for _ in inventory.models):
-        click.echo(f"\nTo register them: organ ingest {' '.join(f'--{tool}' for tool in tools)}")
+        options = " ".join(f"--{tool}" for tool in tools)
+        commands = [f"organ ingest {words}" for words in (plain(shlex.join(folders)), options) if words]
+        click.echo(f"\nTo register them: {'; '.join(commands)}")
 
 
 def _values(findings: Sequence[Findings], inventory: Inventory) -> dict[str, object]:
@@ -161,7 +170,7 @@ def _values(findings: Sequence[Findings], inventory: Inventory) -> dict[str, obj
 
     folders = [
         {
-            "tool": part.tool,
+            "tool": part.tool or None,
             "folder": str(part.folder),
             "exists": part.is_there,
             "models": len(part.sources),

@@ -17,10 +17,10 @@ from organs.ingest.dissect import OpenGguf
 from organs.ingest.sources import ModelSource, open_headers
 from organs.ingest.tools.facts import license_of, stamp_of
 from organs.registry.catalog.queries.models import known_digests, registered_digests
-from organs.registry.compose.metadata import ENCODINGS
 from organs.registry.digest import Digest
 from organs.registry.entities.base import Entity
 from organs.registry.errors import BadInput, OrganError
+from organs.registry.gguf.file_types import FILE_TYPE_KEY, quantisation
 from organs.registry.gguf.kinds import kind_of
 from organs.registry.lineage import Groups
 from organs.registry.local import LocalRegistry
@@ -37,11 +37,12 @@ Named = Callable[[str], None]
 
 
 class LocalFile(Entity, frozen=True, kw_only=True):
-    """A copy of a model in the folder of a tool."""
+    """A copy of a model in the folder of a tool, or in a folder that a person named."""
 
     tool: str
+    """Empty for a folder that a person named."""
     name: str
-    """The name that the tool gives it."""
+    """The name that the tool gives it, or that of the file."""
     paths: tuple[str, ...]
     is_link: bool
     """Whether it takes no room, because another copy has the same bytes on the disk."""
@@ -162,13 +163,13 @@ def _read(source: ModelSource) -> _Read:
         files = open_headers(opened, source)
         header = files[0].header
         texts = {field.key: text for field in header.fields if (text := header.text(field.key)) is not None}
-        file_type = header.integer("general.file_type")
+        file_type = header.integer(FILE_TYPE_KEY)
         tensors = [tensor for file in files for tensor in file.header.tensors]
         return _Read(
             source,
             texts,
             kind_of(header, bool(tensors)),
-            ENCODINGS.get(file_type) if file_type is not None else None,
+            quantisation(file_type, ((one.dtype.name, one.size_bytes) for one in tensors if len(one.shape) > 1)),
             header.architecture,
             len(tensors),
             sum(tensor.elements for tensor in tensors),
@@ -275,7 +276,7 @@ def _size(path: Path) -> int:
 
 def _model(group: Sequence[_Read], registered: str | None, distinct_bytes: int | None) -> LocalModel:
     first = group[0]
-    _, quantisation = split_quantisation(first.source.name.name)
+    _, in_name = split_quantisation(first.source.name.name)
     seen: set[tuple[tuple[int, int], ...]] = set()
     copies = []
     for item in group:
@@ -286,7 +287,7 @@ def _model(group: Sequence[_Read], registered: str | None, distinct_bytes: int |
     texts = [text for item in group for text in item.source.texts]
     return LocalModel(
         name=str(first.source.name),
-        quantisation=quantisation or first.encoding,
+        quantisation=in_name or first.encoding,
         kind=first.kind,
         architecture=first.architecture,
         license=first.texts.get("general.license") or license_of(texts),

@@ -34,7 +34,7 @@ from organs.ingest.sources import (
 )
 from organs.ingest.spool import spooled, stated_digest
 from organs.ingest.tasks import BUFFERS, Measurer, Progress
-from organs.ingest.tools.facts import add_facts, check_stated, known_model
+from organs.ingest.tools.facts import add_facts, check_stated, known_model, leads_to
 from organs.ingest.tools.places import hub_cache, this_machine
 from organs.registry.assembly import FileStream, plan_file, stored_header
 from organs.registry.catalog.queries.models import (
@@ -295,6 +295,8 @@ def ingest_model(
         return report
     renamed = add_facts(registry, source, report.model)
     notes = (f"renamed from {report.model}",) if renamed != report.model else ()
+    if not source.tool and leads_to(registry, source.name, renamed):
+        notes = (*notes, f"{source.name} is another name of {renamed}: the same bytes")
     return replace(report, model=renamed, notes=(*report.notes, *notes))
 
 

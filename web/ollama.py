@@ -29,12 +29,12 @@ from organs.registry.catalog.queries.models import (
 )
 from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.catalog.vocabulary import RUNTIME_TEXT_MAX
-from organs.registry.compose.metadata import ENCODINGS
 from organs.registry.compose.models import partial_base
 from organs.registry.digest import Digest, digest_of, parse_digest
 from organs.registry.entities.base import prepared
 from organs.registry.entities.model import RuntimeText
 from organs.registry.errors import BadDigest, BadName, NotFound, OrganError, Removed
+from organs.registry.gguf.file_types import FILE_TYPE_KEY, FILE_TYPES, parse_file_type
 from organs.registry.names import ModelName, split_quantisation
 from organs.web.downloads import explaining_faults, model_file
 from organs.web.file_responses import Unsatisfiable, hand_out, requested_span
@@ -55,7 +55,6 @@ OLLAMA = "Ollama "
 """How the sources of texts begin that came from another Ollama."""
 DIGEST_START = "sha256:"
 CHAT_TEMPLATE = "tokenizer.chat_template"
-FILE_TYPE = "general.file_type"
 """Keys of the header from which an image has facts."""
 CHATML_TURNS = (
     r"{% for message in messages %}"
@@ -146,7 +145,7 @@ def _images(session: Session, wanted: Sequence[tuple[Model, Sequence[Model]]]) -
     """Yield each model with its projectors as an image, or the reason why it is none."""
     bases = {model.id: partial_base(session, model) for model, _ in wanted if model.kind == "adapter"}
     ids = {row.id for model, others in wanted for row in (model, bases.get(model.id), *others) if row is not None}
-    files, facts = files_by_model(session, ids), metadata_of_models(session, ids, (CHAT_TEMPLATE, FILE_TYPE))
+    files, facts = files_by_model(session, ids), metadata_of_models(session, ids, (CHAT_TEMPLATE, FILE_TYPE_KEY))
     texts = runtime_texts(session, {model.id for model, _ in wanted})
     for model, projectors in wanted:
         base = bases.get(model.id)
@@ -185,8 +184,7 @@ def _reason(model: Model, base: Model | None, files: dict[int, list[ModelFile]])
 def _config(model: Model, layers: Sequence[tuple[str, ModelFile]], facts: dict[str, str]) -> bytes:
     family = model.architecture or "unknown"
     families = [family, *(["clip"] if any(kind == "projector" for kind, _ in layers) else [])]
-    number = facts.get(FILE_TYPE, "")
-    encoding = ENCODINGS.get(int(number)) if number.isascii() and number.isdigit() and len(number) < 5 else None
+    encoding = FILE_TYPES.get(parse_file_type(facts.get(FILE_TYPE_KEY, "")))
     return _json(
         {
             "model_format": "gguf",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -68,6 +69,15 @@ class Folder:
         """Return the size of `file`; raises BadSource for anything but a regular file, and for links."""
         with self._borrow(file):
             return self.identities[file].size_bytes
+
+    def is_missing(self, file: str) -> bool:
+        """Return whether nothing is at the path `file`; False for anything that is no regular file."""
+        try:
+            with self._parent(file) as (parent, name):
+                os.stat(name, dir_fd=parent, follow_symlinks=False)
+        except OSError as error:
+            return error.errno == errno.ENOENT
+        return False
 
     def read_at(self, file: str, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes of `file`; raises BadSource if it is shorter."""

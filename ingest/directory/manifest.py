@@ -171,9 +171,17 @@ class TensorEntry:
     name: str
     """Empty if only its file has the name."""
     file: str
+    """A checked path. In a manifest of another tool it can be empty, or lead to no file: see `stated`."""
     gguf: int
     """The number of its GGUF file, from 0."""
     sha256: Digest | None = None
+    stated: str = ""
+    """What a manifest of another tool has as its path: on another system, or from another folder."""
+
+    @property
+    def label(self) -> str:
+        """The name in sentences."""
+        return self.name or repr(self.stated[:80])
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +206,8 @@ class Manifest:
     files: tuple[GgufEntry, ...]
     tensors: tuple[TensorEntry, ...]
     notes: tuple[str, ...] = ()
+    is_foreign: bool = False
+    """Whether another tool wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,7 +436,7 @@ def parse_manifest(values: Any, path: str, default_name: str) -> Manifest:
     tensors = tuple(_read_tensors(fields, len(files)))
     _check_unique(tensors, files, reasons)
     reasons.raise_if_any(path)
-    return Manifest(files, tensors, tuple(notes))
+    return Manifest(files, tensors, tuple(notes), is_foreign=not strict)
 
 
 def _read_files(fields: Fields, notes: list[str]) -> Iterator[GgufEntry]:
@@ -551,28 +561,33 @@ def _read_tensors(fields: Fields, file_count: int) -> Iterator[TensorEntry]:
         fields.reasons.add(f"{len(lines)} tensors; at most {TENSORS_MAX} are read")
         return
     for line in lines:
-        if not isinstance(line.values, dict):
+        values = _foreign_values(line.values) if fields.lenient else line.values
+        if not isinstance(values, dict):
             fields.reasons.add(f"{line.where} is not an object")
             continue
-        values = _with_file(line.values) if fields.lenient else line.values
         entry = Fields(values, f"{line.where}.", fields.reasons, fields.lenient)
-        is_grouped = bool(line.folder)
-        # In a manifest by category the tensor's file can tell its name, or its name where its file is.
-        name = entry.text("name", required=not is_grouped or "file" not in values)
-        file = entry.text("file", required=not is_grouped or name is None)
-        if is_grouped:
-            file = _file_in_folder(line.folder, file, name)
+        # In a manifest of another tool the tensor's file can tell its name, or its name where its file is.
+        name = entry.text("name", required=not fields.lenient or "file" not in values)
+        stated = entry.text("file", required=not fields.lenient or name is None)
+        file = _file_in_folder(line.folder, stated, name) if line.folder else stated
         gguf = entry.whole("gguf") or 0
         if gguf >= file_count:
             fields.reasons.add(f"{entry.where}gguf is {gguf}; there are {file_count} files")
         _check_rest(entry)
-        if file is not None:
-            _check_path(entry, file)
-        yield TensorEntry(name or "", file or "", gguf, entry.digest("sha256"))
+        if file is not None and not _is_path(entry, file):
+            file = None
+        yield TensorEntry(name or "", file or "", gguf, entry.digest("sha256"), stated or "")
 
 
-def _with_file(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a tensor, with the field `file` also if it has another of FILE_KEYS instead."""
+def _foreign_values(values: Any) -> Any:
+    """Return the fields of a tensor in a manifest of another tool: a text is its name or its file.
+
+    The field `file` can have another of FILE_KEYS as its name.
+    """
+    if isinstance(values, str):
+        return {"file" if values.lower().endswith(ORGAN_SUFFIX) else "name": values}
+    if not isinstance(values, dict):
+        return values
     key = next((key for key in ("file", *FILE_KEYS) if key in values), "file")
     return values if key not in values else {**values, "file": values[key]}
 
@@ -642,10 +657,7 @@ def _group_lines(fields: Fields, category: str, group: list[Any] | dict[str, Any
         fields.reasons.add(f"{category} lists no tensors: the name or the file of each is needed")
         return
     for number, item in enumerate(_items(listing)):
-        values = item
-        if isinstance(item, str):
-            values = {"file" if item.lower().endswith(ORGAN_SUFFIX) else "name": item}
-        yield _Line(f"{category}[{number}]", values, CATEGORIES[category])
+        yield _Line(f"{category}[{number}]", item, CATEGORIES[category])
 
 
 def _file_in_folder(folder: str, file: str | None, name: str | None) -> str | None:
@@ -663,11 +675,15 @@ def _items(listing: list[Any] | dict[str, Any]) -> Iterator[Any]:
         yield {"name": name, **item} if isinstance(item, dict) else {"name": name, "file": item}
 
 
-def _check_path(entry: Fields, file: str) -> None:
+def _is_path(entry: Fields, file: str) -> bool:
+    """Return whether `file` is a path in the folder. If not, the file is found by its tensor's name, or refused."""
     try:
         path_segments(file)
     except ValueError as error:
-        entry.reasons.add(f"{entry.where}file is {error}: {file[:80]!r}")
+        if not entry.lenient:
+            entry.reasons.add(f"{entry.where}file is {error}: {file[:80]!r}")
+        return False
+    return True
 
 
 def _check_rest(entry: Fields) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from organs.ingest.directory.folder import Folder
@@ -14,9 +16,10 @@ from organs.ingest.directory.layout import (
     HEAD_MAX_BYTES,
     HEADER_FILE,
     MANIFEST_FILE,
+    ORGAN_SUFFIX,
     parse_head,
 )
-from organs.ingest.directory.manifest import GgufEntry, Manifest, Reasons, TensorEntry, parse_manifest
+from organs.ingest.directory.manifest import TENSORS_MAX, GgufEntry, Manifest, Reasons, TensorEntry, parse_manifest
 from organs.ingest.directory.metadata import readable_metadata, same_metadata
 from organs.ingest.files import (
     BUFFER_BYTES,
@@ -25,7 +28,7 @@ from organs.ingest.files import (
     Origin,
     Section,
 )
-from organs.registry.amounts import names_text
+from organs.registry.amounts import names_text, plural_text
 from organs.registry.digest import Digest
 from organs.registry.errors import BadDirectory, BadGguf, BadSource
 from organs.registry.gguf import (
@@ -172,6 +175,8 @@ def open_directory(folder: Folder) -> list[VirtualFile]:
     where = str(folder.path)
     manifest = _read_manifest(folder)
     reasons = Reasons()
+    manifest = _with_found_files(folder, manifest, reasons)
+    reasons.raise_if_any(where)
     organs = _read_organs(folder, manifest, reasons)
     headers = _read_stored_headers(folder, manifest.files, reasons)
     reasons.raise_if_any(where)
@@ -200,6 +205,68 @@ def _read_manifest(folder: Folder) -> Manifest:
     except ValueError as error:
         raise BadDirectory(where, [f"{MANIFEST_FILE}: {error}"]) from error
     return parse_manifest(values, where, f"{folder.path.resolve().name or 'model'}.gguf")
+
+
+def _with_found_files(folder: Folder, manifest: Manifest, reasons: Reasons) -> Manifest:
+    """Return a manifest of another tool with the file of each tensor whose path leads to none in the folder.
+
+    Only the files in the folders of organs are looked at: no name becomes a path.
+    """
+    if not manifest.is_foreign:
+        return manifest
+    lost = {number for number, entry in enumerate(manifest.tensors) if not entry.file or folder.is_missing(entry.file)}
+    if not lost:
+        return manifest
+    files = [*islice(folder.organ_files(), TENSORS_MAX + 1)]
+    if len(files) > TENSORS_MAX:
+        reasons.add(f"more than {TENSORS_MAX} organ files")
+        return manifest
+    by_name, by_file = _grouped(files, partial(_name_inside, folder)), _grouped(files, _file_stem)
+    tensors = [
+        _with_found_file(entry, by_name, by_file, reasons) if number in lost else entry
+        for number, entry in enumerate(manifest.tensors)
+    ]
+    tensors_text = plural_text(len(lost), "tensor was", "tensors were")
+    note = f"{tensors_text} found by the name in the file: the manifest has no path to it in the folder"
+    return replace(manifest, tensors=tuple(tensors), notes=(*manifest.notes, note))
+
+
+def _with_found_file(
+    entry: TensorEntry, by_name: Mapping[str, list[str]], by_file: Mapping[str, list[str]], reasons: Reasons
+) -> TensorEntry:
+    """Return `entry` with the only file that has its name inside, or else the only one that is called like its file."""
+    stated = entry.stated or entry.file
+    found = by_name.get(entry.name) or (by_file.get(_file_stem(stated)) if stated else by_file.get(entry.name)) or []
+    if len(found) == 1:
+        name = "" if not stated and entry.name not in by_name else entry.name
+        return replace(entry, file=found[0], name=name)
+    path = f"; its path in the manifest is {stated[:80]!r}" if stated and entry.name else ""
+    if found:
+        reasons.add(f"{entry.label}: {names_text(found)} have this tensor, and the manifest does not say which{path}")
+    else:
+        reasons.add(f"{entry.label}: no organ file has this tensor{path}")
+    return entry
+
+
+def _grouped(files: Iterable[str], key: Callable[[str], str]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for file in files:
+        groups.setdefault(key(file), []).append(file)
+    return groups
+
+
+def _name_inside(folder: Folder, file: str) -> str:
+    """Return the name of the tensor in `file`; empty if it cannot be read as one."""
+    try:
+        size = folder.size_bytes(file)
+        return parse_head(folder.read_at(file, 0, min(size, HEAD_MAX_BYTES)), size)[0].name
+    except (BadSource, ValueError):
+        return ""
+
+
+def _file_stem(path: str) -> str:
+    """Return the last part of a path of any system, without `.bin`."""
+    return path.replace("\\", "/").rpartition("/")[2].removesuffix(ORGAN_SUFFIX)
 
 
 def _read_organs(folder: Folder, manifest: Manifest, reasons: Reasons) -> list[Organ]:

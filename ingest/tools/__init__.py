@@ -1,5 +1,7 @@
 """Models that other tools keep on this machine: found by the tools' own conventions, and named by what they record.
 
+A folder that a person names is searched in the same way, without a tool.
+
 places     where each tool keeps its models
 ollama     Ollama: manifests and blobs
 folders    LM Studio, llama.cpp, the Hugging Face tools and GPT4All: folders of GGUF files
@@ -11,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
-from organs.ingest.sources import ModelSource
+from organs.ingest.sources import ModelSource, find_sources, is_gguf_name
 from organs.ingest.tools.findings import Findings
 from organs.ingest.tools.folders import find_gpt4all, find_hub_cache, find_llama_cpp, find_lmstudio
 from organs.ingest.tools.ollama import find_ollama
 from organs.ingest.tools.places import Machine
+from organs.registry.amounts import names_text, plural_text
 
 FINDERS: dict[str, Callable[[Machine], Iterator[Findings]]] = {
     "hf-cache": find_hub_cache,
@@ -47,6 +51,17 @@ def find_tool_models(machine: Machine, tools: Iterable[str]) -> Iterator[Finding
             known.add(findings.folder)
             named = tuple(replace(source, tool=TOOL_NAMES[tool]) for source in findings.sources)
             yield replace(findings, tool=tool, sources=named)
+
+
+def find_in_folder(argument: str) -> Findings:
+    """Return the GGUF files in a folder that a person names, or one file. Raises BadSource without any."""
+    sources = find_sources([argument], "scan")
+    files = tuple(source for source in sources if is_gguf_name(source.paths[0].name))
+    others = [source.label for source in sources if source not in files]
+    notes: tuple[str, ...] = ()
+    if others:
+        notes = (f"{plural_text(len(others), 'model is', 'models are')} not in a GGUF file: {names_text(others)}",)
+    return Findings(Path(argument), is_there=True, sources=files, notes=notes)
 
 
 def sources_of(findings: Iterable[Findings]) -> list[ModelSource]:

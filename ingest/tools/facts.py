@@ -131,6 +131,14 @@ def add_facts(registry: LocalRegistry, source: ModelSource, name: str) -> str:
         return model.full_name
 
 
+def leads_to(registry: LocalRegistry, name: ModelName, full_name: str) -> bool:
+    """Return whether `name` is another name of the registered model `full_name`."""
+    with registry.catalog.reading() as session:
+        model = find_model(session, name)
+        is_own = model is not None and (model.namespace, model.name) == (name.namespace, name.name)
+        return model is not None and model.full_name == full_name and not is_own
+
+
 def _has_more(session: Session, model: Model, source: ModelSource, names: Sequence[ModelName]) -> bool:
     if free_names(session, model, names):
         return True

@@ -35,7 +35,7 @@ class Findings:
     notes: tuple[str, ...] = ()
     """Models that have no GGUF file, each in a sentence."""
     tool: str = ""
-    """The option of the tool."""
+    """The option of the tool; empty for a folder that a person named."""
 
 
 class Remarks:

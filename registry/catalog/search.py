@@ -371,7 +371,9 @@ MODELS = Vocabulary(
         _LICENSE,
         _BY,
         Field(TAG, Kind.NAME, "a tag of the model: medical; tag:none if it has none"),
-        Field(QUANT, Kind.NAME, "the quantisation in the model's name: Q4_K_M, Q4_*; quant:none without one"),
+        Field(
+            QUANT, Kind.NAME, "the quantisation in the name, or of the tensors: Q4_K_M, Q4_*; quant:none without one"
+        ),
         Field(
             MADE_FROM,
             Kind.NAME,

@@ -371,7 +371,7 @@ class Model(Base):
     repacked_at: Mapped[datetime | None] = mapped_column(Timestamp)
     """When a repack last examined its organs; null if none has."""
     quantisation: Mapped[str | None] = mapped_column(text(96), at_most("quantisation", 96))
-    """The quantisation at the end of the name, in upper case; null if the name has none."""
+    """The quantisation at the end of the name, in upper case, or else that of the tensors; null without matrices."""
 
     @validates("name")
     def _split_name(self, _key: str, name: str) -> str:
@@ -619,7 +619,7 @@ class FacetCount(Base):
 
 
 class ModelWord(Base):
-    """A folded word of a model's name, title, tags or description, for words in queries."""
+    """A folded word of a model's names, title, tags or description, for words in queries."""
 
     __tablename__ = "model_words"
     __table_args__ = (at_most("word", WORD_MAX), Index("ix_model_words_model_id", "model_id"))

@@ -374,10 +374,10 @@ def _made_into(session: Session, model: Model) -> tuple[DerivedModel, ...]:
 def _usage(session: Session, model: Model, file: ModelFile) -> Usage:
     key = f"{model.architecture}.context_length"
     stated = next((row.value for row in metadata_of(session, model.id) if row.key == key), "")
-    return Usage(model.full_name, file.name, model.title or model.name, int(stated) if stated.isdecimal() else None)
+    return Usage(model.full_name, file.name, model.title or "", int(stated) if stated.isdecimal() else None)
 
 
-CARD_VERSION = 7
+CARD_VERSION = 8
 """Increased when the text of cards changes, because the text of a published revision must not change."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", re.ASCII)
@@ -400,7 +400,7 @@ class Usage:
     file: str
     """The name of its file."""
     title: str
-    """Any text: it comes from outside."""
+    """That of its header: any text, which comes from outside. Empty if it has none."""
     context_length: int | None
     """In tokens; None if the header does not state it."""
 
@@ -416,7 +416,8 @@ class Usage:
         """Return a Modelfile of three lines. The GGUF file must be in the same folder."""
         title = " ".join("".join(item if item.isprintable() else " " for item in self.title).split())
         tokens = min(self.context_length or CONTEXT_MAX, CONTEXT_MAX)
-        return f"# {title[:TITLE_MAX]}, {self.model}\nFROM ./{self.file}\nPARAMETER num_ctx {tokens}\n"
+        about = f"# {self.model}, {title[:TITLE_MAX]}" if title else f"# {self.model}"
+        return f"{about}\nFROM ./{self.file}\nPARAMETER num_ctx {tokens}\n"
 
 
 def card(session: Session, model: Model, files: Sequence[tuple[str, ModelFile]] | None = None) -> str:
@@ -434,9 +435,9 @@ def _card(
     *,
     with_verdicts: bool = True,
 ) -> str:
-    lines = [*_front_matter(model), f"# {_text(model.title or model.name)}", ""]
-    if model.description:
-        lines += [_text(model.description), ""]
+    lines = [*_front_matter(model), f"# {_text(model.name)}", ""]
+    for about in (model.title if model.title != model.name else None, model.description):
+        lines += [_text(about), ""] if about else []
     facts = _facts(model, stored_license(session, model))
     lines += ["| | |", "|---|---|", *(f"| {label} | {_text(value)} |" for label, value in facts), ""]
     lines += ["| file | size | SHA-256 |", "|---|---|---|"]

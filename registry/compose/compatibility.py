@@ -43,7 +43,7 @@ from organs.registry.compose.models import (
 from organs.registry.compose.plan import PlannedPart, mean_of
 from organs.registry.compose.screen import Change, screen
 from organs.registry.digest import Digest
-from organs.registry.entities.finding import Finding, Severity, in_order
+from organs.registry.entities.finding import ARCHITECTURE_DIFFERS, Finding, Severity, in_order
 from organs.registry.entities.plan import (
     AdapterChoice,
     Candidate,
@@ -120,9 +120,12 @@ def differences(base: Facts, donor: Facts, taken: Taken, labels: tuple[str, str]
 
 def _of_architectures(base: Facts, donor: Facts, labels: tuple[str, str]) -> Finding:
     ours, theirs = (facts.architecture or "not stated" for facts in (base, donor))
-    names = f"{labels[1]}: {theirs}; {labels[0]}: {ours}"
-    sentence = f"The architectures differ ({names}); organs fit only within one architecture."
-    return Finding(Severity.REFUSE, "architecture-differs", sentence, "general.architecture", labels)
+    if base.architecture is None or donor.architecture is None:
+        names = f"{labels[1]}: {theirs}; {labels[0]}: {ours}"
+        sentence = f"The architectures are not known ({names}); organs fit only within one architecture."
+    else:
+        sentence = f"{theirs} and {ours} are different architectures: no organ of {labels[1]} fits {labels[0]}."
+    return Finding(Severity.REFUSE, ARCHITECTURE_DIFFERS, sentence, "general.architecture", labels)
 
 
 def _apply(rule: _Rule, base: Facts, donor: Facts, taken: Taken, labels: tuple[str, str]) -> Finding | None:
@@ -623,7 +626,7 @@ def _of_donor(
     yield from misfits(base, donor, replacements)
     organs = [organ for replacement in replacements for organ in replacement.organs]
     yield from odd_weights(donor, [organ.after for organ in organs], base=base, donor=donor)
-    if not any(finding.code == "architecture-differs" for finding in findings):
+    if not any(finding.code == ARCHITECTURE_DIFFERS for finding in findings):
         yield from relatedness(base, donor, organs)
     yield from already_equal(base, donor, organs)
 

@@ -38,7 +38,7 @@ from organs.registry.compose.plan import (
     Addition,
     Ingredient,
 )
-from organs.registry.entities.finding import Finding, Severity
+from organs.registry.entities.finding import ARCHITECTURE_DIFFERS, Finding, Severity
 from organs.registry.gguf.quants import can_dequantize
 from organs.registry.gguf.types import ValueType
 from organs.registry.transform import misfit
@@ -328,7 +328,7 @@ def _of_header(base: Parent, adapter: Parent) -> Iterator[Finding]:
     ours, theirs = base.header.architecture, adapter.header.architecture
     if ours is None or ours != theirs:
         sentence = f"{adapter.label} is for the architecture {_quoted(theirs)}; {base.label} has {_quoted(ours)}."
-        yield _finding(Severity.REFUSE, "architecture-differs", sentence, base, adapter, (), "general.architecture")
+        yield _finding(Severity.REFUSE, ARCHITECTURE_DIFFERS, sentence, base, adapter, (), "general.architecture")
     field = adapter.header.field(ALPHA_KEY)
     if field is not None and isinstance(field.value, float) and not math.isfinite(field.value):
         sentence = f"{adapter.label} has an alpha of {field.value}: it must be a finite number."

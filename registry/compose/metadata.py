@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from organs.registry.compose.licenses import license_expression
@@ -11,55 +10,10 @@ from organs.registry.compose.lock import LOCK_KEY
 from organs.registry.compose.models import Parent
 from organs.registry.compose.recipe import MetadataChange
 from organs.registry.gguf import Header, KeyValue, TensorSpec, ValueType
+from organs.registry.gguf.file_types import FILE_TYPE_KEY, FILE_TYPES, file_type_of, main_dtype
 from organs.registry.gguf.quants import FLOAT32_MAX
 from organs.registry.gguf.split import SPLIT_KEYS
 from organs.registry.gguf.types import UNQUANTISED
-
-ENCODINGS: dict[int | None, str] = {
-    0: "F32",
-    1: "F16",
-    2: "Q4_0",
-    3: "Q4_1",
-    7: "Q8_0",
-    8: "Q5_0",
-    9: "Q5_1",
-    10: "Q2_K",
-    11: "Q3_K_S",
-    12: "Q3_K_M",
-    13: "Q3_K_L",
-    14: "Q4_K_S",
-    15: "Q4_K_M",
-    16: "Q5_K_S",
-    17: "Q5_K_M",
-    18: "Q6_K",
-    19: "IQ2_XXS",
-    20: "IQ2_XS",
-    21: "Q2_K_S",
-    22: "IQ3_XS",
-    23: "IQ3_XXS",
-    24: "IQ1_S",
-    25: "IQ4_NL",
-    26: "IQ3_S",
-    27: "IQ3_M",
-    28: "IQ2_S",
-    29: "IQ2_M",
-    30: "IQ4_XS",
-    31: "IQ1_M",
-    32: "BF16",
-    36: "TQ1_0",
-    37: "TQ2_0",
-    38: "MXFP4",
-}
-"""Names of the values of `general.file_type`."""
-
-_MIXTURES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
-_NUMBERS = {name: number for number, name in ENCODINGS.items()}
-
-
-def file_type_of(dtype: str) -> int | None:
-    """Return the file type of a file whose bytes are mostly `dtype`; None if no file type is known for `dtype`."""
-    return _NUMBERS.get(_MIXTURES.get(dtype, dtype))
-
 
 PART_MAX_LENGTH = 40
 CHIMERA = "Chimera"
@@ -76,8 +30,8 @@ def file_stem(base: Parent, sets: Sequence[KeyValue], name: str | None) -> str:
     variety = _clean(name.rpartition("/")[2]) if name else CHIMERA
     version = _VERSION.fullmatch((header.text("general.version") or "").strip())
     numbered = f"v{version[1]}.{version[2] or 0}" if version else "v1.0"
-    file_type = next((entry.value for entry in sets if entry.key == "general.file_type"), None)
-    encoding = ENCODINGS.get(file_type if isinstance(file_type, int) else header.integer("general.file_type"), "mixed")
+    file_type = next((entry.value for entry in sets if entry.key == FILE_TYPE_KEY), None)
+    encoding = FILE_TYPES.get(file_type if isinstance(file_type, int) else header.integer(FILE_TYPE_KEY), "mixed")
     return "-".join(part for part in (basename, size, variety, numbered, encoding) if part)
 
 
@@ -177,19 +131,15 @@ def _license_entries(parents: Sequence[Parent]) -> Iterator[KeyValue]:
 def _type_entries(base: Parent, tensors: Sequence[TensorSpec]) -> Iterator[KeyValue]:
     main, before = _main_dtype(tensors), _main_dtype([part.spec for part in base.parts])
     number = file_type_of(main)
-    if number is not None and (main != before or base.header.integer("general.file_type") is None):
-        yield KeyValue("general.file_type", ValueType.UINT32, number)
+    if number is not None and (main != before or base.header.integer(FILE_TYPE_KEY) is None):
+        yield KeyValue(FILE_TYPE_KEY, ValueType.UINT32, number)
     quantised = any(tensor.dtype.name not in UNQUANTISED for tensor in tensors)
     if quantised and base.header.integer("general.quantization_version") is None:
         yield KeyValue("general.quantization_version", ValueType.UINT32, QUANTIZATION_VERSION)
 
 
 def _main_dtype(tensors: Sequence[TensorSpec]) -> str:
-    """Return the dtype with the most bytes; if two have the same number of bytes, the first by name."""
-    sizes: Counter[str] = Counter()
-    for tensor in tensors:
-        sizes[tensor.dtype.name] += tensor.size_bytes
-    return min(sizes, key=lambda name: (-sizes[name], name), default="")
+    return main_dtype((tensor.dtype.name, tensor.size_bytes) for tensor in tensors)
 
 
 def _changed_entry(base: Header, change: MetadataChange) -> KeyValue:

@@ -52,14 +52,21 @@ BESIDE_FILE_CODES = WITHDRAWN_CODES | {"license-differs"}
 """The codes of findings on a model that its file cannot contain, because its bytes never change."""
 
 
+ARCHITECTURE_DIFFERS = "architecture-differs"
+"""The code of a refusal that makes all others unimportant."""
+
+
 def in_order(findings: Iterable[Finding], accepted: Collection[str] = ()) -> Findings:
-    """Return `findings`, refusals first, then warnings. Warnings with a code in `accepted` are marked as accepted."""
+    """Return `findings`, refusals first, then warnings; different architectures before all others.
+
+    Warnings with a code in `accepted` are marked as accepted.
+    """
     order = list(Severity)
     marked = (
         msgspec.structs.replace(finding, accepted=finding.severity is Severity.WARN and finding.code in accepted)
         for finding in findings
     )
-    return tuple(sorted(marked, key=lambda finding: order.index(finding.severity)))
+    return tuple(sorted(marked, key=lambda one: (order.index(one.severity), one.code != ARCHITECTURE_DIFFERS)))
 
 
 class _StoredFinding(Finding, frozen=True):

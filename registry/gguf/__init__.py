@@ -6,6 +6,7 @@
     write      the writer: metadata and tensors as the bytes of a GGUF file, version 3
     blocks     the blocks that a header states, and those that the tensors are in
     split      split GGUF: shards `NAME-00001-of-00003.gguf` that together are one model
+    file_types the quantisation of a file
     tokenizer  checks for vocabularies that crash loaders
     quants     decoding and encoding the values of a tensor type
 

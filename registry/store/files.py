@@ -330,28 +330,29 @@ def _placed(path: Path, size_bytes: int, files: Files, create: Callable[[Path, i
 
 
 @contextmanager
-def folder_for_placing(path: Path, files: Files | None = None) -> Iterator[None]:
-    """Return a context manager that creates the folder `path`, durably, if it is missing. Its parent must exist.
+def folder_for_placing(path: Path, files: Files | None = None) -> Iterator[list[Path]]:
+    """Return a context manager that creates the folder `path` and its missing parents, durably.
 
-    The block writes files to the folder. If it raises and has written no file, a new folder is removed again. Raises
-    DiskFull, StoreUnwritable, StoreError.
+    The block gets the new folders, the outermost first, and writes files to `path`. At the end, a new folder that is
+    empty is removed again. Raises DiskFull, StoreUnwritable, StoreError.
     """
     files = files or Files()
-    is_new = not path.is_dir()
-    if not path.parent.is_dir():
-        raise StoreUnwritable(f"{path.parent}: no such folder")
+    missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]
+    made: list[Path] = []
     try:
-        if is_new:
-            files.make_folder(path, PUBLIC_FOLDER)
-            files.sync_folder(path.parent)
-        yield
-    except BaseException as error:
-        if is_new:
+        for folder in reversed(missing):
+            made.append(folder)
+            files.make_folder(folder, PUBLIC_FOLDER)
+            files.sync_folder(folder.parent)
+        yield made
+    except FileExistsError as error:
+        raise StoreUnwritable(f"{made[-1]}: exists, and is not a folder") from error
+    except OSError as error:
+        raise placing_error(error, path) from error
+    finally:
+        for folder in reversed(made):
             with suppress(OSError):  # it has files, or was never created
-                path.rmdir()
-        if isinstance(error, OSError):
-            raise placing_error(error, path) from error
-        raise
+                folder.rmdir()
 
 
 def temporary_beside(path: Path) -> Path:

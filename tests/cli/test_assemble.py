@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -93,10 +94,11 @@ def test_an_invalid_size_is_wrong_usage(size: str, filled: OrganCommand, out: Pa
 
 
 def test_a_missing_folder_and_a_blocking_folder_are_named(filled: OrganCommand, out: Path) -> None:
-    ended = filled("assemble", "little", "-o", out / "nowhere" / "a.gguf")
-    assert (ended.status, ended.err) == (
-        1,
-        f"organ: {out / 'nowhere'}: no such folder; to write a file, give a name that ends in .gguf\n",
+    ended = filled("assemble", "little", "-o", out / "nowhere")
+    assert ended.status == 1
+    assert ended.err == (
+        f"organ: {out / 'nowhere'}: no such folder; to write a file, give a name that ends in .gguf; to create the "
+        f"folder, write {out / 'nowhere'}/\n"
     )
     (out / "little.gguf").mkdir()
     ended = filled("assemble", "little", "-o", out)
@@ -143,7 +145,7 @@ def test_an_output_name_that_is_not_utf_8_is_kept_and_printed_byte_for_byte(fill
     assert "\\udcff.gguf" in filled.done("assemble", "little", "-o", target, "--force").out
 
 
-def test_the_folder_for_several_files_is_created_if_its_parent_exists(filled: OrganCommand, out: Path) -> None:
+def test_the_folder_for_several_files_is_created(filled: OrganCommand, out: Path) -> None:
     cut = ("assemble", "little", "--shards", "30k", "-o")
     assert "would be" in filled.done(*cut, out / "new", "--dry-run").out
     assert list(out.iterdir()) == []
@@ -155,16 +157,18 @@ def test_the_folder_for_several_files_is_created_if_its_parent_exists(filled: Or
         path.read_bytes() for path in sorted((out / "new").iterdir())
     ]
     (out / "file").write_bytes(b"mine")
-    for wrong in (out / "no" / "new", out / "no" / "new.gguf", out / "file"):
-        ended = filled(*cut, wrong)
-        assert (ended.status, ended.out) == (1, "")
-        assert "no such folder" in ended.err
-    ended = filled("assemble", "little", "-o", out / "little")
-    assert (ended.status, "no such folder; to write a file, give a name that ends in .gguf" in ended.err) == (
-        1,
-        True,
-    ), "for a single file"
-    assert not (out / "little").exists()
+    ended = filled(*cut, out / "file")
+    assert (ended.status, ended.out) == (1, "")
+    assert "no such folder" in ended.err
+
+
+def test_missing_folders_of_an_output_are_created_and_named(filled: OrganCommand, out: Path) -> None:
+    for given, path in (("a/b/c.gguf", "a/b/c.gguf"), ("d/", "d/little.gguf"), ("e/f/", "e/f/little.gguf")):
+        for option, written in (("--dry-run", False), ("--shards=0", False), ("-q", True), ("--force", True)):
+            shutil.rmtree(out / given[0], ignore_errors=True)
+            ended = filled("assemble", "little", option, "-o", f"{out}/{given}")
+            assert ((out / path).exists(), (out / given[0]).exists()) == (written, written)
+        assert ended.err == ("" if given == "d/" else f"created the folder {out / given[0]}\n")
 
 
 @pytest.mark.folder

@@ -54,6 +54,27 @@ def test_files_and_folders_are_compared_like_registered_models(
     assert "local/base@1" in mixed
 
 
+def test_another_architecture_is_said_first_and_in_one_sentence(
+    organ: OrganCommand, parents: Parents, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.gguf"
+    other.write_bytes(model_file("Other", block_tensors(1)).replace(b"llama", b"gemma"))
+    organ.done("ingest", other)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("base: base\nname: me/x\ngrafts:\n  - {from: other, type: organ}\n", encoding="utf-8")
+    sentence = "gemma and llama are different architectures: no organ of {} fits {}."
+    commands: list[tuple[tuple[object, ...], int, str]] = [
+        (("compat", parents.base, other), 0, sentence.format(other, parents.base)),
+        (("compat", "base", "other"), 0, sentence.format("local/other@1", "local/base@1")),
+        (("transplant", parents.base, other, "-o", tmp_path / "x.gguf"), 5, sentence.format(other, parents.base)),
+        (("compose", recipe), 5, sentence.format("local/other@1", "local/base@1")),
+    ]
+    for words, status, first in commands:
+        ended = organ(*words)
+        assert (ended.status, ended.lines[0]) == (status, first), words
+        assert "architecture-differs" not in ended.out
+
+
 def test_a_type_that_does_not_fit_gets_a_reason(organ: OrganCommand, tmp_path: Path) -> None:
     (tmp_path / "wide.gguf").write_bytes(model_file("Wide", block_tensors(width=96)))
     ended = organ.done("compat", "base", tmp_path / "wide.gguf")

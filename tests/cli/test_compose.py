@@ -202,7 +202,7 @@ def test_an_existing_output_is_reported_before_anything_is_made(
         ended = organ("compose", parents.graft(), option, name)
         assert (ended.status, ended.err) == (1, f"organ: {name}: already exists; --force replaces it\n")
         assert name.read_bytes() == b"mine"
-    assert organ("compose", parents.graft(), "-o", out / "no" / "c.gguf").status == 1
+    assert organ("compose", parents.graft(), "-o", out / "mine" / "c.gguf").status == 1
     assert row_counts(kept) == before
     organ.done("compose", parents.graft(), "-o", out / "mine.gguf", "--lock", out / "mine", "--force")
     assert (out / "mine.gguf").read_bytes().startswith(b"GGUF")

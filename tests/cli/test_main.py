@@ -168,6 +168,24 @@ def test_an_error_is_one_line_with_the_exit_status_of_its_class_and_its_hint(
     assert more == ([] if hint is None else [f"       {hint}"])
 
 
+def test_a_path_in_the_place_of_a_name_gets_a_hint(
+    filled: OrganCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("models").mkdir()
+    Path("models/tiny.gguf").write_bytes(b"GGUF")
+    missing = "{}: no such file or folder, and not the name of a registered model"
+    path = "a path is not the name of a registered model: organ ingest {} registers it"
+    for words, word, hint in (
+        (("show", "./a.gguf"), "./a.gguf", missing),
+        (("assemble", "./gone/", "-o", "./x/"), "./gone/", missing),
+        (("show", "models/tiny.gguf"), "models/tiny.gguf", path),
+        (("report", "./models"), "./models", path),
+    ):
+        ended = filled(*words)
+        assert (ended.status, ended.err.splitlines()[1:]) == (1, [f"       {hint.format(word)}"])
+
+
 def test_a_newer_database_is_refused_with_a_hint(organ: OrganCommand, registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         session.connection().exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")

@@ -112,7 +112,7 @@ def test_an_existing_output_is_reported_before_anything_is_read(
         assert (ended.status, ended.out) == (1, "")
         assert "already exists; --force replaces" in ended.err
         assert (out / name).read_bytes() == b"mine"
-    assert organ("purify", parents.base, "--method", "fractal", "-o", out / "no" / "p.gguf").status == 1
+    assert organ("purify", parents.base, "--method", "fractal", "-o", out / "folder" / "p.gguf").status == 1
 
 
 def test_wrong_choices_are_findings(organ: OrganCommand) -> None:

@@ -67,6 +67,37 @@ def test_a_scan_as_json_has_every_copy_and_the_registered_model(
     assert {part["tool"] for part in only["folders"]} == {"gpt4all"}
 
 
+def test_a_scan_of_a_folder_shows_its_files_as_those_of_tools(
+    organ: OrganCommand, environment: dict[str, str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "my models"
+    for name, data in (("tiny", small_model()), ("other/copy", small_model()), ("bad", b"GGUF")):
+        put(folder / f"{name}.gguf", data)
+    (folder / "linked.gguf").symlink_to("tiny.gguf")
+    organ.done("extract", folder / "tiny.gguf", "-o", folder / "organs-of-tiny")
+    put(tmp_path / "user" / ".cache" / "gpt4all" / "tiny.gguf", small_model(seed=2))
+    ended = organ("scan", folder, environment=environment)
+    rows = [line.split("  ") for line in ended.lines]
+    assert ended.lines[0] == f"4 models in {folder}"
+    (row,) = [[cell.strip() for cell in row if cell] for row in rows if "F16" in " ".join(row)]
+    assert row == ["local/linked", "F16", "95.7 kB", f"{folder}, {folder}/other"]
+    assert (
+        "3 files, 191.5 kB on the disk, 95.7 kB of them are second copies; links to the same bytes save 95.7 kB."
+        in (ended.lines)
+    )
+    assert ended.lines[-1] == f"To register them: organ ingest '{folder}'"
+    assert sorted(ended.err.splitlines()) == [
+        f"note: 1 model is not in a GGUF file: {folder}/organs-of-tiny",
+        f"organ: {folder}/bad.gguf: version at byte 4: the file ends here: 4 bytes are needed, 0 left",
+    ]
+    both = organ("scan", folder / "tiny.gguf", "--gpt4all", "--json", environment=environment).values
+    assert [(part["tool"], part["models"]) for part in both["folders"] if part["exists"]] == [(None, 1), ("gpt4all", 1)]
+    assert organ("models", "-q").out == "", "a scan registers nothing"
+    assert organ("scan", tmp_path / "nowhere", environment=environment).err == (
+        f"organ: {tmp_path}/nowhere: nothing to scan: no such file or folder\n"
+    )
+
+
 def test_a_scan_without_models_lists_where_it_searched(
     organ: OrganCommand, environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -74,7 +105,7 @@ def test_a_scan_without_models_lists_where_it_searched(
     assert ended.status == 0
     assert ended.lines[0] == "No model of these tools was found. Searched:"
     assert f"  {tmp_path}/user/.ollama/models" in ended.lines
-    assert ended.lines[-1] == "organ ingest FOLDER takes GGUF files from any other folder."
+    assert ended.lines[-1] == "For any other folder: organ scan FOLDER, organ ingest FOLDER."
 
 
 @pytest.mark.folder

@@ -317,7 +317,7 @@ def test_remote_models_are_extracted_and_refused_like_models_of_a_folder(
     for model, place, said in (
         ("tuned", out / "tuned", "already exists"),
         ("tuned", tmp_path, "a folder with other content"),
-        ("tuned", out / "no" / "where", "no such folder"),
+        ("tuned", out / "tuned" / "manifest.json" / "x", "exists, and is not a folder"),
         ("nobody", out / "x", "no model is registered as local/nobody"),
         (str(out), out / "x", "no registered model has this name"),
     ):

@@ -139,6 +139,7 @@ def test_a_modelfile_is_three_lines_with_any_title() -> None:
         lines = Usage("local/a@1", "a.gguf", title, 2048).modelfile().splitlines()
         assert [line.partition(" ")[0] for line in lines] == ["#", "FROM", "PARAMETER"]
         assert lines[1:] == ["FROM ./a.gguf", "PARAMETER num_ctx 2048"]
+        assert lines[0].startswith("# local/a@1, ")
         assert len(lines[0]) < 120
     assert Usage("local/a@1", "a.gguf", "A", None).modelfile().endswith("num_ctx 4096\n")
     assert Usage("local/a@1", "a.gguf", "A", 1 << 40).modelfile().endswith("num_ctx 4096\n")

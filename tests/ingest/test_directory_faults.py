@@ -317,7 +317,7 @@ def test_a_thousand_faults_are_reported_as_twenty_and_a_count(folder: Path) -> N
     with pytest.raises(BadDirectory) as caught:
         gguf_bytes_of(folder)
     assert len(caught.value.reasons) == REASONS_MAX + 1
-    assert caught.value.reasons[-1] == f"and {1_000 + 10 - REASONS_MAX} more"
+    assert caught.value.reasons[-1] == f"and {1_000 - REASONS_MAX} more"
 
 
 def test_a_link_to_an_organ_directory_is_followed(folder: Path, tmp_path: Path) -> None:

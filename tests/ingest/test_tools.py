@@ -594,7 +594,8 @@ def test_every_name_under_which_the_same_bytes_were_met_leads_to_the_model(
     put(tmp_path / ".lmstudio" / "models" / "acme" / "Small-GGUF" / "Small-Q4_K_M.gguf", small_model())
     ingest_tools(registry, machine(tmp_path))
     (by_path,) = find_sources([str(put(tmp_path / "Mine-v1.0-F16.gguf", small_model()))])
-    ingest_model(registry, by_path)
+    notes = ingest_model(registry, by_path).notes
+    assert notes == ("local/Mine-v1.0-F16 is another name of acme/Small-Q4_K_M@1: the same bytes",)
     page = registry.model("acme/Small-Q4_K_M")
     assert page.other_names == (
         *("library/tiny", "library/tiny-8b", "library/tiny-8b-text-q4_K_M"),
@@ -603,7 +604,8 @@ def test_every_name_under_which_the_same_bytes_were_met_leads_to_the_model(
     for name in (*page.other_names, "Mine-v1.0-F16", "tiny:latest", "library/tiny:8b", "tiny", "Small-Q4_K_M", "Small"):
         assert registry.model(name).name == "acme/Small-Q4_K_M@1", name
     assert registry.figures().models == 1
-    assert [one.name for one in registry.models("model:Mine-v1.0-F16").items] == [page.name]
+    for query in ("model:Mine-v1.0-F16", "Mine-v1.0", "mine", "tiny-8b"):
+        assert [one.name for one in registry.models(query).items] == [page.name], query
     assert [one.name for one in registry.models("kin:Mine-v1.0-F16").items] == [page.name]
     compared = registry.compare("Mine-v1.0-F16", "tiny:8b")
     assert (compared.first, compared.second) == (page.name, page.name)

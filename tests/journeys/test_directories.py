@@ -412,16 +412,35 @@ def by_category(form: str) -> dict[str, Any]:
         "anatomy": {"organs": {"count": 4}, "anatomy": groups},
         "paths": {"tensors": [{"name": item["name"], "path": item["file"]} for own in groups.values() for item in own]},
         "counted": {"tensors": {key: {"count": len(group), "tensors": group} for key, group in groups.items()}},
+        **without_paths([item for own in groups.values() for item in own]),
     }[form]
 
 
-@pytest.mark.parametrize("form", ["lists", "names", "files", "maps", "categories", "anatomy", "paths", "counted"])
+def without_paths(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return manifests whose paths lead to no file of the folder, by form."""
+    return {
+        "no files": {"tensors": [{"name": item["name"]} for item in entries]},
+        "only names": {"tensors": [item["name"] for item in entries]},
+        "another system": {"tensors": [item | {"file": "A\\" + item["file"].replace("/", "\\")} for item in entries]},
+        "another root": {"tensors": {item["name"]: f"/srv/organs/A/{item['file']}" for item in entries}},
+        "another folder": {"tensors": {item["name"]: f"./organs/A/{item['file']}" for item in entries}},
+        "bare files": {"tensors": [{"file": item["file"].rpartition("/")[2]} for item in entries]},
+        "stems": {"tensors": [{"name": item["file"].rpartition("/")[2].removesuffix(".bin")} for item in entries]},
+    }
+
+
+FORMS = ("lists", "names", "files", "maps", "categories", "anatomy", "paths", "counted", *without_paths([]))
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_a_manifest_grouped_by_category_is_read(form: str, organ: OrganCommand, tmp_path: Path) -> None:
     (tmp_path / "little.gguf").write_bytes(small_model())
     folder = tmp_path / "grouped"
     organ.done("extract", tmp_path / "little.gguf", "-o", folder)
     (folder / "header.bin").unlink()
     write_manifest(folder, {"version": 1, "metadata": PLAIN, **by_category(form)})
+    if form in ("no files", "only names", "another system", "another root", "another folder"):
+        (folder / "organs" / "blk_0_ffn_up.bin").rename(folder / "organs" / "renamed.bin")
     organ.done("assemble", folder, "-o", tmp_path / "made.gguf")
     made, original = gguf.GGUFReader(tmp_path / "made.gguf"), gguf.GGUFReader(tmp_path / "little.gguf")
     tensors = [{str(one.name): bytes(one.data) for one in reader.tensors} for reader in (made, original)]
@@ -433,7 +452,15 @@ def test_a_manifest_grouped_by_category_is_read(form: str, organ: OrganCommand, 
     ("fields", "reason"),
     [
         ({"tensors": {"skeleton": {"count": 4}, "norm": {"count": 5}}}, "skeleton lists no tensors: the name or the"),
-        ({"tensors": {"embed": ["../../x.bin"]}}, "embed[0].file is a path with an empty part"),
+        ({"tensors": {"embed": ["../../x.bin"]}}, "'../../x.bin': no organ file has this tensor"),
+        (
+            {"tensors": [{"name": "output.weight", "file": "/etc/passwd"}]},
+            "output.weight: no organ file has this tensor; its path in the manifest is '/etc/passwd'",
+        ),
+        (
+            {"tensors": ["token_embd.weight"]},
+            "token_embd.weight: embed/copy.bin and embed/token_embd.bin have this tensor, and the manifest does not",
+        ),
         ({"tensors": {"embed": [7]}}, "embed[0] is not an object"),
         ({"skeleton": [{"dtype": 1}]}, "skeleton[0].file is missing"),
         ({"embed": ["token_embd.weight", "token_embd.weight"]}, "'token_embd.weight' appears 2 times"),

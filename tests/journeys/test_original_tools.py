@@ -351,3 +351,22 @@ def test_an_argument_and_the_spelling_of_an_option_go_together(place: Place) -> 
     place.run("organ extract base.gguf --dir other")
     assert Path(assembled(place, "other")).read_bytes() == Path("base.gguf").read_bytes()
     assert "--model" not in place.organ.done("extract", "--help").out
+
+
+def test_the_first_commands_of_the_original_tools_work_in_an_empty_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parents = write_parents(tmp_path / "files")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    for name, path in (("A", parents.base), ("B", parents.tuned)):
+        Path(f"{name}.gguf").write_bytes(path.read_bytes())
+    place = Place(OrganCommand(tmp_path / "home"))
+    section = PAGE.read_text(encoding="utf-8").partition("## The first commands")[2].partition("\n## ")[0]
+    for command in re.findall(r"^\$ (organ .+)$", section, re.MULTILINE):
+        place.run(command)
+    assert Path("out/A.gguf").read_bytes() == Path("A.gguf").read_bytes()
+    donor = tensors("B.gguf")
+    assert {name for name, data in tensors("out/mixed.gguf").items() if data == donor[name]} >= FEED_FORWARD
+    assert sorted(path.name for path in Path().rglob("manifest.json")) == ["manifest.json"] * 4
+    assert not place.organ.home.exists(), "nothing is stored"

@@ -121,7 +121,13 @@ def test_a_folder_that_cannot_be_created_leaves_nothing(at: int, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_parent_folder_is_not_created(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnwritable, match="no such folder"), folder_for_placing(tmp_path / "no" / "new"):
+def test_missing_parents_are_created_and_stay_only_if_they_are_used(tmp_path: Path) -> None:
+    for name in ("used", "unused"):
+        with folder_for_placing(tmp_path / name / "inner") as made:
+            assert made == [tmp_path / name, tmp_path / name / "inner"]
+            if name == "used":
+                place(made[-1] / "a")
+    assert [path.name for path in tmp_path.iterdir()] == ["used"]
+    below_file = folder_for_placing(tmp_path / "used" / "inner" / "a" / "new")
+    with pytest.raises(StoreUnwritable, match="a: exists, and is not a folder"), below_file:
         raise AssertionError
-    assert list(tmp_path.iterdir()) == []

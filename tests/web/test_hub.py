@@ -253,6 +253,6 @@ def test_a_readme_has_the_known_facts_about_the_model(registry: LocalRegistry, t
     ingest_file(registry, tmp_path / "a.gguf")
     with create_app(registry).test_client() as client:
         readme = client.get("/local/a/resolve/main/README.md").text
-    assert readme.startswith('---\nlibrary_name: gguf\nlicense: "apache-2.0"\ntags:\n- "llama"\n---\n\n# Little\n')
+    assert readme.startswith('---\nlibrary_name: gguf\nlicense: "apache-2.0"\ntags:\n- "llama"\n---\n\n# a\n\nLittle\n')
     assert hashlib.sha256(small_model()).hexdigest() in readme
     assert "| registered as | local/a\\@1 |" in readme

@@ -122,14 +122,17 @@ def test_only_an_exactly_known_chat_template_gets_a_template_of_ollama(
     assert {"template", "params"}.isdisjoint(digests(manifest(client, "me/near")))
 
 
-def test_the_file_type_of_the_header_comes_before_that_of_the_name(
+def test_the_file_type_of_the_header_comes_before_that_of_the_name_or_of_the_tensors(
     client: FlaskClient, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     add(registry, tmp_path, "me/typed-Q8_0", more=[unsigned("general.file_type", 15)])
     add(registry, tmp_path, "me/odd", more=[text("general.file_type", "x")])
-    for name, expected in (("typed-Q8_0", "Q4_K_M"), ("odd", "unknown")):
+    for name, expected in (("typed-Q8_0", "Q4_K_M"), ("odd", "F16")):
         config = blob(client, f"me/{name}", manifest(client, f"me/{name}")["config"]["digest"]).get_json(force=True)
         assert config["file_type"] == expected
+    assert [one.name for one in registry.models("quant:F16 odd").items] == ["me/odd@1"]
+    assert client.get("/v2/me/odd/manifests/F16").status_code == 200
+    assert client.get("/v2/me/odd/manifests/Q8_0").status_code == 404
 
 
 def test_quantisations_are_one_repository(client: FlaskClient) -> None:

@@ -245,6 +245,7 @@ def test_an_edited_license_that_differs_from_the_header_is_noted_on_the_page_and
         page = anybody.get(f"/models/{MODEL}").text
         assert ("The stated license is &#39;mit&#39;, but the header" in page) is is_said, license
         card = anybody.get(f"/{MODEL}/resolve/main/README.md").text
+        assert "\n# weaver\n\nWeaver\n" in card, "the name that was given, then the title in the header"
         assert ("| license in the file | apache-2.0 |" in card) is is_said, license
         assert ("- info, license-differs: The stated license is 'mit', but the header" in card) is is_said, license
         plan = anybody.post("/api/v1/plans", json={"base": MODEL, "purify": {"method": "fractal", "blocks": 0}})

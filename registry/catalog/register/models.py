@@ -63,6 +63,7 @@ from organs.registry.catalog.register.organs import (
     register_organs,
 )
 from organs.registry.catalog.tables import (
+    Blob,
     Chimera,
     Computation,
     DailyDownloads,
@@ -108,6 +109,7 @@ from organs.registry.entities.published import (
     TITLE_MAX,
 )
 from organs.registry.errors import BadName, BadValue, Conflict, MissingBlob
+from organs.registry.gguf.file_types import FILE_TYPE_KEY, parse_file_type, quantisation
 from organs.registry.names import LOCAL, ModelName, parse_model_name
 
 
@@ -129,6 +131,7 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
     _check_text_of(record.name)
     existing = existing_model(session, record, keep_name)
     if existing is not None:
+        _read_quantisation(existing, record)
         if existing.nonfinite_tensors is None:
             record_counts(session, record.placements)
             count_nonfinite_tensors(session, existing.id)
@@ -197,6 +200,7 @@ def complete_model(session: Session, model: Model, record: ModelRecord) -> None:
     model.flags = json.dumps([shown_text(flag) for flag in record.flags])
     model.unassemblable = json.dumps([shown_text(reason) for reason in record.unassemblable])
     model.created_at, model.shards, model.nonfinite_tensors = now(), None, None
+    _read_quantisation(model, record, _stored_matrices(session, model))
     _number_placements(session, model)
     _move_facets(session, model, architecture=model.architecture or "", license=model.license or "")
     _sum_up(session, model)
@@ -228,6 +232,13 @@ def _check_text_of(name: ModelName) -> None:
     """Raise BadValue if a database cannot store the name, or cannot even compare it."""
     checked_text(name.namespace, "the namespace", 96)
     checked_text(name.name, "the name", 96)
+
+
+def _stored_matrices(session: Session, model: Model) -> list[tuple[str, int]]:
+    """Return the bytes of the matrices that a model has now, by dtype."""
+    sizes = select(Organ.dtype, func.sum(Blob.size_bytes)).join(Placement, Placement.organ_id == Organ.id)
+    own = sizes.join(Blob, Blob.id == Organ.blob_id).where(Placement.model_id == model.id, Organ.shape.contains("x"))
+    return [(dtype, int(size_bytes)) for dtype, size_bytes in session.execute(own.group_by(Organ.dtype))]
 
 
 def _sum_up(session: Session, model: Model) -> None:
@@ -281,11 +292,13 @@ INDEXED_TAGS_MAX = 100
 
 
 def insert_words(session: Session, model: Model, tags: Sequence[str]) -> None:
-    """Write the words and the tags by which searches find `model`."""
-    words = unique_words([model.namespace, model.name, model.title, *tags, model.description])
+    """Write the words and the tags by which searches find `model`, also those of its other names."""
+    others = select(OtherName.namespace, OtherName.name).where(OtherName.model_id == model.id)
+    names = [part for row in session.execute(others) for part in row]
+    words = unique_words([model.namespace, model.name, model.title, *tags, model.description, *names])
     insert_missing(session, ModelWord, [{"word": word, "model_id": model.id} for word in words])
-    names = list(dict.fromkeys(filter(None, map(folded_tag, tags))))
-    insert_missing(session, ModelTag, [{"tag": name, "model_id": model.id} for name in names[:INDEXED_TAGS_MAX]])
+    folded = list(dict.fromkeys(filter(None, map(folded_tag, tags))))
+    insert_missing(session, ModelTag, [{"tag": name, "model_id": model.id} for name in folded[:INDEXED_TAGS_MAX]])
 
 
 def _digests(record: ModelRecord) -> set[Digest]:
@@ -328,9 +341,20 @@ def _insert_model(
         nonfinite_tensors=_nonfinite_tensors(session, record, organs),
         created_at=now(),
     )
+    _read_quantisation(model, record)
     session.add(model)
     session.flush()
     return model
+
+
+def _read_quantisation(model: Model, record: ModelRecord, matrices: Iterable[tuple[str, int]] | None = None) -> None:
+    """Read the quantisation of a model whose name has none from its header and its `matrices`."""
+    if model.quantisation is not None or model.kind != "model":
+        return
+    if matrices is None:
+        matrices = ((one.dtype, one.size_bytes) for one in record.placements if len(one.shape) > 1)
+    stated = next((value for key, _, value in record.metadata if key == FILE_TYPE_KEY), "")
+    model.quantisation = quantisation(parse_file_type(stated), matrices)
 
 
 def _nonfinite_tensors(session: Session, record: ModelRecord, organs: Mapping[OrganKey, int]) -> int | None:
@@ -755,10 +779,11 @@ def rename_model(session: Session, model: Model, name: ModelName, by: str) -> No
     session.refresh(model, with_for_update=True)
     _check_changeable(session, model)
     check_model_name(session, name)
-    old = model.full_name
+    old, quantisation_before = model.full_name, model.quantisation
     session.add(OtherName(namespace=model.namespace, name=model.name, version=model.version, model_id=model.id))
     version = next_version(session, name)
     model.namespace, model.name, model.version = name.namespace, name.name, version
+    model.quantisation = model.quantisation or quantisation_before
     model.changed_at = now()
     session.flush()
     _rename_origins(session, model, old)
@@ -778,6 +803,7 @@ def add_other_names(session: Session, model: Model, names: Iterable[ModelName]) 
         row.model_id = model.id
         session.add(row)
         session.flush()
+    insert_words(session, model, json.loads(model.tags))
 
 
 def _rename_origins(session: Session, model: Model, old: str) -> None:
