@@ -208,6 +208,11 @@ def stem_of(output: Path) -> str | None:
     return output.name.removesuffix(SUFFIX) if output.name.endswith(SUFFIX) else None
 
 
+def is_file_name(output: Path, count: int = 1) -> bool:
+    """Return whether `output`, for `count` files, is the name of a file: one in .gguf, or for one file in any letters."""
+    return output.name.endswith(SUFFIX) or (count == 1 and output.suffix[1:].isalpha())
+
+
 def gguf_targets(output: Path, names: Sequence[str], *, force: bool) -> list[Path]:
     """Return where each of the GGUF files `names` is written. Raises BadSource if something is in the way."""
     targets = [_target(output, name, len(names)) for name in names]
@@ -273,7 +278,7 @@ def write_text(target: Path, text: str) -> None:
 def _target(output: Path, name: str, count: int) -> Path:
     from organs.registry.gguf.split import parse_shard_name
 
-    if output.is_dir() or not output.name.endswith(SUFFIX):
+    if output.is_dir() or not is_file_name(output, count):
         return output / Path(name).name
     if count == 1:
         return output

@@ -22,7 +22,7 @@ from organs.registry.gguf.kinds import FileKind, kind_of
 from organs.registry.gguf.read import tags_of
 from organs.registry.gguf.split import SPLIT_COUNT_KEY, SPLIT_NUMBER_KEY, has_left_over_keys, is_shard
 from organs.registry.gguf.tokenizer import tokenizer_reasons
-from organs.registry.gguf.types import DTYPES, LOADED_NAME_MAX_BYTES, UNQUANTISED
+from organs.registry.gguf.types import LOADED_NAME_MAX_BYTES, UNQUANTISED
 
 TENSORS_MAX = 65_536
 TENSOR_MIN_BYTES = 4096
@@ -212,7 +212,7 @@ def _kept_flags(header: Header) -> Iterator[str]:
     """Yield sentences on what is kept exactly, but not read or not loaded."""
     if header.is_big_endian:
         yield f"big-endian: {KEPT}; only runtimes on such machines load it"
-    foreign = sorted({tensor.dtype.id for tensor in header.tensors if tensor.dtype.id not in DTYPES})
+    foreign = sorted({tensor.dtype.id for tensor in header.tensors if not tensor.dtype.is_sized})
     if foreign:
         types = names_text([f"TYPE_{number}" for number in foreign])
         yield f"tensors of types that are unknown here ({types}): {KEPT}; llama.cpp does not load them"

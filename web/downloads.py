@@ -39,7 +39,7 @@ from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.compose.lock import lock_of
 from organs.registry.compose.models import refuse_partial
 from organs.registry.digest import Digest, digest_of, parse_prefix
-from organs.registry.errors import CorruptBlob, MissingBlob, NotFound
+from organs.registry.errors import CorruptBlob, MissingBlob, NotFound, UnsupportedDType
 from organs.registry.gguf import DType, TensorSpec, dtype_by_name
 from organs.registry.names import parse_model_name
 from organs.registry.store.backend import StoredFile
@@ -111,8 +111,11 @@ def raw_organ(organ: ChosenOrgan) -> Content:
 def organ_file(session: Session, organ: ChosenOrgan, name: str | None) -> Content:
     """Return the organ's file in the format of organ directories: a head, then the plain bytes.
 
-    `name` selects a tensor name if the organ has several. Raises NotFound for an unknown name.
+    `name` selects a tensor name if the organ has several. Raises NotFound for an unknown name, UnsupportedDType for
+    big-endian values: the format has only little-endian ones.
     """
+    if organ.dtype.is_big_endian:
+        raise UnsupportedDType(f"values of {organ.dtype.name} are big-endian: download the organ as .raw")
     tensor_name = name_of_organ(session, organ.organ_id, name)
     if tensor_name is None:
         raise NotFound("no model has this organ under that name")

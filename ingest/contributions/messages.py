@@ -49,7 +49,6 @@ from organs.registry.gguf.types import (
     ALIGNMENT_KEY,
     ALIGNMENT_MAX,
     DIMENSIONS_MAX,
-    DTYPES,
     EAGER_STRING_MAX_BYTES,
     KEY_MAX_BYTES,
     NAME_MAX_BYTES,
@@ -336,7 +335,7 @@ class FrontReader:
         tensors, expected = [], 0
         for (name, shape, dtype_id, offset), tensor_end in zip(entries, ends, strict=False):
             dtype = _dtype_at(dtype_id, shape, tensor_end - offset, alignment, self._is_big_endian)
-            if offset != expected or (shape[0] % dtype.block_elements and dtype.id in DTYPES):
+            if offset != expected or (shape[0] % dtype.block_elements and dtype.is_sized):
                 raise BadMessage("a tensor is not where it must be, or has rows that its type cannot have")
             tensors.append(TensorInfo(name, shape, dtype, offset))
             expected += padded(tensors[-1].size_bytes, alignment)

@@ -18,7 +18,6 @@ from organs.registry.gguf.types import (
     ALIGNMENT_KEY,
     ALIGNMENT_MAX,
     DIMENSIONS_MAX,
-    DTYPES,
     EAGER_STRING_MAX_BYTES,
     KEY_MAX_BYTES,
     MAGIC,
@@ -392,7 +391,7 @@ def _check_shape(cursor: Cursor, name: str, shape: tuple[int, ...], begin: int) 
 
 
 def _check_size(cursor: Cursor, name: str, shape: tuple[int, ...], dtype: DType, begin: int) -> None:
-    if shape[0] % dtype.block_elements and dtype.id in DTYPES:
+    if shape[0] % dtype.block_elements and dtype.is_sized:
         reason = f"the row length {shape[0]} is not a multiple of {dtype.name}'s block of {dtype.block_elements}"
         cursor.refuse(name, reason, begin)
     if dtype.size_bytes(prod(shape)) > SIZE_MAX:

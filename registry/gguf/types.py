@@ -93,6 +93,16 @@ class DType:
     """Whether its bytes are only kept: the type is unknown here, or its numbers are big-endian."""
 
     @property
+    def is_sized(self) -> bool:
+        """Whether the type alone gives the size of a tensor; else it is known only where the tensor is."""
+        return self.id in DTYPES
+
+    @property
+    def is_big_endian(self) -> bool:
+        """Whether the numbers of the tensor are big-endian."""
+        return self.name.endswith(_BIG_ENDIAN)
+
+    @property
     def bits_per_value(self) -> float:
         """The bits of a value, including its share of the common data of a block."""
         return 8 * self.block_bytes / self.block_elements

@@ -186,7 +186,8 @@ def _dtypes(session: Session, model: Model) -> ReportTable:
     rows: list[tuple[Cell, ...]] = []
     for row in dtypes:
         dtype = dtype_by_name(row.dtype)
-        bits, size = dtype.bits_per_value, (row.size_bytes, row.size_bytes / total)
+        bits = dtype.bits_per_value if dtype.is_sized else None
+        size = row.size_bytes, row.size_bytes / total
         elements = row.size_bytes // dtype.block_bytes * dtype.block_elements
         caution = theta_caution(row.mean_theta, row.dtype, elements // row.tensors)
         rows.append((row.dtype, bits, row.tensors, *size, row.mean_theta, row.matrix_mean_theta, caution))

@@ -110,7 +110,8 @@ def registry_tables(session: Session) -> tuple[ReportTable, ReportTable]:
 
 def _facet_sums(row: FacetFigures) -> GroupFigures:
     dtype = dtype_by_name(row.dtype)
-    elements = row.size_bytes // dtype.block_bytes * dtype.block_elements  # rows of tensors are whole blocks
+    # Rows of tensors are whole blocks. Values of a type without a size are not counted.
+    elements = row.size_bytes // dtype.block_bytes * dtype.block_elements if dtype.is_sized else 0
     # Tensors of one facet have similar sizes; the database would have to read each row to compare them.
     caution = theta_caution(row.theta_minimum, row.dtype, elements // row.tensors)
     return GroupFigures(

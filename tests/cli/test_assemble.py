@@ -100,6 +100,8 @@ def test_a_missing_folder_and_a_blocking_folder_are_named(filled: OrganCommand, 
         f"organ: {out / 'nowhere'}: no such folder; to write a file, give a name that ends in .gguf; to create the "
         f"folder, write {out / 'nowhere'}/\n"
     )
+    filled.done("assemble", "little", "-o", out / "nowhere.bin")
+    assert (out / "nowhere.bin").is_file()
     (out / "little.gguf").mkdir()
     ended = filled("assemble", "little", "-o", out)
     assert (ended.status, ended.err) == (1, f"organ: {out / 'little.gguf'}: this is a folder\n")

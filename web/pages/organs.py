@@ -30,7 +30,7 @@ from organs.registry.entities.gain import Gain
 from organs.registry.entities.organ import FacetCounts, Measurement, Organ, OrganPage, PlacedOrgan
 from organs.registry.entities.report import Cell
 from organs.registry.errors import BadQuery, NotFound, TooSlow
-from organs.registry.gguf import dtype_by_name
+from organs.registry.gguf import DType, dtype_by_name
 from organs.registry.gguf.quants import can_dequantize
 from organs.registry.measure.zmeasure import (
     COHERENCE_NOISE,
@@ -378,9 +378,14 @@ def _measurement_context(organ: Organ) -> Context:
         "downloads": [
             {"label": label, "address": url_for("downloads.organ", digest=organ.digest, form=form)}
             for form, label in FORMS.items()
-            if form != "npy" or can_dequantize(dtype_by_name(organ.dtype))
+            if _is_offered(form, dtype_by_name(organ.dtype))
         ],
     }
+
+
+def _is_offered(form: str, dtype: DType) -> bool:
+    """Return whether an organ of `dtype` can be downloaded in this form."""
+    return can_dequantize(dtype) if form == "npy" else form == "raw" or not dtype.is_big_endian
 
 
 @dataclass(frozen=True, slots=True)
