@@ -209,7 +209,7 @@ def stem_of(output: Path) -> str | None:
 
 
 def is_file_name(output: Path, count: int = 1) -> bool:
-    """Return whether `output`, for `count` files, is the name of a file: one in .gguf, or for one file in any letters."""
+    """Return whether `output`, for `count` files, names a file: it ends in .gguf, or for one file in any letters."""
     return output.name.endswith(SUFFIX) or (count == 1 and output.suffix[1:].isalpha())
 
 
