@@ -21,6 +21,7 @@ from organs.registry.gguf.blocks import block_faults, further_blocks, stated_blo
 from organs.registry.gguf.header import field_type_text, field_value_text
 from organs.registry.gguf.kinds import FileKind, kind_of
 from organs.registry.gguf.split import SPLIT_COUNT_KEY, is_shard
+from organs.registry.gguf.tokenizer import embedding_faults
 from organs.registry.gguf.types import UNQUANTISED
 from organs.registry.names import ModelName
 from organs.registry.relatives.resolve import (
@@ -148,6 +149,7 @@ def set_flags(headers: Sequence[Header]) -> Iterator[str]:
     tensor_places = [place for header in headers for place in places(header)]
     if count == len(headers) and kind_of(first, bool(tensor_places)) == FileKind.MODEL:
         yield from block_faults(first, tensor_places)
+        yield from embedding_faults(first, (tensor for header in headers for tensor in header.tensors))
 
 
 def _file_record(index: int, file: DissectedFile, gathered: Gathered) -> FileRecord:

@@ -7,13 +7,17 @@ to bytes.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from organs.registry.gguf.header import ByteSource, Field, Header
+from organs.registry.anatomy import TOKEN_EMBEDDING, place_of
+from organs.registry.gguf.header import ByteSource, Field, Header, TensorSpec
 from organs.registry.gguf.read import read_array
 from organs.registry.gguf.types import ValueType
 
+TOKENIZER_KEY = "tokenizer.ggml.model"
+WITHOUT_TOKENIZER = "none"
 TOKENS_KEY = "tokenizer.ggml.tokens"
 TYPES_KEY = "tokenizer.ggml.token_type"
 SCORES_KEY = "tokenizer.ggml.scores"
@@ -48,6 +52,17 @@ def tokenizer_reasons(source: ByteSource, header: Header) -> list[str]:
     if tokens.size_bytes > VOCABULARY_MAX_BYTES:
         reasons.append(f"{TOKENS_KEY} takes {tokens.size_bytes} bytes, over the limit of {VOCABULARY_MAX_BYTES}")
     return reasons or _byte_token_reasons(source, tokens, types)
+
+
+def embedding_faults(header: Header, tensors: Iterable[TensorSpec]) -> Iterator[str]:
+    """Yield a sentence if the token embedding among `tensors` has other tokens than the vocabulary in `header`."""
+    tokens = header.field(TOKENS_KEY)
+    if tokens is None or header.text(TOKENIZER_KEY) == WITHOUT_TOKENIZER:
+        return
+    for tensor in tensors:
+        rows = tensor.shape[-1]
+        if rows != tokens.count and place_of(tensor.name) == TOKEN_EMBEDDING:
+            yield f"{tensor.name} has {rows:,} rows, but the vocabulary {tokens.count:,} tokens: runtimes refuse it"
 
 
 def _byte_token_reasons(source: ByteSource, tokens: Field, types: Field | None) -> list[str]:

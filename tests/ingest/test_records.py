@@ -121,6 +121,17 @@ def test_a_model_without_the_block_that_predicts_further_tokens_is_complete(
     assert (lacking.complete, "no tensors of block 1-2" in lacking.flags) == (False, True)
 
 
+@pytest.mark.parametrize(
+    ("model", "tokens", "is_noted"), [("gpt2", 96, False), ("gpt2", 95, True), ("none", 95, False)]
+)
+def test_an_embedding_with_other_tokens_than_the_vocabulary_is_noted(
+    model: str, tokens: int, is_noted: bool, registry: LocalRegistry, tmp_path: Path
+) -> None:
+    more = [text("tokenizer.ggml.model", model), array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(tokens))]
+    flags = registered(registry, tmp_path, small_model(more=more)).flags
+    assert (f"token_embd.weight has 96 rows, but the vocabulary {tokens} tokens" in flags) == is_noted
+
+
 @pytest.mark.parametrize("kind", ["token_embd", "attn"])
 def test_a_model_without_an_embedding_or_without_attention_is_not_complete(
     kind: str, registry: LocalRegistry, tmp_path: Path
