@@ -200,7 +200,6 @@ def complete_model(session: Session, model: Model, record: ModelRecord) -> None:
     model.flags = json.dumps([shown_text(flag) for flag in record.flags])
     model.unassemblable = json.dumps([shown_text(reason) for reason in record.unassemblable])
     model.created_at, model.shards, model.nonfinite_tensors = now(), None, None
-    _read_quantisation(model, record, _stored_matrices(session, model))
     _number_placements(session, model)
     _move_facets(session, model, architecture=model.architecture or "", license=model.license or "")
     _sum_up(session, model)
@@ -213,6 +212,7 @@ def complete_model(session: Session, model: Model, record: ModelRecord) -> None:
     session.flush()
     _add_to_counts(session, model, 1)
     model.state = "visible"
+    _read_quantisation(model, record, _stored_matrices(session, model))
     record_event(session, record.contributor, record.action, model.full_name, model_id=model.id)
     session.flush()
 
@@ -348,8 +348,8 @@ def _insert_model(
 
 
 def _read_quantisation(model: Model, record: ModelRecord, matrices: Iterable[tuple[str, int]] | None = None) -> None:
-    """Read the quantisation of a model whose name has none from its header and its `matrices`."""
-    if model.quantisation is not None or model.kind != "model":
+    """Read the quantisation of a complete model whose name has none from its header and its `matrices`."""
+    if model.quantisation is not None or model.kind != "model" or model.state == "incomplete":
         return
     if matrices is None:
         matrices = ((one.dtype, one.size_bytes) for one in record.placements if len(one.shape) > 1)
