@@ -70,9 +70,13 @@ class ObjectFile(RangedFile):
         import obstore
 
         # The condition makes the server refuse a changed object; weak tags cannot be compared.
-        condition = {"if_match": self._tag} if self._tag and not self._tag.startswith("W/") else {}
+        is_strong = self._tag and not self._tag.startswith("W/")
         self._client.count_request()
-        result = obstore.get(self._store, self._key, options={"range": (offset, offset + size), **condition})
+        result = obstore.get(
+            self._store,
+            self._key,
+            options={"range": (offset, offset + size), **({"if_match": self._tag} if is_strong else {})},
+        )
         meta = result.meta
         tag = (meta["e_tag"] or "")[:TAG_MAX_LENGTH]
         version = version_of(tag, meta["last_modified"].isoformat())
