@@ -2,15 +2,17 @@
 
 Two registries are equal but for one model of ada's that waits for review in the first. Each request is sent to both, by
 somebody without an account and by another contributor, and names what only that model has: its digests, its name, its
-likeness. The answers are equal to the byte, but for times, random ids, and what a process counts of itself.
+likeness. The answers are equal to the byte, but for times, random ids, and what a process counts of itself. So are the
+statements to the database: a different number of them would take another time.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 
 import pytest
 from flask import Flask
+from sqlalchemy import event
 from werkzeug.routing import Rule
 from werkzeug.test import TestResponse
 
@@ -89,8 +92,8 @@ class Twins:
             for app, registry, token in zip(self.apps, self.registries, self.tokens, strict=True)
         ]
 
-    def ask(self, by_bob: bool, method: str, address: str, **options: Any) -> list[tuple[int, str]]:
-        """Status and body of both answers, without what always differs."""
+    def ask(self, by_bob: bool, method: str, address: str, **options: Any) -> list[tuple[int, str, list[str]]]:
+        """Status, body and statements of both answers, without what always differs."""
         answers = []
         for number, app in enumerate(self.apps):
             is_api = address.startswith("/api/v1")
@@ -100,8 +103,11 @@ class Twins:
                 sent["headers"] = {"Authorization": f"Bearer {self.tokens[number]}"}
             if "data" in sent:
                 sent["data"] = {**sent["data"], FIELD: self.browsers[number]._field if by_bob else "n" * 43}
-            with client.open(address, method=method, **sent) as answer:
-                answers.append((answer.status_code, self._comparable(answer)))
+            with (
+                statements_of(self.registries[number]) as statements,
+                client.open(address, method=method, **sent) as answer,
+            ):
+                answers.append((answer.status_code, self._comparable(answer), statements))
         return answers
 
     def _comparable(self, answer: TestResponse) -> str:
@@ -112,6 +118,22 @@ class Twins:
         for pattern, word in _CHANGING:
             text = pattern.sub(word, text)
         return text
+
+
+@contextmanager
+def statements_of(registry: LocalRegistry) -> Iterator[list[str]]:
+    """A list of the statements to the database, as long as the block runs."""
+    heard: list[str] = []
+
+    def hear(*told: Any) -> None:
+        heard.append(told[2])
+
+    engines = {registry.catalog.reader, registry.catalog.writer}
+    for engine in engines:
+        event.listen(engine, "before_cursor_execute", hear)
+    yield heard
+    for engine in engines:
+        event.remove(engine, "before_cursor_execute", hear)
 
 
 def _application(registry: LocalRegistry) -> Flask:
@@ -285,13 +307,17 @@ def test_every_route_answers_as_if_the_model_had_never_been_sent(twins: Twins, b
         compared += 1
         if first != second:
             different.append((method, address, options, _difference(first, second)))
+
     assert different == []
     assert compared > 400
 
 
-def _difference(first: tuple[int, str], second: tuple[int, str]) -> object:
+def _difference(first: tuple[int, str, list[str]], second: tuple[int, str, list[str]]) -> object:
     if first[0] != second[0]:
         return first[0], second[0], first[1][:200], second[1][:200]
+    if first[1] == second[1]:
+        more, fewer = (Counter(one[2]) for one in (first, second))
+        return len(first[2]), len(second[2]), [*(more - fewer).elements(), *(fewer - more).elements()]
     at = next((i for i, (a, b) in enumerate(zip(first[1], second[1], strict=False)) if a != b), -1)
     return first[1][max(0, at - 80) : at + 80], second[1][max(0, at - 80) : at + 80]
 
