@@ -5,7 +5,7 @@
     python -m bench.held_names --rounds 200
 
 Somebody without an account requests each route with the name of a model in quarantine, and with the absent names, in
-turns and in random order. A route with a digest gets that of the model or of its organ, and digests of nothing. The
+turns and in random order. A route with a digest gets that of its header or of its organ, and digests of nothing. The
 difference of the medians should be inside the spread of the absent names.
 """
 
@@ -41,7 +41,7 @@ MODEL_ROUTES = (
     "/{}/resolve/main/README.md",
     "/api/v1/organs?q=model:{}",
 )
-DIGEST_ROUTES = ("/api/v1/models/sha256:{}", "/models/sha256:{}")
+DIGEST_ROUTES = ("/api/v1/headers/{}",)
 ORGAN_ROUTES = ("/api/v1/organs/{}", "/organs/{}", "/organs/{}.raw")
 
 

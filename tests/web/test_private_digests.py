@@ -12,7 +12,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 from flask import Flask
-from sqlalchemy import event
 from werkzeug.routing import Rule
 from werkzeug.test import TestResponse
 
@@ -36,6 +35,7 @@ from organs.web.api.operation import operations
 from organs.web.app import create_app
 from organs.web.file_responses import COUNTING_KEY
 from organs.web.pages.routes import FIELD
+from tests.catalog.test_query_plans import spoken
 from tests.cli.in_process import OrganCommand
 from tests.client.served_registry import serve_application
 from tests.registry_templates import RegistryTemplates
@@ -104,10 +104,11 @@ class Twins:
             if "data" in sent:
                 sent["data"] = {**sent["data"], FIELD: self.browsers[number]._field if by_bob else "n" * 43}
             with (
-                statements_of(self.registries[number]) as statements,
+                spoken(self.registries[number]) as statements,
                 client.open(address, method=method, **sent) as answer,
             ):
-                answers.append((answer.status_code, self._comparable(answer), statements))
+                text = self._comparable(answer)
+            answers.append((answer.status_code, text, [statement for statement, _ in statements]))
         return answers
 
     def _comparable(self, answer: TestResponse) -> str:
@@ -118,22 +119,6 @@ class Twins:
         for pattern, word in _CHANGING:
             text = pattern.sub(word, text)
         return text
-
-
-@contextmanager
-def statements_of(registry: LocalRegistry) -> Iterator[list[str]]:
-    """A list of the statements to the database, as long as the block runs."""
-    heard: list[str] = []
-
-    def hear(*told: Any) -> None:
-        heard.append(told[2])
-
-    engines = {registry.catalog.reader, registry.catalog.writer}
-    for engine in engines:
-        event.listen(engine, "before_cursor_execute", hear)
-    yield heard
-    for engine in engines:
-        event.remove(engine, "before_cursor_execute", hear)
 
 
 def _application(registry: LocalRegistry) -> Flask:
@@ -307,7 +292,6 @@ def test_every_route_answers_as_if_the_model_had_never_been_sent(twins: Twins, b
         compared += 1
         if first != second:
             different.append((method, address, options, _difference(first, second)))
-
     assert different == []
     assert compared > 400
 
