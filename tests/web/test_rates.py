@@ -24,6 +24,7 @@ from organs.registry.catalog.queries.models import model_by_name, placements_of
 from organs.registry.catalog.register.accounts import revoke_token, set_contributor_state
 from organs.registry.catalog.register.rates import add_to_count, remove_expired_counts
 from organs.registry.catalog.tables import RateCount, now
+from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.tokens import _checksum
@@ -267,7 +268,7 @@ def test_what_is_decoded_for_bytes_that_are_not_sent_is_counted(
     with registry.catalog.reading() as session:
         digest = placements_of(session, model_by_name(session, parse_model_name("a")).id)[0][2]
     addresses = (
-        *("/models/local/a.gguf", "/local/a/resolve/main/a.gguf"),
+        *("/models/local/a.gguf", "/local/a/resolve/main/a.gguf", f"/v2/local/a/blobs/sha256:{digest_of(data)}"),
         *(f"/organs/{digest}.{form}" for form in FORMS),
     )
     client = app.test_client()
