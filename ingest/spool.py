@@ -2,7 +2,9 @@
 
 A copy is removed after its ingest. An interrupted fetch continues: the name of a copy contains the address, the size
 and the version of the file, and a copy grows from its beginning in windows. Each window is on disk before the next is
-written, so after a power cut only the last window can be wrong; it is fetched again.
+written, so after a power cut only the last window can be wrong; it is fetched again. If the server names neither a
+version nor a digest of the file, two answers could be of two versions: then the copy comes from one answer, and an
+interrupted fetch begins again.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from organs.ingest.files import FileSource, ReadableFile
 from organs.ingest.tasks import Progress
@@ -23,6 +26,9 @@ from organs.ingest.urls import RemoteFile
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadInput, BadSource, Busy
 from organs.registry.store.files import PRIVATE_FILE, PRIVATE_FOLDER, Files, check_room, lock_file, translated
+
+if TYPE_CHECKING:
+    from organs.registry.client.ranges import RangedFile
 
 PIECE_BYTES = 4 * 1024 * 1024
 """Bytes of one request."""
@@ -61,14 +67,16 @@ def temporary_folder(spool: Path) -> Iterator[Path]:
 
 @contextmanager
 def spooled(
-    folder: Path, remote: RemoteFile, file: ReadableFile, sha256: Digest | None, progress: Progress
+    folder: Path, remote: RemoteFile, file: RangedFile, sha256: Digest | None, progress: Progress
 ) -> Iterator[FileSource]:
     """Fetch `file`, which is `remote` opened, into `folder`; return a context manager for the open copy.
 
     The copy is removed at the end of the block, and if it is refused (BadInput); after other errors it stays for the
-    next run. `progress` is called with 0 after each window. Raises BadSource if the file changes on the server or does
-    not have the SHA-256 `sha256`, Unreachable, DiskFull, StoreUnwritable, Busy if another process fetches the file.
+    next run, if that can continue it. `progress` is called with 0 after each write. Raises BadSource if the file
+    changes on the server or does not have the SHA-256 `sha256`, Unreachable, DiskFull, StoreUnwritable, Busy if another
+    process fetches the file.
     """
+    is_continued = bool(file.version) or sha256 is not None
     address, version = digest_of(remote.url.encode()), f"{file.size_bytes}\n{file.version}\n{sha256}"
     path = folder / f"{address[:32]}.{digest_of(version.encode())[:16]}"
     try:
@@ -79,14 +87,18 @@ def spooled(
     try:
         lock_file(descriptor, path, Busy(f"{remote}: another process fetches this file: wait until it is done"))
         _remove_older(folder, address, path)
-        _fetch(descriptor, path, file, progress)
+        if is_continued:
+            _fetch(descriptor, path, file, progress)
+        else:
+            _fetch_at_once(descriptor, path, file, progress)
         if sha256 is not None:
             _check_digest(path, remote, sha256)
         with FileSource(path, (Path(remote.name), str(remote))) as copy:
             yield copy
         _remove(path)
-    except BadInput:
-        _remove(path)
+    except BaseException as error:
+        if isinstance(error, BadInput) or not is_continued:
+            _remove(path)
         raise
     finally:
         os.close(descriptor)
@@ -101,14 +113,10 @@ def _remove_older(folder: Path, address: Digest, path: Path) -> None:
                 other.unlink()
 
 
-def _fetch(descriptor: int, path: Path, file: ReadableFile, progress: Progress) -> None:
+def _fetch(descriptor: int, path: Path, file: RangedFile, progress: Progress) -> None:
     """Fetch the bytes that are missing in the copy."""
     begin = _trusted_bytes(os.fstat(descriptor).st_size, file.size_bytes)
-    try:
-        os.ftruncate(descriptor, begin)
-        check_room(path.parent, file.size_bytes - begin, Files())
-    except OSError as error:
-        raise translated(error, path) from error
+    _keep(descriptor, path, begin, file.size_bytes)
     with ThreadPoolExecutor(REQUESTS, thread_name_prefix="fetch") as threads:
         for window in range(begin, file.size_bytes, WINDOW_BYTES):
             end = min(window + WINDOW_BYTES, file.size_bytes)
@@ -121,6 +129,29 @@ def _fetch(descriptor: int, path: Path, file: ReadableFile, progress: Progress) 
             except OSError as error:
                 raise translated(error, path) from error
             progress(0)
+
+
+def _fetch_at_once(descriptor: int, path: Path, file: RangedFile, progress: Progress) -> None:
+    """Fetch all bytes with one request."""
+    _keep(descriptor, path, 0, file.size_bytes)
+
+    def write(offset: int, data: bytes) -> None:
+        try:
+            Files().write_at(descriptor, [data], offset)
+        except OSError as error:
+            raise translated(error, path) from error
+        progress(0)
+
+    file.read_all(write)
+
+
+def _keep(descriptor: int, path: Path, kept_bytes: int, size_bytes: int) -> None:
+    """Delete the bytes of a copy after the first `kept_bytes`, and check that all `size_bytes` fit on the disk."""
+    try:
+        os.ftruncate(descriptor, kept_bytes)
+        check_room(path.parent, size_bytes - kept_bytes, Files())
+    except OSError as error:
+        raise translated(error, path) from error
 
 
 def _trusted_bytes(copied_bytes: int, size_bytes: int) -> int:

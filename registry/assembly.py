@@ -18,6 +18,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from threading import Lock
+from time import thread_time
 
 import numpy as np
 from numpy.typing import NDArray
@@ -366,6 +368,11 @@ class NpyStream:
     def faults(self) -> list[BlobRow]:
         return self._stream.faults
 
+    def wasted_seconds(self, sent_bytes: int) -> float:
+        """Return `FileStream.wasted_seconds` for values of `sent_bytes`."""
+        values = sent_bytes // VALUE_BYTES
+        return self._stream.wasted_seconds(values * self._dtype.block_bytes // self._dtype.block_elements)
+
     def __enter__(self) -> NpyStream:
         self._stream.__enter__()
         return self
@@ -477,6 +484,9 @@ class FileStream:
         self, store: BlobStore, plan: FilePlan, workers: int | None = None, pool: ThreadPoolExecutor | None = None
     ) -> None:
         self.faults: list[BlobRow] = []
+        self._decoding_seconds = 0.0
+        self._decoded_bytes = 0
+        self._counting = Lock()
         self._store = store
         self._plan = plan
         threads = workers or max(2, os.cpu_count() or 2)
@@ -513,6 +523,15 @@ class FileStream:
             yield view
             position = offset + len(view)
         yield from _zeros(self._plan.size_bytes - position)
+
+    def wasted_seconds(self, sent_bytes: int) -> float:
+        """Return the processor time that was used for decoded bytes other than the `sent_bytes`.
+
+        A chunk is decoded as a whole, and its parents too if it is stored by its difference, also for one byte.
+        """
+        if sent_bytes >= self._decoded_bytes:
+            return 0.0
+        return self._decoding_seconds * (1 - sent_bytes / self._decoded_bytes)
 
     def _decoded(self) -> Iterator[tuple[int, memoryview]]:
         ahead = self._ahead
@@ -554,11 +573,14 @@ class FileStream:
             yield from _tasks_of(piece, reader)
 
     def _decode(self, task: _Task, room: memoryview) -> memoryview:
-        begin = 0
+        begin, began = 0, thread_time()
         with self._naming(task.piece):
             for chunk in task.chunks:
                 task.reader.read_chunk(chunk, room[begin : begin + chunk.plain_size_bytes])
                 begin += chunk.plain_size_bytes
+        with self._counting:
+            self._decoding_seconds += thread_time() - began
+            self._decoded_bytes += begin
         return room[task.begin : task.end]
 
     @contextmanager

@@ -332,6 +332,9 @@ class _FileRange:
         self._begin, self._end = begin, end
         self._opened: StoredFile | None = None
 
+    def wasted_seconds(self, sent_bytes: int) -> float:
+        return 0.0
+
     def __enter__(self) -> ByteSource:
         self._opened = open_pack(registry(), self._file)
         if self._opened is None:

@@ -91,7 +91,11 @@ def refused(error: OrganError, extensions: Mapping[str, object] | None = None) -
     if not problem.errors and field is not None:
         field_errors = (FieldError(field=field, code=problem.code, detail=problem.detail),)
         problem = msgspec.structs.replace(problem, errors=field_errors)
-    answer = _answer(problem, {**data_of(error), **(extensions or {})})
+    return with_wait(_answer(problem, {**data_of(error), **(extensions or {})}), error)
+
+
+def with_wait(answer: Response, error: OrganError) -> Response:
+    """Return `answer`; if a client has sent too many requests, with the seconds to wait."""
     if isinstance(error, TooMany):
         answer.headers["Retry-After"] = str(max(1, round(error.seconds)))
     return answer

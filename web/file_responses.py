@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from logging import Logger
 from threading import BoundedSemaphore, Lock
+from time import thread_time
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -29,6 +30,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import set_aside
 from organs.web.answer_cache import reveal_headers
 from organs.web.metrics import METRICS_KEY, Meters
+from organs.web.rate_limits import charge_of_reader
 from organs.web.responses import registry, settings
 from organs.web.server.gateway import (
     MAY_DOWNLOAD,
@@ -172,6 +174,10 @@ class ByteSource(Protocol):
 
     @property
     def faults(self) -> list[BlobRow]: ...
+    def wasted_seconds(self, sent_bytes: int) -> float:
+        """Return the processor time that was used for other bytes than the first `sent_bytes`."""
+        ...
+
     def __enter__(self) -> ByteSource: ...
     def __exit__(self, *_: object) -> None: ...
     def __iter__(self) -> Iterator[memoryview]: ...
@@ -314,8 +320,9 @@ class FileBody:
     """The bytes of a file as pieces that a server sends one by one.
 
     Between two pieces, `pause` releases the memory (two chunks) and the open files; the next piece opens them again at
-    the same position. Iterating raises ConnectionResetError if a blob is found to be faulty: the connection must then
-    be closed. `close` and `pause` may be called from any thread, `close` more than once.
+    the same position. The client is charged for each opening, and for what was decoded and not sent: one byte costs a
+    chunk. Iterating raises ConnectionResetError if a blob is found to be faulty: the connection must then be closed.
+    `close` and `pause` may be called from any thread, `close` more than once.
     """
 
     def __init__(
@@ -327,6 +334,8 @@ class FileBody:
         self._app = app
         self._finished = finished
         self._position, self._end = span.begin, span.end
+        self._charge = charge_of_reader()
+        self._opened_at = span.begin
         self._source: ByteSource | None = None
         self._pieces: Iterator[bytes] = iter(())
         self._is_closed = False
@@ -349,11 +358,15 @@ class FileBody:
             if self._is_closed or self._position >= self._end:
                 self._finish()
                 raise StopIteration
+            opens, began = self._source is None, thread_time()
             try:
                 with self._reporting_faults():
-                    return self._read()
+                    piece = self._read()
             except OrganError as error:
                 raise ConnectionResetError(errno.ECONNRESET, f"{self._content.name}: {error}") from error
+            if opens:  # it reads the plan of the file, which takes some milliseconds
+                self._charge(thread_time() - began)
+            return piece
 
     def pause(self) -> None:
         """Release memory and open files until the next piece is requested."""
@@ -371,7 +384,7 @@ class FileBody:
             with self._app.app_context():
                 source = self._content.open(self._position, self._end)
             source.__enter__()
-            self._source, self._pieces = source, _pieces(source)
+            self._source, self._pieces, self._opened_at = source, _pieces(source), self._position
         piece = next(self._pieces, b"")
         self._position += len(piece)
         if not piece:
@@ -388,6 +401,7 @@ class FileBody:
         source, self._source, self._pieces = self._source, None, iter(())
         if source is not None:
             source.__exit__()
+            self._charge(source.wasted_seconds(self._position - self._opened_at))
 
     @contextmanager
     def _reporting_faults(self) -> Iterator[None]:

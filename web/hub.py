@@ -14,7 +14,7 @@ from organs.registry.catalog.tables import Model
 from organs.registry.entities.problem import INTERNAL
 from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, Removed
 from organs.web.downloads import explaining_faults, public_names
-from organs.web.error_pages import HIDDEN, RETRY_SECONDS, logged_status
+from organs.web.error_pages import HIDDEN, RETRY_SECONDS, logged_status, with_wait
 from organs.web.file_responses import hand_out
 from organs.web.repositories import (
     LIBRARY,
@@ -153,7 +153,7 @@ def raw(user: str, name: str, revision: str, path: str) -> Response:
 
 @hub.errorhandler(OrganError)
 def _refused(error: OrganError) -> Response:
-    return _error(*hub_error(error))
+    return with_wait(_error(*hub_error(error)), error)
 
 
 def hub_error(error: OrganError) -> tuple[int, str, str | None]:

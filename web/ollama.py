@@ -37,6 +37,7 @@ from organs.registry.errors import BadDigest, BadName, NotFound, OrganError, Rem
 from organs.registry.gguf.file_types import FILE_TYPE_KEY, FILE_TYPES, parse_file_type
 from organs.registry.names import ModelName, split_quantisation
 from organs.web.downloads import explaining_faults, model_file
+from organs.web.error_pages import with_wait
 from organs.web.file_responses import Unsatisfiable, hand_out, requested_span
 from organs.web.hub import describe_error, hub_error
 from organs.web.repositories import EntryMissing, Member, Repository, RevisionMissing, check_repository, repository
@@ -446,7 +447,7 @@ def _refused(error: OrganError) -> Response:
     if isinstance(error, BadDigest):
         return _error(400, str(error), "DIGEST_INVALID")
     status, sentence, hub_code = hub_error(error)
-    return _error(status, sentence, _registry_code(error, status), hub_code)
+    return with_wait(_error(status, sentence, _registry_code(error, status), hub_code), error)
 
 
 def _registry_code(error: OrganError, status: int) -> str:

@@ -61,8 +61,8 @@ ACCOUNT_READING = RateLimitItemPerMinute(120_000, namespace="account-reading")
 UPLOADS = RateLimitItemPerMinute(6000, namespace="upload")
 """Requests below UPLOADS_PATH, by contributor. A model of 1,000 tensors needs 3,000 requests."""
 UPLOADS_PATH = "/api/v1/uploads"
-WORKING_BLUEPRINTS = frozenset({"pages", "api", "hub", "ollama"})
-"""Blueprints whose answers are computed. Downloads need little processor time and have their own limit."""
+WORKING_BLUEPRINTS = frozenset({"pages", "api", "hub", "ollama", "downloads", "artifacts"})
+"""Blueprints whose requests take processor time."""
 READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOG_IN = "pages.log_in"
 ROWS = 8192
@@ -285,6 +285,9 @@ def limit_rates(app: Flask, common: Storage, own: Storage, identity: Callable[[]
 def limit_reading(app: Flask, identity: Callable[[], Client]) -> None:
     """Count the processor time of requests that read. Refuse requests of a client that has used too much with 429.
 
+    A download is counted without the time that decodes the bytes that are sent (`web.file_responses.FileBody`), because
+    large downloads are what the registry is for.
+
     Call it after `cache_answers`, because cached answers cost nothing.
     """
 
@@ -300,9 +303,21 @@ def limit_reading(app: Flask, identity: Callable[[], Client]) -> None:
     @app.after_request
     def end(answer: Response) -> Response:
         if g.get("reader") is not None:
-            rate, client = g.reader
-            rates().add(rate, client, max(1, round(1000 * (thread_time() - g.began_work))))
+            charge_of_reader()(max(0.001, thread_time() - g.began_work))
         return answer
+
+
+def charge_of_reader() -> Callable[[float], None]:
+    """Return a function that counts processor time, in seconds, for the client of this request, also after its end."""
+    if g.get("reader") is None:
+        return lambda _seconds: None
+    counted, (rate, client) = rates(), g.reader
+
+    def charge(seconds: float) -> None:
+        if milliseconds := round(1000 * seconds):
+            counted.add(rate, client, milliseconds)
+
+    return charge
 
 
 def rates() -> Rates:

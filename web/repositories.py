@@ -379,6 +379,9 @@ class _Text:
     def faults(self) -> list[BlobRow]:
         return []
 
+    def wasted_seconds(self, sent_bytes: int) -> float:
+        return 0.0
+
     def __enter__(self) -> _Text:
         return self
 

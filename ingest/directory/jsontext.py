@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
+
+from organs.registry.json_signs import depth_of, signs_of, split_at_quotes
 
 MANIFEST_MAX_BYTES = 64 * 1024 * 1024
 PARSED_MAX_BYTES = 64 * 1024 * 1024
@@ -17,12 +17,6 @@ KEYS_MAX = 200_000
 """Limit of different keys. This program's manifest has 40; manifests of other tools have one for each tensor and
 metadata entry."""
 DEPTH_MAX = 12
-
-CHUNK_BYTES = 256 * 1024
-"""Bytes that are scanned at a time: the parts of a chunk take many times its size in memory."""
-
-_BACKSLASHES = re.compile(rb"\\*+")
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 _OBJECT_BYTES, _MEMBER_BYTES, _LIST_BYTES, _SLOT_BYTES, _TEXT_BYTES, _NUMBER_BYTES = 80, 40, 72, 9, 50, 32
 """Bytes that CPython needs for an empty object; each member of an object; an empty list; a place in a list; an empty
@@ -48,7 +42,7 @@ class Outline:
         """Count `data`, which has only whole tokens; return its brackets."""
         brackets = []
         self.size_bytes += len(data)
-        for inside, pieces in _chunks(data):
+        for inside, pieces in split_at_quotes(data):
             structure = b'"'.join(pieces[inside::2])
             self.bone_bytes += len(structure)
             self.strings += len(pieces) // 2
@@ -57,7 +51,7 @@ class Outline:
             self.empty += structure.count(b"{}") + structure.count(b"[]")
             self.members += structure.count(b":")
             self.commas += structure.count(b",")
-            brackets.append(structure.translate(None, _NO_BRACKETS))
+            brackets.append(signs_of(structure).translate(None, b",:"))
         return b"".join(brackets)
 
     def refusal(self) -> str | None:
@@ -97,7 +91,8 @@ def parse_json(data: bytes) -> Any:
     brackets = outline.add(data)
     if refusal := outline.refusal():
         raise ValueError(refusal)
-    _check_depth(brackets)
+    if depth_of(brackets) > DEPTH_MAX:
+        raise ValueError(f"nested deeper than {DEPTH_MAX}")
     if outline.members > KEYS_MAX:
         _check_keys(data)
     try:
@@ -108,35 +103,9 @@ def parse_json(data: bytes) -> Any:
         raise ValueError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
 
 
-def _chunks(data: bytes) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield for each chunk of `data` 1 if it begins inside a string, else 0; and its parts, split at the quotes.
-
-    Parts inside and outside of strings alternate. Escaped quotes and backslashes are left out.
-    """
-    begin, inside = 0, 0
-    while begin < len(data):
-        end = begin + CHUNK_BYTES
-        if data[end - 1 : end] == b"\\":  # the escaped character belongs to this chunk
-            run = _BACKSLASHES.match(data, end)
-            assert run is not None
-            end = run.end() + 1
-        pieces = data[begin:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
-        yield inside, pieces
-        inside = (inside + len(pieces) - 1) % 2
-        begin = end
-
-
-def _check_depth(brackets: bytes) -> None:
-    depth = 0
-    for bracket in brackets:
-        depth += 1 if bracket in b"[{" else -1
-        if depth > DEPTH_MAX:
-            raise ValueError(f"nested deeper than {DEPTH_MAX}")
-
-
 def _check_keys(data: bytes) -> None:
     keys: set[int] = set()
-    for inside, pieces in _chunks(data):
+    for inside, pieces in split_at_quotes(data):
         strings, after = pieces[1 - inside :: 2], pieces[2 - inside :: 2]
         # Hashes, because keys can have any length.
         keys.update(hash(item) for item, rest in zip(strings, after, strict=False) if rest.lstrip().startswith(b":"))

@@ -361,12 +361,16 @@ class _Fetching:
         with self.connection.download(self.file.path, headers) as reply:
             if reply.status == 206 and headers:
                 self._check_range(reply, begin)
+                if self.file.sha256 is None and _strong_tag(reply) != self.tag:
+                    self._begin_again()  # the server does not honour If-Range: these bytes may be of another version
+                    return
             elif reply.status == 200:
                 self._begin_again()
                 self._check_length(reply)
             else:
                 raise BadReply(f"{self.connection.url} answers with the status {reply.status} instead of a file")
-            self._note_tag(reply)
+            if self.file.sha256 is None:
+                self.tag = _strong_tag(reply)
             with closing(reply.stream(FILE_CHUNK_BYTES)) as chunks:  # type: ignore[type-var]  # a generator has `close`
                 for chunk in chunks:
                     if self.partial.size_bytes + len(chunk) > self.file.size_bytes:
@@ -392,12 +396,12 @@ class _Fetching:
         if sent is not None and sent != str(self.file.size_bytes):
             raise BadReply(f"{self.connection.url} sends {sent[:40]} bytes instead of {self.file.size_bytes}")
 
-    def _note_tag(self, reply: Reply) -> None:
-        """Keep the ETag if it is strong: only a strong one identifies the bytes of a file."""
-        tag = reply.headers.get("etag", "")
-        is_strong = tag.startswith('"') and tag.endswith('"') and 2 < len(tag) <= TAG_MAX_LENGTH
-        if self.file.sha256 is None:
-            self.tag = tag if is_strong and tag.isascii() and tag.isprintable() else None
+
+def _strong_tag(reply: Reply) -> str | None:
+    """Return the ETag if it is strong: only a strong one identifies the bytes of a file."""
+    tag = reply.headers.get("etag", "")
+    is_strong = tag.startswith('"') and tag.endswith('"') and 2 < len(tag) <= TAG_MAX_LENGTH
+    return tag if is_strong and tag.isascii() and tag.isprintable() else None
 
 
 def _no_progress(_size_bytes: int) -> None:

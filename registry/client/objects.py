@@ -14,7 +14,14 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
 from organs.registry.client.address import Address, url_origin, without_secrets
-from organs.registry.client.ranges import FIRST_BYTES, TAG_MAX_LENGTH, Limits, RangeClient, RangedFile
+from organs.registry.client.ranges import (
+    FIRST_BYTES,
+    TAG_MAX_LENGTH,
+    Limits,
+    RangeClient,
+    RangedFile,
+    version_of,
+)
 from organs.registry.errors import BadSource, MissingExtra, NoSuchFile, NotAllowed, Unreachable
 from organs.registry.store.bucket import short_reason
 
@@ -53,9 +60,7 @@ class ObjectFile(RangedFile):
         self._client, self._key = client, parsed[1]
         self._store = _open_bucket(client, parsed[0], allows_http=allows_http)
         self.size_bytes = -1
-        self.version = ""
-        """The ETag, or the time of the last change."""
-        self._tag: str | None = None
+        self.version = self._tag = ""
         self._first = self._read(0, FIRST_BYTES)
 
     def _read(self, offset: int, size: int) -> bytes:
@@ -65,16 +70,19 @@ class ObjectFile(RangedFile):
         import obstore
 
         # The condition makes the server refuse a changed object; weak tags cannot be compared.
-        tag = None if self._tag is None or self._tag.startswith("W/") else self._tag
+        is_strong = self._tag and not self._tag.startswith("W/")
         self._client.count_request()
         result = obstore.get(
-            self._store, self._key, options={"range": (offset, offset + size), **({"if_match": tag} if tag else {})}
+            self._store,
+            self._key,
+            options={"range": (offset, offset + size), **({"if_match": self._tag} if is_strong else {})},
         )
         meta = result.meta
-        version = (meta["e_tag"] or meta["last_modified"].isoformat())[:TAG_MAX_LENGTH]
+        tag = (meta["e_tag"] or "")[:TAG_MAX_LENGTH]
+        version = version_of(tag, meta["last_modified"].isoformat())
         if self.size_bytes < 0:
-            self.size_bytes, self.version, self._tag = meta["size"], version, meta["e_tag"]
-        elif (meta["size"], version) != (self.size_bytes, self.version):
+            self.size_bytes, self.version, self._tag = meta["size"], version, tag
+        elif (meta["size"], version, tag) != (self.size_bytes, self.version, self._tag):
             raise _changed(self.name)
         expected = min(size, self.size_bytes - offset)
         if tuple(result.range) != (offset, offset + expected):

@@ -12,8 +12,9 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import PurePosixPath
@@ -43,6 +44,8 @@ GAP_BYTES = 8 * 1024
 """Bytes that are read and discarded rather than sending another request."""
 FIRST_BYTES = 64 * 1024
 """The first request also finds out the size of the file. Small headers need no second one."""
+PIECE_BYTES = 4 * 1024 * 1024
+"""Bytes of an answer that are in memory at a time."""
 REDIRECTS_MAX = 5
 TAG_MAX_LENGTH = 512
 DOCUMENT_MAX_BYTES = 8 * 1024 * 1024
@@ -141,6 +144,16 @@ def merged(spans: Iterable[Span]) -> list[Span]:
         else:
             runs.append((offset, size))
     return runs
+
+
+def version_of(tag: str, changed: str) -> str:
+    """Return the version of a file from its ETag `tag` and the time `changed` of its last change; empty if unknown.
+
+    A weak ETag may stay the same when bytes change (RFC 9110, 8.8.1), so alone it identifies no version.
+    """
+    if tag and not tag.startswith("W/"):
+        return tag[:TAG_MAX_LENGTH]
+    return f"{tag} {changed}".strip()[:TAG_MAX_LENGTH] if changed else ""
 
 
 def _cut(span: Span, begins: Sequence[int], data: Sequence[bytes]) -> bytes:
@@ -320,7 +333,7 @@ class RangedFile(ABC):
     """The name in messages."""
     size_bytes: int
     version: str
-    """The ETag, or the time of the last change; empty if the server sends neither."""
+    """What `version_of` returns; if it is empty, two answers can be of two versions."""
     _client: RangeClient
     _first: bytes
     """The first bytes of the file, which are not requested again."""
@@ -350,6 +363,11 @@ class RangedFile(ABC):
         """Raise BadSource if the file has changed since it was opened."""
         self._read(0, 1)
 
+    def read_all(self, write: Callable[[int, bytes], None]) -> None:
+        """Call `write(offset, data)` with all bytes of the file, which are of one version; raises as `read_at` does."""
+        for offset in range(0, self.size_bytes, PIECE_BYTES):
+            write(offset, self.read_at(offset, min(PIECE_BYTES, self.size_bytes - offset)))
+
     @abstractmethod
     def _read(self, offset: int, size: int) -> bytes:
         """Return `size` bytes, or those up to the end of the file; raises as `read_at` does."""
@@ -374,13 +392,44 @@ class HttpFile(RangedFile, _Resource):
         """The address to which the last request was redirected."""
         self.size_bytes = -1
         self.version = ""
-        """The ETag, or the time of the last change; empty if the server sends neither."""
+        self._tag = ""
+        """The ETag, also a weak one."""
         self._first = self._read(0, FIRST_BYTES)
+
+    def read_all(self, write: Callable[[int, bytes], None]) -> None:
+        """Call `write(offset, data)` with all bytes, from one answer; after a cut, it begins again at offset 0."""
+
+        def request(end: float) -> bytes:
+            with self._answer(0, self.size_bytes) as (response, expected):
+                offset = 0
+                while piece := self._body(response, min(PIECE_BYTES, expected - offset), end):
+                    if not offset and not piece.startswith(self._first[: len(piece)]):
+                        raise self._changed()
+                    write(offset, piece)
+                    offset += len(piece)
+                self._check_length(offset, expected)
+            return b""
+
+        self._in_tries(request, self._client.limits.seconds(self.size_bytes))
+
+    def check_unchanged(self) -> None:
+        """Raise BadSource if the file has changed; without a version, only its size and first bytes can tell."""
+        known = b"" if self.version else self._first
+        if not self._read(0, max(1, len(known))).startswith(known):
+            raise self._changed()
 
     def _read(self, offset: int, size: int) -> bytes:
         return self._in_tries(lambda end: self._request(offset, size, end), self._client.limits.seconds(size))
 
     def _request(self, offset: int, size: int, end: float) -> bytes:
+        with self._answer(offset, size) as (response, expected):
+            data = self._body(response, expected, end)
+            self._check_length(len(data), expected)
+        return data
+
+    @contextmanager
+    def _answer(self, offset: int, size: int) -> Iterator[tuple[BaseHTTPResponse, int]]:
+        """Request a range; return a context manager for the checked answer, and the size of its body in bytes."""
         location = self._location
         response, url = self._follow(location, {"Range": f"bytes={offset}-{offset + size - 1}"})
         try:
@@ -388,16 +437,16 @@ class HttpFile(RangedFile, _Resource):
                 self._location = self._url
                 raise _Retry("the address to which the server redirects has expired", 0.0)
             self._refuse_status(response, 206)
-            expected = self._check_head(response, offset, size)
-            data = self._body(response, expected, end)
+            yield response, self._check_head(response, offset, size)
+            self._location = url
         finally:
             response.close()  # an answer that was read to its end has already released its connection
-        if len(data) > expected:
+
+    def _check_length(self, received_bytes: int, expected: int) -> None:
+        if received_bytes > expected:
             raise BadSource(f"{self.name}: the server sends more bytes than it announced")
-        if len(data) < expected:
-            raise _Retry(f"the answer was cut after {len(data):,} of {expected:,} bytes")
-        self._location = url
-        return data
+        if received_bytes < expected:
+            raise _Retry(f"the answer was cut after {received_bytes:,} of {expected:,} bytes")
 
     def _check_head(self, response: BaseHTTPResponse, offset: int, size: int) -> int:
         """Check the header of an answer; return the size of its body in bytes."""
@@ -406,10 +455,11 @@ class HttpFile(RangedFile, _Resource):
         if match is None or headers.get("Content-Encoding", "identity") != "identity":
             raise BadSource(f"{self.name}: the server does not answer with one range of bytes")
         begin, last, total = map(int, match.groups())
-        version = (headers.get("ETag") or headers.get("Last-Modified") or "")[:TAG_MAX_LENGTH]
+        tag = headers.get("ETag", "")[:TAG_MAX_LENGTH]
+        version = version_of(tag, headers.get("Last-Modified", ""))
         if self.size_bytes < 0:
-            self.size_bytes, self.version = total, version
-        elif (total, version) != (self.size_bytes, self.version):
+            self.size_bytes, self.version, self._tag = total, version, tag
+        elif (total, version, tag) != (self.size_bytes, self.version, self._tag):
             raise self._changed()
         expected = min(size, total - offset)
         if (begin, last) != (offset, offset + expected - 1):

@@ -13,6 +13,7 @@ from typing import NoReturn
 import yaml
 
 from organs.registry.errors import BadRecipe
+from organs.registry.json_signs import depth_of, json_signs
 
 TEXT_MAX_BYTES = 256 * 1024
 
@@ -41,9 +42,6 @@ _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 
 
 _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-
-
-_JSON_SIGN = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{},:]', re.DOTALL)
 
 
 _LOADER: type[yaml.SafeLoader] | type[yaml.CSafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -128,13 +126,9 @@ def _read_json(text: str, where: str) -> Node:
 
 
 def _check_json_size(text: str, where: str) -> None:
-    """Refuse too many levels or values before any value is built; strings are skipped."""
-    depth = values = 0
-    for match in _JSON_SIGN.finditer(text):
-        sign = match[0]
-        values += sign in "[{,:"
-        depth += (sign in "[{") - (sign in "]}")
-        _check_size(depth, values, where)
+    """Refuse too many levels or values before any value is built."""
+    signs = json_signs(text.encode())
+    _check_size(depth_of(signs), sum(map(signs.count, b"[{,:")), where)
 
 
 def _check_size(depth: int, values: int, where: str) -> None:

@@ -26,6 +26,7 @@ from organs.registry.gguf import (
 from organs.registry.gguf.tokenizer import tokenizer_reasons
 from organs.registry.gguf.types import ALIGNMENT_KEY, DIMENSIONS_MAX, KEY_MAX_BYTES, NAME_MAX_BYTES, SIZE_MAX
 from organs.registry.gguf.write import Metadata
+from organs.registry.json_signs import json_signs
 
 LOCK_KEY = "organ_registry.lock"
 """The key of the lock in the header of the file that it describes."""
@@ -97,7 +98,8 @@ def parse_lock(text: str) -> Lock:
     """Return the lock in `text`; raises BadLock if `text` is not the canonical form of a lock."""
     if len(text) > LOCK_MAX_BYTES:
         raise BadLock(f"it has {len(text)} characters; the limit is {LOCK_MAX_BYTES}")
-    if text.count("[") > LISTS_MAX or text.count(",") > VALUES_MAX:
+    signs = json_signs(text.encode("ascii", "replace"))
+    if signs.count(b"[") > LISTS_MAX or signs.count(b",") > VALUES_MAX:
         raise BadLock("it has too many lists or values")
     try:
         lock = _lock_of(json.loads(text))

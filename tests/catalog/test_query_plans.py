@@ -78,15 +78,18 @@ Statements = list[tuple[str, Any]]
 
 @contextmanager
 def spoken(registry: LocalRegistry) -> Iterator[Statements]:
-    """Collect every statement of the registry's readers, with its parameters, inside the block."""
+    """Collect every statement of the registry, with its parameters, inside the block."""
     heard: Statements = []
 
     def hear(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
         heard.append((statement, parameters))
 
-    event.listen(registry.catalog.reader, "before_cursor_execute", hear)
+    engines = {registry.catalog.reader, registry.catalog.writer}
+    for engine in engines:
+        event.listen(engine, "before_cursor_execute", hear)
     yield heard
-    event.remove(registry.catalog.reader, "before_cursor_execute", hear)
+    for engine in engines:
+        event.remove(engine, "before_cursor_execute", hear)
 
 
 def planner(registry: LocalRegistry) -> closing[sqlite3.Connection]:

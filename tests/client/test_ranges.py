@@ -115,6 +115,16 @@ def test_a_fault_of_the_server_gets_one_sentence(fault: str, client: RangeClient
         assert "\n" not in str(raised.value)
 
 
+def test_another_header_is_noticed_without_a_version(client: RangeClient) -> None:
+    changed = later(lambda asked: part(asked, b"!" + DATA[1:], 'W/"1"'), lambda asked: part(asked, DATA, 'W/"1"'))
+    with scripted_server(changed) as server:
+        file = HttpFile(client, f"{server.url}/m.gguf")
+        assert file.version == ""
+        for read in (file.check_unchanged, lambda: file.read_all(lambda _offset, _data: None)):
+            with pytest.raises(BadSource, match="changed on the server"):
+                read()
+
+
 @pytest.mark.parametrize("answer", [CUT, Answer(500, b""), Answer(206, b"12", {}, 5)])
 def test_a_passing_fault_is_not_noticed(answer: Answer, client: RangeClient) -> None:
     count = 0

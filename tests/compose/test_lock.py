@@ -184,6 +184,17 @@ def test_text_that_is_not_a_lock_is_refused_with_a_message(text: str) -> None:
         parse_lock(text)
 
 
+def test_brackets_and_commas_in_names_count_for_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    lists, values = SMALL_TEXT.count("["), SMALL_TEXT.count(",")
+    monkeypatch.setattr(lock_module, "LISTS_MAX", lists)
+    monkeypatch.setattr(lock_module, "VALUES_MAX", values)
+    named = SMALL_TEXT.replace("a.weight", "[[[,,,a")
+    assert parse_lock(named).tensors[0].spec.name == "[[[,,,a"
+    monkeypatch.setattr(lock_module, "LISTS_MAX", 3)
+    with pytest.raises(BadLock, match="too many lists"):
+        parse_lock(named)
+
+
 def test_a_lock_that_is_too_long_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_module, "LOCK_MAX_BYTES", len(SMALL_TEXT))
     assert parse_lock(SMALL_TEXT) == SMALL

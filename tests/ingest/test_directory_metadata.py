@@ -21,6 +21,7 @@ from organs.ingest.directory.jsontext import (
 )
 from organs.ingest.directory.manifest import TENSORS_MAX, WrittenTensor, manifest_lines, plain_key_value
 from organs.ingest.directory.metadata import READABLE_MAX_VALUES, key_value, readable_metadata, same_metadata
+from organs.registry import json_signs
 from organs.registry.digest import Digest
 from organs.registry.gguf import KeyValue, MemorySource, TensorSpec, ValueType, dtype_by_name, read_header
 from organs.registry.measures import MEASURE_NAMES
@@ -238,7 +239,7 @@ def test_reading_any_manifest_stays_within_the_memory_limit(shape: str, monkeypa
     limit = 2_000_000
     monkeypatch.setattr(jsontext, "PARSED_MAX_BYTES", limit)
     monkeypatch.setattr(jsontext, "PARSED_MAX_RATIO", 0)
-    monkeypatch.setattr(jsontext, "CHUNK_BYTES", 4096)
+    monkeypatch.setattr(json_signs, "CHUNK_BYTES", 4096)
     taken, accepted = 0, 0
     for count in (int(1_000 * 1.25**step) for step in range(40)):
         data = b"[" + SHAPES[shape] * count + b"0]"
@@ -271,11 +272,12 @@ def test_the_largest_manifests_that_we_write_can_be_read() -> None:
 
 @pytest.mark.parametrize("begin", range(6))
 def test_brackets_within_text_across_chunks_are_not_counted(begin: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsontext, "CHUNK_BYTES", 7)
+    monkeypatch.setattr(json_signs, "CHUNK_BYTES", 7)
     value = [" " * begin, '[{",:\\', '\\"' * 20, {"\\": "]", 'a\\"[': ["{" * 50, "\\" * 30]}, "é[" * 9, ""]
     data = json.dumps(value, ensure_ascii=False).encode()
     outline = Outline()
     assert outline.add(data) == b"[{[]}]"
+    assert json_signs.json_signs(data) == b"[,,,{:,:[,]},,]"
     assert (outline.objects, outline.lists, outline.members, outline.empty) == (1, 2, 2, 0)
     assert parse_json(data) == value
 

@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from sqlalchemy import select
 
 from organs.ingest import spool
 from organs.ingest.directory.extract import extract, file_contents
-from organs.ingest.service import IngestReport, Outcome, ingest_all, ingest_model, never, plan_model
+from organs.ingest.service import IngestReport, NewVersion, Outcome, always, ingest_all, ingest_model, never, plan_model
 from organs.ingest.sources import find_sources, open_files
 from organs.ingest.urls import Hub
 from organs.registry.catalog.queries.administration import model_in_any_state
@@ -419,6 +419,18 @@ def test_links_and_organ_directories_are_refused_and_nothing_is_removed(
 # Models on a server.
 
 
+Version = Callable[[bytes], dict[str, str]]
+"""The header fields that identify the version of a file."""
+
+
+def strong_tag(data: bytes) -> dict[str, str]:
+    return {"ETag": f'"{digest_of(data)[:8]}"'}
+
+
+def time_of_change(data: bytes) -> dict[str, str]:
+    return {"Last-Modified": f"Sat, 28 Nov 2026 10:00:{data[-1]:02} GMT"}
+
+
 class Stand:
     """A server that runs, with files that a test changes."""
 
@@ -426,15 +438,16 @@ class Stand:
         self.server, self.files = server, files
         self.refuse: Callable[[ReceivedRequest], Answer | None] = lambda _request: None
         self.stated: dict[str, str] = {}
+        self.version: Version = strong_tag
 
     @property
     def fetched(self) -> list[str]:
         return [request.path.rpartition("/")[2] for request in self.server.requests]
 
-    def ingest(self, registry: LocalRegistry, name: str | None = None) -> IngestReport:
+    def ingest(self, registry: LocalRegistry, name: str | None = None, new_version: NewVersion = never) -> IngestReport:
         with self.hub() as hub:
             (source,) = find_sources([f"{self.server.url}/{name or next(iter(self.files))}"], hub=hub)
-            return ingest_model(registry, source)
+            return ingest_model(registry, source, new_version=new_version)
 
     @contextmanager
     def hub(self) -> Iterator[Hub]:
@@ -454,7 +467,9 @@ def stand(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
         name = request.path.rpartition("/")[2]
         if name not in running.files:
             return Answer(404, b"")
-        answer = part(request, running.files[name], f'"{digest_of(running.files[name])[:8]}"')
+        answer = part(request, running.files[name])
+        del answer.headers["ETag"]
+        answer.headers.update(running.version(running.files[name]))
         if name in running.stated:
             answer.headers["X-Linked-Etag"] = f'"{running.stated[name]}"'
         return answer
@@ -505,7 +520,11 @@ def test_shards_that_are_stored_are_not_fetched(registry: LocalRegistry, stand: 
     assert stand.fetched.count(paths[1].name) == stand.fetched.count(paths[3].name) == 1
 
 
-def test_an_interrupted_fetch_continues_where_it_was_cut(registry: LocalRegistry, stand: Stand) -> None:
+@pytest.mark.parametrize("version", [strong_tag, time_of_change])
+def test_an_interrupted_fetch_continues_where_it_was_cut(
+    registry: LocalRegistry, stand: Stand, version: Version
+) -> None:
+    stand.version = version
     last = list(stand.files)[-1]
     stand.files[last] = larger = big_last_shard()
     cut_from = 5 * spool.WINDOW_BYTES
@@ -581,6 +600,46 @@ def test_a_file_that_changes_on_the_server_is_fetched_again_from_its_beginning(
         digest = session.scalar(select(ModelFile.sha256).where(ModelFile.name == last))
     assert digest == digest_of(changed)
     assert len(old) < len(changed)
+
+
+VERSIONS: dict[str, Version] = {
+    "none": lambda _data: {},
+    "a weak tag that stays": lambda _data: {"ETag": 'W/"1"'},
+    "a weak tag that stays and a time": lambda data: {"ETag": 'W/"1"', **time_of_change(data)},
+    "a time": time_of_change,
+    "a strong tag": strong_tag,
+}
+
+
+@pytest.mark.parametrize("version", VERSIONS.values(), ids=VERSIONS)
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_file_that_changes_is_never_joined_of_two_versions(
+    registry: LocalRegistry, stand: Stand, version: Version, is_cut: bool
+) -> None:
+    """It changes between two runs, or between two requests of one run."""
+    old = file_bytes([], [tensor(f"large.{index}.weight", (32768,)) for index in range(4)])
+    new = old[:70_000] + b"\1" * 9 + old[70_009:-9] + b"\1" * 9
+    stand.files, stand.version = {"one.gguf": old}, version
+
+    def change(request: ReceivedRequest) -> Answer | None:
+        begin, last = map(int, request.headers["Range"].removeprefix("bytes=").split("-"))
+        if last < 3 * spool.WINDOW_BYTES:
+            return None
+        if not is_cut:
+            stand.files["one.gguf"] = new
+            return None
+        whole = part(request, old)
+        kept = whole.body[: max(0, 3 * spool.WINDOW_BYTES - begin)]
+        return Answer(206, kept, {"Content-Range": whole.headers["Content-Range"], **version(old)}, len(whole.body))
+
+    stand.refuse = change
+    with suppress(Unreachable, BadSource):
+        stand.ingest(registry)
+    stand.refuse = lambda _request: None
+    stand.files["one.gguf"] = new
+    stand.ingest(registry, new_version=always)
+    with registry.catalog.reading() as session:
+        assert set(session.scalars(select(ModelFile.sha256))) <= {digest_of(old), digest_of(new)}
 
 
 def test_a_full_disk_is_reported_and_the_next_run_continues(

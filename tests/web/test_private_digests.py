@@ -2,13 +2,15 @@
 
 Two registries are equal but for one model of ada's that waits for review in the first. Each request is sent to both, by
 somebody without an account and by another contributor, and names what only that model has: its digests, its name, its
-likeness. The answers are equal to the byte, but for times, random ids, and what a process counts of itself.
+likeness. The answers are equal to the byte, but for times, random ids, and what a process counts of itself. So are the
+statements to the database: a different number of them would take another time.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -33,6 +35,7 @@ from organs.web.api.operation import operations
 from organs.web.app import create_app
 from organs.web.file_responses import COUNTING_KEY
 from organs.web.pages.routes import FIELD
+from tests.catalog.test_query_plans import spoken
 from tests.cli.in_process import OrganCommand
 from tests.client.served_registry import serve_application
 from tests.registry_templates import RegistryTemplates
@@ -89,8 +92,8 @@ class Twins:
             for app, registry, token in zip(self.apps, self.registries, self.tokens, strict=True)
         ]
 
-    def ask(self, by_bob: bool, method: str, address: str, **options: Any) -> list[tuple[int, str]]:
-        """Status and body of both answers, without what always differs."""
+    def ask(self, by_bob: bool, method: str, address: str, **options: Any) -> list[tuple[int, str, list[str]]]:
+        """Status, body and statements of both answers, without what always differs."""
         answers = []
         for number, app in enumerate(self.apps):
             is_api = address.startswith("/api/v1")
@@ -100,8 +103,12 @@ class Twins:
                 sent["headers"] = {"Authorization": f"Bearer {self.tokens[number]}"}
             if "data" in sent:
                 sent["data"] = {**sent["data"], FIELD: self.browsers[number]._field if by_bob else "n" * 43}
-            with client.open(address, method=method, **sent) as answer:
-                answers.append((answer.status_code, self._comparable(answer)))
+            with (
+                spoken(self.registries[number]) as statements,
+                client.open(address, method=method, **sent) as answer,
+            ):
+                text = self._comparable(answer)
+            answers.append((answer.status_code, text, [statement for statement, _ in statements]))
         return answers
 
     def _comparable(self, answer: TestResponse) -> str:
@@ -289,9 +296,12 @@ def test_every_route_answers_as_if_the_model_had_never_been_sent(twins: Twins, b
     assert compared > 400
 
 
-def _difference(first: tuple[int, str], second: tuple[int, str]) -> object:
+def _difference(first: tuple[int, str, list[str]], second: tuple[int, str, list[str]]) -> object:
     if first[0] != second[0]:
         return first[0], second[0], first[1][:200], second[1][:200]
+    if first[1] == second[1]:
+        more, fewer = (Counter(one[2]) for one in (first, second))
+        return len(first[2]), len(second[2]), [*(more - fewer).elements(), *(fewer - more).elements()]
     at = next((i for i, (a, b) in enumerate(zip(first[1], second[1], strict=False)) if a != b), -1)
     return first[1][max(0, at - 80) : at + 80], second[1][max(0, at - 80) : at + 80]
 

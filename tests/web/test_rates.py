@@ -10,18 +10,23 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from threading import Thread
+from threading import Thread, local
 
 import pytest
 from flask import Flask
 from limits import RateLimitItemPerMinute
 from sqlalchemy import event, select
+from werkzeug.test import TestResponse
 
+from organs.registry import assembly
 from organs.registry.catalog.queries.accounts import contributor_by_name, token_by_public_id
+from organs.registry.catalog.queries.models import model_by_name, placements_of
 from organs.registry.catalog.register.accounts import revoke_token, set_contributor_state
 from organs.registry.catalog.register.rates import add_to_count, remove_expired_counts
 from organs.registry.catalog.tables import RateCount, now
+from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
 from organs.registry.tokens import _checksum
 from organs.registry.tokens import new_token as unknown_token
 from organs.web import rate_limits as rates_module
@@ -41,11 +46,13 @@ from organs.web.rate_limits import (
     rates,
 )
 from organs.web.settings import WebSettings
+from tests.small_models import ingest_file, small_model
 from tests.web.accounts import authorization, form_token, log_in, new_token
 from tests.web.live_server import LiveServer, running_server
 
 ACCOUNT, LOOKUP = "/api/v1/account", "/api/v1/organs/lookup"
 NO_ORGANS = {"digests": ["0" * 64]}
+FORMS = ("raw", "bin", "npy")
 THREE_WORKERS = """
 import os, sys
 from organs.registry.local import LocalRegistry
@@ -239,6 +246,48 @@ def test_the_time_that_an_answer_took_is_counted(app: Flask, registry: LocalRegi
     assert client.get("/models").status_code == 429
     answer = client.get("/api/v1/models", headers=token)
     assert answer.status_code == 200, "an account has a count of its own"
+
+
+class SlowClock(local):
+    """A clock of processor time on which the decoding of every chunk takes a second."""
+
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        self.seconds += 1
+        return self.seconds
+
+
+def test_what_is_decoded_for_bytes_that_are_not_sent_is_counted(
+    app: Flask, registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assembly, "thread_time", SlowClock())
+    path = tmp_path / "a.gguf"
+    path.write_bytes(data := small_model(blocks=8))
+    ingest_file(registry, path)
+    with registry.catalog.reading() as session:
+        digest = placements_of(session, model_by_name(session, parse_model_name("a")).id)[0][2]
+    addresses = (
+        *("/models/local/a.gguf", "/local/a/resolve/main/a.gguf", f"/v2/local/a/blobs/sha256:{digest_of(data)}"),
+        *(f"/organs/{digest}.{form}" for form in FORMS),
+    )
+    client = app.test_client()
+
+    def part(address: str, begin: int, size: int, sender: str) -> TestResponse:
+        headers = {"Range": f"bytes={begin}-{begin + size - 1}"}
+        return client.get(address, headers=headers, environ_base={"REMOTE_ADDR": sender}, buffered=True)
+
+    for number, address in enumerate(addresses):
+        sender = f"192.0.2.{number}"
+        statuses = [part(address, 9000, 1, sender).status_code for _ in range(40)]
+        assert statuses.count(206) in (30, 31), address
+        refused = part(address, 9000, 1, sender)
+        assert (refused.status_code, 0 < int(refused.headers["Retry-After"]) <= 60) == (429, True), address
+    eighth = -(-len(data) // 8)
+    for _ in range(3):
+        assert client.get(addresses[0], environ_base={"REMOTE_ADDR": "192.0.2.100"}).data == data
+        parts = [part(addresses[0], begin, eighth, "192.0.2.100") for begin in range(0, len(data), eighth)]
+        assert b"".join(one.data for one in parts) == data, "a client with eight connections is not refused"
 
 
 def test_who_works_at_this_machine_is_not_counted(registry: LocalRegistry) -> None:

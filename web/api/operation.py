@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -29,6 +28,7 @@ from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
 from organs.registry.entities.storage import ROWS_DEFAULT as STORAGE_ROWS_DEFAULT
 from organs.registry.entities.submission import Submission, Upload
 from organs.registry.errors import BadRequest
+from organs.registry.json_signs import depth_of, json_signs
 from organs.registry.relatives.families import FAMILIES_DEFAULT, FAMILIES_MAX
 from organs.web.auth import (
     ANY,
@@ -258,8 +258,6 @@ DEPTH_MAX = 8
 BRACKETS_MAX = 250_000
 """Most lists and objects in total. A few megabytes of empty lists would need hundreds of megabytes of memory."""
 
-_BRACKETS = re.compile(r"[\[\]{}]")
-
 
 def json_body(members: type[Request] | Sequence[str] | None = None) -> dict[str, object]:
     """Return the body, an object with no members other than `members`. With None, the caller checks the names.
@@ -333,10 +331,10 @@ def check_json() -> None:
 def _parsed(body: bytes) -> Any:
     try:
         text = body.decode("utf-8")
-        brackets = text.count("[") + text.count("{")
-        if brackets > BRACKETS_MAX:
+        signs = json_signs(body)
+        if signs.count(b"[") + signs.count(b"{") > BRACKETS_MAX:
             raise BadRequest(None, f"The body has more than {BRACKETS_MAX:,} lists and objects.")
-        if brackets > DEPTH_MAX and _depth(text) > DEPTH_MAX:
+        if depth_of(signs) > DEPTH_MAX:
             raise BadRequest(None, f"The body is nested deeper than {DEPTH_MAX} levels.")
         return json.loads(text, object_pairs_hook=_members, parse_constant=_no_constant)
     except UnicodeDecodeError as error:
@@ -345,18 +343,6 @@ def _parsed(body: bytes) -> Any:
         raise BadRequest(None, f"The body is not JSON: {error.msg} at character {error.pos}.") from error
     except ValueError as error:  # a number with more digits than Python converts
         raise BadRequest(None, "The body has a number that is too long.") from error
-
-
-def _depth(text: str) -> int:
-    """Return the depth of the brackets, or more: brackets in texts are also counted. Normal bodies have none."""
-    depth = deepest = 0
-    for sign in _BRACKETS.findall(text):
-        if sign in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        else:
-            depth -= 1
-    return deepest
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

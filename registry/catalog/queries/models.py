@@ -169,7 +169,8 @@ def _known_model(session: Session, name: ModelName) -> Model | None:
     model = find_model(session, name)
     if model is not None:
         return model
-    if _has_row(session, lambda table: and_(table.namespace == name.namespace, table.name == name.name)):
+    is_explained = or_(Model.state == "incomplete", and_(Model.state == "removed", was_public()))
+    if _has_row(session, is_explained, lambda table: and_(table.namespace == name.namespace, table.name == name.name)):
         begun = incomplete_model(session, name)
         if begun is not None:
             raise incompleteness(session, begun)
@@ -182,10 +183,19 @@ def _known_model(session: Session, name: ModelName) -> Model | None:
     return next(iter(meant.values()), None)
 
 
-def _has_row(session: Session, condition: Callable[[type[Model | OtherName]], ColumnElement[bool]]) -> bool:
-    """Return whether a model in any state, or another name of a model, meets a condition."""
-    rows = [exists().where(condition(table)) for table in (Model, OtherName)]
-    return session.scalar(select(or_(*rows))) or False
+def _has_row(
+    session: Session,
+    has_state: ColumnElement[bool],
+    condition: Callable[[type[Model | OtherName]], ColumnElement[bool]],
+) -> bool:
+    """Return whether the name, or another name, of a model whose state meets `has_state` meets a condition.
+
+    A name that only hidden models have is answered like an unknown one, with the same statements: a further one would
+    show in the time of the answer that it exists.
+    """
+    own = exists().where(condition(Model), has_state)
+    other = exists().where(condition(OtherName), OtherName.model_id == Model.id, has_state)
+    return session.scalar(select(or_(own, other))) or False
 
 
 def models_by_name(session: Session, names: Iterable[ModelName]) -> list[Model]:
@@ -326,7 +336,7 @@ def meant_models(session: Session, name: ModelName) -> dict[str, Model]:
     of this machine registered, so that other accounts cannot give a meaning to a name.
     """
     stem = split_quantisation(name.name)[0]
-    if not _has_row(session, lambda table: table.stem.in_((stem, name.name))):
+    if not _has_row(session, Model.state == "visible", lambda table: table.stem.in_((stem, name.name))):
         return {}
     own = (Model.namespace == name.namespace, OtherName.namespace == name.namespace)
     meant = _quantised(session, name, *own) if name.version is None else {}
