@@ -39,7 +39,7 @@ KEY_VARIABLES = (
 )
 """One of these is set where programs get the credentials of S3 from their environment."""
 CLOCK_MAX_SECONDS = 5.0
-"""Leases and sessions of several machines need clocks that differ by less."""
+"""The times of models and events, and the signatures of requests to a bucket, need clocks that differ by less."""
 SLOW_SECONDS = 0.05
 """A statement that does nothing and takes longer makes pages slow: they need some dozens of statements."""
 
