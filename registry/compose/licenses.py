@@ -324,6 +324,8 @@ def _folded(license: str) -> str:
     name = _spelled(license)
     if name in ("gpl-2.0-or-later", "gpl-2.0+"):
         return "gpl-3.0"
+    if name in _TERMS:  # such as openrail++
+        return name
     return name.removesuffix("-only").removesuffix("-or-later").removesuffix("+")
 
 
