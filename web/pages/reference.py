@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 
-from flask import request
-
 from organs.web.api.document import document, example_answers, program_version
 from organs.web.api.operation import Operation, operations
 from organs.web.pages.routes import Context, Page, paged, pages
+from organs.web.responses import origin
 
 ANSWER_LINES_MAX = 10
 """Lines of an example answer on the page. The OpenAPI document has all of them."""
@@ -110,7 +109,7 @@ def _request(path: str, spec: Operation | None) -> str | None:
     """Return the example request to this server as a curl command."""
     if spec is None:
         return None
-    server = request.url_root.rstrip("/")
+    server = origin()
     if spec.method == "get":
         return f"curl '{server}{spec.example}'"
     method = "" if spec.method == "post" else f"-X {spec.method.upper()} "

@@ -119,7 +119,6 @@ def _context() -> Context:
         "api": request.script_root + ROOT,
         "submissions": f"{request.script_root}/submissions",
         "login": url_for("pages.login", next=url_for("pages.upload")),
-        "origin": request.host_url.rstrip("/"),
         "quota": None,
         "is_local": False,
     }
