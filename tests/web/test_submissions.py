@@ -139,6 +139,7 @@ def test_a_stated_license_must_be_known_and_the_license_of_a_header_need_not(
     page = parse_page(browser.get(here).text)
     (field,) = [one.attributes for one in page.elements if one.attributes.get("name") == "license"]
     assert (field["value"], field["list"]) == ("my own one", "licenses")
+    assert "License, as the file says; clear the field" in page.text
     offered = [one.attributes["value"] or "" for one in page.named("option")]
     assert offered[:2] == ["apache-2.0", "mit"]
     assert {"llama3.2", "gemma", "gpl-3.0", "cc-by-nc-4.0", "other"} < set(offered)
