@@ -708,9 +708,9 @@ def validate(
 ) -> None:
     """Run a chimera, its base, its donors and a control, and print the perplexity of each and a verdict.
 
-    The verdict is one of: gains, coherent, degraded, inert, undecided, broken; for each kind of text and over all. For
-    a registered CHIMERA it is stored and shown in the catalog. The exit status is 0 for every verdict, and 1 if no
-    verdict was reached.
+    The verdict is one of: gains, coherent, degraded, inert, undecided, broken; for each kind of text and over all; or
+    writes, for a runtime that only writes text. For a registered CHIMERA it is stored and shown in the catalog. The
+    exit status is 0 for every verdict, and 1 if no verdict was reached.
 
     All models score the same windows of 256 tokens, spread over each text. The command adds windows until each result
     is certain to 95%, or until the budget is spent.

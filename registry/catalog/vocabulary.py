@@ -34,7 +34,7 @@ RUNTIME_TEXTS_MAX = 16
 OTHER_NAMES_MAX = 50
 """The most names of a model beside its own."""
 RELATIONS = ("finetune", "quantized", "adapter", "grafted", "purified", "merged", "dissected", "relative")
-VERDICTS = ("broken", "undecided", "inert", "degraded", "gains", "coherent")
+VERDICTS = ("broken", "undecided", "inert", "degraded", "gains", "coherent", "writes")
 TEXT_GROUPS = {
     "code": ("python", "javascript"),
     "prose": ("documentation", "encyclopedic", "narrative"),

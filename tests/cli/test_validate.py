@@ -82,14 +82,18 @@ def writer(folder: Path, body: str) -> str:
     return f"{sys.executable} -I -S {path} {{model}} {{prompt}}"
 
 
-def test_a_runtime_that_writes_text_leaves_a_readable_chimera_undecided(
-    organ: OrganCommand, kin: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("body", "same"),
+    [("print('The sea is wide and blue.')", "the same as"), ("print(model, 'is a sea.')", "not the same as")],
+)
+def test_a_runtime_that_writes_text_gives_a_verdict_that_says_nothing_of_quality(
+    body: str, same: str, organ: OrganCommand, kin: Path, tmp_path: Path
 ) -> None:
-    template = writer(tmp_path, "print('The sea is wide and blue.')")
-    report = organ.done("validate", kin, "--base", A, "--runtime", template, "--json").values
-    assert report["verdict"] == "undecided"
-    assert "loads and writes readable text, but this runtime measures no perplexity" in report["reason"]
-    assert report["chimera"]["written"].endswith("The sea is wide and blue.")
+    report = organ.done("validate", kin, "--base", A, "--runtime", writer(tmp_path, body), "--json").values
+    assert report["verdict"] == "writes"
+    assert f"writes text that can be read; it is {same} the text of the base." in report["reason"]
+    assert "nothing says how good the chimera is" in report["reason"]
+    assert "sea" in report["chimera"]["written"]
 
 
 def test_a_runtime_that_writes_text_finds_a_chimera_that_does_not_load(
