@@ -293,6 +293,21 @@ def print_more(command: str, query: str, options: Sequence[str], place: str, tot
     print_hint(f"more{of}", shlex.join(words))
 
 
+def again(options: Sequence[str]) -> str:
+    """Return the command that is running with more options, for the user to copy."""
+    context = click.get_current_context()
+    words = [*organ_words(), *context.command_path.split()[1:]]
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        if context.get_parameter_source(parameter.name or "") is not click.core.ParameterSource.COMMANDLINE:
+            continue
+        flag = parameter.opts[:1] if isinstance(parameter, click.Option) else []
+        has_value = not (isinstance(parameter, click.Option) and parameter.is_flag)
+        for one in value if isinstance(value, tuple) else (value,):
+            words += [*flag, *([str(one)] if has_value else [])]
+    return shlex.join([*words, *options])
+
+
 def organ_words() -> list[str]:
     """Return the beginning of a command for the user to copy: `organ` and the options that select the registry."""
     context = click.get_current_context(silent=True)
