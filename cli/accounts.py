@@ -11,12 +11,10 @@ import click
 from msgspec import structs
 
 from organs.cli.arguments import registry_address, remote_registry
-from organs.cli.console import plain, print_hint, print_json, print_sentence, print_table
+from organs.cli.console import plain, print_facts, print_hint, print_json, print_sentence, print_table
 from organs.cli.main import CommandGroup
 from organs.registry.amounts import parse_size, size_text
-from organs.registry.catalog.vocabulary import (
-    SCOPES,
-)
+from organs.registry.catalog.vocabulary import SCOPE_MEANINGS, SCOPES
 from organs.registry.client.address import API, parse_address
 from organs.registry.client.tokens import KeptToken, forget_token, keep_token, kept_tokens, tokens_path
 from organs.registry.entities.account import (
@@ -83,7 +81,9 @@ def add(name: str, quota: int | None) -> None:
     from organs.registry.catalog.register.accounts import add_contributor
 
     _change(lambda session: add_contributor(session, name, quota_bytes=quota))
-    print_hint("create a token next", f"organ token create {name} --scope upload")
+    print_hint("create a token next", f"organ token create {name} --scope read --scope upload --scope tokens")
+    print_sentence("leave out the scopes that the token does not need, or add others; each allows one thing:", err=True)
+    print_facts(SCOPE_MEANINGS.items(), err=True)
 
 
 @contributor.command("list")
@@ -193,7 +193,7 @@ def token() -> None:
     type=click.Choice(SCOPES),
     default=("upload",),
     show_default="upload",
-    help="What a holder of the token can do. Repeatable.",
+    help=f"What a holder of the token can do. Repeatable. {'. '.join(map(': '.join, SCOPE_MEANINGS.items()))}.",
 )
 @click.option("--label", default="", help="A note to recognise the token by, such as the name of a machine.")
 @click.option(

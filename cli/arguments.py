@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -18,8 +20,8 @@ from organs.registry.catalog.search import (
     MODELS,
     ORGANS,
 )
-from organs.registry.errors import BadSetting, OrganError
-from organs.registry.settings import REGISTRY_VARIABLE, TOKEN_VARIABLE
+from organs.registry.errors import BadSetting, DatabaseUnreachable, OrganError
+from organs.registry.settings import REGISTRY_VARIABLE, TOKEN_VARIABLE, Settings
 
 if TYPE_CHECKING:
     from organs.registry.client.remote import RemoteRegistry
@@ -46,15 +48,21 @@ REMOTE_ALTERNATIVES = {
 """By command, what to do instead with a remote registry."""
 
 
+DATABASE_SECONDS = 60.0
+"""How long a command that runs for long waits at its start for a database server."""
+DATABASE_PAUSE_SECONDS = 0.5
+
+
 def registry_address() -> str | None:
     """Return the address of the remote registry in --registry or the environment, if there is one."""
     return os.environ.get(REGISTRY_VARIABLE) or None
 
 
-def local_registry(purpose: str | None = None) -> LocalRegistry:
+def local_registry(purpose: str | None = None, *, waits: bool = False) -> LocalRegistry:
     """Open the registry in the folder that --home or the environment names.
 
-    Raises BadSetting if a remote registry is selected. `purpose`, by default the command, begins the message.
+    Commands that run for long pass `waits`: they wait DATABASE_SECONDS for a database server that is starting. Raises
+    BadSetting if a remote registry is selected. `purpose`, by default the command, begins the message.
     """
     with fast_imports():
         from organs.registry.local import LocalRegistry
@@ -66,7 +74,36 @@ def local_registry(purpose: str | None = None) -> LocalRegistry:
             f"{purpose or f'organ {command}'} works on a local registry only: give --home FOLDER, or leave out "
             f"--registry and {REGISTRY_VARIABLE}" + (f"; {alternative}" if alternative else "")
         )
+    if waits:
+        _await_database()
     return LocalRegistry.open()
+
+
+def _await_database() -> None:
+    """Wait until the database server accepts connections; raises DatabaseUnreachable after DATABASE_SECONDS."""
+    from organs.registry.catalog.engine import is_unavailable
+
+    settings = Settings.from_environment(os.environ)
+    until, is_first = time.monotonic() + DATABASE_SECONDS, True
+    while is_unavailable(settings.database_url):
+        if time.monotonic() >= until:
+            message = f"the database server has not accepted connections for {DATABASE_SECONDS:.0f} s: is it running?"
+            raise DatabaseUnreachable(message)
+        if is_first:
+            _say_in_log(f"The database does not answer yet: waiting for up to {DATABASE_SECONDS:.0f} s", settings.log)
+        is_first = False
+        time.sleep(DATABASE_PAUSE_SECONDS)
+
+
+def _say_in_log(sentence: str, form: str) -> None:
+    """Print a sentence before the log of the command begins; if the log is JSON, write a record."""
+    if form == "json":
+        from organs.web.logs import configure_logs
+
+        configure_logs("json")
+        logging.getLogger("organs.database").warning(sentence)
+    else:
+        print_sentence(sentence, err=True)
 
 
 def remote_registry() -> RemoteRegistry:
@@ -254,6 +291,21 @@ def print_more(command: str, query: str, options: Sequence[str], place: str, tot
     words = [*organ_words(), command, *options, "--after", place, *([query] if query else [])]
     of = "" if total is None else f" of {total:,}"
     print_hint(f"more{of}", shlex.join(words))
+
+
+def again(options: Sequence[str]) -> str:
+    """Return the command that is running with more options, for the user to copy."""
+    context = click.get_current_context()
+    words = [*organ_words(), *context.command_path.split()[1:]]
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        if context.get_parameter_source(parameter.name or "") is not click.core.ParameterSource.COMMANDLINE:
+            continue
+        flag = parameter.opts[:1] if isinstance(parameter, click.Option) else []
+        has_value = not (isinstance(parameter, click.Option) and parameter.is_flag)
+        for one in value if isinstance(value, tuple) else (value,):
+            words += [*flag, *([str(one)] if has_value else [])]
+    return shlex.join([*words, *options])
 
 
 def organ_words() -> list[str]:

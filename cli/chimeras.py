@@ -22,6 +22,7 @@ import msgspec
 from organs.cli.arguments import (
     AFTER_HELP,
     OriginalSpellings,
+    again,
     local_registry,
     print_more,
     print_notes,
@@ -46,6 +47,7 @@ from organs.cli.composing import (
 )
 from organs.cli.console import (
     plain,
+    print_failure,
     print_hint,
     print_json,
     print_path,
@@ -96,6 +98,7 @@ if TYPE_CHECKING:
     from organs.registry.interface import Registry
     from organs.registry.local import LocalRegistry
     from organs.registry.sandbox.process import Sandbox
+    from organs.registry.validation.command import CommandRuntime
     from organs.registry.validation.comparison import Budget, Candidate, Event
     from organs.registry.validation.runtime import Runtime
 
@@ -677,7 +680,7 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
     "--runtime-read",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Let COMMAND read this file or folder. Repeatable.",
+    help="Let COMMAND read this file or folder, and run programs in it. Repeatable.",
 )
 @click.option(
     "--runtime-write",
@@ -702,12 +705,12 @@ def validate(
     quick: bool,
     as_json: bool,
     quiet: bool,
-) -> None:
+) -> int:
     """Run a chimera, its base, its donors and a control, and print the perplexity of each and a verdict.
 
-    The verdict is one of: gains, coherent, degraded, inert, undecided, broken; for each kind of text and over all. For
-    a registered CHIMERA it is stored and shown in the catalog. The exit status is 0 for every verdict, and 1 if no
-    verdict was reached.
+    The verdict is one of: gains, coherent, degraded, inert, undecided, broken; for each kind of text and over all; or
+    writes, for a runtime that only writes text. For a registered CHIMERA it is stored and shown in the catalog. The
+    exit status is 0 for every verdict, and 1 if no verdict was reached.
 
     All models score the same windows of 256 tokens, spread over each text. The command adds windows until each result
     is certain to 95%, or until the budget is spent.
@@ -724,33 +727,56 @@ def validate(
     only to $HOME, which is an empty folder. It has no network. The options --runtime-read, --runtime-write and
     --runtime-processes allow more.
     """
-    from organs.ingest.sources import GGUF_SUFFIX
     from organs.registry.sandbox.process import Sandbox
+    from organs.registry.validation.runtime import NoVerdict
 
     texts = [read_text(path) for path in paths] or None
     if quick:
         if template is not None:
             raise click.UsageError("--quick compares token by token, which a COMMAND cannot do: leave out --runtime")
         _look(chimera, base, donors, texts, budgets, as_json=as_json, quiet=quiet)
-        return
+        return 0
     granted = Sandbox(read=runtime_read, write=runtime_write, processes=runtime_processes)
-    runtime, budget = _runtime(template, granted), _budget(budgets)
-    is_quiet = quiet or as_json
+    runtime = _runtime(template, granted)
+    try:
+        report = _validated(chimera, base, donors, texts, runtime, _budget(budgets), quiet=quiet or as_json)
+    except NoVerdict as error:
+        options = [] if runtime is None else runtime.missing_options()
+        if not options:
+            raise
+        print_failure(str(error))
+        print_hint("to allow it", again(options))
+        return error.exit_code
+    _print_verdict(report, as_json=as_json, quiet=quiet)
+    return 0
+
+
+def _validated(
+    chimera: str,
+    base: str | None,
+    donors: Sequence[str],
+    texts: Sequence[Text] | None,
+    runtime: CommandRuntime | None,
+    budget: Budget | None,
+    *,
+    quiet: bool,
+) -> VerdictReport:
+    """Return the verdict on a registered chimera, or on a FILE.gguf beside its base."""
+    from organs.ingest.sources import GGUF_SUFFIX
+
     if chimera.endswith(GGUF_SUFFIX):
-        with status_line("validate", quiet=is_quiet) as progress:
-            report = _validate_file(Path(chimera), base, donors, texts, runtime, budget, progress)
-    elif base or donors:
+        with status_line("validate", quiet=quiet) as progress:
+            return _validate_file(Path(chimera), base, donors, texts, runtime, budget, progress)
+    if base or donors:
         raise click.UsageError(
             "--base and --donor are for a FILE.gguf; the registry knows the base and the donors of a chimera"
         )
-    else:
-        if registry_address() is not None and (texts is not None or template is not None or granted != Sandbox()):
-            raise click.UsageError("--text and --runtime are for a local registry: a remote registry uses its own")
-        with selected_registry() as registry:
-            registry.versions(chimera, limit=1)  # a name that does not exist is reported before the runtime is loaded
-            with status_line("validate", quiet=is_quiet) as progress:
-                report = registry.validate(chimera, budget=budget, texts=texts, runtime=runtime, progress=progress)
-    _print_verdict(report, as_json=as_json, quiet=quiet)
+    if registry_address() is not None and (texts is not None or runtime is not None):
+        raise click.UsageError("--text and --runtime are for a local registry: a remote registry uses its own")
+    with selected_registry() as registry:
+        registry.versions(chimera, limit=1)  # a name that does not exist is reported before the runtime is loaded
+        with status_line("validate", quiet=quiet) as progress:
+            return registry.validate(chimera, budget=budget, texts=texts, runtime=runtime, progress=progress)
 
 
 def _look(
@@ -826,7 +852,7 @@ def _budget(budgets: Sequence[str]) -> Budget | None:
     return Budget(**values) if values else None
 
 
-def _runtime(template: str | None, granted: Sandbox) -> Runtime | None:
+def _runtime(template: str | None, granted: Sandbox) -> CommandRuntime | None:
     """Return the runtime of the options; None for the default one."""
     from organs.registry.sandbox.process import Limits, Sandbox
     from organs.registry.validation.command import CommandRuntime  # loads HTTP, which composing does not need

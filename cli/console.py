@@ -108,14 +108,15 @@ def print_sentence(text: str, mark: str = "", *, err: bool = False) -> None:
     click.echo(wrapped(printable, min(WIDTH_MAX, width), mark, hanging if mark else ""), err=err)
 
 
-def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+def print_facts(facts: Iterable[tuple[str, str]], *, err: bool = False) -> None:
     """Print labels with their texts; on a terminal a long text is wrapped beside its label."""
     rows = [(plain(label), text) for label, text in facts]
     size = max((cell_len(label) for label, _ in rows), default=0) + len(GAP)
     for label, text in rows:
-        printable, width = plain(text), terminal_width()
+        printable, width = plain(text), terminal_width(err=err)
         mark = label + " " * (size - cell_len(label))
-        click.echo(mark + printable if width is None else wrapped(printable, min(WIDTH_MAX, width), mark, " " * size))
+        line = mark + printable if width is None else wrapped(printable, min(WIDTH_MAX, width), mark, " " * size)
+        click.echo(line, err=err)
 
 
 def print_commands(commands: Sequence[tuple[str, str]]) -> None:

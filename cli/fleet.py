@@ -109,7 +109,7 @@ def run(
     """
     from organs.registry.catalog.register.fleet import start_run
 
-    with local_registry() as registry:
+    with local_registry(waits=True) as registry:
         expanded = _expanded(registry, plan, quiet=quiet or as_json)
         if dry_run:
             _print_units(expanded, as_json=as_json)
@@ -131,7 +131,7 @@ def resume(run: str | None, workers: int | None, scheduler: str | None, retry: b
     """
     from organs.registry.catalog.queries.fleet import run_id_of
 
-    with local_registry() as registry:
+    with local_registry(waits=True) as registry:
         with registry.catalog.reading() as session:
             run_id = run_id_of(session, run)
         make_workers = _worker_factory(registry, workers, scheduler)
@@ -207,7 +207,7 @@ def work(run: int, digest: str, name: str, with_parent: int) -> None:
 
     logging.basicConfig(format="organ fleet: %(message)s", level=logging.ERROR)
     watch_parent(with_parent, end)
-    with local_registry() as registry, hub_of_environment() as hub, ended_by_signals(stop):
+    with local_registry(waits=True) as registry, hub_of_environment() as hub, ended_by_signals(stop):
         worker = FleetWorker(registry, name, hub, stop)
         worker.check_run(run, digest)
         worker.work_until_done(run)
@@ -234,7 +234,9 @@ def _worker_of_process() -> FleetWorker:
     from organs.ingest.fleet.worker import FleetWorker
 
     opened = ExitStack()
-    return FleetWorker(local_registry("a worker"), worker_name(), opened.enter_context(hub_of_environment()))
+    return FleetWorker(
+        local_registry("a worker", waits=True), worker_name(), opened.enter_context(hub_of_environment())
+    )
 
 
 def _expanded(registry: LocalRegistry, path: Path, *, quiet: bool) -> ExpandedPlan:

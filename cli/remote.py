@@ -40,6 +40,7 @@ from organs.cli.outputs import (
 )
 from organs.ingest.contributions.findings import MUST_ACCEPT
 from organs.registry.amounts import parse_size, size_text
+from organs.registry.compose.licenses import NO_LICENSE
 from organs.registry.digest import looks_like_prefix
 from organs.registry.errors import BadInput, BadName, BadSource, NotFound, OrganError, OverQuota
 from organs.registry.names import parse_model_name
@@ -85,7 +86,11 @@ def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) 
     help="Publish the model as NAMESPACE/NAME; for one model only. [default: the file's name, in your namespace]",
 )
 @click.option("--title", help="The title on the model's page. [default: the title in the file]")
-@click.option("--license", "license_name", help="The license as an SPDX identifier: apache-2.0, mit, cc-by-4.0 ...")
+@click.option(
+    "--license",
+    "license_name",
+    help="The license as an SPDX identifier: apache-2.0, mit, cc-by-4.0 ... [default: the license in the file]",
+)
 @click.option("--description", help="The description on the model's page, in Markdown.")
 @click.option("--base", metavar="MODEL", help="The model that this model was made from.")
 @click.option("--tag", "tags", multiple=True, help="A word by which searches find the model. Repeatable.")
@@ -184,8 +189,19 @@ def _push_each(
             _print_refused(source, error, as_json=as_json)
             continue
         unpublished += report.state in NOT_PUBLISHED
+        if options.license is None and report.state not in NOT_PUBLISHED and not (quiet or as_json):
+            _print_license(report)
         _print_pushed(source, report, as_json=as_json, quiet=quiet)
     return exit_status(failures, len(sources)) or int(unpublished > 0)
+
+
+def _print_license(report: PushReport) -> None:
+    """Print which license is sent if none was stated; after an upload, the registry itself warns if there is none."""
+    if report.license is not None:
+        sentence = f"the license is {report.license}, as the header of the file says; --license states another"
+        print_sentence(sentence, "  note: ", err=True)
+    elif report.state == DRY_RUN:
+        print_sentence(NO_LICENSE, "  warn: ", err=True)
 
 
 def _push_sources(paths: Sequence[str]) -> list[ModelSource]:

@@ -55,7 +55,7 @@ def work(once: bool, quiet: bool, with_parent: int | None) -> None:
     stop = threading.Event()
     if with_parent is not None:
         watch_parent(with_parent)
-    with local_registry() as registry, ended_by_signals(stop):
+    with local_registry(waits=True) as registry, ended_by_signals(stop):
         writes_json = registry.settings.log == "json"
         _prepare_work_log(writes_json, quiet)
 
@@ -232,7 +232,7 @@ def serve(
     web = WebSettings(hosts, personal, read_only, proxies, metrics=metrics_networks or None)
     if not reload:
         check_free(host, port)
-    with local_registry() as registry:
+    with local_registry(waits=True) as registry:
         registry.catalog.close()  # connections must not cross the fork; each worker opens its own
         writes_json = registry.settings.log == "json" and not reload
         if not is_running_from_reloader():  # otherwise the first process printed this

@@ -5,6 +5,7 @@ The checks change nothing, except that a small object is written to the bucket a
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import shutil
@@ -28,6 +29,7 @@ from organs.registry.catalog.engine import parse_database_url
 from organs.registry.entities.health import DiskSpace
 from organs.registry.errors import OrganError, StoreUnreachable
 from organs.registry.settings import Settings
+from organs.registry.store.codec import fast
 
 FREE_MIN_BYTES, FREE_MIN_SHARE = 2 * 10**9, 0.05
 """Less free space than both of these is a warning."""
@@ -39,7 +41,7 @@ KEY_VARIABLES = (
 )
 """One of these is set where programs get the credentials of S3 from their environment."""
 CLOCK_MAX_SECONDS = 5.0
-"""Leases and sessions of several machines need clocks that differ by less."""
+"""The times of models and events, and the signatures of requests to a bucket, need clocks that differ by less."""
 SLOW_SECONDS = 0.05
 """A statement that does nothing and takes longer makes pages slow: they need some dozens of statements."""
 
@@ -58,7 +60,7 @@ class Check:
 
 def check_installation(settings: Settings, environment: Mapping[str, str], head: str) -> list[Check]:
     """Return the results of all checks. `head` is the newest revision of the schema. Faults never raise."""
-    checks = check_machine(settings, environment)
+    checks = [*check_machine(settings, environment), _check_compiled_code()]
     checks += _caught("database", lambda: _check_database(settings, head))
     if settings.bucket is not None:
         checks += _caught("bucket", lambda: _check_bucket(settings, environment))
@@ -89,6 +91,20 @@ def _check_names(environment: Mapping[str, str]) -> Iterator[Check]:
 def _check_program() -> Check:
     versions = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {platform.system()}"
     return Check("program", "ok", f"{versions}.")
+
+
+def _check_compiled_code() -> Check:
+    """Return whether the compiled kernels of the codecs can be used, or why numpy does their work."""
+    name = "compiled code"
+    if importlib.util.find_spec("numba") is None:
+        return Check(name, "ok", "The extra fast is not installed: numpy does the work, which is slower.")
+    try:
+        has_cache = fast.has_cache()
+    except ImportError as error:
+        return Check(name, "warning", f"numba cannot be loaded, so numpy does the work: {_first_line(error)}.")
+    if not has_cache:
+        return Check(name, "warning", f"{fast.NO_CACHE}.")
+    return Check(name, "ok", "numba compiles the inner loops, and keeps the result for other processes.")
 
 
 def _check_mode(home: Path) -> Check:

@@ -38,6 +38,7 @@ from organs.registry.catalog.queries.relatives import (
     places_of,
     related_organs_at,
 )
+from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.register.organs import (
     begin_ingest,
     forget_ingest,
@@ -46,7 +47,6 @@ from organs.registry.catalog.register.organs import (
     renew_lease,
     replace_stored_bytes,
 )
-from organs.registry.catalog.tables import now
 from organs.registry.errors import Busy, CorruptBlob, EncodingFault, MissingBlob, StoreError
 from organs.registry.gguf.types import DType, dtype_by_name
 from organs.registry.lineage import ComparableOrgan, changes, correlations, probes
@@ -262,7 +262,7 @@ def repack(
     if not dry_run:
         with catalog.writing() as session:
             if last_change_of_parents(session) == last_event:
-                mark_repacked(session, model_ids, now())
+                mark_repacked(session, model_ids, database_now(session))
             mark_repacked(session, sorted(models_with_blobs(session, rewriter.postponed)), None)
     return report
 

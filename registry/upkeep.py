@@ -34,6 +34,7 @@ from organs.registry.catalog.queries.organs import (
 )
 from organs.registry.catalog.queries.reports import counted_totals, running_totals
 from organs.registry.catalog.register.facets import differences, repair_totals
+from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.register.models import forget_unused
 from organs.registry.catalog.register.organs import (
     count_nonfinite_tensors,
@@ -45,7 +46,7 @@ from organs.registry.catalog.register.organs import (
     record_nonfinite,
     replace_fingerprints,
 )
-from organs.registry.catalog.tables import Organ, now
+from organs.registry.catalog.tables import Organ
 from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, FaultyParent, MissingBlob, OrganError, StoreError
 from organs.registry.gguf.types import dtype_by_name
@@ -368,8 +369,8 @@ def _miscounted(catalog: Catalog, repair: bool) -> dict[str, tuple[int, int]]:
 
 def _doomed(catalog: Catalog) -> list[tuple[int, int]]:
     """Return id and stored bytes of each blob that an earlier sweep doomed and no writer has spared since then."""
-    present = now()
     with catalog.reading() as session:
+        present = database_now(session)
         return [(blob.id, blob.stored_bytes) for blob in unneeded_blobs(session, "doomed", present, present)]
 
 
@@ -380,8 +381,8 @@ def _reclaim(catalog: Catalog, blob_id: int) -> str | None:
 
 def _doom(catalog: Catalog, grace: timedelta, report: SweepReport) -> None:
     if report.dry_run:
-        present = now()
         with catalog.reading() as session:
+            present = database_now(session)
             unneeded = [
                 *unneeded_blobs(session, "present", present - grace, present),
                 *unneeded_blobs(session, "corrupt", present - grace, present),
@@ -400,10 +401,11 @@ def _remove_strays(catalog: Catalog, blobs: BlobStore, grace: timedelta, report:
     start is read before the rows. So a file of an ingest that ends between the two reads is spared by its age, or has
     a row.
     """
-    limit = now() - grace
     with catalog.reading() as session:
-        ingest_began = oldest_living_ingest(session, now())
+        moment = database_now(session)
+        ingest_began = oldest_living_ingest(session, moment)
         named = known_files(session)
+    limit = moment - grace
     if ingest_began is not None:
         limit = min(limit, ingest_began - CLOCK_SLACK)
     for stray in blobs.backend.walk():

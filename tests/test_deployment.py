@@ -41,6 +41,8 @@ def test_every_command_of_a_deployment_is_valid(name: str) -> None:
 
 def test_the_settings_of_a_deployment_are_valid_and_documented(tmp_path: Path) -> None:
     text = (FOLDER / "organ-registry.service").read_text().replace("%S", str(tmp_path))  # systemd's folder of states
+    assert "CacheDirectory=organ-registry\n" in text
+    assert "NUMBA_CACHE_DIR=%C/organ-registry/" in text, "numba cannot write beside the program"
     values = dict(re.findall(r"^Environment=(ORGAN_\w+)=(.+)$", text, re.MULTILINE))
     settings = Settings.from_environment(values)
     assert (settings.review, settings.quota_bytes) == ("manual", 100 * 10**9)

@@ -8,6 +8,7 @@ from flask import Flask, g, request
 from limits.storage import Storage
 from werkzeug.middleware.proxy_fix import ProxyFix
 
+from organs.registry.compose.licenses import known_licenses
 from organs.registry.errors import OrganError
 from organs.registry.local import LocalRegistry
 from organs.registry.measures import THETA_LEGEND
@@ -46,6 +47,7 @@ from organs.web.render import FILTERS
 from organs.web.responses import (
     REGISTRY_KEY,
     SETTINGS_KEY,
+    origin,
     settings,
     twin_address,
 )
@@ -121,6 +123,7 @@ def create_app(registry: LocalRegistry, settings: WebSettings | None = None, cou
     app.extensions[SETTINGS_KEY] = settings
     app.jinja_env.filters.update(FILTERS, documentation=documentation_address, tag_query=tag_query)
     app.jinja_env.globals.update(NAVIGATION=NAVIGATION, THETA_LEGEND=THETA_LEGEND, twin_address=twin_address)
+    app.jinja_env.globals.update(known_licenses=known_licenses, origin=origin)
     app.jinja_env.globals.update(form_token=form_token, may_write=may_write, identity=identity, page_head=page_head)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     hide_headers(app)

@@ -14,6 +14,7 @@ from flask import Flask, Response, g, request
 
 from organs.registry.catalog.queries.accounts import EndedToken, KnownToken, account_by_session, token_account
 from organs.registry.catalog.register.accounts import LOCAL, is_use_due, record_use
+from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import now
 from organs.registry.catalog.vocabulary import MANAGE_TOKENS
 from organs.registry.errors import BadToken, NotAllowed, OrganError
@@ -99,7 +100,7 @@ def account_by_text(text: str) -> KnownToken:
     """
     sent = parse_token(text)
     with reading() as session:
-        account = token_account(session, sent, now())
+        account = token_account(session, sent, database_now(session))
     if account is None:
         rates().hit(FAILED_TOKENS, client_address())
         if sent.public_id:
@@ -164,7 +165,7 @@ def _identity_from_cookie() -> Identity:
     secret = session_secret()
     if secret is not None:
         with reading() as session:
-            account = account_by_session(session, secret_sha256(secret), now())
+            account = account_by_session(session, secret_sha256(secret), database_now(session))
         if account is not None:
             return used(account)
     return LOCALLY if is_personal() else ANYBODY

@@ -20,6 +20,7 @@ from msgspec import structs
 
 from organs.registry.catalog.queries.health import CatalogHealth, catalog_health
 from organs.registry.catalog.queries.reports import running_totals
+from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.slow import SLOW_SECONDS
 from organs.registry.catalog.tables import now
 from organs.registry.checkup import disk_spaces
@@ -165,7 +166,7 @@ def show() -> Response:
     meters: Meters = current_app.extensions[METRICS_KEY]
     try:
         with reading(FIGURES_SECONDS) as session:
-            catalog = catalog_health(session, now())
+            catalog = catalog_health(session, database_now(session))
     except OrganError as error:
         current_app.logger.warning("the metrics lack the numbers of the catalog: %s", error)
         catalog = None

@@ -204,6 +204,7 @@ VERDICT_MEANINGS = {
     "degraded": "runs, but clearly worse than its base",
     "inert": "runs, but the grafted parts contribute nothing",
     "undecided": "the measurement does not settle it, or the grafted blocks have too little effect",
+    "writes": "writes readable text in a runtime that measures nothing; how good it is is not known",
     "broken": "does not load, or produces garbage",
 }
 """Meanings of the verdicts on a chimera that was run."""

@@ -19,6 +19,11 @@ LINK_MAX_LENGTH = 2000
 _ADDRESS = re.compile(r"https?://[A-Za-z0-9._~:/?#\[\]@!$&()*+,;=%-]+", re.IGNORECASE)
 
 
+def origin() -> str:
+    """Return the address of this server as the client uses it, for commands on pages."""
+    return request.url_root.rstrip("/")
+
+
 def organ_address(digest: str) -> str:
     """Return the address of the page of the organ with that digest."""
     return f"{request.script_root}/organs/{digest}"  # `url_for` takes 20 times as long, and lists have many links

@@ -41,7 +41,7 @@ from organs.registry.catalog.queries.submissions import (
     known_digests,
     pieces_of,
 )
-from organs.registry.catalog.tables import now
+from organs.registry.catalog.register.leases import database_now
 from organs.registry.digest import Digest
 from organs.registry.errors import BadSource, Conflict, CorruptBlob, MissingBlob, NotFound
 from organs.registry.local import LocalRegistry
@@ -94,7 +94,7 @@ def locate(session: Session, contributor_id: int, manifest: Manifest) -> list[Lo
     """
     digests = manifest.digests()
     sent = pieces_of(session, contributor_id, digests)
-    shared = known_digests(session, contributor_id, digests - sent.keys(), now())
+    shared = known_digests(session, contributor_id, digests - sent.keys(), database_now(session))
     known = _KnownPieces(sent, blob_sizes(session, shared))
     missing: list[Reason] = []
     files = []

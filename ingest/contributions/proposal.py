@@ -30,7 +30,7 @@ from organs.registry.catalog.queries.organs import models_with_most_organs_of
 from organs.registry.catalog.queries.relatives import parents_of
 from organs.registry.catalog.queries.submissions import refused_with_digest
 from organs.registry.catalog.tables import Model
-from organs.registry.compose.licenses import AND, differing_license, terms_of
+from organs.registry.compose.licenses import NO_LICENSE, differing_license, unknown_license
 from organs.registry.compose.lock import LOCK_KEY
 from organs.registry.compose.models import misfit_sentence, parts_of
 from organs.registry.digest import Digest
@@ -299,14 +299,11 @@ def _license_findings(license: str | None, in_header: str | None) -> Iterator[Su
     if differing is not None:
         yield SubmissionFinding(WARN, "license-differs", differing)
     if license is None:
-        sentence = "No license is stated. State one, such as Apache-2.0, so that others know what they may do with it."
-        yield SubmissionFinding(WARN, "no-license", sentence)
+        yield SubmissionFinding(WARN, "no-license", NO_LICENSE)
         return
-    parts = [part.strip("() ") for item in license.split(AND) for part in item.split(" OR ")]
-    unknown = [part for part in parts if part and terms_of(part) is None]
-    if unknown:
-        sentence = f"The license {_shown(unknown[0])} is unknown; use an SPDX identifier such as MIT."
-        yield SubmissionFinding(NOTE, "unknown-license", sentence)
+    unknown = unknown_license(license)
+    if unknown is not None:
+        yield SubmissionFinding(NOTE, "unknown-license", unknown)
 
 
 def _header_findings(header: Header, name: ModelName) -> Iterator[SubmissionFinding]:

@@ -44,6 +44,7 @@ from organs.registry.catalog.queries.accounts import (
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.client.address import API
 from organs.registry.client.connection import Connection
+from organs.registry.compose.metadata import LICENSE_KEY
 from organs.registry.digest import model_digest
 from organs.registry.entities.account import Account, Quota
 from organs.registry.entities.base import Digest, Entity, ModelText, prepared
@@ -465,6 +466,12 @@ class PushOptions:
     accepted: tuple[str, ...] = ()
     """Codes of accepted findings."""
 
+    @property
+    def license(self) -> str | None:
+        """The stated license."""
+        stated = self.metadata.get("license")
+        return stated if isinstance(stated, str) else None
+
 
 @dataclass(frozen=True, slots=True)
 class PushReport:
@@ -481,6 +488,8 @@ class PushReport:
     submission: int | None = None
     reason: str | None = None
     findings: tuple[SubmissionFinding, ...] = ()
+    license: str | None = None
+    """The license that was sent: the stated one, else that in the header of the file. None if nothing was sent."""
     notes: tuple[str, ...] = ()
     bytes_sent: int = 0
     bytes_known: int = 0
@@ -748,6 +757,7 @@ class _Push:
             submission=None if submission is None else submission.id,
             reason=None if submission is None else submission.reason,
             findings=() if submission is None else submission.findings,
+            license=self._options.license or self._files[0].file.header.text(LICENSE_KEY),
             notes=self._notes(),
             bytes_sent=sent_bytes,
             bytes_known=_size_bytes(known_pieces),

@@ -20,6 +20,7 @@ from organs.registry.catalog.queries.submissions import (
     upload_by_public_id,
     uploads_within,
 )
+from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.register.uploads import (
     Pieces,
     add_upload,
@@ -29,7 +30,7 @@ from organs.registry.catalog.register.uploads import (
     remove_expired_upload,
     remove_upload,
 )
-from organs.registry.catalog.tables import Upload, now
+from organs.registry.catalog.tables import Upload
 from organs.registry.digest import Digest
 from organs.registry.errors import BadInput, Conflict, Count
 from organs.registry.local import LocalRegistry
@@ -124,7 +125,7 @@ def open_upload(registry: LocalRegistry, contributor_id: int, declared: Declared
 def look_up(registry: LocalRegistry, contributor_id: int, public_id: str) -> Upload:
     """Return the contributor's upload with that id; raises NotFound."""
     with registry.catalog.reading() as session:
-        return upload_by_public_id(session, public_id, contributor_id, now())
+        return upload_by_public_id(session, public_id, contributor_id, database_now(session))
 
 
 def is_received(upload: Upload, chunk: Chunk) -> bool:
@@ -242,7 +243,7 @@ def _check_pack(size_bytes: int, pieces: Pieces) -> None:
 def _find_same(registry: LocalRegistry, session: Session, contributor_id: int, declared: Declared) -> Upload | None:
     """Return an open upload with the same declaration whose file exists, or None."""
     spool = spool_of(registry)
-    for upload in open_uploads(session, contributor_id, now()):
+    for upload in open_uploads(session, contributor_id, database_now(session)):
         is_same = (upload.kind, upload.size_bytes, upload.name) == (declared.kind, declared.size_bytes, declared.name)
         if not is_same or upload.digest != declared.digest or not spool.has(upload.public_id, upload.received_bytes):
             continue
@@ -346,7 +347,7 @@ def tidy_uploads(registry: LocalRegistry, *, dry_run: bool = False) -> TidyRepor
     report, after_id = TidyReport(), 0
     while True:
         with registry.catalog.reading() as session:
-            expired = expired_uploads(session, now(), after_id, AT_ONCE)
+            expired = expired_uploads(session, database_now(session), after_id, AT_ONCE)
         if not expired:
             break
         after_id = expired[-1][0]

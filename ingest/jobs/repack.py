@@ -11,7 +11,7 @@ from organs.ingest.jobs.kind import UPKEEP, Inputs, JobKind, ReportProgress, che
 from organs.registry.catalog.queries.jobs import is_anything_due, last_end
 from organs.registry.catalog.queries.organs import oldest_living_ingest
 from organs.registry.catalog.queries.relatives import models_to_repack
-from organs.registry.catalog.tables import now
+from organs.registry.catalog.register.leases import database_now
 from organs.registry.entities.base import Request
 from organs.registry.entities.job import RepackJobResult
 from organs.registry.local import LocalRegistry
@@ -30,10 +30,10 @@ def is_repack_due(session: Session, other_kinds: Sequence[str]) -> bool:
     """Return whether models wait for a repack, no job of `other_kinds` waits, and no ingest runs, anywhere."""
     if is_anything_due(session, [*other_kinds, REPACK.name]) or not models_to_repack(session, 1):
         return False
-    if oldest_living_ingest(session, now()) is not None:
+    if oldest_living_ingest(session, database_now(session)) is not None:
         return False
     ended = last_end(session, REPACK.name)
-    return ended is None or ended.state == "finished" or ended.finished_at < now() - RETRY_AFTER
+    return ended is None or ended.state == "finished" or ended.finished_at < database_now(session) - RETRY_AFTER
 
 
 def _check(arguments: Inputs) -> RepackRequest:

@@ -378,8 +378,32 @@ def parse_database_url(text: str) -> URL:
     return url
 
 
+_REFUSED = (
+    "the database server refuses the connection: check the user, the password and the name of the database, and "
+    "whether it has a connection left"
+)
 _POSTGRESQL_NAMES = ("postgresql+psycopg", "postgresql", "postgres")
 _URL_FORMS = "write sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME"
+
+
+PING_SECONDS = 5
+"""The time in which a server must say whether it accepts connections."""
+
+
+def is_unavailable(database_url: str) -> bool:
+    """Return whether the database is a server that cannot be reached, or that does not accept connections yet.
+
+    A server that would refuse the user, the password or the name of the database is available.
+    """
+    url = parse_database_url(database_url)
+    if url.get_backend_name() == "sqlite":
+        return False
+    from psycopg.conninfo import make_conninfo
+    from psycopg.pq import PGconn, Ping
+
+    _, arguments = url.get_dialect()().create_connect_args(url)
+    options = make_conninfo(**{"connect_timeout": PING_SECONDS, **arguments})
+    return PGconn.ping(options.encode()) in (Ping.REJECT, Ping.NO_RESPONSE)
 
 
 def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str) -> Catalog:
@@ -401,8 +425,10 @@ def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str
         with translated():
             if _revision(catalog.reader) != head:
                 migrate(catalog.writer)
-    except OrganError:
+    except OrganError as error:
         catalog.close()
+        if isinstance(error, DatabaseUnreachable) and not is_unavailable(database_url):
+            raise DatabaseUnreachable(_REFUSED) from error
         raise
     return catalog
 

@@ -35,7 +35,7 @@ RUNTIME_TEXTS_MAX = 16
 OTHER_NAMES_MAX = 50
 """The most names of a model beside its own."""
 RELATIONS = ("finetune", "quantized", "adapter", "grafted", "purified", "merged", "dissected", "relative")
-VERDICTS = ("broken", "undecided", "inert", "degraded", "gains", "coherent")
+VERDICTS = ("broken", "undecided", "inert", "degraded", "gains", "coherent", "writes")
 TEXT_GROUPS = {
     "code": ("python", "javascript"),
     "prose": ("documentation", "encyclopedic", "narrative"),
@@ -43,9 +43,15 @@ TEXT_GROUPS = {
 """Kinds of built-in texts that `on:` accepts under one name."""
 CONTRIBUTOR_STATES = ("active", "suspended")
 MANAGE_TOKENS = "tokens"
-SCOPES = ("read", "upload", "admin", MANAGE_TOKENS)
+SCOPE_MEANINGS = {
+    "read": "see the account; reading the catalog needs no token",
+    "upload": "send models to the own namespace, edit and yank them, compose, start jobs",
+    "admin": "administer the registry: approve, refuse, remove, read the event log",
+    MANAGE_TOKENS: "list the tokens of the account, create more, revoke those that it created",
+}
 """What a token allows. No scope includes another: `admin` does not allow uploads, and only `tokens` allows to create,
 list and revoke other tokens."""
+SCOPES = tuple(SCOPE_MEANINGS)
 UPLOAD_KINDS = ("piece", "pack", "file")
 """One piece of a file, a pack of many small pieces, or a complete file."""
 UPLOAD_STATES = ("open", "complete")

@@ -10,6 +10,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from organs.registry.amounts import names_text
+from organs.registry.catalog.search import nearest
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.published import LICENSE_MAX
 
@@ -66,7 +67,14 @@ _TERMS: dict[str, Terms] = {
     **dict.fromkeys(_OWN.split(), Terms.OWN),
     **dict.fromkeys(_OWN_NON_COMMERCIAL.split(), Terms.OWN | Terms.NON_COMMERCIAL),
 }
+_USUAL = (
+    *("apache-2.0", "mit", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "gpl-3.0"),
+    *("llama3.1", "llama3.2", "gemma", "openrail"),
+)
+_USUAL_TEXT = f"Usual ones are {', '.join(_USUAL)}."
+NO_LICENSE = f"No license is stated. State one, so that others know what they may do with it. {_USUAL_TEXT}"
 _NON_COMMERCIAL = re.compile(r"cc-by-nc(?P<rest>-sa|-nd)?(-\d\.\d)?")
+_OTHER_CREATIVE_COMMONS = "cc-by-nc-4.0 cc-by-nc-sa-4.0 cc-by-nc-nd-4.0 cc-by-nd-4.0"
 _NO_DERIVATIVES = re.compile(r"cc-by-nd(-\d\.\d)?")
 
 # For each copyleft license, the other licenses with which it allows combinations.
@@ -111,6 +119,31 @@ def terms_of(license: str) -> Terms | None:
     if _NO_DERIVATIVES.fullmatch(name):
         return Terms.NO_DERIVATIVES
     return _TERMS.get(name)
+
+
+def known_licenses() -> dict[str, str]:
+    """Return the terms of each known license in words, the usual licenses first."""
+    names = dict.fromkeys([*_USUAL, *sorted({*_TERMS, *_OTHER_CREATIVE_COMMONS.split()}), OTHER])
+    return {name: _terms_text(terms_of(name)) for name in names}
+
+
+def unknown_license(text: str) -> str | None:
+    """Return a sentence if a license in a file's header is not known here, or None."""
+    parts = [part.strip("() ") for item in text.split(AND) for part in item.split(" OR ")]
+    unknown = [part for part in parts if part and terms_of(part) is None and license_problem(part) is not None]
+    return f"The license {unknown[0][:TEXT_MAX]!r} is unknown. {_USUAL_TEXT}" if unknown else None
+
+
+def _terms_text(terms: Terms | None) -> str:
+    if terms is None:
+        return "described in the model's card"
+    words = {
+        Terms.COPYLEFT: "derived works under the same license",
+        Terms.NON_COMMERCIAL: "non-commercial",
+        Terms.NO_DERIVATIVES: "no derivatives",
+        Terms.OWN: "own terms of its publisher",
+    }
+    return ", ".join(text for term, text in words.items() if term in terms) or "permissive"
 
 
 def combined_license(
@@ -291,6 +324,8 @@ def _folded(license: str) -> str:
     name = _spelled(license)
     if name in ("gpl-2.0-or-later", "gpl-2.0+"):
         return "gpl-3.0"
+    if name in _TERMS:  # such as openrail++
+        return name
     return name.removesuffix("-only").removesuffix("-or-later").removesuffix("+")
 
 
@@ -342,9 +377,11 @@ def _read_part(left: list[str]) -> str | None:
     if word in ("", ")", "AND", "OR", "WITH"):
         return f"A license is missing{f' before {word!r}' if word else ' at the end'}."
     if not _is_known(word):
+        close = nearest(word, known_licenses())
+        hint = f"; did you mean {close}?" if close else "."
         return (
-            f"Unknown license {word!r}: write its SPDX id, such as apache-2.0 or cc-by-sa-4.0, or LicenseRef- with a "
-            f"name of your own, or {OTHER}."
+            f"Unknown license {word!r}{hint} Write an SPDX id, or LicenseRef- with a name of your own, or {OTHER}. "
+            f"{_USUAL_TEXT}"
         )
     if left and left[-1] == "WITH":
         left.pop()

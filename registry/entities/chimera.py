@@ -139,7 +139,10 @@ class Chimera(Entity, frozen=True, kw_only=True):
     computed: Annotated[tuple[ComputedOrgan, ...], Meta(max_length=ITEMS_MAX)]
     verdicts: Annotated[
         tuple[Verdict, ...],
-        Meta(max_length=ITEMS_MAX, description="The strongest first: decided before undecided, then by scored tokens."),
+        Meta(
+            max_length=ITEMS_MAX,
+            description="The strongest first: decided, undecided, writes; then by scored tokens.",
+        ),
     ]
     made_into: Annotated[tuple[DerivedModel, ...], Meta(max_length=ITEMS_MAX)]
     modelfile: Text

@@ -32,6 +32,7 @@ import shlex
 import shutil
 import tempfile
 import zlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -53,6 +54,8 @@ from organs.registry.validation.runtime import (
 )
 from organs.registry.validation.texts import spread_order
 
+READ_OPTION, PROCESSES_OPTION = "--runtime-read", "--runtime-processes"
+"""The options of `organ validate` that grant more."""
 TEMPLATE_MAX_LENGTH = 4096
 LINE_MAX_BYTES = 64 * 1024
 REASON_MAX_LENGTH = 300
@@ -87,6 +90,11 @@ _PROGRAMS = tuple(
 )
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _LINKS_MAX = 16
+_SCRIPT_MARK, _BINARY_MARKS = b"#!", (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
+_FIRST_LINE_MAX_BYTES = 256
+_INTERPRETERS_MAX = 4
+_STARTS_OTHERS = ("env", "sh", "bash", "dash", "zsh", "ksh", "fish")
+"""Interpreters whose scripts start other programs."""
 
 
 class CommandRuntime:
@@ -153,7 +161,35 @@ class CommandRuntime:
             Score(text.name, tuple(own), len(cut), request.window_tokens * len(cut))
             for text, own, cut in zip(request.texts, windows, cuts, strict=True)
         )
-        return Reading(failure, scores, log=log, seconds=seconds)
+        return Reading(self._explained(failure), scores, log=log, seconds=seconds)
+
+    def missing_options(self) -> list[str]:
+        """Return the options of `organ validate` that a script needs and does not have; none for other programs."""
+        interpreters = list(_interpreters(Path(self._arguments[0])))
+        if not all(interpreter.exists() for interpreter in interpreters):
+            return []
+        allowed = (*_PROGRAMS, *self._granted.read, *self._granted.run)
+        places = [place for interpreter in interpreters for place in (interpreter, interpreter.resolve())]
+        outside = [place for place in places if not any(map(place.is_relative_to, allowed))]
+        options = [word for folder in dict.fromkeys(map(_prefix, outside)) for word in (READ_OPTION, str(folder))]
+        if not self._granted.processes and any(interpreter.name in _STARTS_OTHERS for interpreter in interpreters):
+            options.append(PROCESSES_OPTION)
+        return options
+
+    def _explained(self, failure: Failure | None) -> Failure | None:
+        """Add to a failure what the program lacks if it is a script."""
+        if failure is None or failure.kind is not FailureKind.CRASHED:
+            return failure
+        script = Path(self._arguments[0])
+        interpreters, options = list(_interpreters(script)), self.missing_options()
+        advice = ""
+        if options:
+            advice = f"it is a script for {interpreters[0]}, which may need {shlex.join(options)}"
+        elif interpreters and not interpreters[-1].exists():
+            advice = f"it is a script, and its interpreter {interpreters[-1]} does not exist"
+        elif not interpreters and not _first_bytes(script).startswith(_BINARY_MARKS):
+            advice = "it is not a program, and a script begins with a line such as #!/bin/sh"
+        return replace(failure, reason=f"{failure.reason}; {plain_text(advice.encode())}") if advice else failure
 
     def _write(self, request: Request, say: Say) -> Reading:
         """Let the command write text, and check it."""
@@ -170,7 +206,7 @@ class CommandRuntime:
             Score(text.name, (), 0, 0 if text.is_chat else len(text.text) // CHARACTERS_A_TOKEN)
             for text in request.texts
         )
-        return Reading(failure, scores, written, log=result.log, seconds=result.seconds)
+        return Reading(self._explained(failure), scores, written, log=result.log, seconds=result.seconds)
 
     def _run(self, request: Request, text: Path, home: Path) -> Result:
         values = {
@@ -191,7 +227,7 @@ class CommandRuntime:
             self._granted,
             read=(*model_files(request.model), *self._places(), *self._granted.read),
             write=(home, *self._granted.write),
-            run=(*_PROGRAMS, *self._granted.run),
+            run=(*_PROGRAMS, *self._granted.run, *self._granted.read),
         )
         return run_confined(command, self._limits, sandbox, environment, Path.cwd())
 
@@ -207,6 +243,32 @@ class CommandRuntime:
                 break
             program = program.parent / program.readlink()
         return places
+
+
+def _interpreters(script: Path) -> Iterator[Path]:
+    """Yield the interpreter in the first line of a script, and the interpreter of that if it is a script too."""
+    for _ in range(_INTERPRETERS_MAX):
+        line = _first_bytes(script).partition(b"\n")[0]
+        words = line.removeprefix(_SCRIPT_MARK).split()
+        if not line.startswith(_SCRIPT_MARK) or not words:
+            return
+        script = Path(os.fsdecode(words[0]))
+        yield script
+
+
+def _first_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_FIRST_LINE_MAX_BYTES)
+    except OSError:
+        return b""
+
+
+def _prefix(program: Path) -> Path:
+    """Return the folder that a program was installed into, such as a virtual environment; else the program itself."""
+    folder = program.parent.parent
+    is_installed = program.parent.name == "bin" and folder != Path("/") and (folder / "lib").is_dir()
+    return folder if is_installed else program
 
 
 def _parse(template: str) -> tuple[dict[str, str], list[str]]:

@@ -42,7 +42,7 @@ from organs.registry.validation.runtime import (
     Score,
 )
 from organs.registry.validation.texts import Text, fitted_texts
-from organs.registry.validation.verdict import TextScores, Verdict, judge
+from organs.registry.validation.verdict import TextScores, Verdict, judge, judge_writing
 from organs.registry.validation.weights import (
     CHAT_TEMPLATE_KEY,
     CHUNK_BYTES,
@@ -400,7 +400,7 @@ def validate(
     remark = _remark(control, own, act, touched)
     scores = _text_scores(trial, origin, own, control, others)
     return Validation(
-        _verdict(scores, origin.failure, own.failure, remark, act),
+        _verdict(scores, origin, own, remark, act),
         origin.reading,
         own.reading,
         None if control is None or (not control.runs and not control.is_compared) else control.reading,
@@ -711,8 +711,6 @@ def _remark(control: _Subject | None, chimera: _Subject, act: str, touched: Sequ
     unknown = f"it is unknown whether the {act} organs work"
     if chimera.failure is not None:
         return None
-    if chimera.reading.written is not None and not any(score.windows for score in chimera.scores):
-        return "The chimera loads and writes readable text, but this runtime measures no perplexity."
     if control is None and act == GRAFTED and not touched:
         return "Nothing was grafted, so there is no control, and it is not checked whether grafts are weak or inert."
     if control is None:
@@ -750,9 +748,10 @@ def _text_scores(
     return results
 
 
-def _verdict(
-    scores: Sequence[TextScores], base: Failure | None, chimera: Failure | None, remark: str | None, act: str
-) -> Verdict:
-    if base is not None:
-        remark = f"The base does not run: {base.reason}."
-    return judge(scores, chimera.reason if chimera is not None else None, remark, act)
+def _verdict(scores: Sequence[TextScores], base: _Subject, chimera: _Subject, remark: str | None, act: str) -> Verdict:
+    written = chimera.reading.written
+    if chimera.failure is None and written is not None and not any(score.window_count for score in chimera.scores):
+        return replace(judge_writing(written, base.reading.written), texts=tuple(scores))
+    if base.failure is not None:
+        remark = f"The base does not run: {base.failure.reason}."
+    return judge(scores, None if chimera.failure is None else chimera.failure.reason, remark, act)

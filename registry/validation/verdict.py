@@ -42,6 +42,8 @@ class VerdictKind(StrEnum):
     DEGRADED = "degraded"
     GAINS = "gains"
     COHERENT = "coherent"
+    WRITES = "writes"
+    """It writes text in a runtime that scores none. Only on all texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,16 @@ def judge(
         _missing(kind, counting),
     )
     return Verdict(kind, _joined(*sentences, remark), scores)
+
+
+def judge_writing(written: str, base: str | None) -> Verdict:
+    """Return the verdict on a chimera in a runtime that only writes text: `written`, and that of its base."""
+    same = "the same as" if written == base else "not the same as"
+    reason = (
+        f"The chimera loads and writes text that can be read; it is {same} the text of the base. This runtime measures "
+        "no perplexity, so nothing says how good the chimera is."
+    )
+    return Verdict(VerdictKind.WRITES, reason, ())
 
 
 def _overall(scores: Sequence[TextScores]) -> VerdictKind:

@@ -11,11 +11,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from sqlalchemy import not_, select, text
+from sqlalchemy import make_url, not_, select, text
 from sqlalchemy.exc import OperationalError
 
 from organs.registry.catalog import engine as engine_module
-from organs.registry.catalog.engine import BUSY_TIMEOUT_MS, among, insert_or_add, translated
+from organs.registry.catalog.engine import BUSY_TIMEOUT_MS, among, insert_or_add, is_unavailable, translated
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.facets import FacetKey, facet_ids
 from organs.registry.catalog.slow import SlowStatements
@@ -343,3 +343,13 @@ def test_a_connection_that_ends_within_a_time_limit_means_that_the_database_does
         read()
     with registry.catalog.reading(seconds=60) as session:
         assert session.scalar(text("SELECT 1")) == 1
+
+
+@pytest.mark.postgres
+def test_a_server_that_refuses_a_connection_is_distinguished_from_one_that_does_not_accept_any(tmp_path: Path) -> None:
+    url = make_url(Settings.in_folder(tmp_path).database_url)
+    wrong = url.set(database="absent").render_as_string(hide_password=False)
+    assert not is_unavailable(wrong)
+    assert is_unavailable("postgresql+psycopg://ada:secret@127.0.0.1:1/organs")
+    with pytest.raises(DatabaseUnreachable, match="the database server refuses the connection: check the user"):
+        LocalRegistry.from_settings(replace(Settings.in_folder(tmp_path), database_url=wrong))

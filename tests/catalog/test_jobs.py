@@ -39,6 +39,7 @@ from organs.registry.catalog.vocabulary import TEXT_MAX
 from organs.registry.errors import BadInput, BadQuery, Busy, NotFound, QueueFull
 from organs.registry.local import LocalRegistry
 from tests import postgres
+from tests.clocks import local_clock
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -280,6 +281,21 @@ def test_a_list_of_jobs_does_not_read_arguments_and_results(registry: LocalRegis
     assert "jobs.note" in statement
     assert "jobs.arguments" not in statement
     assert "jobs.result" not in statement
+
+
+@pytest.mark.parametrize("first_hours", [-1, 0, 1])
+def test_servers_whose_clocks_differ_never_claim_one_job_twice(first_hours: int, registry: LocalRegistry) -> None:
+    job_id = enqueue(registry)
+    with local_clock(first_hours):
+        held = claimed(registry)
+    for hours in (-1, 0, 1):
+        with local_clock(hours), registry.catalog.reading() as session:
+            assert not is_anything_due(session)
+        with local_clock(hours):
+            assert claim(registry) is None
+    with registry.catalog.writing() as session:
+        assert finish_job(session, held, "{}")
+    assert (held.id, row(registry, job_id).state) == (job_id, "finished")
 
 
 def test_only_waiting_and_abandoned_jobs_are_due(registry: LocalRegistry) -> None:

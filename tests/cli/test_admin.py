@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from sqlalchemy import select
@@ -18,6 +21,7 @@ from organs.registry.catalog.tables import Model, Submission, now
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.sandbox.protections import Kernel
+from organs.registry.store.codec import fast
 from tests.cli.in_process import OrganCommand
 from tests.faults.failing import let_time_pass
 from tests.small_models import row_counts
@@ -271,6 +275,17 @@ def test_the_doctor_checks_settings_folders_and_database(organ: OrganCommand, mo
     }
     assert checks["database"]["state"] == "ok"
     assert checks["space: blobs"]["sentence"].endswith(f"are free on the disk of {organ.home / 'blobs'}.")
+
+
+def test_the_doctor_says_how_compiled_code_gets_a_folder(organ: OrganCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+    numba = ModuleType("numba")
+    numba.__spec__ = ModuleSpec("numba", None)
+    monkeypatch.setitem(sys.modules, "numba", numba)
+    monkeypatch.setattr(fast, "has_cache", lambda: False)
+    organ.home.chmod(0o700)
+    checks = {check["name"]: check for check in json.loads(organ.done("admin", "doctor", "--json").out)["checks"]}
+    assert checks["compiled code"]["state"] == "warning"
+    assert "set NUMBA_CACHE_DIR to a folder that this user can write" in checks["compiled code"]["sentence"]
 
 
 @pytest.mark.parametrize(

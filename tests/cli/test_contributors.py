@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from organs.registry.catalog.tables import now
+from organs.registry.catalog.vocabulary import SCOPE_MEANINGS
 from organs.registry.client.tokens import KeptToken, keep_token
 from organs.registry.errors import BadToken
 from organs.registry.local import LocalRegistry
@@ -70,6 +71,15 @@ def test_the_local_user_has_no_quota(organ: OrganCommand, token: str) -> None:
     ada, local = organ.done("contributor", "list").lines[1:]
     assert "50.0 GB" in ada
     assert local.split()[-2] == "none"
+
+
+def test_a_new_contributor_is_told_of_every_scope_and_the_command_works(organ: OrganCommand) -> None:
+    ended = organ.done("contributor", "add", "eve")
+    assert ended.out == "eve\n"
+    words = re.findall(r"organ (token create eve .*)", ended.err)[0].split()
+    assert TOKEN.fullmatch(organ.done(*words).out)
+    for scope, meaning in SCOPE_MEANINGS.items():
+        assert re.search(rf"^{scope} +{meaning}$", ended.err, re.MULTILINE)
 
 
 def test_a_truncated_token_and_a_text_that_is_not_a_token_get_different_errors(token: str) -> None:

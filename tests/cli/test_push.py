@@ -83,9 +83,22 @@ def test_quiet_prints_the_address_of_the_model_or_of_its_submission_before_publi
 
 def test_an_unknown_license_is_refused_before_any_request(tmp_path: Path) -> None:
     with unused_address() as url:
-        told = run(tmp_path, url, write(tmp_path), "--license", "mit-ish")
+        told = run(tmp_path, url, write(tmp_path), "--license", "apache")
     assert (told.status, told.out) == (1, "")
-    assert told.err.startswith(f"organ: license: {str(license_problem('mit-ish')).rstrip('.')}")
+    assert told.err.startswith(f"organ: license: {str(license_problem('apache')).rstrip('.')}")
+    assert "Unknown license 'apache'; did you mean apache-2.0?" in told.err
+    assert "Usual ones are apache-2.0, mit, " in told.err
+
+
+def test_a_push_without_a_license_says_which_one_the_header_has(fake: FakeRegistry, tmp_path: Path) -> None:
+    with_license, without = write(tmp_path, "With.gguf"), tmp_path / "Without.gguf"
+    without.write_bytes(with_license.read_bytes().replace(b"general.license", b"general.licenze"))
+    assert run(tmp_path, fake.connection.url, with_license, "--license", "mit", "--dry-run").err == ""
+    assert run(tmp_path, fake.connection.url, with_license, "-q", "--dry-run").err == ""
+    for options in (("--dry-run",), ()):
+        told = run(tmp_path, fake.connection.url, with_license, *options)
+        assert "note: the license is apache-2.0, as the header of the file says; --license states another" in told.err
+    assert "Usual ones are apache-2.0" in run(tmp_path, fake.connection.url, without, "--dry-run").err
 
 
 def test_a_dry_run_lists_the_bytes_to_send(fake: FakeRegistry, tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -82,14 +85,18 @@ def writer(folder: Path, body: str) -> str:
     return f"{sys.executable} -I -S {path} {{model}} {{prompt}}"
 
 
-def test_a_runtime_that_writes_text_leaves_a_readable_chimera_undecided(
-    organ: OrganCommand, kin: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("body", "same"),
+    [("print('The sea is wide and blue.')", "the same as"), ("print(model, 'is a sea.')", "not the same as")],
+)
+def test_a_runtime_that_writes_text_gives_a_verdict_that_says_nothing_of_quality(
+    body: str, same: str, organ: OrganCommand, kin: Path, tmp_path: Path
 ) -> None:
-    template = writer(tmp_path, "print('The sea is wide and blue.')")
-    report = organ.done("validate", kin, "--base", A, "--runtime", template, "--json").values
-    assert report["verdict"] == "undecided"
-    assert "loads and writes readable text, but this runtime measures no perplexity" in report["reason"]
-    assert report["chimera"]["written"].endswith("The sea is wide and blue.")
+    report = organ.done("validate", kin, "--base", A, "--runtime", writer(tmp_path, body), "--json").values
+    assert report["verdict"] == "writes"
+    assert f"writes text that can be read; it is {same} the text of the base." in report["reason"]
+    assert "nothing says how good the chimera is" in report["reason"]
+    assert "sea" in report["chimera"]["written"]
 
 
 def test_a_runtime_that_writes_text_finds_a_chimera_that_does_not_load(
@@ -99,6 +106,48 @@ def test_a_runtime_that_writes_text_finds_a_chimera_that_does_not_load(
     ended = organ.done("validate", kin, "--base", A, "--runtime", template)
     assert ended.lines[0].endswith(": broken")
     assert "The chimera does not run: the runtime ended with 1: bad tensor." in ended.out
+
+
+@pytest.mark.parametrize(
+    ("first_line", "body", "options"),
+    [
+        ("#!{folder}/my-sh", "echo The sea is wide.", "--runtime-read {folder}/my-sh"),
+        ("#!/bin/sh", "/bin/true; echo The sea is wide.", "--runtime-processes"),
+        ("#!/usr/bin/env sh", "echo The sea is wide.", "--runtime-processes"),
+    ],
+)
+def test_a_script_that_fails_says_which_option_allows_its_interpreter(
+    first_line: str, body: str, options: str, organ: OrganCommand, kin: Path, tmp_path: Path
+) -> None:
+    shutil.copy("/bin/sh", tmp_path / "my-sh")
+    runtime = tmp_path / "runtime"
+    runtime.write_text(f"{first_line}\n{body}\n".format(folder=tmp_path))
+    runtime.chmod(0o755)
+    ended = organ("validate", kin, "--base", A, "--runtime", f"{runtime} {{model}} {{prompt}}")
+    needed = options.format(folder=tmp_path)
+    assert (ended.status, ended.out) == (1, "")
+    assert (
+        f"it is a script for {first_line.format(folder=tmp_path)[2:].split()[0]}, which may need {needed}" in ended.err
+    )
+    (command,) = re.findall(r"to allow it: organ (.*)", ended.err)
+    assert organ.done(*shlex.split(command)).lines[0].endswith(": writes")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("#!/absent/sh\n", "it is a script, and its interpreter /absent/sh does not exist"),
+        ("echo a\n", "it is not a program, and a script begins with a line such as #!/bin/sh"),
+    ],
+)
+def test_a_script_that_cannot_start_says_why(
+    text: str, reason: str, organ: OrganCommand, kin: Path, tmp_path: Path
+) -> None:
+    runtime = tmp_path / "runtime"
+    runtime.write_text(text)
+    runtime.chmod(0o755)
+    ended = organ("validate", kin, "--base", A, "--runtime", f"{runtime} {{model}} {{prompt}}")
+    assert ended.err.rstrip().endswith(reason)
 
 
 @pytest.mark.long

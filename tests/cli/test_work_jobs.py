@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from organs.cli import arguments
 from organs.ingest.jobs.runner import add_job
+from organs.registry.catalog import engine
 from organs.registry.local import LocalRegistry
 from tests import postgres
 from tests.cli.in_process import OrganCommand
@@ -34,6 +36,25 @@ def test_waiting_jobs_are_run_and_reported_with_one_line_each(organ: OrganComman
     assert lines[3].startswith("job 2 report: failed after ")
     assert lines[3].endswith("no model is registered as local/nothing")
     assert organ.done("work", "--once", "-q").err == ""
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_command_that_runs_for_long_waits_for_a_database_server_that_starts(
+    form: str, organ: OrganCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [True, True, False]
+    monkeypatch.setenv("ORGAN_LOG", form)
+    monkeypatch.setattr(engine, "is_unavailable", lambda _url: answers.pop(0))
+    monkeypatch.setattr(arguments, "DATABASE_PAUSE_SECONDS", 0)
+    ended = organ.done("work", "--once")
+    assert (ended.err.count("The database does not answer yet: waiting for up to 60 s"), answers) == (1, [])
+    monkeypatch.setattr(engine, "is_unavailable", lambda _url: True)
+    assert organ.done("jobs").status == 0, "a short command does not wait"
+    monkeypatch.setattr(arguments, "DATABASE_SECONDS", 0)
+    for command in (["work", "--once"], ["serve", "--port", "8999"], ["fleet", "resume"]):
+        ended = organ(*command)
+        assert (ended.status, ended.out) == (6, "")
+        assert ended.err.startswith("organ: the database server has not accepted connections for 0 s: is it running?")
 
 
 def test_jobs_are_listed_newest_first(organ: OrganCommand, registry: LocalRegistry) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
@@ -301,19 +301,30 @@ def test_without_numba_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> 
     assert fast.kernels() is None
 
 
-def test_a_numba_that_fails_is_logged_and_numpy_does_the_work(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("has_cache", "message"),
+    [(True, "the kernels cannot be compiled, numpy is used instead"), (False, fast.NO_CACHE)],
+)
+def test_a_numba_that_fails_is_logged_once_and_numpy_does_the_work(
+    has_cache: bool, message: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def register_jitable(**_: object) -> None:
-        raise RuntimeError("cannot cache function: no locator available")
+        raise TypeError("broken")
 
-    broken = ModuleType("numba.extending")
-    monkeypatch.setattr(broken, "register_jitable", register_jitable, raising=False)
-    monkeypatch.setitem(sys.modules, "numba", ModuleType("numba"))
-    monkeypatch.setitem(sys.modules, "numba.extending", broken)
+    def njit(*, cache: bool) -> Callable[[object], None]:
+        if cache and not has_cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return lambda _loop: None
+
+    numba, extending = ModuleType("numba"), ModuleType("numba.extending")
+    monkeypatch.setattr(numba, "njit", njit, raising=False)
+    monkeypatch.setattr(extending, "register_jitable", register_jitable, raising=False)
+    monkeypatch.setitem(sys.modules, "numba", numba)
+    monkeypatch.setitem(sys.modules, "numba.extending", extending)
     monkeypatch.setattr(fast, "_state", type(fast._state)())
-    with caplog.at_level(logging.ERROR):
+    with caplog.at_level(logging.WARNING):
         fast.warm()
         fast.warm()
     assert fast.kernels() is None
-    assert [record.message for record in caplog.records] == ["the kernels cannot be compiled, numpy is used instead"]
+    assert [record.message for record in caplog.records] == [message]
+    assert [record.exc_info is None for record in caplog.records] == [not has_cache], "no traceback for a setting"

@@ -115,9 +115,10 @@ def test_a_weaker_verdict_never_replaces_a_stronger_one(kin: LocalRegistry) -> N
     with kin.catalog.writing() as session:
         model = model_by_name(session, parse_model_name(name))
         verdicts = (("coherent", 4096), ("gains", 8192), ("undecided", 99_999), ("degraded", 2048), ("gains", 8192))
+        verdicts += (("writes", 999_999),)
         ids = [add_verdict(session, model.id, "r", kind, "A reason.", "{}", strength) for kind, strength in verdicts]
     with kin.catalog.reading() as session:
-        assert [row.id for row in verdicts_of(session, model.id)] == [ids[at] for at in (4, 1, 0, 3, 2)]
+        assert [row.id for row in verdicts_of(session, model.id)] == [ids[at] for at in (4, 1, 0, 3, 2, 5)]
         assert strongest_verdicts(session, [model.id])[model.id].id == ids[4]
 
 

@@ -135,7 +135,7 @@ def test_a_list_without_chimeras_says_how_to_make_one_and_home_counts_them(
 ) -> None:
     ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
     with create_app(registry).test_client() as client:
-        assert "organ compose" in client.get("/chimeras").text
+        assert "compose RECIPE.yaml" in client.get("/chimeras").text
         registry.compose("local/base").purify("fractal", type="organ").plan().register()
         home = client.get("/").text
         assert {"/chimeras", "/compose"} <= parse_page(home).links()

@@ -15,9 +15,11 @@ from organs.registry.amounts import weight_change_text
 from organs.registry.local import LocalRegistry
 from organs.registry.reports.overview import registry_report
 from organs.web.app import create_app
+from organs.web.settings import WebSettings
 from tests.ingest.tool_layouts import machine, ollama_layer, ollama_manifest
 from tests.related_models import ingest_bytes, model_file, related_tensors
 from tests.small_models import block_tensors, ingest_file, small_model
+from tests.web.accounts import log_in, new_token
 from tests.web.conftest import LOOP_BOMB
 from tests.web.page_parser import parse_page
 
@@ -123,13 +125,31 @@ def test_a_renamed_model_is_found_at_its_old_address_and_its_texts_are_inert(
         assert client.get(f"/api/models/{old.partition('@')[0]}").status_code == 200
 
 
+EMPTY_PAGES = ("/", "/organs", "/models", "/compare", "/lineage", "/compose", "/chimeras", "/leaderboard")
+
+
 def test_the_page_of_an_empty_registry_shows_the_command_to_run(registry: LocalRegistry) -> None:
-    with create_app(registry).test_client() as client:
-        for address in ("/", "/organs", "/models"):
+    with create_app(registry, WebSettings(personal=True)).test_client() as client:
+        for address in EMPTY_PAGES:
             answer = client.get(address)
             assert answer.status_code == 200
             assert "organ ingest FILE.gguf" in answer.text, address
         assert "organ scan" in client.get("/").text
+
+
+def test_the_pages_of_an_empty_shared_registry_say_how_to_push_to_it(registry: LocalRegistry) -> None:
+    shared = create_app(registry, WebSettings(personal=False))
+    visitor, ada = shared.test_client(), log_in(shared, new_token(registry, "ada"))
+    reader = create_app(registry, WebSettings(personal=False, read_only=True)).test_client()
+    for address in EMPTY_PAGES:
+        pages = [parse_page(client.get(address).text) for client in (visitor, ada)]
+        for page in pages:
+            assert "organ --registry http://localhost push FILE.gguf" in page.text, address
+            assert "organ ingest" not in page.text, address
+        assert "/upload" in pages[1].links(), address
+        assert "organ ingest" not in reader.get(address).text, address
+    assert "/login?next=/upload" in parse_page(visitor.get("/").text).links()
+    assert "log in" not in reader.get("/").text.lower()
 
 
 def test_models_are_searched_sorted_and_paged(family_client: FlaskClient) -> None:

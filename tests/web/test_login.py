@@ -18,6 +18,7 @@ from organs.web.auth import (
 )
 from organs.web.pages.account import checked_next
 from organs.web.settings import WebSettings
+from tests.clocks import local_clock
 from tests.registry_templates import valid_account
 from tests.web.accounts import form_token, log_in, new_token, send_form
 from tests.web.page_parser import parse_page
@@ -108,6 +109,8 @@ def test_log_out_ends_the_session_on_the_server(app: Flask, token: str) -> None:
 
 def test_a_browser_is_logged_out_when_its_token_ends(app: Flask, registry: LocalRegistry, token: str) -> None:
     client = log_in(app, token)
+    with local_clock(10_000):
+        assert client.get("/account").status_code == 200, "only the clock of the database counts"
     for state, status in (("suspended", 303), ("active", 200)):
         with registry.catalog.writing() as session:
             set_contributor_state(session, "ada", state)

@@ -92,7 +92,7 @@ def test_a_limit_cuts_the_lists(local: FlaskClient) -> None:
 
 def test_an_empty_registry_has_a_page(registry: LocalRegistry) -> None:
     with create_app(registry, WebSettings(personal=True)).test_client() as client:
-        assert "Nothing is stored yet" in client.get("/storage").text
+        assert "The registry is empty" in client.get("/storage").text
 
 
 def test_the_owner_sees_how_a_model_and_an_organ_are_stored(local: FlaskClient, relatives: LocalRegistry) -> None:

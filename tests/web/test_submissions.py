@@ -22,6 +22,7 @@ from tests.small_models import block_metadata, block_tensors, small_model
 from tests.submissions import file_of_pieces, process_and_read, whole_file
 from tests.test_nonfinite_weights import odd_model
 from tests.web.accounts import authorization, log_in, new_token, send_form
+from tests.web.page_parser import parse_page
 
 MODEL = small_model("Tiny")
 Asker = dict[str, str]
@@ -135,6 +136,14 @@ def test_a_stated_license_must_be_known_and_the_license_of_a_header_need_not(
     here = f"/submissions/{put(client, ann, body).get_json()['id']}"
     process_and_read(registry, int(here.rpartition("/")[2]), publish=False)
     browser = log_in(client.application, ann["Authorization"].removeprefix("Bearer "))
+    page = parse_page(browser.get(here).text)
+    (field,) = [one.attributes for one in page.elements if one.attributes.get("name") == "license"]
+    assert (field["value"], field["list"]) == ("my own one", "licenses")
+    assert "License, as the file says; clear the field" in page.text
+    offered = [one.attributes["value"] or "" for one in page.named("option")]
+    assert offered[:2] == ["apache-2.0", "mit"]
+    assert {"llama3.2", "gemma", "gpl-3.0", "cc-by-nc-4.0", "other"} < set(offered)
+    assert not any(map(license_problem, offered))
     form = {"name": "tiny", "title": "Tiny"}
     wrong = send_form(browser, f"{here}/publish", here, **form, license="mit-ish")
     assert (wrong.status_code, "Unknown license" in wrong.text) == (400, True)

@@ -78,6 +78,21 @@ def test_the_page_has_a_row_for_each_kind_of_text_and_omits_a_missing_control(
     assert "recovered" not in text
 
 
+def test_the_verdict_of_a_runtime_that_only_writes_is_not_shown_as_a_measurement(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
+    made = registry.compose("local/base").purify("fractal", type="organ").plan().register()
+    with registry.catalog.writing() as session:
+        model = chimeras_by_lock(session, made.lock_id)[0]
+        add_verdict(session, model.id, "my-runtime", "writes", "It writes.", "{}")
+    with create_app(registry).test_client() as client:
+        assert "not measured" in client.get("/chimeras").text
+        page = client.get(f"/models/{made.model}").text
+        assert "writes readable text in a runtime that measures nothing" in page
+        assert "Measurement: writes" not in page
+
+
 def test_a_verdict_with_an_unreadable_report_is_shown_with_its_reason(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
     made = registry.compose("local/base").purify("fractal", type="organ").plan().register()

@@ -22,7 +22,7 @@ from organs.registry.catalog.queries.submissions import (
 )
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.tables import now
+from organs.registry.catalog.register.leases import database_now
 from organs.registry.digest import parse_digest
 from organs.registry.entities.submission import KnownDigests, Upload, UploadPage, UploadRequest
 from organs.registry.errors import BadInput, BadRequest, Busy, DiskFull, NotFound
@@ -135,7 +135,7 @@ def lookup_uploads() -> KnownDigests:
     digests = requested_digests(json_body(("digests",)).get("digests"))
     contributor = current_contributor_id()
     with reading(settings().search_seconds) as session:
-        known = known_digests(session, contributor, digests, now())
+        known = known_digests(session, contributor, digests, database_now(session))
     return KnownDigests(known=tuple(digest for digest in dict.fromkeys(digests) if digest in known))
 
 
@@ -171,9 +171,8 @@ def uploads() -> UploadPage:
     g.not_cached = True
     contributor = current_contributor_id()
     with reading() as session:
-        return UploadPage(
-            items=tuple(upload_entity(row) for row in open_uploads(session, contributor, now())), next=None
-        )
+        rows = open_uploads(session, contributor, database_now(session))
+        return UploadPage(items=tuple(map(upload_entity, rows)), next=None)
 
 
 @operation(

@@ -24,6 +24,7 @@ from organs.registry.catalog.register.accounts import (
     open_page_token,
     open_session,
 )
+from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import now
 from organs.registry.catalog.vocabulary import REACHABLE_STATES, SCOPES
 from organs.registry.entities.account import (
@@ -146,7 +147,7 @@ def page_token() -> Response:
     rates().hit(PAGE_TOKENS, str(account.contributor_id))
     with registry().catalog.writing() as session:
         token = open_page_token(session, account.session_id, [UPLOAD])
-    expires = _earlier(now() + PAGE_TOKEN, account.expires_at)
+        expires = _earlier(database_now(session) + PAGE_TOKEN, account.expires_at)
     return json_answer({"token": token.text, "expires_at": expires.isoformat(), "scopes": [UPLOAD]})
 
 

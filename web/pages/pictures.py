@@ -96,7 +96,8 @@ def _result(chimera: Chimera) -> tuple[str, str]:
         figure = "measured" if worst_look is None else worst_look.amount
         return figure, f"Quick look: {chimera.quick_look.sentence}"
     if report is None or not measured:
-        return "not run yet", "" if chimera.screen is None else f"From the weights: {chimera.screen.brief}."
+        figure = "not measured" if chimera.verdicts else "not run yet"
+        return figure, "" if chimera.screen is None else f"From the weights: {chimera.screen.brief}."
     best = min(measured, key=lambda text: text.ratio or 0.0)
     worst = max(measured, key=lambda text: text.ratio or 0.0)
     remark = f"Perplexity on {best.name} against the base: {report.verdict}."

@@ -7,9 +7,8 @@ import json
 from organs.web.api.document import document, example_answers, program_version
 from organs.web.api.operation import Operation, operations
 from organs.web.pages.routes import Context, Page, paged, pages
+from organs.web.responses import origin
 
-ADDRESS = "localhost:8935"
-"""The address in the examples: the default address of `organ serve`. The Host header of the request is not used."""
 ANSWER_LINES_MAX = 10
 """Lines of an example answer on the page. The OpenAPI document has all of them."""
 _METHODS = ("get", "post", "put", "patch", "delete")
@@ -107,11 +106,12 @@ def _type_text(schema: Context) -> str:
 
 
 def _request(path: str, spec: Operation | None) -> str | None:
-    """Return the example request as a curl command."""
+    """Return the example request to this server as a curl command."""
     if spec is None:
         return None
+    server = origin()
     if spec.method == "get":
-        return f"curl '{ADDRESS}{spec.example}'"
+        return f"curl '{server}{spec.example}'"
     method = "" if spec.method == "post" else f"-X {spec.method.upper()} "
     if spec.bytes_example is not None:
         required_headers = (
@@ -119,7 +119,7 @@ def _request(path: str, spec: Operation | None) -> str | None:
         )
         headers = [f"-H '{parameter.name}: {parameter.example}'" for parameter in required_headers]
         arguments = " ".join([*headers, "-H 'Content-Type: application/octet-stream'", "--data-binary @CHUNK"])
-        return f"curl {method}{arguments} '{ADDRESS}{spec.example}'"
+        return f"curl {method}{arguments} '{server}{spec.example}'"
     if spec.body is None:
-        return f"curl {method or '-X POST '}'{ADDRESS}{spec.example}'"
-    return f"curl {method}-H 'Content-Type: application/json' -d '{spec.example}' {ADDRESS}{path}"
+        return f"curl {method or '-X POST '}'{server}{spec.example}'"
+    return f"curl {method}-H 'Content-Type: application/json' -d '{spec.example}' {server}{path}"

@@ -26,7 +26,8 @@ from organs.registry.catalog.queries.submissions import (
     open_uploads,
     upload_entity,
 )
-from organs.registry.catalog.tables import Upload, now
+from organs.registry.catalog.register.leases import database_now
+from organs.registry.catalog.tables import Upload
 from organs.registry.entities.submission import Submission
 from organs.registry.errors import BadInput, BadName, NotComposable
 from organs.web.api.operation import ROOT
@@ -53,7 +54,8 @@ def upload() -> Page:
         return Page("upload.html", {"namespace": None, "uploads": [], "finished": [], "waiting": []}, _context)
     user, owner_id = need(UPLOAD), current_contributor_id()
     with reading() as session:
-        open_files = [upload for upload in open_uploads(session, owner_id, now()) if upload.kind == "file"]
+        unfinished = open_uploads(session, owner_id, database_now(session))
+        open_files = [upload for upload in unfinished if upload.kind == "file"]
         unused = _unused_uploads(session, owner_id)
         uploads, finished = ([upload_entity(row) for row in rows] for rows in (open_files, unused))
     waiting = contributions.own_submissions(SHOWN, None).items
@@ -106,7 +108,7 @@ def cancel_upload(upload: str) -> str:
 
 def _unused_uploads(session: Session, owner_id: int) -> list[Upload]:
     """Return the complete uploads that no submission uses."""
-    files = finished_files(session, owner_id, now())
+    files = finished_files(session, owner_id, database_now(session))
     waiting = open_submissions(session, owner_id, UNDER_WAY) if files else ()
     used = {upload for submission in waiting for upload in manifest_of(submission).uploads()}
     return [file for file in files if file.public_id not in used]
@@ -117,7 +119,6 @@ def _context() -> Context:
         "api": request.script_root + ROOT,
         "submissions": f"{request.script_root}/submissions",
         "login": url_for("pages.login", next=url_for("pages.upload")),
-        "origin": request.host_url.rstrip("/"),
         "quota": None,
         "is_local": False,
     }

@@ -12,9 +12,9 @@ import msgspec
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog import tables
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.queries.submissions import UNDER_WAY
+from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import (
     Chimera,
     Contributor,
@@ -123,7 +123,7 @@ def account_token(session: Session, row: Token) -> AccountToken:
         id=row.public_id,
         label=row.label,
         scopes=tuple(row.scopes.split()),
-        state=_token_state(row, tables.now()),
+        state=_token_state(row, database_now(session)),
         created_by=None if parent is None else parent.public_id,
         created_at=row.created_at,
         expires_at=row.expires_at,

@@ -344,7 +344,8 @@ def stored_score(session: Session, file_digest: str, text_digest: str, tokens: i
     return session.scalar(statement)
 
 
-_STRONGEST = (case((Verdict.verdict == "undecided", 1), else_=0), Verdict.strength.desc(), Verdict.id.desc())
+_DECIDED_FIRST = case((Verdict.verdict == "writes", 2), (Verdict.verdict == "undecided", 1), else_=0)
+_STRONGEST = (_DECIDED_FIRST, Verdict.strength.desc(), Verdict.id.desc())
 """The order of the verdicts on a model: the strongest first, so that a weaker one never replaces a stronger one."""
 
 

@@ -16,7 +16,8 @@ from sqlalchemy.orm import Session, undefer
 
 from organs.registry.catalog import tables
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
-from organs.registry.catalog.tables import Contributor, now
+from organs.registry.catalog.register.leases import database_now
+from organs.registry.catalog.tables import Contributor
 from organs.registry.digest import Digest
 from organs.registry.entities.job import ACTIVE, Job, JobPage, JobSummary
 from organs.registry.errors import NoSuchJob
@@ -96,7 +97,7 @@ def is_anything_due(session: Session, kinds: Sequence[str] | None = None) -> boo
     Runners call it often. They open a writing session only if there is work.
     """
     is_queued = tables.Job.state == "queued"
-    is_lost = and_(tables.Job.state == "running", tables.Job.lease_expires_at < now())
+    is_lost = and_(tables.Job.state == "running", tables.Job.lease_expires_at < database_now(session))
     statement = select(tables.Job.id).where(or_(is_queued, is_lost)).limit(1)
     statement = statement if kinds is None else statement.where(tables.Job.kind.in_(kinds))
     return session.scalar(statement) is not None

@@ -17,7 +17,8 @@ from organs.registry.catalog.queries.accounts import (
     token_by_public_id,
 )
 from organs.registry.catalog.register.events import record_event
-from organs.registry.catalog.tables import Contributor, PageToken, Token, WebSession, now
+from organs.registry.catalog.register.leases import database_now
+from organs.registry.catalog.tables import Contributor, PageToken, Token, WebSession
 from organs.registry.catalog.vocabulary import MANAGE_TOKENS, SCOPES, Action, checked_text
 from organs.registry.entities.account import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX
 from organs.registry.errors import BadInput, BadName, BadToken, NotAllowed
@@ -48,7 +49,7 @@ def add_contributor(session: Session, name: str, by: str = LOCAL, quota_bytes: i
     )
     if existing_name is not None:
         raise BadInput(f"the contributor {existing_name} exists already")
-    contributor = Contributor(name=name, created_at=now(), state="active", quota_bytes=quota_bytes)
+    contributor = Contributor(name=name, created_at=database_now(session), state="active", quota_bytes=quota_bytes)
     session.add(contributor)
     session.flush()
     record_event(session, by, Action.ADD_CONTRIBUTOR, name)
@@ -88,7 +89,7 @@ def create_token(
     It expires after `days`; None means never. Its text is in the result and is not stored.
     Raises BadInput, BadValue; NotAllowed for `local`, and if TOKENS_MAX tokens are valid.
     """
-    expires_at = None if days is None else now() + _lifetime(days)
+    expires_at = None if days is None else database_now(session) + _lifetime(days)
     return _add_token(session, contributor_id, scopes, label, expires_at, None, by)
 
 
@@ -103,7 +104,7 @@ def create_child_token(
     expired.
     """
     parent = session.get_one(Token, parent_id)
-    moment = now()
+    moment = database_now(session)
     if parent.revoked_at is not None or (parent.expires_at is not None and parent.expires_at <= moment):
         raise BadToken("this token was revoked or has expired")
     _check_can_manage(parent)
@@ -145,7 +146,7 @@ def revoke_by_token(session: Session, holder_id: int, public_id: str) -> Token:
 
 def record_use(session: Session, account: KnownToken) -> None:
     """Record that a token was used just now."""
-    session.execute(update(Token).where(Token.id == account.token_id).values(last_used_at=now()))
+    session.execute(update(Token).where(Token.id == account.token_id).values(last_used_at=database_now(session)))
 
 
 def is_use_due(account: KnownToken, moment: datetime) -> bool:
@@ -156,7 +157,7 @@ def is_use_due(account: KnownToken, moment: datetime) -> bool:
 def open_session(session: Session, account: KnownToken) -> str:
     """Log a browser in with the token of `account`; return the secret for its cookie."""
     _remove_expired_sessions(session)
-    moment = now()
+    moment = database_now(session)
     sessions = select(WebSession.id).where(WebSession.token_id == account.token_id).order_by(WebSession.id.desc())
     surplus = session.scalars(sessions).all()[SESSIONS_MAX - 1 :]
     session.execute(delete(WebSession).where(WebSession.id.in_(surplus)))
@@ -179,7 +180,7 @@ def end_session(session: Session, session_id: int) -> None:
 
 def open_page_token(session: Session, session_id: int, scopes: Collection[str]) -> NewToken:
     """Create a token for a page of the session: valid for an hour, for `scopes` that the session's token also has."""
-    moment = now()
+    moment = database_now(session)
     session.execute(delete(PageToken).where(PageToken.session_id == session_id, PageToken.expires_at <= moment))
     token = new_page_token()
     session.add(
@@ -196,7 +197,7 @@ def open_page_token(session: Session, session_id: int, scopes: Collection[str]) 
 
 
 def _remove_expired_sessions(session: Session) -> None:
-    session.execute(delete(WebSession).where(WebSession.expires_at <= now()))
+    session.execute(delete(WebSession).where(WebSession.expires_at <= database_now(session)))
 
 
 def _check_can_manage(token: Token) -> None:
@@ -227,7 +228,7 @@ def _add_token(
     unknown = [scope for scope in scopes if scope not in SCOPES]
     if unknown or not scopes:
         raise BadInput(f"{', '.join(unknown)[:80] or 'nothing'!r} is not a scope: use {', '.join(SCOPES)}")
-    moment = now()
+    moment = database_now(session)
     valid = session.scalar(
         select(func.count()).select_from(Token).where(Token.contributor_id == contributor_id, is_valid(moment))
     )
@@ -253,7 +254,7 @@ def _add_token(
 
 def _revoke(session: Session, token: Token, by: str) -> Token:
     """Revoke a token and its descendants, and end their sessions. Tokens that were revoked before stay unchanged."""
-    moment = now()
+    moment = database_now(session)
     for revoked in (token, *descendants_of(session, token.id)):
         if revoked.revoked_at is None:
             revoked.revoked_at = moment

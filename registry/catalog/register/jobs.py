@@ -18,7 +18,8 @@ from sqlalchemy.orm import Session, undefer
 
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.tables import Contributor, Job, now
+from organs.registry.catalog.register.leases import database_now
+from organs.registry.catalog.tables import Contributor, Job
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.entities.base import Entity
 from organs.registry.errors import BadInput, NoSuchJob, QueueFull, TooMany
@@ -77,7 +78,7 @@ def enqueue_job(session: Session, kind: str, arguments: Entity | Mapping[str, ob
         arguments=text,
         progress=0.0,
         note="",
-        created_at=now(),
+        created_at=database_now(session),
     )
     session.add(row)
     session.flush()
@@ -111,7 +112,7 @@ def claim_job(session: Session, kinds: Sequence[str], *, alone: bool = False) ->
     row = session.scalars(waiting.options(undefer(Job.arguments)).with_for_update(skip_locked=True)).one_or_none()
     if row is None:
         return None
-    started_at = now()
+    started_at = database_now(session)
     row.state, row.attempts, row.progress = "running", row.attempts + 1, 0.0
     row.started_at, row.lease_expires_at = started_at, started_at + LEASE
     owner = session.get_one(Contributor, row.contributor_id).name
@@ -120,8 +121,8 @@ def claim_job(session: Session, kinds: Sequence[str], *, alone: bool = False) ->
 
 def recover_jobs(session: Session) -> None:
     """Queue jobs with an expired lease again. A job whose lease expires twice fails."""
-    lapsed = (Job.state == "running", Job.lease_expires_at < now())
-    died = {"state": "failed", "note": DIED_TWICE, "finished_at": now(), "lease_expires_at": None}
+    lapsed = (Job.state == "running", Job.lease_expires_at < database_now(session))
+    died = {"state": "failed", "note": DIED_TWICE, "finished_at": database_now(session), "lease_expires_at": None}
     session.execute(update(Job).where(*lapsed, Job.attempts >= ATTEMPTS_MAX).values(died))
     session.execute(update(Job).where(*lapsed).values(state="queued", note=DIED, lease_expires_at=None))
 
@@ -134,7 +135,7 @@ def renew_job(session: Session, claim: Claim) -> bool:
     row = _claimed(session, claim)
     if row is None:
         return False
-    row.lease_expires_at = now() + LEASE
+    row.lease_expires_at = database_now(session) + LEASE
     return row.state == "running"
 
 
@@ -149,7 +150,7 @@ def report_progress(session: Session, claim: Claim, progress: float, note: str) 
 
 def finish_job(session: Session, claim: Claim, result: str) -> bool:
     """Finish a job; `result` is from `job_json`. Return False if the claim was no longer valid."""
-    return _end(session, claim, state="finished", progress=1.0, note="", result=result, finished_at=now())
+    return _end(session, claim, state="finished", progress=1.0, note="", result=result)
 
 
 def fail_job(session: Session, claim: Claim, sentence: str, problem: str | None = None) -> bool:
@@ -157,7 +158,7 @@ def fail_job(session: Session, claim: Claim, sentence: str, problem: str | None 
 
     `problem` is the error as a problem document (`registry.entities.problem.encoded`).
     """
-    return _end(session, claim, state="failed", note=shown_text(sentence), problem=problem, finished_at=now())
+    return _end(session, claim, state="failed", note=shown_text(sentence), problem=problem)
 
 
 def put_back_job(session: Session, claim: Claim, note: str = "") -> bool:
@@ -175,13 +176,13 @@ def cancel_job(session: Session, job_id: int, contributor: str | None = None) ->
     if row is None or (contributor is not None and row.contributor_id != contributor_id(session, contributor)):
         raise NoSuchJob(f"there is no job {job_id}")
     if row.state not in _ENDED:
-        row.state, row.note, row.finished_at = "cancelled", "", now()
+        row.state, row.note, row.finished_at = "cancelled", "", database_now(session)
     return row
 
 
 def remove_old_jobs(session: Session) -> None:
     """Remove jobs that ended more than RETENTION ago."""
-    session.execute(delete(Job).where(Job.state.in_(_ENDED), Job.finished_at < now() - RETENTION))
+    session.execute(delete(Job).where(Job.state.in_(_ENDED), Job.finished_at < database_now(session) - RETENTION))
 
 
 def _check_waiting(session: Session, owner_id: int) -> None:
@@ -193,8 +194,8 @@ def _check_waiting(session: Session, owner_id: int) -> None:
 
 def _is_running(session: Session, kinds: Sequence[str]) -> bool:
     """Return whether a runner has a job of these kinds, including a cancelled job that it has not stopped yet."""
-    claimed = (Job.kind.in_(kinds), Job.state.in_(("running", "cancelled")), Job.lease_expires_at > now())
-    return session.scalar(select(Job.id).where(*claimed).limit(1)) is not None
+    claimed = (Job.state.in_(("running", "cancelled")), Job.lease_expires_at > database_now(session))
+    return session.scalar(select(Job.id).where(Job.kind.in_(kinds), *claimed).limit(1)) is not None
 
 
 def _claimed(session: Session, claim: Claim) -> Job | None:
@@ -214,4 +215,6 @@ def _end(session: Session, claim: Claim, **values: Any) -> bool:
         return False
     for name, value in values.items():
         setattr(row, name, value)
+    if row.state in _ENDED:
+        row.finished_at = database_now(session)
     return True

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, select, type_coerce, update
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.engine import Catalog, insert_missing
-from organs.registry.catalog.tables import NamedLease, now
+from organs.registry.catalog.tables import NamedLease, Timestamp
 from organs.registry.errors import Busy, OrganError
 
 LEASE = timedelta(seconds=90)
@@ -40,11 +40,11 @@ def exclusive(catalog: Catalog, name: str) -> Iterator[None]:
 
 
 def database_now(session: Session) -> datetime:
-    """Return the time of the database server, so that machines with different clocks agree; on SQLite, our own."""
-    if session.get_bind().dialect.name == "postgresql":
-        moment: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
-        return moment
-    return now()
+    """Return the time by the database's clock: all leases and expiries use it, so that machines' clocks may differ."""
+    is_server = session.get_bind().dialect.name == "postgresql"
+    clock = func.clock_timestamp() if is_server else func.strftime("%Y-%m-%d %H:%M:%f", "now")
+    moment: datetime = session.execute(select(type_coerce(clock, Timestamp))).scalar_one()
+    return moment
 
 
 def _take(session: Session, name: str, holder: str) -> bool:

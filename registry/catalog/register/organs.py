@@ -32,6 +32,7 @@ from organs.registry.catalog.records import OrganKey, PlacementRecord
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import record_event
 from organs.registry.catalog.register.facets import add_to_totals, blob_changes, is_counted
+from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import (
     Blob,
     BlobLease,
@@ -44,7 +45,6 @@ from organs.registry.catalog.tables import (
     Model,
     Organ,
     Placement,
-    now,
 )
 from organs.registry.catalog.vocabulary import STACK_CODEC, Action, shown_text
 from organs.registry.digest import Digest
@@ -64,7 +64,7 @@ LEASE = timedelta(hours=1)
 
 def begin_ingest(session: Session, source: str) -> int:
     """Add a running ingest; return its id."""
-    moment = now()
+    moment = database_now(session)
     row = Ingest(source=shown_text(source), state="running", started_at=moment, lease_expires_at=moment + LEASE)
     session.add(row)
     session.flush()
@@ -73,7 +73,7 @@ def begin_ingest(session: Session, source: str) -> int:
 
 def renew_lease(session: Session, ingest_id: int) -> None:
     """Renew the lease of an ingest: it expires LEASE from now."""
-    session.execute(update(Ingest).where(Ingest.id == ingest_id).values(lease_expires_at=now() + LEASE))
+    session.execute(update(Ingest).where(Ingest.id == ingest_id).values(lease_expires_at=database_now(session) + LEASE))
 
 
 def end_ingest(
@@ -83,7 +83,7 @@ def end_ingest(
     session.execute(
         update(Ingest)
         .where(Ingest.id == ingest_id)
-        .values(state=state, finished_at=now(), report=report, model_id=model_id)
+        .values(state=state, finished_at=database_now(session), report=report, model_id=model_id)
     )
     session.execute(delete(BlobLease).where(BlobLease.ingest_id == ingest_id))
 
@@ -110,7 +110,7 @@ def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) 
     new = [blob for blob in blobs if blob.digest not in rows_before]
     replaced = [blob for blob in blobs if blob.digest in rows_before and _is_replaced(rows_before[blob.digest])]
     parents = _parent_ids(session, [*new, *replaced])
-    moment = now()
+    moment = database_now(session)
     new_rows = [_values(blob, moment, parents) for blob in new]
     inserted = insert_missing_returning(session, Blob, "digest", new_rows)
     for blob in replaced:
@@ -176,7 +176,7 @@ def replace_stored_bytes(session: Session, before: BlobRow, blob: StoredBlob) ->
     except MissingBlob:
         return False
     add_to_totals(session, blob_changes([blob], [current]))
-    _replace(session, current.id, blob, now(), parents)
+    _replace(session, current.id, blob, database_now(session), parents)
     if blob.inline is not None:
         insert_missing(session, InlineBlob, [{"blob_id": current.id, "stored": blob.inline}])
     return True
@@ -192,7 +192,7 @@ def is_leased(session: Session, blob_id: int) -> bool:
     """Return whether a running ingest needs a blob."""
     statement = select(BlobLease.blob_id).join(Ingest, Ingest.id == BlobLease.ingest_id)
     statement = statement.where(
-        BlobLease.blob_id == blob_id, Ingest.state == "running", Ingest.lease_expires_at > now()
+        BlobLease.blob_id == blob_id, Ingest.state == "running", Ingest.lease_expires_at > database_now(session)
     )
     return session.scalar(statement.limit(1)) is not None
 
@@ -234,13 +234,13 @@ def _parts_or_leased(session: Session, ingest_id: int, blob_ids: Sequence[int]) 
     )
     others = select(BlobLease.blob_id).join(Ingest, Ingest.id == BlobLease.ingest_id)
     others = others.where(BlobLease.blob_id.in_(blob_ids), Ingest.id != ingest_id, Ingest.state == "running")
-    return {*session.scalars(needed), *session.scalars(others.where(Ingest.lease_expires_at > now()))}
+    return {*session.scalars(needed), *session.scalars(others.where(Ingest.lease_expires_at > database_now(session)))}
 
 
 def _write_stacks(
     session: Session, stacks: Mapping[Digest, Sequence[BlobRow]], before: Mapping[Digest, BlobRow]
 ) -> None:
-    moment = now()
+    moment = database_now(session)
     blobs = [
         StoredBlob(digest, sum(part.size_bytes for part in parts), 0, STACK_CODEC, STACK_VERSION)
         for digest, parts in stacks.items()
@@ -264,7 +264,7 @@ def lease_blobs(session: Session, ingest_id: int, blob_ids: Sequence[int]) -> No
     """Protect blobs from the sweep until the ingest ends; doomed blobs become present again."""
     columns = select(Blob.size_bytes, Blob.stored_bytes, Blob.codec)
     doomed: list[Row[int, int, str]] = []
-    moment = now()
+    moment = database_now(session)
     for batch in batches(sorted(set(blob_ids))):
         is_doomed = (Blob.id.in_(batch), Blob.state == "doomed")
         doomed += session.execute(columns.where(*is_doomed))
@@ -307,7 +307,7 @@ def doom_blobs(session: Session, grace: timedelta) -> list[Blob]:
 
     A later sweep reclaims them, unless a writer uses them before.
     """
-    moment = now()
+    moment = database_now(session)
     doomed = list(unneeded_blobs(session, "present", moment - grace, moment))
     doomed += unneeded_blobs(session, "corrupt", moment - grace, moment)
     for blob in doomed:
@@ -323,7 +323,7 @@ def reclaim_blob(session: Session, blob_id: int) -> str | None:
     The caller removes the file after the commit. The name is empty for an inline blob. The result is None if the blob
     is in use again.
     """
-    statement = unneeded(now()).where(Blob.id == blob_id, Blob.state == "doomed")
+    statement = unneeded(database_now(session)).where(Blob.id == blob_id, Blob.state == "doomed")
     blob = session.scalars(statement).one_or_none()
     if blob is None:
         return None

@@ -16,7 +16,8 @@ from organs.registry.catalog.queries.accounts import (
 )
 from organs.registry.catalog.queries.submissions import counted_uploads
 from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.catalog.tables import Contributor, Upload, UploadChunk, UploadPiece, now
+from organs.registry.catalog.register.leases import database_now
+from organs.registry.catalog.tables import Contributor, Upload, UploadChunk, UploadPiece
 from organs.registry.digest import Digest
 from organs.registry.errors import OverQuota, TooMany
 from organs.registry.upload_limits import OPEN_UPLOADS_MAX, PACKED_PIECES_MAX, UPLOAD_LIFETIME, UPLOADS_MAX
@@ -46,7 +47,7 @@ def check_upload_allowed(
     if size_bytes > upload_max_bytes:
         raise OverQuota(f"the upload has {size_bytes:,} bytes; at most {upload_max_bytes:,} are accepted")
     contributor = session.get_one(Contributor, contributor_id, with_for_update=hold)
-    unfinished, total = counted_uploads(session, contributor_id, now())
+    unfinished, total = counted_uploads(session, contributor_id, database_now(session))
     if unfinished >= OPEN_UPLOADS_MAX:
         raise TooMany(f"{unfinished} uploads are open already: finish or cancel some", RETRY_SECONDS)
     if total >= UPLOADS_MAX:
@@ -79,7 +80,7 @@ def add_upload(
     pieces: Pieces = (),
 ) -> Upload:
     """Add an upload without any bytes yet. Its `pieces` count after it is finished."""
-    moment = now()
+    moment = database_now(session)
     row = Upload(
         public_id=public_id,
         contributor_id=contributor_id,
@@ -113,7 +114,7 @@ def record_received(
     statement = update(Upload).where(
         Upload.id == upload_id, Upload.state == "open", Upload.received_bytes == before_bytes
     )
-    values = statement.values(received_bytes=after_bytes, expires_at=now() + UPLOAD_LIFETIME)
+    values = statement.values(received_bytes=after_bytes, expires_at=database_now(session) + UPLOAD_LIFETIME)
     if not _changed(session, values):
         return False
     if file is not None:
@@ -125,7 +126,8 @@ def record_received(
 def complete_upload(session: Session, upload_id: int, digest: Digest) -> bool:
     """Mark an upload as complete; `digest` is of all its bytes. Return False if it is no longer open."""
     statement = update(Upload).where(Upload.id == upload_id, Upload.state == "open")
-    return _changed(session, statement.values(state="complete", digest=digest, expires_at=now() + UPLOAD_LIFETIME))
+    expires_at = database_now(session) + UPLOAD_LIFETIME
+    return _changed(session, statement.values(state="complete", digest=digest, expires_at=expires_at))
 
 
 def remove_upload(session: Session, upload_id: int) -> bool:
@@ -138,7 +140,7 @@ def remove_upload(session: Session, upload_id: int) -> bool:
 def remove_expired_upload(session: Session, upload_id: int) -> bool:
     """Delete an upload if it has expired; return False if it was renewed meanwhile or is deleted already."""
     row = session.get(Upload, upload_id, with_for_update=True, populate_existing=True)
-    return row is not None and row.expires_at <= now() and remove_upload(session, upload_id)
+    return row is not None and row.expires_at <= database_now(session) and remove_upload(session, upload_id)
 
 
 def renew_uploads(
@@ -154,7 +156,7 @@ def renew_uploads(
     for batch in batches(sorted({*digests, *public_ids})):
         upload_ids = select(UploadPiece.upload_id).where(UploadPiece.digest.in_(batch))
         matches = or_(Upload.id.in_(upload_ids), Upload.public_id.in_(batch))
-        statement = update(Upload).where(*finished, matches).values(expires_at=now() + UPLOAD_LIFETIME)
+        statement = update(Upload).where(*finished, matches).values(expires_at=database_now(session) + UPLOAD_LIFETIME)
         result: Any = session.execute(statement, execution_options=_WITHOUT_OBJECTS)
         renewed += result.rowcount
     return renewed

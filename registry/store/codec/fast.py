@@ -34,6 +34,10 @@ SCALE_AND_MINIMUM, SCALE, NON_LINEAR, ABSOLUTE, EXTREME, RANGE = range(6)
 """Families of quantised types; the order is that of the branches in the kernel."""
 PACKED_Q2_K, PACKED_Q3_K, PACKED_Q4_K, PACKED_Q6_K, PACKED_IQ4_XS, PACKED_NONE = range(6)
 """Places of the scales of sub-blocks."""
+NO_CACHE = (
+    "numba has no folder for compiled code, so numpy does the work: set NUMBA_CACHE_DIR to a folder that this user can "
+    "write"
+)
 TOGETHER = 4096
 """Elements that are transformed at a time: their float32 values stay in the fastest cache."""
 
@@ -94,6 +98,17 @@ def interpreted() -> Kernels:
     return Kernels(_quants, _subtract_halves, _add_halves, _join_bf16)
 
 
+def has_cache() -> bool:
+    """Return whether numba finds a folder where it can keep compiled code. Raises ImportError without numba."""
+    import numba
+
+    try:
+        numba.njit(cache=True)(_join_bf16)  # which compiles nothing yet
+    except RuntimeError:
+        return False
+    return True
+
+
 def _compiled() -> Kernels | None:
     try:
         import numba
@@ -101,6 +116,9 @@ def _compiled() -> Kernels | None:
     except ImportError:
         return None
     try:
+        if not has_cache():
+            log.warning(NO_CACHE)
+            return None
         for helper in _HELPERS:
             register_jitable(error_model="numpy")(helper)
         read = numba.types.Array(numba.types.uint8, 1, "C", readonly=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from organs.web.api.document import document as make_document
 from organs.web.api.document import example_answers
 from organs.web.api.operation import Operation, operations
 from organs.web.app import create_app
+from organs.web.settings import WebSettings
 from tests.gguf_files import file_bytes, raw_file, text, unsigned
 from tests.small_models import block_metadata, block_tensors, ingest_file, token_array, weight_tensor
 from tests.web.api.document_checks import assert_as_described, faults
@@ -224,3 +226,15 @@ def test_the_reference_shows_every_operation(zoo: FlaskClient, document: dict[st
     assert '<a href="/api" aria-current="page">API</a>' in page.text
     assert "https://" not in page.text
     assert zoo.get("/api.json").get_json() == document
+
+
+def test_the_commands_of_the_reference_have_the_address_of_the_server(registry: LocalRegistry) -> None:
+    settings = WebSettings(hosts=frozenset({"registry.example", "other.example"}), proxies=1)
+    with create_app(registry, settings).test_client() as client:
+        for host, scheme in (("registry.example", "https"), ("other.example:8443", "https"), ("other.example", "http")):
+            told = {"Host": host, "X-Forwarded-Proto": scheme, "X-Forwarded-For": "192.0.2.7"}
+            page = client.get("/api", headers=told)
+            commands = [unescape(line) for line in re.findall(r">(curl [^<]+)<", page.text)]
+            assert len(commands) > 40
+            for line in commands:
+                assert f"{scheme}://{host}/api/v1" in line, line
