@@ -1,4 +1,4 @@
-"""Files that are not language models have kinds of their own. Names of tensors have up to 128 characters."""
+"""Kinds of files that are no language models; the verdict `writes`; names of tensors with up to 128 characters."""
 
 from __future__ import annotations
 
@@ -12,25 +12,12 @@ depends_on = None
 
 KINDS_BEFORE = "kind IN ('model', 'adapter', 'vocabulary')"
 KINDS = "kind IN ('model', 'adapter', 'vocabulary', 'imatrix', 'control-vector', 'projector', 'image')"
+VERDICTS_BEFORE = "verdict IN ('broken', 'undecided', 'inert', 'degraded', 'gains', 'coherent')"
+VERDICTS = "verdict IN ('broken', 'undecided', 'inert', 'degraded', 'gains', 'coherent', 'writes')"
 NAMES = (("placements", "name"), ("placements", "slot"), ("experts", "slot"), ("facets", "slot"))
 IMAGES = (
-    "aura",
-    "chroma",
-    "cosmos",
-    "flux",
-    "flux2",
-    "hidream",
-    "hyvid",
-    "lens",
-    "ltxv",
-    "lumina2",
-    "pig",
-    "qwen_image",
-    "sd1",
-    "sd3",
-    "sdxl",
-    "wan",
-    "z_image",
+    *("aura", "chroma", "cosmos", "flux", "flux2", "hidream", "hyvid", "lens", "ltxv", "lumina2", "pig", "qwen_image"),
+    *("sd1", "sd3", "sdxl", "wan", "z_image"),
 )
 
 
@@ -39,11 +26,12 @@ def upgrade() -> None:
     if op.get_bind().dialect.name == "sqlite":
         _relax_in_sqlite()
     else:
-        op.drop_constraint("ck_models_kind_known", "models", type_="check")
-        op.create_check_constraint(op.f("ck_models_kind_known"), "models", KINDS)
+        for table, column, known in (("models", "kind", KINDS), ("verdicts", "verdict", VERDICTS)):
+            op.drop_constraint(op.f(f"ck_{table}_{column}_known"), table, type_="check")
+            op.create_check_constraint(op.f(f"ck_{table}_{column}_known"), table, known)
         for table, column in NAMES:
             name = f"ck_{table}_{column}_length"
-            op.drop_constraint(name, table, type_="check")
+            op.drop_constraint(op.f(name), table, type_="check")
             op.alter_column(table, column, type_=sa.String(128), existing_type=sa.String(64), existing_nullable=False)
             op.create_check_constraint(op.f(name), table, f"length({column}) <= 128")
     for kind, architectures in (("control-vector", ("controlvector",)), ("projector", ("clip",)), ("image", IMAGES)):
@@ -63,7 +51,7 @@ def _relax_in_sqlite() -> None:
     SQLite's documentation of ALTER TABLE has this procedure, for constraints that all rows fulfil.
     """
     connection = op.get_bind()
-    changes = [("models", KINDS_BEFORE, KINDS)]
+    changes = [("models", KINDS_BEFORE, KINDS), ("verdicts", VERDICTS_BEFORE, VERDICTS)]
     changes += [(table, f"length({column}) <= 64", f"length({column}) <= 128") for table, column in NAMES]
     version = connection.exec_driver_sql("PRAGMA schema_version").scalar_one()
     connection.exec_driver_sql("PRAGMA writable_schema = ON")
