@@ -38,6 +38,7 @@ from organs.registry.entities.lineage import RELATIVE, LineageEdge, merged_edges
 from organs.registry.entities.model import Model
 from organs.registry.entities.organ import MadeOrgan, Measurement, Organ, PlacedOrgan
 from organs.registry.entities.storage import OrganStorage, Way
+from organs.registry.kinds import KIND_NOTES
 from organs.registry.measures import CAUTIONS, MEASURES, THETA_LEGEND, theta_caution
 from organs.registry.names import LOCAL
 
@@ -87,8 +88,6 @@ def print_model(model: ModelDetails, parts: ShownParts) -> None:
 
 
 def _print_model_summary(model: ModelDetails) -> None:
-    from organs.registry.gguf.kinds import KIND_NOTES
-
     title = f"  {plain(model.title)}" if model.title else ""
     print_sentence(f"{model.name}{title}")
     _print_description(model.description or "")

@@ -18,11 +18,11 @@ from organs.registry.errors import BadGguf, TooManyTensors
 from organs.registry.experts import split_stacks
 from organs.registry.gguf import ByteSource, Header, TensorInfo, ValueType, padded, read_header
 from organs.registry.gguf.header import Span, around, large_values
-from organs.registry.gguf.kinds import FileKind, kind_of
 from organs.registry.gguf.read import tags_of
 from organs.registry.gguf.split import SPLIT_COUNT_KEY, SPLIT_NUMBER_KEY, has_left_over_keys, is_shard
 from organs.registry.gguf.tokenizer import tokenizer_reasons
 from organs.registry.gguf.types import LOADED_NAME_MAX_BYTES, UNQUANTISED
+from organs.registry.kinds import FileKind
 
 TENSORS_MAX = 65_536
 TENSOR_MIN_BYTES = 4096
@@ -217,7 +217,7 @@ def _kept_flags(header: Header) -> Iterator[str]:
         types = names_text([f"TYPE_{number}" for number in foreign])
         yield f"tensors of types that are unknown here ({types}): {KEPT}; llama.cpp does not load them"
     long = [tensor.name for tensor in header.tensors if len(tensor.name) > LOADED_NAME_MAX_BYTES]
-    if long and kind_of(header) == FileKind.MODEL:
+    if long and header.kind() == FileKind.MODEL:
         yield f"names of more than {LOADED_NAME_MAX_BYTES} bytes, which llama.cpp does not load: {names_text(long)}"
 
 
@@ -234,7 +234,7 @@ def _flags(header: Header, odd_padding: bool) -> Iterator[str]:
     quantised = any(tensor.dtype.name not in UNQUANTISED and not tensor.dtype.is_foreign for tensor in header.tensors)
     if first and quantised and header.field("general.quantization_version") is None:
         yield "general.quantization_version is absent although tensors are quantised"
-    if first and header.architecture is None and kind_of(header) == FileKind.MODEL:
+    if first and header.architecture is None and header.kind() == FileKind.MODEL:
         yield "general.architecture is absent: no runtime can load it"
     if header.version < 3:
         yield f"GGUF version {header.version}"

@@ -21,7 +21,6 @@ from organs.registry.digest import Digest
 from organs.registry.entities.base import Entity
 from organs.registry.errors import BadInput, OrganError
 from organs.registry.gguf.file_types import FILE_TYPE_KEY, quantisation
-from organs.registry.gguf.kinds import kind_of
 from organs.registry.lineage import Groups
 from organs.registry.local import LocalRegistry
 from organs.registry.names import family_name, split_quantisation
@@ -168,7 +167,7 @@ def _read(source: ModelSource) -> _Read:
         return _Read(
             source,
             texts,
-            kind_of(header, bool(tensors)),
+            header.kind(has_tensors=bool(tensors)),
             quantisation(file_type, ((one.dtype.name, one.size_bytes) for one in tensors if len(one.shape) > 1)),
             header.architecture,
             len(tensors),

@@ -19,10 +19,10 @@ from organs.registry.digest import Digest, model_digest
 from organs.registry.gguf import Header
 from organs.registry.gguf.blocks import block_faults, further_blocks, stated_blocks
 from organs.registry.gguf.header import field_type_text, field_value_text
-from organs.registry.gguf.kinds import FileKind, kind_of
 from organs.registry.gguf.split import SPLIT_COUNT_KEY, is_shard
 from organs.registry.gguf.tokenizer import embedding_faults
 from organs.registry.gguf.types import UNQUANTISED
+from organs.registry.kinds import FileKind
 from organs.registry.names import ModelName
 from organs.registry.relatives.resolve import (
     DeclaredParent,
@@ -39,7 +39,7 @@ def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gath
     records = tuple(_file_record(index, file, gathered) for index, file in enumerate(files))
     header = files[0].header
     placements = [placement for record in records for placement in record.placements]
-    kind = kind_of(header, bool(placements))
+    kind = header.kind(has_tensors=bool(placements))
     origin = _origin(files, gathered)
     return ModelRecord(
         name=name,
@@ -75,7 +75,7 @@ def split_record(name: ModelName, shards: Sequence[StoredFront], nonfinite: Mapp
     """
     first = shards[0].front
     tensor_places = [place for shard in shards for place in places(shard.front.header)]
-    kind = kind_of(first.header, bool(tensor_places))
+    kind = first.header.kind(has_tensors=bool(tensor_places))
     flags = [flag for shard in shards for flag in front_flags(shard.front, odd_padding=shard.odd_padding)]
     flags += set_flags([shard.front.header for shard in shards])
     return ModelRecord(
@@ -134,7 +134,7 @@ def nonfinite_flags(tensors: Mapping[str, int]) -> Iterator[str]:
 def is_complete(header: Header, places: Sequence[Place]) -> bool:
     """Return whether a model with tensors at `places` has its embedding and all blocks that it needs to run."""
     announced = stated_blocks(header)
-    if announced is None or kind_of(header, bool(places)) != FileKind.MODEL:
+    if announced is None or header.kind(has_tensors=bool(places)) != FileKind.MODEL:
         return True
     needed = announced - further_blocks(header)
     blocks = {place.block for place in places if place.block is not None and place.block < needed}
@@ -147,7 +147,7 @@ def set_flags(headers: Sequence[Header]) -> Iterator[str]:
     first = headers[0]
     count = first.integer(SPLIT_COUNT_KEY) if is_shard(first) else 1
     tensor_places = [place for header in headers for place in places(header)]
-    if count == len(headers) and kind_of(first, bool(tensor_places)) == FileKind.MODEL:
+    if count == len(headers) and first.kind(has_tensors=bool(tensor_places)) == FileKind.MODEL:
         yield from block_faults(first, tensor_places)
         yield from embedding_faults(first, (tensor for header in headers for tensor in header.tensors))
 

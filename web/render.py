@@ -27,7 +27,7 @@ from organs.registry.amounts import (
 from organs.registry.anatomy import OrganType, type_name
 from organs.registry.entities.organ import Organ
 from organs.registry.entities.published import DESCRIPTION_MAX
-from organs.registry.gguf.kinds import KIND_NOTES
+from organs.registry.kinds import KIND_NOTES
 from organs.registry.measures import CAUTIONS, theta_caution
 from organs.web.responses import (
     model_address,

@@ -37,7 +37,6 @@ from organs.registry.digest import Digest
 from organs.registry.entities.submission import SubmissionFinding
 from organs.registry.errors import BadName, NotFound
 from organs.registry.gguf import Header, TensorInfo, TensorSpec
-from organs.registry.gguf.kinds import kind_of
 from organs.registry.measure import count_nonfinite_in
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.relatives.resolve import (
@@ -229,7 +228,7 @@ def propose(files: Sequence[DissectedFile], stated: StatedMetadata) -> Proposal:
         parameters=sum(tensor.elements for tensor in tensors),
         tensors=len(tensors),
         size_bytes=sum(file.header.file_size_bytes for file in files),
-        kind=kind_of(header, bool(tensors)),
+        kind=header.kind(has_tensors=bool(tensors)),
         complete=is_complete(header, [place for file in files for place in places(file.header)]),
     )
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from organs.registry.anatomy import OrganType, Tower
 from organs.registry.errors import BadValue
-from organs.registry.gguf.kinds import FileKind
+from organs.registry.kinds import FileKind
 
 TEXT_MAX = 4096
 """The most characters of a text in the catalog. The exact bytes of metadata are in blobs and may be longer."""

@@ -56,7 +56,7 @@ from organs.registry.entities.plan import (
 )
 from organs.registry.errors import TooCostly
 from organs.registry.gguf.blocks import block_faults
-from organs.registry.gguf.kinds import FileKind, kind_of
+from organs.registry.kinds import FileKind
 from organs.registry.lineage import (
     CLOSE,
     NOISE_LIMIT_OF_KIN,
@@ -523,7 +523,7 @@ def check_compatibility(base: Parent, donor: Parent) -> Compatibility:
     return Compatibility(
         base=base.label,
         donor=donor.label,
-        types=() if kind_of(donor.header) in NO_ORGANS else tuple(fit_by_type(base, donor)),
+        types=() if donor.kind in NO_ORGANS else tuple(fit_by_type(base, donor)),
         findings=in_order(check_pair(base, donor)),
     )
 
@@ -534,12 +534,12 @@ def check_pair(base: Parent, donor: Parent) -> list[Finding]:
     A refusal of one type does not affect the other types: `fit_by_type` has the findings of each type. An adapter is
     checked by the rules of adapters.
     """
-    if kind_of(donor.header) in NO_ORGANS - {FileKind.ADAPTER}:
-        sentence = f"{donor.label} is of the kind {kind_of(donor.header)}, not a model: it has no organs to graft."
+    if donor.kind in NO_ORGANS - {FileKind.ADAPTER}:
+        sentence = f"{donor.label} is of the kind {donor.kind}, not a model: it has no organs to graft."
         return [Finding(Severity.REFUSE, "nothing-to-graft", sentence, models=(base.label, donor.label))]
     licenses = license_of_parents((base, donor)).findings
     of_both = [*check_withdrawn((base, donor)), *licenses]
-    if donor.header.text("general.type") == "adapter":
+    if donor.kind == FileKind.ADAPTER:
         return _without_repeats([*_of_base(base), *check_adapter(base, donor), *of_both])
     facts = facts_of(base), facts_of(donor)
     nothing = Taken(frozenset(), frozenset())
@@ -599,7 +599,7 @@ def _of_base(base: Parent) -> Iterator[Finding]:
         reasons = "; ".join(base.unassemblable[:REASONS_SHOWN])
         sentence = f"Loaders cannot open {base.label}, nor a chimera with its header: {reasons}."
         yield Finding(Severity.REFUSE, "not-loadable", sentence, models=(base.label,))
-    kind = kind_of(base.header)
+    kind = base.kind
     if kind in NO_ORGANS:
         sentence = f"{base.label} is of the kind {kind}, not a model: choose another base."
         yield Finding(Severity.REFUSE, "not-loadable", sentence, models=(base.label,))

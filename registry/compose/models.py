@@ -118,6 +118,11 @@ class Parent:
         object.__setattr__(self, "by_slot", {part.slot: part for part in self.parts})
 
     @property
+    def kind(self) -> str:
+        """The kind of the model, a value of `FileKind`."""
+        return self.header.kind(has_tensors=bool(self.parts))
+
+    @property
     def license(self) -> str | None:
         """The license that the contributor stated, else that of the header."""
         return self.stated_license or self.header.text("general.license")

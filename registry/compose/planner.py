@@ -57,7 +57,7 @@ from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import Screen
 from organs.registry.errors import NotFound, NothingRegistered, OrganError, StoreError, TooCostly, UnsupportedDType
-from organs.registry.gguf.kinds import FileKind, kind_of
+from organs.registry.kinds import FileKind
 from organs.registry.transform import encoded_dtype
 from organs.registry.transform.purify import KEEP_DEFAULT
 
@@ -173,7 +173,7 @@ def _of_donor(
     replacements = _replacements_by(donor, base, places, graft.selection, library)
     if not replacements:
         sentence = f"{donor.label} has none of the {len(places)} organs that are selected in {base.label}."
-        kind = kind_of(donor.header)
+        kind = donor.kind
         if kind == FileKind.ADAPTER:
             sentence = f"{donor.label} is an adapter, which is merged and not grafted: name it under `adapters`."
         elif kind in NO_ORGANS:

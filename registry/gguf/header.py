@@ -12,6 +12,7 @@ from organs.registry.gguf.types import (
     DType,
     ValueType,
 )
+from organs.registry.kinds import kind_of
 
 STRING_BLOB_MIN_BYTES = 64 * 1024
 ARRAY_BLOB_MIN_BYTES = 4096
@@ -166,6 +167,11 @@ class Header:
     @property
     def architecture(self) -> str | None:
         return self.text("general.architecture")
+
+    def kind(self, *, has_tensors: bool = True) -> str:
+        """Return the kind of the file, or of the split set that it begins, which may have no tensors here."""
+        names = (tensor.name for tensor in self.tensors)
+        return kind_of(self.text("general.type"), self.architecture, names, has_tensors=has_tensors)
 
     @property
     def tail_size_bytes(self) -> int:

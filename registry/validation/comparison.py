@@ -26,8 +26,8 @@ from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadInput, DiskFull, OrganError, StoreUnwritable, UnsupportedDType
 from organs.registry.gguf import quants
 from organs.registry.gguf.header import Header
-from organs.registry.gguf.kinds import FileKind, kind_of
 from organs.registry.gguf.types import DType
+from organs.registry.kinds import FileKind
 from organs.registry.validation.intervals import looks
 from organs.registry.validation.runtime import (
     TEXTS_MAX,
@@ -77,7 +77,7 @@ class ModelFacts:
             first.integer(f"{architecture}.context_length"),
             next((text for header in headers if (text := header.text(CHAT_TEMPLATE_KEY))), None),
             int(sum(info.elements * (share if is_expert_stack(place_of(info.name)) else 1.0) for info in tensors)),
-            kind_of(first),
+            first.kind(),
         )
 
 

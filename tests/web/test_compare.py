@@ -151,8 +151,3 @@ def test_two_unknown_names_are_both_reported(family_client: FlaskClient) -> None
     for text in (page.text, answer.get_json()["detail"]):
         assert "no model is registered as local/one" in text
         assert "no model is registered as local/two" in text
-
-
-def test_the_page_of_an_empty_registry_shows_the_command_to_run(registry: LocalRegistry) -> None:
-    with create_app(registry).test_client() as client:
-        assert "organ ingest FILE.gguf" in client.get("/compare").text

@@ -1,11 +1,12 @@
-"""The kind of a GGUF file, from its header: most are language models, others serve them or have another purpose."""
+"""Kinds of GGUF files: most are language models, others serve them or have another purpose."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
+from itertools import islice
 
 from organs.registry.anatomy import is_image_tensor
-from organs.registry.gguf.header import Header
 
 
 class FileKind(StrEnum):
@@ -63,15 +64,15 @@ TENSORS_EXAMINED_MAX = 64
 """Tensors whose names may show that a file without an architecture is a model for images."""
 
 
-def kind_of(header: Header, has_tensors: bool = True) -> str:
-    """Return the kind of a file or of a split set with this header, a value of `FileKind`.
+def kind_of(stated: str | None, architecture: str | None, tensors: Iterable[str], *, has_tensors: bool) -> str:
+    """Return the kind of a file, a value of `FileKind`.
 
-    Without tensors it is a vocabulary.
+    `stated` and `architecture` are `general.type` and `general.architecture` of its header; `tensors` are the names of
+    its tensors. A split set has the kind of its first file, which may have no tensors: `has_tensors` is about the set.
     """
-    kind = _BY_TYPE.get(header.text("general.type") or "") or _BY_ARCHITECTURE.get(header.architecture or "")
+    kind = _BY_TYPE.get(stated or "") or _BY_ARCHITECTURE.get(architecture or "")
     if kind is None:
         kind = FileKind.MODEL if has_tensors else FileKind.VOCABULARY
-        tensors = header.tensors[:TENSORS_EXAMINED_MAX]
-        if header.architecture is None and any(is_image_tensor(tensor.name) for tensor in tensors):
+        if architecture is None and any(map(is_image_tensor, islice(tensors, TENSORS_EXAMINED_MAX))):
             kind = FileKind.IMAGE
     return kind.value
