@@ -7,6 +7,7 @@ matches no rule has the type `other`; no name is an error.
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -269,9 +270,15 @@ def companion_slot(slot: Slot, companion: Companion) -> Slot:
     return tower, block, name + companion.suffix
 
 
-def is_factor(place: Place) -> bool:
-    """Return whether the tensor at `place` is a factor of a weight, such as `ffn_up.scale`."""
-    return any(place.slot.endswith(companion.suffix) for companion in COMPANIONS if companion.is_factor)
+def weight_slot(slot: Slot, companion: Companion) -> Slot | None:
+    """Return the place of the weight whose companion would be in `slot`; None if `slot` has another ending."""
+    tower, block, name = slot
+    return (tower, block, name.removesuffix(companion.suffix)) if name.endswith(companion.suffix) else None
+
+
+def is_factor(slot: Slot, slots: Container[Slot]) -> bool:
+    """Return whether the tensor in `slot` is a factor of a weight that is in `slots`, such as `ffn_up.scale`."""
+    return any(weight_slot(slot, companion) in slots for companion in COMPANIONS if companion.is_factor)
 
 
 def component_of(kind: OrganType, slot: str) -> Component:

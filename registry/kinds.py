@@ -21,6 +21,9 @@ class FileKind(StrEnum):
     IMAGE = "image"
 
 
+WEIGHT_KINDS = (FileKind.MODEL.value, FileKind.PROJECTOR.value, FileKind.IMAGE.value)
+"""Kinds of files with weights of their own: they have relatives, can be bases, and have organs to graft."""
+
 KIND_NOTES: dict[str, str] = {
     FileKind.VOCABULARY: "A vocabulary without weights: runtimes use it to test a tokenizer.",
     FileKind.IMATRIX: (

@@ -35,6 +35,7 @@ from organs.registry.entities.base import prepared
 from organs.registry.entities.model import RuntimeText
 from organs.registry.errors import BadDigest, BadName, NotFound, OrganError, Removed
 from organs.registry.gguf.file_types import FILE_TYPE_KEY, FILE_TYPES, parse_file_type
+from organs.registry.kinds import FileKind
 from organs.registry.names import ModelName, split_quantisation
 from organs.web.downloads import explaining_faults, model_file
 from organs.web.error_pages import with_wait
@@ -179,7 +180,7 @@ def _reason(model: Model, base: Model | None, files: dict[int, list[ModelFile]])
         return None
     if not model.complete:
         return f"has only some organs; put them into their base with `organ pull {plain} -o model.gguf`"
-    return None if model.kind == "model" else "has only a vocabulary"
+    return None if model.kind in (FileKind.MODEL, FileKind.PROJECTOR) else f"is of the kind {model.kind}, and no model"
 
 
 def _config(model: Model, layers: Sequence[tuple[str, ModelFile]], facts: dict[str, str]) -> bytes:

@@ -49,6 +49,7 @@ from organs.registry.gguf.types import (
     ALIGNMENT_KEY,
     ALIGNMENT_MAX,
     DIMENSIONS_MAX,
+    DTYPE_ID_MAX,
     EAGER_STRING_MAX_BYTES,
     KEY_MAX_BYTES,
     NAME_MAX_BYTES,
@@ -268,7 +269,7 @@ class FrontReader:
             self._tensors[name] = (
                 name,
                 _check_shape(shape),
-                _check_whole(dtype_id, "the type of a tensor"),
+                _check_whole(dtype_id, "the type of a tensor", DTYPE_ID_MAX),
                 _check_whole(offset, "the offset of a tensor"),
             )
 

@@ -222,6 +222,7 @@ def _with_found_files(folder: Folder, manifest: Manifest, reasons: Reasons) -> M
         reasons.add(f"more than {TENSORS_MAX} organ files")
         return manifest
     by_name, by_file = _grouped(files, partial(_name_inside, folder)), _grouped(files, _file_stem)
+    by_name.pop("", None)
     tensors = [
         _with_found_file(entry, by_name, by_file, reasons) if number in lost else entry
         for number, entry in enumerate(manifest.tensors)

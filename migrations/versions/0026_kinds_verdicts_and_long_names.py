@@ -1,4 +1,4 @@
-"""Kinds of files that are no language models; the verdict `writes`; names of tensors with up to 128 characters."""
+"""Kinds of files that are no language models; the verdict `writes`; names of tensors with up to 127 characters."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def upgrade() -> None:
         for table, column in NAMES:
             name = f"ck_{table}_{column}_length"
             op.drop_constraint(op.f(name), table, type_="check")
-            op.alter_column(table, column, type_=sa.String(128), existing_type=sa.String(64), existing_nullable=False)
-            op.create_check_constraint(op.f(name), table, f"length({column}) <= 128")
+            op.alter_column(table, column, type_=sa.String(127), existing_type=sa.String(64), existing_nullable=False)
+            op.create_check_constraint(op.f(name), table, f"length({column}) <= 127")
     for kind, architectures in (("control-vector", ("controlvector",)), ("projector", ("clip",)), ("image", IMAGES)):
         _set_kind(kind, sa.column("architecture").in_(architectures))
     typed = sa.text("id IN (SELECT model_id FROM model_metadata WHERE key = 'general.type' AND value = 'imatrix')")
@@ -52,7 +52,7 @@ def _relax_in_sqlite() -> None:
     """
     connection = op.get_bind()
     changes = [("models", KINDS_BEFORE, KINDS), ("verdicts", VERDICTS_BEFORE, VERDICTS)]
-    changes += [(table, f"length({column}) <= 64", f"length({column}) <= 128") for table, column in NAMES]
+    changes += [(table, f"length({column}) <= 64", f"length({column}) <= 127") for table, column in NAMES]
     version = connection.exec_driver_sql("PRAGMA schema_version").scalar_one()
     connection.exec_driver_sql("PRAGMA writable_schema = ON")
     for table, before, after in changes:

@@ -60,8 +60,8 @@ from organs.registry.catalog.vocabulary import (
 from organs.registry.measures import RANKED_MEASURES
 from organs.registry.names import split_quantisation
 
-TENSOR_NAME_MAX = 128
-"""A tensor in a file has a name of at most 127 bytes."""
+TENSOR_NAME_MAX = 127
+"""The limit of the reader of files: `NAME_MAX_BYTES`."""
 
 
 def now() -> datetime:

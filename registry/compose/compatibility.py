@@ -56,7 +56,7 @@ from organs.registry.entities.plan import (
 )
 from organs.registry.errors import TooCostly
 from organs.registry.gguf.blocks import block_faults
-from organs.registry.kinds import FileKind
+from organs.registry.kinds import WEIGHT_KINDS, FileKind
 from organs.registry.lineage import (
     CLOSE,
     NOISE_LIMIT_OF_KIN,
@@ -511,8 +511,6 @@ __all__ = [
 TYPES = (OrganType.SKELETON, OrganType.ORGAN, OrganType.EMBED, OrganType.NORM)
 """The types that can be exchanged, in their order on pages and in tables."""
 REASONS_SHOWN = 5
-NO_ORGANS = frozenset({FileKind.ADAPTER, FileKind.VOCABULARY, FileKind.IMATRIX, FileKind.CONTROL_VECTOR})
-"""Kinds of files that are no models: they are no bases, and have no organs to graft."""
 
 
 def check_compatibility(base: Parent, donor: Parent) -> Compatibility:
@@ -523,7 +521,7 @@ def check_compatibility(base: Parent, donor: Parent) -> Compatibility:
     return Compatibility(
         base=base.label,
         donor=donor.label,
-        types=() if donor.kind in NO_ORGANS else tuple(fit_by_type(base, donor)),
+        types=() if donor.kind not in WEIGHT_KINDS else tuple(fit_by_type(base, donor)),
         findings=in_order(check_pair(base, donor)),
     )
 
@@ -534,7 +532,7 @@ def check_pair(base: Parent, donor: Parent) -> list[Finding]:
     A refusal of one type does not affect the other types: `fit_by_type` has the findings of each type. An adapter is
     checked by the rules of adapters.
     """
-    if donor.kind in NO_ORGANS - {FileKind.ADAPTER}:
+    if donor.kind not in (*WEIGHT_KINDS, FileKind.ADAPTER):
         sentence = f"{donor.label} is of the kind {donor.kind}, not a model: it has no organs to graft."
         return [Finding(Severity.REFUSE, "nothing-to-graft", sentence, models=(base.label, donor.label))]
     licenses = license_of_parents((base, donor)).findings
@@ -599,9 +597,8 @@ def _of_base(base: Parent) -> Iterator[Finding]:
         reasons = "; ".join(base.unassemblable[:REASONS_SHOWN])
         sentence = f"Loaders cannot open {base.label}, nor a chimera with its header: {reasons}."
         yield Finding(Severity.REFUSE, "not-loadable", sentence, models=(base.label,))
-    kind = base.kind
-    if kind in NO_ORGANS:
-        sentence = f"{base.label} is of the kind {kind}, not a model: choose another base."
+    if base.kind not in WEIGHT_KINDS:
+        sentence = f"{base.label} is of the kind {base.kind}, not a model: choose another base."
         yield Finding(Severity.REFUSE, "not-loadable", sentence, models=(base.label,))
     foreign = sorted({part.dtype.name for part in base.parts if part.dtype.is_foreign})
     if foreign:
@@ -636,12 +633,13 @@ def _fit(base: Parent, donor: Parent, kind: OrganType, facts: tuple[Facts, Facts
     pairs = [(part, donor.by_slot.get(part.slot)) for part in places]
     taken = [Replacement(before, after, donor) for before, after in pairs if after is not None]
     of_models = differences(*facts, Taken(frozenset(), frozenset()), (base.label, donor.label))
+    of_base = [item for item in _of_base(base) if item.code == "dtype-refused"]
     findings = [item for item in _of_donor(base, donor, taken, facts) if item not in of_models] if taken else []
     findings += kept_organs(base, donor, [part.place for part in places])
     # If single organs are refused, the others still fit. Any other refusal affects the whole type.
     reasons = [*of_models, *findings]
     refused = {item.code for item in reasons if item.severity is Severity.REFUSE} - _ORGAN_REFUSALS
-    fitting = 0 if refused else sum(item.fits and not is_dtype_refused(item) for item in taken)
+    fitting = 0 if refused or of_base else sum(item.fits and not is_dtype_refused(item) for item in taken)
     is_refused = any(finding.severity is Severity.REFUSE for finding in findings)
     changes_made = [Change(item.before, item.after, item.after) for item in taken if item.fits and item.changes]
     elements = sum(part.spec.elements for part in base.parts)

@@ -15,7 +15,6 @@ from organs.registry.anatomy import (
     LORA_SUFFIXES,
     OUTPUT_MATRIX,
     TOKEN_EMBEDDING,
-    Companion,
     Group,
     OrganType,
     Place,
@@ -25,6 +24,7 @@ from organs.registry.anatomy import (
     companion_slot,
     group_of,
     place_of,
+    weight_slot,
 )
 from organs.registry.catalog.vocabulary import MATRIX_DTYPES_REFUSED, VECTOR_DTYPES
 from organs.registry.compose.models import (
@@ -41,6 +41,7 @@ from organs.registry.compose.plan import (
 from organs.registry.entities.finding import ARCHITECTURE_DIFFERS, Finding, Severity
 from organs.registry.gguf.quants import can_dequantize
 from organs.registry.gguf.types import ValueType
+from organs.registry.kinds import FileKind
 from organs.registry.transform import misfit
 
 _PLACES = ("place", "places")
@@ -177,35 +178,29 @@ def _of_groups(base: Parent, donor: Parent, replacements: Sequence[Replacement])
 def _of_companions(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
     """Yield findings on weights that would not work with the companions that they have in their model.
 
-    `scale-apart` is a refusal, because the values of a weight are only right with its scale; `companion-apart` is a
-    warning. A donor with only some organs lacks those that are equal to the base's.
+    `scale-apart` is a refusal, because the values of a weight are only right with its scale; `companion-apart` is
+    information. A donor with only some organs lacks those that are equal to the base's.
     """
     replaced = {replacement.before.slot for replacement in replacements}
     for companion in COMPANIONS:
-        weights = [
-            slot
+        weights = {
+            slot: replacement
             for replacement in replacements
-            if (slot := _weight_slot(base, replacement.before.slot, companion)) is not None
+            if (slot := weight_slot(replacement.before.slot, companion) or replacement.before.slot) in base.by_slot
             and (slot in replaced) != (companion_slot(slot, companion) in replaced)
             and _differs(base, donor, companion_slot(slot, companion))
-        ]
+        }
         if weights:
-            names = list(dict.fromkeys(base.by_slot[slot].name for slot in weights))
-            kind = (Severity.REFUSE, "scale-apart") if companion.is_factor else (Severity.WARN, "companion-apart")
+            names = [base.by_slot[slot].name for slot in weights]
+            kind = (Severity.REFUSE, "scale-apart") if companion.is_factor else (Severity.INFO, "companion-apart")
+            advice = "Graft both, from a model that has both."
+            if any(replacement.experts for replacement in weights.values()):
+                advice = f"That of a stack, {companion.suffix!r}, is one for all its experts: graft the whole stack."
             sentence = (
                 f"{names_text(names)} and the tensors {companion.suffix!r} of the same names belong together, but only "
-                f"one of the two would come from {donor.label}. Graft both, from a model that has both."
+                f"one of the two would come from {donor.label}. {advice}"
             )
             yield Finding(*kind, sentence, models=_labels(base, donor), organs=tuple(names))
-
-
-def _weight_slot(base: Parent, slot: Slot, companion: Companion) -> Slot | None:
-    """Return the place of the weight that the tensor in `slot` belongs to: itself, or the one that it accompanies."""
-    tower, block, name = slot
-    if not name.endswith(companion.suffix):
-        return slot
-    weight = tower, block, name.removesuffix(companion.suffix)
-    return weight if weight in base.by_slot else None
 
 
 def _differs(base: Parent, donor: Parent, slot: Slot) -> bool:
@@ -266,7 +261,7 @@ def check_adapter(base: Parent, adapter: Parent) -> list[Finding]:
     Licenses are not checked here.
     """
     pairs = factor_pairs(adapter)
-    if not pairs and adapter.header.text("general.type") != "adapter":
+    if not pairs and adapter.kind != FileKind.ADAPTER:
         return [_not_an_adapter(base, adapter)]
     findings = [*_of_header(base, adapter), *_of_pairs(base, adapter, pairs)]
     findings += [*_of_dtypes(base, adapter, pairs), *_of_base_name(base, adapter)]
@@ -310,7 +305,7 @@ def _not_an_adapter(base: Parent, adapter: Parent) -> Finding:
 
 
 def _of_header(base: Parent, adapter: Parent) -> Iterator[Finding]:
-    if adapter.header.text("general.type") != "adapter":
+    if adapter.kind != FileKind.ADAPTER:
         yield _not_an_adapter(base, adapter)
     method = adapter.header.text(TYPE_KEY)
     if method != "lora":

@@ -23,7 +23,7 @@ from organs.registry.anatomy import (
     is_factor,
 )
 from organs.registry.catalog.search import RECIPE_BASE, nearest, parse_query
-from organs.registry.compose.compatibility import NO_ORGANS, check_adapter, check_replacements, check_withdrawn
+from organs.registry.compose.compatibility import check_adapter, check_replacements, check_withdrawn
 from organs.registry.compose.cost import Budget, steps_cost
 from organs.registry.compose.fitting import (
     additions_of,
@@ -57,7 +57,7 @@ from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import Screen
 from organs.registry.errors import NotFound, NothingRegistered, OrganError, StoreError, TooCostly, UnsupportedDType
-from organs.registry.kinds import FileKind
+from organs.registry.kinds import WEIGHT_KINDS, FileKind
 from organs.registry.transform import encoded_dtype
 from organs.registry.transform.purify import KEEP_DEFAULT
 
@@ -112,20 +112,19 @@ def choose(base: Parent, recipe: Recipe, library: Library) -> Chosen:
         replacements = replacements or (
             _of_query(base, graft, places, at, library, chosen) if graft.where is not None else ()
         )
-        _add_replacements(_with_companions(base, replacements), taken, at, chosen)
+        _add_replacements(replacements, taken, at, chosen)
+    chosen.replacements += _companions(base, chosen.replacements, taken)
     return chosen
 
 
-def _with_companions(base: Parent, replacements: Sequence[Replacement]) -> list[Replacement]:
-    """Return `replacements` with the companions of the weights, such as their scales, if both models have them."""
-    complete = {replacement.before.slot: replacement for replacement in replacements}
-    for replacement in replacements:
+def _companions(base: Parent, replacements: Sequence[Replacement], taken: Collection[Slot]) -> Iterator[Replacement]:
+    """Yield replacements of the companions of weights, such as scales, that both models have and no graft takes."""
+    for replacement in tuple(replacements):
         for companion in () if replacement.experts else COMPANIONS:
             slot = companion_slot(replacement.before.slot, companion)
             before, after = base.by_slot.get(slot), replacement.donor.by_slot.get(slot)
-            if before is not None and after is not None:
-                complete.setdefault(slot, replace(replacement, before=before, after=after))
-    return list(complete.values())
+            if before is not None and after is not None and slot not in taken:
+                yield replace(replacement, before=before, after=after)
 
 
 def _add_replacements(
@@ -173,11 +172,10 @@ def _of_donor(
     replacements = _replacements_by(donor, base, places, graft.selection, library)
     if not replacements:
         sentence = f"{donor.label} has none of the {len(places)} organs that are selected in {base.label}."
-        kind = donor.kind
-        if kind == FileKind.ADAPTER:
+        if donor.kind == FileKind.ADAPTER:
             sentence = f"{donor.label} is an adapter, which is merged and not grafted: name it under `adapters`."
-        elif kind in NO_ORGANS:
-            sentence = f"{donor.label} is of the kind {kind}, not a model: it has no organs to graft."
+        elif donor.kind not in WEIGHT_KINDS:
+            sentence = f"{donor.label} is of the kind {donor.kind}, not a model: it has no organs to graft."
         chosen.refuse("nothing-to-graft", sentence, at, donor.label)
         return []
     _note_missing(base, donor, graft.selection, places, at, chosen)
@@ -239,7 +237,7 @@ def _of_query(
     base: Parent, graft: Graft, places: Sequence[Part], at: str, library: Library, chosen: Chosen
 ) -> list[Replacement]:
     groups: dict[GroupKey, dict[Slot, Part]] = {}
-    for part in (part for part in places if not is_factor(part.place)):  # factors follow their weights
+    for part in (part for part in places if not is_factor(part.slot, base.by_slot)):  # factors follow their weights
         groups.setdefault(_group(part.place), {})[part.slot] = part
     try:
         organs, winners = _search(base, graft, groups, library)
@@ -437,10 +435,11 @@ def selected_for(step: Purification, parts: Mapping[str, tuple[Part, Parent]], l
     purified as it is stored, and its factor stays. Raises BadQuery.
     """
     selection = selection_of(step)
+    slots = {part.slot for part, _ in parts.values()}
     selected = {
         name: (part, parent)
         for name, (part, parent) in parts.items()
-        if selection.holds(part.place) and not is_factor(part.place)
+        if selection.holds(part.place) and not is_factor(part.slot, slots)
     }
     if not step.where:
         return list(selected)

@@ -31,7 +31,6 @@ WARNINGS = {
     "epsilon-differs": "the donor was trained with another epsilon of its norms",
     "context-differs": "the donor was trained for another context length",
     "activation-differs": "the feed-forward of the donor was trained with another activation",
-    "companion-apart": "a weight would work with the bias or the input scale of another model",
     "tokenizer-differs": "the two models number tokens differently",
     "parent-yanked": "a parent, or a model that it was made from, was yanked by its publisher or an administrator",
     "parent-removed": "a model that a parent was made from was removed by an administrator",

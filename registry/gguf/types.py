@@ -28,6 +28,7 @@ VALUE_MAX = 1 << 30
 """The longest string in bytes and the longest array in elements."""
 EAGER_STRING_MAX_BYTES = 64 * 1024
 """Longer strings stay in the file until they are needed."""
+DTYPE_ID_MAX = (1 << 32) - 1
 FOREIGN_VALUE_MAX_BYTES = 8
 FOREIGN_REST_MAX_BYTES = 64
 """Bytes of a tensor of a foreign type in addition to those of its values, such as a scale."""
@@ -100,7 +101,7 @@ class DType:
     @property
     def is_big_endian(self) -> bool:
         """Whether the numbers of the tensor are big-endian."""
-        return self.name.endswith(_BIG_ENDIAN)
+        return self.name.endswith(BIG_ENDIAN)
 
     @property
     def bits_per_value(self) -> float:
@@ -153,8 +154,9 @@ _DTYPES = (
 DTYPES: dict[int, DType] = {dtype.id: dtype for dtype in _DTYPES}
 _DTYPES_BY_NAME = {dtype.name: dtype for dtype in _DTYPES}
 
-_FOREIGN_NAME = re.compile(r"TYPE_(?P<id>[0-9]{1,10})", re.ASCII)
-_BIG_ENDIAN = "_BE"
+FOREIGN_PREFIX, BIG_ENDIAN = "TYPE_", "_BE"
+"""The beginning of the names of unknown types, and the ending of those of big-endian ones."""
+_FOREIGN_NAME = re.compile(rf"{FOREIGN_PREFIX}(?P<id>[0-9]{{1,10}})", re.ASCII)
 
 UNQUANTISED = frozenset({"F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64"})
 
@@ -176,7 +178,7 @@ def dtype_by_name(name: str) -> DType:
     known = _DTYPES_BY_NAME.get(name)
     if known is not None:
         return known
-    swapped = _DTYPES_BY_NAME.get(name.removesuffix(_BIG_ENDIAN))
+    swapped = _DTYPES_BY_NAME.get(name.removesuffix(BIG_ENDIAN))
     if swapped is not None:
         return big_endian(swapped)
     foreign = _FOREIGN_NAME.fullmatch(name)
@@ -204,9 +206,9 @@ def dtype_at(dtype_id: int, elements: int, room_bytes: int, alignment: int, is_b
 
 def foreign_dtype(dtype_id: int, elements: int, size_bytes: int) -> DType:
     """Return a dtype that is unknown here, for a tensor of `elements` values that takes `size_bytes`: `TYPE_156`."""
-    return DType(dtype_id, f"TYPE_{dtype_id}", elements, size_bytes, is_foreign=True)
+    return DType(dtype_id, f"{FOREIGN_PREFIX}{dtype_id}", elements, size_bytes, is_foreign=True)
 
 
 def big_endian(dtype: DType) -> DType:
     """Return the dtype of a tensor of `dtype` in a big-endian file: `F32_BE`."""
-    return dtype if dtype.is_foreign else replace(dtype, name=dtype.name + _BIG_ENDIAN, is_foreign=True)
+    return dtype if dtype.is_foreign else replace(dtype, name=dtype.name + BIG_ENDIAN, is_foreign=True)

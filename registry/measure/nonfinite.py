@@ -46,8 +46,10 @@ def count_nonfinite(data: Data, dtype: DType) -> int:
     """Return the number of NaN and infinite values in `data`, which is whole blocks of `dtype`.
 
     If a scale is NaN or infinite, all values of its block are counted. NVFP4 and integers have no such values: ggml
-    reads the bit pattern of NaN in E4M3 as 0.
+    reads the bit pattern of NaN in E4M3 as 0. Those of foreign types are unknown.
     """
+    if dtype.is_foreign:
+        return 0
     view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
     assert view.nbytes % dtype.block_bytes == 0
     step = max(1, STEP_BYTES // dtype.block_bytes) * dtype.block_bytes
@@ -60,6 +62,8 @@ def count_nonfinite_in(pieces: Iterable[Data], dtype: DType) -> int:
     Pieces may have any length: a block that is split between pieces is joined. A piece is not used after the next one
     is requested, so all may share one buffer. Together the pieces must be whole blocks of `dtype`.
     """
+    if dtype.is_foreign:
+        return sum(count_nonfinite(piece, dtype) for piece in pieces)
     count, partial = 0, b""
     for piece in pieces:
         view = memoryview(piece)

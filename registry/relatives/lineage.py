@@ -24,6 +24,7 @@ from organs.registry.catalog.queries.relatives import (
 from organs.registry.catalog.tables import Lineage, Model
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.lineage import RELATIVE, LineageEdge, ModelLineage
+from organs.registry.kinds import WEIGHT_KINDS
 from organs.registry.lineage import CLOSE, Groups, Kinship, is_another_encoding, similarity
 from organs.registry.relatives.descent import FLOATS, Descent, Link, descents, is_source_settled
 from organs.registry.relatives.resolve import folded
@@ -311,7 +312,7 @@ def _declared(
     declared = [edge for edge in edges if edge.evidence == "declared" and edge.child_model_id == model.id]
     budget = TENSORS_COMPARED - model.tensors
     has_parent = any(edge.parent_model_id in others for edge in declared)
-    own = organs_by_slot(session, model.id) if model.kind == "model" and has_parent and budget > 0 else {}
+    own = organs_by_slot(session, model.id) if model.kind in WEIGHT_KINDS and has_parent and budget > 0 else {}
     for edge in declared:
         parent = others.get(edge.parent_model_id or 0)
         text = edge.parent_text or ""

@@ -35,6 +35,7 @@ from organs.registry.catalog.register.models import (
 from organs.registry.catalog.tables import Lineage, Model
 from organs.registry.catalog.vocabulary import folded_words, shown_text
 from organs.registry.gguf import Header
+from organs.registry.kinds import WEIGHT_KINDS
 from organs.registry.lineage import (
     ComparableOrgan,
     Kinship,
@@ -199,7 +200,7 @@ class Relative:
 
 def find_relatives(session: Session, model: Model) -> list[Relative]:
     """Return the visible models related to `model`, the most similar first, then the oldest. Adapters have none."""
-    if model.kind != "model":
+    if model.kind not in WEIGHT_KINDS:
         return []
     own = organs_by_slot(session, model.id)
     scores = probe_scores(session, own)
@@ -315,7 +316,7 @@ def resolve_declared(session: Session, newcomer: Model) -> None:
     Edges above the limit do not change until the next model of that name is added: the write lock is held meanwhile.
     """
     edges = parents_of(session, [newcomer.id], ("declared",))
-    if newcomer.kind == "model":
+    if newcomer.kind in WEIGHT_KINDS:
         edges += _edges_that_may_mean(session, newcomer)
     described = _described(session, {edge.child_model_id for edge in edges if edge.child_model_id is not None})
     cache = _Cache(session)

@@ -28,6 +28,7 @@ from organs.registry.entities.report import (
 )
 from organs.registry.entities.storage import StoredSizes
 from organs.registry.gguf import dtype_by_name
+from organs.registry.kinds import KIND_NOTES
 from organs.registry.measures import THETA_LEGEND, theta_caution
 from organs.registry.reports.groups import (
     CAUTION_COLUMN,
@@ -232,7 +233,7 @@ _KIND_WORDS = {
     "model": "A model has weights of its own.",
     "adapter": "An adapter has small changes of the weights of another model and does nothing without it. Its measures "
     "are not comparable with those of complete models.",
-    "vocabulary": "A vocabulary has words and no weights.",
+    **KIND_NOTES,
     CHIMERA: "A chimera was composed in this registry from tensors of other models, or computed from them.",
     PARTIAL: "A partial model has only some tensors, for grafting into the base that it names.",
 }

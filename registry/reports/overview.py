@@ -159,6 +159,10 @@ _KIND_WORDS = {
     ("model", False): ("partial model", "partial models"),
     ("adapter", True): ("adapter, a small change of another model", "adapters, small changes of other models"),
     ("vocabulary", True): ("vocabulary, words without weights", "vocabularies, words without weights"),
+    ("imatrix", True): ("importance matrix", "importance matrices"),
+    ("control-vector", True): ("control vector", "control vectors"),
+    ("projector", True): ("projector of images or sound", "projectors of images or sound"),
+    ("image", True): ("model for images, video or sound", "models for images, video or sound"),
 }
 
 

@@ -91,7 +91,7 @@ def test_an_organ_fits_where_the_base_has_another_of_its_shape(
     assert found(registry, "fits:acme/base") == ([f"acme/donor {row.slot}"] if does else [])
 
 
-@pytest.mark.parametrize("dtype", ["F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K"])
+@pytest.mark.parametrize("dtype", ["F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K", "TYPE_156", "F16_BE"])
 def test_a_dtype_that_a_runtime_does_not_support_for_a_matrix_does_not_fit(dtype: str, registry: LocalRegistry) -> None:
     write_models(registry, [BASE, donor(PlacementRow(slot="ffn_up", organ=9, dtype=dtype))])
     assert found(registry, "fits:acme/base") == []
@@ -107,7 +107,9 @@ def test_a_vector_fits_only_as_f32(shape: str, dtype: str, does: bool, registry:
     assert found(registry, "fits:acme/base") == (["acme/donor attn_norm"] if does else [])
 
 
-@pytest.mark.parametrize(("dtype", "does"), [("F16", True), ("I32", True), ("F64", False)])
+@pytest.mark.parametrize(
+    ("dtype", "does"), [("F16", True), ("I32", True), ("F64", False), ("TYPE_156", False), ("F32_BE", False)]
+)
 def test_the_dtype_of_the_base_fits_except_f64(dtype: str, does: bool, registry: LocalRegistry) -> None:
     rows = (
         PlacementRow(type="norm", slot="attn_norm", shape="64", dtype=dtype, organ=4),

@@ -340,6 +340,14 @@ def test_a_weight_is_not_separated_from_its_scale(
     assert all(finding.organs == ("blk.0.ffn_up.weight",) for finding in apart)
 
 
+def test_the_scale_of_a_stack_cannot_follow_single_experts_and_the_advice_says_so() -> None:
+    more = [("blk.0.ffn_up_exps.weight", (64, 4, 2)), ("blk.0.ffn_up_exps.scale", (2,))]
+    base, donor = (synthetic_parent(tensors=model_tensors(seed, more=more)) for seed in (0, 1))
+    (stack,) = replacements_from(base, donor, slots=["ffn_up_exps"])
+    finding = only(check_replacements(base, [replace(stack, experts=(0,))]), "scale-apart")
+    assert finding.sentence.endswith("is one for all its experts: graft the whole stack.")
+
+
 def test_a_donor_with_only_some_organs_may_lack_the_companions_that_equal_the_base_s() -> None:
     base = synthetic_parent("Base", tensors=model_tensors(more=[SCALE]))
     part = replace(synthetic_parent("Donor", tensors=model_tensors(1)), complete=False)

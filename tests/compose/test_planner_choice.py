@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from organs.registry.anatomy import OrganType
 from organs.registry.compose import planner
 from organs.registry.compose.models import (
     Parent,
@@ -104,6 +105,21 @@ def test_a_weight_brings_its_companions_along_but_not_the_scales_of_single_exper
         ("{from: local/other@1, slot: ffn_up_exps, experts: 0}", {"blk.0.ffn_up_exps.weight"}),
     ):
         assert taken(choose(ours, read_recipe(f"base: {ours.label}\ngrafts: [{graft}]"), library)).keys() == expected
+    both = "[{from: local/other@1, slot: ffn_up, blocks: 0}, {from: local/other@1, slot: ffn_up.bias}]"
+    made = choose(ours, read_recipe(f"base: {ours.label}\ngrafts: {both}"), library)
+    assert (taken(made).keys(), codes(made)) == ({*ffn(0, "up"), scale, bias}, [])
+
+
+def test_a_tensor_called_scale_without_a_weight_is_like_others() -> None:
+    norm = "blk.0.attn_norm.query.scale"
+    ours, theirs = (
+        as_registered(synthetic_parent(tensors=model_tensors(seed, more=[(norm, (64,))])), f"local/{seed}@1", seed + 1)
+        for seed in (3, 4)
+    )
+    norms = [part for part in theirs.parts if part.place.type is OrganType.NORM]
+    library = MemoryLibrary((ours, theirs), [found_organ(theirs, part) for part in norms])
+    recipe = read_recipe(f"base: {ours.label}\ngrafts: [{{where: 'theta>=0', type: norm}}]")
+    assert norm in taken(choose(ours, recipe, library))
 
 
 def test_without_a_selection_everything_is_taken() -> None:

@@ -12,6 +12,7 @@ from sqlalchemy import select
 from organs.registry.catalog.tables import FilePart, Lineage, Model, ModelFile, ModelMetadata, Placement
 from organs.registry.digest import digest_of
 from organs.registry.gguf import KeyValue, ValueType
+from organs.registry.kinds import KIND_NOTES
 from organs.registry.local import LocalRegistry
 from organs.registry.relatives.resolve import PARENTS_MAX
 from tests.gguf_files import array, every_value_type, file_bytes, tensor, text, unsigned, vocabulary
@@ -89,6 +90,7 @@ def test_files_for_other_purposes_have_their_kinds_and_are_never_incomplete(
     with registry.catalog.reading() as session:
         assert [row.type for row in session.scalars(select(Placement))] == [organ_type]
     assert ("no runtime can load it" in model.flags) == (kind == "model" and not entries)
+    assert KIND_NOTES.get(kind, "") in str(registry.report("a"))
 
 
 def test_a_file_without_tensors_has_the_kind_vocabulary(registry: LocalRegistry, tmp_path: Path) -> None:

@@ -82,6 +82,8 @@ def test_tensors_of_unknown_types_are_kept_by_their_offsets(registry: LocalRegis
         ("TYPE_4294967295", 50),
     ]
     assert [organ.theta for organ in model.organs] == [None] * 3
+    large = raw_tensor(b"output.weight", (1 << 20, 9), 97)  # more than one chunk of the store
+    round_trip(registry, tmp_path, raw_file([ARCHITECTURE.encode()], [large], bytes(9 << 20)), "large.gguf")
     assert any("unknown here (TYPE_36, TYPE_156 and TYPE_4294967295): kept exactly" in flag for flag in model.flags)
 
 

@@ -28,7 +28,8 @@ FILES = ("coder-Q4_K_M", "coder-Q8_0", "coder-Q5_K_M-notes", "decoder-Q4_K_M", "
 
 def fill(registry: LocalRegistry, folder: Path) -> None:
     for seed, name in enumerate(FILES):
-        add(registry, folder, f"me/{name}", seed=seed)
+        is_projector = name.startswith("mmproj")
+        add(registry, folder, f"me/{name}", seed=seed, more=[text("general.type", "mmproj")] if is_projector else ())
     (folder / "shards").mkdir()
     for name, data in small_shards().items():
         (folder / "shards" / name).write_bytes(data)

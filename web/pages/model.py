@@ -26,6 +26,7 @@ from organs.registry.entities.lineage import LineageEdge, merged_edges
 from organs.registry.entities.model import Model
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import BadQuery, Incomplete
+from organs.registry.kinds import WEIGHT_KINDS
 from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, organ_changes, registered_model
@@ -226,7 +227,7 @@ def _page_context(shown: _Shown, by: str, changes: dict[Slot, OrganChange]) -> C
     return {
         "by": by,
         "by_label": READINGS[by],
-        "can_receive": model.kind == "model" and model.complete and not model.unassemblable,
+        "can_receive": model.kind in WEIGHT_KINDS and model.complete and not model.unassemblable,
         **chimera_context(shown.chimera, shown.jobs),
         "grid": anatomy(shown.organs, by, changes, donor_lines(shown.chimera)),
         "picture": model_address(model.name, "pages.model_picture", form="png"),

@@ -25,7 +25,14 @@ from organs.registry.catalog.tables import (
     Organ,
     Placement,
 )
-from organs.registry.catalog.vocabulary import MATRIX_DTYPES_REFUSED, ORGAN_TYPES, REACHABLE_STATES, VECTOR_DTYPES
+from organs.registry.catalog.vocabulary import (
+    FOREIGN_BEGINNING,
+    FOREIGN_ENDING,
+    MATRIX_DTYPES_REFUSED,
+    ORGAN_TYPES,
+    REACHABLE_STATES,
+    VECTOR_DTYPES,
+)
 from organs.registry.entities.plan import FitCount, FittingModel, FittingModels
 
 ATTENTION_FACTS = (
@@ -123,11 +130,16 @@ def _has_dtype_for(base: Base, entity: Any) -> ColumnElement[bool]:
     same = select(*_place(own_place), own_place.dtype).where(
         own_place.model_id == base.id, own_place.dtype != NEVER_TAKEN
     )
-    return or_(
+    accepted = or_(
         entity.dtype.in_(sorted(VECTOR_DTYPES)),
         and_(entity.dtype.not_in(sorted(MATRIX_DTYPES_REFUSED)), not_(vector.correlate(entity).scalar_subquery())),
         tuple_(*_place(entity), entity.dtype).in_(same.correlate(None)),
     )
+    is_foreign = or_(
+        entity.dtype.startswith(FOREIGN_BEGINNING, autoescape=True),
+        entity.dtype.endswith(FOREIGN_ENDING, autoescape=True),
+    )
+    return and_(accepted, not_(is_foreign))
 
 
 def _place(entity: Any) -> tuple[ColumnElement[Any], ...]:

@@ -66,6 +66,7 @@ from organs.registry.errors import (
     Removed,
     SeveralModels,
 )
+from organs.registry.kinds import WEIGHT_KINDS
 from organs.registry.measures import FEW_NUMBERS, caution_of_mean, theta_caution
 from organs.registry.names import (
     LOCAL,
@@ -1077,7 +1078,7 @@ def quantisations_of(session: Session, name: ModelName) -> list[Model]:
     stems = (name.name, f"{PROJECTOR}-{name.name}", f"{name.name}-{PROJECTOR}")
     has_quantisation = or_(Model.stem != name.name, Model.quantisation.is_not(None))
     statement = select(Model).where(Model.namespace == name.namespace, Model.stem.in_(stems), has_quantisation)
-    statement = statement.where(Model.state == "visible", Model.complete, Model.kind == "model", is_newest())
+    statement = statement.where(Model.state == "visible", Model.complete, Model.kind.in_(WEIGHT_KINDS), is_newest())
     statement = statement.where(Model.unassemblable == "[]")
     rows = session.scalars(statement.order_by(Model.name).limit(QUANTISATIONS_MAX)).all()
     return sorted(rows, key=lambda row: (is_projector(row), row.name))
@@ -1273,7 +1274,7 @@ def known_bases(session: Session, limit: int) -> tuple[ModelSummary, ...]:
     statement = (
         select(Model)
         .join(counted, counted.c.model_id == Model.id)
-        .where(Model.state == "visible", Model.complete.is_(true()), Model.kind == "model")
+        .where(Model.state == "visible", Model.complete.is_(true()), Model.kind.in_(WEIGHT_KINDS))
         .order_by(is_composed(), counted.c.edges.desc(), Model.id.desc())
     )
     return model_summaries(session, session.scalars(statement.limit(limit)).all())

@@ -26,6 +26,7 @@ from organs.registry.catalog.tables import (
     Placement,
 )
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.kinds import WEIGHT_KINDS
 
 if TYPE_CHECKING:
     from organs.registry.anatomy import Slot
@@ -379,7 +380,7 @@ def visible_models_with_words(session: Session, words: Collection[str], limit: i
         .group_by(ModelWord.model_id)
         .having(func.count() == len(set(words)))
     )
-    statement = select(Model).where(Model.id.in_(model_ids), Model.state == "visible", Model.kind == "model")
+    statement = select(Model).where(Model.id.in_(model_ids), Model.state == "visible", Model.kind.in_(WEIGHT_KINDS))
     return session.scalars(statement.order_by(Model.id).limit(limit)).all()
 
 
