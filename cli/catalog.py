@@ -570,7 +570,8 @@ def _print_section(section: ReportSection) -> None:
     headings = [plain(heading) for heading in table.headings]
     numbers = [heading for heading, right in zip(headings, table.right, strict=True) if right]
     prose = headings[-1] if headings[-1] in PROSE_HEADINGS else None
-    lines, shown = table_text(headings, table.rows, numbers, prose=prose, leave_out=REPORT_LEAVES_OUT)
+    optional = [heading for heading in REPORT_LEAVES_OUT if heading != headings[0]]  # the first one names the row
+    lines, shown = table_text(headings, table.rows, numbers, prose=prose, leave_out=optional)
     left_out = set(headings) - set(shown)
     _print_paragraphs(explanations(section.before, left_out))
     if table.rows:

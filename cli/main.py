@@ -98,6 +98,7 @@ OTHER_WORDS = {
     "upload": "push",
     "web": "serve",
     "gc": "sweep",
+    **dict.fromkeys(("remove", "rm", "delete"), "admin remove"),
     "du": "storage",
     "size": "storage",
     "check": "verify",

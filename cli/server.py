@@ -237,6 +237,8 @@ def serve(
         writes_json = registry.settings.log == "json" and not reload
         if not is_running_from_reloader():  # otherwise the first process printed this
             _announce(host, address, allowed, writes_json)
+            if not personal and not writes_json:
+                print_sentence("Accounts are made on this machine: organ contributor add NAME", err=True)
             if open_browser:
                 webbrowser.open(address)
         if reload:

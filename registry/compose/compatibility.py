@@ -620,11 +620,12 @@ def _of_donor(
     """Yield the findings on the replacements from one donor."""
     findings = differences(*facts, Taken.of(replacements), (base.label, donor.label))
     yield from findings
+    if any(finding.code == ARCHITECTURE_DIFFERS for finding in findings):
+        return
     yield from misfits(base, donor, replacements)
     organs = [organ for replacement in replacements for organ in replacement.organs]
     yield from odd_weights(donor, [organ.after for organ in organs], base=base, donor=donor)
-    if not any(finding.code == ARCHITECTURE_DIFFERS for finding in findings):
-        yield from relatedness(base, donor, organs)
+    yield from relatedness(base, donor, organs)
     yield from already_equal(base, donor, organs)
 
 
@@ -635,7 +636,8 @@ def _fit(base: Parent, donor: Parent, kind: OrganType, facts: tuple[Facts, Facts
     of_models = differences(*facts, Taken(frozenset(), frozenset()), (base.label, donor.label))
     of_base = [item for item in _of_base(base) if item.code == "dtype-refused"]
     findings = [item for item in _of_donor(base, donor, taken, facts) if item not in of_models] if taken else []
-    findings += kept_organs(base, donor, [part.place for part in places])
+    if not any(item.code == ARCHITECTURE_DIFFERS for item in of_models):
+        findings += kept_organs(base, donor, [part.place for part in places])
     # If single organs are refused, the others still fit. Any other refusal affects the whole type.
     reasons = [*of_models, *findings]
     refused = {item.code for item in reasons if item.severity is Severity.REFUSE} - _ORGAN_REFUSALS

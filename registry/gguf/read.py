@@ -207,6 +207,8 @@ def _read_version(cursor: Cursor, source: ByteSource) -> int:
     if not cursor.remaining:
         cursor.refuse("magic", "the file is empty")
     magic = cursor.take(4, "magic")
+    if magic.startswith(b"<"):
+        cursor.refuse("magic", "not a GGUF file but a web page: the download failed", 0)
     if magic != MAGIC:
         cursor.refuse("magic", f"not a GGUF file: it begins with {magic!r}", 0)
     if is_big_endian(source):
@@ -289,7 +291,7 @@ def _read_array_span(cursor: Cursor, key: str) -> Field:
         cursor.refuse(key, f"an array of {count} elements is over the limit of {VALUE_MAX}", begin)
     smallest = 8 if element is ValueType.STRING else SCALAR_SIZES[element]
     if count * smallest > cursor.remaining:
-        cursor.refuse(key, f"{count} elements cannot fit in the {cursor.remaining} bytes left", begin)
+        cursor.refuse(key, f"{count} elements cannot fit in the {cursor.remaining} bytes left: the file was cut", begin)
     offset = cursor.offset
     if element is ValueType.STRING:
         cursor.skip_strings(count, key)

@@ -44,7 +44,6 @@ OUT_OF_REACH = (
     *(  # writing an output file
         "the disk of … is full: … bytes are needed, … are free",
         "… is not a folder that can be written to: …",
-        "…: no such folder",
     ),
     *("the head has … of … bytes", "it has … of … stored bytes"),  # a reader has read this number of bytes before
     "it ends at byte …, … bytes are expected",  # a file that shrinks while it is open

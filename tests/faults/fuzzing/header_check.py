@@ -37,6 +37,7 @@ OUT_OF_REACH = (
     "and … more",  # thirteen reasons against three shards
     "there are no shards",
     "it would be … shards; a split set has at most …",  # of a model that is split, not read
+    "big-endian: …; only runtimes on such machines load it",  # no seed is big-endian
     "it is a chimera, with the lock sha256:…",  # no seed has one
     "…: it has … tensors; the limit is …",  # ingest counts the tensors after the header was read
     (
