@@ -46,9 +46,9 @@ def without(line: str, *slots: str) -> str:
         (DENSE, DENSE, SHARED, SHARED),
         (without(DENSE, "attn_norm"), DENSE, DENSE),
         (DENSE, DENSE, f"{DENSE} nextn.eh_proj nextn.enorm"),
-        *(((f"{DENSE} attn_q.{scale}", f"{DENSE} attn_q.{scale}", DENSE)) for scale in ("scale", "input_scale")),
+        (f"{DENSE} attn_q.scale attn_q.input_scale",) * 2 + (DENSE,),
     ],
-    ids=["dense", "first-dense", "hybrid", "shared-keys", "no-first-norm", "prediction", "scales-of-a-type", "scales-of-inputs"],
+    ids=["dense", "first-dense", "hybrid", "shared-keys", "no-first-norm", "prediction", "scales-of-a-type"],
 )
 def test_blocks_of_different_kinds_are_no_fault(blocks: tuple[str, ...]) -> None:
     assert faults(*blocks) == []
