@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from flask import Flask, Response, g, request
 
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.accounts import EndedToken, KnownToken, account_by_session, token_account
 from organs.registry.catalog.register.accounts import LOCAL, is_use_due, record_use
-from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import now
 from organs.registry.catalog.vocabulary import MANAGE_TOKENS
 from organs.registry.errors import BadToken, NotAllowed, OrganError

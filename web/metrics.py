@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from flask import Blueprint, Flask, Response, current_app, g, request
 from msgspec import structs
 
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.health import CatalogHealth, catalog_health
 from organs.registry.catalog.queries.reports import running_totals
-from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.slow import SLOW_SECONDS
 from organs.registry.catalog.tables import now
 from organs.registry.checkup import disk_spaces

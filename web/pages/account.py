@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from flask import Response, abort, after_this_request, redirect, request, url_for
 
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.accounts import (
     MODELS_MAX,
     contributors_page,
@@ -24,7 +25,6 @@ from organs.registry.catalog.register.accounts import (
     open_page_token,
     open_session,
 )
-from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import now
 from organs.registry.catalog.vocabulary import REACHABLE_STATES, SCOPES
 from organs.registry.entities.account import (

@@ -12,9 +12,9 @@ import msgspec
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.queries.submissions import UNDER_WAY
-from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import (
     Chimera,
     Contributor,

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.accounts import (
     KnownToken,
     contributor_by_name,
@@ -17,7 +18,6 @@ from organs.registry.catalog.queries.accounts import (
     token_by_public_id,
 )
 from organs.registry.catalog.register.events import record_event
-from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import Contributor, PageToken, Token, WebSession
 from organs.registry.catalog.vocabulary import MANAGE_TOKENS, SCOPES, Action, checked_text
 from organs.registry.entities.account import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX

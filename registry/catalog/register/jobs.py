@@ -16,9 +16,9 @@ import msgspec
 from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.orm import Session, undefer
 
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import Contributor, Job
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.entities.base import Entity
