@@ -149,9 +149,9 @@ def record_use(session: Session, account: KnownToken) -> None:
     session.execute(update(Token).where(Token.id == account.token_id).values(last_used_at=database_now(session)))
 
 
-def is_use_due(account: KnownToken, moment: datetime) -> bool:
+def is_use_due(account: KnownToken) -> bool:
     """Return whether the use of the token must be recorded again."""
-    return account.last_used_at is None or moment - account.last_used_at > USE_INTERVAL
+    return account.last_used_at is None or account.read_at - account.last_used_at > USE_INTERVAL
 
 
 def open_session(session: Session, account: KnownToken) -> str:
