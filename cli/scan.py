@@ -170,7 +170,7 @@ def _values(findings: Sequence[Findings], inventory: Inventory) -> dict[str, obj
 
     folders = [
         {
-            "tool": part.tool or None,
+            "tool": part.tool,
             "folder": str(part.folder),
             "exists": part.is_there,
             "models": len(part.sources),

@@ -116,6 +116,11 @@ class Companion:
     is_factor: bool = False
     """Whether the weight is stored divided by it, so that neither has a meaning without the other."""
 
+    @property
+    def is_scale(self) -> bool:
+        """Whether it belongs to the type of the weight, which can differ between blocks."""
+        return self.suffix.endswith("scale")
+
 
 COMPANIONS = (Companion(".scale", is_factor=True), Companion(".input_scale"), Companion(".bias"))
 """The companions of a weight. Runtimes multiply the result of the weight by `.scale` (NVFP4, BitNet), divide the

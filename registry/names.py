@@ -65,7 +65,7 @@ DIGEST_LENGTH = 8
 
 _QUANTISATION = re.compile(
     r"(?P<stem>.*?[A-Za-z0-9])[-._](?P<quantisation>(?:(?:UD|i1|imat(?:rix)?)[-._])?"
-    r"(?P<plain>(?:I?Q[1-8]|TQ[12])_[A-Z0-9_]{1,12}|(?:MXFP[468]|NVFP4)(?:_[A-Z0-9_]{1,12})?|BF16|F16|F32|FP16|FP32)"
+    r"(?P<plain>(?:I?Q[1-8]|TQ[12])_[A-Z0-9_]{1,12}?|(?:MXFP[468]|NVFP4)(?:_[A-Z0-9_]{1,12}?)??|BF16|F16|F32|FP16|FP32)"
     r"(?:[-._]imat(?:rix)?)?)",
     re.ASCII | re.IGNORECASE,
 )

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import weight_change
 from organs.registry.anatomy import Slot
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.engine import Catalog, batches
 from organs.registry.catalog.queries.events import last_change_of_parents
 from organs.registry.catalog.queries.organs import (
@@ -38,7 +39,6 @@ from organs.registry.catalog.queries.relatives import (
     places_of,
     related_organs_at,
 )
-from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.register.organs import (
     begin_ingest,
     forget_ingest,

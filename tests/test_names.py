@@ -21,6 +21,7 @@ from organs.registry.names import (
     namespace_from_text,
     parse_model_name,
     parse_new_name,
+    plain_quantisation,
     split_quantisation,
 )
 from tests.random_files import PATIENT
@@ -196,6 +197,7 @@ def test_a_reserved_namespace_gets_a_prefix() -> None:
         ("Coder-NVFP4", ("Coder", "NVFP4")),
         ("Coder-3B.i1-Q4_K_M", ("Coder-3B", "I1-Q4_K_M")),
         ("Coder-Q4_K_M-imat", ("Coder", "Q4_K_M-IMAT")),
+        ("Coder-Q4_K_M_imat", ("Coder", "Q4_K_M_IMAT")),
         ("Coder-imatrix-IQ2_XS", ("Coder", "IMATRIX-IQ2_XS")),
         ("Coder-3B-i1", ("Coder-3B-i1", None)),
         ("Coder-imat", ("Coder-imat", None)),
@@ -207,6 +209,13 @@ def test_a_reserved_namespace_gets_a_prefix() -> None:
 )
 def test_the_quantisation_is_split_from_the_end_of_a_name(name: str, expected: tuple[str, str | None]) -> None:
     assert split_quantisation(name) == expected
+
+
+@pytest.mark.parametrize("ending", ["", "-imat", ".imat", "_imat", "-imatrix", "_IMATRIX"])
+@pytest.mark.parametrize("plain", ["Q4_K_M", "IQ2_XXS", "Q8_0", "MXFP4", "MXFP4_MOE", "NVFP4", "BF16"])
+def test_a_plain_quantisation_is_without_the_words_for_how_it_was_made(plain: str, ending: str) -> None:
+    for before in ("", "i1-", "UD-", "imatrix_"):
+        assert plain_quantisation(f"{before}{plain}{ending}") == plain
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 
 from flask import Flask, Response, g, request
 
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.accounts import EndedToken, KnownToken, account_by_session, token_account
 from organs.registry.catalog.register.accounts import LOCAL, is_use_due, record_use
-from organs.registry.catalog.register.leases import database_now
-from organs.registry.catalog.tables import now
 from organs.registry.catalog.vocabulary import MANAGE_TOKENS
 from organs.registry.errors import BadToken, NotAllowed, OrganError
 from organs.registry.tokens import parse_token, secret_sha256
@@ -142,7 +141,7 @@ def is_personal() -> bool:
 
 def used(account: KnownToken) -> Identity:
     """Return the user of `account`, and record the use of the token from time to time, if that needs no waiting."""
-    if is_use_due(account, now()) and not settings().read_only:
+    if is_use_due(account) and not settings().read_only:
         # Reading must work while the disk is full or another process writes. A later request records the use.
         with suppress(OrganError), registry().catalog.writing(waits=False) as session:
             record_use(session, account)

@@ -7,8 +7,9 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
@@ -18,11 +19,10 @@ from typing import TYPE_CHECKING, Any
 from flask import Blueprint, Flask, Response, current_app, g, request
 from msgspec import structs
 
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.health import CatalogHealth, catalog_health
 from organs.registry.catalog.queries.reports import running_totals
-from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.slow import SLOW_SECONDS
-from organs.registry.catalog.tables import now
 from organs.registry.checkup import disk_spaces
 from organs.registry.entities.health import IntakeHealth, QueueHealth, SlowStatement
 from organs.registry.errors import NotAllowed, OrganError
@@ -164,17 +164,18 @@ def show() -> Response:
 
     _check_allowed(settings())
     meters: Meters = current_app.extensions[METRICS_KEY]
+    gauges: list[_Gauge] = []
     try:
         with reading(FIGURES_SECONDS) as session:
-            catalog = catalog_health(session, database_now(session))
+            moment = database_now(session)
+            gauges += _catalog_gauges(catalog_health(session, moment), moment)
     except OrganError as error:
         current_app.logger.warning("the metrics lack the numbers of the catalog: %s", error)
-        catalog = None
     collectors = meters.collectors
     if FOLDER_VARIABLE in os.environ:
         collectors = CollectorRegistry()
         MultiProcessCollector(collectors)  # type: ignore[no-untyped-call]
-    body = generate_latest(collectors) + generate_latest(_registry_collectors(catalog, registry().settings))
+    body = generate_latest(collectors) + generate_latest(_registry_collectors(gauges, registry().settings))
     return Response(body, content_type=CONTENT_TYPE_LATEST)
 
 
@@ -255,19 +256,13 @@ def _method() -> str:
     return request.method if request.method in METHODS else OTHER
 
 
-def _registry_collectors(catalog: CatalogHealth | None, settings: Settings) -> CollectorRegistry:
-    """Return the collectors of the current numbers of the registry and of the disks of this machine."""
+def _registry_collectors(catalog: Sequence[_Gauge], settings: Settings) -> CollectorRegistry:
+    """Return the collectors of the numbers of the catalog, if it was read, and of the disks of this machine."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import GaugeMetricFamily
 
-    rows = [_Gauge("organ_catalog_up", f"1 if the catalog was read within {FIGURES_SECONDS:g} s.", catalog is not None)]
-    rows += _disk_gauges(settings)
-    if catalog is not None:
-        for name, value in structs.asdict(catalog.totals).items():
-            rows.append(_Gauge(f"organ_registry_{name}", f"The registry's {name}, as on its first page.", value))
-        rows += [*_queue_gauges(catalog.queue), *_intake_gauges(catalog.intake)]
-        rows.append(_Gauge("organ_corrupt_blobs", "Blobs whose bytes are wrong or missing.", catalog.corrupt_blobs))
-        rows.append(_Gauge("organ_database_size_bytes", "Bytes of the database.", catalog.database.size_bytes))
+    rows = [_Gauge("organ_catalog_up", f"1 if the catalog was read within {FIGURES_SECONDS:g} s.", bool(catalog))]
+    rows += [*_disk_gauges(settings), *catalog]
 
     @dataclass(frozen=True)
     class Numbers:
@@ -294,7 +289,17 @@ class _Gauge:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def _queue_gauges(queue: QueueHealth) -> Iterator[_Gauge]:
+def _catalog_gauges(catalog: CatalogHealth, moment: datetime) -> Iterator[_Gauge]:
+    """Yield the numbers of the catalog at `moment`, by the database's clock."""
+    for name, value in structs.asdict(catalog.totals).items():
+        yield _Gauge(f"organ_registry_{name}", f"The registry's {name}, as on its first page.", value)
+    yield from _queue_gauges(catalog.queue, moment)
+    yield from _intake_gauges(catalog.intake)
+    yield _Gauge("organ_corrupt_blobs", "Blobs whose bytes are wrong or missing.", catalog.corrupt_blobs)
+    yield _Gauge("organ_database_size_bytes", "Bytes of the database.", catalog.database.size_bytes)
+
+
+def _queue_gauges(queue: QueueHealth, moment: datetime) -> Iterator[_Gauge]:
     for row in queue.jobs:
         labels = {"kind": row.kind, "state": row.state}
         yield _Gauge("organ_jobs", "Jobs by kind and state. Old jobs are removed.", row.jobs, labels)
@@ -302,7 +307,7 @@ def _queue_gauges(queue: QueueHealth) -> Iterator[_Gauge]:
     yield _Gauge("organ_jobs_running", "Jobs that run.", queue.running)
     yield _Gauge("organ_jobs_failed_last_day", "Jobs that failed in the last 24 hours.", queue.failed)
     waiting_since = queue.waiting_since
-    age = 0.0 if waiting_since is None else max(0.0, (now() - waiting_since).total_seconds())
+    age = 0.0 if waiting_since is None else max(0.0, (moment - waiting_since).total_seconds())
     yield _Gauge("organ_oldest_waiting_job_age_seconds", "Age of the oldest waiting job; 0 if none waits.", age)
 
 

@@ -31,6 +31,7 @@ from organs.ingest.files import (
     ComposedFile,
     Section,
 )
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.organs import (
     blob_sizes,
     blobs_by_digest,
@@ -41,7 +42,6 @@ from organs.registry.catalog.queries.submissions import (
     known_digests,
     pieces_of,
 )
-from organs.registry.catalog.register.leases import database_now
 from organs.registry.digest import Digest
 from organs.registry.errors import BadSource, Conflict, CorruptBlob, MissingBlob, NotFound
 from organs.registry.local import LocalRegistry

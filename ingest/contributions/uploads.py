@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from organs.ingest.contributions.spool import BytesLost, Spool, UploadWriter, spool_of
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.submissions import (
     chunks_of_upload,
     expired_uploads,
@@ -20,7 +21,6 @@ from organs.registry.catalog.queries.submissions import (
     upload_by_public_id,
     uploads_within,
 )
-from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.register.uploads import (
     Pieces,
     add_upload,

@@ -8,10 +8,10 @@ from datetime import timedelta
 from sqlalchemy.orm import Session
 
 from organs.ingest.jobs.kind import UPKEEP, Inputs, JobKind, ReportProgress, check_members
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.jobs import is_anything_due, last_end
 from organs.registry.catalog.queries.organs import oldest_living_ingest
 from organs.registry.catalog.queries.relatives import models_to_repack
-from organs.registry.catalog.register.leases import database_now
 from organs.registry.entities.base import Request
 from organs.registry.entities.job import RepackJobResult
 from organs.registry.local import LocalRegistry

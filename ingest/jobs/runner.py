@@ -43,7 +43,6 @@ from organs.registry.catalog.register.jobs import (
     report_progress,
 )
 from organs.registry.catalog.register.rates import remove_expired_counts
-from organs.registry.catalog.tables import now
 from organs.registry.entities.base import prepared
 from organs.registry.entities.problem import INTERNAL, data_of, encoded, plain_problem, problem_of
 from organs.registry.errors import OUTAGES, BadInput, OrganError
@@ -95,6 +94,7 @@ class Held:
         notify_seconds: float = NOTIFY_SECONDS,
     ) -> None:
         self.claim = claim
+        self._begun = time.monotonic()
         self._registry = registry
         self._stop = stop
         self._renewed_seconds = renewed_seconds
@@ -113,6 +113,11 @@ class Held:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._keeper.join()
+
+    @property
+    def age(self) -> timedelta:
+        """How long ago the job was queued. No clock is read, because clocks of machines differ."""
+        return self.claim.waited + timedelta(seconds=time.monotonic() - self._begun)
 
     @property
     def is_lost(self) -> bool:
@@ -323,7 +328,7 @@ class Runner:
         except Cancelled:
             return self._record_put_back(held)
         except OrganError as error:
-            if isinstance(error, OUTAGES) and now() - claim.created_at < OUTAGE_MAX:
+            if isinstance(error, OUTAGES) and held.age < OUTAGE_MAX:
                 return self._record_outage(held, str(error))
             return self._record_failure(held, str(error), encoded(problem_of(error), data_of(error)))
         except BaseException as error:  # noqa: BLE001  # the next job must run after any error of this one

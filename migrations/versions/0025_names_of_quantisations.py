@@ -16,7 +16,7 @@ WORDS = ("fp", "i1", "imat", "ud")
 """A name whose quantisation was not found before has one of these."""
 QUANTISATION = re.compile(
     r"(?P<stem>.*?[A-Za-z0-9])[-._](?P<quantisation>(?:(?:UD|i1|imat(?:rix)?)[-._])?"
-    r"(?:(?:I?Q[1-8]|TQ[12])_[A-Z0-9_]{1,12}|(?:MXFP[468]|NVFP4)(?:_[A-Z0-9_]{1,12})?|BF16|F16|F32|FP16|FP32)"
+    r"(?:(?:I?Q[1-8]|TQ[12])_[A-Z0-9_]{1,12}?|(?:MXFP[468]|NVFP4)(?:_[A-Z0-9_]{1,12}?)??|BF16|F16|F32|FP16|FP32)"
     r"(?:[-._]imat(?:rix)?)?)",
     re.ASCII | re.IGNORECASE,
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from organs.registry.amounts import names_text, ranges_text, spans_text
 from organs.registry.anatomy import (
+    COMPANIONS,
     OUTPUT_MATRIX,
     TOKEN_EMBEDDING,
     OrganType,
@@ -22,6 +23,7 @@ TOWERS = (Tower.TEXT, Tower.ENCODER, Tower.DECODER)
 """The stacks of blocks whose number a header states in `block_count`."""
 VARIED_KEYS = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
 """Keys that are arrays, with a number for each block, in models whose blocks have different parts."""
+_SCALES = tuple(companion.suffix for companion in COMPANIONS if companion.is_scale)
 
 
 def stated_blocks(header: Header, tower: Tower = Tower.TEXT) -> int | None:
@@ -54,13 +56,18 @@ def block_faults(header: Header, places: Sequence[Place]) -> Iterator[str]:
                 yield from _slot_faults(blocks)
 
 
-def has_all_blocks(header: Header) -> bool:
-    """Return whether one file has all blocks that its header states, with an embedding, a norm and an output matrix."""
+def has_all_blocks(header: Header, *, may_be_tied: bool = False) -> bool:
+    """Return whether one file has all blocks that its header states, with an embedding, a norm and an output matrix.
+
+    With `may_be_tied`, the embedding can be the output matrix.
+    """
     places = [place_of(tensor.name) for tensor in header.tensors]
-    if stated_blocks(header) is None or TOKEN_EMBEDDING not in places or OUTPUT_MATRIX not in places:
+    needed = (TOKEN_EMBEDDING,) if may_be_tied else (TOKEN_EMBEDDING, OUTPUT_MATRIX)
+    if stated_blocks(header) is None or any(place not in places for place in needed):
         return False
+    has_attention = any(place.type is OrganType.SKELETON for place in places)
     has_norm = any(place.type is OrganType.NORM and is_after_blocks(place.slot) for place in places)
-    return has_norm and not any(block_faults(header, places))
+    return has_attention and has_norm and not any(block_faults(header, places))
 
 
 def _slots_by_block(places: Sequence[Place], tower: Tower) -> dict[int, dict[str, OrganType]]:
@@ -113,7 +120,7 @@ def _slot_faults(blocks: Mapping[int, Mapping[str, OrganType]]) -> Iterator[str]
 
 def _may_lack(slot: str, kind: OrganType, *, is_first: bool) -> bool:
     """Return whether one block of a sound model can lack `slot`, which all others have."""
-    if slot.endswith("scale"):
+    if slot.endswith(_SCALES):
         return True  # it belongs to a tensor type, which can differ
     if is_first:
         return kind is OrganType.NORM  # the embedding has a norm in its place

@@ -54,13 +54,14 @@ def _has_all_tensors(header: Header) -> bool:
     """Return whether a file that says that it is a shard has all tensors of its model.
 
     Programs that write one new file from the shards of a model copy the keys of the first one. They may add or leave
-    out tensors, so that fewer are announced than there are; the blocks are then compared.
+    out tensors, so that fewer are announced than there are. Programs that split a model may announce in each shard its
+    own tensors. So the blocks are compared; only as many tensors as announced prove that the output matrix is tied.
     """
     if not header.tensors or header.architecture is None:
         return False
     announced = header.integer(SPLIT_TENSORS_KEY)
     if announced is not None and announced >= len(header.tensors):
-        return announced == len(header.tensors)
+        return announced == len(header.tensors) and has_all_blocks(header, may_be_tied=True)
     return not header.integer(SPLIT_NUMBER_KEY) and has_all_blocks(header)
 
 

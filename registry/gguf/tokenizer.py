@@ -62,7 +62,8 @@ def embedding_faults(header: Header, tensors: Iterable[TensorSpec]) -> Iterator[
     for tensor in tensors:
         rows = tensor.shape[-1]
         if rows != tokens.count and place_of(tensor.name) == TOKEN_EMBEDDING:
-            yield f"{tensor.name} has {rows:,} rows, but the vocabulary {tokens.count:,} tokens: runtimes refuse it"
+            subject = f"its embedding {tensor.name} has {rows:,} rows"
+            yield f"{subject}, but the vocabulary {tokens.count:,} tokens: runtimes refuse it"
 
 
 def _byte_token_reasons(source: ByteSource, tokens: Field, types: Field | None) -> list[str]:

@@ -334,25 +334,29 @@ def folder_for_placing(path: Path, files: Files | None = None) -> Iterator[list[
     """Return a context manager that creates the folder `path` and its missing parents, durably.
 
     The block gets the new folders, the outermost first, and writes files to `path`. At the end, a new folder that is
-    empty is removed again. Raises DiskFull, StoreUnwritable, StoreError.
+    empty is removed again. Raises DiskFull, StoreUnwritable, StoreError for the folders, not for errors of the block.
     """
-    files = files or Files()
-    missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]
     made: list[Path] = []
     try:
-        for folder in reversed(missing):
-            made.append(folder)
-            files.make_folder(folder, PUBLIC_FOLDER)
-            files.sync_folder(folder.parent)
+        _make_folders(path, files or Files(), made)
         yield made
-    except FileExistsError as error:
-        raise StoreUnwritable(f"{made[-1]}: exists, and is not a folder") from error
-    except OSError as error:
-        raise placing_error(error, path) from error
     finally:
         for folder in reversed(made):
             with suppress(OSError):  # it has files, or was never created
                 folder.rmdir()
+
+
+def _make_folders(path: Path, files: Files, made: list[Path]) -> None:
+    """Create the folder `path` and its missing parents durably; append each to `made` before it is created."""
+    try:
+        for folder in reversed([folder for folder in (path, *path.parents) if not folder.is_dir()]):
+            made.append(folder)
+            files.make_folder(folder, PUBLIC_FOLDER)
+            files.sync_folder(folder.parent)
+    except FileExistsError as error:
+        raise StoreUnwritable(f"{made[-1]}: exists, and is not a folder") from error
+    except OSError as error:
+        raise placing_error(error, path) from error
 
 
 def temporary_beside(path: Path) -> Path:

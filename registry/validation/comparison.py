@@ -750,8 +750,8 @@ def _text_scores(
 
 def _verdict(scores: Sequence[TextScores], base: _Subject, chimera: _Subject, remark: str | None, act: str) -> Verdict:
     written = chimera.reading.written
-    if chimera.failure is None and written is not None and not any(score.window_count for score in chimera.scores):
-        return replace(judge_writing(written, base.reading.written), texts=tuple(scores))
     if base.failure is not None:
         remark = f"The base does not run: {base.failure.reason}."
+    elif chimera.failure is None and written is not None and not any(score.window_count for score in chimera.scores):
+        return replace(judge_writing(written, base.reading.written), texts=tuple(scores))
     return judge(scores, None if chimera.failure is None else chimera.failure.reason, remark, act)

@@ -224,11 +224,12 @@ def judge(
 
 
 def judge_writing(written: str, base: str | None) -> Verdict:
-    """Return the verdict on a chimera in a runtime that only writes text: `written`, and that of its base."""
+    """Return the verdict on a chimera in a runtime that only writes text: `written`, and that of its base, if any."""
     same = "the same as" if written == base else "not the same as"
+    compared = "" if base is None else f"; it is {same} the text of the base"
     reason = (
-        f"The chimera loads and writes text that can be read; it is {same} the text of the base. This runtime measures "
-        "no perplexity, so nothing says how good the chimera is."
+        f"The chimera loads and writes text that can be read{compared}. This runtime measures no perplexity, "
+        "so nothing says how good the chimera is."
     )
     return Verdict(VerdictKind.WRITES, reason, ())
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select, update
 
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.fleet import (
     count_unfinished,
     due_units,
@@ -37,7 +38,6 @@ from organs.registry.catalog.register.fleet import (
     set_dashboard,
     start_run,
 )
-from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import FleetRun as FleetRunRow
 from organs.registry.catalog.tables import FleetUnit
 from organs.registry.entities.fleet import FleetRun

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.register import leases
-from organs.registry.catalog.register.leases import LEASE, database_now, exclusive
+from organs.registry.catalog.register.leases import LEASE, exclusive
 from organs.registry.catalog.tables import NamedLease
 from organs.registry.errors import Busy, DatabaseUnreachable
 from organs.registry.local import LocalRegistry

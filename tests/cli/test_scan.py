@@ -91,7 +91,7 @@ def test_a_scan_of_a_folder_shows_its_files_as_those_of_tools(
         f"organ: {folder}/bad.gguf: version at byte 4: the file ends here: 4 bytes are needed, 0 left",
     ]
     both = organ("scan", folder / "tiny.gguf", "--gpt4all", "--json", environment=environment).values
-    assert [(part["tool"], part["models"]) for part in both["folders"] if part["exists"]] == [(None, 1), ("gpt4all", 1)]
+    assert [(part["tool"], part["models"]) for part in both["folders"] if part["exists"]] == [("", 1), ("gpt4all", 1)]
     assert organ("models", "-q").out == "", "a scan registers nothing"
     assert organ("scan", tmp_path / "nowhere", environment=environment).err == (
         f"organ: {tmp_path}/nowhere: nothing to scan: no such file or folder\n"

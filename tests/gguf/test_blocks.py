@@ -46,7 +46,7 @@ def without(line: str, *slots: str) -> str:
         (DENSE, DENSE, SHARED, SHARED),
         (without(DENSE, "attn_norm"), DENSE, DENSE),
         (DENSE, DENSE, f"{DENSE} nextn.eh_proj nextn.enorm"),
-        (f"{DENSE} attn_q.scale", f"{DENSE} attn_q.scale", DENSE),
+        (f"{DENSE} attn_q.scale attn_q.input_scale",) * 2 + (DENSE,),
     ],
     ids=["dense", "first-dense", "hybrid", "shared-keys", "no-first-norm", "prediction", "scales-of-a-type"],
 )
@@ -58,6 +58,8 @@ def test_a_block_that_lacks_what_the_others_have_is_named() -> None:
     cut = without(DENSE, "ffn_down")
     assert faults(DENSE, cut, DENSE) == ["block 1 has no ffn_down, which all other blocks have: runtimes may refuse it"]
     assert faults(DENSE, cut) == ["block 1 has no ffn_down, which the other block has: runtimes may refuse it"]
+    scaled = f"{DENSE} layer_out_scale"
+    assert faults(scaled, DENSE, scaled)[0].startswith("block 1 has no layer_out_scale, which")
     assert len(faults(DENSE, cut, without(DENSE, "attn_q", "ffn_norm"), DENSE)) == 2
     assert faults(DENSE, cut, DENSE, more="varied") == [], "its header says that its blocks differ"
     assert faults(f"{DENSE} attn_rel_b", DENSE, arch="t5", stack="enc.") == [], "all blocks use that of the first"

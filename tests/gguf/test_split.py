@@ -188,7 +188,13 @@ WHOLE = ("token_embd", "blk.0.attn_q", "output_norm", "output")
 
 
 def test_a_file_with_all_tensors_is_no_shard_whatever_its_left_over_keys_say() -> None:
-    for header in (left_over(WHOLE, 4), left_over(WHOLE, 4, number=2), left_over(WHOLE, 3), left_over(WHOLE, None)):
+    for header in (
+        left_over(WHOLE, 4),
+        left_over(WHOLE, 4, number=2),
+        left_over(WHOLE[:3], 3),
+        left_over(WHOLE, 3),
+        left_over(WHOLE, None),
+    ):
         assert (is_shard(header), has_left_over_keys(header)) == (False, True)
 
 
@@ -200,6 +206,9 @@ def test_the_first_shard_of_a_set_stays_a_shard() -> None:
         left_over(WHOLE[:3], None),
         left_over((*WHOLE[:2], WHOLE[3]), None),
         left_over(WHOLE[1:], 2),
+        left_over(WHOLE, 4, blocks=2),
+        left_over((WHOLE[0], *WHOLE[2:]), 3),
+        left_over(WHOLE[1:], 3, number=1),
         left_over((), 0),
     ):
         assert (is_shard(header), has_left_over_keys(header)) == (True, False)

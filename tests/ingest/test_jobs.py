@@ -39,6 +39,7 @@ from organs.registry.entities.job import Job
 from organs.registry.errors import BadInput, BadName, DatabaseUnreachable, NotFound, StoreUnreachable
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import DATABASE_VARIABLE, HOME_VARIABLE
+from tests.clocks import local_clock
 from tests.related_models import family_files, ingest_bytes
 from tests.small_models import ingest_file, small_model
 
@@ -252,7 +253,8 @@ def test_a_job_during_an_outage_waits_until_it_can_run(
 
     kinds = kind_of(run)
     job_id, events = add_job(registry, "odd", {}, kinds=kinds), list[JobEvent]()
-    assert Runner(registry, threading.Event(), kinds=kinds, on_event=events.append).run(once=True)
+    with local_clock(10):
+        assert Runner(registry, threading.Event(), kinds=kinds, on_event=events.append).run(once=True)
     assert [event.state for event in events] == [*["running", "put back"] * 6, "running", "finished"]
     job = job_of(registry, job_id)
     assert (job.state, job.note, job.result) == ("finished", "", {"done": True})

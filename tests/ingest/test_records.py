@@ -131,7 +131,7 @@ def test_an_embedding_with_other_tokens_than_the_vocabulary_is_noted(
 ) -> None:
     more = [text("tokenizer.ggml.model", model), array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(tokens))]
     flags = registered(registry, tmp_path, small_model(more=more)).flags
-    assert (f"token_embd.weight has 96 rows, but the vocabulary {tokens} tokens" in flags) == is_noted
+    assert (f"its embedding token_embd.weight has 96 rows, but the vocabulary {tokens} tokens" in flags) == is_noted
 
 
 @pytest.mark.parametrize("kind", ["token_embd", "attn"])

@@ -131,3 +131,12 @@ def test_missing_parents_are_created_and_stay_only_if_they_are_used(tmp_path: Pa
     below_file = folder_for_placing(tmp_path / "used" / "inner" / "a" / "new")
     with pytest.raises(StoreUnwritable, match="a: exists, and is not a folder"), below_file:
         raise AssertionError
+
+
+@pytest.mark.parametrize("name", ["there", "new"])
+@pytest.mark.parametrize("error", [BrokenPipeError(), FileExistsError(), OSError(errno.ENOSPC, "full")])
+def test_an_error_of_the_block_is_not_one_of_the_folder(error: OSError, name: str, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(OSError) as raised, folder_for_placing(tmp_path / name):  # noqa: PT011  # compared below
+        raise error
+    assert raised.value is error

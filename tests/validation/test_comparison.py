@@ -24,7 +24,7 @@ from organs.registry.validation.runtime import (
     perplexity_of,
 )
 from organs.registry.validation.texts import built_in_texts
-from organs.registry.validation.verdict import VerdictKind
+from organs.registry.validation.verdict import VerdictKind, judge_writing
 from organs.registry.validation.weights import files_digest, grafted_organs
 from tests.validation.changed_models import A_F16, A_PROSE, A, B, feed_forward, graft, with_f64
 from tests.validation.scores import FixedRuntime
@@ -182,6 +182,15 @@ def test_a_base_that_is_too_slow_leaves_it_undecided(chimera: Path) -> None:
     comparison = compared(chimera, numbers(base=Failure(FailureKind.STOPPED, "it was slow"))).verdict
     assert comparison.kind is VerdictKind.UNDECIDED
     assert comparison.reason.endswith("The base does not run: it was slow.")
+    writer = numbers(base=Failure(FailureKind.STOPPED, "it was slow"))
+    writer.time_for = dict.fromkeys((text.name for text in TEXTS), 0)
+    assert compared(chimera, writer).verdict.reason == "Nothing was scored. The base does not run: it was slow."
+
+
+def test_a_runtime_that_only_writes_compares_the_text_with_that_of_the_base_if_there_is_one() -> None:
+    assert "can be read; it is the same as the text of the base. This" in judge_writing("a", "a").reason
+    assert "can be read; it is not the same as the text of the base. This" in judge_writing("a", "b").reason
+    assert "can be read. This" in judge_writing("a", None).reason
 
 
 def test_windows_are_added_only_to_texts_that_are_not_settled(chimera: Path) -> None:

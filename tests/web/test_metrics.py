@@ -27,6 +27,7 @@ from organs.web.app import create_app
 from organs.web.metrics import BUCKETS_SECONDS, watch_errors
 from organs.web.settings import WebSettings
 from tests import postgres
+from tests.clocks import local_clock
 from tests.small_models import ingest_file, small_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -205,7 +206,8 @@ def test_the_queue_and_the_intake_are_counted(client: FlaskClient, registry: Loc
             job.finished_at = None if ended is None else moment - timedelta(hours=ended)
             session.add(job)
         add_upload(session, local, "a" * 22, kind="file", size_bytes=500, digest=None, name="x", pieces=())
-    found = asked(client)
+    with local_clock(10):
+        found = asked(client)
     assert count(found, "organ_jobs", kind="report", state="failed") == 2
     assert count(found, "organ_jobs_failed_last_day") == 1
     assert (count(found, "organ_jobs_waiting"), count(found, "organ_jobs_running")) == (1, 0)

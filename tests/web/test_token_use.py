@@ -17,6 +17,7 @@ from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import THREADS
 from tests import postgres
+from tests.clocks import local_clock
 from tests.registry_templates import DATABASE
 from tests.web.accounts import authorization, new_token
 
@@ -51,6 +52,17 @@ def test_a_request_does_not_wait_for_the_database_to_note_that_its_token_was_use
     assert uses(patient) == [False]
     assert client.get("/api/v1/account", headers=sent).status_code == 200
     assert uses(patient) == [True], "the next request notes it"
+
+
+def test_uses_within_ten_minutes_are_noted_once_whatever_the_clock_of_the_server(registry: LocalRegistry) -> None:
+    sent = authorization(new_token(registry, "ada"))
+    client, noted = create_app(registry).test_client(), set()
+    with local_clock(10):
+        for _ in range(3):
+            assert client.get("/api/v1/account", headers=sent).status_code == 200
+            with registry.catalog.reading() as session:
+                noted.add(session.scalar(select(Token.last_used_at)))
+    assert len(noted - {None}) == len(noted) == 1
 
 
 def test_only_a_caller_that_opts_out_does_not_wait(patient: LocalRegistry) -> None:

@@ -14,6 +14,7 @@ from organs.ingest.contributions.uploads import (
     WrongOffset,
     is_received,
 )
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.queries.submissions import (
     known_digests,
@@ -22,7 +23,6 @@ from organs.registry.catalog.queries.submissions import (
 )
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.register.leases import database_now
 from organs.registry.digest import parse_digest
 from organs.registry.entities.submission import KnownDigests, Upload, UploadPage, UploadRequest
 from organs.registry.errors import BadInput, BadRequest, Busy, DiskFull, NotFound

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from flask import Response, abort, after_this_request, redirect, request, url_for
 
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.accounts import (
     MODELS_MAX,
     contributors_page,
@@ -24,8 +25,6 @@ from organs.registry.catalog.register.accounts import (
     open_page_token,
     open_session,
 )
-from organs.registry.catalog.register.leases import database_now
-from organs.registry.catalog.tables import now
 from organs.registry.catalog.vocabulary import REACHABLE_STATES, SCOPES
 from organs.registry.entities.account import (
     TOKEN_DAYS_DEFAULT,
@@ -188,7 +187,8 @@ def _days(expires_at: datetime | None) -> list[tuple[str, str]]:
     """Return the choices for the life of a new token. It cannot be longer than that of the token that creates it."""
     if expires_at is None:
         return [*DAYS, ("", "no expiry")]
-    left = expires_at - now()
+    with reading() as session:
+        left = expires_at - database_now(session)
     return [*((days, words) for days, words in DAYS if int(days) < left.days), ("", "until this token expires")]
 
 

@@ -17,6 +17,7 @@ from organs.ingest.contributions.manifest import (
     parse_stated_metadata,
 )
 from organs.ingest.contributions.submissions import manifest_of
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.administration import submission_review
 from organs.registry.catalog.queries.submissions import (
     UNDER_WAY,
@@ -26,7 +27,6 @@ from organs.registry.catalog.queries.submissions import (
     open_uploads,
     upload_entity,
 )
-from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import Upload
 from organs.registry.entities.submission import Submission
 from organs.registry.errors import BadInput, BadName, NotComposable

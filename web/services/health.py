@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from flask import current_app, url_for
 
 from organs.registry.amounts import duration_text, plural_text
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.health import FAILED_HOURS, CatalogHealth, catalog_health
 from organs.registry.catalog.queries.jobs import newest_failures
 from organs.registry.catalog.slow import SLOW_SECONDS
@@ -30,15 +31,15 @@ _ORDER = ("failed", "warning", "ok")
 
 def server_health() -> ServerHealth:
     """Return the health of the server as this process sees it. Raises TooSlow and the errors of the database."""
-    moment = datetime.now(UTC)
     with reading(settings().search_seconds) as session:
+        moment = database_now(session)
         catalog = catalog_health(session, moment)
         failed_jobs = newest_failures(session, FAILURES_SHOWN)
     process = _process_health()
     checks = [
         *_intake_checks(catalog),
         *_queue_checks(catalog.queue, moment),
-        *_process_checks(process, moment),
+        *_process_checks(process, datetime.now(UTC)),
         *_machine_checks(),
     ]
     return ServerHealth(

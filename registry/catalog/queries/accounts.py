@@ -12,9 +12,9 @@ import msgspec
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.queries.submissions import UNDER_WAY
-from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import (
     Chimera,
     Contributor,
@@ -62,6 +62,9 @@ class KnownToken:
     session_id: int | None
     expires_at: datetime | None
     last_used_at: datetime | None
+    """When its use was last recorded."""
+    read_at: datetime
+    """When this was read. All of these times are those of the database's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ def token_account(session: Session, token: SentToken, now: datetime) -> KnownTok
     row = session.execute(rows).one_or_none()
     if row is None or not compare_digest(row.secret_sha256, token.sha256):
         return None
-    return _ended_token(row, now) or _account(row, row.scopes, row.expires_at)
+    return _ended_token(row, now) or _account(row, now, row.scopes, row.expires_at)
 
 
 def account_by_session(session: Session, sha256: str, now: datetime) -> KnownToken | None:
@@ -92,7 +95,7 @@ def account_by_session(session: Session, sha256: str, now: datetime) -> KnownTok
     row = session.execute(rows.where(WebSession.secret_sha256 == sha256, WebSession.expires_at > now)).one_or_none()
     if row is None or _ended_token(row, now):
         return None
-    return _account(row, row.scopes, row.session_expires_at, row.session_id)
+    return _account(row, now, row.scopes, row.session_expires_at, row.session_id)
 
 
 def contributor_by_name(session: Session, name: str) -> Contributor:
@@ -173,7 +176,7 @@ def _page_account(session: Session, token: SentToken, now: datetime) -> KnownTok
     if ended_token is not None:
         return ended_token
     common_scopes = set(row.page_scopes.split()) & set(row.scopes.split())
-    return _account(row, " ".join(common_scopes), row.page_expires_at, row.session_id)
+    return _account(row, now, " ".join(common_scopes), row.page_expires_at, row.session_id)
 
 
 def _accounts() -> Select[*tuple[Any, ...]]:
@@ -204,7 +207,9 @@ def is_valid(now: datetime) -> ColumnElement[bool]:
     return and_(Token.revoked_at.is_(None), or_(Token.expires_at.is_(None), Token.expires_at > now))
 
 
-def _account(row: Any, scopes: str, expires_at: datetime | None, session_id: int | None = None) -> KnownToken:
+def _account(
+    row: Any, now: datetime, scopes: str, expires_at: datetime | None, session_id: int | None = None
+) -> KnownToken:
     return KnownToken(
         contributor_id=row.contributor_id,
         name=row.name,
@@ -213,6 +218,7 @@ def _account(row: Any, scopes: str, expires_at: datetime | None, session_id: int
         session_id=session_id,
         expires_at=expires_at,
         last_used_at=row.last_used_at,
+        read_at=now,
     )
 
 

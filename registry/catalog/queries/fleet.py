@@ -9,8 +9,8 @@ from sqlalchemy import case, func, or_, select
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog import tables
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
-from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import FleetUnit, Model
 from organs.registry.catalog.vocabulary import FLEET_UNIT_STATES
 from organs.registry.entities.fleet import FleetFailure, FleetRun, FleetRunPage, FleetRunSummary, FleetWorker

@@ -15,8 +15,8 @@ from sqlalchemy import Row, Select, and_, or_, select
 from sqlalchemy.orm import Session, undefer
 
 from organs.registry.catalog import tables
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
-from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import Contributor
 from organs.registry.digest import Digest
 from organs.registry.entities.job import ACTIVE, Job, JobPage, JobSummary

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.accounts import (
     KnownToken,
     contributor_by_name,
@@ -17,7 +18,6 @@ from organs.registry.catalog.queries.accounts import (
     token_by_public_id,
 )
 from organs.registry.catalog.register.events import record_event
-from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import Contributor, PageToken, Token, WebSession
 from organs.registry.catalog.vocabulary import MANAGE_TOKENS, SCOPES, Action, checked_text
 from organs.registry.entities.account import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX
@@ -149,9 +149,9 @@ def record_use(session: Session, account: KnownToken) -> None:
     session.execute(update(Token).where(Token.id == account.token_id).values(last_used_at=database_now(session)))
 
 
-def is_use_due(account: KnownToken, moment: datetime) -> bool:
+def is_use_due(account: KnownToken) -> bool:
     """Return whether the use of the token must be recorded again."""
-    return account.last_used_at is None or moment - account.last_used_at > USE_INTERVAL
+    return account.last_used_at is None or account.read_at - account.last_used_at > USE_INTERVAL
 
 
 def open_session(session: Session, account: KnownToken) -> str:

@@ -16,9 +16,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.fleet import has_live_workers
-from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import FleetRun, FleetUnit
 from organs.registry.catalog.vocabulary import checked_text, shown_text
 from organs.registry.errors import BadInput, Conflict

@@ -9,16 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.orm import Session, undefer
 
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import Contributor, Job
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.entities.base import Entity
@@ -53,8 +53,8 @@ class Claim:
     arguments: dict[str, Any]
     contributor: str
     """The contributor who queued it."""
-    created_at: datetime
-    """When it was queued."""
+    waited: timedelta
+    """How long before this claim it was queued."""
 
 
 def enqueue_job(session: Session, kind: str, arguments: Entity | Mapping[str, object], contributor: str = LOCAL) -> int:
@@ -116,7 +116,7 @@ def claim_job(session: Session, kinds: Sequence[str], *, alone: bool = False) ->
     row.state, row.attempts, row.progress = "running", row.attempts + 1, 0.0
     row.started_at, row.lease_expires_at = started_at, started_at + LEASE
     owner = session.get_one(Contributor, row.contributor_id).name
-    return Claim(row.id, row.kind, row.attempts, json.loads(row.arguments), owner, row.created_at)
+    return Claim(row.id, row.kind, row.attempts, json.loads(row.arguments), owner, started_at - row.created_at)
 
 
 def recover_jobs(session: Session) -> None:

@@ -6,13 +6,14 @@ import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 
-from sqlalchemy import delete, func, select, type_coerce, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.engine import Catalog, insert_missing
-from organs.registry.catalog.tables import NamedLease, Timestamp
+from organs.registry.catalog.tables import NamedLease
 from organs.registry.errors import Busy, OrganError
 
 LEASE = timedelta(seconds=90)
@@ -37,14 +38,6 @@ def exclusive(catalog: Catalog, name: str) -> Iterator[None]:
         renewing.join()
         with suppress(OrganError), catalog.writing() as session:  # otherwise it expires
             session.execute(delete(NamedLease).where(NamedLease.name == name, NamedLease.holder == holder))
-
-
-def database_now(session: Session) -> datetime:
-    """Return the time by the database's clock: all leases and expiries use it, so that machines' clocks may differ."""
-    is_server = session.get_bind().dialect.name == "postgresql"
-    clock = func.clock_timestamp() if is_server else func.strftime("%Y-%m-%d %H:%M:%f", "now")
-    moment: datetime = session.execute(select(type_coerce(clock, Timestamp))).scalar_one()
-    return moment
 
 
 def _take(session: Session, name: str, holder: str) -> bool:

@@ -15,6 +15,7 @@ from sqlalchemy import Row, bindparam, delete, func, select, union_all, update
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import OrganType, Place, Tower, is_expert_stack
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.engine import batches, insert_missing, insert_missing_returning
 from organs.registry.catalog.queries.organs import (
     DEPTH_MAX,
@@ -32,7 +33,6 @@ from organs.registry.catalog.records import OrganKey, PlacementRecord
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import record_event
 from organs.registry.catalog.register.facets import add_to_totals, blob_changes, is_counted
-from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import (
     Blob,
     BlobLease,

@@ -9,7 +9,7 @@ from sqlalchemy import case, delete, func
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.register.leases import database_now
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.tables import RateCount
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
+from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.accounts import (
     PIECE_ROW_BYTES,
@@ -16,7 +17,6 @@ from organs.registry.catalog.queries.accounts import (
 )
 from organs.registry.catalog.queries.submissions import counted_uploads
 from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.catalog.register.leases import database_now
 from organs.registry.catalog.tables import Contributor, Upload, UploadChunk, UploadPiece
 from organs.registry.digest import Digest
 from organs.registry.errors import OverQuota, TooMany
