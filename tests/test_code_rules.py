@@ -358,6 +358,7 @@ def test_a_flag_is_compared_with_a_constant_because_postgresql_has_no_is_with_a_
     assert [str(path) for path in modules(*PRODUCT) if any(literal in source(path) for literal in literals)] == []
 
 
+@pytest.mark.long
 def test_no_handler_catches_every_exception() -> None:
     violations = [
         at(path, node)
@@ -403,6 +404,7 @@ def test_no_test_is_skipped_or_expected_to_fail() -> None:
     assert violations == []
 
 
+@pytest.mark.long
 def test_only_user_interfaces_print_exit_and_read_the_environment() -> None:
     verbs = {"print", "input", "exit", "quit", "sys.exit", "os._exit", "os.getenv", "breakpoint"}
     places = {"os.environ", "os.environb", "sys.argv", "sys.stdout", "sys.stderr", "sys.stdin"}

@@ -70,6 +70,7 @@ def test_a_family_is_stored_by_differences_and_comes_back(templates: RegistryTem
             assert path.read_bytes() == data
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", [list(SOURCES), list(reversed(SOURCES)), sorted(SOURCES)])
 def test_the_size_after_a_repack_does_not_depend_on_the_order(
     order: Sequence[str], templates: RegistryTemplates, registry: LocalRegistry, tmp_path: Path
@@ -126,6 +127,7 @@ def test_a_model_with_other_values_is_not_stored_by_a_quantisation(registry: Loc
     assert not any("-from-q" in row.codec for row in all_blobs(registry.catalog))
 
 
+@pytest.mark.long
 def test_a_repack_examines_a_model_once_and_a_second_run_changes_nothing(
     templates: RegistryTemplates, tmp_path: Path
 ) -> None:
@@ -169,6 +171,7 @@ def test_a_repack_of_a_model_examines_only_what_is_like_it(
         assert compared[-1] is None
 
 
+@pytest.mark.long
 def test_an_estimate_counts_no_organ_whose_dependants_outside_of_its_family_forbid_a_parent(
     templates: RegistryTemplates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +262,7 @@ def test_an_ingest_keeps_few_stored_bytes_of_related_organs(
         assert len(search_parents(session, {}, [base]).blob_ids) < len(every.blob_ids)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("left", [["coarsest"], ["tuned", "retuned"], ["coarse", "tuned-coarse"]])
 def test_a_repack_gives_up_parents_of_removed_models_that_cost_more_than_they_save(
     left: list[str], templates: RegistryTemplates, registry: LocalRegistry, tmp_path: Path
@@ -283,6 +287,7 @@ def test_a_repack_gives_up_parents_of_removed_models_that_cost_more_than_they_sa
         assert_whole(everything, SOURCES | LATER, tmp_path / "back")
 
 
+@pytest.mark.long
 def test_a_repack_gives_up_experts_of_removed_models_before_a_sweep(registry: LocalRegistry, tmp_path: Path) -> None:
     for dtype in ("F32", "F16"):
         ingest_bytes(registry, tmp_path, f"mixture-{dtype}", expert_model(dtype=dtype))
@@ -355,6 +360,7 @@ def test_a_removal_names_the_models_that_need_its_organs_through_others(
         assert (removal(top).parents, removal(top).dependants) == (0, ()), "what depends on it waits for the sweep"
 
 
+@pytest.mark.long
 def test_a_repack_keeps_parents_of_removed_models_that_save_more_than_they_cost(
     templates: RegistryTemplates, tmp_path: Path
 ) -> None:

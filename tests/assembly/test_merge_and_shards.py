@@ -35,7 +35,7 @@ from organs.registry.gguf import (
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from tests.gguf_files import array, every_value_type, file_bytes, tensor, text, unsigned, vocabulary
-from tests.small_models import assemble_model, ingest_file
+from tests.small_models import assemble_model, block_tensors, ingest_file, small_model
 
 Contents = tuple[Header, dict[str, bytes]]
 
@@ -158,13 +158,14 @@ def test_a_merged_file_has_the_first_shards_metadata_without_the_split(registry:
 def test_left_over_keys_of_a_split_are_in_the_file_and_not_in_the_merged_one(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    split = [KeyValue(key, ValueType.UINT16, value) for key, value in zip(shards.SPLIT_KEYS, (0, 3, 7), strict=True)]
-    data = file_bytes([*METADATA, *split], TENSORS)
+    tensors = block_tensors(2)
+    numbers = zip(shards.SPLIT_KEYS, (0, 3, len(tensors)), strict=True)
+    data = small_model(more=[KeyValue(key, ValueType.UINT16, value) for key, value in numbers])
     registered(registry, tmp_path, data)
     assert [path.read_bytes() for path in assemble_model(registry, "a", tmp_path / "out")] == [data]
-    ((header, tensors),) = written(registry, merged_of(registry), tmp_path / "merged")
-    assert values(header) == values(read_header(MemorySource(file_bytes(METADATA, TENSORS))))
-    assert tensors == {spec.name: data for spec, data in TENSORS}
+    ((header, merged),) = written(registry, merged_of(registry), tmp_path / "merged")
+    assert values(header) == values(read_header(MemorySource(small_model())))
+    assert merged == {spec.name: data for spec, data in tensors}
     with registry.catalog.reading() as session:
         (flag,) = json.loads(model_by_name(session, parse_model_name("a")).flags)
     assert "--merge" in flag

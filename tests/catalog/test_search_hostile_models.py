@@ -27,6 +27,7 @@ def test_a_slot_is_found_after_thousands_of_other_slots(tmp_path: Path) -> None:
             assert {organ.slot for organ in registry.search(query)} == {"ffn_up"}
 
 
+@pytest.mark.long
 def test_a_model_of_very_many_slots_gets_a_thousand_facets_and_stays_searchable(tmp_path: Path) -> None:
     odd = [tensor(f"odd{number:05d}", (1,)) for number in range(FACETS_A_MODEL_MAX + 50)]
     with LocalRegistry.open(tmp_path / "home") as registry:

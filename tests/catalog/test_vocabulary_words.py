@@ -42,6 +42,7 @@ def test_folded_words_have_no_special_characters_of_a_database(text: str, words:
     assert folded_words(text) == words
 
 
+@pytest.mark.long
 def test_folding_is_idempotent_for_every_letter() -> None:
     wrong = []
     for code in range(sys.maxunicode + 1):

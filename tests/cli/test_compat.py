@@ -83,6 +83,7 @@ def test_a_type_that_does_not_fit_gets_a_reason(organ: OrganCommand, tmp_path: P
     assert organ.done("compat", "base", tmp_path / "wide.gguf", "-q").out == ""
 
 
+@pytest.mark.long
 def test_without_a_donor_the_models_that_fit_are_listed_chimeras_last(
     organ: OrganCommand, parents: Parents, tmp_path: Path
 ) -> None:

@@ -149,6 +149,7 @@ def test_all_missing_models_are_named_together_with_a_hint_for_an_empty_registry
         assert empty(*arguments).err.splitlines()[1].strip() == "nothing is registered yet; try: organ ingest FILE.gguf"
 
 
+@pytest.mark.long
 def test_computed_organs_are_listed_with_their_new_theta_and_folded_if_there_are_many(
     organ: OrganCommand, parents: Parents, tmp_path: Path
 ) -> None:
@@ -253,6 +254,7 @@ def test_a_lock_reproduces_its_file_and_registers_nothing(
     assert not (out / "none.gguf").exists()
 
 
+@pytest.mark.long
 def test_a_lock_with_missing_organs_lists_them(
     organ: OrganCommand, parents: Parents, out: Path, tmp_path: Path
 ) -> None:
@@ -270,6 +272,7 @@ def test_a_lock_with_missing_organs_lists_them(
     other.done("compose", "--from-lock", out / "c.lock", "-o", out / "c.gguf")
 
 
+@pytest.mark.long
 def test_an_invalid_lock_is_refused(organ: OrganCommand, parents: Parents, out: Path) -> None:
     organ.done("compose", parents.graft(), "--lock", out / "c.lock")
     sound = json.loads((out / "c.lock").read_text())

@@ -73,6 +73,7 @@ def test_a_file_and_a_folder_are_purified_without_the_registry(
     assert sorted(path.name for path in out.iterdir()) == expected, "the temporary registry is gone"
 
 
+@pytest.mark.long
 def test_the_output_for_a_folder_names_no_registration_and_no_unwritten_file(
     organ: OrganCommand, parents: Parents, out: Path
 ) -> None:

@@ -333,6 +333,7 @@ def test_remote_models_are_extracted_and_refused_like_models_of_a_folder(
 # Purified there.
 
 
+@pytest.mark.long
 def test_organs_are_purified_remotely_as_in_a_folder(
     local_organ: OrganCommand, remote_organ: Asking, out: Path
 ) -> None:

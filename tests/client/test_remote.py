@@ -164,6 +164,7 @@ def test_a_remote_plan_has_the_members_that_scripts_use(
         assert repr(other) == repr(own).replace("ChimeraPlan", "RemotePlan")
 
 
+@pytest.mark.long
 def test_a_chimera_is_made_remotely_and_fetched(
     local_registry: LocalRegistry, remote_registry: RemoteRegistry, tmp_path: Path
 ) -> None:

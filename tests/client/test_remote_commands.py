@@ -102,6 +102,7 @@ def test_an_organ_and_a_chimera_are_shown_the_same(
         assert without_address(remote_organ("show", what).out) == local_organ.done("show", what).out
 
 
+@pytest.mark.long
 def test_a_recipe_is_made_remotely_and_its_file_and_lock_are_downloaded(
     local_registry: LocalRegistry, local_organ: OrganCommand, remote_organ: Asking, tmp_path: Path
 ) -> None:

@@ -66,6 +66,7 @@ def test_an_adapter_and_a_purified_graft_are_described(family: LocalRegistry) ->
     assert (computed.model, computed.method, computed.keep) == ("local/stranger@1", "spectral", 0.5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_recorded", [True, False])
 def test_each_changed_organ_names_its_donor_and_its_adapters(registry: LocalRegistry, *, is_recorded: bool) -> None:
     for stem in (BASE, TUNED, LORA):

@@ -33,6 +33,7 @@ def test_every_recipe_is_a_program(recipe: Recipe, file_name: str) -> None:
     compile(recipe_python(recipe, file_name), "script", "exec")
 
 
+@pytest.mark.long
 @given(recipes())
 def test_a_recipe_as_an_entity_is_json_that_reads_back_to_the_recipe(recipe: Recipe) -> None:
     assert read_recipe(encode(recipe_file(recipe))) == recipe

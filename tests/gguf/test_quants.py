@@ -167,6 +167,7 @@ def test_plain_floats_are_read_without_loading_the_slow_package() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "dtype", [dtype for dtype in DTYPES.values() if can_encode(dtype)], ids=lambda dtype: dtype.name
 )

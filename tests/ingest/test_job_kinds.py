@@ -97,6 +97,7 @@ def test_the_same_recipe_as_object_and_as_text_gives_the_same_request(kin: Local
     assert COMPOSE.check({"recipe": as_object}) == COMPOSE.check({"recipe_text": as_text})
 
 
+@pytest.mark.long
 def test_a_repeated_job_creates_nothing_new(kin: LocalRegistry) -> None:
     first = result(kin, "compose", {"recipe_text": RECIPE_YAML})
     before = row_counts(kin)
@@ -106,6 +107,7 @@ def test_a_repeated_job_creates_nothing_new(kin: LocalRegistry) -> None:
     assert {table for table in before if before[table] != after[table]} <= {"jobs", "ingests"}
 
 
+@pytest.mark.long
 def test_graft_and_purify_are_recipes_of_one_step(kin: LocalRegistry) -> None:
     graft = {"base": "local/base", "donor": "local/tuned", "type": "organ", "blocks": 0, "name": "local/mixed"}
     assert result(kin, "graft", graft)["lock_id"] == result(kin, "compose", {"recipe_text": RECIPE_YAML})["lock_id"]

@@ -198,6 +198,7 @@ def test_a_result_that_cannot_be_stored_is_reported(result: Values, registry: Lo
     assert "the result of a job" in job.note
 
 
+@pytest.mark.long
 def test_a_running_job_stops_when_it_is_cancelled(registry: LocalRegistry) -> None:
     begun = threading.Event()
 

@@ -73,6 +73,7 @@ def pushed(
     return push(Connection(there.url, token), source, options, Memory(path.parent / "cache"), RecordedProgress())
 
 
+@pytest.mark.long
 def test_a_pushed_model_reads_back_identical_and_a_second_push_sends_nothing(
     there: ServedRegistry, tmp_path: Path
 ) -> None:
@@ -159,6 +160,7 @@ def test_only_the_differences_to_a_relative_are_sent_and_a_partial_model_finds_i
     assert there.registry.model("me/Part").name == "me/Part@1"
 
 
+@pytest.mark.long
 def test_a_chimera_is_composed_there_from_its_parents_if_they_are_there(
     there: ServedRegistry, here: LocalRegistry, tmp_path: Path
 ) -> None:
@@ -195,6 +197,7 @@ def test_a_chimera_is_composed_there_from_its_parents_if_they_are_there(
     assert there.registry.chimera(lock).model == "me/pure@1"
 
 
+@pytest.mark.long
 def test_a_chimera_whose_recipe_can_mean_something_else_there_is_sent_as_a_file(
     there: ServedRegistry, here: LocalRegistry, tmp_path: Path
 ) -> None:

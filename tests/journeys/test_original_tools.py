@@ -307,6 +307,7 @@ def test_the_page_lists_the_commands_that_are_tried_for_each_of_the_seventeen_pr
     assert len(TRIED) == 17
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_commands_do_what_the_original_program_did(program: str, place: Place) -> None:
     commands, check = TRIED[program]
@@ -353,6 +354,7 @@ def test_an_argument_and_the_spelling_of_an_option_go_together(place: Place) -> 
     assert "--model" not in place.organ.done("extract", "--help").out
 
 
+@pytest.mark.long
 def test_the_first_commands_of_the_original_tools_work_in_an_empty_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

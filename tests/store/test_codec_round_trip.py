@@ -184,6 +184,7 @@ def test_zero_blocks_of_any_type_read_back_as_zero_bytes() -> None:
     assert all(load(store(codec_for(dtype.name), b""), b"") == b"" for dtype in DTYPES.values())
 
 
+@pytest.mark.long
 def test_stored_bytes_do_not_change_while_other_chunks_are_encoded() -> None:
     codec = codec_for("BF16")
     size = codec.chunk_bytes

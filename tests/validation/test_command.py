@@ -194,6 +194,7 @@ def test_no_window_is_tried_after_a_failure(tmp_path: Path) -> None:
     assert [len(score.windows) for score in reading.scores] == [1, 0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("limits", "body", "reason"),
     [
@@ -218,6 +219,7 @@ def test_the_child_sees_little_of_our_environment(tmp_path: Path, monkeypatch: p
     assert set(reading.log.strip().split(",")) <= {"HOME", "LC_ALL", "LC_CTYPE", "PATH", "TMPDIR"}
 
 
+@pytest.mark.long
 def test_the_alarm_of_the_child_stops_it_if_the_parent_does_not() -> None:
     orders = '{"limits": {"alarm_seconds": 1}}'
     confine = str(Path(sys.modules[run_confined.__module__].__file__ or "").with_name("confine.py"))
@@ -370,6 +372,7 @@ def test_a_command_with_a_prompt_writes_a_text(tmp_path: Path, answer: str) -> N
     assert [score.windows for score in reading.scores] == [(), ()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("answer", "kind", "reason"),
     [

@@ -72,6 +72,7 @@ def test_no_window_is_begun_after_the_time_is_over() -> None:
     assert [len(score.windows) for score in read(A, TEXTS, seconds=0.0).scores] == [1, 0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("adds", [True, False, None], ids=["first token", "none", "not stated"])
 def test_windows_have_as_many_tokens_with_a_first_token_as_without(adds: bool | None, tmp_path: Path) -> None:
     path = with_first_token(A, tmp_path / "model.gguf", adds=adds)
@@ -89,6 +90,7 @@ def test_a_short_text_is_one_window_without_a_first_token(tmp_path: Path) -> Non
     assert (score.window_count, score.tokens) == (1, score.token_count - 1)
 
 
+@pytest.mark.long
 def test_a_reference_scores_the_same_windows_and_is_compared() -> None:
     def against(reference: Path) -> Reading:
         beside = request(A_F16, TEXTS, 2, reference=reference, reference_ranks=((0, 1), (1,)))

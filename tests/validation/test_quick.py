@@ -163,6 +163,7 @@ def test_a_budget_has_limits() -> None:
         LookBudget(0.5)
 
 
+@pytest.mark.long
 def test_llama_cpp_tells_a_relative_from_a_stranger(tmp_path: Path) -> None:
     cache, base = MemoryCache(), file_candidate(A_F16)
 

@@ -106,6 +106,7 @@ def test_an_unknown_base_is_404_and_other_bases_are_offered(family_client: Flask
         assert family_client.get(address(base=name, path="/compose.json"), follow_redirects=True).status_code == status
 
 
+@pytest.mark.long
 def test_every_cell_of_the_base_links_to_its_candidates(family_client: FlaskClient) -> None:
     cells = values_of(family_client)["cells"]
     page = page_of(family_client)

@@ -68,6 +68,7 @@ def test_a_turn_is_released_however_the_request_ends(registry: LocalRegistry) ->
             assert client.get(address).status_code != 503, address
 
 
+@pytest.mark.long
 def test_a_page_without_a_turn_gets_retry_after(registry: LocalRegistry) -> None:
     app = create_app(registry, WebSettings(turn_seconds=0.0))
     taken = [app.extensions[TURNS_KEY].take() for _ in range(1 + SECOND_TURNS)]

@@ -111,6 +111,7 @@ def test_clients_that_never_end_their_header_do_not_stop_the_health_check(live: 
         assert max(live.health_seconds() for _ in range(10)) < HEALTH_SECONDS
 
 
+@pytest.mark.long
 def test_a_header_that_takes_too_long_is_cut_off(hurried: LiveServer) -> None:
     with hurried.connect() as silent, hurried.connect() as dripping:
         begun = time.monotonic()

@@ -105,6 +105,7 @@ def test_a_client_that_vanished_continues_after_its_last_chunk(live: LiveServer,
     assert finished(live, token, upload, 300_000) == digest_of(DATA)
 
 
+@pytest.mark.long
 def test_a_slow_body_is_cut_off_and_others_are_served(live: LiveServer, token: str, other_token: str) -> None:
     """Of two contributors: so small a server takes one upload at a time of each."""
     owners = (token, other_token)

@@ -132,6 +132,7 @@ def test_every_organ_and_model_of_the_zoo_is_as_described(zoo: FlaskClient, docu
     _assert_all_as_described(zoo, document)
 
 
+@pytest.mark.long
 def test_odd_models_are_as_described(registry: LocalRegistry, tmp_path: Path, document: dict[str, Any]) -> None:
     adapter = [text("general.type", "adapter"), text("adapter.type", "lora"), text("general.architecture", "llama")]
     files = {
