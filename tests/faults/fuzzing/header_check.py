@@ -38,6 +38,12 @@ OUT_OF_REACH = (
     "there are no shards",
     "it would be … shards; a split set has at most …",  # of a model that is split, not read
     "big-endian: …; only runtimes on such machines load it",  # no seed is big-endian
+    "not a GGUF file but a web page: the download failed",  # damage is one of many other bytes
+    *("its embedding … has … rows", "…, but the vocabulary … tokens: runtimes refuse it"),  # seeds have one of the two
+    *(  # a whole model in one file with keys of a split
+        "… says … files, but this one has all tensors",
+        "…: runtimes refuse it; organ assemble MODEL --merge writes it without the keys of shards",
+    ),
     "it is a chimera, with the lock sha256:…",  # no seed has one
     "…: it has … tensors; the limit is …",  # ingest counts the tensors after the header was read
     (
