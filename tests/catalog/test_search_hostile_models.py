@@ -15,7 +15,7 @@ from tests.related_models import ingest_bytes
 from tests.small_models import small_model
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_slot_is_found_after_thousands_of_other_slots(tmp_path: Path) -> None:
     odd = [tensor(f"odd{number:05d}", (1,)) for number in range(5500)]
     metadata = [text("general.architecture", "llama")]

@@ -20,6 +20,7 @@ DEADLY = 40
 """Cases of which a few kill the process: each needs a new one."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "cases", "kind", "said"),
     [

@@ -17,6 +17,7 @@ from tests.faults.failing import Crash, SteppedFiles, ingest_path, model_names, 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.sqlite
 @pytest.mark.parametrize(("module", "models"), [("random_kills", 2), ("repack_kills", 6)])
 def test_kills_at_random_moments_lose_nothing(module: str, models: int) -> None:
