@@ -68,8 +68,8 @@ def test_quiet_prints_the_address_of_the_model_or_of_its_submission_before_publi
     waits = run(tmp_path, url, path := write(tmp_path), "-q")
     assert (waits.status, waits.lines) == (0, [f"{url}/submissions/2"])
     assert "held for review by an administrator" in waits.err
-    told = run(tmp_path, url, path, "--json").values
-    assert (told["state"], told["address"]) == ("quarantined", f"{url}/submissions/{told['submission']}")
+    ended = run(tmp_path, url, path, "--json").values
+    assert (ended["state"], ended["address"]) == ("quarantined", f"{url}/submissions/{ended['submission']}")
     left = run(tmp_path, url, write(tmp_path, seed=5), "-q", "--no-wait")
     assert (left.status, left.lines) == (0, [f"{url}/submissions/{list(fake.submissions)[-1]}"])
     fake.outcome = {"state": "published"}
@@ -83,11 +83,11 @@ def test_quiet_prints_the_address_of_the_model_or_of_its_submission_before_publi
 
 def test_an_unknown_license_is_refused_before_any_request(tmp_path: Path) -> None:
     with unused_address() as url:
-        told = run(tmp_path, url, write(tmp_path), "--license", "apache")
-    assert (told.status, told.out) == (1, "")
-    assert told.err.startswith(f"organ: license: {str(license_problem('apache')).rstrip('.')}")
-    assert "Unknown license 'apache'; did you mean apache-2.0?" in told.err
-    assert "Usual ones are apache-2.0, mit, " in told.err
+        ended = run(tmp_path, url, write(tmp_path), "--license", "apache")
+    assert (ended.status, ended.out) == (1, "")
+    assert ended.err.startswith(f"organ: license: {str(license_problem('apache')).rstrip('.')}")
+    assert "Unknown license 'apache'; did you mean apache-2.0?" in ended.err
+    assert "Usual ones are apache-2.0, mit, " in ended.err
 
 
 def test_a_push_without_a_license_says_which_one_the_header_has(fake: FakeRegistry, tmp_path: Path) -> None:
@@ -96,14 +96,14 @@ def test_a_push_without_a_license_says_which_one_the_header_has(fake: FakeRegist
     assert run(tmp_path, fake.connection.url, with_license, "--license", "mit", "--dry-run").err == ""
     assert run(tmp_path, fake.connection.url, with_license, "-q", "--dry-run").err == ""
     for options in (("--dry-run",), ()):
-        told = run(tmp_path, fake.connection.url, with_license, *options)
-        assert "note: the license is apache-2.0, as the header of the file says; --license states another" in told.err
+        ended = run(tmp_path, fake.connection.url, with_license, *options)
+        assert "note: the license is apache-2.0, as the header of the file says; --license states another" in ended.err
     assert "Usual ones are apache-2.0" in run(tmp_path, fake.connection.url, without, "--dry-run").err
 
 
 def test_a_dry_run_lists_the_bytes_to_send(fake: FakeRegistry, tmp_path: Path) -> None:
-    told = run(tmp_path, fake.connection.url, write(tmp_path), "--dry-run")
-    assert (told.status, told.lines) == (
+    ended = run(tmp_path, fake.connection.url, write(tmp_path), "--dry-run")
+    assert (ended.status, ended.lines) == (
         0,
         ["me/Mine: would send 95.7 kB in 11 pieces, 0 bytes in 0 pieces already there"],
     )
@@ -112,10 +112,10 @@ def test_a_dry_run_lists_the_bytes_to_send(fake: FakeRegistry, tmp_path: Path) -
 
 def test_json_has_the_sent_bytes_and_the_findings(fake: FakeRegistry, tmp_path: Path) -> None:
     fake.outcome["findings"] = [{"severity": "warn", "code": "no-license", "sentence": "It has no license.\x1b[2J"}]
-    told = run(tmp_path, fake.connection.url, write(tmp_path), "--json").values
+    ended = run(tmp_path, fake.connection.url, write(tmp_path), "--json").values
     sent = {"bytes_sent": fake.received_bytes, "bytes_known": 0, "pieces_sent": len(fake.blobs), "pieces_known": 0}
     named = {"model": "me/Mine@1", "address": f"{fake.connection.url}/models/me/Mine@1", "submission": 2}
-    assert (sent | named | {"findings": fake.outcome["findings"], "error": None}).items() <= told.items()
+    assert (sent | named | {"findings": fake.outcome["findings"], "error": None}).items() <= ended.items()
     shown = run(tmp_path, fake.connection.url, write(tmp_path, seed=1))
     assert "  warn: It has no license.\\u001b[2J (no-license)" in shown.err
 
@@ -123,9 +123,9 @@ def test_json_has_the_sent_bytes_and_the_findings(fake: FakeRegistry, tmp_path: 
 def test_a_refused_model_is_named_the_others_are_sent_and_the_status_is_1(fake: FakeRegistry, tmp_path: Path) -> None:
     (tmp_path / "Bad.gguf").write_bytes(b"GGUF, says the file")
     write(tmp_path, "Good.gguf")
-    told = run(tmp_path, fake.connection.url, tmp_path / "Bad.gguf", tmp_path / "Good.gguf", "--json")
-    bad, good = (json.loads(line) for line in told.lines)
-    assert told.status == 1
+    ended = run(tmp_path, fake.connection.url, tmp_path / "Bad.gguf", tmp_path / "Good.gguf", "--json")
+    bad, good = (json.loads(line) for line in ended.lines)
+    assert ended.status == 1
     assert "Bad.gguf" in bad["error"]
     assert good["model"] == "me/Good@1"
     fake.outcome = {"state": "refused", "reason": "It is no good."}
@@ -136,9 +136,9 @@ def test_a_refused_model_is_named_the_others_are_sent_and_the_status_is_1(fake: 
 
 def test_a_registry_that_refuses_the_token_ends_the_push_immediately(fake: FakeRegistry, tmp_path: Path) -> None:
     fake.fails = lambda _asked: as_problem(401, "a token is needed")
-    told = run(tmp_path, fake.connection.url, write(tmp_path), write(tmp_path, "Other.gguf"))
-    assert (told.status, told.out) == (4, "")
-    assert told.err.splitlines()[0] == "organ: a token is needed"
+    ended = run(tmp_path, fake.connection.url, write(tmp_path), write(tmp_path, "Other.gguf"))
+    assert (ended.status, ended.out) == (4, "")
+    assert ended.err.splitlines()[0] == "organ: a token is needed"
     assert len(fake.requests_to("GET", "/account")) == 1
 
 
@@ -154,15 +154,15 @@ def test_wrong_usage_is_reported_before_any_request(tmp_path: Path, arguments: l
     write(tmp_path, "a.gguf")
     write(tmp_path, "b.gguf", seed=1)
     with unused_address() as url:
-        told = run(tmp_path, url, tmp_path, *arguments)
-    assert told.status == 2
-    assert said in told.err
+        ended = run(tmp_path, url, tmp_path, *arguments)
+    assert ended.status == 2
+    assert said in ended.err
 
 
 def test_a_push_without_a_remote_registry_names_the_missing_option(tmp_path: Path) -> None:
-    told = OrganCommand(tmp_path / "home")("push", write(tmp_path))
-    assert told.status == 1
-    assert "--registry URL" in told.err
+    ended = OrganCommand(tmp_path / "home")("push", write(tmp_path))
+    assert ended.status == 1
+    assert "--registry URL" in ended.err
 
 
 def test_a_finding_that_must_be_accepted_ends_the_push_until_it_is(fake: FakeRegistry, tmp_path: Path) -> None:

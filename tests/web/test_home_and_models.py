@@ -16,6 +16,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.reports.overview import registry_report
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
+from tests.gguf_files import raw_file, raw_tensor, text
 from tests.ingest.tool_layouts import machine, ollama_layer, ollama_manifest
 from tests.related_models import ingest_bytes, model_file, related_tensors
 from tests.small_models import block_tensors, ingest_file, small_model
@@ -150,6 +151,19 @@ def test_the_pages_of_an_empty_shared_registry_say_how_to_push_to_it(registry: L
         assert "organ ingest" not in reader.get(address).text, address
     assert "/login?next=/upload" in parse_page(visitor.get("/").text).links()
     assert "log in" not in reader.get("/").text.lower()
+
+
+def test_a_model_of_unknown_tensor_types_has_no_commands_that_run_it(registry: LocalRegistry, tmp_path: Path) -> None:
+    kept = raw_file(
+        [text("general.architecture", "llama").encode()], [raw_tensor(b"output.weight", (256,), 156)], bytes(96)
+    )
+    for name, data in (("kept", kept), ("read", small_model())):
+        (tmp_path / f"{name}.gguf").write_bytes(data)
+        ingest_file(registry, tmp_path / f"{name}.gguf")
+    with create_app(registry).test_client() as client:
+        pages = [client.get(f"/models/local/{name}").text for name in ("kept", "read")]
+    assert ["Run it with Ollama" in page for page in pages] == [False, True]
+    assert all("Download the file" in page for page in pages)
 
 
 def test_models_are_searched_sorted_and_paged(family_client: FlaskClient) -> None:

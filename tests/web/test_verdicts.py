@@ -62,16 +62,24 @@ def test_a_report_of_an_earlier_version_is_shown_without_changes() -> None:
     assert (row.change, row.verdict, row.tokens) == ("–", "", 0)
 
 
-def test_the_page_has_a_row_for_each_kind_of_text_and_omits_a_missing_control(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
-    ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
+def chimera_with_verdict(registry: LocalRegistry, folder: Path, *verdict: str) -> str:
+    """Return the name of a new chimera with this verdict: its runtime, kind, reason and report."""
+    ingest_bytes(registry, folder, "base", model_file("Base", related_tensors()))
     made = registry.compose("local/base").purify("fractal", type="organ").plan().register()
     with registry.catalog.writing() as session:
         model = chimeras_by_lock(session, made.lock_id)[0]
-        add_verdict(session, model.id, "llama.cpp", "gains", "It is better.", json.dumps(report(seconds=12.0)))
+        add_verdict(session, model.id, *verdict)
+    return made.model
+
+
+def test_the_page_has_a_row_for_each_kind_of_text_and_omits_a_missing_control(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    made = chimera_with_verdict(
+        registry, tmp_path, "llama.cpp", "gains", "It is better.", json.dumps(report(seconds=12.0))
+    )
     with create_app(registry).test_client() as client:
-        text = " ".join(parse_page(client.get(f"/models/{made.model}").text).text.split())
+        text = " ".join(parse_page(client.get(f"/models/{made}").text).text.split())
     assert "−6.0% ± 0.7%" in text
     assert "4.1 k" in text
     assert "Nothing was grafted." in text
@@ -81,14 +89,10 @@ def test_the_page_has_a_row_for_each_kind_of_text_and_omits_a_missing_control(
 def test_the_verdict_of_a_runtime_that_only_writes_is_not_shown_as_a_measurement(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
-    made = registry.compose("local/base").purify("fractal", type="organ").plan().register()
-    with registry.catalog.writing() as session:
-        model = chimeras_by_lock(session, made.lock_id)[0]
-        add_verdict(session, model.id, "my-runtime", "writes", "It writes.", "{}")
+    made = chimera_with_verdict(registry, tmp_path, "my-runtime", "writes", "It writes.", "{}")
     with create_app(registry).test_client() as client:
         assert "not measured" in client.get("/chimeras").text
-        page = client.get(f"/models/{made.model}").text
+        page = client.get(f"/models/{made}").text
         assert "writes readable text in a runtime that measures nothing" in page
         assert "Measurement: writes" not in page
 

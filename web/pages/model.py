@@ -26,6 +26,7 @@ from organs.registry.entities.lineage import LineageEdge, merged_edges
 from organs.registry.entities.model import Model
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import BadQuery, Incomplete
+from organs.registry.gguf import dtype_by_name
 from organs.registry.kinds import WEIGHT_KINDS
 from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
@@ -272,7 +273,7 @@ def _use_lines(shown: _Shown) -> list[Context]:
     runs = []
     if model.kind == "adapter":
         runs = _adapter_lines(model, file, is_image=shown.is_image)
-    elif model.kind in ("model", CHIMERA):
+    elif model.kind in ("model", CHIMERA) and not _is_kept_only(shown):
         server = llama_server_line(model.name, request.host_url)
         runs = [
             {"label": "Run it with Ollama", "line": _ollama_line(model, file)},
@@ -285,6 +286,11 @@ def _use_lines(shown: _Shown) -> list[Context]:
         {"label": "Download it with Hugging Face tools", "line": pull},
         {"label": "Write the file on the registry's machine", "line": usage.assemble()},
     ]
+
+
+def _is_kept_only(shown: _Shown) -> bool:
+    """Return whether the model has tensors of foreign types, which llama.cpp does not load."""
+    return any(dtype_by_name(organ.dtype).is_foreign for organ in shown.organs)
 
 
 def _adapter_lines(model: Model, file: str, *, is_image: bool) -> list[Context]:

@@ -233,8 +233,8 @@ def test_the_commands_of_the_reference_have_the_address_of_the_server(registry: 
     settings = WebSettings(hosts=frozenset({"registry.example", "other.example"}), proxies=1)
     with create_app(registry, settings).test_client() as client:
         for host, scheme in (("registry.example", "https"), ("other.example:8443", "https"), ("other.example", "http")):
-            told = {"Host": host, "X-Forwarded-Proto": scheme, "X-Forwarded-For": "192.0.2.7"}
-            page = client.get("/api", headers=told)
+            headers = {"Host": host, "X-Forwarded-Proto": scheme, "X-Forwarded-For": "192.0.2.7"}
+            page = client.get("/api", headers=headers)
             commands = [unescape(line) for line in re.findall(r">(curl [^<]+)<", page.text)]
             assert len(commands) > 40
             for line in commands:
