@@ -146,8 +146,8 @@ types: $(BIN)/pytest
 layers: $(BIN)/pytest
 	$(BIN)/lint-imports
 
-house:  ## how long the modules are: from 500 lines on it is worth a look, 900 need a reason
-	@git ls-files "registry/*.py" "ingest/*.py" "web/*.py" "cli/*.py" "migrations/*.py" | xargs wc -l | sort -rn | head -40
+house: $(BIN)/pytest  ## how much code there is, what is defined twice, and the ways of five tasks through the files
+	$(BIN)/python -m bench.structure
 
 serve: $(BIN)/organ  ## browse your own registry
 	$(BIN)/organ serve

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-BODY_MAX_LINES = 60
+BODY_MAX_LINES = 100
 TRACKED_MAX_BYTES = 6 * 1024 * 1024
 
 TOP = {
@@ -43,24 +43,6 @@ WITHOUT_A_FACE = ("registry", "ingest", "migrations")
 
 LONG_BODIES: dict[str, str] = {}
 """Function bodies over the limit: `path::function` to the reason, in one sentence."""
-FRAGMENTS: dict[str, str] = {
-    "ingest/contributions/inspection.py": "The registry's side of the confined inspector, apart from jobs.",
-    "ingest/contributions/inspector.py": "A program of its own, started by its name.",
-    "ingest/parts.py": "Files that were cut by bytes are a subject of their own.",
-    "ingest/removal.py": "Only this module removes files of users; its rules are a subject of their own.",
-    "ingest/jobs/repack.py": "Each kind of job is a module of its own.",
-    "ingest/jobs/report.py": "Each kind of job is a module of its own.",
-    "ingest/jobs/publish.py": "Each kind of job is a module of its own.",
-    "registry/client/composition.py": "It loads the code of recipes, which reading a remote registry does not need.",
-    "registry/reports/ingests.py": "What ingests stored, and which of it is public, is a subject of its own.",
-    "registry/store/codec/delta.py": "The difference of two organs, exact for all bytes, is a subject of its own.",
-    "registry/store/codec/entropy.py": "The checks of a Zstandard frame are a subject of their own.",
-    "registry/validation/decoder.py": "The C interface of llama.cpp is a subject of its own.",
-    "registry/validation/likelihood.py": "Arithmetic on logits, pure and tested beside a plain computation.",
-    "web/server/connection.py": "HTTP/1.1 over one connection, apart from the process that accepts connections.",
-    "web/server/worker.py": "The worker process, apart from the parent that starts it.",
-}
-"""Modules that one other module beside them imports and no other: path to the reason why they are not part of it."""
 OLD_NAMES: dict[str, str] = {
     "metadata_given": "A column of the database, which migrations named.",
 }
@@ -211,7 +193,7 @@ def test_the_product_is_imported_below_the_name_organs() -> None:
     assert violations == [], "such an import finds a second copy of the module, or nothing: write organs.registry"
 
 
-def test_no_function_body_is_longer_than_60_lines() -> None:
+def test_no_function_body_is_longer_than_100_lines() -> None:
     long = {
         f"{path}::{node.name}": body_lines(node)
         for path in modules(*CODE)
@@ -223,35 +205,8 @@ def test_no_function_body_is_longer_than_60_lines() -> None:
     assert [name for name in LONG_BODIES if name not in long] == [], "exceptions that are needed no more"
 
 
-def test_a_module_with_one_importer_beside_it_is_part_of_it() -> None:
-    names = {_name(path): path for path in modules(*PRODUCT)}
-    importers: dict[str, set[str]] = {}
-    for path in names.values():
-        for name, _ in imported(path):
-            target = next(
-                (
-                    candidate
-                    for candidate in (name, name.rpartition(".")[0])
-                    if candidate.removeprefix("organs.") in names
-                ),
-                "",
-            )
-            importers.setdefault(target.removeprefix("organs."), set()).add(_name(path))
-    alone = set()
-    for name, path in names.items():
-        users = importers.get(name, set()) - {name}
-        if path.name != "__init__.py" and len(users) == 1 and _package(*users) == _package(name) != "cli":
-            alone.add(str(path))
-    assert alone - FRAGMENTS.keys() == set(), "merge it into the module that imports it, or give a reason"
-    assert FRAGMENTS.keys() - alone == set(), "exceptions that are needed no more"
-
-
 def _name(path: Path) -> str:
     return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
-
-
-def _package(name: str) -> str:
-    return name.rpartition(".")[0]
 
 
 def open_aliases() -> set[tuple[str, str]]:
@@ -331,7 +286,7 @@ def _bound(node: ast.AST) -> Iterator[str]:
 
 
 def test_every_exception_has_a_reason() -> None:
-    reasons = (*LONG_BODIES.values(), *MORE_FACES.values(), *FRAGMENTS.values(), *OPEN_VALUES.values())
+    reasons = (*LONG_BODIES.values(), *MORE_FACES.values(), *OPEN_VALUES.values())
     for reason in reasons:
         assert len(reason.split()) >= 4
         assert reason.endswith(".")
