@@ -386,11 +386,11 @@ def test_only_the_anatomy_knows_the_names_of_tensors() -> None:
     assert violations == []
 
 
-def test_only_the_catalog_uses_sql() -> None:
+def test_only_the_catalog_and_the_search_use_sql() -> None:
     words = {"select", "insert", "update", "delete"}
     violations = []
     for path in modules(*PRODUCT):
-        if path.parts[:2] == ("registry", "catalog"):
+        if path.parts[:2] in {("registry", "catalog"), ("registry", "search")}:
             continue
         violations += [
             at(path, node)

@@ -21,7 +21,6 @@ from organs.registry.catalog.cursor import (
 )
 from organs.registry.catalog.queries.chimeras import ORDERS as CHIMERA_ORDERS
 from organs.registry.catalog.queries.jobs import job_by_id
-from organs.registry.catalog.search import MODELS, ORGANS, QUERY_MAX_LENGTH, Vocabulary, nearest
 from organs.registry.entities.base import Entity, Page, Request, Schema, prepared, schema_name
 from organs.registry.entities.job import Job
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
@@ -29,7 +28,9 @@ from organs.registry.entities.storage import ROWS_DEFAULT as STORAGE_ROWS_DEFAUL
 from organs.registry.entities.submission import Submission, Upload
 from organs.registry.errors import BadRequest
 from organs.registry.json_signs import depth_of, json_signs
+from organs.registry.names import nearest
 from organs.registry.relatives.families import FAMILIES_DEFAULT, FAMILIES_MAX
+from organs.registry.search.language import MODELS, ORGANS, QUERY_MAX_LENGTH, Vocabulary
 from organs.web.auth import (
     ANY,
     UPLOAD,
