@@ -62,8 +62,22 @@ class Queue(Generic[W]):
     abandoned_note: str
 
 
-JOBS = Queue(Job, "finished", "its runner died; it will run once more", 2, "failed", "its runner died twice")
-UNITS = Queue(FleetUnit, "done", "its worker died; another one will do it", 3, "set_aside", "its worker died 3 times")
+JOBS = Queue(
+    table=Job,
+    done="finished",
+    died="its runner died; it will run once more",
+    deaths_max=2,
+    abandoned="failed",
+    abandoned_note="its runner died twice",
+)
+UNITS = Queue(
+    table=FleetUnit,
+    done="done",
+    died="its worker died; another one will do it",
+    deaths_max=3,
+    abandoned="set_aside",
+    abandoned_note="its worker died 3 times",
+)
 
 
 @dataclass(frozen=True, slots=True)
