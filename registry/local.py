@@ -23,16 +23,16 @@ from organs.registry.catalog.queries.organs import (
     organs_by_prefix,
     organs_of_model,
 )
-from organs.registry.catalog.queries.search import (
+from organs.registry.entities.model import ModelPage
+from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
+from organs.registry.interface import VERSIONS_DEFAULT, ByteProgress, TextProgress
+from organs.registry.search.language import MODELS, Query, parse_query
+from organs.registry.search.rows import (
     count_organs,
     search_and_count,
     search_models,
     search_organs,
 )
-from organs.registry.catalog.search import MODELS, Query, parse_query
-from organs.registry.entities.model import ModelPage
-from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
-from organs.registry.interface import VERSIONS_DEFAULT, ByteProgress, TextProgress
 from organs.registry.settings import Settings
 
 if TYPE_CHECKING:
@@ -285,8 +285,8 @@ class LocalRegistry:
 
     def fitting(self, base: str, *, limit: int = 50) -> FittingModels:
         """Return the models with organs that fit the model `base`, by type, the most similar first."""
-        from organs.registry.catalog.queries.fitting import fitting_models
         from organs.registry.catalog.queries.models import model_by_text
+        from organs.registry.search.fitting import fitting_models
 
         with self.catalog.reading() as session:
             return fitting_models(session, model_by_text(session, base), limit)

@@ -17,7 +17,6 @@ from organs.registry.catalog.cursor import (
     PAGE_MAX,
     check_limit,
 )
-from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.client.address import (
     API,
@@ -43,6 +42,7 @@ from organs.registry.entities.quick_look import QuickLookRequest
 from organs.registry.errors import BadReply, BadSetting, NotAssemblable
 from organs.registry.interface import VERSIONS_DEFAULT, ByteProgress, TextProgress
 from organs.registry.names import ModelName, parse_model_name
+from organs.registry.search.language import MODELS, parse_query
 from organs.registry.settings import TOKEN_VARIABLE
 
 if TYPE_CHECKING:

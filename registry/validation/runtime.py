@@ -18,8 +18,6 @@ WINDOW_TOKENS = 256
 WINDOW_TOKENS_MIN = 32
 """A perplexity of fewer tokens has no meaning."""
 TEXTS_MAX = 16
-LOOPBACK = "127.0.0.1"
-"""The address of a server that a runtime starts."""
 
 
 class Say(Protocol):

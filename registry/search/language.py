@@ -12,17 +12,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from difflib import get_close_matches
 from enum import StrEnum
-from heapq import nlargest
-from itertools import pairwise
 
 from organs.registry.anatomy import EXAMPLE_SLOTS
-from organs.registry.catalog.vocabulary import MODEL_KINDS, ORGAN_TYPES, TOWERS, folded_words
+from organs.registry.catalog.vocabulary import CHIMERA, MODEL_KINDS, ORGAN_TYPES, PARTIAL, TOWERS, folded_words
 from organs.registry.digest import parse_prefix
 from organs.registry.errors import BadDigest, BadName, BadQuery
 from organs.registry.measures import MEASURES
-from organs.registry.names import parse_model_name
+from organs.registry.names import nearest, parse_model_name
 
 _PLAIN_VALUE = re.compile(r"[^\s\",]+")
 
@@ -226,11 +223,6 @@ BASE_FIELDS = ("fits", "kin")
 """The fields that name a base."""
 RECIPE_BASE = "base"
 """The base of the query of a recipe that is read before its base is known."""
-
-PARTIAL = "partial"
-"""The kind shown for a partial model."""
-CHIMERA = "chimera"
-"""The kind shown for a model that was composed in this registry."""
 
 TAG, QUANT, MADE_FROM = "tag", "quant", "base"
 """Fields of models: tags, the quantisation in the name, and the parent."""
@@ -487,10 +479,6 @@ VALUES_MAX = 100
 VALUE_MAX_LENGTH = 200
 WORDS_MAX = 50
 """The most words of a query. Each is a separate look-up."""
-COMPARED_MAX_LENGTH = 200
-"""The most characters of a word for which `nearest` suggests another. The longest name of a model has 193."""
-CANDIDATES_MAX = 20
-"""The most words that `nearest` compares letter by letter."""
 
 LIKE, UNIQUE, SORT = "like", "unique", "sort"
 
@@ -598,24 +586,6 @@ def _no_base_reason(query: Query, vocabulary: Vocabulary) -> str:
     if several:
         return f"likeness needs one base: name one model in {' or '.join(f'{field}:' for field in several)}"
     return f"likeness needs a base: add {' or '.join(f'{field}:MODEL' for field in fields)}"
-
-
-def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the most similar of `words`, with a similarity of at least `cutoff` (0 to 1), or None.
-
-    A comparison of two hostile words takes up to a millisecond. Therefore only words up to COMPARED_MAX_LENGTH are
-    compared, and only with the CANDIDATES_MAX words that share the most pairs of letters with `word`.
-    """
-    if len(word) > COMPARED_MAX_LENGTH:
-        return None
-    by_fold = {candidate.casefold(): candidate for candidate in words}
-    folded = word.casefold()
-    candidates = list(by_fold)
-    if len(candidates) > CANDIDATES_MAX:
-        pairs = set(pairwise(folded))
-        candidates = nlargest(CANDIDATES_MAX, candidates, key=lambda other: len(pairs & set(pairwise(other))))
-    close = get_close_matches(folded, candidates, n=1, cutoff=cutoff)
-    return by_fold[close[0]] if close else None
 
 
 def _tokens(text: str) -> Iterator[str]:

@@ -34,8 +34,6 @@ from organs.registry.anatomy import type_name
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.cursor import Cursor
 from organs.registry.catalog.engine import among
-from organs.registry.catalog.queries.fitting import Base, Fitting, base_of, fitting, same_models
-from organs.registry.catalog.queries.gains import GainFilter, names_of_texts
 from organs.registry.catalog.queries.models import (
     incomplete_model,
     incomplete_models,
@@ -44,22 +42,6 @@ from organs.registry.catalog.queries.models import (
     model_of_other_name,
 )
 from organs.registry.catalog.queries.relatives import kin_of
-from organs.registry.catalog.search import (
-    BASES_MAX,
-    EXPERT,
-    GAIN,
-    LIKENESS,
-    NO,
-    ON,
-    UNKNOWN,
-    YES,
-    Choice,
-    Interval,
-    Numbers,
-    Query,
-    Sort,
-    nearest,
-)
 from organs.registry.catalog.tables import (
     RANKED_COLUMNS,
     Contributor,
@@ -85,7 +67,24 @@ from organs.registry.catalog.vocabulary import (
 )
 from organs.registry.errors import BadName
 from organs.registry.measures import MEASURES
-from organs.registry.names import ModelName, parse_model_name
+from organs.registry.names import ModelName, nearest, parse_model_name
+from organs.registry.search.fitting import Base, Fitting, base_of, fitting, same_models
+from organs.registry.search.gains import GainFilter, names_of_texts
+from organs.registry.search.language import (
+    BASES_MAX,
+    EXPERT,
+    GAIN,
+    LIKENESS,
+    NO,
+    ON,
+    UNKNOWN,
+    YES,
+    Choice,
+    Interval,
+    Numbers,
+    Query,
+    Sort,
+)
 
 FACETS_MAX = 20_000
 """The most facets that are kept in memory, about a kilobyte each. If there are more, each search reads the database."""

@@ -39,13 +39,6 @@ from organs.registry.catalog.cursor import (
     parse_cursor,
 )
 from organs.registry.catalog.engine import among, batches, limited
-from organs.registry.catalog.queries.experts import (
-    driver_of_experts,
-    experts_by_index,
-    load_experts,
-    ranked_experts,
-)
-from organs.registry.catalog.queries.gains import GainFilter, gains_of_models, gains_of_organs
 from organs.registry.catalog.queries.models import incomplete_models, is_composed, model_summaries
 from organs.registry.catalog.queries.organs import organs_by_prefix, places_of_organ, shape_of
 from organs.registry.catalog.queries.relatives import (
@@ -57,7 +50,29 @@ from organs.registry.catalog.queries.relatives import (
     likenesses,
     likenesses_to,
 )
-from organs.registry.catalog.queries.search_plan import (
+from organs.registry.catalog.tables import RANKED_COLUMNS, Blob, Expert, Facet, Fingerprint, Model, Organ, Placement
+from organs.registry.catalog.vocabulary import (
+    BIN_DEGREES,
+    CHIMERA,
+    PARTIAL,
+    THETA_MAX_DEGREES,
+    UNMEASURED,
+    theta_bin,
+)
+from organs.registry.digest import Digest
+from organs.registry.entities.model import FoldedModel, FoldedModelPage, ModelPage, ModelSummary, Quantisation
+from organs.registry.entities.organ import FacetCounts, OrganPage, PlacedOrgan, ThetaBin
+from organs.registry.errors import BadQuery, TooSlow
+from organs.registry.measures import MEASURE_NAMES, theta_caution
+from organs.registry.search.experts import (
+    driver_of_experts,
+    experts_by_index,
+    load_experts,
+    ranked_experts,
+)
+from organs.registry.search.gains import GainFilter, gains_of_models, gains_of_organs
+from organs.registry.search.language import GAIN, LIKENESS, MADE_FROM, QUANT, TAG, Interval, Numbers, Query, Sort
+from organs.registry.search.plan import (
     ABSENT,
     BINS,
     COLUMNS,
@@ -91,31 +106,6 @@ from organs.registry.catalog.queries.search_plan import (
     sums,
     tag_condition,
 )
-from organs.registry.catalog.search import (
-    CHIMERA,
-    GAIN,
-    LIKENESS,
-    MADE_FROM,
-    PARTIAL,
-    QUANT,
-    TAG,
-    Interval,
-    Numbers,
-    Query,
-    Sort,
-)
-from organs.registry.catalog.tables import RANKED_COLUMNS, Blob, Expert, Facet, Fingerprint, Model, Organ, Placement
-from organs.registry.catalog.vocabulary import (
-    BIN_DEGREES,
-    THETA_MAX_DEGREES,
-    UNMEASURED,
-    theta_bin,
-)
-from organs.registry.digest import Digest
-from organs.registry.entities.model import FoldedModel, FoldedModelPage, ModelPage, ModelSummary, Quantisation
-from organs.registry.entities.organ import FacetCounts, OrganPage, PlacedOrgan, ThetaBin
-from organs.registry.errors import BadQuery, TooSlow
-from organs.registry.measures import MEASURE_NAMES, theta_caution
 
 UNIQUE_ROWS_MAX = 4000
 """The most placements that one statement reads to find organs that are not on the page yet. A query with `fits:` reads

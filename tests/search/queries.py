@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from organs.registry.catalog.search import (
+from organs.registry.search.language import (
     MODELS,
     ORGANS,
     Field,

@@ -13,18 +13,16 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 from organs.registry.catalog.cursor import PAGE_MAX
-from organs.registry.catalog.queries import (
-    search,
-    search_plan,
-)
 from organs.registry.catalog.register.facets import count_placements
-from organs.registry.catalog.search import Interval, Numbers, parse_query
 from organs.registry.catalog.tables import Model, Placement
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import Ambiguous, BadQuery, NotFound
 from organs.registry.lineage import correlations
 from organs.registry.local import LocalRegistry
-from tests.catalog.search.catalogs import (
+from organs.registry.search import plan as search_plan
+from organs.registry.search import rows as search
+from organs.registry.search.language import Interval, Numbers, parse_query
+from tests.search.catalogs import (
     ModelRow,
     PlacementRow,
     WrittenCatalog,
@@ -36,8 +34,8 @@ from tests.catalog.search.catalogs import (
     write_gains,
     write_models,
 )
-from tests.catalog.search.oracle import expected_organs, matches
-from tests.catalog.search.queries import query_texts
+from tests.search.oracle import expected_organs, matches
+from tests.search.queries import query_texts
 
 SEARCHES = settings(deadline=None, max_examples=60)
 PLANS = ("in order", "gathered", "as it comes")

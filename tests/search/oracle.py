@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from organs.registry.catalog.search import Choice, Numbers, Query
 from organs.registry.catalog.vocabulary import unique_words
 from organs.registry.lineage import correlation
 from organs.registry.names import split_quantisation
-from tests.catalog.search.catalogs import GainRow, ModelRow, PlacementRow, WrittenCatalog
+from organs.registry.search.language import Choice, Numbers, Query
+from tests.search.catalogs import GainRow, ModelRow, PlacementRow, WrittenCatalog
 
 PLACES = {
     "theta": "theta",

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from organs.registry.catalog.search import (
+from organs.registry.errors import BadQuery
+from organs.registry.names import nearest
+from organs.registry.search.language import (
     ALIASES,
     BASES_MAX,
     MODELS,
@@ -26,13 +28,11 @@ from organs.registry.catalog.search import (
     Query,
     Sort,
     Vocabulary,
-    nearest,
     parse_query,
     short_text,
 )
-from organs.registry.errors import BadQuery
-from tests.catalog.search.queries import query_texts
 from tests.random_files import PATIENT
+from tests.search.queries import query_texts
 
 DIGEST = "ab" * 32
 
