@@ -67,7 +67,7 @@ def open_backend(settings: Settings, catalog: Catalog) -> BlobBackend:
         from organs.registry.store.folder import BlobFolder
 
         return BlobFolder(settings.blobs)
-    from organs.registry.catalog.register.leases import exclusive
+    from organs.registry.catalog.work import exclusive
     from organs.registry.store.bucket import BlobBucket, PieceCache
 
     limit_bytes = settings.blob_cache_bytes
