@@ -18,10 +18,10 @@ from organs.registry.entities.job import ValidationJobResult, ValidationRequest
 from organs.registry.entities.quick_look import QuickLook, QuickLookRequest
 from organs.registry.errors import BadInput, NotComposedHere
 from organs.registry.local import LocalRegistry
-from organs.registry.validation.comparison import BUDGET_SECONDS, TOKENS_MAX, Budget
+from organs.registry.validation.comparison import BUDGET_SECONDS, TOKENS_MAX, ValidationBudget
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.quick import LookBudget
-from organs.registry.validation.run import look_at_chimera, run_chimera, verdict_report
+from organs.registry.validation.run import look_at_chimera, run_chimera
 from organs.registry.validation.texts import KINDS, built_in_texts
 
 
@@ -51,17 +51,17 @@ def _settle(registry: LocalRegistry, request: ValidationRequest, _contributor: s
 def _run(
     registry: LocalRegistry, arguments: ValidationRequest, report_progress: ReportProgress, _contributor: str
 ) -> ValidationJobResult:
-    result = run_chimera(
+    report = run_chimera(
         registry.catalog,
         registry.blobs,
         arguments.chimera,
         built_in_texts(arguments.texts or KINDS),
         LlamaCpp(requires_sandbox=registry.settings.requires_sandbox),
-        Budget(60.0 * (arguments.minutes or BUDGET_SECONDS / 60.0), arguments.tokens or TOKENS_MAX),
+        ValidationBudget(60.0 * (arguments.minutes or BUDGET_SECONDS / 60.0), arguments.tokens or TOKENS_MAX),
         lambda event: report_progress(event.share, str(event)),
     )
-    models = (result.model, result.base, *result.donors)
-    return ValidationJobResult(**asdict(verdict_report(result)), models=models)
+    models = (report.model, report.base.name, *(donor.name for donor in report.donors))
+    return ValidationJobResult(**asdict(report), models=models)
 
 
 def _settle_look(registry: LocalRegistry, request: QuickLookRequest, _contributor: str) -> QuickLookRequest:
