@@ -206,10 +206,7 @@ def doctor() -> int:
 
     settings = Settings.from_environment(os.environ)
     current_kernel = kernel()
-    confined = {
-        "uploads": protections(current_kernel, port=False, writing=False, processes=False),
-        "llama.cpp": protections(current_kernel, port=True, writing=False, processes=False),
-    }
+    confined = protections(current_kernel, writing=False, processes=False)
     log = logging.getLogger("organs.registry")
     level = log.level
     log.setLevel(logging.CRITICAL)  # the checks show the reasons
@@ -222,7 +219,7 @@ def doctor() -> int:
             {
                 "kernel": asdict(current_kernel),
                 "sandbox": settings.sandbox,
-                "processes": {program: list(map(asdict, items)) for program, items in confined.items()},
+                "protections": list(map(asdict, confined)),
                 "checks": list(map(asdict, checks)),
             }
         )
@@ -232,13 +229,9 @@ def doctor() -> int:
         abi = f"Landlock ABI {current_kernel.landlock_abi}" if current_kernel.landlock_abi else "no Landlock"
         seccomp = "with" if current_kernel.has_seccomp else "without"
         click.echo(f"\n{abi}, {seccomp} seccomp, ORGAN_SANDBOX={settings.sandbox}\n")
-        rows = [
-            (program, protection.name, "yes" if protection.is_there else "no", protection.sentence)
-            for program, items in confined.items()
-            for protection in items
-        ]
-        print_table(("process", "protection", "present", "meaning"), rows, prose="meaning")
-    is_missing = any(not protection.is_there for items in confined.values() for protection in items)
+        rows = [(item.name, "yes" if item.is_there else "no", item.sentence) for item in confined]
+        print_table(("protection", "present", "meaning"), rows, prose="meaning")
+    is_missing = any(not protection.is_there for protection in confined)
     has_failed = any(check.state == "failed" for check in checks)
     return EXIT_FAILED if (settings.requires_sandbox and is_missing) or has_failed else 0
 

@@ -14,9 +14,10 @@ from organs.cli.registries import registry_address, selected_registry
 from organs.cli.search import CHANGE, first_cell, first_columns, print_legends
 from organs.cli.tables import print_table
 from organs.registry.amounts import count_text, size_text, theta_text
-from organs.registry.catalog.search import CHIMERA, MODELS, Query, parse_query
+from organs.registry.catalog.vocabulary import CHIMERA
 from organs.registry.entities.model import ModelSummary
 from organs.registry.errors import OrganError
+from organs.registry.search.language import MODELS, Query, parse_query
 
 if TYPE_CHECKING:
     from organs.registry.entities.about import Figures

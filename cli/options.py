@@ -13,7 +13,7 @@ import click
 
 from organs.cli.console import F, print_sentence
 from organs.registry.catalog.cursor import PAGE_MAX
-from organs.registry.catalog.search import ALIASES, MODELS, ORGANS
+from organs.registry.search.language import ALIASES, MODELS, ORGANS
 
 ID_MAX = 2**63 - 1
 """The largest id of a row."""

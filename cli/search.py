@@ -24,12 +24,12 @@ from organs.cli.registries import selected_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import CHANGE_LEGEND, share_text, size_text, weight_change_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
-from organs.registry.catalog.search import GAIN, LIKENESS, ORGANS, Query, parse_query
 from organs.registry.catalog.vocabulary import BIN_DEGREES
 from organs.registry.entities.gain import MeasuredGain
 from organs.registry.entities.model import ModelSummary
 from organs.registry.entities.organ import FacetCounts, PlacedOrgan
 from organs.registry.measures import BY_FIELD, MEASURES, THETA_LEGEND
+from organs.registry.search.language import GAIN, LIKENESS, ORGANS, Query, parse_query
 
 CHANGE = "change"
 USUAL = ("theta", "spectral_signal")

@@ -32,13 +32,13 @@ from organs.cli.tables import print_table
 from organs.registry.amounts import change_text, perplexity_text
 from organs.registry.entities.verdict import RunReport, VerdictReport
 from organs.registry.settings import Settings
-from organs.registry.validation.texts import Text, built_in_texts, read_text
+from organs.registry.validation.texts import ScoredText, built_in_texts, read_text
 
 if TYPE_CHECKING:
     from organs.registry.entities.quick_look import QuickLook
     from organs.registry.sandbox.process import Sandbox
     from organs.registry.validation.command import CommandRuntime
-    from organs.registry.validation.comparison import Budget, Candidate
+    from organs.registry.validation.comparison import RunnableModel, ValidationBudget
     from organs.registry.validation.llama import LlamaCpp
 
 CHANGE = "change of perplexity"
@@ -168,14 +168,14 @@ def _validated(
     chimera: str,
     base: str | None,
     donors: Sequence[str],
-    texts: Sequence[Text] | None,
+    texts: Sequence[ScoredText] | None,
     runtime: CommandRuntime | None,
-    budget: Budget | None,
+    budget: ValidationBudget | None,
 ) -> VerdictReport:
     """Return the verdict on a registered chimera, or on a FILE.gguf beside its base."""
     from organs.registry.validation.comparison import CHANGED, file_candidate
     from organs.registry.validation.comparison import validate as compare
-    from organs.registry.validation.run import RunResult, verdict_report
+    from organs.registry.validation.run import verdict_report
     from organs.registry.validation.weights import grafted_organs
 
     if chimera.endswith(SUFFIX):
@@ -196,7 +196,7 @@ def _validated(
                     lambda event: progress(f"{event.share:.0%} {event}"),
                     act=CHANGED,
                 )
-            return verdict_report(RunResult(path.name, base or "", tuple(donors), validation))
+            return verdict_report(validation)
     if base or donors:
         raise click.UsageError(
             "--base and --donor are for a FILE.gguf; the registry knows the base and the donors of a chimera"
@@ -209,7 +209,7 @@ def _validated(
             return registry.validate(chimera, budget=budget, texts=texts, runtime=runtime, progress=progress)
 
 
-def _quick_look(chimera: str, base: str | None, texts: Sequence[Text] | None, time: str | None) -> QuickLook:
+def _quick_look(chimera: str, base: str | None, texts: Sequence[ScoredText] | None, time: str | None) -> QuickLook:
     """Return a quick look at a registered chimera, or at a FILE.gguf beside its base."""
     from organs.registry.validation.comparison import MemoryCache, file_candidate
     from organs.registry.validation.quick import KINDS, SECONDS, LookBudget, quick_look
@@ -240,9 +240,9 @@ def _llama_cpp() -> LlamaCpp:
     return LlamaCpp(requires_sandbox=Settings.from_environment(os.environ).requires_sandbox)
 
 
-def _budget(budgets: Sequence[str]) -> Budget | None:
+def _budget(budgets: Sequence[str]) -> ValidationBudget | None:
     """Return the budget of the options; None for the default one. Raises BadInput for numbers out of range."""
-    from organs.registry.validation.comparison import Budget  # loads NumPy, which the help does not need
+    from organs.registry.validation.comparison import ValidationBudget  # loads NumPy, which the help does not need
 
     values: dict[str, Any] = {}
     for text in budgets:
@@ -253,7 +253,7 @@ def _budget(budgets: Sequence[str]) -> Budget | None:
                 f"--budget {text}: give a time such as 90s, 5m or 2h, or a number of tokens, or both"
             )
         values[name] = int(text) if name == "tokens" else float(match["number"]) * UNIT_SECONDS[match["unit"]]
-    return Budget(**values) if values else None
+    return ValidationBudget(**values) if values else None
 
 
 def _runtime(template: str | None, granted: Sandbox) -> CommandRuntime | None:
@@ -270,7 +270,7 @@ def _runtime(template: str | None, granted: Sandbox) -> CommandRuntime | None:
 
 
 @contextmanager
-def _beside_file(base: str | None, donors: Sequence[str]) -> Iterator[list[Candidate]]:
+def _beside_file(base: str | None, donors: Sequence[str]) -> Iterator[list[RunnableModel]]:
     """Open the base and the donors of a FILE.gguf; a registry is opened only if a model is named."""
     from organs.registry.validation.comparison import file_candidate
     from organs.registry.validation.run import registered_candidate

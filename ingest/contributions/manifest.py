@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from organs.ingest.contributions.findings import MUST_ACCEPT
@@ -16,6 +15,7 @@ from organs.registry.catalog.vocabulary import checked_text
 from organs.registry.compose.licenses import license_problem
 from organs.registry.digest import Digest
 from organs.registry.entities.published import BASE_MAX, DESCRIPTION_MAX, LICENSE_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX
+from organs.registry.entities.submission import FilePiece, SubmissionFile, SubmissionMetadata, SubmissionRequest
 from organs.registry.errors import BadInput, BadValue, field_errors
 from organs.registry.gguf.types import SIZE_MAX
 from organs.registry.upload_limits import FILE_NAME_MAX_BYTES, SUBMISSION_FILES_MAX, SUBMISSION_PIECES_MAX
@@ -137,80 +137,8 @@ class BadManifest(BadInput, code="bad-manifest"):
         return tuple((error.field or "", error.detail) for error in self.errors)
 
 
-@dataclass(frozen=True, slots=True)
-class WantedPiece:
-    """`size_bytes` bytes with a digest at an offset of a file."""
-
-    offset_bytes: int
-    size_bytes: int
-    digest: Digest
-
-
-@dataclass(frozen=True, slots=True)
-class WantedFile:
-    """One file: its pieces in rising order with zeros between them; or a whole upload with the id `upload`."""
-
-    name: str
-    size_bytes: int
-    """Size of the file; 0 for an upload, which has its own size."""
-    sha256: Digest | None
-    pieces: tuple[WantedPiece, ...] = ()
-    upload: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StatedMetadata:
-    """The metadata that the contributor states. None: the header's value."""
-
-    title: str | None = None
-    description: str | None = None
-    license: str | None = None
-    base: str | None = None
-    """The model that it was made from: `namespace/name`, or a name outside of this registry."""
-    tags: tuple[str, ...] | None = None
-
-    def over(self, before: StatedMetadata) -> StatedMetadata:
-        """Return these values, with those of `before` for None."""
-        new, old = asdict(self), asdict(before)
-        return StatedMetadata(**{name: old[name] if value is None else value for name, value in new.items()})
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """A model to submit; it is published if `publish` is true, else only inspected."""
-
-    files: tuple[WantedFile, ...]
-    stated: StatedMetadata = StatedMetadata()
-    publish: bool = True
-    accepted: tuple[str, ...] = ()
-    """Codes of the findings that the contributor accepts. Without them the submission stays `ready`."""
-
-    def digests(self) -> set[Digest]:
-        """Return the digests of all pieces."""
-        return {piece.digest for file in self.files for piece in file.pieces}
-
-    def uploads(self) -> set[str]:
-        """Return the ids of the uploads that are whole files."""
-        return {file.upload for file in self.files if file.upload is not None}
-
-    def files_json(self) -> str:
-        """Return the files as stored JSON; `parse_manifest` reads it."""
-        files = [
-            {"name": file.name, "upload": file.upload}
-            if file.upload is not None
-            else {
-                "name": file.name,
-                "size_bytes": file.size_bytes,
-                "sha256": file.sha256,
-                "pieces": [[piece.offset_bytes, piece.size_bytes, piece.digest] for piece in file.pieces],
-            }
-            for file in self.files
-        ]
-        return json.dumps({"files": files}, separators=(",", ":"))
-
-
-def parse_manifest(values: Mapping[str, object]) -> Manifest:
-    """Return the manifest in `values`; raises BadManifest with every reason."""
+def parse_manifest(values: Mapping[str, object]) -> SubmissionRequest:
+    """Return the request in `values`; raises BadManifest with every reason."""
     reasons = _Reasons()
     reasons.check_members(values, MEMBERS, "")
     files = _read_files(values.get("files"), reasons)
@@ -220,7 +148,7 @@ def parse_manifest(values: Mapping[str, object]) -> Manifest:
         reasons.add("publish", "publish must be true or false")
     accepted = _read_accepted(values.get("accept"), reasons)
     reasons.settle()
-    return Manifest(files, stated, bool(publish), accepted)
+    return SubmissionRequest(files=files, metadata=stated, publish=bool(publish), accept=accepted)
 
 
 def parse_accepted(values: Any) -> tuple[str, ...]:
@@ -231,7 +159,7 @@ def parse_accepted(values: Any) -> tuple[str, ...]:
     return codes
 
 
-def parse_stated_metadata(values: Any) -> StatedMetadata:
+def parse_stated_metadata(values: Any) -> SubmissionMetadata:
     """Return the stated metadata in `values`. Raises BadManifest with all reasons."""
     reasons = _Reasons()
     stated = _read_stated(values, reasons)
@@ -270,7 +198,7 @@ def _read_accepted(values: Any, reasons: _Reasons) -> tuple[str, ...]:
     return tuple(sorted(set(values)))
 
 
-def _read_files(values: Any, reasons: _Reasons) -> tuple[WantedFile, ...]:
+def _read_files(values: Any, reasons: _Reasons) -> tuple[SubmissionFile, ...]:
     if not isinstance(values, list) or not 1 <= len(values) <= SUBMISSION_FILES_MAX:
         reasons.add("files", f"files must be a list of 1 to {SUBMISSION_FILES_MAX:,} files")
         return ()
@@ -293,7 +221,7 @@ def _read_files(values: Any, reasons: _Reasons) -> tuple[WantedFile, ...]:
     return files
 
 
-def _read_file(value: Any, where: str, reasons: _Reasons) -> WantedFile | None:
+def _read_file(value: Any, where: str, reasons: _Reasons) -> SubmissionFile | None:
     if not isinstance(value, dict) or set(value) not in (_PIECES_MEMBERS, _UPLOAD_MEMBERS):
         reasons.add(where, "a file must have name, size_bytes, sha256 and pieces, or name and upload")
         return None
@@ -303,7 +231,7 @@ def _read_file(value: Any, where: str, reasons: _Reasons) -> WantedFile | None:
         if not isinstance(value["upload"], str) or not _UPLOAD.fullmatch(value["upload"]):
             reasons.add(f"{where}.upload", "upload must be the id of an upload")
             return None
-        return WantedFile(name, 0, None, upload=value["upload"]) if is_valid else None
+        return SubmissionFile(name=name, upload=value["upload"]) if is_valid else None
     size, sha256 = value["size_bytes"], value["sha256"]
     if type(size) is not int or not 0 < size <= SIZE_MAX:
         reasons.add(f"{where}.size_bytes", "size_bytes must be the size of the file, a whole number from 1")
@@ -312,7 +240,7 @@ def _read_file(value: Any, where: str, reasons: _Reasons) -> WantedFile | None:
         reasons.add(f"{where}.sha256", "sha256 must be the file's SHA-256: 64 lower-case hexadecimal characters")
         return None
     pieces = _read_pieces(value["pieces"], size, f"{where}.pieces", reasons)
-    return WantedFile(name, size, Digest(sha256), pieces) if is_valid else None
+    return SubmissionFile(name=name, size_bytes=size, sha256=Digest(sha256), pieces=pieces) if is_valid else None
 
 
 def _check_name(name: Any, where: str, reasons: _Reasons) -> bool:
@@ -327,7 +255,7 @@ def _check_name(name: Any, where: str, reasons: _Reasons) -> bool:
     return True
 
 
-def _read_pieces(values: Any, size_bytes: int, where: str, reasons: _Reasons) -> tuple[WantedPiece, ...]:
+def _read_pieces(values: Any, size_bytes: int, where: str, reasons: _Reasons) -> tuple[FilePiece, ...]:
     if not isinstance(values, list):
         reasons.add(where, "pieces must be a list of [offset_bytes, size_bytes, digest]")
         return ()
@@ -346,17 +274,17 @@ def _read_pieces(values: Any, size_bytes: int, where: str, reasons: _Reasons) ->
         elif size <= 0 or offset + size > size_bytes:
             reasons.add(f"{where}[{number}]", f"it has {_format_number(size)} bytes; it must lie within the file")
         else:
-            pieces.append(WantedPiece(offset, size, Digest(digest)))
+            pieces.append(FilePiece(offset=offset, size_bytes=size, digest=Digest(digest)))
             position = offset + size
     return tuple(pieces)
 
 
-def _read_stated(values: Any, reasons: _Reasons) -> StatedMetadata:
+def _read_stated(values: Any, reasons: _Reasons) -> SubmissionMetadata:
     if values is None:
-        return StatedMetadata()
+        return SubmissionMetadata()
     if not isinstance(values, dict):
         reasons.add("metadata", "metadata must be an object")
-        return StatedMetadata()
+        return SubmissionMetadata()
     reasons.check_members(values, METADATA_MEMBERS, "metadata.")
     limits = {"title": TITLE_MAX, "description": DESCRIPTION_MAX, "license": LICENSE_MAX, "base": BASE_MAX}
     texts = {
@@ -369,7 +297,7 @@ def _read_stated(values: Any, reasons: _Reasons) -> StatedMetadata:
     problem = license_problem(texts["license"]) if texts["license"] else None
     if problem is not None:
         reasons.add("metadata.license", problem.rstrip("."))
-    return StatedMetadata(texts["title"], texts["description"], texts["license"], texts["base"], tags)
+    return SubmissionMetadata(**texts, tags=tags)
 
 
 def _read_manifest_text(value: Any, limit: int, where: str, reasons: _Reasons, breaks: str = "") -> str | None:

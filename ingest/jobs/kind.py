@@ -21,11 +21,7 @@ Inputs = Mapping[str, object]
 """Arguments from outside: JSON that is not checked yet."""
 A = TypeVar("A")
 ReportProgress = Callable[[float, str], None]
-"""Called with the progress, from 0 to 1, and the current step. Raises Cancelled when the job was cancelled."""
-
-
-class Cancelled(Exception):
-    """The job was cancelled, or another runner has it. `ReportProgress` raises it; do not catch it."""
+"""Called with the progress, from 0 to 1, and the current step. Raises WorkCancelled when the job was cancelled."""
 
 
 def unchanged(_registry: LocalRegistry, arguments: A, _contributor: str) -> A:

@@ -32,8 +32,8 @@ def is_repack_due(session: Session, other_kinds: Sequence[str]) -> bool:
         return False
     if oldest_living_ingest(session, database_now(session)) is not None:
         return False
-    ended = last_end(session, REPACK.name)
-    return ended is None or ended.state == "finished" or ended.finished_at < database_now(session) - RETRY_AFTER
+    end = last_end(session, REPACK.name)
+    return end is None or end[0] == "finished" or end[1] < database_now(session) - RETRY_AFTER
 
 
 def _check(arguments: Inputs) -> RepackRequest:

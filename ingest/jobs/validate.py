@@ -27,10 +27,10 @@ from organs.registry.entities.quick_look import QuickLook, QuickLookRequest
 from organs.registry.errors import BadInput, NotComposedHere
 from organs.registry.local import LocalRegistry
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
-from organs.registry.validation.comparison import BUDGET_SECONDS, TOKENS_MAX, TOKENS_MIN, Budget
+from organs.registry.validation.comparison import BUDGET_SECONDS, TOKENS_MAX, TOKENS_MIN, ValidationBudget
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.quick import LookBudget
-from organs.registry.validation.run import look_at_chimera, run_chimera, verdict_report
+from organs.registry.validation.run import look_at_chimera, run_chimera
 from organs.registry.validation.texts import KINDS, built_in_texts
 
 MINUTES_MIN, MINUTES_MAX = 0.1, 60.0
@@ -86,17 +86,17 @@ def _run(
     texts = built_in_texts(arguments.texts or KINDS)
     minutes, tokens = arguments.minutes or BUDGET_SECONDS / 60.0, arguments.tokens or TOKENS_MAX
     runtime = LlamaCpp(requires_sandbox=registry.settings.requires_sandbox)
-    result = run_chimera(
+    report = run_chimera(
         registry.catalog,
         registry.blobs,
         arguments.chimera,
         texts,
         runtime,
-        Budget(60.0 * minutes, tokens),
+        ValidationBudget(60.0 * minutes, tokens),
         lambda event: report_progress(event.share, str(event)),
     )
-    models = (result.model, result.base, *result.donors)
-    return ValidationJobResult(**asdict(verdict_report(result)), models=models)
+    models = (report.model, report.base.name, *(donor.name for donor in report.donors))
+    return ValidationJobResult(**asdict(report), models=models)
 
 
 def _check_look(arguments: Inputs) -> QuickLookRequest:

@@ -12,8 +12,8 @@ from typing import NoReturn
 
 import yaml
 
+from organs.registry.documents import Outline
 from organs.registry.errors import BadRecipe
-from organs.registry.json_signs import depth_of, json_signs
 
 TEXT_MAX_BYTES = 256 * 1024
 
@@ -127,8 +127,9 @@ def _read_json(text: str, where: str) -> Node:
 
 def _check_json_size(text: str, where: str) -> None:
     """Refuse too many levels or values before any value is built."""
-    signs = json_signs(text.encode())
-    _check_size(depth_of(signs), sum(map(signs.count, b"[{,:")), where)
+    outline = Outline()
+    outline.add(text.encode())
+    _check_size(outline.depth, outline.objects + outline.lists + outline.members + outline.commas, where)
 
 
 def _check_size(depth: int, values: int, where: str) -> None:

@@ -17,12 +17,9 @@ from organs.registry.amounts import names_text
 from organs.registry.anatomy import OUTPUT_MATRIX, TOKEN_EMBEDDING, OrganType, Place, Slot, Tower, place_of
 from organs.registry.assembly import first_header
 from organs.registry.catalog.queries.chimeras import names_of_chimeras
-from organs.registry.catalog.queries.gains import DonorGain, gains_of_donors
 from organs.registry.catalog.queries.models import model_by_text
 from organs.registry.catalog.queries.organs import TensorRow, expert_tensor_rows, models_in_common, tensor_rows
 from organs.registry.catalog.queries.relatives import models_by_id, parents_of
-from organs.registry.catalog.queries.search import organs_in_order
-from organs.registry.catalog.search import parse_query
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.compose.cost import (
@@ -46,6 +43,9 @@ from organs.registry.gguf.tokenizer import TOKENS_KEY, VOCABULARY_MAX_BYTES
 from organs.registry.gguf.types import DType
 from organs.registry.lineage import ComparableOrgan
 from organs.registry.relatives.lineage import withdrawn, withdrawn_findings
+from organs.registry.search.gains import DonorGain, gains_of_donors
+from organs.registry.search.language import parse_query
+from organs.registry.search.rows import organs_in_order
 from organs.registry.store import BlobStore
 
 

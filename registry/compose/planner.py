@@ -22,7 +22,6 @@ from organs.registry.anatomy import (
     is_expert_stack,
     is_factor,
 )
-from organs.registry.catalog.search import RECIPE_BASE, nearest, parse_query
 from organs.registry.compose.compatibility import check_adapter, check_replacements, check_withdrawn
 from organs.registry.compose.cost import Budget, steps_cost
 from organs.registry.compose.fitting import (
@@ -58,6 +57,8 @@ from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import Screen
 from organs.registry.errors import NotFound, NothingRegistered, OrganError, StoreError, TooCostly, UnsupportedDType
 from organs.registry.kinds import WEIGHT_KINDS, FileKind
+from organs.registry.names import nearest
+from organs.registry.search.language import RECIPE_BASE, parse_query
 from organs.registry.transform import encoded_dtype
 from organs.registry.transform.purify import KEEP_DEFAULT
 

@@ -16,14 +16,6 @@ import msgspec
 import yaml
 
 from organs.registry.anatomy import BLOCK_DIGITS_MAX, place_of
-from organs.registry.catalog.search import (
-    QUERY_MAX_LENGTH,
-    RECIPE_BASE,
-    SYNONYMS,
-    Query,
-    nearest,
-    parse_query,
-)
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.compose.document import NUMBER_PATTERN, Listing, Node, Scalar, Table, read_document
 from organs.registry.compose.recipe import (
@@ -43,7 +35,8 @@ from organs.registry.entities.base import prepared
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.plan import RecipeFile
 from organs.registry.errors import BadName, BadQuery, BadRecipe
-from organs.registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
+from organs.registry.names import MODEL_TEXT_MAX_LENGTH, nearest, parse_model_name
+from organs.registry.search.language import QUERY_MAX_LENGTH, RECIPE_BASE, SYNONYMS, Query, parse_query
 
 REASONS_MAX = 100
 """Errors of one recipe; after these, reading stops."""

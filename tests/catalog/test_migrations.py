@@ -29,7 +29,8 @@ from organs.registry.catalog.queries.reports import (
     running_totals,
 )
 from organs.registry.catalog.register.accounts import create_child_token, revoke_by_token
-from organs.registry.catalog.tables import Base, Contributor, Model, ModelTag, now
+from organs.registry.catalog.tables import Base, Contributor, Job, Model, ModelTag, now
+from organs.registry.catalog.work import JOBS, recover
 from organs.registry.errors import CatalogError, NotAllowed, SchemaTooNew
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import DATABASE_VARIABLE, HOME_VARIABLE
@@ -165,6 +166,33 @@ def test_former_names_become_other_names_without_their_quantisations(tmp_path: P
     assert {(row["namespace"], row["version"], row["model_id"]) for row in rows} == {("local", 2, 7)}
 
 
+def test_jobs_of_the_former_queue_keep_their_place_and_the_deaths_of_their_runners(tmp_path: Path) -> None:
+    old = create_engine(url_of(tmp_path))
+    command.upgrade(migrations.configuration(old), "0026")
+    begun = "'2026-11-01 10:00:00.000000'"
+    with old.begin() as connection:
+        allow_missing_rows(connection)
+        for job, (state, attempts, lease) in enumerate(
+            [("queued", 0, "NULL"), ("queued", 1, "NULL"), ("running", 1, begun), ("running", 2, begun)], 1
+        ):
+            connection.exec_driver_sql(
+                "INSERT INTO jobs (id, state, attempts, created_at, lease_expires_at, kind, contributor_id, arguments, "
+                f"progress, note) VALUES ({job}, '{state}', {attempts}, {begun}, {lease}, 'report', 1, '{{}}', 0, '')"
+            )
+    old.dispose()
+    with closing(open_catalog(url_of(tmp_path), migrations.migrate, migrations.HEAD)) as catalog:
+        with catalog.writing() as session:
+            recover(session, JOBS)
+        with catalog.reading() as session:
+            jobs = session.execute(select(Job.state, Job.attempts, Job.deaths, Job.note).order_by(Job.id)).all()
+    assert jobs == [
+        ("queued", 0, 0, ""),
+        ("queued", 1, 1, ""),
+        ("queued", 1, 1, JOBS.died),
+        ("failed", 2, 2, JOBS.abandoned_note),
+    ]
+
+
 def go_back(session: Session, revision: int) -> None:
     """Undo the migration to `revision` and all later ones; no migration does this."""
     assert revision == 4
@@ -188,7 +216,7 @@ def go_back(session: Session, revision: int) -> None:
     columns = {"contributors": ("state", "quota_bytes")}
     columns["models"] = ("state_reason", "changed_at", "downloads", "grafts", "nonfinite_tensors", "shards")
     columns["models"] += ("stem", "quantisation", "repacked_at")
-    columns["organs"], columns["jobs"] = ("nonfinite",), ("problem",)
+    columns["organs"], columns["jobs"] = ("nonfinite",), ("problem", "holder", "deaths")
     columns["verdicts"], columns["chimeras"] = ("strength",), ("screen", "quick_look")
     columns["lineage"] = ("change", "matched")
     columns |= dict.fromkeys(("measurements", "placements"), ("effective_rank",))

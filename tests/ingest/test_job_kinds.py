@@ -26,7 +26,6 @@ from organs.ingest.jobs.extract import (
     packs_folder,
     remove_old_packs,
 )
-from organs.ingest.jobs.kind import Cancelled
 from organs.ingest.jobs.measure import MEASURE
 from organs.ingest.jobs.runner import (
     KINDS,
@@ -39,6 +38,7 @@ from organs.registry.catalog.queries.chimeras import verdicts_of
 from organs.registry.catalog.queries.jobs import active_jobs, file_of_job, job_by_id
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.tables import Placement
+from organs.registry.catalog.work import WorkCancelled
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.entities.job import Job, ModelRequest
 from organs.registry.errors import BadInput, BadName, BadRecipe, NotComposable, NotFound, OrganError, StoreUnwritable
@@ -241,11 +241,11 @@ def test_a_cancelled_job_leaves_nothing(run: Callable[..., Values], kin: LocalRe
             nonlocal left
             left -= 1
             if left == 0:
-                raise Cancelled
+                raise WorkCancelled
 
         try:
             run(kin, arguments, report_progress, "local")
-        except Cancelled:
+        except WorkCancelled:
             cancelled += 1
             folder = packs_folder(kin.settings.home)
             assert not folder.exists() or not list(folder.iterdir())

@@ -15,13 +15,12 @@ from sqlalchemy import select
 from organs.ingest import dissect
 from organs.ingest.contributions.inspection import (
     Inspection,
-    Stopped,
+    InspectionStopped,
 )
 from organs.ingest.contributions.intake import settle_abandoned
-from organs.ingest.contributions.manifest import BadManifest, StatedMetadata, parse_manifest
+from organs.ingest.contributions.manifest import BadManifest, parse_manifest
 from organs.ingest.contributions.pieces import (
     Sources,
-    composed_file,
     locate,
 )
 from organs.ingest.contributions.submissions import (
@@ -42,6 +41,8 @@ from organs.registry.catalog.register.jobs import cancel_job
 from organs.registry.catalog.tables import Model
 from organs.registry.compose.models import partial_recipe
 from organs.registry.digest import digest_of
+from organs.registry.entities.base import encode
+from organs.registry.entities.submission import SubmissionMetadata
 from organs.registry.errors import Conflict, DiskFull, NotAssemblable, NotFound, StoreUnreachable
 from organs.registry.gguf import MemorySource, ValueType, read_header
 from organs.registry.local import LocalRegistry
@@ -186,10 +187,10 @@ def test_reading_a_file_of_pieces_at_any_offset_gives_its_bytes(registry: LocalR
     with registry.catalog.writing() as session:
         owner = contributor_id(session, "ann")
     with registry.catalog.reading() as session:
-        (file,) = locate(session, owner, manifest)
+        (file,) = locate(session, owner, manifest.files)
     chance = Random(1)
     with Sources(registry) as sources:
-        read = composed_file(sources, file)
+        read = sources.file(file)
         assert read.read_at(0, len(BASE)) == BASE
         for _ in range(200):
             begin, end = sorted(chance.randrange(len(BASE) + 1) for _ in range(2))
@@ -263,7 +264,7 @@ def test_a_partial_model_that_does_not_fit_its_base_is_refused_before_publicatio
     looked = submit_model(registry, "ann/part", [whole_file(registry, "ann", partial)], base="acme/base", publish=False)
     assert process_and_read(registry, looked, publish=False).row.state == "ready", "another base may be named"
     assert "base-does-not-fit" in codes(registry, looked)
-    publish(registry, "ann", looked, StatedMetadata())
+    publish(registry, "ann", looked, SubmissionMetadata())
     after = process_and_read(registry, looked)
     assert (after.row.state, after.model) == ("refused", None)
     assert after.row.reason == (
@@ -384,14 +385,14 @@ def test_dangerous_content_is_reported_and_never_assembled(registry: LocalRegist
     proposed = json.loads(after.row.metadata_given)["proposed"]
     assert (proposed["license"], proposed["tensors"], proposed["complete"]) == ("my own one", 10, True)
     assert blob_rows(registry) == []
-    publish(registry, "ann", submission_id, StatedMetadata(license="MIT"), "little")
+    publish(registry, "ann", submission_id, SubmissionMetadata(license="MIT"), "little")
     model = process_and_read(registry, submission_id).model
     assert model is not None
     assert (model.full_name, model.license) == ("ann/little@1", "MIT")
     with pytest.raises(NotAssemblable):
         assemble_model(registry, "ann/little", tmp_path / "out")
     with pytest.raises(Conflict):
-        publish(registry, "ann", submission_id, StatedMetadata())
+        publish(registry, "ann", submission_id, SubmissionMetadata())
 
 
 def test_bytes_with_another_digest_than_announced_are_refused(registry: LocalRegistry) -> None:
@@ -472,7 +473,7 @@ def test_a_submission_is_refused_when_the_inspector_stops_or_crashes_while_measu
     is_limit: bool, code: str, registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(self: Inspection, *_tensor: object) -> None:
-        raise Stopped("It was stopped.", is_limit=is_limit)
+        raise InspectionStopped("It was stopped.", is_limit=is_limit)
 
     monkeypatch.setattr(Inspection, "measure", stopped)
     submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", BASE)])
@@ -603,8 +604,8 @@ def test_all_faults_of_a_manifest_are_reported_together_and_a_valid_one_reads_ba
         *("files[0].name", "files[0].pieces[0]", "files[0].pieces[1]", "metadata.title", "publish"),
     ]
     good = parse_manifest({"files": [FILE], "metadata": {"base": "acme/base", "tags": ["a", "a", ""]}})
-    assert good.stated == StatedMetadata(base="acme/base", tags=("a",))
-    assert parse_manifest(json.loads(good.files_json())).files == good.files
+    assert good.metadata == SubmissionMetadata(base="acme/base", tags=("a",))
+    assert parse_manifest(json.loads(encode(good))) == good
 
 
 @pytest.mark.parametrize(("child", "parent", "relation"), [("Q8_0", "F16", "quantized"), ("F16", "Q8_0", "relative")])
@@ -637,7 +638,7 @@ def test_a_license_unlike_the_header_is_a_finding_at_inspection_and_at_publicati
         submission_id = submit_model(registry, "ann/same", [sent], publish=False, license=license)
         process_and_read(registry, submission_id, publish=False)
         assert "license-differs" not in codes(registry, submission_id), license
-    publish(registry, "ann", submission_id, StatedMetadata(license="MIT"))
+    publish(registry, "ann", submission_id, SubmissionMetadata(license="MIT"))
     kept = json.loads(process_and_read(registry, submission_id).row.findings)
     (sentence,) = (finding["sentence"] for finding in kept if finding["code"] == "license-differs")
     assert "'MIT'" in sentence

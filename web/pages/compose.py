@@ -13,10 +13,7 @@ from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response
 
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock, stored_quick_look, strongest_verdicts
-from organs.registry.catalog.queries.fitting import fitting_models
 from organs.registry.catalog.queries.models import known_bases, model_by_text
-from organs.registry.catalog.queries.search import search_models
-from organs.registry.catalog.search import MODELS, parse_query, short_text
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.compose.chimeras import leaderboard
@@ -38,6 +35,9 @@ from organs.registry.entities.plan import (
     RecipeFile,
 )
 from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, BadRecipe, NotAllowed, NotFound, TooSlow
+from organs.registry.search.fitting import fitting_models
+from organs.registry.search.language import MODELS, parse_query, short_text
+from organs.registry.search.rows import search_models
 from organs.web.error_pages import status_of
 from organs.web.pages.anatomy import (
     cell_grid,

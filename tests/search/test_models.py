@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from organs.registry.catalog.queries.model_facets import model_counts
-from organs.registry.catalog.queries.search import folded_models, search_models
-from organs.registry.catalog.search import MODELS, Choice, parse_query
 from organs.registry.entities.model import ModelPage
 from organs.registry.errors import BadQuery
 from organs.registry.local import LocalRegistry
-from tests.catalog.search.catalogs import (
+from organs.registry.search.language import MODELS, Choice, parse_query
+from organs.registry.search.model_facets import model_counts
+from organs.registry.search.rows import folded_models, search_models
+from tests.search.catalogs import (
     ModelRow,
     PlacementRow,
     WrittenCatalog,
@@ -28,8 +28,8 @@ from tests.catalog.search.catalogs import (
     write_gains,
     write_models,
 )
-from tests.catalog.search.oracle import expected_models
-from tests.catalog.search.queries import query_texts
+from tests.search.oracle import expected_models
+from tests.search.queries import query_texts
 
 Many = tuple[LocalRegistry, WrittenCatalog]
 

@@ -13,18 +13,16 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 from organs.registry.catalog.cursor import PAGE_MAX
-from organs.registry.catalog.queries import (
-    search,
-    search_plan,
-)
 from organs.registry.catalog.register.facets import count_placements
-from organs.registry.catalog.search import Interval, Numbers, parse_query
 from organs.registry.catalog.tables import Model, Placement
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import Ambiguous, BadQuery, NotFound
 from organs.registry.lineage import correlations
 from organs.registry.local import LocalRegistry
-from tests.catalog.search.catalogs import (
+from organs.registry.search import plan as search_plan
+from organs.registry.search import rows as search
+from organs.registry.search.language import Bounds, NumberRange, parse_query
+from tests.search.catalogs import (
     ModelRow,
     PlacementRow,
     WrittenCatalog,
@@ -36,8 +34,8 @@ from tests.catalog.search.catalogs import (
     write_gains,
     write_models,
 )
-from tests.catalog.search.oracle import expected_organs, matches
-from tests.catalog.search.queries import query_texts
+from tests.search.oracle import expected_organs, matches
+from tests.search.queries import query_texts
 
 SEARCHES = settings(deadline=None, max_examples=60)
 PLANS = ("in order", "gathered", "as it comes")
@@ -65,16 +63,16 @@ def force(patch: pytest.MonkeyPatch, plan: str) -> None:
 @pytest.mark.parametrize(
     ("interval", "bounds"),
     [
-        (Interval(1.0, 3.0), [1, 3]),
-        (Interval(1.0, 3.0, low_open=True, high_open=True), [2, 2]),
-        (Interval(1.5, 3.5), [2, 3]),
-        (Interval(1.5, 3.5, low_open=True, high_open=True), [2, 3]),
-        (Interval(low=-1e300, high=1e300), [-(2**62), 2**62]),
+        (NumberRange(1.0, 3.0), [1, 3]),
+        (NumberRange(1.0, 3.0, low_open=True, high_open=True), [2, 2]),
+        (NumberRange(1.5, 3.5), [2, 3]),
+        (NumberRange(1.5, 3.5, low_open=True, high_open=True), [2, 3]),
+        (NumberRange(low=-1e300, high=1e300), [-(2**62), 2**62]),
     ],
 )
-def test_the_bounds_on_whole_numbers_are_whole(interval: Interval, bounds: list[int]) -> None:
+def test_the_bounds_on_whole_numbers_are_whole(interval: NumberRange, bounds: list[int]) -> None:
     """PostgreSQL uses no index of a column of whole numbers for a bound of another type."""
-    condition = search_plan.placement_condition(Numbers("size", (interval,)))
+    condition = search_plan.placement_condition(Bounds("size", (interval,)))
     values = list(condition.compile().params.values())
     assert (values, {type(value) for value in values}) == (bounds, {int})
 

@@ -17,7 +17,6 @@ from organs.registry.catalog.cursor import check_limit
 from organs.registry.catalog.engine import among
 from organs.registry.catalog.queries.models import composed_among
 from organs.registry.catalog.queries.relatives import changes_from, likenesses
-from organs.registry.catalog.search import Choice
 from organs.registry.catalog.tables import (
     Facet,
     Model,
@@ -34,6 +33,7 @@ from organs.registry.catalog.vocabulary import (
     VECTOR_DTYPES,
 )
 from organs.registry.entities.plan import FitCount, FittingModel, FittingModels
+from organs.registry.search.language import Choice
 
 ATTENTION_FACTS = (
     *("attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.value_length"),

@@ -14,11 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from organs.registry.catalog.cursor import PAGE_MAX
-from organs.registry.catalog.queries import (
-    fitting,
-    search_plan,
-)
-from organs.registry.catalog.queries.fitting import base_of, fitting_models
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.tables import Model
 from organs.registry.entities.organ import OrganPage
@@ -26,9 +21,12 @@ from organs.registry.entities.plan import FitCount, FittingModels
 from organs.registry.errors import BadQuery
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from tests.catalog.search.catalogs import ModelRow, PlacementRow, WrittenCatalog, digest, write_models
-from tests.catalog.search.oracle import fits
+from organs.registry.search import fitting
+from organs.registry.search import plan as search_plan
+from organs.registry.search.fitting import base_of, fitting_models
 from tests.registry_templates import RegistryTemplates, add_zoo_models
+from tests.search.catalogs import ModelRow, PlacementRow, WrittenCatalog, digest, write_models
+from tests.search.oracle import fits
 
 BASE = ModelRow(
     (

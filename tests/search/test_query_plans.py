@@ -16,15 +16,15 @@ from sqlalchemy.sql import visitors
 
 from bench.populated import populate
 from bench.search import COUNTED, QUERIES
-from organs.registry.catalog.queries import search_plan
-from organs.registry.catalog.queries.fitting import fitting_models
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.queries.search import search_models
-from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from tests.catalog.search.catalogs import random_models, write_models
+from organs.registry.search import plan as search_plan
+from organs.registry.search.fitting import fitting_models
+from organs.registry.search.language import MODELS, parse_query
+from organs.registry.search.rows import search_models
 from tests.registry_templates import RegistryTemplates
+from tests.search.catalogs import random_models, write_models
 
 pytestmark = pytest.mark.long
 

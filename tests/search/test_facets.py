@@ -11,15 +11,16 @@ import pytest
 from hypothesis import given, settings
 from sqlalchemy import select
 
-from organs.registry.catalog.queries import search as spread_module
-from organs.registry.catalog.queries import search_plan
 from organs.registry.catalog.register.facets import count_placements
-from organs.registry.catalog.search import parse_query
 from organs.registry.catalog.tables import Facet, FacetCount, Model, Placement
 from organs.registry.catalog.vocabulary import theta_bin
 from organs.registry.entities.organ import FacetCounts
 from organs.registry.local import LocalRegistry
-from tests.catalog.search.catalogs import (
+from organs.registry.search import plan as search_plan
+from organs.registry.search import rows as spread_module
+from organs.registry.search.language import parse_query
+from tests.gguf_files import file_bytes, tensor, text
+from tests.search.catalogs import (
     ModelRow,
     PlacementRow,
     WrittenCatalog,
@@ -30,9 +31,8 @@ from tests.catalog.search.catalogs import (
     write_gains,
     write_models,
 )
-from tests.catalog.search.oracle import expected_organs, histogram, value_counts
-from tests.catalog.search.queries import query_texts
-from tests.gguf_files import file_bytes, tensor, text
+from tests.search.oracle import expected_organs, histogram, value_counts
+from tests.search.queries import query_texts
 from tests.small_models import block_tensors, ingest_file, small_model, weight_tensor
 
 FIELDS = (Facet.type, Facet.tower, Facet.slot, Facet.dtype, Facet.architecture, Facet.license)

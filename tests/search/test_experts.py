@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from organs.registry.catalog.queries import experts as expert_queries
-from organs.registry.catalog.queries.search import count_organs, search_organs
 from organs.registry.catalog.register.models import hide_model
-from organs.registry.catalog.search import parse_query
 from organs.registry.catalog.tables import Model
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import BadQuery
 from organs.registry.local import LocalRegistry
+from organs.registry.search import experts as expert_queries
+from organs.registry.search.language import parse_query
+from organs.registry.search.rows import count_organs, search_organs
 from tests.small_models import EXPERTS, expert_model, ingest_file
 
 STACKS = 4

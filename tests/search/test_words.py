@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, insert, select
 
-from organs.registry.catalog.queries.search_plan import models_with_words
 from organs.registry.catalog.tables import ModelWord
 from organs.registry.catalog.vocabulary import WORD_MAX, WORDS_MAX, folded_words, unique_words
 from organs.registry.local import LocalRegistry
-from tests.catalog.search.catalogs import ModelRow, write_models
+from organs.registry.search.plan import models_with_words
 from tests.random_files import PATIENT
+from tests.search.catalogs import ModelRow, write_models
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.cursor import Cursor
 from organs.registry.catalog.engine import among
-from organs.registry.catalog.queries.organs import expert_rows, organs_by_prefix, placed_expert
-from organs.registry.catalog.queries.search_plan import (
+from organs.registry.catalog.queries.organs import (
+    expert_rows,
+    model_experts,
+    organs_by_prefix,
+    placed_expert,
+)
+from organs.registry.catalog.tables import Expert, Fingerprint, Organ
+from organs.registry.entities.organ import PlacedOrgan
+from organs.registry.errors import BadQuery
+from organs.registry.search.language import EXPERT, LIKENESS, Query, Sort
+from organs.registry.search.plan import (
     GATHER_MAX,
     RANKINGS,
     Narrowed,
@@ -24,11 +33,6 @@ from organs.registry.catalog.queries.search_plan import (
     ranges_after,
     sorted_after,
 )
-from organs.registry.catalog.search import EXPERT, LIKENESS, Query, Sort
-from organs.registry.catalog.tables import Blob, Expert, Fingerprint, Organ, Placement
-from organs.registry.digest import Digest
-from organs.registry.entities.organ import PlacedOrgan
-from organs.registry.errors import BadQuery
 
 COMPARED_MAX = 20_000
 """The most experts that one search compares."""
@@ -209,48 +213,3 @@ def load_experts(session: Session, ids: Sequence[int], likeness: Mapping[int, fl
         for expert, *row in session.execute(statement)
     }
     return tuple(organs[row_id] for row_id in ids)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelExpert:
-    """An expert of a model, with the values that comparisons need."""
-
-    place: Slot
-    number: int
-    organ_id: int
-    digest: Digest
-    dtype: str
-    shape: str
-    theta: float | None
-    spectral_signal: float | None
-    fingerprint: bytes | None
-
-
-def model_experts(
-    session: Session, model_id: int, places: Collection[Slot], numbers: Collection[int] | None = None
-) -> list[ModelExpert]:
-    """Return the experts of a model at `places`, by place and number: all, or those with one of `numbers`."""
-    statement = (
-        select(
-            *(Expert.tower, Expert.block, Expert.slot, Expert.expert, Expert.organ_id),
-            *(Blob.digest, Expert.dtype, Organ.shape, Expert.theta, Expert.spectral_signal, Fingerprint.values),
-        )
-        .join(Organ, Organ.id == Expert.organ_id)
-        .join(Blob, Blob.id == Organ.blob_id)
-        .outerjoin(Fingerprint, Fingerprint.organ_id == Organ.id)
-        .where(Expert.model_id == model_id)
-        .order_by(Expert.placement_id, Expert.expert)
-    )
-    blocks = sorted({block for _, block, _ in places if block is not None})
-    stacks = select(Placement.id).with_hint(Placement, "INDEXED BY ix_placements_model", "sqlite")
-    stacks = stacks.where(Placement.model_id == model_id, Placement.slot.in_(sorted({slot for _, _, slot in places})))
-    stacks = stacks.where(or_(Placement.block.in_(blocks), Placement.block.is_(None)))
-    statement = statement.where(Expert.placement_id.in_(stacks))
-    if numbers is not None:
-        statement = statement.where(among(Expert.expert, sorted(numbers)))
-    experts = (
-        ModelExpert((tower, block, slot), number, organ_id, Digest(digest), *more)
-        for tower, block, slot, number, organ_id, digest, *more in session.execute(experts_by_index(statement, "model"))
-    )
-    wanted = set(places)
-    return [expert for expert in experts if expert.place in wanted]

@@ -19,12 +19,12 @@ from organs.registry.catalog.cursor import Cursor, check_limit, cursor_text, par
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.chimeras import gains_of_chimeras, strongest_verdicts, withdrawn_ancestors
 from organs.registry.catalog.queries.relatives import changes_from, likenesses
-from organs.registry.catalog.search import Numbers
 from organs.registry.catalog.tables import Chimera, Gain, GainOrgan, Lineage, Model
 from organs.registry.digest import Digest
 from organs.registry.entities import gain as entities
 from organs.registry.entities.gain import Leaderboard, MeasuredGain, MeasuredGraft
 from organs.registry.entities.plan import RecipeFile
+from organs.registry.search.language import Bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class GainFilter:
     """For each term `on:`, the names of texts, and whether these are excluded."""
     base_id: int | None = None
     """Only gains over this base; None for any base."""
-    terms: tuple[Numbers, ...] = ()
+    terms: tuple[Bounds, ...] = ()
     """The bounds."""
     is_order: bool = False
     """Whether results are sorted by their gain."""

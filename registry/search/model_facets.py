@@ -14,11 +14,11 @@ from sqlalchemy.orm import Session, aliased
 
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.queries.models import is_composed
-from organs.registry.catalog.queries.search import match_models
-from organs.registry.catalog.search import ABSENT, CHIMERA, MADE_FROM, PARTIAL, QUANT, TAG, Query
 from organs.registry.catalog.tables import Contributor, Lineage, Model, ModelTag
-from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL, REACHABLE_STATES
 from organs.registry.entities.organ import FacetCounts
+from organs.registry.search.language import ABSENT, MADE_FROM, QUANT, TAG, Query
+from organs.registry.search.rows import match_models
 
 MODEL_FACETS = ("kind", "arch", "license", QUANT, MADE_FROM, TAG, "by")
 """The fields that are counted by value."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from organs.registry.catalog.search import (
+from organs.registry.search.language import (
     MODELS,
     bounded,
     has_choice,
