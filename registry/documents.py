@@ -26,6 +26,7 @@ import math
 import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, NoReturn, TypeVar, Union, cast, get_args, get_origin
@@ -461,8 +462,12 @@ class _Reader:
                 return UNSET if item is UNSET else origin([item])
         elif origin is dict and isinstance(value, dict):
             return self._dict(value, arguments, path) if self._has_length(value, notes, path) else UNSET
-        elif isinstance(origin, type) and issubclass(origin, Struct) and isinstance(value, dict):
-            return self._struct(value, origin, path)
+        elif isinstance(origin, type) and issubclass(origin, Struct):
+            names = origin.__struct_encode_fields__
+            if isinstance(value, list) and origin.__struct_config__.array_like and len(value) == len(names):
+                return self._struct(dict(zip(names, value, strict=True)), origin, path)
+            if isinstance(value, dict) and not origin.__struct_config__.array_like:
+                return self._struct(value, origin, path)
         return self._leaf(value, kind, path, due, quiet)
 
     def _refuse(self, path: str, sentence: str) -> Any:
@@ -501,8 +506,14 @@ class _Reader:
         return False
 
     def _items(self, values: list[Any], kind: object, collection: Callable[[list[Any]], Any], path: str) -> Any:
-        items = [self.read(value, kind, f"{path}[{number}]") for number, value in enumerate(values)]
+        items = [self._item(value, kind, path, number) for number, value in enumerate(values)]
         return UNSET if any(item is UNSET for item in items) else collection(items)
+
+    def _item(self, value: object, kind: object, path: str, number: int) -> Any:
+        if isinstance(kind, type) and issubclass(kind, Struct) and kind.__struct_config__.array_like:
+            with suppress(msgspec.ValidationError):  # there can be many such rows; only wrong ones are read by member
+                return msgspec.convert(value, prepared(kind))
+        return self.read(value, kind, f"{path}[{number}]")
 
     def _dict(self, values: dict[str, Any], kinds: Sequence[object], path: str) -> Any:
         key_kind, kind = kinds
@@ -627,7 +638,8 @@ def _due(info: inspect.Type) -> str:
         values = info.values if isinstance(info, inspect.LiteralType) else [item.value for item in info.cls]
         return f"one of {', '.join(map(str, values))}"
     if isinstance(info, inspect.StructType):
-        return f"an object with {', '.join(field.encode_name for field in info.fields)}"
+        collection = "a list of" if info.array_like else "an object with"
+        return f"{collection} {', '.join(field.encode_name for field in info.fields)}"
     if isinstance(info, inspect.DictType):
         return "an object"
     if isinstance(info, inspect.ListType | inspect.VarTupleType | inspect.TupleType):
