@@ -35,7 +35,7 @@ from organs.registry.errors import OrganError
 if TYPE_CHECKING:
     from organs.ingest.fleet.driver import Workers
     from organs.ingest.fleet.plan import ExpandedPlan
-    from organs.ingest.fleet.worker import FleetWorker
+    from organs.ingest.fleet.worker import UnitWorker
     from organs.registry.entities.fleet import FleetRun
     from organs.registry.local import LocalRegistry
 
@@ -195,7 +195,7 @@ def work(run: int, digest: str, name: str, with_parent: int) -> None:
     """Do units of a run until none is left. `organ fleet run` starts this process."""
     from organs.cli.files import hub_of_environment
     from organs.ingest.fleet.driver import STOP_SECONDS
-    from organs.ingest.fleet.worker import FleetWorker
+    from organs.ingest.fleet.worker import UnitWorker
 
     stop = threading.Event()
 
@@ -208,7 +208,7 @@ def work(run: int, digest: str, name: str, with_parent: int) -> None:
     logging.basicConfig(format="organ fleet: %(message)s", level=logging.ERROR)
     watch_parent(with_parent, end)
     with local_registry(waits=True) as registry, hub_of_environment() as hub, ended_by_signals(stop):
-        worker = FleetWorker(registry, name, hub, stop)
+        worker = UnitWorker(registry, name, hub, stop)
         worker.check_run(run, digest)
         worker.work_until_done(run)
 
@@ -227,25 +227,23 @@ def do_unit(run_id: int, number: int, digest: str) -> None:
 
 
 @cache
-def _worker_of_process() -> FleetWorker:
+def _worker_of_process() -> UnitWorker:
     """Return the worker of this process. Its registry and its connections stay open until the process ends."""
     from organs.cli.files import hub_of_environment
     from organs.ingest.fleet.driver import worker_name
-    from organs.ingest.fleet.worker import FleetWorker
+    from organs.ingest.fleet.worker import UnitWorker
 
     opened = ExitStack()
-    return FleetWorker(
-        local_registry("a worker", waits=True), worker_name(), opened.enter_context(hub_of_environment())
-    )
+    return UnitWorker(local_registry("a worker", waits=True), worker_name(), opened.enter_context(hub_of_environment()))
 
 
 def _expanded(registry: LocalRegistry, path: Path, *, quiet: bool) -> ExpandedPlan:
     from organs.cli.files import hub_of_environment
-    from organs.ingest.fleet.plan import expand_plan, has_addresses, read_plan
+    from organs.ingest.fleet.plan import expand_plan, read_plan
 
     plan = read_plan(path)
     with ExitStack() as opened, waiting("plan", quiet=quiet):
-        hub = opened.enter_context(hub_of_environment()) if has_addresses(plan) else None
+        hub = opened.enter_context(hub_of_environment()) if plan.has_addresses else None
         return expand_plan(registry, plan, path.absolute().parent, hub)
 
 

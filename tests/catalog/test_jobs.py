@@ -196,6 +196,20 @@ def test_a_job_that_is_put_back_waits_like_a_new_job(registry: LocalRegistry) ->
     assert (job.state, job.progress, job.note, job.lease_expires_at) == ("queued", 0.0, "", None)
 
 
+def test_a_runner_that_put_its_job_back_can_no_longer_change_it(registry: LocalRegistry) -> None:
+    enqueue(registry)
+    slow = claimed(registry)
+    with registry.catalog.writing() as session:
+        assert put_back(session, slow)
+    other = claimed(registry)
+    assert other.attempt == slow.attempt
+    with registry.catalog.writing() as session:
+        assert not renew(session, slow)
+        assert not finish(session, slow, '{"by":"slow"}')
+        assert finish(session, other, '{"by":"other"}')
+    assert row(registry, slow.id).result == '{"by":"other"}'
+
+
 def test_a_waiting_job_is_cancelled_immediately_and_a_running_job_is_notified(registry: LocalRegistry) -> None:
     running, waiting = enqueue(registry), enqueue(registry)
     held = claimed(registry)
