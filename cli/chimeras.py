@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+from msgspec import structs
 
 from organs.cli.arguments import (
     AFTER_HELP,
@@ -1153,7 +1154,7 @@ def _plan_transplant(options: _TransplantOptions, library: FileLibrary, *, quiet
         plan = plan_recipe(recipe, library)
     if options.yes and plan.unaccepted:
         codes = dict.fromkeys((*recipe.accept, *(finding.code for finding in plan.unaccepted)))
-        plan = replace(plan, recipe=replace(recipe, accept=tuple(codes)))
+        plan = replace(plan, recipe=structs.replace(recipe, accept=tuple(codes)))
     return plan
 
 
@@ -1177,10 +1178,10 @@ def _transplant_recipe(options: _TransplantOptions) -> Recipe:
     text = json.dumps({"base": "base", "grafts": grafts, "accept": list(dict.fromkeys(options.accept))})
     recipe = read_recipe(text, "options")
     named = [
-        replace(graft, donor=donor, selection=replace(graft.selection, blocks=parse_blocks(blocks) if blocks else ()))
+        structs.replace(graft, donor=donor, blocks=parse_blocks(blocks) if blocks else ())
         for graft, donor, blocks in zip(recipe.grafts, donors, layers, strict=True)
     ]
-    return replace(recipe, base=base, grafts=tuple(named))
+    return structs.replace(recipe, base=base, grafts=tuple(named))
 
 
 def _print_transplanted(result: ComposeResult, options: _TransplantOptions) -> None:
