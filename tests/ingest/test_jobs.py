@@ -223,7 +223,7 @@ def test_a_running_job_stops_when_it_is_cancelled(registry: LocalRegistry) -> No
 
 def _lease(registry: LocalRegistry, job_id: int) -> object:
     with registry.catalog.reading() as session:
-        return session.get_one(tables.Job, job_id).lease_expires_at
+        return session.get_one(tables.JobRow, job_id).lease_expires_at
 
 
 def test_a_runner_that_stops_puts_its_job_back(registry: LocalRegistry) -> None:
@@ -353,7 +353,7 @@ def test_the_lease_of_a_running_job_is_renewed_and_it_notices_that_it_is_lost(re
         job_id = enqueue_job(session, "odd", {})
         claim = claim_job(session, ["odd"])
         assert claim is not None
-        session.execute(update(tables.Job).values(lease_expires_at=now() - timedelta(seconds=5)))
+        session.execute(update(tables.JobRow).values(lease_expires_at=now() - timedelta(seconds=5)))
     with keeping(registry.catalog, partial(renew, claim=claim), "keeper", seconds=0.02) as lost:
         until(lambda: str(_lease(registry, job_id)) > str(now()))
         assert not lost.is_set()
@@ -414,8 +414,8 @@ def test_the_job_of_a_killed_runner_is_tried_again_and_fails_after_the_second(
         assert job_of(registry, first).state == "running", "nobody may have it before its lease has run out"
         with registry.catalog.writing() as session:
             session.execute(
-                update(tables.Job)
-                .where(tables.Job.id == first)
+                update(tables.JobRow)
+                .where(tables.JobRow.id == first)
                 .values(lease_expires_at=now() - timedelta(seconds=1), note="killed")
             )
     Runner(registry, threading.Event(), kinds=kinds).run(once=True)
@@ -428,7 +428,7 @@ def test_an_abandoned_job_is_finished_by_the_next_runner(registry: LocalRegistry
     job_id = add_job(registry, "odd", {}, kinds=kinds)
     with registry.catalog.writing() as session:
         assert claim_job(session, ["odd"]) is not None
-        session.execute(update(tables.Job).values(lease_expires_at=now() - timedelta(seconds=1)))
+        session.execute(update(tables.JobRow).values(lease_expires_at=now() - timedelta(seconds=1)))
     Runner(registry, threading.Event(), kinds=kinds).run(once=True)
     assert job_of(registry, job_id).result == {"by": os.getpid()}
 
