@@ -72,7 +72,7 @@ from organs.registry.settings import DEBUG_VARIABLE
 
 if TYPE_CHECKING:
     from organs.cli.composing import ComposeOptions
-    from organs.ingest.directory.extract import Content, ExtractReport
+    from organs.ingest.directory.extract import ExtractReport, GgufContent
     from organs.ingest.directory.opening import VirtualFile
     from organs.ingest.measuring import (
         MeasuredFile,
@@ -1254,7 +1254,7 @@ def _folder_names(sources: Sequence[ModelSource]) -> dict[str, ModelSource]:
     return named
 
 
-def _extracted(contents: Sequence[Content], target: Path, label: str, *, force: bool, quiet: bool) -> ExtractReport:
+def _extracted(contents: Sequence[GgufContent], target: Path, label: str, *, force: bool, quiet: bool) -> ExtractReport:
     from organs.ingest.directory.extract import extract as write_directory
 
     total = sum(content.header.file_size_bytes for content in contents)
@@ -1262,7 +1262,7 @@ def _extracted(contents: Sequence[Content], target: Path, label: str, *, force: 
         return write_directory(contents, target, force=force, progress=advance)
 
 
-def _contents(opened: ExitStack, model: str, output: Path, *, force: bool, quiet: bool) -> list[Content]:
+def _contents(opened: ExitStack, model: str, output: Path, *, force: bool, quiet: bool) -> list[GgufContent]:
     from organs.ingest.directory.extract import file_contents
     from organs.ingest.sources import GGUF_SUFFIX, find_sources, open_files
 
@@ -1274,7 +1274,7 @@ def _contents(opened: ExitStack, model: str, output: Path, *, force: bool, quiet
     return file_contents(open_files(opened, sources[0]))
 
 
-def _registered_contents(opened: ExitStack, model: str, output: Path, *, force: bool, quiet: bool) -> list[Content]:
+def _registered_contents(opened: ExitStack, model: str, output: Path, *, force: bool, quiet: bool) -> list[GgufContent]:
     from organs.ingest.directory.extract import model_contents
     from organs.ingest.directory.folder import is_organ_directory
 
