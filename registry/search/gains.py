@@ -24,7 +24,7 @@ from organs.registry.digest import Digest
 from organs.registry.entities import gain as entities
 from organs.registry.entities.gain import Leaderboard, MeasuredGain, MeasuredGraft
 from organs.registry.entities.plan import RecipeFile
-from organs.registry.search.language import Numbers
+from organs.registry.search.language import Bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class GainFilter:
     """For each term `on:`, the names of texts, and whether these are excluded."""
     base_id: int | None = None
     """Only gains over this base; None for any base."""
-    terms: tuple[Numbers, ...] = ()
+    terms: tuple[Bounds, ...] = ()
     """The bounds."""
     is_order: bool = False
     """Whether results are sorted by their gain."""

@@ -38,7 +38,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class NumberRange:
     """The numbers from `low` to `high`. A bound may be missing; an open bound is excluded."""
 
     low: float | None = None
@@ -47,35 +47,40 @@ class Interval:
     high_open: bool = False
 
     def holds(self, value: float) -> bool:
-        """Return whether `value` is in the interval."""
+        """Return whether `value` is in the range."""
         above = self.low is None or (value > self.low if self.low_open else value >= self.low)
         below = self.high is None or (value < self.high if self.high_open else value <= self.high)
         return above and below
 
+    def __str__(self) -> str:
+        low = "" if self.low is None else _number_text(self.low)
+        high = "" if self.high is None else _number_text(self.high)
+        return low if low == high else f"{low}-{high}"
+
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
-    """A number in one of the intervals, or a missing number if `absent`. With `negated`, all other cases match."""
+class Bounds:
+    """A number in one of the ranges, or a missing number if `absent`. With `negated`, all other cases match."""
 
     field: str
-    intervals: tuple[Interval, ...]
+    ranges: tuple[NumberRange, ...]
     absent: bool = False
     negated: bool = False
 
     def __str__(self) -> str:
-        single = self.intervals[0] if len(self.intervals) == 1 and not self.absent and not self.negated else None
+        single = self.ranges[0] if len(self.ranges) == 1 and not self.absent and not self.negated else None
         if single is not None and single.low is not None and single.low == single.high and single.low < 0:
             return f"{self.field}={_number_text(single.low)}"
         if single is not None and single.high is None and single.low is not None:
             return f"{self.field}{'>' if single.low_open else '>='}{_number_text(single.low)}"
         if single is not None and single.low is None and single.high is not None:
             return f"{self.field}{'<' if single.high_open else '<='}{_number_text(single.high)}"
-        parts = [_range_text(interval) for interval in self.intervals] + (["none"] if self.absent else [])
+        parts = [str(own) for own in self.ranges] + (["none"] if self.absent else [])
         return f"{'-' if self.negated else ''}{self.field}:{','.join(parts)}"
 
     def holds(self, value: float | None) -> bool:
         """Return whether `value` matches; None is a missing number."""
-        matches = self.absent if value is None else any(interval.holds(value) for interval in self.intervals)
+        matches = self.absent if value is None else any(own.holds(value) for own in self.ranges)
         return matches is not self.negated
 
 
@@ -90,7 +95,7 @@ class Sort:
         return f"{'-' if self.descending else ''}{self.field}"
 
 
-Term = Choice | Numbers
+Term = Choice | Bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +116,10 @@ class Query:
     """The model to which `likeness` compares: the only model of `fits:` or `kin:`; None without such a model."""
 
     def __str__(self) -> str:
-        return self.text()
-
-    def text(self, *, default_sort: str = "") -> str:
-        """Return the text of the query, without the sort if it is `default_sort`."""
-        return " ".join([*sorted(map(str, self.terms)), *self.suffix(default_sort)])
+        return " ".join([*sorted(map(str, self.terms)), *self.suffix()])
 
     def suffix(self, default_sort: str = "") -> list[str]:
-        """Return the parts of the text after the terms: the order of results, then the words."""
+        """Return the parts of the text after the terms: the order, unless it is `default_sort`, then the words."""
         parts = [f"like:{self.like}"] if self.like else []
         parts += ["unique:organ"] if self.unique else []
         parts += [] if self.like or str(self.sort) == default_sort else [f"sort:{self.sort}"]
@@ -138,22 +139,16 @@ class Query:
         """Whether it filters or sorts by measured gains."""
         return bool(self.numbers(GAIN) or self.choices(ON)) or self.sort.field == GAIN
 
-    def numbers(self, field: str) -> list[Numbers]:
+    def numbers(self, field: str) -> list[Bounds]:
         """Return the terms that limit the number `field`."""
-        return [term for term in self.terms if isinstance(term, Numbers) and term.field == field]
+        return [term for term in self.terms if isinstance(term, Bounds) and term.field == field]
 
 
 def _number_text(value: float) -> str:
     return str(int(value)) if value.is_integer() else f"{Decimal(repr(value)):f}"  # the language has no exponents
 
 
-def _range_text(interval: Interval) -> str:
-    low = "" if interval.low is None else _number_text(interval.low)
-    high = "" if interval.high is None else _number_text(interval.high)
-    return low if low == high else f"{low}-{high}"
-
-
-class Kind(StrEnum):
+class FieldKind(StrEnum):
     """The kind of values that a field accepts."""
 
     CHOICE = "choice"
@@ -170,11 +165,11 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class QueryField:
     """A field of the query language: the values that it accepts, and its meaning in a few words for help texts."""
 
     name: str
-    kind: Kind
+    kind: FieldKind
     meaning: str
     choices: tuple[str, ...] = ()
     example: str = ""
@@ -186,7 +181,7 @@ class Field:
 
     @property
     def is_numeric(self) -> bool:
-        return self.kind in (Kind.NUMBER, Kind.WHOLE, Kind.SIZE)
+        return self.kind in (FieldKind.NUMBER, FieldKind.WHOLE, FieldKind.SIZE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +190,7 @@ class Vocabulary:
 
     plural: str
     """The name of the objects in messages: organs."""
-    fields: Mapping[str, Field]
+    fields: Mapping[str, QueryField]
     sorts: Mapping[str, str]
     """The values of `sort:` and their meaning."""
     default_sort: str
@@ -260,80 +255,87 @@ SYNONYMS = {
 }
 """Common names of the types, which queries and recipes accept too."""
 
-_ARCH = Field("arch", Kind.NAME, "the model's architecture: llama, qwen2")
-_LICENSE = Field("license", Kind.NAME, "the license of the model; license:none if the model states none")
-_BY = Field("by", Kind.NAME, "the contributor who added the model")
-_MODEL = Field("model", Kind.NAME, "the model: namespace/name, or acme/*")
-_KIN = Field(
+_ARCH = QueryField("arch", FieldKind.NAME, "the model's architecture: llama, qwen2")
+_LICENSE = QueryField("license", FieldKind.NAME, "the license of the model; license:none if the model states none")
+_BY = QueryField("by", FieldKind.NAME, "the contributor who added the model")
+_MODEL = QueryField("model", FieldKind.NAME, "the model: namespace/name, or acme/*")
+_KIN = QueryField(
     "kin",
-    Kind.MODEL,
+    FieldKind.MODEL,
     "this model, models with a likeness of 0.5 or more to it, and models related to it by declared or recorded lineage",
     values_max=BASES_MAX,
 )
-_ON = Field(
+_ON = QueryField(
     ON,
-    Kind.NAME,
+    FieldKind.NAME,
     "a gain or a loss was measured on this kind of text: python, on:code for all kinds of program code, on:prose",
 )
 _GAIN_EXAMPLE = "gain>=2 or gain:2-10"
 _LIKENESS_EXAMPLE = "likeness>=0.9 or likeness:0.5-1"
 
 YES, NO, UNKNOWN = "yes", "no", "unknown"
-_NONFINITE = Field(
+_NONFINITE = QueryField(
     "nonfinite",
-    Kind.CHOICE,
+    FieldKind.CHOICE,
     "yes if some weights are NaN or infinite; unknown if an older version registered the organ without a check",
     (YES, NO, UNKNOWN),
 )
 
 
-def _by_name(*fields: Field) -> dict[str, Field]:
+def _by_name(*fields: QueryField) -> dict[str, QueryField]:
     return {field.name: field for field in fields}
 
 
 ORGANS = Vocabulary(
     plural="organs",
     fields=_by_name(
-        Field("type", Kind.CHOICE, "the part of the model: organ is feed-forward, skeleton is attention", ORGAN_TYPES),
-        Field(
+        QueryField(
+            "type", FieldKind.CHOICE, "the part of the model: organ is feed-forward, skeleton is attention", ORGAN_TYPES
+        ),
+        QueryField(
             "slot",
-            Kind.NAME,
+            FieldKind.NAME,
             f"the place in the block, such as {EXAMPLE_SLOTS[0]}; "
             f"{EXAMPLE_SLOTS[0][:4]}* matches each slot that begins with {EXAMPLE_SLOTS[0][:4]}",
         ),
-        Field(
-            "block", Kind.WHOLE, "the number of the block (layer), from 0; block:none for tensors outside the blocks"
+        QueryField(
+            "block",
+            FieldKind.WHOLE,
+            "the number of the block (layer), from 0; block:none for tensors outside the blocks",
         ),
-        Field(
+        QueryField(
             EXPERT,
-            Kind.WHOLE,
+            FieldKind.WHOLE,
             "the number of one expert in a stack of experts, from 0; expert>=0 for all; without this field, only whole "
             "tensors are found",
         ),
-        Field("tower", Kind.CHOICE, "the stack of blocks that the organ belongs to", TOWERS),
-        *(Field(measure.field, Kind.NUMBER, measure.summary, example=measure.example) for measure in MEASURES.values()),
-        Field("size", Kind.SIZE, "bytes of the organ in the file: size>=10M"),
-        Field("dtype", Kind.NAME, "the tensor type: F16, Q8_0"),
+        QueryField("tower", FieldKind.CHOICE, "the stack of blocks that the organ belongs to", TOWERS),
+        *(
+            QueryField(measure.field, FieldKind.NUMBER, measure.summary, example=measure.example)
+            for measure in MEASURES.values()
+        ),
+        QueryField("size", FieldKind.SIZE, "bytes of the organ in the file: size>=10M"),
+        QueryField("dtype", FieldKind.NAME, "the tensor type: F16, Q8_0"),
         _ARCH,
         _MODEL,
         _LICENSE,
         _BY,
-        Field(
+        QueryField(
             "fits",
-            Kind.MODEL,
+            FieldKind.MODEL,
             "organs that fit into this model, by architecture, place and shape; adapters never fit",
             values_max=BASES_MAX,
         ),
         _KIN,
-        Field(
+        QueryField(
             LIKENESS,
-            Kind.NUMBER,
+            FieldKind.NUMBER,
             "the correlation with the organ at the same place in the model of fits: or kin:",
             example=_LIKENESS_EXAMPLE,
         ),
-        Field(
+        QueryField(
             GAIN,
-            Kind.NUMBER,
+            FieldKind.NUMBER,
             "the measured fall of the perplexity in percent when a donor gave this organ to the model of fits: or "
             "kin:, or to any model; positive is better, and only settled results count",
             example=_GAIN_EXAMPLE,
@@ -352,9 +354,9 @@ ORGANS = Vocabulary(
 MODELS = Vocabulary(
     plural="models",
     fields=_by_name(
-        Field(
+        QueryField(
             "kind",
-            Kind.CHOICE,
+            FieldKind.CHOICE,
             "the kind of model; partial if organs are missing, chimera if it was composed in this registry",
             (*MODEL_KINDS, PARTIAL, CHIMERA),
         ),
@@ -362,28 +364,39 @@ MODELS = Vocabulary(
         _ARCH,
         _LICENSE,
         _BY,
-        Field(TAG, Kind.NAME, "a tag of the model: medical; tag:none if it has none"),
-        Field(
-            QUANT, Kind.NAME, "the quantisation in the name, or of the tensors: Q4_K_M, Q4_*; quant:none without one"
+        QueryField(TAG, FieldKind.NAME, "a tag of the model: medical; tag:none if it has none"),
+        QueryField(
+            QUANT,
+            FieldKind.NAME,
+            "the quantisation in the name, or of the tensors: Q4_K_M, Q4_*; quant:none without one",
         ),
-        Field(
+        QueryField(
             MADE_FROM,
-            Kind.NAME,
+            FieldKind.NAME,
             "models made from this model, as their files declare or this registry recorded: acme/base, acme/*; "
             "base:none if no parent is registered",
         ),
-        Field("theta", Kind.NUMBER, "mean θ over the tensors, in degrees", example="theta>=45 or theta:35-60"),
-        Field("signal", Kind.NUMBER, "mean of sin θ over the tensors", example="signal>=0.6 or signal:0.5-0.7"),
-        Field("params", Kind.SIZE, "the number of parameters: params>=1M"),
-        Field("tensors", Kind.WHOLE, "the number of tensors"),
-        Field("size", Kind.SIZE, "bytes of the model's files"),
-        Field("downloads", Kind.WHOLE, "downloads of the model or of one of its organs"),
-        Field("grafts", Kind.WHOLE, "chimeras in this registry that have organs of the model"),
+        QueryField(
+            "theta", FieldKind.NUMBER, "mean θ over the tensors, in degrees", example="theta>=45 or theta:35-60"
+        ),
+        QueryField(
+            "signal", FieldKind.NUMBER, "mean of sin θ over the tensors", example="signal>=0.6 or signal:0.5-0.7"
+        ),
+        QueryField("params", FieldKind.SIZE, "the number of parameters: params>=1M"),
+        QueryField("tensors", FieldKind.WHOLE, "the number of tensors"),
+        QueryField("size", FieldKind.SIZE, "bytes of the model's files"),
+        QueryField("downloads", FieldKind.WHOLE, "downloads of the model or of one of its organs"),
+        QueryField("grafts", FieldKind.WHOLE, "chimeras in this registry that have organs of the model"),
         _KIN,
-        Field(LIKENESS, Kind.NUMBER, "the mean likeness of its organs to the model of kin:", example=_LIKENESS_EXAMPLE),
-        Field(
+        QueryField(
+            LIKENESS,
+            FieldKind.NUMBER,
+            "the mean likeness of its organs to the model of kin:",
+            example=_LIKENESS_EXAMPLE,
+        ),
+        QueryField(
             GAIN,
-            Kind.NUMBER,
+            FieldKind.NUMBER,
             "the measured fall of the perplexity in percent, of a chimera against its base or of a base with organs of "
             "this model; positive is better, and only settled results count",
             example=_GAIN_EXAMPLE,
@@ -409,69 +422,6 @@ MODELS = Vocabulary(
 )
 
 
-NUMBER_MAX = 2**63 - 1
-"""The largest whole number that databases store."""
-ABSENT = "none"
-
-_NUMBER = re.compile(r"(?P<digits>[0-9]{1,19}(\.[0-9]{0,40})?|\.[0-9]{1,40})(?P<unit>[A-Za-z]{0,2})°?", re.ASCII)
-_RANGE = re.compile(r"(?P<low>[^-–]*)[-–](?P<high>[^-–]*)")
-_MINUS = ("-", "−")
-_UNITS = {"": 1, "b": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-
-
-def parse_bound(token: str, field: Field, operator: str, text: str) -> Interval:
-    """Return the interval of a comparison such as `>=45`; raises BadQuery."""
-    is_negative = field.signed and text.strip().startswith(_MINUS)
-    value = _parse_number(token, field, text.strip()[1:] if is_negative else text)
-    value = -value if is_negative else value
-    if operator == "=":
-        return Interval(value, value)
-    if operator.startswith(">"):
-        return Interval(low=value, low_open=operator == ">")
-    return Interval(high=value, high_open=operator == "<")
-
-
-def parse_numbers(token: str, field: Field, values: Sequence[str]) -> tuple[tuple[Interval, ...], bool]:
-    """Return the intervals of values such as `5-20` and `3`, and whether `none` is one of them; raises BadQuery."""
-    intervals = []
-    for value in values:
-        if value.lower() == ABSENT:
-            continue
-        if field.signed and value.strip().startswith(_MINUS):
-            number = value.strip()[1:]
-            raise BadQuery(token, f"write a number below 0 as {field.name}<=-{number} or {field.name}=-{number}")
-        match = _RANGE.fullmatch(value)
-        low, high = (match["low"], match["high"]) if match and value.strip("-–") else (value, value)
-        interval = Interval(
-            _parse_number(token, field, low) if low else None, _parse_number(token, field, high) if high else None
-        )
-        if interval.low is not None and interval.high is not None and interval.low > interval.high:
-            raise BadQuery(token, f"a range goes from the smaller number to the larger: {high}-{low}")
-        intervals.append(interval)
-    return tuple(intervals), len(intervals) < len(values)
-
-
-def _parse_number(token: str, field: Field, text: str) -> float:
-    match = _NUMBER.fullmatch(text.strip())
-    unit = match["unit"].lower() if match else ""
-    if match is None or (unit and field.kind is not Kind.SIZE) or unit.removesuffix("b") not in _UNITS:
-        raise BadQuery(token, f"{text[:30]!r} is not a number for {field.name}; {_example(field)}")
-    value = float(Decimal(match["digits"]) * _UNITS[unit.removesuffix("b")])  # exact: 4.1k is 4100
-    if not math.isfinite(value) or value > NUMBER_MAX:
-        raise BadQuery(token, f"{text[:30]!r} is too large")
-    if field.kind is Kind.WHOLE and not value.is_integer():
-        raise BadQuery(token, f"{field.name} is a whole number; {_example(field)}")
-    return value
-
-
-def _example(field: Field) -> str:
-    if field.kind is Kind.WHOLE:
-        return f"write {field.name}:5-20 or {field.name}>=5"
-    if field.kind is Kind.SIZE:
-        return f"write {field.name}>=10M"
-    return f"write {field.example}"
-
-
 QUERY_MAX_LENGTH = 2000
 TERMS_MAX = 50
 VALUES_MAX = 100
@@ -482,36 +432,11 @@ WORDS_MAX = 50
 
 LIKE, UNIQUE, SORT = "like", "unique", "sort"
 
-
-def on_term(texts: str) -> Choice:
-    """Return the term `on:` for names of texts with commas between them; raises BadQuery without a name."""
-    values = [value.strip() for value in texts.split(",") if value.strip()]
-    if not values or any('"' in value for value in values):
-        raise BadQuery(f"on {texts[:30]!r}", "write names of texts, such as python or code, with commas between them")
-    return Choice(ON, tuple(values))
-
-
 _TERM = re.compile(r"(?P<minus>-?)(?P<field>[^\W\d][\w]*)(?P<operator>>=|<=|[:=<>])(?P<value>.*)", re.DOTALL)
 _LOGIC = frozenset({"AND", "OR", "NOT", "&&", "||"})
 _OPERATOR = re.compile(r"[<>=:≤≥]+")
 _VALUES = re.compile(r'(?:"[^"]*"|[^,"]*)(?:,(?:"[^"]*"|[^,"]*))*')
 _VALUE = re.compile(r'"(?P<quoted>[^"]*)"|(?P<plain>[^,"]+)')
-
-
-class _Parser:
-    """The state of the parser: the parts of a query that were read so far."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self.vocabulary = vocabulary
-        self.terms: list[Term] = []
-        self.words: dict[str, None] = {}
-        self.excluded: dict[str, None] = {}
-        self.value_counts: Counter[str] = Counter()
-        """The number of values by field."""
-        self.word_count = 0
-        self.like: str | None = None
-        self.unique = False
-        self.sort: Sort | None = None
 
 
 def parse_query(
@@ -529,63 +454,28 @@ def parse_query(
         raise BadQuery(tokens[TERMS_MAX], f"a query has at most {TERMS_MAX} terms")
     parser = _Parser(vocabulary)
     for token in tokens:
-        _read_token(parser, token)
-    if parser.like is not None and parser.sort is not None:
-        raise BadQuery(f"sort:{parser.sort}", "like: ranks by likeness; leave sort: out")
-    if parser.like is not None and (term := _likeness_term(parser.terms)):
-        raise BadQuery(term, "like: ranks by the likeness to one organ; leave likeness out")
-    query = Query(
-        terms=tuple(parser.terms),
-        words=tuple(parser.words),
-        excluded_words=tuple(parser.excluded),
-        like=parser.like,
-        unique=parser.unique,
-        sort=parser.sort or _parse_sort(vocabulary, vocabulary.default_sort),
-        base=base or _base_of(parser.terms),
-    )
-    if parser.sort is None:
-        query = replace(query, sort=_parse_sort(vocabulary, default_sort or vocabulary.default_sort_of(query)))
-    _check_expert_terms(query)
-    if query.base is None and (term := _likeness_term(query.terms, query.sort)):
-        raise BadQuery(term, _no_base_reason(query, vocabulary))
+        parser.read(token)
+    terms, sort = tuple(parser.terms), parser.sort
+    likeness = next((str(term) for term in terms if term.field == LIKENESS), "")
+    if parser.like is not None and sort is not None:
+        raise BadQuery(f"{SORT}:{sort}", "like: ranks by likeness; leave sort: out")
+    if parser.like is not None and likeness:
+        raise BadQuery(likeness, "like: ranks by the likeness to one organ; leave likeness out")
+    base = base or _base_of(terms)
+    if sort is None:
+        by_likeness = base is not None and parser.like is None
+        sort = _parse_sort(vocabulary, default_sort or (MOST_ALIKE if by_likeness else vocabulary.default_sort))
+    query = Query(terms, tuple(parser.words), tuple(parser.excluded), parser.like, parser.unique, sort, base)
+    if query.finds_experts:
+        _check_expert_terms(query)
+    if base is None and (likeness or sort.field == LIKENESS):
+        fields = [field for field in BASE_FIELDS if field in vocabulary.fields]
+        several = [field for field in fields if any(not term.negated for term in query.choices(field))]
+        reason = f"likeness needs a base: add {' or '.join(f'{field}:MODEL' for field in fields)}"
+        if several:
+            reason = f"likeness needs one base: name one model in {' or '.join(f'{field}:' for field in several)}"
+        raise BadQuery(likeness or f"{SORT}:{sort}", reason)
     return query
-
-
-def _check_expert_terms(query: Query) -> None:
-    """Raise BadQuery for terms that do not apply to single experts."""
-    if not query.finds_experts:
-        return
-    for term in query.terms:
-        if isinstance(term, Numbers) and term.field == EXPERT and term.absent:
-            raise BadQuery(str(term), f"leave {EXPERT}: out to find whole tensors")
-        if term.field == "fits":
-            raise BadQuery(str(term), f"{EXPERT}: finds single experts; name the base with kin: instead of fits:")
-    if query.mentions_gains:
-        raise BadQuery(f"{EXPERT}:", "gains are measured for whole tensors, not for single experts")
-
-
-def _base_of(terms: Iterable[Term]) -> str | None:
-    """Return the only model of `fits:`; else the only model of `kin:`; else None."""
-    for field in BASE_FIELDS:
-        chosen = [term for term in terms if isinstance(term, Choice) and term.field == field and not term.negated]
-        names = {value for term in chosen for value in term.values}
-        if len(names) == 1:
-            return names.pop()
-    return None
-
-
-def _likeness_term(terms: Iterable[Term], sort: Sort | None = None) -> str:
-    """Return the text of a term or sort by likeness; empty without one."""
-    sorts = [f"{SORT}:{sort}"] if sort is not None and sort.field == LIKENESS else []
-    return next((str(term) for term in terms if term.field == LIKENESS), "".join(sorts))
-
-
-def _no_base_reason(query: Query, vocabulary: Vocabulary) -> str:
-    fields = [field for field in BASE_FIELDS if field in vocabulary.fields]
-    several = [field for field in fields if any(not term.negated for term in query.choices(field))]
-    if several:
-        return f"likeness needs one base: name one model in {' or '.join(f'{field}:' for field in several)}"
-    return f"likeness needs a base: add {' or '.join(f'{field}:MODEL' for field in fields)}"
 
 
 def _tokens(text: str) -> Iterator[str]:
@@ -606,66 +496,79 @@ def _tokens(text: str) -> Iterator[str]:
         yield token
 
 
-def _read_token(parser: _Parser, token: str) -> None:
-    plain = token.replace("≥", ">=").replace("≤", "<=")
-    match = _TERM.fullmatch(plain)
-    if match is None:
-        _read_words(parser, token)
-        return
-    name = ALIASES.get(match["field"].lower(), match["field"].lower())
-    if name in (SORT, LIKE, UNIQUE):
-        _read_order(parser, token, name, match)
-        return
-    field = parser.vocabulary.fields.get(name)
-    if field is None:
-        raise BadQuery(token, _unknown_field_reason(parser.vocabulary, match["field"], token))
-    term = _parse_term(token, field, match)
-    parser.terms.append(term)
-    parser.value_counts[name] += len(term.values) if isinstance(term, Choice) else len(term.intervals)
-    if parser.value_counts.total() > VALUES_MAX:
-        raise BadQuery(token, f"a query has at most {VALUES_MAX} values")
-    if field.values_max is not None and parser.value_counts[name] > field.values_max:
-        raise BadQuery(token, f"a query has at most {field.values_max} models in {name}:")
+class _Parser:
+    """The parts of a query that were read so far."""
 
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self.terms: list[Term] = []
+        self.words: dict[str, None] = {}
+        self.excluded: dict[str, None] = {}
+        self.value_counts: Counter[str] = Counter()
+        """The number of values by field."""
+        self.word_count = 0
+        self.like: str | None = None
+        self.unique = False
+        self.sort: Sort | None = None
 
-def _read_words(parser: _Parser, token: str) -> None:
-    if token in _LOGIC or token.strip("()") != token:
-        raise BadQuery(token, 'terms need no AND: all of them must hold; write "or" as a comma: type:organ,skeleton')
-    if _OPERATOR.match(token.lstrip("-")):
-        raise BadQuery(token, "write a field before it, without spaces: theta>=40, type:organ")
-    excluded = token.startswith("-") and len(token) > 1
-    words = folded_words(token)
-    if not words:
-        raise BadQuery(token, "a word needs a letter or a digit")
-    if excluded:
-        parser.excluded["-".join(dict.fromkeys(words))] = None
-    else:
-        parser.words.update(dict.fromkeys(words))
-    parser.word_count += len(words)
-    if parser.word_count > WORDS_MAX:
-        raise BadQuery(token, f"a query has at most {WORDS_MAX} words")
+    def read(self, token: str) -> None:
+        """Read one token; raises BadQuery."""
+        match = _TERM.fullmatch(token.replace("≥", ">=").replace("≤", "<="))
+        if match is None:
+            self._read_words(token)
+            return
+        name = ALIASES.get(match["field"].lower(), match["field"].lower())
+        if name in (SORT, LIKE, UNIQUE):
+            self._read_order(token, name, match)
+            return
+        field = self.vocabulary.fields.get(name)
+        if field is None:
+            raise BadQuery(token, _unknown_field_reason(self.vocabulary, match["field"], token))
+        term = _parse_term(token, field, match)
+        self.terms.append(term)
+        self.value_counts[name] += len(term.values) if isinstance(term, Choice) else len(term.ranges)
+        if self.value_counts.total() > VALUES_MAX:
+            raise BadQuery(token, f"a query has at most {VALUES_MAX} values")
+        if field.values_max is not None and self.value_counts[name] > field.values_max:
+            raise BadQuery(token, f"a query has at most {field.values_max} models in {name}:")
 
+    def _read_words(self, token: str) -> None:
+        if token in _LOGIC or token.strip("()") != token:
+            reason = 'terms need no AND: all of them must hold; write "or" as a comma: type:organ,skeleton'
+            raise BadQuery(token, reason)
+        if _OPERATOR.match(token.lstrip("-")):
+            raise BadQuery(token, "write a field before it, without spaces: theta>=40, type:organ")
+        words = folded_words(token)
+        if not words:
+            raise BadQuery(token, "a word needs a letter or a digit")
+        if token.startswith("-"):
+            self.excluded["-".join(dict.fromkeys(words))] = None
+        else:
+            self.words.update(dict.fromkeys(words))
+        self.word_count += len(words)
+        if self.word_count > WORDS_MAX:
+            raise BadQuery(token, f"a query has at most {WORDS_MAX} words")
 
-def _read_order(parser: _Parser, token: str, name: str, match: re.Match[str]) -> None:
-    """Read `sort:`, `like:` or `unique:`, which set the order of results."""
-    vocabulary, value = parser.vocabulary, match["value"].strip('"')
-    if match["minus"] or match["operator"] not in ":=":
-        raise BadQuery(token, f"write {name}:VALUE")
-    if (name == SORT and parser.sort is not None) or (name == LIKE and parser.like is not None):
-        raise BadQuery(token, f"{name}: occurs twice")
-    if name == SORT:
-        parser.sort = _parse_sort(vocabulary, value)
-    elif not vocabulary.has_likeness:
-        raise BadQuery(token, f"{name}: is for organs; this is a search for {vocabulary.plural}")
-    elif name == LIKE:
-        try:
-            parser.like = parse_prefix(value)
-        except BadDigest as error:
-            raise BadQuery(token, "write an organ's digest, or at least 8 characters of it") from error
-    elif value != "organ":
-        raise BadQuery(token, "the only value is unique:organ, which lists each organ once")
-    else:
-        parser.unique = True
+    def _read_order(self, token: str, name: str, match: re.Match[str]) -> None:
+        """Read `sort:`, `like:` or `unique:`, which set the order of results."""
+        value = match["value"].strip('"')
+        if match["minus"] or match["operator"] not in ":=":
+            raise BadQuery(token, f"write {name}:VALUE")
+        if (name == SORT and self.sort is not None) or (name == LIKE and self.like is not None):
+            raise BadQuery(token, f"{name}: occurs twice")
+        if name == SORT:
+            self.sort = _parse_sort(self.vocabulary, value)
+        elif not self.vocabulary.has_likeness:
+            raise BadQuery(token, f"{name}: is for organs; this is a search for {self.vocabulary.plural}")
+        elif name == LIKE:
+            try:
+                self.like = parse_prefix(value)
+            except BadDigest as error:
+                raise BadQuery(token, "write an organ's digest, or at least 8 characters of it") from error
+        elif value != "organ":
+            raise BadQuery(token, "the only value is unique:organ, which lists each organ once")
+        else:
+            self.unique = True
 
 
 def _parse_sort(vocabulary: Vocabulary, text: str) -> Sort:
@@ -674,27 +577,31 @@ def _parse_sort(vocabulary: Vocabulary, text: str) -> Sort:
     if name not in vocabulary.sorts:
         close = nearest(name, vocabulary.sorts)
         hint = f"; did you mean sort:{'-' if descending else ''}{close}?" if close else ""
-        raise BadQuery(f"sort:{text}", f"{vocabulary.plural} can be sorted by {_listed(vocabulary.sorts)}{hint}")
+        raise BadQuery(f"sort:{text}", f"{vocabulary.plural} can be sorted by {', '.join(vocabulary.sorts)}{hint}")
     return Sort(name, descending)
 
 
-def _parse_term(token: str, field: Field, match: re.Match[str]) -> Choice | Numbers:
+def _parse_term(token: str, field: QueryField, match: re.Match[str]) -> Term:
     operator, negated = match["operator"], bool(match["minus"])
+    if field.is_numeric and operator != ":":
+        if negated:
+            raise BadQuery(token, "a minus cannot negate a comparison: use the opposite comparison")
+        return Bounds(field.name, (_parse_comparison(token, field, operator, match["value"]),))
     if field.is_numeric:
-        if operator != ":":
-            if negated:
-                raise BadQuery(token, "a minus cannot negate a comparison: use the opposite comparison")
-            return Numbers(field.name, (parse_bound(token, field, operator, match["value"]),))
-        intervals, absent = parse_numbers(token, field, _split_values(token, match["value"]))
-        return Numbers(field.name, intervals, absent, negated)
+        ranges, absent = _parse_ranges(token, field, _split_values(token, match["value"]))
+        return Bounds(field.name, ranges, absent, negated)
     if operator not in ":=":
         raise BadQuery(token, f"{field.name} is a name, not a number: write {field.name}:VALUE")
     values = _split_values(token, match["value"])
-    if field.kind is Kind.CHOICE:
+    if field.kind is FieldKind.CHOICE:
         values = [_parse_choice(token, field, value) for value in values]
-    elif field.kind is Kind.MODEL:
-        for value in values:
-            _check_name(token, field, value)
+    for value in values if field.kind is FieldKind.MODEL else ():
+        if "*" in value:
+            raise BadQuery(token, f"{field.name}: takes complete names of models, without *")
+        try:
+            parse_model_name(value)
+        except BadName as error:
+            raise BadQuery(token, str(error)) from error
     return Choice(field.name, tuple(dict.fromkeys(values)), negated)
 
 
@@ -714,51 +621,121 @@ def _split_values(token: str, text: str) -> list[str]:
     return values
 
 
-def _parse_choice(token: str, field: Field, value: str) -> str:
-    if value.lower() in field.choices:
-        return value.lower()
-    if SYNONYMS.get(value.lower()) in field.choices:
-        return SYNONYMS[value.lower()]
+def _parse_choice(token: str, field: QueryField, value: str) -> str:
+    for known in (value.lower(), SYNONYMS.get(value.lower(), "")):
+        if known in field.choices:
+            return known
     close = nearest(value, field.choices)
-    hint = f"; did you mean {field.name}:{close}?" if close in field.choices else ""
-    raise BadQuery(token, f"{field.name} is one of {_listed(field.choices)}{hint}")
+    hint = f"; did you mean {field.name}:{close}?" if close else ""
+    raise BadQuery(token, f"{field.name} is one of {', '.join(field.choices)}{hint}")
 
 
-def _check_name(token: str, field: Field, value: str) -> None:
-    if "*" in value:
-        raise BadQuery(token, f"{field.name}: takes complete names of models, without *")
-    try:
-        parse_model_name(value)
-    except BadName as error:
-        raise BadQuery(token, str(error)) from error
+NUMBER_MAX = 2**63 - 1
+"""The largest whole number that databases store."""
+ABSENT = "none"
+"""The value that matches missing values."""
+
+_NUMBER = re.compile(r"(?P<digits>[0-9]{1,19}(\.[0-9]{0,40})?|\.[0-9]{1,40})(?P<unit>[A-Za-z]{0,2})°?", re.ASCII)
+_RANGE = re.compile(r"(?P<low>[^-–]*)[-–](?P<high>[^-–]*)")
+_MINUS = ("-", "−")
+_UNITS = {"": 1, "b": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+
+def _parse_comparison(token: str, field: QueryField, operator: str, text: str) -> NumberRange:
+    """Return the range of a comparison such as `>=45`."""
+    is_negative = field.signed and text.strip().startswith(_MINUS)
+    value = _parse_number(token, field, text.strip()[1:] if is_negative else text)
+    value = -value if is_negative else value
+    if operator == "=":
+        return NumberRange(value, value)
+    if operator.startswith(">"):
+        return NumberRange(low=value, low_open=operator == ">")
+    return NumberRange(high=value, high_open=operator == "<")
+
+
+def _parse_ranges(token: str, field: QueryField, values: Sequence[str]) -> tuple[tuple[NumberRange, ...], bool]:
+    """Return the ranges of values such as `5-20` and `3`, and whether `none` is one of them."""
+    ranges = []
+    for value in values:
+        if value.lower() == ABSENT:
+            continue
+        if field.signed and value.strip().startswith(_MINUS):
+            number = value.strip()[1:]
+            raise BadQuery(token, f"write a number below 0 as {field.name}<=-{number} or {field.name}=-{number}")
+        match = _RANGE.fullmatch(value)
+        texts = (match["low"], match["high"]) if match and value.strip("-–") else (value, value)
+        low, high = (_parse_number(token, field, text) if text else None for text in texts)
+        if low is not None and high is not None and low > high:
+            raise BadQuery(token, f"a range goes from the smaller number to the larger: {texts[1]}-{texts[0]}")
+        ranges.append(NumberRange(low, high))
+    return tuple(ranges), len(ranges) < len(values)
+
+
+def _parse_number(token: str, field: QueryField, text: str) -> float:
+    example = {
+        FieldKind.WHOLE: f"write {field.name}:5-20 or {field.name}>=5",
+        FieldKind.SIZE: f"write {field.name}>=10M",
+    }.get(field.kind, f"write {field.example}")
+    match = _NUMBER.fullmatch(text.strip())
+    unit = match["unit"].lower() if match else ""
+    if match is None or (unit and field.kind is not FieldKind.SIZE) or unit.removesuffix("b") not in _UNITS:
+        raise BadQuery(token, f"{text[:30]!r} is not a number for {field.name}; {example}")
+    value = float(Decimal(match["digits"]) * _UNITS[unit.removesuffix("b")])  # exact: 4.1k is 4100
+    if not math.isfinite(value) or value > NUMBER_MAX:
+        raise BadQuery(token, f"{text[:30]!r} is too large")
+    if field.kind is FieldKind.WHOLE and not value.is_integer():
+        raise BadQuery(token, f"{field.name} is a whole number; {example}")
+    return value
 
 
 def _unknown_field_reason(vocabulary: Vocabulary, name: str, token: str) -> str:
     orders = [SORT, *([LIKE, UNIQUE] if vocabulary.has_likeness else [])]
     names = [*vocabulary.fields, *orders]
     if vocabulary is not ORGANS and ALIASES.get(name, name) in ORGANS.fields:
-        return f"{name} is a field of organs; {vocabulary.plural} have {_listed(names)}"
+        return f"{name} is a field of organs; {vocabulary.plural} have {', '.join(names)}"
     close = nearest(name, [*orders, *vocabulary.fields, *ALIASES])
-    hint = f"did you mean {ALIASES.get(close, close)}:?" if close else f"the fields are {_listed(names)}"
-    named = "" if close else f"; to search for a model of this name, write model:{token}"
-    return f"there is no field {name!r}; {hint}{named if _is_ollama_name(token) else ''}"
-
-
-def _is_ollama_name(token: str) -> bool:
-    """Return whether `token` is a name as Ollama prints it, such as `zoo:latest`."""
+    if close:
+        return f"there is no field {name!r}; did you mean {ALIASES.get(close, close)}:?"
+    reason = f"there is no field {name!r}; the fields are {', '.join(names)}"
     try:
-        return ":" in token and parse_model_name(token).version is None
+        is_ollama_name = ":" in token and parse_model_name(token).version is None  # as Ollama prints it: zoo:latest
     except BadName:
-        return False
+        is_ollama_name = False
+    return f"{reason}; to search for a model of this name, write model:{token}" if is_ollama_name else reason
 
 
-def _listed(words: Iterable[str]) -> str:
-    return ", ".join(words)
+def _base_of(terms: Iterable[Term]) -> str | None:
+    """Return the only model of `fits:`; else the only model of `kin:`; else None."""
+    for field in BASE_FIELDS:
+        chosen = [term for term in terms if isinstance(term, Choice) and term.field == field and not term.negated]
+        names = {value for term in chosen for value in term.values}
+        if len(names) == 1:
+            return names.pop()
+    return None
+
+
+def _check_expert_terms(query: Query) -> None:
+    """Raise BadQuery for terms that do not apply to single experts."""
+    for term in query.terms:
+        if isinstance(term, Bounds) and term.field == EXPERT and term.absent:
+            raise BadQuery(str(term), f"leave {EXPERT}: out to find whole tensors")
+        if term.field == "fits":
+            raise BadQuery(str(term), f"{EXPERT}: finds single experts; name the base with kin: instead of fits:")
+    if query.mentions_gains:
+        raise BadQuery(f"{EXPERT}:", "gains are measured for whole tensors, not for single experts")
+
+
+def on_term(texts: str) -> Choice:
+    """Return the term `on:` for names of texts with commas between them; raises BadQuery without a name."""
+    values = [value.strip() for value in texts.split(",") if value.strip()]
+    if not values or any('"' in value for value in values):
+        raise BadQuery(f"on {texts[:30]!r}", "write names of texts, such as python or code, with commas between them")
+    return Choice(ON, tuple(values))
 
 
 def short_text(query: Query, vocabulary: Vocabulary = ORGANS) -> str:
     """Return the text of the query without the default sort, as people type it."""
-    return query.text(default_sort=vocabulary.default_sort_of(query))
+    return " ".join([*sorted(map(str, query.terms)), *query.suffix(vocabulary.default_sort_of(query))])
 
 
 def toggled_texts(query: Query, field: str, values: Iterable[str], vocabulary: Vocabulary = ORGANS) -> dict[str, str]:
@@ -766,8 +743,9 @@ def toggled_texts(query: Query, field: str, values: Iterable[str], vocabulary: V
 
     The click adds the value to `field`, or removes it.
     """
-    selected = [value for term in query.choices(field) if not term.negated for value in term.values]
-    terms = [str(term) for term in query.terms if not _chooses(term, field)]
+    own = [term for term in query.choices(field) if not term.negated]
+    selected = [value for term in own for value in term.values]
+    terms = [str(term) for term in query.terms if term not in own]
     suffix = query.suffix(vocabulary.default_sort_of(query))
     texts = {}
     for value in values:
@@ -788,9 +766,9 @@ def bounded(query: Query, field: str, low: float | None, high: float | None) -> 
     """Return the query with `low` <= `field` < `high` instead of its other terms about `field`."""
     terms = [term for term in query.terms if term.field != field]
     if low is not None:
-        terms.append(Numbers(field, (Interval(low),)))
+        terms.append(Bounds(field, (NumberRange(low),)))
     if high is not None:
-        terms.append(Numbers(field, (Interval(high=high, high_open=True),)))
+        terms.append(Bounds(field, (NumberRange(high=high, high_open=True),)))
     return replace(query, terms=tuple(terms))
 
 
@@ -815,7 +793,3 @@ def sorted_by(query: Query, field: str) -> Query:
     """Return the query sorted by `field`, largest first; smallest first if it is largest first already."""
     descending = not (query.sort.field == field and query.sort.descending)
     return replace(query, sort=Sort(field, descending), like=None)
-
-
-def _chooses(term: object, field: str) -> bool:
-    return isinstance(term, Choice) and term.field == field and not term.negated

@@ -79,9 +79,9 @@ from organs.registry.search.language import (
     ON,
     UNKNOWN,
     YES,
+    Bounds,
     Choice,
-    Interval,
-    Numbers,
+    NumberRange,
     Query,
     Sort,
 )
@@ -302,13 +302,13 @@ class Narrowed:
     models: ModelFilter | None = None
     """The models to search; None for all."""
     fitting: list[Fitting] = field(default_factory=list)
-    numbers: list[Numbers] = field(default_factory=list)
+    numbers: list[Bounds] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     nonfinite: list[Choice] = field(default_factory=list)
     """The filters by NaN and infinite values; `models` already excludes models without matching organs."""
     base_id: int | None = None
     """The model that `likeness` compares with; None without a base."""
-    likeness: list[Numbers] = field(default_factory=list)
+    likeness: list[Bounds] = field(default_factory=list)
     """The filters by likeness. They are not part of the conditions in SQL."""
     gains: GainFilter | None = None
     """The gains that the query filters or sorts by; None if it does not mention them."""
@@ -329,7 +329,7 @@ def narrow(session: Session, query: Query) -> Narrowed:
     """Resolve `query`. An unknown name matches nothing; a note reports it and suggests the nearest name."""
     narrowed = Narrowed(
         finds_experts=query.finds_experts,
-        numbers=[term for term in query.terms if isinstance(term, Numbers) and term.field not in (LIKENESS, GAIN)],
+        numbers=[term for term in query.terms if isinstance(term, Bounds) and term.field not in (LIKENESS, GAIN)],
         nonfinite=query.choices("nonfinite"),
         likeness=query.numbers(LIKENESS),
     )
@@ -745,14 +745,14 @@ WHOLE_MAX = 2.0**62
 """Whole numbers of the catalog are smaller; larger bounds would not fit into a column."""
 
 
-def placement_condition(term: Numbers, entity: Any = Placement) -> ColumnElement[bool]:
+def placement_condition(term: Bounds, entity: Any = Placement) -> ColumnElement[bool]:
     """Return `term` as a condition on the placements `entity`."""
     return number_condition(term, getattr(entity, COLUMNS[term.field]))
 
 
-def number_condition(term: Numbers, column: Any) -> ColumnElement[bool]:
+def number_condition(term: Bounds, column: Any) -> ColumnElement[bool]:
     """Return `term` as a condition on `column`; a negated term also matches rows without a number."""
-    allowed = [_within(interval, column) for interval in term.intervals]
+    allowed = [_within(interval, column) for interval in term.ranges]
     allowed += [column.is_(None)] if term.absent else []
     condition = or_(*allowed)
     if not term.negated:
@@ -760,37 +760,37 @@ def number_condition(term: Numbers, column: Any) -> ColumnElement[bool]:
     return not_(condition) if term.absent else or_(not_(condition), column.is_(None))
 
 
-def index_conditions(numbers: Sequence[Numbers], entity: Any = Placement) -> list[ColumnElement[bool]]:
+def index_conditions(numbers: Sequence[Bounds], entity: Any = Placement) -> list[ColumnElement[bool]]:
     """Return bounds on θ from those on θ and the signal. Each index has θ, so rows outside of them are not fetched."""
     low, high = stretch(numbers, "theta")
     return [*([entity.theta >= low] if low is not None else []), *([entity.theta <= high] if high is not None else [])]
 
 
-def conditions_on(column: str, numbers: Sequence[Numbers], entity: Any) -> list[ColumnElement[bool]]:
+def conditions_on(column: str, numbers: Sequence[Bounds], entity: Any) -> list[ColumnElement[bool]]:
     """Return the conditions on one column of the placements `entity`."""
     bounds = index_conditions(numbers, entity) if column == "theta" else []
     return bounds + [placement_condition(term, entity) for term in numbers if COLUMNS[term.field] == column]
 
 
-def ranges(numbers: Iterable[Numbers], column: str) -> list[Numbers]:
+def ranges(numbers: Iterable[Bounds], column: str) -> list[Bounds]:
     """Return the terms that limit `column` to intervals and exclude rows without a number."""
     terms = [term for term in numbers if RANKINGS.get(term.field) == column]
-    return [term for term in terms if term.intervals and not term.negated and not term.absent]
+    return [term for term in terms if term.ranges and not term.negated and not term.absent]
 
 
-def wants_missing_only(numbers: Iterable[Numbers], column: str) -> bool:
+def wants_missing_only(numbers: Iterable[Bounds], column: str) -> bool:
     """Return whether a term matches only rows without a number in `column`."""
     terms = [term for term in numbers if RANKINGS.get(term.field) == column and not term.negated]
-    return any(term.absent and not term.intervals for term in terms)
+    return any(term.absent and not term.ranges for term in terms)
 
 
-def stretch(numbers: Iterable[Numbers], column: str) -> tuple[float | None, float | None]:
+def stretch(numbers: Iterable[Bounds], column: str) -> tuple[float | None, float | None]:
     """Return the least and the greatest value of `column` that `ranges` allow; None for no bound."""
     low: float | None = None
     high: float | None = None
     for term in ranges(numbers, column):
-        lows = [interval.low for interval in term.intervals]
-        highs = [interval.high for interval in term.intervals]
+        lows = [interval.low for interval in term.ranges]
+        highs = [interval.high for interval in term.ranges]
         least = None if None in lows else min(_ranked(term, bound, -1) for bound in lows if bound is not None)
         most = None if None in highs else max(_ranked(term, bound, 1) for bound in highs if bound is not None)
         low = least if low is None else low if least is None else max(low, least)
@@ -803,12 +803,12 @@ def degrees(field: str, value: float) -> float:
     return value if field == "theta" else math.degrees(math.asin(min(max(value, 0.0), 1.0)))
 
 
-def _ranked(term: Numbers, value: float, direction: int) -> float:
+def _ranked(term: Bounds, value: float, direction: int) -> float:
     """Return a bound in the unit of the index; the slack widens it in `direction` (-1 or 1)."""
     return degrees("signal", value) + direction * SIGNAL_SLACK_DEGREES if term.field == "signal" else value
 
 
-def _within(interval: Interval, column: Any) -> ColumnElement[bool]:
+def _within(interval: NumberRange, column: Any) -> ColumnElement[bool]:
     if isinstance(column.type, Integer):
         return _within_whole(interval, column)
     conditions = []
@@ -819,7 +819,7 @@ def _within(interval: Interval, column: Any) -> ColumnElement[bool]:
     return and_(*conditions)
 
 
-def _within_whole(interval: Interval, column: Any) -> ColumnElement[bool]:
+def _within_whole(interval: NumberRange, column: Any) -> ColumnElement[bool]:
     """Return the condition on a column of whole numbers: PostgreSQL uses no index of it for a bound with a fraction."""
     conditions = []
     if interval.low is not None:
@@ -1023,7 +1023,7 @@ def by_index(rows: Any, name: str) -> Any:
 def _drivers(session: Session, narrowed: Narrowed, types: tuple[str, ...], ranking: str | None) -> dict[str, int]:
     """Return the number of placements to fetch through each index that a filter narrows.
 
-    Numbers that are not stored are counted up to `GATHER_MAX`; indexes with more are left out.
+    Bounds that are not stored are counted up to `GATHER_MAX`; indexes with more are left out.
     """
     drivers = {}
     if filters := narrowed.facet_filters:

@@ -71,7 +71,7 @@ from organs.registry.search.experts import (
     ranked_experts,
 )
 from organs.registry.search.gains import GainFilter, gains_of_models, gains_of_organs
-from organs.registry.search.language import GAIN, LIKENESS, MADE_FROM, QUANT, TAG, Interval, Numbers, Query, Sort
+from organs.registry.search.language import GAIN, LIKENESS, MADE_FROM, QUANT, TAG, Bounds, NumberRange, Query, Sort
 from organs.registry.search.plan import (
     ABSENT,
     BINS,
@@ -134,7 +134,7 @@ def ranked_placements(
 
 
 def count_matching(
-    session: Session, narrowed: Narrowed, bounds: Sequence[Numbers], limit: int
+    session: Session, narrowed: Narrowed, bounds: Sequence[Bounds], limit: int
 ) -> list[tuple[int, int, int, int]] | None:
     """Return facet id, bin of θ, number of matching placements, and number of those within `bounds`.
 
@@ -157,7 +157,7 @@ def count_matching(
     return counts if sum(count for _, _, count, _ in counts) <= limit else None
 
 
-def _counted(entity: Any, bounds: Sequence[Numbers]) -> Any:
+def _counted(entity: Any, bounds: Sequence[Bounds]) -> Any:
     """Return a SELECT of facet and bin of θ of the placements or experts `entity`, and whether they meet `bounds`."""
     conditions = [placement_condition(term, entity) for term in bounds]
     inside = case((and_(*conditions), 1), else_=0) if conditions else literal(1)
@@ -602,7 +602,7 @@ def facet_counts(session: Session, narrowed: Narrowed, seconds: float | None = N
 
 
 def _count_within(
-    session: Session, remaining: Narrowed, theta: Sequence[Numbers], seconds: float | None
+    session: Session, remaining: Narrowed, theta: Sequence[Bounds], seconds: float | None
 ) -> _PlacementCounts | None:
     """Return exact counts of placements if the facets are not exact and few placements match; raises TooSlow."""
     if (
@@ -620,7 +620,7 @@ def _count_within(
         return _count_placements(session, remaining, theta)
 
 
-def _count_placements(session: Session, remaining: Narrowed, theta: Sequence[Numbers]) -> _PlacementCounts | None:
+def _count_placements(session: Session, remaining: Narrowed, theta: Sequence[Bounds]) -> _PlacementCounts | None:
     if remaining.likeness:
         return None if remaining.finds_experts else _count_compared(session, remaining, theta)
     rows = count_matching(session, remaining, theta, GATHER_MAX)
@@ -634,7 +634,7 @@ def _count_placements(session: Session, remaining: Narrowed, theta: Sequence[Num
     return _PlacementCounts(unbounded, bounded)
 
 
-def _count_compared(session: Session, remaining: Narrowed, theta: Sequence[Numbers]) -> _PlacementCounts | None:
+def _count_compared(session: Session, remaining: Narrowed, theta: Sequence[Bounds]) -> _PlacementCounts | None:
     """Return the counts of a query that filters by likeness; None if there are too many matches to compare."""
     if remaining.base_id is None:
         return _PlacementCounts({}, {})
@@ -650,7 +650,7 @@ def _count_compared(session: Session, remaining: Narrowed, theta: Sequence[Numbe
     return _PlacementCounts(unbounded, bounded)
 
 
-def _bounded(facets: RollUp, counted: _PlacementCounts | None, theta: Sequence[Numbers]) -> Sequence[float]:
+def _bounded(facets: RollUp, counted: _PlacementCounts | None, theta: Sequence[Bounds]) -> Sequence[float]:
     """Return the number of placements within the bounds of θ for each facet; an estimate where a bound cuts a bin."""
     if counted is not None:
         return [counted.bounded.get(facet_id, 0) for facet_id in facets.positions]
@@ -684,32 +684,32 @@ def _field_counts(
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:FACET_VALUES_MAX])
 
 
-def _share(terms: Iterable[Numbers], lower: int) -> float:
+def _share(terms: Iterable[Bounds], lower: int) -> float:
     """Return the share of a bin within `terms`, on the assumption that θ is evenly distributed in the bin."""
     share = 1.0
     for term in terms:
         if lower == UNMEASURED:
             share *= term.absent is not term.negated
             continue
-        covered = min(1.0, sum(_overlap(term, interval, lower) for interval in term.intervals))
+        covered = min(1.0, sum(_overlap(term, interval, lower) for interval in term.ranges))
         share *= 1.0 - covered if term.negated else covered
     return share
 
 
-def _overlap(term: Numbers, interval: Interval, lower: int) -> float:
+def _overlap(term: Bounds, interval: NumberRange, lower: int) -> float:
     low = 0.0 if interval.low is None else degrees(term.field, interval.low)
     high = float(THETA_MAX_DEGREES) if interval.high is None else degrees(term.field, interval.high)
     return max(0.0, min(high, lower + BIN_DEGREES) - max(low, lower)) / BIN_DEGREES
 
 
-def _on_edges(term: Numbers) -> bool:
+def _on_edges(term: Bounds) -> bool:
     """Return whether all bounds are edges of bins, included at the low end and excluded at the high end."""
     if term.field != "theta":
-        return not term.intervals
+        return not term.ranges
     return all(
         (interval.low is None or _is_edge(interval.low, begins=not interval.low_open))
         and (interval.high is None or _is_edge(interval.high, begins=interval.high_open))
-        for interval in term.intervals
+        for interval in term.ranges
     )
 
 

@@ -43,7 +43,7 @@ class UnknownInterface(Exception):
     """The C interface of this version is not the expected one; the message is the end of a sentence."""
 
 
-class Refused(Exception):
+class ModelRefused(Exception):
     """llama.cpp refused the model or a request."""
 
 
@@ -123,7 +123,7 @@ class LoadedModel:
         self.library = _library()
         self.pointer = self.library.llama_model_load_from_file(path.encode(), self.library.llama_model_default_params())
         if not self.pointer:
-            raise Refused("the model cannot be loaded")
+            raise ModelRefused("the model cannot be loaded")
         self._vocabulary = self.library.llama_model_get_vocab(self.pointer)
         self.vocabulary_size = int(self.library.llama_vocab_n_tokens(self._vocabulary))
 
@@ -148,7 +148,7 @@ class LoadedModel:
         tokens = (_Int * room)()
         count = self.library.llama_tokenize(self._vocabulary, data, len(data), tokens, room, False, parse_special)
         if not 0 <= count <= room:
-            raise Refused("llama.cpp cannot tokenize the text")
+            raise ModelRefused("llama.cpp cannot tokenize the text")
         return list(tokens[:count])
 
     def text(self, tokens: Sequence[int]) -> str:
@@ -204,7 +204,7 @@ class Decoder:
         parameters.n_batch = parameters.n_ubatch = self._part
         self._context = self._library.llama_init_from_model(model.pointer, parameters)
         if not self._context:
-            raise Refused("llama.cpp cannot create a context for the model")
+            raise ModelRefused("llama.cpp cannot create a context for the model")
         if self._library.llama_n_ctx(self._context) < tokens or self._library.llama_n_batch(self._context) < self._part:
             raise UnknownInterface("llama.cpp does not use the parameters of a context")
         self._library.llama_set_n_threads(self._context, threads, threads)
@@ -238,7 +238,7 @@ class Decoder:
                 start += len(rows)
             logits = rows[-1].copy()
             if not np.isfinite(logits.max()):
-                raise Refused("the model's probabilities are not finite numbers")
+                raise ModelRefused("the model's probabilities are not finite numbers")
             repeated = np.unique(known[-REPEATED_TOKENS:])
             logits[repeated] = np.where(
                 logits[repeated] > 0, logits[repeated] / REPEAT_PENALTY, logits[repeated] * REPEAT_PENALTY
@@ -265,10 +265,10 @@ class Decoder:
         batch.n_tokens = count
         status = self._library.llama_decode(self._context, batch)
         if status:
-            raise Refused(f"llama.cpp cannot decode a window: status {status}")
+            raise ModelRefused(f"llama.cpp cannot decode a window: status {status}")
         pointer = self._library.llama_get_logits(self._context)
         if not pointer:
-            raise Refused("the model gives no probabilities of tokens")
+            raise ModelRefused("the model gives no probabilities of tokens")
         logits: NDArray[np.float32] = np.ctypeslib.as_array(pointer, (count, self._size))
         return logits
 

@@ -19,10 +19,10 @@ from organs.registry.validation.runtime import (
     FailureKind,
     NoRuntime,
     NoVerdict,
-    Reading,
-    Request,
+    RuntimeReading,
     Say,
     Score,
+    ScoringRequest,
     Window,
 )
 from organs.registry.validation.scorer import Line, Order, OrderedText
@@ -73,7 +73,7 @@ class LlamaCpp:
     def identity(self) -> str:
         return self._identity
 
-    def read(self, request: Request, say: Say) -> Reading:
+    def read(self, request: ScoringRequest, say: Say) -> RuntimeReading:
         """Load the model in a confined process, and score windows.
 
         Raises NoRuntime, NoSandbox, and NoVerdict if the reference is refused or has another vocabulary.
@@ -92,7 +92,7 @@ class LlamaCpp:
             line = telling_line(result.log)
             raise NoVerdict(_short(answers.incomparable) + (f": {_short(line)}" if line else ""))
         tokens, seconds = answers.rate
-        return Reading(
+        return RuntimeReading(
             None if answers.is_done else _failure(result, answers),
             answers.scores(answers.windows, request.ranks),
             answers.written,
@@ -104,7 +104,7 @@ class LlamaCpp:
             evaluation_seconds=seconds,
         )
 
-    def _order(self, request: Request) -> Order:
+    def _order(self, request: ScoringRequest) -> Order:
         texts = [
             OrderedText(
                 text=text.text, template=text.template, first=ranks.start, end=ranks.stop, reference=list(reference)
@@ -125,7 +125,7 @@ class LlamaCpp:
             decoders=min(usable_cores(), DECODERS_MAX),
         )
 
-    def _limits_for(self, request: Request) -> Limits:
+    def _limits_for(self, request: ScoringRequest) -> Limits:
         """The limits of this runtime; where one is not set, a generous one for this model."""
         own = self._limits
         cores = usable_cores()
@@ -147,7 +147,7 @@ class _Answers:
     """What the child has printed so far; other lines than those of `scorer` are ignored."""
 
     say: Say
-    request: Request
+    request: ScoringRequest
     sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By the number of the text: its windows, and its tokens."""
     windows: dict[tuple[int, int], Window] = field(default_factory=dict)
@@ -237,13 +237,13 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _files(request: Request) -> tuple[Path, ...]:
+def _files(request: ScoringRequest) -> tuple[Path, ...]:
     """Return all files of the models of a request."""
     reference = () if request.reference is None else model_files(request.reference)
     return (*model_files(request.model), *reference)
 
 
-def _size_bytes(request: Request) -> int:
+def _size_bytes(request: ScoringRequest) -> int:
     """Return the size of all files of the models in bytes: a limit of the mapped memory."""
     try:
         return sum(path.stat().st_size for path in _files(request))

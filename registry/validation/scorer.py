@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from organs.registry.entities.base import Count, Entity, decode
 from organs.registry.errors import OrganError
 from organs.registry.measure import count_nonfinite_in
-from organs.registry.validation.decoder import Decoder, LoadedModel, Refused, UnknownInterface, opened
+from organs.registry.validation.decoder import Decoder, LoadedModel, ModelRefused, UnknownInterface, opened
 from organs.registry.validation.likelihood import Likelihoods, compared, joined, surprises
 from organs.registry.validation.texts import conversations, spread_order
 from organs.registry.validation.weights import Weights
@@ -122,7 +122,7 @@ def main() -> None:
         tell(Line(incomparable=str(error)))
     except (ImportError, UnknownInterface) as error:
         tell(Line(missing=str(error)))
-    except (Refused, OrganError, OSError) as error:
+    except (ModelRefused, OrganError, OSError) as error:
         tell(Line(refused=str(error)))
 
 
@@ -138,7 +138,7 @@ def _do(order: Order, tell: Tell) -> None:
         if order.reference is not None:
             try:
                 reference = stack.enter_context(opened(order.reference))
-            except Refused as error:
+            except ModelRefused as error:
                 raise _Incomparable(f"llama.cpp refused the base: {error}") from error
             if reference.vocabulary_size != model.vocabulary_size:
                 raise _Incomparable(
@@ -154,7 +154,7 @@ def _check_finite(path: str) -> None:
     with Weights(Path(path)) as weights:
         for name, spot in weights.spots.items():
             if count := count_nonfinite_in(spot.chunks(), spot.info.dtype):
-                raise Refused(f"it has NaN or infinite weights: {count:,} in the tensor {name!r}")
+                raise ModelRefused(f"it has NaN or infinite weights: {count:,} in the tensor {name!r}")
 
 
 def _written(model: LoadedModel, order: Order) -> Line:
@@ -204,7 +204,7 @@ def _score(model: LoadedModel, reference: LoadedModel | None, order: Order, tell
                     for line in lines:
                         tell(line)
                 scored += len(lines) * (len(window.tokens) - 1)
-        except Refused:
+        except ModelRefused:
             with lock:
                 deque(queue, maxlen=0)  # the other decoders begin no other window
             raise
@@ -250,7 +250,7 @@ def _lines(window: _Window, own: Decoder, other: Decoder | None) -> Iterator[Lin
     """Yield the scores of a window by the reference and by the model, of those that score it."""
     tokens, place = window.tokens, 1
     if len(tokens) < 2:
-        raise Refused(f"text {window.text + 1} has too few tokens to score")
+        raise ModelRefused(f"text {window.text + 1} has too few tokens to score")
     by_reference: list[Likelihoods] = []
     by_model: list[Likelihoods] = []
     if window.by_model and window.by_reference and other is not None:

@@ -36,7 +36,7 @@ from organs.registry.errors import Ambiguous, BadInput, BadName, BadQuery, BadVa
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.search.language import MODELS, ORGANS, Kind, parse_query
+from organs.registry.search.language import MODELS, ORGANS, FieldKind, parse_query
 from organs.registry.search.rows import search_models
 from tests import postgres
 from tests.faults.conftest import Organ as Command
@@ -127,7 +127,7 @@ def test_a_query_for_an_over_long_value_finds_nothing(asked: str, registry: Loca
     assert registry.search(asked).items == ()
 
 
-# Numbers larger than 63 bits, in every input.
+# Bounds larger than 63 bits, in every input.
 
 
 @pytest.mark.parametrize("number", [2**63, 2**63 + 1, 2**64, 10**30])
@@ -425,7 +425,7 @@ def test_user_input_is_never_part_of_a_statement(payload: str, registry: LocalRe
         bad(lambda: registry.search("", after=payload))
         with registry.catalog.reading() as session:
             for field in MODELS.fields.values():
-                if field.kind is not Kind.CHOICE:
+                if field.kind is not FieldKind.CHOICE:
                     bad(lambda field=field: search_models(session, parse_query(f"{field.name}:{quoted}", MODELS), 5))
             bad(lambda: model_by_name(session, parse_model_name(payload)))
             bad(lambda: model_by_name(session, replace(parse_model_name("a"), name=payload)))

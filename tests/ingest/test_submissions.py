@@ -10,6 +10,7 @@ from threading import Event
 from typing import Any
 
 import pytest
+from msgspec import structs
 from sqlalchemy import select
 
 from organs.ingest import dissect
@@ -247,7 +248,7 @@ def test_a_partial_model_is_stored_unchanged_and_assembled_into_its_base(
     ingested(registry, tmp_path, "acme/base", BASE)
     with registry.catalog.reading() as session:
         recipe = partial_recipe(session, model)
-    plan = registry.compose(replace(recipe, accept=("unrelated-lineage",))).plan().plan
+    plan = registry.compose(structs.replace(recipe, accept=("unrelated-lineage",))).plan().plan
     brought = [part.spec.name for part in plan.parts if part.donor is not None]
     assert (plan.base.label, brought) == ("acme/base@1", [spec.name for spec, _ in trained])
     assert assemble_model(registry, "ann/part", tmp_path / "out")[0].read_bytes() == partial

@@ -11,7 +11,7 @@ from functools import cache
 from organs.registry.catalog.vocabulary import unique_words
 from organs.registry.lineage import correlation
 from organs.registry.names import split_quantisation
-from organs.registry.search.language import Choice, Numbers, Query
+from organs.registry.search.language import Bounds, Choice, Query
 from tests.search.catalogs import GainRow, ModelRow, PlacementRow, WrittenCatalog
 
 PLACES = {
@@ -114,7 +114,7 @@ def matches(placed: WrittenCatalog, query: Query, row: PlacementRow, model: Mode
 
 
 def _matches_all(
-    placed: WrittenCatalog, query: Query, terms: Sequence[Choice | Numbers], row: PlacementRow, model: ModelRow
+    placed: WrittenCatalog, query: Query, terms: Sequence[Choice | Bounds], row: PlacementRow, model: ModelRow
 ) -> bool:
     if query.sort.field == "gain" and organ_gain(placed, query, row.organ) is None:
         return False
@@ -204,9 +204,9 @@ def model_gain(placed: WrittenCatalog, query: Query, model_id: int) -> float | N
     return max(own, default=None)
 
 
-def _gain_matches(query: Query, term: Choice | Numbers, gain: float | None) -> bool:
+def _gain_matches(query: Query, term: Choice | Bounds, gain: float | None) -> bool:
     """Return whether a gain is within the bounds; a term `on:` without bounds needs some gain."""
-    if isinstance(term, Numbers):
+    if isinstance(term, Bounds):
         return number_matches(term, gain)
     return gain is not None or bool(query.numbers("gain"))
 
@@ -264,14 +264,14 @@ def histogram(placed: WrittenCatalog, query: Query) -> dict[int | None, int]:
     return dict(sorted(counts.items(), key=lambda item: (item[0] is None, item[0] or 0)))
 
 
-def _holds(placed: WrittenCatalog, query: Query, term: Choice | Numbers, row: PlacementRow, model: ModelRow) -> bool:
-    if term.field == "likeness" and isinstance(term, Numbers):
+def _holds(placed: WrittenCatalog, query: Query, term: Choice | Bounds, row: PlacementRow, model: ModelRow) -> bool:
+    if term.field == "likeness" and isinstance(term, Bounds):
         return number_matches(term, likeness(placed, query, row, model))
     if term.field in ("gain", "on"):
         return _gain_matches(query, term, organ_gain(placed, query, row.organ))
     if term.field == "kin" and isinstance(term, Choice):
         return _is_kin(placed, term, model)
-    if isinstance(term, Numbers):
+    if isinstance(term, Bounds):
         return number_matches(term, getattr(row, PLACES[term.field]))
     if term.field == "fits":
         bases = [base for value in term.values for base in bases_of(placed, value)]
@@ -287,11 +287,11 @@ def _is_kin(placed: WrittenCatalog, term: Choice, model: ModelRow) -> bool:
 
 
 def _holds_for_model(
-    placed: WrittenCatalog, query: Query, term: Choice | Numbers, model: ModelRow, model_id: int
+    placed: WrittenCatalog, query: Query, term: Choice | Bounds, model: ModelRow, model_id: int
 ) -> bool:
     if term.field in ("gain", "on"):
         return _gain_matches(query, term, model_gain(placed, query, model_id))
-    if isinstance(term, Numbers):
+    if isinstance(term, Bounds):
         return number_matches(term, _model_value(placed, query, model, model_id, term.field))
     if term.field == "base" and isinstance(term, Choice):
         return _is_made_from(placed, term, model_id)
@@ -326,12 +326,12 @@ def model_number(model: ModelRow, model_id: int, field: str) -> float | None:
     return number
 
 
-def number_matches(term: Numbers, value: float | None) -> bool:
+def number_matches(term: Bounds, value: float | None) -> bool:
     """Return whether a number matches a term; a minus inverts the result."""
     if value is None:
         return term.absent is not term.negated
     inside = False
-    for interval in term.intervals:
+    for interval in term.ranges:
         above = interval.low is None or (value > interval.low if interval.low_open else value >= interval.low)
         below = interval.high is None or (value < interval.high if interval.high_open else value <= interval.high)
         inside = inside or (above and below)

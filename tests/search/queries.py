@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from organs.registry.search.language import (
     MODELS,
     ORGANS,
-    Field,
-    Kind,
+    FieldKind,
+    QueryField,
     Vocabulary,
 )
 
@@ -72,7 +72,7 @@ def _with_base(parts: list[str], base: str) -> list[str]:
     return [base, *(part for part in parts if not part.startswith(("fits", "kin")))]
 
 
-def _terms(field: Field) -> st.SearchStrategy[str]:
+def _terms(field: QueryField) -> st.SearchStrategy[str]:
     minus = st.sampled_from(("", "", "-"))
     if field.is_numeric:
         number = st.sampled_from(NUMBERS[field.name])
@@ -81,7 +81,7 @@ def _terms(field: Field) -> st.SearchStrategy[str]:
         signed = st.builds("{}{}".format, st.sampled_from(("", "-", "−") if field.signed else ("",)), number)
         bounds = st.builds("{}{}{}".format, st.just(field.name), st.sampled_from((">", ">=", "<", "<=", "=")), signed)
         return st.one_of(bounds, st.builds("{}{}:{}".format, minus, st.just(field.name), some))
-    values = field.choices if field.kind is Kind.CHOICE else VALUES[field.name]
+    values = field.choices if field.kind is FieldKind.CHOICE else VALUES[field.name]
     some = st.lists(st.sampled_from(values), min_size=1, max_size=3).map(",".join)
     return st.builds("{}{}{}{}".format, minus, st.just(field.name), st.sampled_from((":", ":", "=")), some)
 
@@ -96,5 +96,5 @@ assert set(VALUES) | set(NUMBERS) >= {
     name
     for vocabulary in (ORGANS, MODELS)
     for name, field in vocabulary.fields.items()
-    if field.kind is not Kind.CHOICE
+    if field.kind is not FieldKind.CHOICE
 }

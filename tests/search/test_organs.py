@@ -21,7 +21,7 @@ from organs.registry.lineage import correlations
 from organs.registry.local import LocalRegistry
 from organs.registry.search import plan as search_plan
 from organs.registry.search import rows as search
-from organs.registry.search.language import Interval, Numbers, parse_query
+from organs.registry.search.language import Bounds, NumberRange, parse_query
 from tests.search.catalogs import (
     ModelRow,
     PlacementRow,
@@ -63,16 +63,16 @@ def force(patch: pytest.MonkeyPatch, plan: str) -> None:
 @pytest.mark.parametrize(
     ("interval", "bounds"),
     [
-        (Interval(1.0, 3.0), [1, 3]),
-        (Interval(1.0, 3.0, low_open=True, high_open=True), [2, 2]),
-        (Interval(1.5, 3.5), [2, 3]),
-        (Interval(1.5, 3.5, low_open=True, high_open=True), [2, 3]),
-        (Interval(low=-1e300, high=1e300), [-(2**62), 2**62]),
+        (NumberRange(1.0, 3.0), [1, 3]),
+        (NumberRange(1.0, 3.0, low_open=True, high_open=True), [2, 2]),
+        (NumberRange(1.5, 3.5), [2, 3]),
+        (NumberRange(1.5, 3.5, low_open=True, high_open=True), [2, 3]),
+        (NumberRange(low=-1e300, high=1e300), [-(2**62), 2**62]),
     ],
 )
-def test_the_bounds_on_whole_numbers_are_whole(interval: Interval, bounds: list[int]) -> None:
+def test_the_bounds_on_whole_numbers_are_whole(interval: NumberRange, bounds: list[int]) -> None:
     """PostgreSQL uses no index of a column of whole numbers for a bound of another type."""
-    condition = search_plan.placement_condition(Numbers("size", (interval,)))
+    condition = search_plan.placement_condition(Bounds("size", (interval,)))
     values = list(condition.compile().params.values())
     assert (values, {type(value) for value in values}) == (bounds, {int})
 

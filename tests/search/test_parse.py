@@ -21,10 +21,10 @@ from organs.registry.search.language import (
     VALUE_MAX_LENGTH,
     VALUES_MAX,
     WORDS_MAX,
+    Bounds,
     Choice,
-    Interval,
-    Kind,
-    Numbers,
+    FieldKind,
+    NumberRange,
     Query,
     Sort,
     Vocabulary,
@@ -50,7 +50,7 @@ def parts(query: Query) -> tuple[object, ...]:
     )
 
 
-def one_term(text: str, vocabulary: Vocabulary = ORGANS) -> Choice | Numbers:
+def one_term(text: str, vocabulary: Vocabulary = ORGANS) -> Choice | Bounds:
     (term,) = parse_query(text, vocabulary).terms
     return term
 
@@ -79,10 +79,10 @@ def test_the_example_of_the_design_is_parsed() -> None:
         terms=(
             Choice("type", ("organ",)),
             Choice("slot", ("ffn_up", "ffn_down")),
-            Numbers("block", (Interval(5, 20),)),
-            Numbers("theta", (Interval(low=45),)),
-            Numbers("signal", (Interval(low=0.6, low_open=True),)),
-            Numbers("spectral", (Interval(low=0.3),)),
+            Bounds("block", (NumberRange(5, 20),)),
+            Bounds("theta", (NumberRange(low=45),)),
+            Bounds("signal", (NumberRange(low=0.6, low_open=True),)),
+            Bounds("spectral", (NumberRange(low=0.3),)),
             Choice("arch", ("qwen2",)),
             Choice("dtype", ("Q8_0",)),
             Choice("model", ("acme/tiny",)),
@@ -121,32 +121,32 @@ def test_the_example_of_the_design_is_parsed() -> None:
         ("kin:acme/base", Choice("kin", ("acme/base",))),
         ("-kin:acme/base,Little", Choice("kin", ("acme/base", "Little"), negated=True)),
         ("slot:,a,,b,", Choice("slot", ("a", "b"))),
-        ("theta>=45", Numbers("theta", (Interval(low=45),))),
-        ("theta>45", Numbers("theta", (Interval(low=45, low_open=True),))),
-        ("theta<=45", Numbers("theta", (Interval(high=45),))),
-        ("theta<45", Numbers("theta", (Interval(high=45, high_open=True),))),
-        ("theta=45", Numbers("theta", (Interval(45, 45),))),
-        ("theta:45", Numbers("theta", (Interval(45, 45),))),
-        ("theta≥45°", Numbers("theta", (Interval(low=45),))),
-        ("θ≤45.5", Numbers("theta", (Interval(high=45.5),))),
-        ("θ:35°-60°", Numbers("theta", (Interval(35, 60),))),
-        ("theta:35–60", Numbers("theta", (Interval(35, 60),))),
-        ("theta:.5-1.", Numbers("theta", (Interval(0.5, 1),))),
-        ("theta:none", Numbers("theta", (), absent=True)),
-        ("-theta:none", Numbers("theta", (), absent=True, negated=True)),
-        ("-theta:40-45,NONE", Numbers("theta", (Interval(40, 45),), absent=True, negated=True)),
-        ("block:0,3,7-9", Numbers("block", (Interval(0, 0), Interval(3, 3), Interval(7, 9)))),
-        ("magnitude>1", Numbers("z", (Interval(low=1, low_open=True),))),
-        ("spectral_signal>=0.3", Numbers("spectral", (Interval(low=0.3),))),
-        ("stable_rank<10", Numbers("rank", (Interval(high=10, high_open=True),))),
-        ("size>=10M", Numbers("size", (Interval(low=10_000_000),))),
-        ("size=4.1k", Numbers("size", (Interval(4100, 4100),))),
-        ("size:1.5k-2GB", Numbers("size", (Interval(1500, 2_000_000_000),))),
-        ("size<1t", Numbers("size", (Interval(high=1e12, high_open=True),))),
-        ("size=512b", Numbers("size", (Interval(512, 512),))),
+        ("theta>=45", Bounds("theta", (NumberRange(low=45),))),
+        ("theta>45", Bounds("theta", (NumberRange(low=45, low_open=True),))),
+        ("theta<=45", Bounds("theta", (NumberRange(high=45),))),
+        ("theta<45", Bounds("theta", (NumberRange(high=45, high_open=True),))),
+        ("theta=45", Bounds("theta", (NumberRange(45, 45),))),
+        ("theta:45", Bounds("theta", (NumberRange(45, 45),))),
+        ("theta≥45°", Bounds("theta", (NumberRange(low=45),))),
+        ("θ≤45.5", Bounds("theta", (NumberRange(high=45.5),))),
+        ("θ:35°-60°", Bounds("theta", (NumberRange(35, 60),))),
+        ("theta:35–60", Bounds("theta", (NumberRange(35, 60),))),
+        ("theta:.5-1.", Bounds("theta", (NumberRange(0.5, 1),))),
+        ("theta:none", Bounds("theta", (), absent=True)),
+        ("-theta:none", Bounds("theta", (), absent=True, negated=True)),
+        ("-theta:40-45,NONE", Bounds("theta", (NumberRange(40, 45),), absent=True, negated=True)),
+        ("block:0,3,7-9", Bounds("block", (NumberRange(0, 0), NumberRange(3, 3), NumberRange(7, 9)))),
+        ("magnitude>1", Bounds("z", (NumberRange(low=1, low_open=True),))),
+        ("spectral_signal>=0.3", Bounds("spectral", (NumberRange(low=0.3),))),
+        ("stable_rank<10", Bounds("rank", (NumberRange(high=10, high_open=True),))),
+        ("size>=10M", Bounds("size", (NumberRange(low=10_000_000),))),
+        ("size=4.1k", Bounds("size", (NumberRange(4100, 4100),))),
+        ("size:1.5k-2GB", Bounds("size", (NumberRange(1500, 2_000_000_000),))),
+        ("size<1t", Bounds("size", (NumberRange(high=1e12, high_open=True),))),
+        ("size=512b", Bounds("size", (NumberRange(512, 512),))),
     ],
 )
-def test_a_term_is_parsed(text: str, term: Choice | Numbers) -> None:
+def test_a_term_is_parsed(text: str, term: Choice | Bounds) -> None:
     assert one_term(text) == term
 
 
@@ -154,21 +154,21 @@ def test_a_term_is_parsed(text: str, term: Choice | Numbers) -> None:
     ("text", "term"),
     [
         ("kind:adapter", Choice("kind", ("adapter",))),
-        ("params>=1M", Numbers("params", (Interval(low=1_000_000),))),
-        ("parameters<7G", Numbers("params", (Interval(high=7e9, high_open=True),))),
-        ("tensors:10-20", Numbers("tensors", (Interval(10, 20),))),
+        ("params>=1M", Bounds("params", (NumberRange(low=1_000_000),))),
+        ("parameters<7G", Bounds("params", (NumberRange(high=7e9, high_open=True),))),
+        ("tensors:10-20", Bounds("tensors", (NumberRange(10, 20),))),
         ("license:none", Choice("license", ("none",))),
-        ("size>1k", Numbers("size", (Interval(low=1000, low_open=True),))),
+        ("size>1k", Bounds("size", (NumberRange(low=1000, low_open=True),))),
     ],
 )
-def test_a_term_of_models_is_parsed(text: str, term: Choice | Numbers) -> None:
+def test_a_term_of_models_is_parsed(text: str, term: Choice | Bounds) -> None:
     assert one_term(text, MODELS) == term
 
 
 @pytest.mark.parametrize("vocabulary", [ORGANS, MODELS], ids=["organs", "models"])
 def test_every_field_can_be_selected_and_excluded(vocabulary: Vocabulary) -> None:
     for name, field in vocabulary.fields.items():
-        value = field.choices[0] if field.kind is Kind.CHOICE else "5"
+        value = field.choices[0] if field.kind is FieldKind.CHOICE else "5"
         for text, negated in (
             (f"{name}:{value}", False),
             (f"-{name}:{value}", True),
@@ -176,7 +176,7 @@ def test_every_field_can_be_selected_and_excluded(vocabulary: Vocabulary) -> Non
         ):
             (term,) = parse_query(text, vocabulary, base="acme/base").terms
             assert (term.field, term.negated) == (name, negated)
-            assert isinstance(term, Numbers) == field.is_numeric
+            assert isinstance(term, Bounds) == field.is_numeric
 
 
 @pytest.mark.parametrize("vocabulary", [ORGANS, MODELS], ids=["organs", "models"])
@@ -236,7 +236,7 @@ def test_the_base_of_a_likeness_is_the_only_model_of_fits_or_of_kin(text: str, b
         assert "likeness needs" in refusal(f"{text} likeness>=0.5")
     else:
         assert parse_query(f"{text} likeness>=0.5 sort:-theta").numbers("likeness") == [
-            Numbers("likeness", (Interval(low=0.5),))
+            Bounds("likeness", (NumberRange(low=0.5),))
         ]
 
 
@@ -403,7 +403,7 @@ def test_a_number_beyond_63_bits_is_refused(digits: str) -> None:
 def test_a_number_of_any_length_is_refused() -> None:
     assert "is not a number" in refusal("size>=" + "9" * 400)
     assert "is not a number" in refusal("theta>=0." + "1" * 400)
-    assert one_term("size>=9223372036854774784") == Numbers("size", (Interval(low=float(2**63 - 1024)),))
+    assert one_term("size>=9223372036854774784") == Bounds("size", (NumberRange(low=float(2**63 - 1024)),))
     assert NUMBER_MAX >= 2**63 - 1024
 
 
@@ -473,9 +473,9 @@ def test_any_text_is_a_query_or_refused(text: str) -> None:
             continue
         assert parts(parse_query(str(query), vocabulary)) == parts(query)
         for term in query.terms:
-            if isinstance(term, Numbers):
+            if isinstance(term, Bounds):
                 bounds = [
-                    bound for interval in term.intervals for bound in (interval.low, interval.high) if bound is not None
+                    bound for interval in term.ranges for bound in (interval.low, interval.high) if bound is not None
                 ]
                 assert all(math.isfinite(bound) and 0 <= bound <= NUMBER_MAX for bound in bounds)
 
@@ -504,14 +504,14 @@ def test_a_common_synonym_of_a_type_is_the_type(word: str, meant: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "interval"),
     [
-        ("theta:35-", Interval(low=35.0)),
-        ("theta:-60", Interval(high=60.0)),
-        ("theta:35-60", Interval(35.0, 60.0)),
+        ("theta:35-", NumberRange(low=35.0)),
+        ("theta:-60", NumberRange(high=60.0)),
+        ("theta:35-60", NumberRange(35.0, 60.0)),
     ],
 )
-def test_a_range_may_be_open(typed: str, interval: Interval) -> None:
-    assert one_term(typed) == Numbers("theta", (interval,))
-    assert one_term(f"block:none,{typed.partition(':')[2]}") == Numbers("block", (interval,), absent=True)
+def test_a_range_may_be_open(typed: str, interval: NumberRange) -> None:
+    assert one_term(typed) == Bounds("theta", (interval,))
+    assert one_term(f"block:none,{typed.partition(':')[2]}") == Bounds("block", (interval,), absent=True)
 
 
 @pytest.mark.parametrize("text", ["sort:theta sort:z", "like:abcdef12 like:abcdef12"])

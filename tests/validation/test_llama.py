@@ -17,10 +17,10 @@ from organs.registry.validation.runtime import (
     Failure,
     FailureKind,
     NoRuntime,
-    Reading,
-    Request,
+    RuntimeReading,
+    ScoringRequest,
 )
-from organs.registry.validation.texts import CHAT, Text, built_in_texts, fitted_texts, read_text
+from organs.registry.validation.texts import CHAT, ScoredText, built_in_texts, fitted_texts, read_text
 from organs.registry.validation.weights import Weights
 from tests.gguf_files import array, file_bytes, text
 from tests.validation.changed_models import (
@@ -37,11 +37,11 @@ TEXTS = built_in_texts(("python", "documentation"))
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 
 
-def request(model: Path, texts: tuple[Text, ...] = TEXTS[:1], windows: int = 2, **more: Any) -> Request:
-    return Request(model, texts, (range(windows),) * len(texts), **more)
+def request(model: Path, texts: tuple[ScoredText, ...] = TEXTS[:1], windows: int = 2, **more: Any) -> ScoringRequest:
+    return ScoringRequest(model, texts, (range(windows),) * len(texts), **more)
 
 
-def read(model: Path, texts: tuple[Text, ...] = TEXTS[:1], **more: Any) -> Reading:
+def read(model: Path, texts: tuple[ScoredText, ...] = TEXTS[:1], **more: Any) -> RuntimeReading:
     return LlamaCpp().read(request(model, texts, **more), lambda *_: None)
 
 
@@ -68,7 +68,7 @@ def test_windows_of_each_text_are_scored_and_the_model_writes() -> None:
 
 def test_later_windows_are_the_same_as_in_one_run() -> None:
     whole = read(A, windows=3).scores[0].windows
-    later = LlamaCpp().read(Request(A, TEXTS[:1], (range(1, 3),)), lambda *_: None).scores[0].windows
+    later = LlamaCpp().read(ScoringRequest(A, TEXTS[:1], (range(1, 3),)), lambda *_: None).scores[0].windows
     assert later == whole[1:]
 
 
@@ -96,7 +96,7 @@ def test_a_short_text_is_one_window_without_a_first_token(tmp_path: Path) -> Non
 
 @pytest.mark.long
 def test_a_reference_scores_the_same_windows_and_is_compared() -> None:
-    def against(reference: Path) -> Reading:
+    def against(reference: Path) -> RuntimeReading:
         beside = request(A_F16, TEXTS, 2, reference=reference, reference_ranks=((0, 1), (1,)))
         return LlamaCpp().read(beside, lambda *_: None)
 

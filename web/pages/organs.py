@@ -305,8 +305,8 @@ def _theta_bounds(query: Query) -> tuple[float | None, float | None]:
     low: float | None = None
     high: float | None = None
     for term in query.numbers("theta"):
-        if len(term.intervals) == 1 and not term.negated:
-            (interval,) = term.intervals
+        if len(term.ranges) == 1 and not term.negated:
+            (interval,) = term.ranges
             low = interval.low if interval.low is not None else low
             high = interval.high if interval.high is not None else high
     return low, high

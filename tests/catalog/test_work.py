@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
+from organs.registry.catalog import work
 from organs.registry.catalog.clock import database_now
-from organs.registry.catalog.register import leases
-from organs.registry.catalog.register.leases import LEASE, exclusive
 from organs.registry.catalog.tables import NamedLease
+from organs.registry.catalog.work import LEASE, exclusive
 from organs.registry.errors import Busy, DatabaseUnreachable
 from organs.registry.local import LocalRegistry
 
@@ -73,7 +73,7 @@ def test_a_new_lease_lasts_for_its_time(registry: LocalRegistry) -> None:
     with exclusive(registry.catalog, "sweep"):
         assert 0 < seconds_left(registry, "sweep") <= LEASE.total_seconds()
         assert seconds_left(registry, "sweep") > LEASE.total_seconds() - 30
-    assert LEASE.total_seconds() >= 3 * leases.RENEW_SECONDS, "two renewals may fail"
+    assert LEASE.total_seconds() >= 3 * work.RENEW_SECONDS, "two renewals may fail"
 
 
 def test_an_expired_lease_is_taken_over_and_stays_with_its_new_holder(registry: LocalRegistry) -> None:
@@ -111,7 +111,7 @@ def wait_until_renewed(registry: LocalRegistry, name: str) -> bool:
 
 
 def test_a_lease_is_renewed_while_it_is_held(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "RENEW_SECONDS", 0.02)
+    monkeypatch.setattr(work, "RENEW_SECONDS", 0.02)
     with exclusive(registry.catalog, "sweep"):
         let_expire(registry, "sweep")
         assert wait_until_renewed(registry, "sweep")
@@ -129,8 +129,8 @@ def test_a_renewal_that_fails_is_tried_again(registry: LocalRegistry, monkeypatc
             raise DatabaseUnreachable("the database does not answer: try again later")
         return real(session)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(leases, "RENEW_SECONDS", 0.02)
-    monkeypatch.setattr(leases, "database_now", failing_once)
+    monkeypatch.setattr(work, "RENEW_SECONDS", 0.02)
+    monkeypatch.setattr(work, "database_now", failing_once)
     with exclusive(registry.catalog, "sweep"):
         assert failed.wait(20)
         let_expire(registry, "sweep")
@@ -146,8 +146,8 @@ def test_a_lost_lease_is_not_taken_back_by_renewals(registry: LocalRegistry, mon
             renewed.set()
         return real(session)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(leases, "database_now", noticed)
-    monkeypatch.setattr(leases, "RENEW_SECONDS", 0.02)
+    monkeypatch.setattr(work, "database_now", noticed)
+    monkeypatch.setattr(work, "RENEW_SECONDS", 0.02)
     with exclusive(registry.catalog, "sweep"):
         with registry.catalog.writing() as session:
             session.execute(update(NamedLease).values(holder="somebody else", expires_at=database_now(session)))
@@ -186,7 +186,7 @@ def test_of_many_threads_one_gets_the_lease(registry: LocalRegistry) -> None:
 
 HOLD = """
 import sys
-from organs.registry.catalog.register.leases import exclusive
+from organs.registry.catalog.work import exclusive
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import Settings
 from dataclasses import replace
