@@ -74,7 +74,7 @@ ACCEPTING = Recipe("base", accept=("other-scale", "lineage-unknown"))
         (lambda c: c.adapter("lora", 0.5), Recipe("base", adapters=(AdapterMerge("lora", 0.5),))),
         (
             lambda c: c.purify(type="organ"),
-            Recipe("base", purify=(Purification(ORGANS, PurifyMethod.FRACTAL),)),
+            Recipe("base", purify=(Purification(PurifyMethod.FRACTAL, types=("organ",)),)),
         ),
         (
             lambda c: c.purify("spectral", where="theta<40", keep=0.95),
