@@ -558,7 +558,7 @@ class _Reader:
             except msgspec.ValidationError:
                 continue
             if isinstance(made, float) and not math.isfinite(made):
-                return self._refuse(path, "the number is too large")
+                return self._refuse(path, "NaN is not a number" if math.isnan(made) else "the number is too large")
             if isinstance(made, str) and ("\0" in made or _SURROGATE.search(made)):
                 return self._refuse(path, "the text has a NUL character or an unpaired surrogate")
             return made
