@@ -21,6 +21,7 @@ from organs.cli.console import (
     print_hint,
     print_json,
     print_path,
+    print_remark,
     print_sentence,
     prints_json,
     progress_bar,
@@ -314,7 +315,7 @@ def take_quick_look(registry: Registry, model: str | None, seconds: float) -> Qu
         with status_line("quick look") as progress:
             return registry.quick_look(model, budget=LookBudget(seconds), progress=progress)
     except OrganError as error:
-        print_sentence(f"Not measured: {error}.", err=True)
+        print_remark(f"Not measured: {error}.")
         return None
 
 
@@ -393,6 +394,6 @@ def _print_made(chimera: WrittenFile) -> None:
     print_sentence(f"{where}{size_text(chimera.size_bytes)}, sha256:{chimera.sha256}", "  file  ")
     page, address = f"/models/{plain_name}", registry_address()
     where = f"{page} in organ serve" if address is None else f"{address}{page}"
-    print_sentence(f"show it: {organ_command('show', name)}, or {where}", err=True)
+    print_remark(f"show it: {organ_command('show', name)}, or {where}")
     if chimera.file is None:
         print_hint("write the file", organ_command("assemble", name, "-o", f"{plain_name.partition('/')[2]}.gguf"))
