@@ -33,7 +33,7 @@ import numpy as np
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
 from organs.registry.amounts import change_text
-from organs.registry.compose.recipe import AdapterMerge, Graft, Recipe, Selection
+from organs.registry.compose.recipe import AdapterMerge, Graft, Recipe
 from organs.registry.digest import digest_of
 from organs.registry.entities.verdict import TextVerdict
 from organs.registry.gguf import (
@@ -252,8 +252,9 @@ def family_trials(names: dict[str, str]) -> Iterator[tuple[str, Recipe]]:
     def graft(
         donor: str, what: str, kinds: tuple[str, ...], blocks: tuple[tuple[int, int], ...] = ()
     ) -> tuple[str, Recipe]:
-        selection = Selection(types=kinds, blocks=blocks)
-        return f"{donor} {what}", Recipe(base, (Graft(selection, donor=names[donor]),), accept=ACCEPTED)
+        return f"{donor} {what}", Recipe(
+            base, grafts=(Graft(names[donor], types=kinds, blocks=blocks),), accept=ACCEPTED
+        )
 
     for donor in donors:
         yield graft(donor, "feed-forward", ("organ",))
@@ -261,7 +262,7 @@ def family_trials(names: dict[str, str]) -> Iterator[tuple[str, Recipe]]:
         yield graft(donor, "feed-forward of block 1", ("organ",), ((1, 1),))
     for donor in donors[1::10]:
         yield graft(donor, "attention", ("skeleton",))
-    yield "LoRA", Recipe(base, (), (AdapterMerge(names["LoRA"]),), accept=ACCEPTED)
+    yield "LoRA", Recipe(base, adapters=(AdapterMerge(names["LoRA"]),), accept=ACCEPTED)
 
 
 def measured(

@@ -237,11 +237,14 @@ def read_composition(
 
     Exits with the status of BadRecipe for an invalid recipe.
     """
-    from organs.registry.compose.document import TEXT_MAX_BYTES
-    from organs.registry.compose.recipe_io import read_recipe
+    from organs.registry.compose.recipe_io import RECIPE_LIMITS, read_recipe
 
     is_stdin = path == STDIN
-    text = sys.stdin.buffer.read(TEXT_MAX_BYTES + 1) if is_stdin else read_input(Path(path), TEXT_MAX_BYTES)
+    text = (
+        sys.stdin.buffer.read(RECIPE_LIMITS.size_bytes + 1)
+        if is_stdin
+        else read_input(Path(path), RECIPE_LIMITS.size_bytes)
+    )
     try:
         composition = compose(read_recipe(text, path)).accept(*accept)
         return composition if name is None else composition.named(name)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+from msgspec import structs
 
 from organs.cli.console import (
     is_for_people,
@@ -152,7 +153,7 @@ def _transplant(
         plan = _planned(recipe, library)
         if yes and plan.unaccepted:
             codes = dict.fromkeys((*recipe.accept, *(finding.code for finding in plan.unaccepted)))
-            plan = replace(plan, recipe=replace(recipe, accept=tuple(codes)))
+            plan = replace(plan, recipe=structs.replace(recipe, accept=tuple(codes)))
         target = target_of(plan.file_name)
         if lock is not None:
             check_free(lock, force=force)
@@ -219,7 +220,7 @@ def _recipe(
     recipe = read_recipe(text, "options")
     blocks_of_donors = layers * len(donors) if len(layers) == 1 else layers or ("",) * len(donors)
     named = [
-        replace(graft, donor=donor, selection=replace(graft.selection, blocks=parse_blocks(blocks) if blocks else ()))
+        structs.replace(graft, donor=donor, blocks=parse_blocks(blocks) if blocks else ())
         for graft, donor, blocks in zip(recipe.grafts, donors, blocks_of_donors, strict=True)
     ]
-    return replace(recipe, base=base, grafts=tuple(named))
+    return structs.replace(recipe, base=base, grafts=tuple(named))

@@ -26,8 +26,8 @@ import math
 import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from typing import Annotated, Any, NoReturn, TypeVar, Union, cast, get_args, get_origin
 
@@ -36,6 +36,7 @@ import yaml
 from msgspec import UNSET, Meta, Struct, inspect
 
 from organs.registry.entities.base import prepared
+from organs.registry.names import nearest
 
 REASONS_MAX = 100
 """Faults of one document; after these, reading stops."""
@@ -132,7 +133,7 @@ def parse_yaml(text: str | bytes, limits: Limits) -> Any:
         except UnicodeError:
             _refuse("it is not UTF-8")
     if len(text) > limits.size_bytes or len(data) > limits.size_bytes:
-        _refuse(f"it is longer than {limits.size_bytes // 1024} KiB")
+        _refuse(f"the text is longer than {limits.size_bytes // 1024} KiB")
     if "\0" in plain:
         _refuse("it has a NUL character")
     if plain.lstrip().startswith("{"):
@@ -152,14 +153,19 @@ class PlainScalar(str):
         return scalar
 
 
-def plain_number(written: str) -> float | None:
-    """Return the number in `written` as in JSON, an int or a float; infinity if it is too large, None if it is text."""
+def plain_scalar(written: str) -> str:
+    """Return text without quotation marks, as a PlainScalar if it is a number as in JSON, true or false.
+
+    A number that is too large has the value infinity.
+    """
+    if written in _BOOLEANS:
+        return PlainScalar(written, _BOOLEANS[written])
     match = NUMBER_PATTERN.fullmatch(written)
     if match is None:
-        return None
-    if match["rest"]:
-        return float(written)
-    return int(written) if len(written) <= DIGITS_MAX else math.copysign(math.inf, -1 if written[0] == "-" else 1)
+        return written
+    if match["rest"] or len(written) > DIGITS_MAX:
+        return PlainScalar(written, float(written))
+    return PlainScalar(written, int(written))
 
 
 def _refuse(sentence: str, path: str = "") -> NoReturn:
@@ -338,7 +344,8 @@ def _value_of_events(events: Iterable[yaml.Event], limits: Limits) -> Any:
         if isinstance(event, yaml.CollectionStartEvent):
             opened.append([])
         elif isinstance(event, yaml.ScalarEvent):
-            opened[-1].append(_plain_value(event.value) if event.implicit[0] else event.value)
+            is_plain, text = event.implicit[0], event.value
+            opened[-1].append(text if not is_plain else None if text in _NULLS else plain_scalar(text))
         elif isinstance(event, yaml.CollectionEndEvent):
             items: Any = opened.pop()
             if isinstance(event, yaml.MappingEndEvent):
@@ -356,13 +363,6 @@ def _value_of_events(events: Iterable[yaml.Event], limits: Limits) -> Any:
     return opened[0][0]
 
 
-def _plain_value(written: str) -> str | None:
-    if written in _NULLS:
-        return None
-    other = _BOOLEANS[written] if written in _BOOLEANS else plain_number(written)
-    return written if other is None else PlainScalar(written, other)
-
-
 @dataclass(frozen=True, slots=True)
 class Parse:
     """Part of the annotation of a field whose value is made by a function: `Annotated[Place, Parse(place_of)]`."""
@@ -376,7 +376,23 @@ class Parse:
 
 
 ONE_OR_MORE = "one or more"
-"""Part of the annotation of a tuple: a single value counts as a list of one, and an empty list is refused."""
+"""Part of the annotation of a tuple: a single value counts as a list of one."""
+
+
+def line(due: str, at_most: int, check: Callable[[str], object] = str) -> Parse:
+    """Return the reader of a text on one line, stripped, of 1 to `at_most` characters, which `check` gets."""
+
+    def read(text: str) -> object:
+        stripped = text.replace("\n", " ").strip()
+        if not stripped:
+            raise ValueError(f"{due} is missing")
+        if len(stripped) > at_most:
+            raise ValueError(f"{due} has at most {at_most:,} characters; this one has {len(stripped):,}")
+        if not stripped.isprintable():
+            raise ValueError(f"{quoted(stripped)} has a control character or an unusual space")
+        return check(stripped)
+
+    return Parse(read, str, due)
 
 
 def convert(values: object, kind: type[T], *, lenient: bool = False, synonyms: Mapping[str, str] | None = None) -> T:
@@ -400,7 +416,7 @@ def unknown_keys(
     for key in values:
         if key not in known:
             word = (synonyms or {}).get(key.lower())
-            close = word if word in known else nearest_key(key, known)
+            close = word if word in known else nearest(key[:SHOWN_MAX], known)
             hint = f"did you mean {close}?" if close else f"the keys are {', '.join(known)}"
             yield joined(path, key), f"unknown key; {hint}"
 
@@ -446,8 +462,12 @@ class _Reader:
                 return UNSET if item is UNSET else origin([item])
         elif origin is dict and isinstance(value, dict):
             return self._dict(value, arguments, path) if self._has_length(value, notes, path) else UNSET
-        elif isinstance(origin, type) and issubclass(origin, Struct) and isinstance(value, dict):
-            return self._struct(value, origin, path)
+        elif isinstance(origin, type) and issubclass(origin, Struct):
+            names = origin.__struct_encode_fields__
+            if isinstance(value, list) and origin.__struct_config__.array_like and len(value) == len(names):
+                return self._struct(dict(zip(names, value, strict=True)), origin, path)
+            if isinstance(value, dict) and not origin.__struct_config__.array_like:
+                return self._struct(value, origin, path)
         return self._leaf(value, kind, path, due, quiet)
 
     def _refuse(self, path: str, sentence: str) -> Any:
@@ -474,7 +494,7 @@ class _Reader:
         bounds = [note for note in notes if isinstance(note, Meta)]
         least = max((note.min_length or 0 for note in bounds), default=0)
         most = min((note.max_length for note in bounds if note.max_length is not None), default=None)
-        if ONE_OR_MORE in notes and not value:
+        if least == 1 and not value:
             self._refuse(path, "the list is empty: leave the key out, or add a value")
         elif len(value) < least or (most is not None and len(value) > most):
             allowed = (
@@ -486,8 +506,14 @@ class _Reader:
         return False
 
     def _items(self, values: list[Any], kind: object, collection: Callable[[list[Any]], Any], path: str) -> Any:
-        items = [self.read(value, kind, f"{path}[{number}]") for number, value in enumerate(values)]
+        items = [self._item(value, kind, path, number) for number, value in enumerate(values)]
         return UNSET if any(item is UNSET for item in items) else collection(items)
+
+    def _item(self, value: object, kind: object, path: str, number: int) -> Any:
+        if isinstance(kind, type) and issubclass(kind, Struct) and kind.__struct_config__.array_like:
+            with suppress(msgspec.ValidationError):  # there can be many such rows; only wrong ones are read by member
+                return msgspec.convert(value, prepared(kind))
+        return self.read(value, kind, f"{path}[{number}]")
 
     def _dict(self, values: dict[str, Any], kinds: Sequence[object], path: str) -> Any:
         key_kind, kind = kinds
@@ -515,7 +541,8 @@ class _Reader:
                 elif len(self.reasons) > before:
                     is_whole = False
             elif field.required:
-                self._refuse(place, "it is missing")
+                due = next((note.due for note in _without_notes(field.type)[1] if isinstance(note, Parse)), "")
+                self._refuse(place, f"{due or 'it'} is missing")
                 is_whole = False
         if not is_whole:
             return UNSET
@@ -544,13 +571,6 @@ class _Reader:
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def nearest_key(word: str, words: Sequence[str]) -> str | None:
-    """Return the most similar of a few `words`, or None."""
-    by_fold = {known.casefold(): known for known in words}
-    close = get_close_matches(word[:SHOWN_MAX].casefold(), by_fold, n=1)
-    return by_fold[close[0]] if close else None
 
 
 @cache
@@ -618,7 +638,8 @@ def _due(info: inspect.Type) -> str:
         values = info.values if isinstance(info, inspect.LiteralType) else [item.value for item in info.cls]
         return f"one of {', '.join(map(str, values))}"
     if isinstance(info, inspect.StructType):
-        return f"an object with {', '.join(field.encode_name for field in info.fields)}"
+        collection = "a list of" if info.array_like else "an object with"
+        return f"{collection} {', '.join(field.encode_name for field in info.fields)}"
     if isinstance(info, inspect.DictType):
         return "an object"
     if isinstance(info, inspect.ListType | inspect.VarTupleType | inspect.TupleType):

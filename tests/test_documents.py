@@ -184,7 +184,7 @@ class Order(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A document."""
 
     parts: Annotated[tuple[Part, ...], Meta(max_length=3)] = ()
-    words: Annotated[tuple[str, ...], ONE_OR_MORE] = ()
+    words: Annotated[tuple[str, ...], Meta(min_length=1), ONE_OR_MORE] = ()
     halves: Annotated[tuple[Annotated[int, Parse(even, int)], ...], ONE_OR_MORE] = ()
     either: Part | Annotated[tuple[Part, ...], Meta(max_length=2)] | None = None
     extra: Annotated[dict[str, str | int | float | bool | tuple[str, ...]], Meta(max_length=2)] | None = None

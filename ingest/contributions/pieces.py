@@ -20,13 +20,14 @@ from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
-from organs.ingest.contributions.manifest import BadManifest, Reason
+from organs.ingest.contributions.manifest import BadManifest
 from organs.ingest.contributions.spool import BytesLost, UploadReader, spool_of
 from organs.ingest.files import ComposedFile, Section
 from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.organs import blob_sizes, blobs_by_digest
 from organs.registry.catalog.queries.submissions import StoredPiece, finished_upload, known_digests, pieces_of
 from organs.registry.digest import Digest
+from organs.registry.documents import Reason
 from organs.registry.entities.submission import SubmissionFile
 from organs.registry.errors import BadSource, Conflict, CorruptBlob, MissingBlob, NotFound
 from organs.registry.local import LocalRegistry

@@ -209,7 +209,7 @@ def push_chimera(
         return patiently(stop, lambda: remote.model_page(f"sha256:{digest}").name)
 
     try:
-        theirs = replace(renamed(recipe, their_name), name=str(name))
+        theirs = structs.replace(renamed(recipe, their_name), name=str(name))
         plan = patiently(stop, lambda: remote.compose(theirs).plan())
     except NotFound:
         return "the registry does not have all of its parents: push them first"

@@ -31,7 +31,7 @@ from organs.registry.catalog.register.fleet import (
 )
 from organs.registry.catalog.work import RETRY_SECONDS, WorkCancelled, fail, keeping, put_back, renew, write_end
 from organs.registry.digest import Digest
-from organs.registry.entities.job import MeasureJobResult, ValidationJobResult
+from organs.registry.entities.job import MeasureJobResult, ModelRequest, ValidationJobResult
 from organs.registry.errors import (
     OUTAGES,
     BadReply,
@@ -196,7 +196,7 @@ def _repack(registry: LocalRegistry, names: str, report: Report, _hub: Hub | Non
 
 
 def _measure(registry: LocalRegistry, name: str, report: Report, _hub: Hub | None) -> Result:
-    done = MEASURE.run(registry, MEASURE.check({"model": name}), lambda _share, _step: report(), LOCAL)
+    done = MEASURE.run(registry, ModelRequest(model=name), lambda _share, _step: report(), LOCAL)
     assert isinstance(done, MeasureJobResult)
     differences = {
         measure: None if difference is None else difference.difference
@@ -206,7 +206,7 @@ def _measure(registry: LocalRegistry, name: str, report: Report, _hub: Hub | Non
 
 
 def _validate(registry: LocalRegistry, name: str, report: Report, _hub: Hub | None) -> Result:
-    arguments = VALIDATE.settle(registry, VALIDATE.check({"chimera": name}), LOCAL)
+    arguments = VALIDATE.settled(registry, {"chimera": name}, LOCAL)
     done = VALIDATE.run(registry, arguments, lambda _share, _step: report(), LOCAL)
     assert isinstance(done, ValidationJobResult)
     return {"model": done.model, "verdict": done.verdict, "reason": done.reason[:REASON_MAX]}, _size(registry, name)

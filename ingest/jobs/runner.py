@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from organs.ingest.contributions.uploads import tidy_uploads
 from organs.ingest.jobs.compose import COMPOSE, GRAFT, PURIFY
 from organs.ingest.jobs.extract import EXTRACT, remove_old_objects, remove_old_packs
-from organs.ingest.jobs.kind import ALONE, LANES, UPKEEP, Inputs, JobKind, ReportProgress
+from organs.ingest.jobs.kind import ALONE, LANES, UPKEEP, JobKind, ReportProgress
 from organs.ingest.jobs.measure import MEASURE
 from organs.ingest.jobs.publish import INSPECT, PUBLISH
 from organs.ingest.jobs.repack import REPACK, is_repack_due
@@ -81,20 +81,20 @@ _log = logging.getLogger(__name__)
 def add_job(
     registry: LocalRegistry,
     kind: str,
-    arguments: Inputs,
+    inputs: Mapping[str, object],
     contributor: str = LOCAL,
     kinds: Mapping[str, JobKind[Any]] = KINDS,
 ) -> int:
-    """Append a job to the queue, with arguments from outside, and return its id.
+    """Append a job to the queue, with `inputs` from outside, and return its id.
 
-    Raises BadInput for an unknown kind or wrong arguments, QueueFull when too many jobs wait, TooMany when too many of
+    Raises BadInput for an unknown kind or wrong inputs, QueueFull when too many jobs wait, TooMany when too many of
     this contributor wait, and the errors of the kind's own checks.
     """
     if kind not in kinds:
         raise BadInput(f"unknown kind of job {kind[:80]!r}; use one of {', '.join(kinds)}")
-    checked = kinds[kind].settle(registry, kinds[kind].check(arguments), contributor)
+    arguments = kinds[kind].settled(registry, inputs, contributor)
     with registry.catalog.writing() as session:
-        return enqueue_job(session, kind, checked, contributor)
+        return enqueue_job(session, kind, arguments, contributor)
 
 
 class JobProgress:

@@ -226,14 +226,14 @@ class RemoteRegistry:
         parents = [edge for edge in model.lineage if (edge.direction, edge.evidence) == ("parent", "declared")]
         if model.complete or not parents:
             return None
-        from organs.registry.compose.recipe import Graft, Recipe, Selection
+        from organs.registry.compose.recipe import Graft, Recipe
 
         base = next((edge.model for edge in parents if edge.model is not None), None)
         if base is None:
             named = ", ".join(edge.text or "" for edge in parents)
             reason = f"it has only some organs, and its base, {named}, is not registered there"
             raise NotAssemblable(model.name, [reason])
-        return Recipe(base, grafts=(Graft(Selection(), donor=model.name),))
+        return Recipe(base, grafts=(Graft(model.name),))
 
     def validate(
         self,

@@ -32,7 +32,7 @@ from organs.registry.compose.cost import (
     read_cost,
 )
 from organs.registry.compose.licenses import Combined, combined_license
-from organs.registry.compose.recipe import Graft, Recipe, Selection
+from organs.registry.compose.recipe import Graft, Recipe
 from organs.registry.digest import Digest
 from organs.registry.entities.finding import Finding
 from organs.registry.entities.organ import PlacedOrgan
@@ -609,7 +609,7 @@ def partial_recipe(session: Session, model: Model) -> Recipe:
         named = ", ".join(edge.parent_text or "" for edge in parents_of(session, [model.id], ("declared",)))
         reason = f"it has only some organs, and its base, {named}, is not in this registry"
         raise NotAssemblable(model.full_name, [reason])
-    return Recipe(base.full_name, grafts=(Graft(Selection(), donor=model.full_name),))
+    return Recipe(base.full_name, grafts=(Graft(model.full_name),))
 
 
 def misfit_sentence(session: Session, base: Model, organs: Iterable[TensorSpec]) -> str | None:

@@ -14,7 +14,7 @@ import pytest
 
 from organs.cli import fast_imports, purify
 from organs.cli.main import GROUPS, MODULES
-from organs.registry.compose.recipe_io import METHODS
+from organs.registry.compose.recipe import METHODS
 from organs.registry.errors import NothingRegistered
 from organs.registry.local import LocalRegistry
 from tests import postgres

@@ -59,7 +59,7 @@ def kind_of(run: Run, lane: str = WORK, name: str = "odd") -> dict[str, JobKind]
     ) -> Values:
         return run(registry, arguments, report_progress)
 
-    return {name: JobKind(name, lane, dict, lambda arguments: arguments, run_for)}
+    return {name: JobKind(name, lane, Values, run_for)}
 
 
 def job_of(registry: LocalRegistry, job_id: int) -> Job:
@@ -138,14 +138,14 @@ def test_a_report_can_be_made_as_a_job(registry: LocalRegistry, tmp_path: Path) 
     ("kind", "arguments", "error", "says"),
     [
         ("nothing", {}, BadInput, "unknown kind of job 'nothing'"),
-        ("report", {"modle": "x"}, BadInput, "unknown argument 'modle'"),
+        ("report", {"modle": "x"}, BadInput, "modle: unknown key; did you mean model"),
         ("report", {"limit": 0}, BadInput, "from 1 to 1,000"),
-        ("report", {"limit": True}, BadInput, "whole number"),
+        ("report", {"limit": True}, BadInput, "a whole number"),
         ("report", {"limit": 2.5}, BadInput, "whole number"),
-        ("report", {"model": ""}, BadInput, "a text of 1 to"),
-        ("report", {"model": ["x"]}, BadInput, "a text of 1 to"),
+        ("report", {"model": ""}, BadName, "is no"),
+        ("report", {"model": ["x"]}, BadInput, "model: this is a list; it should be a text"),
         ("report", {"model": "../x"}, BadName, "is no"),
-        ("report", {"model": "x" * 1000}, BadInput, "a text of 1 to"),
+        ("report", {"model": "x" * 1000}, BadName, "is no"),
     ],
 )
 def test_invalid_arguments_of_a_job_are_refused_before_it_is_queued(
@@ -388,7 +388,7 @@ def run(registry, arguments, tell, contributor):
     tell(0.5, "at it")
     time.sleep(600)
 with LocalRegistry.open() as registry:
-    Runner(registry, threading.Event(), kinds={"odd": JobKind("odd", WORK, dict, dict, run)}).run()
+    Runner(registry, threading.Event(), kinds={"odd": JobKind("odd", WORK, dict[str, int], run)}).run()
 """
 
 

@@ -150,13 +150,13 @@ def test_an_upload_renewed_during_the_cleanup_is_kept(registry: LocalRegistry) -
 def test_a_contributor_without_quota_cannot_compose(registry: LocalRegistry, templates: RegistryTemplates) -> None:
     templates.fill(registry, add_three_models)
     recipe = {"base": "local/base", "grafts": [{"from": "local/tuned", "type": "organ", "blocks": [0]}]}
-    arguments = COMPOSE.check({"recipe": recipe})
+    arguments = COMPOSE.settled(registry, {"recipe": recipe}, "local")
+    assert arguments.plan
     ann(registry, 1000)
     with pytest.raises(OverQuota):
-        COMPOSE.settle(registry, arguments, "ann")
+        COMPOSE.settled(registry, {"recipe": recipe}, "ann")
     with pytest.raises(OverQuota):
         COMPOSE.run(registry, arguments, lambda _share, _note: None, "ann")
-    assert COMPOSE.settle(registry, arguments, "local").plan
 
 
 def test_the_local_contributor_has_no_quota(registry: LocalRegistry) -> None:

@@ -10,6 +10,7 @@ from threading import Event
 from typing import Any
 
 import pytest
+from msgspec import structs
 from sqlalchemy import select
 
 from organs.ingest import dissect
@@ -247,7 +248,7 @@ def test_a_partial_model_is_stored_unchanged_and_assembled_into_its_base(
     ingested(registry, tmp_path, "acme/base", BASE)
     with registry.catalog.reading() as session:
         recipe = partial_recipe(session, model)
-    plan = registry.compose(replace(recipe, accept=("unrelated-lineage",))).plan().plan
+    plan = registry.compose(structs.replace(recipe, accept=("unrelated-lineage",))).plan().plan
     brought = [part.spec.name for part in plan.parts if part.donor is not None]
     assert (plan.base.label, brought) == ("acme/base@1", [spec.name for spec, _ in trained])
     assert assemble_model(registry, "ann/part", tmp_path / "out")[0].read_bytes() == partial
@@ -556,10 +557,12 @@ BAD: dict[str, tuple[Any, str]] = {
     "no files": ({}, "files"),
     "an empty list": ({"files": []}, "files"),
     "too many files": ({"files": [FILE] * 5000}, "files"),
-    "too many pieces": ({"files": [FILE | {"pieces": [0] * (SUBMISSION_PIECES_MAX + 1)}]}, "files"),
+    "too many pieces": ({"files": [FILE | {"pieces": [0] * (SUBMISSION_PIECES_MAX + 1)}]}, "files[0].pieces"),
     "a strange member": ({"files": [FILE], "owner": "eve"}, "owner"),
     "a file that is no object": ({"files": [3]}, "files[0]"),
-    "a file with more": ({"files": [FILE | {"path": "/etc"}]}, "files[0]"),
+    "a file with more": ({"files": [FILE | {"path": "/etc"}]}, "files[0].path"),
+    "a file without pieces": ({"files": [{"name": "a.gguf", "size_bytes": 10, "sha256": D}]}, "files[0]"),
+    "a file of both kinds": ({"files": [FILE | {"upload": "a" * 22}]}, "files[0]"),
     "a path": ({"files": [FILE | {"name": "../a.gguf"}]}, "files[0].name"),
     "a hidden name": ({"files": [FILE | {"name": ".gguf"}]}, "files[0].name"),
     "another ending": ({"files": [FILE | {"name": "a.exe"}]}, "files[0].name"),
@@ -572,10 +575,10 @@ BAD: dict[str, tuple[Any, str]] = {
     "no digest": ({"files": [FILE | {"sha256": "A" * 64}]}, "files[0].sha256"),
     "an overlap": ({"files": [FILE | {"pieces": [[0, 5, D], [4, 6, D]]}]}, "files[0].pieces[1]"),
     "backwards": ({"files": [FILE | {"pieces": [[4, 6, D], [0, 4, D]]}]}, "files[0].pieces[1]"),
-    "before the file": ({"files": [FILE | {"pieces": [[-1, 4, D]]}]}, "files[0].pieces[0]"),
+    "before the file": ({"files": [FILE | {"pieces": [[-1, 4, D]]}]}, "files[0].pieces[0].offset"),
     "beyond the file": ({"files": [FILE | {"pieces": [[4, 7, D]]}]}, "files[0].pieces[0]"),
-    "far beyond it": ({"files": [FILE | {"pieces": [[4, 10**4000, D]]}]}, "files[0].pieces[0]"),
-    "an empty piece": ({"files": [FILE | {"pieces": [[0, 0, D]]}]}, "files[0].pieces[0]"),
+    "far beyond it": ({"files": [FILE | {"pieces": [[4, 10**4000, D]]}]}, "files[0].pieces[0].size_bytes"),
+    "an empty piece": ({"files": [FILE | {"pieces": [[0, 0, D]]}]}, "files[0].pieces[0].size_bytes"),
     "a piece with more": ({"files": [FILE | {"pieces": [[0, 4, D, 1]]}]}, "files[0].pieces[0]"),
     "an upload's path": ({"files": [{"name": "a.gguf", "upload": "../../etc/passwd00000"}]}, "files[0].upload"),
     "metadata of another kind": ({"files": [FILE], "metadata": []}, "metadata"),
@@ -597,11 +600,12 @@ def test_a_hostile_manifest_is_refused_by_field(values: Any, where: str) -> None
 
 
 def test_all_faults_of_a_manifest_are_reported_together_and_a_valid_one_reads_back() -> None:
-    bad = {"files": [FILE | {"name": "x", "pieces": [[0, 99, D], 7]}], "metadata": {"title": 3}, "publish": None}
+    files = [FILE | {"name": "x", "pieces": [[0, 9, D], 7]}, FILE | {"pieces": [[0, 99, D]]}]
+    bad = {"files": files, "metadata": {"title": 3}, "publish": None}
     with pytest.raises(BadManifest) as caught:
         parse_manifest(bad)
     assert [where for where, _ in caught.value.reasons] == [
-        *("files[0].name", "files[0].pieces[0]", "files[0].pieces[1]", "metadata.title", "publish"),
+        *("files[0].name", "files[0].pieces[1]", "files[1].pieces[0]", "metadata.title", "publish"),
     ]
     good = parse_manifest({"files": [FILE], "metadata": {"base": "acme/base", "tags": ["a", "a", ""]}})
     assert good.metadata == SubmissionMetadata(base="acme/base", tags=("a",))

@@ -20,7 +20,7 @@ from organs.registry.compose.api import (
     ChimeraPlan,
     Composition,
 )
-from organs.registry.compose.recipe import Graft, Recipe, Selection
+from organs.registry.compose.recipe import Graft, Recipe
 from organs.registry.entities.finding import Severity
 from organs.registry.entities.verdict import RunReport, VerdictReport
 from organs.registry.errors import NotComposable
@@ -134,7 +134,7 @@ def test_a_transplant_of_two_files_has_the_lock_and_the_bytes_of_the_registered_
     zoo: LocalRegistry, tmp_path: Path
 ) -> None:
     made = zoo.compose(A).graft(CODE, type="organ", blocks="1-2").named("me/middle").plan().assemble(tmp_path / "one")
-    recipe = Recipe("base", (Graft(Selection(types=("organ",), blocks=((1, 2),)), donor="donor"),))
+    recipe = Recipe("base", grafts=(Graft(donor="donor", types=("organ",), blocks=((1, 2),)),))
     with ExitStack() as opened:
         sources = {"base": find_sources([str(FILES[A])])[0], "donor": find_sources([str(FILES[CODE])])[0]}
         found = transplant(recipe, FileLibrary(opened, sources), tmp_path / "two")

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from organs.ingest.contributions import uploads as sessions
 from organs.ingest.contributions.findings import MUST_ACCEPT
 from organs.ingest.contributions.manifest import (
-    METADATA_MEMBERS,
+    FIELDS,
     BadManifest,
     parse_accepted,
     parse_stated_metadata,
@@ -129,7 +129,7 @@ def _stated_metadata(number: int) -> SubmissionMetadata:
     A license that equals the proposed license is also left out: it comes from the header of the file, and a header may
     contain any text.
     """
-    values: Context = {name: request.form.get(name, "").strip() or None for name in METADATA_MEMBERS}
+    values: Context = {name: request.form.get(name, "").strip() or None for name in FIELDS}
     proposed = contributions.own_submission(number).entity().proposed
     if values["license"] == ((proposed and proposed.license) or "").strip():
         values["license"] = None
@@ -142,7 +142,7 @@ def _stated_metadata(number: int) -> SubmissionMetadata:
 
 def _form_with_problems(number: int, problems: Sequence[str]) -> Page:
     row = contributions.own_submission(number)
-    stated = {name: request.form.get(name, "") for name in ("name", *METADATA_MEMBERS)}
+    stated = {name: request.form.get(name, "") for name in ("name", *FIELDS)}
     return Page(
         "submission.html",
         {"submission": row.entity()},
@@ -168,5 +168,5 @@ def _review_context(submission: SubmissionRow) -> Context:
 def _initial_fields(submission: Submission) -> Context:
     """Return the initial values of the form: the metadata of the header or of an earlier request."""
     proposed = submission.proposed
-    stated = {name: "" if proposed is None else getattr(proposed, name) or "" for name in METADATA_MEMBERS}
+    stated = {name: "" if proposed is None else getattr(proposed, name) or "" for name in FIELDS}
     return stated | {"name": submission.name, "tags": ", ".join(proposed.tags if proposed is not None else ())}
