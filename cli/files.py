@@ -83,7 +83,7 @@ if TYPE_CHECKING:
         ReadPlan,
         Wanted,
     )
-    from organs.ingest.service import IngestReport, Outcome, PlannedModel
+    from organs.ingest.service import IngestOutcome, IngestReport, PlannedModel
     from organs.ingest.sources import ModelSource, Skipped
     from organs.ingest.urls import Hub
     from organs.registry.entities.report import ReportTable
@@ -211,7 +211,7 @@ class _IngestOptions:
         return not is_silent and sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _ingested(sources: Sequence[ModelSource], options: _IngestOptions) -> Iterator[Outcome]:
+def _ingested(sources: Sequence[ModelSource], options: _IngestOptions) -> Iterator[IngestOutcome]:
     """Ingest files on this machine, with a progress bar, then those on servers; yield the outcomes."""
     with fast_imports():
         from organs.ingest.service import always, ingest_all, never, total_bytes
@@ -369,7 +369,7 @@ def hub_of_environment() -> Iterator[Hub]:
 
 def _preview(sources: list[ModelSource], options: _IngestOptions) -> int:
     """Print what an ingest of each source would do."""
-    from organs.ingest.service import Outcome, plan_model
+    from organs.ingest.service import IngestOutcome, plan_model
 
     failures: list[OrganError] = []
     with local_registry() as registry:
@@ -380,7 +380,7 @@ def _preview(sources: list[ModelSource], options: _IngestOptions) -> int:
                     raise planned.taken
             except OrganError as error:
                 failures.append(error)
-                _print_ingested(Outcome(source, None, error), as_json=options.as_json, quiet=options.quiet)
+                _print_ingested(IngestOutcome(source, None, error), as_json=options.as_json, quiet=options.quiet)
             else:
                 _print_planned(source, planned, options)
     return exit_status(failures, len(sources))
@@ -414,7 +414,7 @@ def _print_planned(source: ModelSource, planned: PlannedModel, options: _IngestO
         click.echo(f"  would fetch {len(missing)} of {len(files)} files, {size_text(sum(missing))}")
 
 
-def _print_ingested(outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
+def _print_ingested(outcome: IngestOutcome, *, as_json: bool, quiet: bool) -> None:
     if as_json:
         print_json_line(_ingested_values(outcome))
         return
@@ -453,7 +453,7 @@ def _summary(report: IngestReport) -> str:
     return f"{subject} {report.organs} organs, {sizes}, {report.seconds:.1f} s"
 
 
-def _sentence(outcome: Outcome) -> str:
+def _sentence(outcome: IngestOutcome) -> str:
     """Return the reason for a refusal, and what to do."""
     error = outcome.error
     if isinstance(error, NameTaken):
@@ -464,7 +464,7 @@ def _sentence(outcome: Outcome) -> str:
     return str(error)
 
 
-def _ingested_values(outcome: Outcome) -> dict[str, Any]:
+def _ingested_values(outcome: IngestOutcome) -> dict[str, Any]:
     report = outcome.report
     values = {} if report is None else asdict(report)
     return {

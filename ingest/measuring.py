@@ -21,7 +21,7 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from organs.ingest.dissect import OpenGguf, check_tensor_sizes
-from organs.ingest.files import FileIdentity, FileSource
+from organs.ingest.files import FileIdentity, FileSource, Progress, no_progress
 from organs.ingest.journal import (
     Entry,
     Journal,
@@ -33,7 +33,6 @@ from organs.ingest.journal import (
     read_journal,
 )
 from organs.ingest.sources import ModelSource, in_order, open_headers
-from organs.ingest.tasks import Progress
 from organs.registry.anatomy import Place, place_of
 from organs.registry.errors import BadSource, BadSplit, OrganError, StoreUnwritable
 from organs.registry.experts import expert_count
@@ -163,7 +162,7 @@ class ReadPlan:
 def measure_all(
     sources: Iterable[ModelSource],
     wanted: Wanted | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     options: MeasureOptions = NO_OPTIONS,
 ) -> Iterator[MeasureOutcome]:
     """Measure `sources` one after another; an error does not stop the next one."""
@@ -177,7 +176,7 @@ def measure_all(
 def measure_model(
     source: ModelSource,
     wanted: Wanted | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     options: MeasureOptions = NO_OPTIONS,
 ) -> MeasuredModel:
     """Measure the tensors of one model, in threads; raises BadInput for invalid files.
@@ -191,15 +190,14 @@ def measure_model(
     has all shards that were measured in this and in earlier calls. Raises BadSplit for shards of different models.
     """
     selection = _Selection(wanted, options.experts)
-    report_progress = progress or _no_progress
     with ExitStack() as opened:
         files = open_headers(opened, _present(source))
         if options.delete_after:
             _check_deletable(source, files)
         path = set_journal_path(source)
         if path is not None and (options.delete_after or _lacks_shards(files)):
-            return _measure_set(source, files, path, selection, options, report_progress)
-        return _measure_files(opened, source, in_order(source.name.name, files), selection, report_progress)
+            return _measure_set(source, files, path, selection, options, progress)
+        return _measure_files(opened, source, in_order(source.name.name, files), selection, progress)
 
 
 def plan_reads(source: ModelSource, wanted: Wanted | None = None, options: MeasureOptions = NO_OPTIONS) -> ReadPlan:
@@ -400,10 +398,6 @@ def _measure_one(journal: Journal | None, item: _Selected) -> Entry:
     if item.file.source.version:  # without it, a later run cannot know whether the file is the same
         journal.add(entry)
     return entry
-
-
-def _no_progress(_size_bytes: int) -> None:
-    """Ignore progress."""
 
 
 def set_journal_path(source: ModelSource) -> Path | None:

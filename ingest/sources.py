@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -283,24 +283,6 @@ def _size_bytes(path: Path) -> int:
     if is_adapter_folder(path):
         return adapter_size_bytes(path)
     return directory_size_bytes(path) if path.is_dir() else path.stat().st_size if path.is_file() else 0
-
-
-def notes_of(
-    files: Sequence[DissectedFile], digests: Mapping[int, Digest], pieces: Mapping[tuple[int, int], Digest]
-) -> tuple[str, ...]:
-    """Return notes on `files`, from the digests of the files by index and of their pieces by offset."""
-    by_offset = by_file(len(files), pieces)
-    return tuple(
-        note for index, file in enumerate(files) for note in file.source.notes(digests[index], by_offset[index])
-    )
-
-
-def by_file(count: int, pieces: Mapping[tuple[int, int], Digest]) -> list[dict[int, Digest]]:
-    """Return the digests of pieces by offset, for each of `count` files."""
-    by_offset: list[dict[int, Digest]] = [{} for _ in range(count)]
-    for (index, offset), digest in pieces.items():
-        by_offset[index][offset] = digest
-    return by_offset
 
 
 def _open(opened: ExitStack, path: Path, base: AdaptedBase | None) -> Sequence[OpenFile]:

@@ -17,8 +17,8 @@ from typing import Any
 import platformdirs
 
 from organs.ingest.dissect import DissectedFile
-from organs.ingest.files import BufferPool, FileIdentity, FileSource
-from organs.ingest.hashing import FilePass, HashedPiece, Piece, Stages
+from organs.ingest.files import FileIdentity, FileSource
+from organs.ingest.hashing import BufferPool, FilePass, HashedPiece, Piece, Stages
 from organs.registry.digest import Digest, digest_of, parse_digest
 from organs.registry.entities.submission import (
     PackPiece,
@@ -100,9 +100,9 @@ def _hash(file: DissectedFile, spans: Sequence[Span], advance: Advance) -> Hashe
         position = hashed.piece.span.end
 
     pieces = [Piece(file.source, span, BYTES_CODEC, None) for span in spans]
-    file_digests = FilePass(file, BufferPool(BUFFERS, cancelled), Stages(), cancelled).run(pieces, emit)
+    file_digest, _ = FilePass(file, BufferPool(BUFFERS, cancelled), Stages(), cancelled).run(pieces, emit)
     advance(file.header.file_size_bytes - position)
-    return Hashed(file_digests.file, tuple(digests))
+    return Hashed(file_digest, tuple(digests))
 
 
 SENT_PACK_BYTES = 4 * 1024 * 1024

@@ -34,7 +34,6 @@ from organs.ingest.dissect import DissectedFile, places
 from organs.ingest.records import is_complete
 from organs.ingest.sources import (
     ModelSource,
-    notes_of,
     open_files,
 )
 from organs.registry.amounts import size_text
@@ -766,11 +765,13 @@ class _Push:
         )
 
     def _notes(self) -> tuple[str, ...]:
-        digests = {index: file.sha256 for index, file in enumerate(self._files)}
-        pieces = {
-            (index, span.offset): digest for index, file in enumerate(self._files) for span, digest in file.pieces
-        }
-        return notes_of([file.file for file in self._files], digests, pieces)
+        return tuple(
+            note
+            for cut_file in self._files
+            for note in cut_file.file.source.notes(
+                cut_file.sha256, {span.offset: digest for span, digest in cut_file.pieces}
+            )
+        )
 
 
 def _check_partial(files: Sequence[DissectedFile], options: PushOptions) -> None:

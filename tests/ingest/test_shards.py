@@ -18,7 +18,16 @@ from sqlalchemy import select
 
 from organs.ingest import spool
 from organs.ingest.directory.extract import extract, file_contents
-from organs.ingest.service import IngestReport, NewVersion, Outcome, always, ingest_all, ingest_model, never, plan_model
+from organs.ingest.service import (
+    IngestOutcome,
+    IngestReport,
+    NewVersion,
+    always,
+    ingest_all,
+    ingest_model,
+    never,
+    plan_model,
+)
 from organs.ingest.sources import find_sources, open_files
 from organs.ingest.urls import Hub
 from organs.registry.catalog.queries.administration import model_in_any_state
@@ -314,7 +323,7 @@ def test_a_sweep_keeps_the_bytes_of_an_incomplete_model_until_it_is_removed(
 # Removal of stored files.
 
 
-def ingest_and_remove(registry: LocalRegistry, *arguments: Path) -> list[Outcome]:
+def ingest_and_remove(registry: LocalRegistry, *arguments: Path) -> list[IngestOutcome]:
     return list(ingest_all(registry, find_sources(map(str, arguments)), delete_after=True))
 
 
