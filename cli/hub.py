@@ -19,7 +19,7 @@ from organs.registry.amounts import plural_text, size_text
 from organs.registry.errors import Conflict
 
 if TYPE_CHECKING:
-    from organs.ingest.hub import HubContent, HubTarget, Upload
+    from organs.ingest.hub import HubContent, HubTarget, HubUpload
     from organs.registry.client.ranges import RangeClient
     from organs.registry.local import LocalRegistry
     from organs.registry.store.blobs import BlobStore
@@ -84,7 +84,7 @@ def _agrees() -> bool:
 
 
 def _print_plan(
-    target: HubTarget, endpoint: str, uploads: Sequence[Upload], present: HubContent | None, *, private: bool
+    target: HubTarget, endpoint: str, uploads: Sequence[HubUpload], present: HubContent | None, *, private: bool
 ) -> None:
     is_private = private if present is None else present.is_private
     kind = f"{'a new ' if present is None else ''}{'private' if is_private else 'public'} repository"
@@ -95,22 +95,22 @@ def _print_plan(
         click.echo(f"  {plain(upload.path)}  {size_text(upload.size_bytes)}{replaces}", err=True)
 
 
-def _uploads(opened: ExitStack, models: Sequence[str]) -> tuple[list[Upload], BlobStore | None]:
+def _uploads(opened: ExitStack, models: Sequence[str]) -> tuple[list[HubUpload], BlobStore | None]:
     """Return the files to send, with the card of the first registered model, and the store of their organs."""
-    from organs.ingest.hub import README, Upload
+    from organs.ingest.hub import README, HubUpload
 
-    uploads: list[Upload] = []
-    cards: list[Upload] = []
+    uploads: list[HubUpload] = []
+    cards: list[HubUpload] = []
     registry: LocalRegistry | None = None
     for text in models:
         if is_file(text):
             path = Path(text)
-            uploads.append(Upload(path.name, path.stat().st_size, path))
+            uploads.append(HubUpload(path.name, path.stat().st_size, path))
             continue
         registry = registry or opened.enter_context(local_registry())
         uploads += _registered_files(registry, text)
         card = registry.card(text).encode()
-        cards.append(Upload(README, len(card), card))
+        cards.append(HubUpload(README, len(card), card))
     names = [upload.path for upload in uploads]
     double = next((name for name in names if names.count(name) > 1), None)
     if double is not None:
@@ -118,9 +118,9 @@ def _uploads(opened: ExitStack, models: Sequence[str]) -> tuple[list[Upload], Bl
     return [*uploads, *cards[:1]], None if registry is None else registry.blobs
 
 
-def _registered_files(registry: LocalRegistry, name: str) -> list[Upload]:
+def _registered_files(registry: LocalRegistry, name: str) -> list[HubUpload]:
     """Return the original files of a registered model. Clients find a single file by the name of the model."""
-    from organs.ingest.hub import Upload
+    from organs.ingest.hub import HubUpload
     from organs.registry.assembly import plan_model
     from organs.registry.catalog.queries.models import model_by_text
     from organs.registry.compose.models import refuse_partial
@@ -131,7 +131,7 @@ def _registered_files(registry: LocalRegistry, name: str) -> list[Upload]:
         plans = plan_model(session, model)
     if len(plans) == 1:
         plans = [replace(plans[0], name=f"{model.name}.gguf")]
-    return [Upload(plan.name, plan.size_bytes, plan) for plan in plans]
+    return [HubUpload(plan.name, plan.size_bytes, plan) for plan in plans]
 
 
 @dataclass(frozen=True, slots=True)

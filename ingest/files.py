@@ -26,6 +26,16 @@ def no_progress(_size_bytes: int) -> None:
     """Ignore progress."""
 
 
+SAMPLES, SAMPLE_BYTES = 16, 4096
+
+
+def sample_spans(size_bytes: int) -> list[tuple[int, int]]:
+    """Return the ranges (offset and size) by which files are compared without reading all of their bytes."""
+    end = max(0, size_bytes - SAMPLE_BYTES)
+    offsets = sorted({end * index // (SAMPLES - 1) for index in range(SAMPLES)})
+    return [(offset, min(SAMPLE_BYTES, size_bytes - offset)) for offset in offsets]
+
+
 class ReadableFile(Protocol):
     """A file that several threads read at offsets: on the disk, composed, or on a server."""
 

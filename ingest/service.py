@@ -24,7 +24,7 @@ from organs.ingest.dissect import (
     front_flags,
     read_front,
 )
-from organs.ingest.files import FileSource, Progress, no_progress
+from organs.ingest.files import FileSource, Progress, no_progress, sample_spans
 from organs.ingest.hashing import Stages
 from organs.ingest.jobs.kind import Cancelled
 from organs.ingest.peft import read_config
@@ -153,7 +153,7 @@ def always(_taken: NameTaken) -> bool:
     return True
 
 
-StoredFile = Callable[[DissectedFile, int, Digest], None]
+OnStored = Callable[[DissectedFile, int, Digest], None]
 """Called with a file, the id of its model and its SHA-256, after the transaction that registers it."""
 
 
@@ -180,7 +180,7 @@ class Intake:
     """Measures the tensors; None: this process."""
     buffers: int = BUFFERS
     """Number of buffers of 4 MiB that the ingest can use."""
-    stored: StoredFile = keep_file
+    stored: OnStored = keep_file
     """Called for each file when it is stored. Shards are stored one at a time, unless it is `keep_file`."""
 
 
@@ -235,7 +235,7 @@ def ingest_model(
     progress: Progress = no_progress,
     new_version: NewVersion = never,
     *,
-    stored: StoredFile = keep_file,
+    stored: OnStored = keep_file,
 ) -> IngestReport:
     """Split one model into organs, store and measure them, and register the model.
 
@@ -514,10 +514,6 @@ def _report(
     )
 
 
-SAMPLES, SAMPLE_BYTES = 16, 4096
-"""The ranges by which a file on a server is compared with a stored one if the server does not state its SHA-256."""
-
-
 class _ShardIngest:
     """Ingests shards of one model one after another, each with a transaction of its own.
 
@@ -561,11 +557,9 @@ class _ShardIngest:
             return _with_missing(session, model, report) if model.state == "incomplete" else report
 
     def _has_same_samples(self, session: Session, model: Model, file: OpenGguf) -> bool:
-        """Return whether SAMPLES ranges of bytes, spread over `file`, are equal to the stored ones."""
+        """Return whether some ranges of bytes, spread over `file`, are equal to the stored ones."""
         row = next(row for row in files_of(session, model.id) if row.position == _number(file))
-        end = max(0, row.size_bytes - SAMPLE_BYTES)
-        offsets = sorted({end * index // (SAMPLES - 1) for index in range(SAMPLES)})
-        spans = [(offset, min(SAMPLE_BYTES, row.size_bytes - offset)) for offset in offsets]
+        spans = sample_spans(row.size_bytes)
         for (offset, size), found in zip(spans, file.source.read_ranges(spans), strict=True):
             with FileStream(self._registry.blobs, plan_file(session, row, offset, offset + size), workers=1) as stream:
                 if b"".join(map(bytes, stream)) != found:

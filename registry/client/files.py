@@ -6,25 +6,26 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from organs.registry.client.address import API, parse_full_name
-from organs.registry.client.connection import Connection, Reply, backoff_seconds
+from organs.registry.client.connection import Connection, backoff_seconds
 from organs.registry.client.fetching import (
     CUTS_MAX,
-    FILE_CHUNK_BYTES,
     TRIES,
     FileToFetch,
     OwnFiles,
     PartialFile,
     Progress,
     check_all_fits,
+    chunks_of,
     fetch,
     fetch_head,
     fetched,
+    no_progress,
     partial_file,
 )
 from organs.registry.compose.lock import Lock, LockedTensor, checked_header, lock_of
@@ -171,12 +172,12 @@ def fetch_in_shards(
             raise BadReply("the downloaded file has another header than the registry promised; nothing was written")
         header = read_header(file)
         return [
-            _write_shard(file, header, shard, target, progress)
+            _write_shard(file, header, shard, target, progress or no_progress)
             for shard, target in zip(source.shards, targets, strict=True)
         ]
 
 
-def _write_shard(source: ByteSource, header: Header, shard: Shard, target: Path, progress: Progress | None) -> Digest:
+def _write_shard(source: ByteSource, header: Header, shard: Shard, target: Path, progress: Progress) -> Digest:
     """Write one shard with tensors of `source`, whose header is `header`, and return its SHA-256."""
     offsets = {info.name: header.data_offset + info.offset for info in header.tensors}
     digest = hashlib.sha256(shard.header)
@@ -189,8 +190,7 @@ def _write_shard(source: ByteSource, header: Header, shard: Shard, target: Path,
             padded_bytes = padded(tensor.size_bytes, header.alignment)
             digest.update(b"\0" * (padded_bytes - tensor.size_bytes))
             end += padded_bytes
-            if progress is not None:
-                progress(padded_bytes)
+            progress(padded_bytes)
     return Digest(digest.hexdigest())
 
 
@@ -246,7 +246,7 @@ MISSING_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class LockedFile:
+class FileOfLock:
     """The file of a lock, to be assembled; the registry has all of its parts."""
 
     lock: Lock
@@ -259,7 +259,7 @@ class LockedFile:
 class FetchedLock(OutputFiles):
     """The file of a lock, which is downloaded as one file or assembled on this machine."""
 
-    def __init__(self, connection: Connection, lock: Lock, source: FileToFetch | LockedFile) -> None:
+    def __init__(self, connection: Connection, lock: Lock, source: FileToFetch | FileOfLock) -> None:
         sha256 = source.sha256 if isinstance(source, FileToFetch) else None
         super().__init__([NamedFile(f"{lock.id}.gguf", source.size_bytes, sha256)])
         self._connection, self._source = connection, source
@@ -288,7 +288,7 @@ def file_of_lock(remote: ModelFiles, lock: Lock) -> OutputFiles:
     return FetchedLock(remote.connection, lock, locked_file(remote, lock))
 
 
-def locked_file(remote: ModelFiles, lock: Lock) -> FileToFetch | LockedFile:
+def locked_file(remote: ModelFiles, lock: Lock) -> FileToFetch | FileOfLock:
     """Return the file of `lock`: that of the registered chimera, or one to assemble. Only headers are downloaded.
 
     Raises NotAssemblable with all parts that the registry lacks, BadLock for a lock that describes no valid file,
@@ -300,7 +300,7 @@ def locked_file(remote: ModelFiles, lock: Lock) -> FileToFetch | LockedFile:
         return file_of_parts(remote, lock)
 
 
-def file_of_parts(remote: ModelFiles, lock: Lock) -> LockedFile:
+def file_of_parts(remote: ModelFiles, lock: Lock) -> FileOfLock:
     """Return the file of `lock` to assemble from the base's header and the organs; raises as `locked_file` does."""
     missing = []
     try:
@@ -316,12 +316,12 @@ def file_of_parts(remote: ModelFiles, lock: Lock) -> LockedFile:
     if digest_of(source.header) != lock.header:
         raise BadReply(f"{remote.connection.url} sent another header than {lock.header}")
     data, size_bytes = checked_header(header, source, lock)
-    return LockedFile(lock, data, header.alignment, size_bytes)
+    return FileOfLock(lock, data, header.alignment, size_bytes)
 
 
 def fetch_locked(
     connection: Connection,
-    source: FileToFetch | LockedFile,
+    source: FileToFetch | FileOfLock,
     target: Path,
     progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
@@ -335,7 +335,7 @@ def fetch_locked(
         return fetch(connection, source, target, progress, sleep)
     key = f"{connection.url} lock {source.lock.id}"
     with partial_file(target, key, source.size_bytes) as partial:
-        assembly = _RemoteAssembly(connection, source, partial, progress or _ignore_progress, sleep)
+        assembly = _RemoteAssembly(connection, source, partial, progress or no_progress, sleep)
         partial.take_up(source.size_bytes, assembly.progress)
         is_resumed = partial.size_bytes > 0
         assembly.fill()
@@ -357,7 +357,7 @@ class _RemoteAssembly:
     """One file that is assembled from downloaded organs."""
 
     connection: Connection
-    source: LockedFile
+    source: FileOfLock
     partial: PartialFile
     progress: Progress
     sleep: Callable[[float], None]
@@ -426,16 +426,11 @@ class _RemoteAssembly:
             expected = f"bytes {begin}-{tensor.spec.size_bytes - 1}/{tensor.spec.size_bytes}"
             if reply.status != (206 if begin else 200) or (begin and reply.headers.get("content-range") != expected):
                 raise BadReply(f"{self.connection.url} sends something other than the organ {tensor.digest[:12]}")
-            for chunk in _chunks(reply):
+            for chunk in chunks_of(reply):
                 if self.partial.size_bytes + len(chunk) > end:
                     raise BadReply(f"{self.connection.url} sends more bytes than the organ {tensor.digest[:12]} has")
                 self.partial.append(chunk)
                 self.progress(len(chunk))
-
-
-def _chunks(reply: Reply) -> Iterator[bytes]:
-    with closing(reply.stream(FILE_CHUNK_BYTES)) as chunks:  # type: ignore[type-var]  # a generator has `close`
-        yield from chunks
 
 
 def _missing(connection: Connection, lock: Lock) -> list[str]:
@@ -452,7 +447,3 @@ def _missing(connection: Connection, lock: Lock) -> list[str]:
     ]
     more = len(reasons) - MISSING_SHOWN
     return reasons[:MISSING_SHOWN] + ([f"and {more} more"] if more > 0 else [])
-
-
-def _ignore_progress(_size_bytes: int) -> None:
-    """Ignore progress."""

@@ -59,7 +59,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReadLimits:
     """The limits of one read."""
 
     tries: int = 5
@@ -81,10 +81,10 @@ class RangeClient:
         self,
         *,
         connections: int = CONNECTIONS,
-        limits: Limits | None = None,
+        limits: ReadLimits | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits = limits or ReadLimits()
         self.sleep = sleep
         self.connections = connections
         self.requests = 0

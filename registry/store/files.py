@@ -321,11 +321,11 @@ def _placed(path: Path, size_bytes: int, files: Files, create: Callable[[Path, i
             files.close(descriptor)
         files.rename(temporary, path)
         files.sync_folder(path.parent)
-    except OSError as error:
-        _remove(files, temporary)
-        raise placing_error(error, path) from error
-    except BaseException:
-        _remove(files, temporary)
+    except BaseException as error:
+        with suppress(OSError):  # never created, placed already, or lost with the disk; the first error is reported
+            files.unlink(temporary)
+        if isinstance(error, OSError):
+            raise placing_error(error, path) from error
         raise
 
 
@@ -337,26 +337,22 @@ def folder_for_placing(path: Path, files: Files | None = None) -> Iterator[list[
     empty is removed again. Raises DiskFull, StoreUnwritable, StoreError for the folders, not for errors of the block.
     """
     made: list[Path] = []
+    files = files or Files()
     try:
-        _make_folders(path, files or Files(), made)
+        try:
+            for folder in reversed([folder for folder in (path, *path.parents) if not folder.is_dir()]):
+                made.append(folder)  # before it is created
+                files.make_folder(folder, PUBLIC_FOLDER)
+                files.sync_folder(folder.parent)
+        except FileExistsError as error:
+            raise StoreUnwritable(f"{made[-1]}: exists, and is not a folder") from error
+        except OSError as error:
+            raise placing_error(error, path) from error
         yield made
     finally:
         for folder in reversed(made):
             with suppress(OSError):  # it has files, or was never created
                 folder.rmdir()
-
-
-def _make_folders(path: Path, files: Files, made: list[Path]) -> None:
-    """Create the folder `path` and its missing parents durably; append each to `made` before it is created."""
-    try:
-        for folder in reversed([folder for folder in (path, *path.parents) if not folder.is_dir()]):
-            made.append(folder)
-            files.make_folder(folder, PUBLIC_FOLDER)
-            files.sync_folder(folder.parent)
-    except FileExistsError as error:
-        raise StoreUnwritable(f"{made[-1]}: exists, and is not a folder") from error
-    except OSError as error:
-        raise placing_error(error, path) from error
 
 
 def temporary_beside(path: Path) -> Path:
@@ -376,11 +372,6 @@ def placing_error(error: OSError, path: Path) -> OrganError:
     if error.errno in _NO_FOLDER:
         return StoreUnwritable(f"{path.parent} is not a folder that can be written to: {error.strerror}")
     return translated(error, path)
-
-
-def _remove(files: Files, temporary: Path) -> None:
-    with suppress(OSError):  # never created, placed already, or lost with the disk; the first error says what happened
-        files.unlink(temporary)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from organs.registry.catalog.queries.reports import counted_totals, running_tota
 from organs.registry.catalog.records import Edits
 from organs.registry.catalog.register.models import edit_model, hide_model, remove_model, show_model
 from organs.registry.catalog.tables import Base, Facet, FacetCount, Model, ModelFile, Placement
-from organs.registry.client.ranges import Limits, RangeClient
+from organs.registry.client.ranges import RangeClient, ReadLimits
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadSource, BadSplit, Busy, DiskFull, Incomplete, NameTaken, Unreachable
 from organs.registry.gguf import KeyValue, ValueType
@@ -460,7 +460,7 @@ class Stand:
 
     @contextmanager
     def hub(self) -> Iterator[Hub]:
-        limits = Limits(tries=2, silence_seconds=2.0, total_seconds=20.0)
+        limits = ReadLimits(tries=2, silence_seconds=2.0, total_seconds=20.0)
         with RangeClient(connections=8, limits=limits, sleep=no_sleep) as client:
             yield Hub(client, self.server.url)
 
