@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from organs.ingest.bases import AdaptedBase
     from organs.ingest.sources import ModelSource
     from organs.registry.compose.models import Parent, RegisteredLibrary
-    from organs.registry.store.files import NamedFile, OutputFiles, SourceModel
+    from organs.registry.output_files import NamedFile, OutputFiles, SourceModel
 
 
 @dataclass(slots=True)

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from organs.registry.client.remote import RemoteRegistry
     from organs.registry.compose.recipe import Recipe
     from organs.registry.interface import Registry
-    from organs.registry.store.files import OutputFiles
+    from organs.registry.output_files import OutputFiles
 
 
 CHUNK_LEAST_BYTES, CHUNK_MOST_BYTES = 64 * 1000, 64 * 1024 * 1024

@@ -163,7 +163,7 @@ def dissect(source: OpenFile, front: Front | None = None) -> DissectedFile:
     header = front.header
     # `read_front` checked this too, but `front` may come from a process that is not trusted.
     check_tensor_sizes(source.name, (tensor.size_bytes for tensor in header.tensors))
-    paddings = tuple(_read_paddings(source, header))
+    paddings = tuple(_odd_paddings(source, header))
     return DissectedFile(
         source=source,
         header=header,
@@ -181,7 +181,8 @@ def places(header: Header) -> list[Place]:
     return [place_of(tensor.name) for tensor in header.tensors]
 
 
-def _read_paddings(source: OpenFile, header: Header) -> Iterator[tuple[int, bytes]]:
+def _odd_paddings(source: OpenFile, header: Header) -> Iterator[tuple[int, bytes]]:
+    """Yield the offset and the bytes of each padding that is not all zeros; raises BadGguf if they are too many."""
     spans = [Span(header.end, min(header.data_offset, header.file_size_bytes) - header.end)]
     for tensor in header.tensors:
         end = header.data_offset + tensor.offset + tensor.size_bytes

@@ -329,7 +329,23 @@ def _measure_files(
 
 def _model(shards: Sequence[tuple[ShardEntry, Sequence[JournalEntry]]]) -> MeasuredModel:
     """Return a model from its files in order, each with its measured tensors and experts in order."""
-    measured = [(shard, [_tensor(entry) for entry in entries]) for shard, entries in shards]
+    measured = []
+    for shard, entries in shards:
+        tensors = []
+        for entry in entries:
+            elements = math.prod(entry.shape)
+            tensor = MeasuredTensor(
+                name=entry.tensor,
+                place=place_of(entry.tensor),
+                dtype=entry.dtype,
+                shape=entry.shape,
+                elements=elements,
+                size_bytes=entry.foreign_bytes or dtype_by_name(entry.dtype).size_bytes(elements),
+                measurement=entry.measurement,
+                expert=entry.expert,
+            )
+            tensors.append(tensor)
+        measured.append((shard, tensors))
     files = tuple(
         MeasuredFile(
             location=shard.location,
@@ -352,20 +368,6 @@ def _model(shards: Sequence[tuple[ShardEntry, Sequence[JournalEntry]]]) -> Measu
         files=files,
         shard_count=shards[0][0].shard_count if shards else 1,
         set_tensor_count=shards[0][0].set_tensor_count if shards else None,
-    )
-
-
-def _tensor(entry: JournalEntry) -> MeasuredTensor:
-    elements = math.prod(entry.shape)
-    return MeasuredTensor(
-        name=entry.tensor,
-        place=place_of(entry.tensor),
-        dtype=entry.dtype,
-        shape=entry.shape,
-        elements=elements,
-        size_bytes=entry.foreign_bytes or dtype_by_name(entry.dtype).size_bytes(elements),
-        measurement=entry.measurement,
-        expert=entry.expert,
     )
 
 

@@ -329,12 +329,12 @@ def ingest_files(
     names: _NameCheck | None = None,
 ) -> IngestReport:
     """Ingest the open files of one model, in order; raises the errors of `ingest_model` and of `settle`."""
-    stages, names = stages or Stages(), names or _NameCheck(registry, intake)
+    names = names or _NameCheck(registry, intake)
+    run = _Run(registry, files, intake, progress, stages or Stages())
     size_bytes = sum(file.header.file_size_bytes for file in files)
     # Ask before anything is stored, unless a file of the same size is registered: then only the digest decides.
     names.ask(lambda session: has_visible_model_of_size(session, size_bytes))
-    with _recorded(registry, intake.label) as ingest_id:
-        gathered, record = _stored_pieces(registry, files, ingest_id, intake, stages, progress)
+    with run.stored(intake.label) as record:
 
         def is_registered(session: Session) -> bool:
             return existing_model(session, record, intake.keep_name) is not None
@@ -343,75 +343,113 @@ def ingest_files(
         with registry.catalog.writing() as session:
             if not is_registered(session):
                 names.refuse_taken(session)
-            with stages.timed("register"):
+            with run.stages.timed("register"):
                 registered = register_model(session, record, keep_name=intake.keep_name)
             if registered.created and registered.model.state == "visible":
-                _link_relatives(session, registered.model, stages)
+                run.link_relatives(session, registered.model)
             intake.registered(registered.model)
-            report = _report(registered, len(record.placements), files, gathered, stages)
+            report = run.report(registered)
+            run.end(session, report, registered.model)
             model_id = registered.model.id
-            _end(session, ingest_id, files, gathered, report, model_id)
     if report.created:
         with suppress(OrganError):  # the model is registered; the next repack tries again
             settle_sources(registry.catalog, registry.blobs, [model_id])
-    for index, file in enumerate(files):
-        intake.stored(file, model_id, gathered.files[index].file)
+    run.tell_stored(model_id)
     return report
 
 
-def _stored_pieces(
-    registry: LocalRegistry,
-    files: Sequence[DissectedFile],
-    ingest_id: int,
-    intake: Intake,
-    stages: Stages,
-    progress: Progress,
-) -> tuple[Gathered, ModelRecord]:
-    """Store and measure everything in `files`; return what was found, and the record that `intake` settles."""
-    gathered = Pipeline(registry, ingest_id, files, stages, progress, intake.measurer, intake.buffers).run()
-    for file in files:
-        file.source.check_unchanged()
-    return gathered, intake.settle(model_record(intake.name, files, gathered))
+class _Run:
+    """One ingest of open files: its row in the catalog, and what it stores and measures."""
 
+    def __init__(
+        self,
+        registry: LocalRegistry,
+        files: Sequence[DissectedFile],
+        intake: Intake,
+        progress: Progress,
+        stages: Stages,
+    ) -> None:
+        self.stages = stages
+        self._registry, self._files, self._intake, self._progress = registry, files, intake, progress
+        self._gathered = Gathered()
+        self._ingest_id = 0
 
-def _link_relatives(session: Session, model: Model, stages: Stages) -> None:
-    """Find the relatives of a new model, in its transaction: of two concurrent models, the second finds the first."""
-    with stages.timed("relatives"):
-        record_relatives(session, model)
-        resolve_declared(session, model)
+    @contextmanager
+    def stored(self, label: str) -> Iterator[ModelRecord]:
+        """Add the row, store and measure everything, and give the block the record of the model.
 
+        The block registers the model and calls `end`. An error, also of the block, is recorded in the row.
+        """
+        with self._registry.catalog.writing() as session:
+            self._ingest_id = begin_ingest(session, label)
+        try:
+            intake = self._intake
+            pipeline = Pipeline(
+                self._registry,
+                self._ingest_id,
+                self._files,
+                self.stages,
+                self._progress,
+                intake.measurer,
+                intake.buffers,
+            )
+            self._gathered = pipeline.run()
+            for file in self._files:
+                file.source.check_unchanged()
+            yield intake.settle(model_record(intake.name, self._files, self._gathered))
+        except BaseException as error:
+            state = "interrupted" if isinstance(error, KeyboardInterrupt | Cancelled) else "failed"
+            # The caller must get the first error, also if the catalog cannot record the failure.
+            with suppress(OrganError), self._registry.catalog.writing() as session:
+                end_ingest(session, self._ingest_id, state, json.dumps({"error": str(error)[:1000]}))
+            raise
 
-def _end(
-    session: Session,
-    ingest_id: int,
-    files: Sequence[DissectedFile],
-    gathered: Gathered,
-    report: IngestReport,
-    model_id: int,
-) -> None:
-    """Record the end of an ingest, and the digests of files, so that those of a tool need not be read again."""
-    digests = {
-        stamp: gathered.files[index].file
-        for index, file in enumerate(files)
-        if isinstance(file.source, FileSource) and (stamp := file.source.stamp) is not None
-    }
-    record_known_files(session, digests)
-    end_ingest(session, ingest_id, "finished", json.dumps(asdict(report)), model_id)
+    def link_relatives(self, session: Session, model: Model) -> None:
+        """Find the relatives of a new model, in its transaction: of two concurrent ones, the second finds the first."""
+        with self.stages.timed("relatives"):
+            record_relatives(session, model)
+            resolve_declared(session, model)
 
+    def report(self, registered: Registered) -> IngestReport:
+        """Return the report on the files."""
+        model, files, gathered = registered.model, self._files, self._gathered
+        flags = [flag for file in files for flag in (*file.flags, *file.unassemblable)]
+        return IngestReport(
+            model=model.full_name,
+            digest=Digest(model.digest),
+            created=registered.created,
+            organs=sum(len(file.header.tensors) for file in files),
+            new_blobs=gathered.new_blobs,
+            size_bytes=sum(file.header.file_size_bytes for file in files),
+            new_bytes=gathered.new_bytes,
+            known_bytes=gathered.known_bytes,
+            stored_bytes=gathered.stored_bytes,
+            healed_blobs=gathered.healed_blobs,
+            seconds=round(self.stages.wall_seconds, 4),
+            stages=self.stages.summary(),
+            flags=(*dict.fromkeys(flags), *set_flags([file.header for file in files])),
+            notes=tuple(
+                note
+                for index, file in enumerate(files)
+                for note in file.source.notes(gathered.files[index].file, gathered.files[index].pieces)
+            ),
+            nonfinite=nonfinite_tensors(files, gathered),
+        )
 
-@contextmanager
-def _recorded(registry: LocalRegistry, label: str) -> Iterator[int]:
-    """Add an ingest and return its id; record the failure if the block raises."""
-    with registry.catalog.writing() as session:
-        ingest_id = begin_ingest(session, label)
-    try:
-        yield ingest_id
-    except BaseException as error:
-        state = "interrupted" if isinstance(error, KeyboardInterrupt | Cancelled) else "failed"
-        # The caller must get the first error, also if the catalog cannot record the failure.
-        with suppress(OrganError), registry.catalog.writing() as session:
-            end_ingest(session, ingest_id, state, json.dumps({"error": str(error)[:1000]}))
-        raise
+    def end(self, session: Session, report: IngestReport, model: Model) -> None:
+        """Record the end of the ingest, and the digests of files, so that those of a tool need not be read again."""
+        digests = {
+            stamp: self._gathered.files[index].file
+            for index, file in enumerate(self._files)
+            if isinstance(file.source, FileSource) and (stamp := file.source.stamp) is not None
+        }
+        record_known_files(session, digests)
+        end_ingest(session, self._ingest_id, "finished", json.dumps(asdict(report)), model.id)
+
+    def tell_stored(self, model_id: int) -> None:
+        """Call `Intake.stored` for each file, after the transaction."""
+        for index, file in enumerate(self._files):
+            self._intake.stored(file, model_id, self._gathered.files[index].file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,34 +524,6 @@ def total_bytes(sources: Sequence[ModelSource]) -> int:
     return sum(source_size_bytes(source) for source in sources)
 
 
-def _report(
-    registered: Registered, organs: int, files: Sequence[DissectedFile], gathered: Gathered, stages: Stages
-) -> IngestReport:
-    model = registered.model
-    return IngestReport(
-        model=model.full_name,
-        digest=Digest(model.digest),
-        created=registered.created,
-        organs=organs,
-        new_blobs=gathered.new_blobs,
-        size_bytes=sum(file.header.file_size_bytes for file in files),
-        new_bytes=gathered.new_bytes,
-        known_bytes=gathered.known_bytes,
-        stored_bytes=gathered.stored_bytes,
-        healed_blobs=gathered.healed_blobs,
-        seconds=round(stages.wall_seconds, 4),
-        stages=stages.summary(),
-        flags=tuple(dict.fromkeys(flag for file in files for flag in (*file.flags, *file.unassemblable)))
-        + tuple(set_flags([file.header for file in files])),
-        notes=tuple(
-            note
-            for index, file in enumerate(files)
-            for note in file.source.notes(gathered.files[index].file, gathered.files[index].pieces)
-        ),
-        nonfinite=nonfinite_tensors(files, gathered),
-    )
-
-
 class _ShardIngest:
     """Ingests shards of one model one after another, each with a transaction of its own.
 
@@ -573,23 +583,21 @@ class _ShardIngest:
 
     def add(self, file: DissectedFile) -> None:
         """Store, measure and register a shard; raises BadInput, NameTaken, StoreError."""
-        stages, intake = Stages(), self._intake
         self.check(file)
-        with _recorded(self._registry, file.source.name) as ingest_id:
-            gathered, record = _stored_pieces(self._registry, [file], ingest_id, intake, stages, self._progress)
-            with self._registry.catalog.writing() as session:
-                registered = self._register(session, file, record, stages)
-                report = own = _report(registered, len(record.placements), [file], gathered, stages)
-                if registered.model.state == "incomplete":
-                    report = own = _with_missing(session, registered.model, own)
-                elif registered.created:
-                    report = _whole_report(session, registered.model, own)
-                    own = replace(own, flags=report.flags, nonfinite=report.nonfinite)
-                    detach_ingests(session, registered.model.id)
-                model_id = registered.model.id
-                _end(session, ingest_id, [file], gathered, own, model_id)
+        run = _Run(self._registry, [file], self._intake, self._progress, Stages())
+        with run.stored(file.source.name) as record, self._registry.catalog.writing() as session:
+            registered = self._register(session, file, record, run)
+            report = own = run.report(registered)
+            if registered.model.state == "incomplete":
+                report = own = _with_missing(session, registered.model, own)
+            elif registered.created:
+                report = _whole_report(session, registered.model, own)
+                own = replace(own, flags=report.flags, nonfinite=report.nonfinite)
+                detach_ingests(session, registered.model.id)
+            run.end(session, own, registered.model)
+            model_id = registered.model.id
         self._reports.append(report)
-        intake.stored(file, model_id, gathered.files[0].file)
+        run.tell_stored(model_id)
 
     def report(self) -> IngestReport:
         """Return the report on the model after the last shard: on all of its shards if this run completed it."""
@@ -600,7 +608,7 @@ class _ShardIngest:
             return completed[-1]
         return replace(merged_report(added or self._reports), incomplete=last.incomplete, missing=last.missing)
 
-    def _register(self, session: Session, file: DissectedFile, record: ModelRecord, stages: Stages) -> Registered:
+    def _register(self, session: Session, file: DissectedFile, record: ModelRecord, run: _Run) -> Registered:
         """Add the shard to its model, and complete the model with its last shard."""
         (shard,) = record.files
         number, count = _number(file), _count(file)
@@ -618,15 +626,15 @@ class _ShardIngest:
         parsed = parse_shard_name(shard.name)
         if parsed is None or (parsed.number, parsed.count) != (number + 1, count):
             shard = replace(shard, name=f"{record.name.name}-{number + 1:05d}-of-{count:05d}{GGUF_SUFFIX}")
-        with stages.timed("register"):
+        with run.stages.timed("register"):
             model = add_shard(session, replace(record, files=(shard,)), number, count)
         tensors = TensorCount(model.full_name)
         for organ_id, size_bytes in organ_sizes_of(session, model.id):
             tensors.add(organ_id, size_bytes)
         rows = files_of(session, model.id)
-        return Registered(model, created=True) if len(rows) < count else self._complete(session, model, rows, stages)
+        return Registered(model, created=True) if len(rows) < count else self._complete(session, model, rows, run)
 
-    def _complete(self, session: Session, model: Model, rows: Sequence[ModelFile], stages: Stages) -> Registered:
+    def _complete(self, session: Session, model: Model, rows: Sequence[ModelFile], run: _Run) -> Registered:
         """Make a model visible whose shards are all stored, unless it was ingested as a whole meanwhile."""
         shards = []
         for row in rows:
@@ -634,7 +642,7 @@ class _ShardIngest:
             odd_padding = any(part.offset_bytes >= row.header_bytes for part in parts_of(session, row.id))
             flags = tuple(front_flags(front, odd_padding=odd_padding))
             shards.append(StoredShard(front.header, front.tags, flags, front.unassemblable, Digest(row.sha256)))
-        with stages.timed("register"):
+        with run.stages.timed("register"):
             name = ModelName(model.namespace, model.name)
             whole = split_record(name, shards, nonfinite_organs(session, model.id))
             existing = existing_model(session, whole, self._intake.keep_name)
@@ -643,7 +651,7 @@ class _ShardIngest:
                 remove_model(session, model, reason, LOCAL)
                 return Registered(existing, created=False)
             complete_model(session, model, whole)
-        _link_relatives(session, model, stages)
+        run.link_relatives(session, model)
         return Registered(model, created=True)
 
     def _visible(self, session: Session, file: OpenGguf, *matches: ColumnElement[bool]) -> Model | None:

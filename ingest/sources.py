@@ -116,7 +116,14 @@ def find_sources(arguments: Iterable[str], purpose: str = "ingest", hub: Hub | N
                 reason = "no file matches the pattern" if glob.has_magic(argument) else "no such file or folder"
             raise BadSource(f"{argument}: nothing to {purpose}: {reason}{hint}")
         paths.update(dict.fromkeys(matches))
-    return [*group_models(paths, LOCAL_NAMESPACE), *(_remote_source(address, purpose, hub) for address in remote)]
+    sources = group_models(paths, LOCAL_NAMESPACE)
+    for address in remote:
+        if hub is None:
+            raise BadSource(f"{address[:200]}: an address; to {purpose} the model, download it first")
+        model = find_remote(address, hub)
+        namespace = LOCAL_NAMESPACE if model.namespace is None else namespace_from_text(model.namespace)
+        sources.append(ModelSource((), ModelName(namespace, name_from_text(model.stem)), model.files))
+    return sources
 
 
 def convert_command(folder: str) -> str:
@@ -133,14 +140,6 @@ def refuse_unconvertible(folder: Path) -> None:
             f"{folder}: its weights are quantised by {quantisation}, which convert_hf_to_gguf.py cannot read. Take the "
             "original model without quantisation, and convert that"
         )
-
-
-def _remote_source(address: str, purpose: str, hub: Hub | None) -> ModelSource:
-    if hub is None:
-        raise BadSource(f"{address[:200]}: an address; to {purpose} the model, download it first")
-    model = find_remote(address, hub)
-    namespace = LOCAL_NAMESPACE if model.namespace is None else namespace_from_text(model.namespace)
-    return ModelSource((), ModelName(namespace, name_from_text(model.stem)), model.files)
 
 
 def skipped_files(arguments: Iterable[str]) -> Skipped:

@@ -85,13 +85,22 @@ def spooled(
         raise translated(error, path) from error
     try:
         lock_file(descriptor, path, Busy(f"{remote}: another process fetches this file: wait until it is done"))
-        _remove_older(folder, address, path)
+        # Remove copies of earlier versions of the file at the same address, and copies that nothing has continued.
+        oldest = time.time() - KEPT_SECONDS
+        for other in folder.iterdir():
+            with suppress(OSError):  # another process removes it
+                if other != path and (other.name.startswith(address[:32]) or other.stat().st_mtime < oldest):
+                    other.unlink()
         if is_continued:
             _fetch(descriptor, path, file, progress)
         else:
             _fetch_at_once(descriptor, path, file, progress)
         if sha256 is not None:
-            _check_digest(path, remote, sha256)
+            with path.open("rb") as written:
+                found = hashlib.file_digest(written, "sha256").hexdigest()
+            if found != sha256:
+                reason = f"the fetched bytes have the SHA-256 {found}, but the server states {sha256}"
+                raise BadSource(f"{remote}: {reason}")
         with FileSource(path, (Path(remote.name), str(remote))) as copy:
             yield copy
         _remove(path)
@@ -103,18 +112,11 @@ def spooled(
         os.close(descriptor)
 
 
-def _remove_older(folder: Path, address: Digest, path: Path) -> None:
-    """Remove copies of earlier versions of the file at the same address, and copies that nothing has continued."""
-    oldest = time.time() - KEPT_SECONDS
-    for other in folder.iterdir():
-        with suppress(OSError):  # another process removes it
-            if other != path and (other.name.startswith(address[:32]) or other.stat().st_mtime < oldest):
-                other.unlink()
-
-
 def _fetch(descriptor: int, path: Path, file: RangedFile, progress: Progress) -> None:
     """Fetch the bytes that are missing in the copy."""
-    begin = _trusted_bytes(os.fstat(descriptor).st_size, file.size_bytes)
+    # All windows of the copy before its last one are certainly right.
+    copied_bytes = min(os.fstat(descriptor).st_size, file.size_bytes)
+    begin = max(0, (copied_bytes - 1) // WINDOW_BYTES * WINDOW_BYTES)
     _keep(descriptor, path, begin, file.size_bytes)
     with ThreadPoolExecutor(REQUESTS, thread_name_prefix="fetch") as threads:
         for window in range(begin, file.size_bytes, WINDOW_BYTES):
@@ -151,18 +153,6 @@ def _keep(descriptor: int, path: Path, kept_bytes: int, size_bytes: int) -> None
         check_room(path.parent, size_bytes - kept_bytes, Files())
     except OSError as error:
         raise translated(error, path) from error
-
-
-def _trusted_bytes(copied_bytes: int, size_bytes: int) -> int:
-    """Return how many bytes of a copy are certainly right: all windows before the last one."""
-    return max(0, (min(copied_bytes, size_bytes) - 1) // WINDOW_BYTES * WINDOW_BYTES)
-
-
-def _check_digest(path: Path, remote: RemoteFile, sha256: Digest) -> None:
-    with path.open("rb") as copy:
-        found = hashlib.file_digest(copy, "sha256").hexdigest()
-    if found != sha256:
-        raise BadSource(f"{remote}: the fetched bytes have the SHA-256 {found}, but the server states {sha256}")
 
 
 def _remove(path: Path) -> None:

@@ -33,10 +33,11 @@ from organs.registry.errors import CorruptBlob, FaultyParent, MissingBlob, NotAs
 from organs.registry.gguf import DType, Header, HeaderSource, TensorSpec, encode_header, padded, read_header
 from organs.registry.gguf.quants import can_dequantize, dequantize
 from organs.registry.gguf.split import cut, has_left_over_keys, whole_metadata
+from organs.registry.output_files import NamedFile, OutputFiles, SourceModel
 from organs.registry.store import BlobStore, PlainChunk, PlainReader
 from organs.registry.store.blobs import blaming_parent
 from organs.registry.store.codec import CHUNK_TARGET_BYTES
-from organs.registry.store.files import Files, NamedFile, OutputFiles, SourceModel, placed_in_order
+from organs.registry.store.files import Files, placed_in_order
 
 Progress = Callable[[int], None]
 

@@ -51,14 +51,14 @@ _LICENSES = {
 
 def license_of(texts: Iterable[RuntimeText]) -> str | None:
     """Return the license that one of `texts` is; None if none is known, or if they are several licenses."""
-    found = {name for text in texts if text.kind == "license" and (name := _license(text.text)) is not None}
+    found = set()
+    for text in texts:
+        if text.kind == "license":
+            begin = " ".join(text.text[:LICENSE_BEGIN].lower().split())
+            name = next((name for name, pattern in _LICENSES.items() if pattern.match(begin)), None)
+            if name is not None and (name != "mit" or len(text.text) <= SHORT_LICENSE_MAX):
+                found.add(name)
     return found.pop() if len(found) == 1 else None
-
-
-def _license(text: str) -> str | None:
-    begin = " ".join(text[:LICENSE_BEGIN].lower().split())
-    name = next((name for name, pattern in _LICENSES.items() if pattern.match(begin)), None)
-    return None if name == "mit" and len(text) > SHORT_LICENSE_MAX else name
 
 
 def stamp_of(path: Path) -> str | None:

@@ -25,12 +25,8 @@ from organs.registry.entities.job import Job
 from organs.registry.entities.plan import MadeChimera, PlannedRecipe
 from organs.registry.entities.problem import INTERNAL, error_of_document
 from organs.registry.errors import BadLock, BadRecipe, BadReply, NotComposable, NotFound, Unreachable
-from organs.registry.store.files import (
-    Files,
-    OutputFiles,
-    check_room,
-    placing_error,
-)
+from organs.registry.output_files import OutputFiles
+from organs.registry.store.files import Files, check_room, placing_error
 
 FIRST_SECONDS, LAST_SECONDS, GROWTH = 0.05, 2.0, 1.4
 """The first and the longest wait between two requests for a job, and the factor by which the wait grows."""
@@ -147,16 +143,11 @@ class RemotePlan(RecipePlan):
         """
         target = Path(path)
         self.check()
-        _check_place(target, self.size_bytes)
+        try:  # before the chimera is made
+            check_room(target.parent, self.size_bytes, Files())
+        except OSError as error:
+            raise placing_error(error, target) from error
         made = self.register(progress)
         file = FileToFetch(gguf_path(made.model), made.size_bytes, made.sha256)
         fetch(self._connection, file, target, lambda size: progress("fetch", size) if progress is not None else None)
         return made
-
-
-def _check_place(target: Path, size_bytes: int) -> None:
-    """Raise StoreError or DiskFull if the file does not fit, before the chimera is made."""
-    try:
-        check_room(target.parent, size_bytes, Files())
-    except OSError as error:
-        raise placing_error(error, target) from error

@@ -38,13 +38,8 @@ from organs.registry.gguf.split import (
     Shard,
     cut,
 )
-from organs.registry.store.files import (
-    NamedFile,
-    OutputFiles,
-    SourceModel,
-    UnplacedFile,
-    placed,
-)
+from organs.registry.output_files import NamedFile, OutputFiles, SourceModel
+from organs.registry.store.files import placed
 
 READ_BYTES = 1024 * 1024
 
@@ -110,17 +105,12 @@ def _check_digests(path: Path, organs_of: Callable[[Header, ByteSource], Mapping
         if {info.name for info in header.tensors} != expected.keys():
             raise BadReply("the downloaded file has other organs than the registry promised; nothing was written")
         for info in header.tensors:
-            if _digest(source, header.data_offset + info.offset, info.size_bytes) != expected[info.name]:
+            digest = hashlib.sha256()
+            begin = header.data_offset + info.offset
+            for offset in range(begin, begin + info.size_bytes, READ_BYTES):
+                digest.update(source.read_at(offset, min(READ_BYTES, begin + info.size_bytes - offset)))
+            if digest.hexdigest() != expected[info.name]:
                 raise BadReply(f"the organ {info.name!r} has other bytes than were promised; nothing was written")
-
-
-def _digest(source: ByteSource, offset: int, size_bytes: int) -> Digest:
-    digest = hashlib.sha256()
-    end = offset + size_bytes
-    while offset < end:
-        digest.update(data := source.read_at(offset, min(READ_BYTES, end - offset)))
-        offset += len(data)
-    return Digest(digest.hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,21 +176,15 @@ def _write_shard(source: ByteSource, header: Header, shard: Shard, target: Path,
         file.write_at(shard.header, 0)
         end = len(shard.header)
         for tensor in shard.tensors:
-            _copy(source, offsets[tensor.name], tensor.size_bytes, file, end, digest)
+            for begin in range(0, tensor.size_bytes, READ_BYTES):
+                data = source.read_at(offsets[tensor.name] + begin, min(READ_BYTES, tensor.size_bytes - begin))
+                digest.update(data)
+                file.write_at(data, end + begin)
             padded_bytes = padded(tensor.size_bytes, header.alignment)
             digest.update(b"\0" * (padded_bytes - tensor.size_bytes))
             end += padded_bytes
             progress(padded_bytes)
     return Digest(digest.hexdigest())
-
-
-def _copy(
-    source: ByteSource, offset: int, size_bytes: int, file: UnplacedFile, target_offset: int, digest: hashlib._Hash
-) -> None:
-    for begin in range(0, size_bytes, READ_BYTES):
-        data = source.read_at(offset + begin, min(READ_BYTES, size_bytes - begin))
-        digest.update(data)
-        file.write_at(data, target_offset + begin)
 
 
 class FetchedFiles(OutputFiles):

@@ -688,13 +688,13 @@ class StackReader(PlainReader):
                 yield from part.stream()
 
     def verify(self) -> None:
-        for _ in _compared(self._compared_parts(), self.digest):
-            pass
+        def compared_parts() -> Iterator[memoryview]:
+            for number in range(len(self._parts)):
+                with self._open(number) as part:
+                    yield from _compared(part.stream(), part.digest)
 
-    def _compared_parts(self) -> Iterator[memoryview]:
-        for number in range(len(self._parts)):
-            with self._open(number) as part:
-                yield from _compared(part.stream(), part.digest)
+        for _ in _compared(compared_parts(), self.digest):
+            pass
 
     def read(self, offset: int = 0, size: int | None = None) -> bytes:
         end = self.size_bytes if size is None else offset + size
@@ -908,23 +908,16 @@ class RangeReader:
 
     def read(self, offset: int, size: int) -> bytes:
         """Return `size` plain bytes from `offset`; raises CorruptBlob."""
+        if not size:
+            return b""
+        first, last = (bisect_right(self._begins, place) - 1 for place in (offset, offset + size - 1))
         pieces = []
-        for chunk in self._overlapping(offset, size):
+        for chunk in self._reader.chunks[first : last + 1]:
             if chunk is not self._decoded:
                 self._decoded = None
                 self._reader.read_chunk(chunk, self._buffer[: chunk.plain_size_bytes])
                 self._decoded = chunk
             begin = max(0, offset - chunk.plain_offset_bytes)
-            pieces.append(bytes(self._buffer[begin : min(offset + size - chunk.plain_offset_bytes, self._end)]))
+            end = min(offset + size - chunk.plain_offset_bytes, chunk.plain_size_bytes)
+            pieces.append(bytes(self._buffer[begin:end]))
         return b"".join(pieces)
-
-    @property
-    def _end(self) -> int:
-        return 0 if self._decoded is None else self._decoded.plain_size_bytes
-
-    def _overlapping(self, offset: int, size: int) -> Sequence[PlainChunk]:
-        """Return the chunks with these bytes."""
-        if not size:
-            return ()
-        first, last = (bisect_right(self._begins, place) - 1 for place in (offset, offset + size - 1))
-        return self._reader.chunks[first : last + 1]

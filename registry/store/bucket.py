@@ -239,8 +239,10 @@ class BlobBucket:
                 return cached
         try:
             piece = self._request(file, lambda: self._read_piece(file, index))
-        except StoreUnreachable:
-            self._check_size(file, index * PIECE_BYTES)  # services refuse a range after the end of an object
+        except StoreUnreachable as error:
+            size_bytes = self.size_of(file)
+            if size_bytes is not None and size_bytes <= index * PIECE_BYTES:  # services refuse a range after the end
+                raise CorruptBlob(file, f"it ends at byte {size_bytes}") from error
             raise
         if self._cache is not None:
             self._cache.put(file, index, piece)
@@ -262,12 +264,6 @@ class BlobBucket:
         # Times of S3 are whole seconds, so the tag of the content is a part of the version.
         version = xxhash.xxh3_64_intdigest(f"{meta['last_modified'].isoformat()} {meta['e_tag']}".encode()) >> 1
         return ObjectPiece(data, size_bytes, version)
-
-    def _check_size(self, file: str, begin: int) -> None:
-        """Raise CorruptBlob if the object has no byte at `begin`."""
-        size_bytes = self.size_of(file)
-        if size_bytes is not None and size_bytes <= begin:
-            raise CorruptBlob(file, f"it ends at byte {size_bytes}")
 
     def put_file(self, name: str, file: tempfile.SpooledTemporaryFile[bytes] | BinaryIO, size_bytes: int) -> None:
         """Upload a local file, in parts if it is large, and check the size of the object."""
@@ -491,7 +487,8 @@ class PieceCache:
             descriptor, temporary = tempfile.mkstemp(prefix="new-", dir=path.parent)
             try:
                 with os.fdopen(descriptor, "wb") as stream:
-                    stream.write(self._head(file, index, piece))
+                    checksum = self._checksum(file, index, piece)
+                    stream.write(self._HEAD.pack(self._MAGIC, checksum, piece.object_bytes, piece.version))
                     stream.write(piece.data)
                 Path(temporary).replace(path)
             except BaseException:
@@ -507,10 +504,6 @@ class PieceCache:
 
     def _path(self, file: str, index: int) -> Path:
         return self.folder / f"{file}.{index}"
-
-    def _head(self, file: str, index: int, piece: ObjectPiece) -> bytes:
-        checksum = self._checksum(file, index, piece)
-        return self._HEAD.pack(self._MAGIC, checksum, piece.object_bytes, piece.version)
 
     def _parsed(self, file: str, index: int, content: bytes) -> ObjectPiece | None:
         if len(content) < self._HEAD.size:
