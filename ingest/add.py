@@ -58,7 +58,7 @@ def add_model(
         if report.incomplete:
             return AddedModel(report.model, report.created, "incomplete", (report.incomplete,))
         return AddedModel(report.model, report.created, "published")
-    from organs.ingest.contributions.loads import user_memory
+    from organs.ingest.contributions.cut_files import user_memory
     from organs.ingest.contributions.push import ALREADY_THERE, PushOptions, SilentProgress, push
     from organs.registry.client.remote import RemoteRegistry  # loads HTTP, which local registries do not need
 

@@ -26,7 +26,6 @@ from organs.ingest.dissect import (
 )
 from organs.ingest.files import FileSource, Progress, no_progress, sample_spans
 from organs.ingest.hashing import Stages
-from organs.ingest.jobs.kind import Cancelled
 from organs.ingest.peft import read_config
 from organs.ingest.pipeline import BUFFERS, Gathered, Measurer, Pipeline
 from organs.ingest.records import StoredShard, model_record, nonfinite_flags, nonfinite_tensors, set_flags, split_record
@@ -72,9 +71,9 @@ from organs.registry.catalog.register.models import (
     show_model,
 )
 from organs.registry.catalog.register.organs import (
-    begin_ingest,
     detach_ingests,
     end_ingest,
+    recorded_ingest,
 )
 from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.digest import Digest, digest_of
@@ -380,9 +379,7 @@ class _Run:
 
         The block registers the model and calls `end`. An error, also of the block, is recorded in the row.
         """
-        with self._registry.catalog.writing() as session:
-            self._ingest_id = begin_ingest(session, label)
-        try:
+        with recorded_ingest(self._registry.catalog, label) as self._ingest_id:
             intake = self._intake
             pipeline = Pipeline(
                 self._registry,
@@ -397,12 +394,6 @@ class _Run:
             for file in self._files:
                 file.source.check_unchanged()
             yield intake.settle(model_record(intake.name, self._files, self._gathered))
-        except BaseException as error:
-            state = "interrupted" if isinstance(error, KeyboardInterrupt | Cancelled) else "failed"
-            # The caller must get the first error, also if the catalog cannot record the failure.
-            with suppress(OrganError), self._registry.catalog.writing() as session:
-                end_ingest(session, self._ingest_id, state, json.dumps({"error": str(error)[:1000]}))
-            raise
 
     def link_relatives(self, session: Session, model: Model) -> None:
         """Find the relatives of a new model, in its transaction: of two concurrent ones, the second finds the first."""
