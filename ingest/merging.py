@@ -36,7 +36,7 @@ _Count = Annotated[int, Meta(ge=0, le=SIZE_MAX)]
 _Shard = Annotated[int, Meta(ge=1, le=SHARDS_MAX)]
 
 
-class _File(msgspec.Struct, frozen=True):
+class _ReportedFile(msgspec.Struct, frozen=True):
     file: str
     shard: _Shard
     size_bytes: _Count
@@ -51,7 +51,7 @@ class _Report(msgspec.Struct, frozen=True):
     title: str | None = None
     shards_count: _Shard = 1
     set_tensors_count: _Count | None = None
-    shards: list[_File] = []  # msgspec copies it
+    shards: list[_ReportedFile] = []  # msgspec copies it
     tensors: list[msgspec.Raw] = []
     experts: list[msgspec.Raw] = []
 

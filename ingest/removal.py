@@ -33,7 +33,7 @@ def check_removable(source: ModelSource) -> None:
             raise BadSource(f"{path}: an organ directory or a PEFT folder; --delete-after removes only GGUF files")
 
 
-class StoredFiles:
+class SourceFiles:
     """Notes the files of a source that are stored, and removes them if their stored bytes rebuild them."""
 
     def __init__(self, registry: LocalRegistry, *, is_named: bool, removes: bool) -> None:

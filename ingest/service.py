@@ -29,7 +29,7 @@ from organs.ingest.hashing import Stages
 from organs.ingest.peft import read_config
 from organs.ingest.pipeline import BUFFERS, Gathered, Measurer, Pipeline
 from organs.ingest.records import StoredShard, model_record, nonfinite_flags, nonfinite_tensors, set_flags, split_record
-from organs.ingest.removal import StoredFiles, check_removable
+from organs.ingest.removal import SourceFiles, check_removable
 from organs.ingest.sources import (
     GGUF_SUFFIX,
     ModelSource,
@@ -214,7 +214,7 @@ def ingest_all(
     Raises DiskFull and StoreUnwritable, which would stop the other sources as well.
     """
     for source in sources:
-        files = StoredFiles(registry, is_named=name is not None, removes=delete_after)
+        files = SourceFiles(registry, is_named=name is not None, removes=delete_after)
         report, failure = None, None
         try:
             if delete_after:
@@ -329,7 +329,7 @@ def ingest_files(
 ) -> IngestReport:
     """Ingest the open files of one model, in order; raises the errors of `ingest_model` and of `settle`."""
     names = names or _NameCheck(registry, intake)
-    run = _Run(registry, files, intake, progress, stages or Stages())
+    run = _IngestRun(registry, files, intake, progress, stages or Stages())
     size_bytes = sum(file.header.file_size_bytes for file in files)
     # Ask before anything is stored, unless a file of the same size is registered: then only the digest decides.
     names.ask(lambda session: has_visible_model_of_size(session, size_bytes))
@@ -357,7 +357,7 @@ def ingest_files(
     return report
 
 
-class _Run:
+class _IngestRun:
     """One ingest of open files: its row in the catalog, and what it stores and measures."""
 
     def __init__(
@@ -575,7 +575,7 @@ class _ShardIngest:
     def add(self, file: DissectedFile) -> None:
         """Store, measure and register a shard; raises BadInput, NameTaken, StoreError."""
         self.check(file)
-        run = _Run(self._registry, [file], self._intake, self._progress, Stages())
+        run = _IngestRun(self._registry, [file], self._intake, self._progress, Stages())
         with run.stored(file.source.name) as record, self._registry.catalog.writing() as session:
             registered = self._register(session, file, record, run)
             report = own = run.report(registered)
@@ -599,7 +599,7 @@ class _ShardIngest:
             return completed[-1]
         return replace(merged_report(added or self._reports), incomplete=last.incomplete, missing=last.missing)
 
-    def _register(self, session: Session, file: DissectedFile, record: ModelRecord, run: _Run) -> Registered:
+    def _register(self, session: Session, file: DissectedFile, record: ModelRecord, run: _IngestRun) -> Registered:
         """Add the shard to its model, and complete the model with its last shard."""
         (shard,) = record.files
         number, count = _number(file), _count(file)
@@ -625,7 +625,7 @@ class _ShardIngest:
         rows = files_of(session, model.id)
         return Registered(model, created=True) if len(rows) < count else self._complete(session, model, rows, run)
 
-    def _complete(self, session: Session, model: Model, rows: Sequence[ModelFile], run: _Run) -> Registered:
+    def _complete(self, session: Session, model: Model, rows: Sequence[ModelFile], run: _IngestRun) -> Registered:
         """Make a model visible whose shards are all stored, unless it was ingested as a whole meanwhile."""
         shards = []
         for row in rows:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -16,7 +17,7 @@ from organs.registry.client.address import (
 )
 from organs.registry.client.connection import Connection
 from organs.registry.client.fetching import FileToFetch, fetch
-from organs.registry.client.files import ModelFiles, file_of_lock
+from organs.registry.client.files import file_of_lock
 from organs.registry.compose.api import NO_LOCK_YET, RecipeBuilder, RecipePlan
 from organs.registry.compose.build import Progress
 from organs.registry.compose.lock import Lock, parse_lock
@@ -29,6 +30,9 @@ from organs.registry.entities.problem import INTERNAL, error_of_document
 from organs.registry.errors import BadLock, BadRecipe, BadReply, NotComposable, NotFound, Unreachable
 from organs.registry.output_files import OutputFiles
 from organs.registry.store.files import Files, check_room, placing_error
+
+if TYPE_CHECKING:
+    from organs.registry.client.remote import RemoteRegistry
 
 FIRST_SECONDS, LAST_SECONDS, GROWTH = 0.05, 2.0, 1.4
 """The first and the longest wait between two requests for a job, and the factor by which the wait grows."""
@@ -74,7 +78,7 @@ def job_result(
 class RemoteComposition(RecipeBuilder):
     """A recipe on the models of a remote registry."""
 
-    registry: ModelFiles
+    registry: RemoteRegistry
 
     def plan(self) -> RemotePlan:
         """Return the plan, which the server makes; it makes nothing else. Raises NotFound for an unknown base."""
@@ -89,7 +93,7 @@ class RemoteComposition(RecipeBuilder):
 class RemotePlan(RecipePlan):
     """The plan of a recipe on the models of a remote registry."""
 
-    def __init__(self, recipe: Recipe, planned: PlannedRecipe, registry: ModelFiles) -> None:
+    def __init__(self, recipe: Recipe, planned: PlannedRecipe, registry: RemoteRegistry) -> None:
         super().__init__(recipe, planned)
         self._registry, self._connection = registry, registry.connection
 

@@ -302,6 +302,25 @@ def check_all_fits(url: str, files: Sequence[FileToFetch], place: Path, room_byt
 
 
 @dataclass(slots=True)
+class Interruptions:
+    """Counts the interruptions of the requests for one file, and waits after each."""
+
+    sleep: Callable[[float], None]
+    cuts: int = 0
+    failures: int = 0
+    """Those in a row without a new byte."""
+
+    def add(self, error: Exception, *, has_new_bytes: bool) -> None:
+        """Count an interruption; raise `error` after TRIES in a row without a new byte, and after CUTS_MAX in all."""
+        self.cuts += 1
+        self.failures = 0 if has_new_bytes else self.failures + 1
+        if self.failures >= TRIES or self.cuts >= CUTS_MAX:
+            raise error
+        if self.failures:
+            self.sleep(backoff_seconds(self.failures))
+
+
+@dataclass(slots=True)
 class _Fetching:
     """The download of one file."""
 
@@ -337,8 +356,9 @@ class _Fetching:
 
     def _fill(self) -> None:
         """Send requests until the file has all bytes."""
-        failures = cuts = 0
-        while self.partial.size_bytes < self.file.size_bytes or (self.file.size_bytes == 0 and not cuts):
+        interruptions = Interruptions(self.sleep)
+        is_requested = False  # an empty file is requested once
+        while self.partial.size_bytes < self.file.size_bytes or (self.file.size_bytes == 0 and not is_requested):
             before = self.partial.size_bytes
             try:
                 self._request()
@@ -353,13 +373,9 @@ class _Fetching:
                 if not isinstance(cut, Unreachable):
                     raise
                 error = cut
-            cuts += 1
-            failures = 0 if self.partial.size_bytes > before else failures + 1
+            is_requested = True
             if self.partial.size_bytes < self.file.size_bytes:
-                if failures >= TRIES or cuts >= CUTS_MAX:
-                    raise error
-                if failures:
-                    self.sleep(backoff_seconds(failures))
+                interruptions.add(error, has_new_bytes=self.partial.size_bytes > before)
 
     def _request(self) -> None:
         """Send one request for the missing bytes."""

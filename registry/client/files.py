@@ -9,15 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from organs.registry.client.address import API, parse_full_name
-from organs.registry.client.connection import Connection, backoff_seconds
+from organs.registry.client.connection import Connection
 from organs.registry.client.fetching import (
-    CUTS_MAX,
-    TRIES,
     FileToFetch,
-    OwnFiles,
+    Interruptions,
     PartialFile,
     Progress,
     check_all_fits,
@@ -40,6 +38,9 @@ from organs.registry.gguf.split import (
 )
 from organs.registry.output_files import NamedFile, OutputFiles, SourceModel
 from organs.registry.store.files import placed
+
+if TYPE_CHECKING:
+    from organs.registry.client.remote import RemoteRegistry
 
 READ_BYTES = 1024 * 1024
 
@@ -253,26 +254,12 @@ class FetchedLock(OutputFiles):
         return (None if target is None else fetch_locked(self._connection, self._source, target, progress),)
 
 
-class ModelFiles(Protocol):
-    """The part of a remote registry that locks use: the connection, and the files of models."""
-
-    @property
-    def connection(self) -> Connection:
-        """The connection to the server."""
-
-    def whole_file(self, name: str) -> FileToFetch:
-        """Return the model as one file; raises NotFound, NotAssemblable."""
-
-    def own_files(self, name: str) -> OwnFiles:
-        """Return the original files of a model; raises NotFound, NotAssemblable."""
-
-
-def file_of_lock(remote: ModelFiles, lock: Lock) -> OutputFiles:
+def file_of_lock(remote: RemoteRegistry, lock: Lock) -> OutputFiles:
     """Return the file of a lock, ready to be downloaded; raises as `locked_file` does."""
     return FetchedLock(remote.connection, lock, locked_file(remote, lock))
 
 
-def locked_file(remote: ModelFiles, lock: Lock) -> FileToFetch | FileOfLock:
+def locked_file(remote: RemoteRegistry, lock: Lock) -> FileToFetch | FileOfLock:
     """Return the file of `lock`: that of the registered chimera, or one to assemble. Only headers are downloaded.
 
     Raises NotAssemblable with all parts that the registry lacks, BadLock for a lock that describes no valid file,
@@ -284,7 +271,7 @@ def locked_file(remote: ModelFiles, lock: Lock) -> FileToFetch | FileOfLock:
         return file_of_parts(remote, lock)
 
 
-def file_of_parts(remote: ModelFiles, lock: Lock) -> FileOfLock:
+def file_of_parts(remote: RemoteRegistry, lock: Lock) -> FileOfLock:
     """Return the file of `lock` to assemble from the base's header and the organs; raises as `locked_file` does."""
     missing = []
     try:
@@ -319,7 +306,7 @@ def fetch_locked(
         return fetch(connection, source, target, progress, sleep)
     key = f"{connection.url} lock {source.lock.id}"
     with partial_file(target, key, source.size_bytes) as partial:
-        assembly = _RemoteAssembly(connection, source, partial, progress or no_progress, sleep)
+        assembly = _RemoteAssembly(connection, source, partial, progress or no_progress, Interruptions(sleep))
         partial.take_up(source.size_bytes, assembly.progress)
         is_resumed = partial.size_bytes > 0
         assembly.fill()
@@ -344,9 +331,8 @@ class _RemoteAssembly:
     source: FileOfLock
     partial: PartialFile
     progress: Progress
-    sleep: Callable[[float], None]
-    cuts: int = 0
-    """The number of interrupted requests, of all organs."""
+    interruptions: Interruptions
+    """Of the requests for all organs."""
 
     def fill(self) -> None:
         """Download until the file has all bytes."""
@@ -382,7 +368,7 @@ class _RemoteAssembly:
             self.progress(len(missing))
 
     def _download_organ(self, tensor: LockedTensor, offset: int) -> None:
-        failures = 0
+        self.interruptions.failures = 0
         end = offset + tensor.spec.size_bytes
         while (before := self.partial.size_bytes) < end:
             try:
@@ -396,12 +382,7 @@ class _RemoteAssembly:
                 error = cut
             if self.partial.size_bytes == end:
                 return
-            failures = 0 if self.partial.size_bytes > before else failures + 1
-            self.cuts += 1
-            if failures >= TRIES or self.cuts >= CUTS_MAX:
-                raise error
-            if failures:
-                self.sleep(backoff_seconds(failures))
+            self.interruptions.add(error, has_new_bytes=self.partial.size_bytes > before)
 
     def _request(self, tensor: LockedTensor, begin: int, end: int) -> None:
         """Send one request for the bytes of an organ from `begin` to its end."""

@@ -35,10 +35,10 @@ from organs.registry.store.codec import (
     BYTES_CODEC,
     CHUNK_TARGET_BYTES,
     START_BYTES,
+    BlobChunk,
     ChunkEntry,
     Codec,
     EncodedChunk,
-    StoredChunk,
     StoredHead,
     can_derive,
     decode_chunk,
@@ -542,7 +542,7 @@ class BlobReader(PlainReader):
             raise
 
     @property
-    def chunks(self) -> tuple[StoredChunk, ...]:
+    def chunks(self) -> tuple[BlobChunk, ...]:
         return self.head.chunks
 
     @property
@@ -565,7 +565,7 @@ class BlobReader(PlainReader):
         above = () if self._parent is None else self._parent.version
         return None if above is None or isinstance(self._stored, _InlineBytes) else (self._stored.version, *above)
 
-    def read_chunk(self, chunk: StoredChunk, out: memoryview) -> None:
+    def read_chunk(self, chunk: BlobChunk, out: memoryview) -> None:
         parent, parent_bytes = self._parent, None
         source_bytes = self.head.codec.source_bytes
         if parent is not None:
@@ -582,7 +582,7 @@ class BlobReader(PlainReader):
             end = source_bytes(chunk.plain_offset_bytes + chunk.plain_size_bytes)
             parent.forget(source_bytes(chunk.plain_offset_bytes), end)
 
-    def _decode(self, chunk: StoredChunk, out: memoryview, parent_bytes: memoryview | None) -> None:
+    def _decode(self, chunk: BlobChunk, out: memoryview, parent_bytes: memoryview | None) -> None:
         stored = self._stored.read_at(chunk.offset_bytes, chunk.stored_size_bytes)
         decode_chunk(self.head.codec, chunk, stored, out, parent_bytes)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.client import files
+from organs.registry.client import fetching
 from organs.registry.client.fetching import TRIES, FileToFetch, partial_path
 from organs.registry.client.files import FileOfLock, fetch_in_shards, fetch_locked, file_in_shards, file_of_parts
 from organs.registry.client.remote import RemoteRegistry
@@ -242,7 +242,7 @@ def test_a_registry_that_sends_organs_byte_by_byte_is_abandoned(
     out: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(files, "CUTS_MAX", 9)
+    monkeypatch.setattr(fetching, "CUTS_MAX", 9)
     asked, organs, _ = parts(local_registry, remote_registry, tmp_path)
 
     def script(request: ReceivedRequest) -> Answer:

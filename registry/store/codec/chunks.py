@@ -28,7 +28,7 @@ from organs.registry.store.codec.planes import (
     join_planes,
     split_planes,
 )
-from organs.registry.store.codec.stored import ChunkEntry, StoredChunk
+from organs.registry.store.codec.stored import BlobChunk, ChunkEntry
 
 IDLE_MAX: Final = 4
 """The maximum number of unused buffers that are kept."""
@@ -120,7 +120,7 @@ def worth_encoding(probe: EncodedChunk) -> bool:
 
 
 def decode_chunk(
-    codec: Codec, chunk: StoredChunk, stored: bytes | memoryview, out: memoryview, parent: memoryview | None = None
+    codec: Codec, chunk: BlobChunk, stored: bytes | memoryview, out: memoryview, parent: memoryview | None = None
 ) -> None:
     """Decode `stored`, the stored bytes of `chunk`, to `out`, which has `chunk.plain_size_bytes` writable bytes.
 
