@@ -393,7 +393,7 @@ class LocalRegistry:
         from organs.registry.catalog.queries.models import model_by_text
         from organs.registry.compose.chimeras import findings_beside_file, stored_license
         from organs.registry.compose.licenses import is_license_in_file
-        from organs.registry.store.files import SourceModel
+        from organs.registry.output_files import SourceModel
 
         with self.catalog.reading() as session:
             model = model_by_text(session, name)

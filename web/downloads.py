@@ -42,7 +42,7 @@ from organs.registry.digest import Digest, digest_of, parse_prefix
 from organs.registry.errors import CorruptBlob, MissingBlob, NotFound, UnsupportedDType
 from organs.registry.gguf import DType, TensorSpec, dtype_by_name
 from organs.registry.names import parse_model_name
-from organs.registry.store.backend import StoredFile
+from organs.registry.store.backend import OpenBlob
 from organs.web.file_responses import (
     STREAMS_KEY,
     THREADS,
@@ -330,7 +330,7 @@ class _FileRange:
         self.faults: list[BlobRow] = []
         self._file = file
         self._begin, self._end = begin, end
-        self._opened: StoredFile | None = None
+        self._opened: OpenBlob | None = None
 
     def wasted_seconds(self, sent_bytes: int) -> float:
         return 0.0

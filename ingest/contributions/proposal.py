@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session
 
 from organs.ingest.contributions.findings import NONFINITE, NOTE, REFUSE, WARN
 from organs.ingest.dissect import DissectedFile, places
+from organs.ingest.files import Progress
 from organs.ingest.records import is_complete, nonfinite_flags, set_flags
-from organs.ingest.tasks import Progress
 from organs.registry.amounts import names_text
 from organs.registry.catalog.queries.models import (
     model_by_name,

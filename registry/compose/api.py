@@ -32,8 +32,8 @@ from organs.registry.entities.plan import (
     Screen,
 )
 from organs.registry.errors import BadRecipe, NotComposable
+from organs.registry.output_files import NamedFile, OutputFiles
 from organs.registry.store import BlobStore
-from organs.registry.store.files import NamedFile, OutputFiles
 
 Words = str | Iterable[str] | None
 """One word, several separated by commas, or a list of words; None selects all."""
