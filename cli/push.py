@@ -361,7 +361,7 @@ def _uploads(opened: ExitStack, models: Sequence[str]) -> tuple[list[Upload], Bl
     from organs.ingest.hub import README, Upload
     from organs.registry.assembly import plan_model
     from organs.registry.catalog.queries.models import model_by_text
-    from organs.registry.compose.models import refuse_partial
+    from organs.registry.compose.parents import refuse_partial
 
     uploads: list[Upload] = []
     cards: list[Upload] = []

@@ -16,7 +16,7 @@ from organs.registry.amounts import plural_text, size_text, theta_text
 from organs.registry.catalog.engine import Catalog
 from organs.registry.compose.build import Progress, make
 from organs.registry.compose.lock import Lock
-from organs.registry.compose.models import RegisteredLibrary
+from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.plan import Plan, planned_recipe
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe

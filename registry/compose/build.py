@@ -54,11 +54,10 @@ from organs.registry.catalog.register.organs import (
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.compose.lock import Lock, checked_header, lock_of
-from organs.registry.compose.models import parts_of
+from organs.registry.compose.parents import Part, parts_of
 from organs.registry.compose.plan import (
-    Computation,
-    Ingredient,
     Plan,
+    PlannedComputation,
     chimera_name,
 )
 from organs.registry.compose.planner import screened
@@ -89,8 +88,7 @@ from organs.registry.store.files import (
     check_room,
     placing_error,
 )
-from organs.registry.transform import Adapter, Plain, Purification, PurifyMethod, computed
-from organs.registry.transform import Computation as Transformation
+from organs.registry.transform import Adapter, Computation, Plain, Purification, PurifyMethod, computed
 from organs.registry.transform.values import Read
 
 SPOOLED_MAX_BYTES = 64 * 1024 * 1024
@@ -103,7 +101,7 @@ Rows = Mapping[Digest, BlobRow]
 
 
 @dataclass(frozen=True, slots=True)
-class ComputedOrgan:
+class MadeOrgan:
     """A computed organ; its bytes are durable, its rows are not written yet."""
 
     digest: Digest
@@ -118,8 +116,11 @@ class ComputedOrgan:
 
 
 def compute_organ(
-    store: BlobStore, computation: Computation, rows: Rows, stored: Callable[[Collection[Digest]], Collection[Digest]]
-) -> ComputedOrgan:
+    store: BlobStore,
+    computation: PlannedComputation,
+    rows: Rows,
+    stored: Callable[[Collection[Digest]], Collection[Digest]],
+) -> MadeOrgan:
     """Compute an organ from the blobs `rows` of its ingredients, and store it; a stack is stored as its experts.
 
     `stored` returns which of the given digests need not be stored. No rows are written. Raises BadOrgan with the
@@ -137,7 +138,7 @@ def compute_organ(
             return _store_stack(store, computation, experts, digest, measurement, stored)
         spool.seek(0)
         blob = store.put_organ(digest, size_bytes, codec_for(computation.dtype.name), spool.read)
-    return ComputedOrgan(digest, size_bytes, (blob,), measurement)
+    return MadeOrgan(digest, size_bytes, (blob,), measurement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +167,12 @@ def _measure(organ: _Slice, shape: tuple[int, ...], dtype: DType) -> Measurement
 
 def _store_stack(
     store: BlobStore,
-    computation: Computation,
+    computation: PlannedComputation,
     experts: Sequence[_Slice],
     digest: Digest,
     measurement: Measurement,
     stored: Callable[[Collection[Digest]], Collection[Digest]],
-) -> ComputedOrgan:
+) -> MadeOrgan:
     """Store the experts of a stack that are not stored yet."""
     dtype, shape = computation.dtype, expert_shape(computation.source.shape)
     parts = tuple(_digest_of(expert) for expert in experts)
@@ -185,7 +186,7 @@ def _store_stack(
             blobs.append(store.put_organ(part, expert.size_bytes, codec_for(dtype.name), expert.spool.read))
             measured[part, dtype.name, shape_text(shape)] = _measure(expert, shape, dtype)
     size_bytes = sum(expert.size_bytes for expert in experts)
-    return ComputedOrgan(digest, size_bytes, tuple(blobs), measurement, parts, measured)
+    return MadeOrgan(digest, size_bytes, tuple(blobs), measurement, parts, measured)
 
 
 def _digest_of(organ: _Slice) -> Digest:
@@ -195,14 +196,16 @@ def _digest_of(organ: _Slice) -> Digest:
     return Digest(digest.hexdigest())
 
 
-def _computed_pieces(store: BlobStore, computation: Computation, rows: Rows, opened: ExitStack) -> Iterator[bytes]:
+def _computed_pieces(
+    store: BlobStore, computation: PlannedComputation, rows: Rows, opened: ExitStack
+) -> Iterator[bytes]:
     transformation = _transformation(store, computation, rows, opened)
     if not computation.changes_single_experts or not (computation.grafted or computation.purified_experts):
         return computed(transformation)
     return _expert_pieces(transformation, computation.purified_experts)
 
 
-def _expert_pieces(transformation: Transformation, purified: Collection[int]) -> Iterator[bytes]:
+def _expert_pieces(transformation: Computation, purified: Collection[int]) -> Iterator[bytes]:
     """Yield the experts of the source in order: those of `purified` purified, the bytes of the others as they are."""
     source = transformation.source
     size_bytes = source.size_bytes // source.shape[-1]
@@ -242,8 +245,8 @@ def _with_experts(stack: Plain, grafts: Sequence[tuple[Plain, Collection[int]]])
     return Plain(read, stack.dtype, stack.shape)
 
 
-def _transformation(store: BlobStore, computation: Computation, rows: Rows, opened: ExitStack) -> Transformation:
-    def plain(ingredient: Ingredient) -> Plain:
+def _transformation(store: BlobStore, computation: PlannedComputation, rows: Rows, opened: ExitStack) -> Computation:
+    def plain(ingredient: Part) -> Plain:
         row = rows.get(ingredient.digest)
         if row is None:
             raise MissingBlob(f"{ingredient.name} ({ingredient.digest[:12]}) is missing from the store")
@@ -259,12 +262,12 @@ def _transformation(store: BlobStore, computation: Computation, rows: Rows, open
     if computation.method is not None:
         method = PurifyMethod(computation.method)
         purification = Purification(method) if computation.keep is None else Purification(method, computation.keep)
-    grafts = [(plain(graft.stack), graft.experts) for graft in computation.grafted]
+    grafts = [(plain(graft.after), graft.experts) for graft in computation.grafted]
     source = _with_experts(plain(computation.source), grafts)
-    return Transformation(source, computation.dtype, adapters, computation.is_token_embedding, purification)
+    return Computation(source, computation.dtype, adapters, computation.is_token_embedding, purification)
 
 
-def _buffered(reader: PlainReader, ingredient: Ingredient) -> Callable[[int, int], bytes]:
+def _buffered(reader: PlainReader, ingredient: Part) -> Callable[[int, int], bytes]:
     """Return a function that reads a blob. It caches the chunk that was decoded last, because reads are in order."""
     cached: list[tuple[int, bytes]] = []
 
@@ -299,7 +302,7 @@ def _write_spool(spool: IO[bytes], pieces: Iterator[bytes], name: str) -> tuple[
 
 
 @dataclass(frozen=True, slots=True)
-class LockedFile:
+class ChimeraFile:
     """The file of a chimera, from its lock."""
 
     plan: Plan
@@ -309,7 +312,7 @@ class LockedFile:
     header: Header
 
     @classmethod
-    def of(cls, plan: Plan, digests: Mapping[str, Digest]) -> LockedFile:
+    def of(cls, plan: Plan, digests: Mapping[str, Digest]) -> ChimeraFile:
         """Return the file of `plan`; `digests` has those of the computed organs."""
         lock = plan.lock(digests)
         header = plan.header(lock)
@@ -329,10 +332,10 @@ class LockedFile:
 
 def record_chimera(
     session: Session,
-    file: LockedFile,
+    file: ChimeraFile,
     name: ModelName,
     sha256: Digest,
-    computed: Mapping[str, ComputedOrgan],
+    computed: Mapping[str, MadeOrgan],
     contributor: str,
 ) -> Registered:
     """Register the chimera of `contributor` whose file has the digest `sha256`; all its blobs must have rows.
@@ -366,7 +369,7 @@ def record_chimera(
     return registered
 
 
-def _file_record(file: LockedFile, sha256: Digest, measured: Mapping[str, Measurement]) -> FileRecord:
+def _file_record(file: ChimeraFile, sha256: Digest, measured: Mapping[str, Measurement]) -> FileRecord:
     header = file.header
     return FileRecord(
         name=file.plan.file_name,
@@ -379,7 +382,7 @@ def _file_record(file: LockedFile, sha256: Digest, measured: Mapping[str, Measur
     )
 
 
-def _parts(file: LockedFile) -> Iterator[PartRecord]:
+def _parts(file: ChimeraFile) -> Iterator[PartRecord]:
     literal, position = digest_of(file.literal), 0
     values = large_values(file.header)
     for span in around(values, file.header.end):
@@ -390,7 +393,7 @@ def _parts(file: LockedFile) -> Iterator[PartRecord]:
         yield PartRecord(span.offset, span.size_bytes, digest_of(data), 0)
 
 
-def _placements(file: LockedFile, measured: Mapping[str, Measurement]) -> Iterator[PlacementRecord]:
+def _placements(file: ChimeraFile, measured: Mapping[str, Measurement]) -> Iterator[PlacementRecord]:
     header = file.header
     for tensor, locked, planned in zip(header.tensors, file.lock.tensors, file.plan.parts, strict=True):
         measurement = measured.get(tensor.name)
@@ -407,7 +410,7 @@ def _placements(file: LockedFile, measured: Mapping[str, Measurement]) -> Iterat
         )
 
 
-def _screen(session: Session, model: Model, file: LockedFile) -> Screen:
+def _screen(session: Session, model: Model, file: ChimeraFile) -> Screen:
     """Return the plan's screen, completed by the measurements of computed organs."""
     computations = file.plan.computations
     if not computations:
@@ -417,7 +420,7 @@ def _screen(session: Session, model: Model, file: LockedFile) -> Screen:
     )
 
 
-def _chimera_record(file: LockedFile, screen: Screen) -> ChimeraRecord:
+def _chimera_record(file: ChimeraFile, screen: Screen) -> ChimeraRecord:
     plan = file.plan
     assert plan.base.model_id is not None
     return ChimeraRecord(
@@ -480,7 +483,7 @@ def _acts(plan: Plan) -> Iterator[tuple[int, str]]:
                 yield adapter.model_id, "adapter"
 
 
-def _computations(file: LockedFile) -> Iterator[ComputationRecord]:
+def _computations(file: ChimeraFile) -> Iterator[ComputationRecord]:
     for planned, locked in zip(file.plan.parts, file.lock.tensors, strict=True):
         computation = planned.computation
         if computation is not None:
@@ -488,16 +491,16 @@ def _computations(file: LockedFile) -> Iterator[ComputationRecord]:
             yield ComputationRecord(computation.key, computation.document(), organ, tuple(_sources(computation)))
 
 
-def _sources(computation: Computation) -> Iterator[tuple[OrganKey, str]]:
+def _sources(computation: PlannedComputation) -> Iterator[tuple[OrganKey, str]]:
     yield _key(computation.source), computation.acts[-1]
     for graft in computation.grafted:
-        yield _key(graft.stack), "grafted"
+        yield _key(graft.after), "grafted"
     for addition in computation.additions:
         yield _key(addition.a), "adapter"
         yield _key(addition.b), "adapter"
 
 
-def _key(ingredient: Ingredient) -> OrganKey:
+def _key(ingredient: Part) -> OrganKey:
     return ingredient.digest, ingredient.dtype.name, shape_text(ingredient.shape)
 
 
@@ -565,14 +568,14 @@ class _Build:
     ingest_id: int
     progress: Progress
     contributor: str
-    computed: dict[str, ComputedOrgan] = field(default_factory=dict)
+    computed: dict[str, MadeOrgan] = field(default_factory=dict)
     """Organs that were computed in this run, by the names of their tensors."""
     known: dict[str, Digest] = field(default_factory=dict)
     """Digests of organs that an earlier run computed."""
 
     def make(self, name: ModelName, path: Path | None) -> MadeChimera:
         self._compute()
-        file = LockedFile.of(self.plan, self.known | {tensor: item.digest for tensor, item in self.computed.items()})
+        file = ChimeraFile.of(self.plan, self.known | {tensor: item.digest for tensor, item in self.computed.items()})
         rows = self._store_header([file.literal, *file.values], file.lock)
         tensors = [tensor.spec for tensor in file.lock.tensors]
         blobs = [rows[tensor.digest] for tensor in file.lock.tensors]

@@ -26,8 +26,8 @@ from organs.registry.compose.fitting import (
     misplaced,
     odd_weights,
 )
-from organs.registry.compose.models import (
-    Facts,
+from organs.registry.compose.parents import (
+    HeaderFacts,
     Library,
     Parent,
     Part,
@@ -94,20 +94,20 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class _DifferenceRule:
     """One kind of difference, and the types that it affects."""
 
     severity: Severity
     code: str
     types: frozenset[OrganType]
     """The rule applies if an organ of these types is taken; empty for all types."""
-    values: Callable[[Facts], Values]
+    values: Callable[[HeaderFacts], Values]
     """Return the values to compare, by key. None, a value that a model does not state, never counts as a difference."""
     sentence: str
     """A template for the finding, with {donor}, {base} and {figures}."""
 
 
-def differences(base: Facts, donor: Facts, taken: Taken, labels: tuple[str, str]) -> list[Finding]:
+def differences(base: HeaderFacts, donor: HeaderFacts, taken: Taken, labels: tuple[str, str]) -> list[Finding]:
     """Return one finding for each kind of difference that affects `taken`; `labels` are the base's and the donor's.
 
     If the architectures differ, nothing else is compared.
@@ -118,7 +118,7 @@ def differences(base: Facts, donor: Facts, taken: Taken, labels: tuple[str, str]
     return [finding for rule in rules if (finding := _apply(rule, base, donor, taken, labels)) is not None]
 
 
-def _of_architectures(base: Facts, donor: Facts, labels: tuple[str, str]) -> Finding:
+def _of_architectures(base: HeaderFacts, donor: HeaderFacts, labels: tuple[str, str]) -> Finding:
     ours, theirs = (facts.architecture or "not stated" for facts in (base, donor))
     if base.architecture is None or donor.architecture is None:
         names = f"{labels[1]}: {theirs}; {labels[0]}: {ours}"
@@ -128,7 +128,9 @@ def _of_architectures(base: Facts, donor: Facts, labels: tuple[str, str]) -> Fin
     return Finding(Severity.REFUSE, ARCHITECTURE_DIFFERS, sentence, "general.architecture", labels)
 
 
-def _apply(rule: _Rule, base: Facts, donor: Facts, taken: Taken, labels: tuple[str, str]) -> Finding | None:
+def _apply(
+    rule: _DifferenceRule, base: HeaderFacts, donor: HeaderFacts, taken: Taken, labels: tuple[str, str]
+) -> Finding | None:
     ours, theirs = rule.values(base), rule.values(donor)
     figures = []
     for key in sorted(ours.keys() & theirs.keys()):
@@ -143,7 +145,7 @@ def _apply(rule: _Rule, base: Facts, donor: Facts, taken: Taken, labels: tuple[s
     return Finding(rule.severity, rule.code, sentence, _field(figures[0][0], base), labels)
 
 
-def _field(key: str, facts: Facts) -> str:
+def _field(key: str, facts: HeaderFacts) -> str:
     """Return the complete metadata key of `key`; empty if `key` is not one."""
     if key.startswith(("general.", "tokenizer.")):
         return key
@@ -177,7 +179,7 @@ def _value_text(value: Value) -> str:
     return str(value)[:TEXT_SHOWN]
 
 
-def _heads(facts: Facts) -> Values:
+def _heads(facts: HeaderFacts) -> Values:
     return {
         **dict(facts.mixing),
         "attention.head_count": facts.head_count,
@@ -187,25 +189,25 @@ def _heads(facts: Facts) -> Values:
     }
 
 
-def _rope(facts: Facts) -> Values:
+def _rope(facts: HeaderFacts) -> Values:
     return {"rope.dimension_count": facts.rope_dimensions, "rope.dimension_sections": facts.rope_sections}
 
 
-def _windows(facts: Facts) -> Values:
+def _windows(facts: HeaderFacts) -> Values:
     pattern: PerBlock | None = facts.window_pattern
     return {"attention.sliding_window": facts.window or 0, "attention.sliding_window_pattern": pattern}
 
 
-def _rope_scaling(facts: Facts) -> Values:
+def _rope_scaling(facts: HeaderFacts) -> Values:
     usual: dict[str, Value] = {"rope.scaling.type": "none", "rope.scaling.factor": 1.0}
     return {**usual, **dict(facts.rope_settings), "factors in a tensor": facts.rope_factors or "none"}
 
 
-def _tied(facts: Facts) -> Values:
+def _tied(facts: HeaderFacts) -> Values:
     return {"output matrix": None if facts.tied_embeddings is None else ("its own", "tied")[facts.tied_embeddings]}
 
 
-def _tokenizer(facts: Facts) -> Values:
+def _tokenizer(facts: HeaderFacts) -> Values:
     return {
         "digest of tokens": facts.vocabulary[:12] if facts.vocabulary else "none",
         "number of tokens": facts.vocabulary_size,
@@ -214,7 +216,7 @@ def _tokenizer(facts: Facts) -> Values:
     }
 
 
-def _scale(facts: Facts) -> Values:
+def _scale(facts: HeaderFacts) -> Values:
     known = {"block_count": facts.block_count, "embedding_length": facts.embedding_length}
     is_stated = all(value is not None for value in known.values())
     return known if is_stated else {**known, "general.size_label": facts.size_label}
@@ -224,52 +226,52 @@ _ANY: frozenset[OrganType] = frozenset()
 _SKELETON, _ORGAN, _EMBED = (frozenset({kind}) for kind in (OrganType.SKELETON, OrganType.ORGAN, OrganType.EMBED))
 
 _RULES = (
-    _Rule(
+    _DifferenceRule(
         *(Severity.REFUSE, "heads-differ", _SKELETON, _heads),
         "The attention heads of {donor} and {base} differ, so the result would load but produce garbage: {figures}.",
     ),
-    _Rule(
+    _DifferenceRule(
         *(Severity.REFUSE, "rope-differs", _SKELETON, _rope),
         "RoPE applies to other dimensions in {donor} than in {base}: {figures}.",
     ),
-    _Rule(
+    _DifferenceRule(
         *(Severity.REFUSE, "window-differs", _SKELETON, _windows),
         "The attention windows of {donor} and {base} differ (0: no window): {figures}.",
     ),
-    _Rule(
+    _DifferenceRule(
         *(Severity.REFUSE, "experts-differ", _ORGAN, lambda facts: dict(facts.experts)),
         "The experts of {donor} and {base} are arranged or selected differently: {figures}.",
     ),
-    _Rule(
+    _DifferenceRule(
         *(Severity.REFUSE, "tied-embeddings", _EMBED, _tied),
         "Only one of {donor} and {base} has an output matrix of its own, so their embeddings cannot be exchanged: "
         "{figures}.",
     ),
-    _Rule(
+    _DifferenceRule(
         *(Severity.WARN, "tokenizer-differs", _EMBED, _tokenizer),
         "{donor} numbers tokens differently from {base}, so its embeddings belong to other tokens: {figures}.",
     ),
-    _Rule(
+    _DifferenceRule(
         *(Severity.WARN, "other-scale", _ANY, _scale),
         "{donor} is of the same family as {base}, but of another size: {figures}.",
     ),
-    _Rule(
+    _DifferenceRule(
         *(Severity.WARN, "rope-base-differs", _ANY, lambda facts: {"rope.freq_base": facts.rope_base}),
         "{donor} was trained with another RoPE base frequency than {base}: {figures}.",
     ),
-    _Rule(
+    _DifferenceRule(
         *(Severity.WARN, "rope-scaling-differs", _ANY, _rope_scaling),
         "{donor} was trained with another RoPE scaling than {base}; the chimera keeps that of {base}: {figures}.",
     ),
-    _Rule(
+    _DifferenceRule(
         *(Severity.WARN, "epsilon-differs", _ANY, lambda facts: {"norm epsilon": facts.epsilon}),
         "{donor} was trained with another norm epsilon than {base}: {figures}.",
     ),
-    _Rule(
+    _DifferenceRule(
         *(Severity.WARN, "context-differs", _ANY, lambda facts: {"context_length": facts.context_length}),
         "{donor} was trained for another context length than {base}; the chimera keeps that of {base}: {figures}.",
     ),
-    _Rule(
+    _DifferenceRule(
         *(Severity.WARN, "activation-differs", _ORGAN, lambda facts: dict(facts.activations)),
         "The feed-forward of {donor} uses another activation than that of {base}: {figures}.",
     ),
@@ -557,7 +559,9 @@ def check_withdrawn(parents: Sequence[Parent]) -> list[Finding]:
     return list(dict.fromkeys(finding for parent in parents for finding in parent.withdrawn))
 
 
-def fit_by_type(base: Parent, donor: Parent, facts: tuple[Facts, Facts] | None = None) -> list[TypeCompatibility]:
+def fit_by_type(
+    base: Parent, donor: Parent, facts: tuple[HeaderFacts, HeaderFacts] | None = None
+) -> list[TypeCompatibility]:
     """Return for each type of the base how many organs `donor` can replace, with the reasons why others do not fit.
 
     The types are those of the base, in the order skeleton, organ, embed, norm. `facts` has the facts of the base and of
@@ -615,7 +619,7 @@ def _of_base(base: Parent) -> Iterator[Finding]:
 
 
 def _of_donor(
-    base: Parent, donor: Parent, replacements: Sequence[Replacement], facts: tuple[Facts, Facts]
+    base: Parent, donor: Parent, replacements: Sequence[Replacement], facts: tuple[HeaderFacts, HeaderFacts]
 ) -> Iterator[Finding]:
     """Yield the findings on the replacements from one donor."""
     findings = differences(*facts, Taken.of(replacements), (base.label, donor.label))
@@ -629,7 +633,7 @@ def _of_donor(
     yield from already_equal(base, donor, organs)
 
 
-def _fit(base: Parent, donor: Parent, kind: OrganType, facts: tuple[Facts, Facts]) -> TypeCompatibility:
+def _fit(base: Parent, donor: Parent, kind: OrganType, facts: tuple[HeaderFacts, HeaderFacts]) -> TypeCompatibility:
     places = [part for part in base.parts if part.place.type is kind]
     pairs = [(part, donor.by_slot.get(part.slot)) for part in places]
     taken = [Replacement(before, after, donor) for before, after in pairs if after is not None]

@@ -27,17 +27,14 @@ from organs.registry.anatomy import (
     weight_slot,
 )
 from organs.registry.catalog.vocabulary import MATRIX_DTYPES_REFUSED, VECTOR_DTYPES
-from organs.registry.compose.models import (
+from organs.registry.compose.parents import (
     Parent,
     Part,
     Replacement,
     effective_shape,
     shape_text,
 )
-from organs.registry.compose.plan import (
-    Addition,
-    Ingredient,
-)
+from organs.registry.compose.plan import Addition
 from organs.registry.entities.finding import ARCHITECTURE_DIFFERS, Finding, Severity
 from organs.registry.gguf.quants import can_dequantize
 from organs.registry.gguf.types import ValueType
@@ -443,7 +440,7 @@ def additions_of(adapter: Parent, scale: float) -> dict[str, Addition]:
     """
     alpha = alpha_of(adapter)
     return {
-        pair.target: Addition(_ingredient(pair.a), _ingredient(pair.b), alpha, scale)
+        pair.target: Addition(adapter, pair.a, pair.b, alpha, scale)
         for pair in factor_pairs(adapter)
         if pair.a is not None and pair.b is not None
     }
@@ -452,7 +449,3 @@ def additions_of(adapter: Parent, scale: float) -> dict[str, Addition]:
 def is_token_embedding(name: str) -> bool:
     """Return whether `name` is the token embedding, whose adapters are stored transposed."""
     return place_of(name) == TOKEN_EMBEDDING
-
-
-def _ingredient(part: Part) -> Ingredient:
-    return Ingredient(part.digest, part.dtype, part.shape, part.name)

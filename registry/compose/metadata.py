@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from organs.registry.compose.licenses import license_expression
 from organs.registry.compose.lock import LOCK_KEY
-from organs.registry.compose.models import Parent
+from organs.registry.compose.parents import Parent
 from organs.registry.compose.recipe import MetadataValue
 from organs.registry.gguf import Header, KeyValue, TensorSpec, ValueType
 from organs.registry.gguf.file_types import FILE_TYPE_KEY, FILE_TYPES, file_type_of, main_dtype

@@ -36,7 +36,7 @@ from organs.registry.compose.metadata import (
     file_stem,
     set_entries,
 )
-from organs.registry.compose.models import (
+from organs.registry.compose.parents import (
     Library,
     Parent,
     Part,
@@ -45,10 +45,8 @@ from organs.registry.compose.models import (
 )
 from organs.registry.compose.plan import (
     Addition,
-    Computation,
-    ExpertGraft,
-    Ingredient,
     Plan,
+    PlannedComputation,
     PlannedPart,
 )
 from organs.registry.compose.recipe import Graft, Purification, PurifyMethod, Recipe, Selection, matches_slot
@@ -495,8 +493,8 @@ def _estimated_energy(part: PlannedPart) -> float | None:
     if computation is None or not size or spread is None:
         return None
     energy = 0.0
-    for addition, adapter in zip(computation.additions, part.adapters, strict=True):
-        product = _product_size(addition, adapter)
+    for addition in computation.additions:
+        product = _product_size(addition)
         if product is None:
             return None
         energy += (product / size) * (product / size)
@@ -506,14 +504,13 @@ def _estimated_energy(part: PlannedPart) -> float | None:
     return energy
 
 
-def _product_size(addition: Addition, adapter: Parent) -> float | None:
+def _product_size(addition: Addition) -> float | None:
     """Return the root mean square of an adapter's product, on the assumption that its two factors are independent.
 
     Each value of B·A is a sum of as many products as the rank. For the zoo's adapter, this gives 0.86 to 1.00 of the
     energy.
     """
-    halves = (adapter.by_name.get(addition.a.name), adapter.by_name.get(addition.b.name))
-    sizes = [_size(half) for half in halves if half is not None]
+    sizes = [_size(half) for half in (addition.a, addition.b)]
     rank = addition.b.shape[0]
     if len(sizes) < 2 or sizes[0] is None or sizes[1] is None or rank < 1:
         return None
@@ -570,17 +567,8 @@ def plan_recipe(recipe: Recipe, library: Library, budget: Budget | None = None) 
 
 def _with_experts(part: PlannedPart, replacement: Replacement) -> PlannedPart:
     """Return `part` with experts of a donor's stack."""
-    computation = part.computation or Computation(_ingredient(part.source), part.source.dtype)
-    graft = ExpertGraft(_ingredient(replacement.after), replacement.experts)
-    return replace(
-        part,
-        computation=replace(computation, grafted=(*computation.grafted, graft)),
-        expert_grafts=(*part.expert_grafts, replacement),
-    )
-
-
-def _ingredient(part: Part) -> Ingredient:
-    return Ingredient(part.digest, part.dtype, part.shape, part.name)
+    computation = part.computation or PlannedComputation(part.source, part.source.dtype)
+    return replace(part, computation=replace(computation, grafted=(*computation.grafted, replacement)))
 
 
 def _base(recipe: Recipe, library: Library) -> Parent:
@@ -646,8 +634,7 @@ class _Draft:
                         additions=(*computation.additions, addition),
                         is_token_embedding=is_token_embedding(name),
                     )
-                    part = self.parts[name]
-                    self.parts[name] = replace(part, computation=more, adapters=(*part.adapters, adapter))
+                    self.parts[name] = replace(self.parts[name], computation=more)
 
     def purify(self) -> None:
         """Add purifications; each tensor can be purified once."""
@@ -668,7 +655,7 @@ class _Draft:
                 purified = replace(computation, method=step.method.value, keep=keep, purified_experts=experts)
                 self.parts[name] = replace(self.parts[name], computation=purified)
 
-    def _refuses_experts(self, step: Purification, computation: Computation, at: str) -> bool:
+    def _refuses_experts(self, step: Purification, computation: PlannedComputation, at: str) -> bool:
         """Return whether single experts of a stack cannot be purified; if so, add a refusal."""
         if not step.experts:
             return False
@@ -699,7 +686,7 @@ class _Draft:
         selected = [self.parts[name].source for name in names]
         return [] if refused_experts(step, selected, at, self.chosen) else names
 
-    def _computation(self, name: str, at: str) -> Computation | None:
+    def _computation(self, name: str, at: str) -> PlannedComputation | None:
         """Return the unfinished computation at a place; None, with a finding, if its dtype cannot be written."""
         part = self.parts[name]
         if part.computation is not None and (part.computation.additions or part.computation.method):
@@ -712,7 +699,7 @@ class _Draft:
             return None
         if part.computation is not None:  # grafted experts keep their type, but adapted and purified ones are written
             return replace(part.computation, dtype=dtype)
-        return Computation(_ingredient(source), dtype)
+        return PlannedComputation(source, dtype)
 
 
 def _finish_plan(draft: _Draft) -> Plan:

@@ -210,7 +210,7 @@ _EXPERT_COUNTS = ("expert_count", "expert_used_count", "expert_shared_count")
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class HeaderFacts:
     """The facts in a header that are compared. A fact is None if the header does not state it."""
 
     architecture: str | None
@@ -254,7 +254,7 @@ class Facts:
     """The size in the model's name: `7B`."""
 
 
-def facts_of(parent: Parent) -> Facts:
+def facts_of(parent: Parent) -> HeaderFacts:
     """Return the facts of `parent`; raises the errors of its source. The vocabulary is read once for each header."""
     values = _ArchitectureKeys(parent.header, parent.source)
     width = values.whole("embedding_length")
@@ -263,7 +263,7 @@ def facts_of(parent: Parent) -> Facts:
     head_length = width // heads if width is not None and isinstance(heads, int) and heads else None
     key_length = _either(values.whole("attention.key_length"), head_length)
     tokens = parent.header.field(TOKENS_KEY)
-    return Facts(
+    return HeaderFacts(
         architecture=values.architecture,
         block_count=values.whole("block_count"),
         embedding_length=width,
