@@ -38,7 +38,7 @@ from organs.registry.entities.plan import (
 from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, BadRecipe, NotAllowed, NotFound, TooSlow
 from organs.registry.search.fitting import fitting_models
 from organs.registry.search.language import MODELS, parse_query, short_text
-from organs.registry.search.rows import search_models
+from organs.registry.search.models import search_models
 from organs.web.error_pages import status_of
 from organs.web.pages.anatomy import (
     cell_grid,
