@@ -127,7 +127,12 @@ def compute_organ(
     tensor's name, StoreError; experts that were stored before an error have files without rows, which a sweep removes.
     """
     with ExitStack() as opened, threadpool_limits(1, "blas"):
-        pieces = _computed_pieces(store, computation, rows, opened)
+        transformation = _transformation(store, computation, rows, opened)
+        is_of_experts = computation.grafted or computation.purified_experts
+        if is_of_experts and computation.changes_single_experts:
+            pieces = _expert_pieces(transformation, computation.purified_experts)
+        else:
+            pieces = computed(transformation)
         spool = opened.enter_context(tempfile.SpooledTemporaryFile(SPOOLED_MAX_BYTES))
         digest, size_bytes = _write_spool(spool, pieces, computation.source.name)
         measurement = _measure(_Slice(spool, 0, size_bytes), computation.source.shape, computation.dtype)
@@ -194,15 +199,6 @@ def _digest_of(organ: _Slice) -> Digest:
     for piece in organ.pieces():
         digest.update(piece)
     return Digest(digest.hexdigest())
-
-
-def _computed_pieces(
-    store: BlobStore, computation: PlannedComputation, rows: Rows, opened: ExitStack
-) -> Iterator[bytes]:
-    transformation = _transformation(store, computation, rows, opened)
-    if not computation.changes_single_experts or not (computation.grafted or computation.purified_experts):
-        return computed(transformation)
-    return _expert_pieces(transformation, computation.purified_experts)
 
 
 def _expert_pieces(transformation: Computation, purified: Collection[int]) -> Iterator[bytes]:
@@ -302,7 +298,7 @@ def _write_spool(spool: IO[bytes], pieces: Iterator[bytes], name: str) -> tuple[
 
 
 @dataclass(frozen=True, slots=True)
-class ChimeraFile:
+class LockedGguf:
     """The file of a chimera, from its lock."""
 
     plan: Plan
@@ -312,7 +308,7 @@ class ChimeraFile:
     header: Header
 
     @classmethod
-    def of(cls, plan: Plan, digests: Mapping[str, Digest]) -> ChimeraFile:
+    def of(cls, plan: Plan, digests: Mapping[str, Digest]) -> LockedGguf:
         """Return the file of `plan`; `digests` has those of the computed organs."""
         lock = plan.lock(digests)
         header = plan.header(lock)
@@ -332,7 +328,7 @@ class ChimeraFile:
 
 def record_chimera(
     session: Session,
-    file: ChimeraFile,
+    file: LockedGguf,
     name: ModelName,
     sha256: Digest,
     computed: Mapping[str, MadeOrgan],
@@ -354,7 +350,17 @@ def record_chimera(
         license=header.text("general.license"),
         size_label=header.text("general.size_label"),
         metadata=tuple((item.key, field_type_text(item), field_value_text(item)) for item in header.fields),
-        files=(_file_record(file, sha256, measured),),
+        files=(
+            FileRecord(
+                name=plan.file_name,
+                size_bytes=header.file_size_bytes,
+                sha256=sha256,
+                header_sha256=digest_of(file.header_bytes[: header.end]),
+                header_bytes=header.end,
+                parts=tuple(_parts(file)),
+                placements=tuple(_placements(file, measured)),
+            ),
+        ),
         tags=tuple(tags_of(HeaderSource(file.header_bytes, header.file_size_bytes), header)),
         complete=plan.base.complete,
         action=Action.COMPOSE,
@@ -363,26 +369,17 @@ def record_chimera(
     )
     registered = register_model(session, record, keep_name=True)
     if chimera_of(session, registered.model.id) is None:
-        register_chimera(session, registered.model, _chimera_record(file, _screen(session, registered.model, file)))
+        # Measurements of computed organs complete the plan's screen.
+        computations = plan.computations
+        results = {part.name: part for part in parts_of(session, registered.model.id) if part.name in computations}
+        screen = screened(plan.parts, results) if computations else plan.screen
+        register_chimera(session, registered.model, _chimera_record(file, screen))
     if registered.created:
         record_relatives(session, registered.model)
     return registered
 
 
-def _file_record(file: ChimeraFile, sha256: Digest, measured: Mapping[str, Measurement]) -> FileRecord:
-    header = file.header
-    return FileRecord(
-        name=file.plan.file_name,
-        size_bytes=header.file_size_bytes,
-        sha256=sha256,
-        header_sha256=digest_of(file.header_bytes[: header.end]),
-        header_bytes=header.end,
-        parts=tuple(_parts(file)),
-        placements=tuple(_placements(file, measured)),
-    )
-
-
-def _parts(file: ChimeraFile) -> Iterator[PartRecord]:
+def _parts(file: LockedGguf) -> Iterator[PartRecord]:
     literal, position = digest_of(file.literal), 0
     values = large_values(file.header)
     for span in around(values, file.header.end):
@@ -393,7 +390,7 @@ def _parts(file: ChimeraFile) -> Iterator[PartRecord]:
         yield PartRecord(span.offset, span.size_bytes, digest_of(data), 0)
 
 
-def _placements(file: ChimeraFile, measured: Mapping[str, Measurement]) -> Iterator[PlacementRecord]:
+def _placements(file: LockedGguf, measured: Mapping[str, Measurement]) -> Iterator[PlacementRecord]:
     header = file.header
     for tensor, locked, planned in zip(header.tensors, file.lock.tensors, file.plan.parts, strict=True):
         measurement = measured.get(tensor.name)
@@ -410,17 +407,7 @@ def _placements(file: ChimeraFile, measured: Mapping[str, Measurement]) -> Itera
         )
 
 
-def _screen(session: Session, model: Model, file: ChimeraFile) -> Screen:
-    """Return the plan's screen, completed by the measurements of computed organs."""
-    computations = file.plan.computations
-    if not computations:
-        return file.plan.screen
-    return screened(
-        file.plan.parts, {part.name: part for part in parts_of(session, model.id) if part.name in computations}
-    )
-
-
-def _chimera_record(file: ChimeraFile, screen: Screen) -> ChimeraRecord:
+def _chimera_record(file: LockedGguf, screen: Screen) -> ChimeraRecord:
     plan = file.plan
     assert plan.base.model_id is not None
     return ChimeraRecord(
@@ -429,7 +416,7 @@ def _chimera_record(file: ChimeraFile, screen: Screen) -> ChimeraRecord:
         recipe=recipe_to_json(plan.recipe),
         findings=encode([finding for finding in plan.findings if finding.code not in PLAN_CODES]).decode(),
         screen=encode(screen).decode(),
-        origins=_json(_origins(plan)),
+        origins=json.dumps(_origins(plan), ensure_ascii=False, separators=(",", ":"), allow_nan=False),
         parents=tuple(_acts(plan)),
         computations=tuple(_computations(file)),
     )
@@ -483,7 +470,7 @@ def _acts(plan: Plan) -> Iterator[tuple[int, str]]:
                 yield adapter.model_id, "adapter"
 
 
-def _computations(file: ChimeraFile) -> Iterator[ComputationRecord]:
+def _computations(file: LockedGguf) -> Iterator[ComputationRecord]:
     for planned, locked in zip(file.plan.parts, file.lock.tensors, strict=True):
         computation = planned.computation
         if computation is not None:
@@ -502,10 +489,6 @@ def _sources(computation: PlannedComputation) -> Iterator[tuple[OrganKey, str]]:
 
 def _key(ingredient: Part) -> OrganKey:
     return ingredient.digest, ingredient.dtype.name, shape_text(ingredient.shape)
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 Progress = Callable[[str, int], None]
@@ -537,7 +520,9 @@ def make(
     if path is not None:
         _check_place(path, plan.size_bytes)
     with recorded_ingest(catalog, f"composed as {name}") as ingest_id:
-        return _Build(catalog, store, plan, ingest_id, progress or _no_progress, contributor).make(name, path)
+        return _Build(
+            catalog, store, plan, ingest_id, progress or (lambda _action, _size_bytes: None), contributor
+        ).make(name, path)
 
 
 def check_own(name: ModelName, contributor: str) -> None:
@@ -575,7 +560,7 @@ class _Build:
 
     def make(self, name: ModelName, path: Path | None) -> MadeChimera:
         self._compute()
-        file = ChimeraFile.of(self.plan, self.known | {tensor: item.digest for tensor, item in self.computed.items()})
+        file = LockedGguf.of(self.plan, self.known | {tensor: item.digest for tensor, item in self.computed.items()})
         rows = self._store_header([file.literal, *file.values], file.lock)
         tensors = [tensor.spec for tensor in file.lock.tensors]
         blobs = [rows[tensor.digest] for tensor in file.lock.tensors]
@@ -607,7 +592,9 @@ class _Build:
             rows = blobs_by_digest(
                 session, {ingredient.digest for item in computations.values() for ingredient in item.ingredients}
             )
-        self._lease([row.id for row in rows.values()])
+        if rows:
+            with self.catalog.writing() as session:
+                lease_blobs(session, self.ingest_id, [row.id for row in rows.values()])
         for tensor, computation in computations.items():
             if computation.key in known:
                 self.known[tensor] = known[computation.key]
@@ -650,11 +637,6 @@ class _Build:
                 self.progress("hash", len(view))
         return Digest(digest.hexdigest())
 
-    def _lease(self, blob_ids: Sequence[int]) -> None:
-        if blob_ids:
-            with self.catalog.writing() as session:
-                lease_blobs(session, self.ingest_id, blob_ids)
-
     def _record(self, blobs: Sequence[StoredBlob], stacks: Mapping[Digest, Sequence[Digest]] | None = None) -> None:
         with self.catalog.writing() as session:
             unused = record_blobs(session, self.ingest_id, blobs)
@@ -673,10 +655,6 @@ def _unused_name(session: Session, name: ModelName, lock_id: str) -> ModelName:
     if str(name) in same or next_version(session, name) == 1:
         return name
     return replace(name, name=name_from_text(f"{name.name[:STEM_MAX_LENGTH]}-{lock_id[:LOCK_DIGITS]}"))
-
-
-def _no_progress(_action: str, _size_bytes: int) -> None:
-    """Ignore progress."""
 
 
 MISSING_SHOWN = 20
