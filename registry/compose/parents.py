@@ -156,20 +156,15 @@ def vocabulary_digest(source: ByteSource, header_digest: Digest, tokens: Field |
         known = _cached.get(key)
     if known is not None:
         return known
-    digest = _digest(source, tokens)
+    hashed, end = hashlib.sha256(), tokens.offset + tokens.size_bytes
+    for offset in range(tokens.offset, end, WINDOW_BYTES):
+        hashed.update(source.read_at(offset, min(WINDOW_BYTES, end - offset)))
+    digest = Digest(hashed.hexdigest())
     with _lock:
         _cached[key] = digest
         while len(_cached) > CACHED_MAX:
             _cached.popitem(last=False)
     return digest
-
-
-def _digest(source: ByteSource, tokens: Field) -> Digest:
-    digest = hashlib.sha256()
-    end = tokens.offset + tokens.size_bytes
-    for offset in range(tokens.offset, end, WINDOW_BYTES):
-        digest.update(source.read_at(offset, min(WINDOW_BYTES, end - offset)))
-    return Digest(digest.hexdigest())
 
 
 PER_BLOCK_MAX = 4096
@@ -193,7 +188,6 @@ _WHOLE_TYPES = frozenset(
         *(ValueType.INT8, ValueType.INT16, ValueType.INT32, ValueType.INT64),
     }
 )
-_REAL_TYPES = frozenset((ValueType.FLOAT32, ValueType.FLOAT64))
 _ROPE_NAMED = frozenset(("rope.dimension_count", "rope.dimension_sections", "rope.freq_base"))
 _ATTENTION_NAMED = frozenset(
     f"attention.{name}"
@@ -339,26 +333,19 @@ class _ArchitectureKeys:
         field = self._fields.get(key)
         if field is None:
             return None
-        return _numbers(self._source, field) if field.is_array else _scalar(field)
-
-
-def _scalar(field: Field) -> int | float | bool | str | None:
-    value = field.value
-    if field.type is ValueType.STRING:
-        return value if isinstance(value, str) and len(value) <= TEXT_MAX else None
-    if field.type is ValueType.BOOL:
-        return value if isinstance(value, bool) else None
-    if field.type in _REAL_TYPES:
-        return value if isinstance(value, float) and math.isfinite(value) else None
-    return value if isinstance(value, int) else None
-
-
-def _numbers(source: ByteSource, field: Field) -> tuple[int, ...] | None:
-    is_whole = field.element_type in _WHOLE_TYPES or field.element_type is ValueType.BOOL
-    if not is_whole or not 1 <= field.count <= PER_BLOCK_MAX:
-        return None
-    numbers: Sequence[int] = [int(number) for number in read_array(source, field)]
-    return tuple(numbers)
+        if field.is_array:
+            is_whole = field.element_type in _WHOLE_TYPES or field.element_type is ValueType.BOOL
+            if not is_whole or not 1 <= field.count <= PER_BLOCK_MAX:
+                return None
+            return tuple(int(number) for number in read_array(self._source, field))
+        value = field.value
+        if isinstance(value, str):
+            return value if len(value) <= TEXT_MAX else None
+        if isinstance(value, float):
+            return value if math.isfinite(value) else None
+        # A boolean that is neither 0 nor 1 is no value.
+        is_boolean = field.type is ValueType.BOOL
+        return value if isinstance(value, int) and isinstance(value, bool) == is_boolean else None
 
 
 def _text(header: Header, key: str) -> str | None:
@@ -552,6 +539,8 @@ class RegisteredLibrary:
 
     def _read(self, model: Model) -> Parent:
         read = first_header(self.session, self.store, model)
+        license = read.header.text("general.license")
+        in_header = None if license is None else shown_text(license, LICENSE_MAX)
         return Parent(
             label=model.full_name,
             header=read.header,
@@ -561,21 +550,12 @@ class RegisteredLibrary:
             unassemblable=tuple(json.loads(model.unassemblable)),
             complete=model.complete,
             model_id=model.id,
-            withdrawn=tuple(_withdrawn(self.session, model)),
-            stated_license=_stated_license(model, read.header.text("general.license")),
+            withdrawn=(
+                *([withdrawn(model)] if model.state == "yanked" else []),
+                *withdrawn_findings(self.session, (), [model.id]),
+            ),
+            stated_license=None if model.license == in_header else model.license,
         )
-
-
-def _withdrawn(session: Session, model: Model) -> Iterator[Finding]:
-    if model.state == "yanked":
-        yield withdrawn(model)
-    yield from withdrawn_findings(session, (), [model.id])
-
-
-def _stated_license(model: Model, in_header: str | None) -> str | None:
-    """Return the license that the contributor stated for a model, if it differs from the header."""
-    stored = None if in_header is None else shown_text(in_header, LICENSE_MAX)
-    return None if model.license == stored else model.license
 
 
 def parts_of(session: Session, model_id: int) -> list[Part]:
