@@ -164,6 +164,13 @@ class _Slice:
         for offset in range(0, self.size_bytes, PIECE_BYTES):
             yield self.read(offset, min(PIECE_BYTES, self.size_bytes - offset))
 
+    def digest(self) -> Digest:
+        """Return the SHA-256 of all bytes."""
+        digest = hashlib.sha256()
+        for piece in self.pieces():
+            digest.update(piece)
+        return Digest(digest.hexdigest())
+
 
 def _measure(organ: _Slice, shape: tuple[int, ...], dtype: DType) -> Measurement:
     nonfinite = count_nonfinite_in(organ.pieces(), dtype)
@@ -180,7 +187,7 @@ def _store_stack(
 ) -> MadeOrgan:
     """Store the experts of a stack that are not stored yet."""
     dtype, shape = computation.dtype, expert_shape(computation.source.shape)
-    parts = tuple(_digest_of(expert) for expert in experts)
+    parts = tuple(expert.digest() for expert in experts)
     known = set(stored(set(parts)))
     blobs: list[StoredBlob] = []
     measured: dict[OrganKey, Measurement] = {}
@@ -192,13 +199,6 @@ def _store_stack(
             measured[part, dtype.name, shape_text(shape)] = _measure(expert, shape, dtype)
     size_bytes = sum(expert.size_bytes for expert in experts)
     return MadeOrgan(digest, size_bytes, tuple(blobs), measurement, parts, measured)
-
-
-def _digest_of(organ: _Slice) -> Digest:
-    digest = hashlib.sha256()
-    for piece in organ.pieces():
-        digest.update(piece)
-    return Digest(digest.hexdigest())
 
 
 def _expert_pieces(transformation: Computation, purified: Collection[int]) -> Iterator[bytes]:

@@ -126,6 +126,8 @@ def chimera_of_model(session: Session, model: Model) -> Chimera | None:
     (file,) = files_of(session, model.id)
     recipe = recipe_from_json(row.recipe)
     parents, parts = _parents(session, model, row), _parts(session, model, row)
+    # The findings about yanked and removed models are those of now.
+    planned = [finding for finding in stored_findings(row.findings) if finding.code not in WITHDRAWN_CODES]
     context_key = f"{model.architecture}.context_length"
     context = next((item.value for item in metadata_of(session, model.id) if item.key == context_key), "")
     usage = Usage(model.full_name, file.name, model.title or "", int(context) if context.isdecimal() else None)
@@ -147,7 +149,7 @@ def chimera_of_model(session: Session, model: Model) -> Chimera | None:
         recipe_yaml=recipe_yaml(recipe),
         parents=parents,
         license=combined_license({parent.model: parent.license for parent in parents}).text,
-        findings=in_order(_findings(session, model, row), recipe.accept),
+        findings=in_order([*findings_beside_file(session, model), *planned], recipe.accept),
         screen=None if row.screen is None else msgspec.json.decode(row.screen, type=prepared(Screen)),
         quick_look=chimera_rows.parsed_quick_look(row.quick_look),
         changes=summarize_changes(parts),
@@ -244,12 +246,6 @@ def _grafted_parts(origins: _Origins) -> tuple[GraftedPart, ...]:
         )
         for (parent, kind), numbers in sorted(blocks.items())
     )
-
-
-def _findings(session: Session, model: Model, row: ChimeraRow) -> list[Finding]:
-    """Return the findings of the plan, with those about yanked and removed models as they are now."""
-    planned = (finding for finding in stored_findings(row.findings) if finding.code not in WITHDRAWN_CODES)
-    return [*findings_beside_file(session, model), *planned]
 
 
 def findings_beside_file(session: Session, model: Model) -> list[Finding]:

@@ -200,6 +200,7 @@ _ATTENTION_NAMED = frozenset(
         "sliding_window_pattern",
     )
 )
+_EXPERT_PREFIXES = ("expert", "moe_", "interleave_moe", "leading_dense_block_count")
 _EXPERT_COUNTS = ("expert_count", "expert_used_count", "expert_shared_count")
 
 
@@ -257,6 +258,12 @@ def facts_of(parent: Parent) -> HeaderFacts:
     head_length = width // heads if width is not None and isinstance(heads, int) and heads else None
     key_length = _either(values.whole("attention.key_length"), head_length)
     tokens = parent.header.field(TOKENS_KEY)
+    factors = sorted(
+        f"{part.place.slot} {part.digest}"
+        for part in parent.parts
+        if part.place.block is None and part.place.tower is Tower.TEXT and part.place.type is OrganType.SKELETON
+    )
+    places = {part.place for part in parent.parts}
     return HeaderFacts(
         architecture=values.architecture,
         block_count=values.whole("block_count"),
@@ -271,18 +278,18 @@ def facts_of(parent: Parent) -> HeaderFacts:
         rope_sections=values.per_block("rope.dimension_sections"),
         rope_base=values.real("rope.freq_base") or ROPE_BASE_DEFAULT,
         rope_settings=values.settings(lambda key: key.startswith("rope.") and key not in _ROPE_NAMED),
-        rope_factors=_rope_factors(parent),
+        rope_factors=", ".join(factors) or None,
         window=values.per_block("attention.sliding_window") or None,
         window_pattern=values.per_block("attention.sliding_window_pattern"),
         mixing=values.settings(_is_mixing),
         epsilon=_either(values.real("attention.layer_norm_rms_epsilon"), values.real("attention.layer_norm_epsilon")),
-        experts=values.settings(_is_expert, dict.fromkeys(_EXPERT_COUNTS, 0)),
+        experts=values.settings(lambda key: key.startswith(_EXPERT_PREFIXES), dict.fromkeys(_EXPERT_COUNTS, 0)),
         activations=values.settings(lambda key: "activation" in key or key.endswith("_act")),
         vocabulary=vocabulary_digest(parent.source, parent.header_digest, tokens),
         vocabulary_size=_either(tokens.count if tokens and tokens.is_array else None, values.whole("vocab_size")),
         tokenizer_model=_text(parent.header, "tokenizer.ggml.model"),
         tokenizer_pre=_text(parent.header, "tokenizer.ggml.pre"),
-        tied_embeddings=_is_tied(parent),
+        tied_embeddings=OUTPUT_MATRIX not in places if TOKEN_EMBEDDING in places else None,
         license=_bounded(parent.license),
         size_label=_text(parent.header, "general.size_label"),
     )
@@ -360,25 +367,10 @@ def _either(first: _T | None, second: _T | None) -> _T | None:
     return second if first is None else first
 
 
-def _rope_factors(parent: Parent) -> str | None:
-    parts = [part for part in parent.parts if part.place.block is None and part.place.tower is Tower.TEXT]
-    factors = sorted(f"{part.place.slot} {part.digest}" for part in parts if part.place.type is OrganType.SKELETON)
-    return ", ".join(factors) or None
-
-
-def _is_tied(parent: Parent) -> bool | None:
-    places = {part.place for part in parent.parts if part.place in (TOKEN_EMBEDDING, OUTPUT_MATRIX)}
-    return OUTPUT_MATRIX not in places if TOKEN_EMBEDDING in places else None
-
-
 def _is_mixing(key: str) -> bool:
     if key in _ATTENTION_NAMED or key.endswith("epsilon"):
         return False
     return key.startswith(("attention.", "ssm.", "wkv.", "kda.", "shortconv.")) or "softcapping" in key
-
-
-def _is_expert(key: str) -> bool:
-    return key.startswith(("expert", "moe_", "interleave_moe", "leading_dense_block_count"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,7 +491,9 @@ class RegisteredLibrary:
         """
         parsed = parse_query(query, base=base)
         self.budget.spend(QUERY_COST)
-        excluded = frozenset() if parsed.choices("model") else self._names_of_chimeras()
+        excluded: frozenset[str] = frozenset()
+        if not parsed.choices("model"):
+            excluded = self._chimeras = names_of_chimeras(self.session) if self._chimeras is None else self._chimeras
         for page in organs_in_order(self.session, parsed, PAGE, lambda count: self.budget.spend(COMPARED_COST * count)):
             self.budget.spend(CANDIDATE_COST * len(page))
             yield from (organ for organ in page if organ.model not in excluded)
@@ -531,11 +525,6 @@ class RegisteredLibrary:
         self.budget.spend(QUERY_COST)
         gains = gains_of_donors(self.session, base.model_id, labels)
         return {labels[donor_id]: gain for donor_id, gain in gains.items()}
-
-    def _names_of_chimeras(self) -> frozenset[str]:
-        if self._chimeras is None:
-            self._chimeras = names_of_chimeras(self.session)
-        return self._chimeras
 
     def _read(self, model: Model) -> Parent:
         read = first_header(self.session, self.store, model)

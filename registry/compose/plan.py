@@ -237,6 +237,8 @@ def planned_recipe(plan: Plan, *, every_part: bool = False, contributor: str = L
     """
     every = [plan_part(part, plan.base) for part in plan.parts]
     changed = [part for part in every if part.acts]
+    header = plan.base.header
+    base_size_bytes = header.data_offset + sum(padded(part.size_bytes, header.alignment) for part in plan.base.parts)
     return PlannedRecipe(
         can_be_made=plan.can_be_made,
         findings=in_order(plan.findings, plan.recipe.accept),
@@ -246,7 +248,7 @@ def planned_recipe(plan: Plan, *, every_part: bool = False, contributor: str = L
             file=plan.file_name,
             size_bytes=plan.size_bytes,
             base=plan.base.label,
-            base_size_bytes=_base_size_bytes(plan.base),
+            base_size_bytes=base_size_bytes,
             parents=_parents(plan),
             license=plan.license,
             screen=plan.screen,
@@ -296,11 +298,6 @@ def chimera_name(recipe: Recipe, stem: str, contributor: str = LOCAL) -> ModelNa
     name = parse_new_name(recipe.name)
     is_own = "/" not in recipe.name or (contributor != LOCAL and name.namespace.lower() == contributor.lower())
     return replace(name, namespace=contributor) if is_own else name
-
-
-def _base_size_bytes(base: Parent) -> int:
-    """Return the size of one file with all tensors of `base`."""
-    return base.header.data_offset + sum(padded(part.size_bytes, base.header.alignment) for part in base.parts)
 
 
 def _parents(plan: Plan) -> tuple[ParentModel, ...]:

@@ -300,7 +300,8 @@ def _moved_text(totals: Mapping[str, Any], changed: Sequence[Change]) -> str:
 def _size_text(changed: Sequence[Change], totals: Mapping[str, Any], share: float | None) -> str:
     """Return how large a change is, and how large changes usually are."""
     organs, uncounted = totals["organs"], totals["uncounted"]
-    of_all = "" if share is None else f", {_percent(share)} of the parameters"
+    percent = "" if share is None else f"{100.0 * share:.2g}%" if share < 1.0 else f"{100.0 * share:,.0f}%"
+    of_all = f", {percent} of the parameters" if percent else ""
     change = f"{plural_text(organs, 'organ changes', 'organs change')}{of_all}."
     if uncounted:
         change += f" The change of {plural_text(uncounted, 'organ', 'organs')} is not known."
@@ -308,10 +309,6 @@ def _size_text(changed: Sequence[Change], totals: Mapping[str, Any], share: floa
         return change
     stage = ", estimated before they are computed" if any(one.after is None for one in changed) else ""
     return f"{change} The change of their weights is {_moved_text(totals, changed)}{stage}. {USUAL}."
-
-
-def _percent(share: float) -> str:
-    return f"{100.0 * share:.2g}%" if share < 1.0 else f"{100.0 * share:,.0f}%"
 
 
 def part_correlation(first: Part, second: Part) -> float | None:
