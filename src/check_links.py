@@ -14,7 +14,7 @@ class LinksHook(BuildHookInterface):
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Raise FileNotFoundError with the links that are text files, as Git on Windows and some archives write them."""
+        """Raise FileNotFoundError with the links that are text files, as Git on Windows writes them."""
         links = sorted((Path(self.root) / "src" / "organs").iterdir())
         broken = [link.name for link in links if link.name != "__pycache__" and not link.is_dir()]
         if broken or not links:
