@@ -362,7 +362,7 @@ def _uploads(opened: ExitStack, models: Sequence[str]) -> tuple[list[HubUpload],
     from organs.ingest.hub import README, HubUpload
     from organs.registry.assembly import plan_model
     from organs.registry.catalog.queries.models import model_by_text
-    from organs.registry.compose.models import refuse_partial
+    from organs.registry.compose.parents import refuse_partial
 
     uploads: list[HubUpload] = []
     cards: list[HubUpload] = []

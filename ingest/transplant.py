@@ -25,7 +25,7 @@ from organs.ingest.files import (
 from organs.ingest.sources import ModelSource, open_files
 from organs.registry.anatomy import Place, Slot, expert_name
 from organs.registry.compose.lock import Lock
-from organs.registry.compose.models import (
+from organs.registry.compose.parents import (
     Parent,
     Part,
 )

@@ -37,7 +37,7 @@ from organs.registry.catalog.queries.organs import (
 from organs.registry.catalog.tables import Model, ModelFile, Organ
 from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.compose.lock import lock_of
-from organs.registry.compose.models import refuse_partial
+from organs.registry.compose.parents import refuse_partial
 from organs.registry.digest import Digest, digest_of, parse_prefix
 from organs.registry.errors import CorruptBlob, MissingBlob, NotFound, UnsupportedDType
 from organs.registry.gguf import DType, TensorSpec, dtype_by_name

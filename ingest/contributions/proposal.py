@@ -25,7 +25,7 @@ from organs.registry.catalog.queries.submissions import refused_with_digest
 from organs.registry.catalog.tables import Model
 from organs.registry.compose.licenses import NO_LICENSE, differing_license, unknown_license
 from organs.registry.compose.lock import LOCK_KEY
-from organs.registry.compose.models import misfit_sentence, parts_of
+from organs.registry.compose.parents import misfit_sentence, parts_of
 from organs.registry.digest import Digest
 from organs.registry.entities.submission import ProposedModel, SubmissionFinding, SubmissionMetadata
 from organs.registry.errors import BadName, NotFound

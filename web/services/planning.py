@@ -28,7 +28,7 @@ from organs.registry.compose.compatibility import (
     types_of,
 )
 from organs.registry.compose.cost import Budget, check_pair, check_recipe
-from organs.registry.compose.models import Parent, RegisteredLibrary
+from organs.registry.compose.parents import Parent, RegisteredLibrary
 from organs.registry.compose.plan import Plan, planned_recipe
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe
