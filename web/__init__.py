@@ -8,7 +8,8 @@ api             the API below `/api/v1` and its OpenAPI document
 charts          charts as SVG
 downloads       downloads: organs in three forms, models, files of chimeras and jobs
 hub             the read-only routes of the Hugging Face hub
-services        services that pages and the API share: accounts, administration, contributions, health, plans
+health          the health of the server, for administrators
+planning        plans and comparisons, with limits on their cost
 metrics         `/metrics` for Prometheus, and `/healthz`
 logs            the log as text or lines of JSON, and the newest errors of a process
 

@@ -21,7 +21,7 @@ from organs.web.auth import (
     ADMIN,
     ANYBODY,
     UPLOAD,
-    Identity,
+    RequestUser,
     identity,
     recognise,
 )
@@ -33,7 +33,7 @@ from organs.web.metrics import count_faults, count_requests, health, metrics
 from organs.web.ollama import ollama
 from organs.web.pages import pages
 from organs.web.pages.documentation import documentation_address
-from organs.web.pages.facets import tag_query
+from organs.web.pages.lists import tag_query
 from organs.web.pages.routes import form_token
 from organs.web.permissions import may_write
 from organs.web.rate_limits import (
@@ -93,7 +93,7 @@ def _make_head() -> Head:
     )
 
 
-def _find_user() -> Identity:
+def _find_user() -> RequestUser:
     if request.blueprint == "api":
         return ANYBODY
     try:

@@ -36,7 +36,7 @@ _SCHEME = "bearer"
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class RequestUser:
     """The user of a request, with the scopes that apply."""
 
     name: str | None
@@ -61,8 +61,8 @@ class Identity:
         return self.is_local or (self.name is not None and self.name.lower() == namespace.lower())
 
 
-ANYBODY = Identity(None, frozenset((READ,)))
-LOCALLY = Identity(LOCAL, frozenset((READ, UPLOAD)))
+ANYBODY = RequestUser(None, frozenset((READ,)))
+LOCALLY = RequestUser(LOCAL, frozenset((READ, UPLOAD)))
 
 
 def recognise(app: Flask) -> None:
@@ -70,15 +70,15 @@ def recognise(app: Flask) -> None:
     app.after_request(_mark_private)
 
 
-def identity() -> Identity:
+def identity() -> RequestUser:
     """Return the user of the request. Raises BadToken for an invalid token, TooMany after too many invalid tokens."""
     if "identity" not in g:
         g.identity = _identity_from_header() if request.blueprint == "api" else _identity_from_cookie()
-    user: Identity = g.identity
+    user: RequestUser = g.identity
     return user
 
 
-def need(scope: str) -> Identity:
+def need(scope: str) -> RequestUser:
     """Return the user, who must have `scope`.
 
     Raises BadToken (401) without an account, NotAllowed (403) without the scope.
@@ -139,16 +139,16 @@ def is_personal() -> bool:
     return configured.personal and not configured.read_only and not is_proxied()
 
 
-def used(account: KnownToken) -> Identity:
+def used(account: KnownToken) -> RequestUser:
     """Return the user of `account`, and record the use of the token from time to time, if that needs no waiting."""
     if is_use_due(account) and not settings().read_only:
         # Reading must work while the disk is full or another process writes. A later request records the use.
         with suppress(OrganError), registry().catalog.writing(waits=False) as session:
             record_use(session, account)
-    return Identity(account.name, account.scopes, account)
+    return RequestUser(account.name, account.scopes, account)
 
 
-def _identity_from_header() -> Identity:
+def _identity_from_header() -> RequestUser:
     sent = request.authorization
     if sent is None:
         if "Authorization" in request.headers:
@@ -160,7 +160,7 @@ def _identity_from_header() -> Identity:
     return replace(used(account), is_of_page=account.session_id is not None)
 
 
-def _identity_from_cookie() -> Identity:
+def _identity_from_cookie() -> RequestUser:
     secret = session_secret()
     if secret is not None:
         with reading() as session:

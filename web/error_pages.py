@@ -82,6 +82,12 @@ def status_of(error: OrganError) -> int:
     return 404 if is_page and isinstance(error, BadName | BadDigest) else error.status
 
 
+def sentence_of(error: OrganError, *, capital: bool = False) -> str:
+    """Return the text of an error with one full stop; with `capital`, it begins with a capital letter."""
+    text = str(error).rstrip("?.")
+    return f"{text[:1].upper()}{text[1:]}." if capital else f"{text}."
+
+
 def refused(error: OrganError, extensions: Mapping[str, object] | None = None) -> Response:
     """Return the answer to a request that raised `error`; `extensions` are further members of the problem document."""
     status = logged_status(error)

@@ -20,9 +20,9 @@ from organs.web.repositories import (
     LIBRARY,
     LICENSE_TAG,
     README,
-    Entry,
     EntryMissing,
     Repository,
+    RepositoryEntry,
     RevisionMissing,
     commit_of,
     history,
@@ -283,7 +283,7 @@ def _read_repository(user: str, name: str, revision: str) -> Repository:
         return repository(session, user, name, revision)
 
 
-def _sibling(entry: Entry, *, detailed: bool) -> dict[str, Any]:
+def _sibling(entry: RepositoryEntry, *, detailed: bool) -> dict[str, Any]:
     if not detailed:
         return {"rfilename": entry.path}
     values = {"rfilename": entry.path, "size": entry.content.size_bytes, "blobId": entry.object_id}
@@ -293,7 +293,7 @@ def _sibling(entry: Entry, *, detailed: bool) -> dict[str, Any]:
     return values
 
 
-def _tree_entry(entry: Entry) -> dict[str, Any]:
+def _tree_entry(entry: RepositoryEntry) -> dict[str, Any]:
     size = entry.content.size_bytes
     values = {"type": "file", "path": entry.path, "size": size, "oid": entry.object_id}
     if entry.is_model:

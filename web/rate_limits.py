@@ -358,7 +358,7 @@ WITHOUT_TURN = frozenset(
 )
 """Endpoints of these blueprints that take no turn before their view runs. A report is computed once for all requests
 that wait for it, and these must not wait while they hold a turn. Bodies of uploads and submissions arrive as slowly as
-clients send them, and have their own limit (`web.services.contributions`). A submission takes its turn when its body
+clients send them, and have their own limit (`web.api.uploads`). A submission takes its turn when its body
 has arrived (`take_turn`)."""
 PATIENCE_SECONDS = 0.25
 """Time that a request waits for the first turn before it tries to take one of the second turns."""

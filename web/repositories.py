@@ -31,7 +31,7 @@ from organs.registry.errors import NotFound, Removed
 from organs.registry.gguf.split import ShardName, parse_shard_name
 from organs.registry.names import ModelName, parse_model_name, plain_quantisation, split_quantisation
 from organs.web.downloads import SUFFIX, model_file, public_names
-from organs.web.file_responses import ByteSource, Content
+from organs.web.file_responses import BodySource, FileContent
 
 README = "README.md"
 LIBRARY = "gguf"
@@ -57,11 +57,11 @@ class EntryMissing(NotFound, code="entry-missing"):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RepositoryEntry:
     """A file of a repository."""
 
     path: str
-    content: Content
+    content: FileContent
     object_id: str
     """The SHA-1 of the git object: of the file, or of its Git LFS pointer if it is a model's file."""
     pointer: bytes
@@ -72,7 +72,7 @@ class Entry:
         return bool(self.pointer)
 
     @property
-    def raw(self) -> Content:
+    def raw(self) -> FileContent:
         """The file as git stores it: the pointer of a model's file, or the file itself."""
         return text_content(self.path, self.pointer, self.object_id) if self.is_model else self.content
 
@@ -94,7 +94,7 @@ class Member:
     """A model in a repository, and its files."""
 
     model: Model
-    entries: tuple[Entry, ...]
+    entries: tuple[RepositoryEntry, ...]
 
     @property
     def is_projector(self) -> bool:
@@ -124,19 +124,19 @@ class Repository:
     created: str
     """When the newest version in it was registered, in ISO 8601."""
     members: tuple[Member, ...]
-    readme: Entry | None
+    readme: RepositoryEntry | None
     commits_by_tag: dict[str, str]
     downloads: int
     tags: list[str]
     """The tags by which the hub's clients filter: the library, the architecture, the license."""
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[RepositoryEntry, ...]:
         """The files in order: those of the models, and the README."""
         files = [entry for member in self.members for entry in member.entries]
         return (*files, *((self.readme,) if self.readme else ()))
 
-    def entry(self, path: str) -> Entry:
+    def entry(self, path: str) -> RepositoryEntry:
         """Return the file at `path`; raises EntryMissing."""
         for entry in self.entries:
             if entry.path == path:
@@ -257,9 +257,9 @@ def commit_of(model: Model) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:COMMIT_LENGTH]
 
 
-def text_content(name: str, text: bytes, tag: str) -> Content:
+def text_content(name: str, text: bytes, tag: str) -> FileContent:
     """Return a small file in memory as content with the ETag `tag`."""
-    return Content(name, len(text), tag, _text_opener(text))
+    return FileContent(name, len(text), tag, _text_opener(text))
 
 
 def _find_revision(session: Session, user: str, name: str, revision: str) -> _Revision:
@@ -331,13 +331,13 @@ def _quantisation_names(model: Model, files: Sequence[ModelFile], used: Collecti
     raise AssertionError("a file is called after its own digest")
 
 
-def _model_entry(model: Model, file: ModelFile, name: str) -> Entry:
+def _model_entry(model: Model, file: ModelFile, name: str) -> RepositoryEntry:
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{file.sha256}\nsize {file.size_bytes}\n"
     data = pointer.encode("ascii")
-    return Entry(name, model_file(model, file, name, immutable=False), _git_id(data), data)
+    return RepositoryEntry(name, model_file(model, file, name, immutable=False), _git_id(data), data)
 
 
-def _readme(session: Session, found: _Revision, members: Sequence[Member]) -> Entry | None:
+def _readme(session: Session, found: _Revision, members: Sequence[Member]) -> RepositoryEntry | None:
     """Return the README; None if a file of a model has this name."""
     paths = [entry.path for member in members for entry in member.entries]
     if README in paths:
@@ -349,7 +349,7 @@ def _readme(session: Session, found: _Revision, members: Sequence[Member]) -> En
     else:
         text = _group_card(found, members).encode()
     object_id = _git_id(text)
-    return Entry(README, text_content(README, text, object_id), object_id, b"")
+    return RepositoryEntry(README, text_content(README, text, object_id), object_id, b"")
 
 
 def _group_card(found: _Revision, members: Sequence[Member]) -> str:
@@ -392,8 +392,8 @@ class _Text:
         yield memoryview(self.data)
 
 
-def _text_opener(text: bytes) -> Callable[[int, int], ByteSource]:
-    def open_text(begin: int, end: int) -> ByteSource:
+def _text_opener(text: bytes) -> Callable[[int, int], BodySource]:
+    def open_text(begin: int, end: int) -> BodySource:
         return _Text(text[begin:end])
 
     return open_text

@@ -1,27 +1,47 @@
-"""Administration: reviews, removals, the event log, contributors. All operations need the scope `admin`."""
+"""Administration: reviews, removals, the event log, contributors. All operations need the scope `admin`.
+
+Pages call the same functions, after `web.permissions.check_admin`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from flask import g, request
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
-from organs.registry.catalog.queries.administration import admin_overview, all_contributors, waiting_submissions
+from organs.ingest.contributions import submissions
+from organs.registry.catalog.queries.accounts import (
+    account_token,
+    contributor_account,
+    contributor_by_name,
+    token_by_public_id,
+)
+from organs.registry.catalog.queries.administration import (
+    admin_overview,
+    all_contributors,
+    model_in_any_state,
+    removal_of,
+    submission_review,
+    waiting_submissions,
+)
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.queries.fleet import fleet_run, fleet_runs
-from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES
+from organs.registry.catalog.register import accounts, models
+from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES, SCOPES
 from organs.registry.entities.account import (
     ContributorAccount,
     ContributorAccountPage,
     ContributorChangeRequest,
+    CreatedToken,
     NewContributorRequest,
 )
 from organs.registry.entities.administration import AdminOverview, EventPage, Removal, RemovalRequest
 from organs.registry.entities.fleet import FleetRun, FleetRunPage
 from organs.registry.entities.health import ServerHealth
 from organs.registry.entities.submission import Decision, RefusalRequest, SubmissionReviewPage
-from organs.registry.errors import BadRequest
+from organs.registry.errors import BadInput, BadRequest, NoSuchRun
 from organs.registry.names import parse_model_name
 from organs.web.api.operation import (
     AFTER,
@@ -34,18 +54,11 @@ from organs.web.api.operation import (
     writing_operation,
 )
 from organs.web.auth import ADMIN
-from organs.web.params import (
-    parsed_run,
-    requested_after,
-    requested_limit,
-)
-from organs.web.responses import (
-    reading,
-    registry,
-    settings,
-)
-from organs.web.services import administration
-from organs.web.services.health import server_health
+from organs.web.health import server_health
+from organs.web.params import parsed_number, requested_after, requested_limit
+from organs.web.permissions import user_name
+from organs.web.rate_limits import NEW_TOKENS, rates
+from organs.web.responses import reading, registry, settings
 
 GROUP = "Administration"
 CREATED = 201
@@ -75,6 +88,9 @@ def _submission(example: str) -> Parameter:
 
 EVENTS_SHOWN = 10
 """Newest events in the overview."""
+FIRST_SCOPES = tuple(scope for scope in SCOPES if scope != ADMIN)
+"""The scopes of the first token of a contributor who is added on a page."""
+FIRST_LABEL = "first token"
 
 
 @operation(
@@ -134,7 +150,9 @@ def quarantine() -> SubmissionReviewPage:
 )
 def approve_submission(submission: str) -> Decision:
     """Publish the model of a submission. 409 for a submission that is not held for review."""
-    return administration.approve(submission)
+    submission_id = parsed_number(submission, "submission")
+    submissions.approve_submission(registry(), submission_id, user_name())
+    return decision(submission_id)
 
 
 @writing_operation(
@@ -151,7 +169,29 @@ def approve_submission(submission: str) -> Decision:
 def refuse_submission(submission: str) -> Decision:
     """Refuse a submission; its contributor sees the reason. The next sweeps remove its bytes. 409 for a submission that
     is not held for review."""
-    return administration.refuse(submission, read_body(RefusalRequest).reason)
+    return refuse(submission, read_body(RefusalRequest).reason)
+
+
+def refuse(submission: str, reason: str) -> Decision:
+    """Refuse the submission with that number. Raises NotFound, Conflict, and BadValue for an empty reason."""
+    submission_id = parsed_number(submission, "submission")
+    submissions.refuse_submission(registry(), submission_id, reason, user_name())
+    return decision(submission_id)
+
+
+def decision(submission_id: int) -> Decision:
+    """Return the state of a submission, with the address of its model if that is public. Raises NotFound."""
+    with reading(settings().search_seconds) as session:
+        review = submission_review(session, submission_id)
+    model = review.model
+    return Decision(
+        id=review.id,
+        name=review.name,
+        state=review.state,
+        model=None if model is None else model.name,
+        address=f"/models/{model.name}" if model is not None and model.state == "visible" else None,
+        reason=review.reason,
+    )
 
 
 @writing_operation(
@@ -172,7 +212,11 @@ def remove_model(namespace: str, name: str) -> Removal:
     body = read_body(RemovalRequest)
     if parse_model_name(f"{namespace}/{name}").version is not None:
         raise BadRequest("name", "The version belongs in the body, not in the address.")
-    return administration.remove(f"{namespace}/{name}@{body.version}", body.reason)
+    with registry().catalog.writing() as session:
+        model = model_in_any_state(session, parse_model_name(f"{namespace}/{name}@{body.version}"))
+        removal = removal_of(session, model)
+        models.remove_model(session, model, body.reason, user_name())
+        return structs.replace(removal, state=model.state, reason=model.state_reason)
 
 
 @operation(
@@ -187,7 +231,7 @@ def remove_model(namespace: str, name: str) -> Removal:
 def events() -> EventPage:
     """Return the event log, newest first. Entries are never changed or removed."""
     limit, after = requested_limit(), requested_after()
-    contributor, action = request.args.get("contributor", ""), request.args.get("action", "")
+    contributor, action = (request.args.get(name, "").strip() for name in ("contributor", "action"))
     with reading(settings().search_seconds) as session:
         return newest_events(session, limit, after, contributor, action)
 
@@ -221,7 +265,25 @@ def contributor_accounts() -> ContributorAccountPage:
 def add_contributor() -> ContributorAccount:
     """Add a contributor without a token. `organ token create`, on the registry's machine, creates one."""
     body = read_body(NewContributorRequest)
-    return administration.add(body.name, body.quota)
+    with registry().catalog.writing() as session:
+        contributor = accounts.add_contributor(session, body.name, user_name(), body.quota)
+        return contributor_account(session, contributor, registry().settings.quota_bytes)
+
+
+def add_with_token(name: str, scopes: Collection[str], days: int | None) -> CreatedToken:
+    """Add a contributor with a first token, and return the token with its text, which is not stored.
+
+    Raises BadName; BadInput for a name that exists, and for scopes other than FIRST_SCOPES: a token with the scope
+    `admin` is created on the registry's machine only. Raises TooMany.
+    """
+    if not scopes or not set(scopes) <= set(FIRST_SCOPES):
+        raise BadInput(f"a first token has one or more of the scopes {', '.join(FIRST_SCOPES)}")
+    rates().hit(NEW_TOKENS, user_name())
+    with registry().catalog.writing() as session:
+        contributor = accounts.add_contributor(session, name, user_name())
+        created = accounts.create_token(session, contributor.id, scopes, FIRST_LABEL, days, user_name())
+        token = account_token(session, token_by_public_id(session, created.public_id))
+        return CreatedToken(**structs.asdict(token), token=created.text)
 
 
 @writing_operation(
@@ -244,7 +306,19 @@ def change_contributor(contributor: str) -> ContributorAccount:
         raise BadRequest(None, "The body must have state, quota, or both.")
     if changes.state is not UNSET and changes.state not in CONTRIBUTOR_STATES:
         raise BadRequest("state", f"state must be {' or '.join(CONTRIBUTOR_STATES)}.")
-    return administration.change(contributor, changes)
+    return change(contributor, changes)
+
+
+def change(contributor: str, changes: ContributorChangeRequest) -> ContributorAccount:
+    """Change the state of a contributor, the quota, or both. Raises NotFound, NotAllowed for `local`."""
+    with registry().catalog.writing() as session:
+        name = contributor_by_name(session, contributor).name
+        if changes.state is not UNSET:
+            accounts.set_contributor_state(session, name, changes.state, user_name())
+        if changes.quota is not UNSET:
+            accounts.set_quota(session, name, changes.quota, user_name())
+        row = contributor_by_name(session, name)
+        return contributor_account(session, row, registry().settings.quota_bytes)
 
 
 @operation(
@@ -276,7 +350,7 @@ def fleet() -> FleetRunPage:
 )
 def fleet_progress(run: str) -> FleetRun:
     """Return the progress of a run, with units that failed or were set aside, and its workers."""
-    run_id = parsed_run(run)
+    run_id = parsed_number(run, "run", NoSuchRun)
     g.not_cached = True
     with reading(settings().search_seconds) as session:
         return fleet_run(session, run_id)

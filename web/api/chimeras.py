@@ -32,6 +32,7 @@ from organs.web.api.operation import (
 )
 from organs.web.api.plans import GROUP, RECIPE_EXAMPLE
 from organs.web.downloads import whole_model
+from organs.web.error_pages import sentence_of
 from organs.web.params import (
     requested_after,
     requested_choice,
@@ -218,7 +219,7 @@ def checked_lock(text: str) -> str:
     try:
         return parse_prefix(text)
     except BadDigest as error:
-        raise BadRequest("lock", f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
+        raise BadRequest("lock", sentence_of(error, capital=True)) from error
 
 
 def _model_name(text: str) -> ModelName:

@@ -48,7 +48,7 @@ _TEXT: Schema = {"type": "string"}
 
 
 @dataclass(frozen=True, slots=True)
-class Download:
+class DownloadAddress:
     """An address that sends bytes."""
 
     path: str
@@ -80,7 +80,7 @@ _FILE = Parameter("file", "One of the model's files.", _TEXT, "Zoo-A-2M-v1.0-Q8_
 _ORGAN, _MODEL = "aadb682ed7753b5f", "local/Zoo-A-2M-v1.0-Q8_0"
 
 DOWNLOADS = (
-    Download(
+    DownloadAddress(
         "/organs/{digest}.raw",
         "organ_raw",
         "An organ's bytes",
@@ -88,7 +88,7 @@ DOWNLOADS = (
         (DIGEST, *_TOLD_APART),
         f"/organs/{_ORGAN}.raw",
     ),
-    Download(
+    DownloadAddress(
         "/organs/{digest}.bin",
         "organ_bin",
         "An organ as a file",
@@ -96,7 +96,7 @@ DOWNLOADS = (
         (DIGEST, *_TOLD_APART, _NAME_INSIDE),
         f"/organs/{_ORGAN}.bin",
     ),
-    Download(
+    DownloadAddress(
         "/organs/{digest}.npy",
         "organ_npy",
         "An organ's values for NumPy",
@@ -104,7 +104,7 @@ DOWNLOADS = (
         (DIGEST, *_TOLD_APART),
         f"/organs/{_ORGAN}.npy",
     ),
-    Download(
+    DownloadAddress(
         "/models/{namespace}/{name}.gguf",
         "model_gguf",
         "A model as one file",
@@ -112,7 +112,7 @@ DOWNLOADS = (
         (NAMESPACE, NAME),
         f"/models/{_MODEL}.gguf",
     ),
-    Download(
+    DownloadAddress(
         "/models/{namespace}/{name}/files/{file}",
         "model_file",
         "A file of a model",
@@ -274,7 +274,7 @@ def _answer(spec: Operation) -> Schema:
     return answer | ({"headers": headers} if headers else {})
 
 
-def _download(spec: Download) -> Schema:
+def _download(spec: DownloadAddress) -> Schema:
     headers = {name: _text_header("") for name in _FILE_HEADERS}
     content: Schema = {OCTETS: {"schema": {}}}
     part = {**headers, "Content-Range": _text_header("The range and the size of the file.")}

@@ -15,7 +15,7 @@ from organs.web.api.operation import (
 )
 from organs.web.auth import ANY
 from organs.web.params import (
-    parsed_job,
+    parsed_number,
     requested_after,
     requested_limit,
 )
@@ -61,7 +61,7 @@ def job(job: str) -> Job:
     read-only server."""
     whose = whose_jobs()
     with reading(settings().search_seconds) as session:
-        return job_by_id(session, parsed_job(job), whose)
+        return job_by_id(session, parsed_number(job, "job"), whose)
 
 
 @writing_operation(
@@ -78,7 +78,7 @@ def job(job: str) -> Job:
 def cancel(job: str) -> Job:
     """Cancel a job. A queued job never starts; a running one stops within about two seconds; a finished one does not
     change. 404 for a job that the token may not see; without the scope `upload` or `admin` it sees none."""
-    job_id, whose = parsed_job(job), whose_jobs()
+    job_id, whose = parsed_number(job, "job"), whose_jobs()
     with registry().catalog.writing() as session:
         cancel_job(session, job_id, whose)
     with reading(settings().search_seconds) as session:

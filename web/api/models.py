@@ -69,10 +69,8 @@ from organs.web.api.operation import (
     read_body,
     writing_operation,
 )
-from organs.web.auth import (
-    ANY,
-    identity,
-)
+from organs.web.auth import ANY
+from organs.web.error_pages import sentence_of
 from organs.web.params import (
     requested_after,
     requested_limit,
@@ -87,6 +85,7 @@ from organs.web.permissions import (
     model_to_edit,
     model_to_restore,
     model_to_yank,
+    user_name,
 )
 from organs.web.responses import (
     reading,
@@ -129,7 +128,10 @@ def model_lookup() -> ModelSummary:
     """Return the oldest model whose bytes, file or lock have this digest, or a digest that begins with it. 409 if
     several models match.
     """
-    prefix = _checked_digest(request.args.get("digest", ""))
+    try:
+        prefix = parse_prefix(request.args.get("digest", ""))
+    except BadDigest as error:
+        raise BadRequest("digest", sentence_of(error, capital=True)) from error
     with reading(settings().search_seconds) as session:
         row = model_by_digest(session, prefix)
         return model_summaries(session, [row])[0]
@@ -151,7 +153,7 @@ def header(header: str) -> ModelSummary:
     try:
         digest = parse_digest(header)
     except BadDigest as error:
-        raise BadRequest("header", f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
+        raise BadRequest("header", sentence_of(error, capital=True)) from error
     with reading(settings().search_seconds) as session:
         row = model_with_header(session, digest)
         if row is None:
@@ -284,14 +286,6 @@ def _model(session: Session, namespace: str, name: str) -> tables.Model:
     return model_by_name(session, parse_model_name(f"{namespace}/{name}"))
 
 
-def _checked_digest(text: str) -> str:
-    """Return the requested digest, or its beginning. Raises BadRequest."""
-    try:
-        return parse_prefix(text)
-    except BadDigest as error:
-        raise BadRequest("digest", f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
-
-
 def _requested_model(parameter: str) -> ModelName:
     """Return the model name in that parameter. Raises BadRequest."""
     text = request.args.get(parameter)
@@ -364,7 +358,7 @@ def edit(namespace: str, name: str) -> PublishedModel:
     wanted = _name(namespace, name, edit_request.get("version"))
     with registry().catalog.writing() as session:
         model = model_to_edit(session, wanted)
-        edit_model(session, model, edits, _user_name())
+        edit_model(session, model, edits, user_name())
         if model.state == "visible":
             resolve_declared(session, model)
         return published_model(session, model)
@@ -386,10 +380,14 @@ def yank(namespace: str, name: str) -> PublishedModel:
     also shows the reason. With the scope `upload` you can yank your own models, with `admin` all models.
     """
     body = read_body(YankRequest)
-    wanted = _name(namespace, name, body.version)
+    return yank_model(_name(namespace, name, body.version), body.reason)
+
+
+def yank_model(name: ModelName, reason: str) -> PublishedModel:
+    """Hide a model from searches, rankings and lists. Raises NotFound, NotAllowed, Conflict, BadValue."""
     with registry().catalog.writing() as session:
-        model = model_to_yank(session, wanted)
-        hide_model(session, model, "yanked", body.reason, _user_name())
+        model = model_to_yank(session, name)
+        hide_model(session, model, "yanked", reason, user_name())
         return published_model(session, model)
 
 
@@ -408,17 +406,15 @@ def restore(namespace: str, name: str) -> PublishedModel:
     """Show a yanked model in searches and lists again; a visible model does not change. The same accounts can do this
     as can yank the model.
     """
-    wanted = _name(namespace, name, read_body(RestoreRequest).version)
+    return restore_model(_name(namespace, name, read_body(RestoreRequest).version))
+
+
+def restore_model(name: ModelName) -> PublishedModel:
+    """Show a yanked model in searches, rankings and lists again. Raises NotFound, NotAllowed, Conflict."""
     with registry().catalog.writing() as session:
-        model = model_to_restore(session, wanted)
-        publish_model(session, model, _user_name())
+        model = model_to_restore(session, name)
+        publish_model(session, model, user_name())
         return published_model(session, model)
-
-
-def _user_name() -> str:
-    name = identity().name
-    assert name is not None
-    return name
 
 
 def _name(namespace: str, name: str, version: object = None) -> ModelName:

@@ -111,6 +111,7 @@ Answer = str | type[Entity]
 """The entity of the answer, or the name of a schema."""
 View = Callable[..., Entity | Schema]
 """It returns an entity; the view of the OpenAPI document returns the document."""
+V = TypeVar("V", bound=View)
 
 _operations: list[Operation] = []
 _entities: dict[str, type[Entity]] = {}
@@ -152,7 +153,7 @@ def operation(
     body: Answer | None = None,
     scope: str | None = None,
     is_open_locally: bool = False,
-) -> Callable[[View], View]:
+) -> Callable[[V], V]:
     """Serve a view at `path` below the root of the API by GET, or by POST if it has a body. The docstring of the view
     is the description of the operation.
 
@@ -160,7 +161,7 @@ def operation(
     `is_open_locally`, the user of a personal server needs no token.
     """
 
-    def register(view: View) -> View:
+    def register(view: V) -> V:
         spec = Operation(
             method="get" if body is None else "post",
             path=ROOT + path,
@@ -536,7 +537,7 @@ def writing_operation(
     status: int = 200,
     scope: str = UPLOAD,
     is_shadowed: bool = False,
-) -> Callable[[View], View]:
+) -> Callable[[V], V]:
     """Serve a view at `path` below the root of the API by `method`: post, put, patch or delete.
 
     The docstring of the view is the description of the operation. `example` is the body of an example request, or its
@@ -544,7 +545,7 @@ def writing_operation(
     those methods are refused.
     """
 
-    def register(view: View) -> View:
+    def register(view: V) -> V:
         needs = _NEEDS_ANY if scope == ANY else _NEEDS.format(scope)
         spec = Operation(
             method=method,

@@ -37,8 +37,7 @@ from organs.web.params import (
     requested_switch,
 )
 from organs.web.permissions import planner
-from organs.web.responses import reading
-from organs.web.services.planning import (
+from organs.web.planning import (
     ORDERS,
     checked_order,
     compose_for_client,
@@ -47,6 +46,7 @@ from organs.web.services.planning import (
     pair_for_client,
     plan_for_client,
 )
+from organs.web.responses import reading
 
 GROUP = "Chimeras"
 PLAN_SECONDS = 5.0

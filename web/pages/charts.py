@@ -16,20 +16,15 @@ from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import CorruptBlob, MissingBlob, NotFound, UnsupportedDType
+from organs.registry.gguf.quants import can_dequantize
 from organs.registry.measures import caution_of_mean
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX
 from organs.web.charts import plots
 from organs.web.charts.drawing import POLICY
-from organs.web.charts.plots import (
-    can_be_sampled,
-    sampled_values,
-)
-from organs.web.downloads import (
-    ChosenOrgan,
-    chosen_organ,
-)
-from organs.web.pages.routes import Context, Page, Sheet, paged, pages
+from organs.web.charts.plots import sampled_values
+from organs.web.downloads import ChosenOrgan, chosen_organ
+from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages
 from organs.web.render import glyph
 from organs.web.responses import conditional, model_address, reading, registry, settings
 
@@ -40,7 +35,7 @@ BINS = ("lower", "upper", "count", "bell_count")
 
 
 @paged(pages, "/organs/<digest>/weights", csv=True)
-def weights_figure(digest: str) -> Page:
+def weights_figure(digest: str) -> WebPage:
     """Show the histogram of the weights of an organ as numbers. `dtype` and `shape` are those of downloads."""
     with reading(settings().search_seconds) as session:
         chosen = chosen_organ(session, digest, request.args.get("dtype"), request.args.get("shape"))
@@ -49,7 +44,9 @@ def weights_figure(digest: str) -> Page:
         raise NotFound(weights)
     values = {"digest": chosen.digest, **asdict(weights)}
     rows = [list(row.values()) for row in bins_of(weights)]
-    return Page("weights.html", values, extra=lambda: shown_weights(weights, chosen), sheet=lambda: Sheet(BINS, rows))
+    return WebPage(
+        "weights.html", values, extra=lambda: shown_weights(weights, chosen), sheet=lambda: Sheet(BINS, rows)
+    )
 
 
 @pages.get("/organs/<digest>/weights.svg")
@@ -104,7 +101,7 @@ def svg_answer(body: bytes, *, immutable: bool = False) -> Response:
     return conditional(answer)
 
 
-def shown_weights(weights: plots.Weights, chosen: ChosenOrgan) -> Context:
+def shown_weights(weights: plots.WeightHistogram, chosen: ChosenOrgan) -> Context:
     """Return a histogram for the page: the address and size of the chart, and the bins."""
     shape = "x".join(map(str, chosen.shape))
     return {
@@ -118,7 +115,7 @@ def shown_weights(weights: plots.Weights, chosen: ChosenOrgan) -> Context:
     }
 
 
-def bins_of(weights: plots.Weights) -> list[Context]:
+def bins_of(weights: plots.WeightHistogram) -> list[Context]:
     """Return the bins as rows."""
     return [
         dict(zip(BINS, (lower, upper, count, bell), strict=True))
@@ -126,15 +123,15 @@ def bins_of(weights: plots.Weights) -> list[Context]:
     ]
 
 
-def _weights_of(session: Session, chosen: ChosenOrgan) -> plots.Weights | str:
+def _weights_of(session: Session, chosen: ChosenOrgan) -> plots.WeightHistogram | str:
     """Return the histogram, or the reason why there is none. It is computed once for each state of the catalog."""
     key = ("weights", chosen.organ_id)
     return cached(session, key, lambda: _compute_weights(chosen), lambda weights: not isinstance(weights, str))
 
 
-def _compute_weights(chosen: ChosenOrgan) -> plots.Weights | str:
+def _compute_weights(chosen: ChosenOrgan) -> plots.WeightHistogram | str:
     dtype = chosen.dtype
-    if not can_be_sampled(dtype):
+    if not can_dequantize(dtype):
         return f"The registry cannot decode the tensor type {dtype.name}, so there is no chart."
     elements = chosen.blob.size_bytes // dtype.block_bytes * dtype.block_elements
     try:

@@ -44,11 +44,10 @@ from organs.web.pages.anatomy import (
     letters,
 )
 from organs.web.pages.lineage import offered_names
-from organs.web.pages.routes import Context, Page, paged, pages, writing_form
+from organs.web.pages.routes import Context, WebPage, paged, pages, writing_form
 from organs.web.params import requested_query
 from organs.web.permissions import queue_job
-from organs.web.responses import reading, settings
-from organs.web.services.planning import (
+from organs.web.planning import (
     ORDERS,
     UnderWay,
     checked_order,
@@ -56,6 +55,7 @@ from organs.web.services.planning import (
     cut_pair,
     pair_for_client,
 )
+from organs.web.responses import reading, settings
 
 STEP_FIELDS = {
     "graft": ("from", "where", "sort", "strangers", "type", "slot", "blocks", "experts"),
@@ -222,9 +222,9 @@ class Workbench:
     def state(self) -> CompositionState:
         return self.under_way.state
 
-    def page(self) -> Page:
+    def page(self) -> WebPage:
         """Return the page."""
-        return Page("compose.html", asdict(self.state), extra=lambda: _page_context(self), status=self.status)
+        return WebPage("compose.html", asdict(self.state), extra=lambda: _page_context(self), status=self.status)
 
 
 def workbench(requested: RequestedSteps, problem: str | None = None, status: int = 200) -> Workbench:
@@ -460,7 +460,7 @@ def _api_of_fits() -> str:
 
 
 @paged(pages, "/compose/fits", api=_api_of_fits)
-def compose_fits() -> Page:
+def compose_fits() -> WebPage:
     """Show the models with organs that fit the model `base`; with `donor`, also the findings about that pair."""
     base, donor = (request.args.get(name, "").strip() for name in ("base", "donor"))
     fits: Fits | None = None
@@ -471,7 +471,7 @@ def compose_fits() -> Page:
                 fits = _find_fits(session, base, donor)
         except (NotFound, BadName, BadDigest, Ambiguous) as error:
             problem, status = str(error).rstrip("?.") + ".", status_of(error)
-    return Page("compose_fits.html", {}, extra=lambda: _fits_context(fits, base, donor, problem), status=status)
+    return WebPage("compose_fits.html", {}, extra=lambda: _fits_context(fits, base, donor, problem), status=status)
 
 
 def _find_fits(session: Session, base: str, donor: str) -> Fits:
@@ -529,7 +529,7 @@ def _api_of_compose() -> str:
 
 
 @paged(pages, "/compose", api=_api_of_compose)
-def compose() -> Page:
+def compose() -> WebPage:
     """Show the recipe in the address: `base`, then steps (`graft`, `adapter`, `purify` …); `cell` asks for candidates.
 
     `add`, a field of the forms, redirects to the page with one more step.
@@ -546,7 +546,7 @@ def compose() -> Page:
 
 
 @writing_form(pages, "/compose")
-def compose_chimera() -> str | Page:
+def compose_chimera() -> str | WebPage:
     """Queue the chimera of the form and show the job. If it cannot be made, show the page with the reasons."""
     requested = requested_steps(_with_plain_line_ends(request.form))
     if not requested.base:
@@ -576,7 +576,7 @@ def _with_plain_line_ends(form: MultiDict[str, str]) -> MultiDict[str, str]:
     return MultiDict((name, value.replace("\r\n", "\n")) for name, value in form.items(multi=True))
 
 
-def _base_choice(requested: RequestedSteps, problem: str | None = None, status: int = 200) -> Page:
+def _base_choice(requested: RequestedSteps, problem: str | None = None, status: int = 200) -> WebPage:
     """Show the choice of a base: a search, models with many relatives, the newest models."""
     query, page, text = None, None, request.args.get("q", "")
     try:
@@ -594,7 +594,7 @@ def _base_choice(requested: RequestedSteps, problem: str | None = None, status: 
         "items": page.items if page else (),
         "notes": page.notes if page else (),
     }
-    return Page(
+    return WebPage(
         "compose_start.html",
         values,
         extra=lambda: _base_choice_context(requested, values, text, problem),

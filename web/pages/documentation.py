@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
-from organs.web.pages.routes import Context, Page, paged, pages
+from organs.web.pages.routes import Context, WebPage, paged, pages
 from organs.web.responses import conditional, outside_link, with_parameters
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
@@ -91,7 +91,7 @@ class Document:
 
 
 @paged(pages, "/docs")
-def documentation() -> Page:
+def documentation() -> WebPage:
     """List the pages of the documentation."""
     documents = all_documents()
     groups = {
@@ -100,16 +100,16 @@ def documentation() -> Page:
     }
     notes = [document for name, document in sorted(documents.items()) if name.startswith(f"{DESIGN}/")]
     values = {"documents": sorted(documents)}
-    return Page("documents.html", values, extra=lambda: {"groups": groups, "notes": notes})
+    return WebPage("documents.html", values, extra=lambda: {"groups": groups, "notes": notes})
 
 
 @paged(pages, "/docs/<path:page>")
-def document(page: str) -> Page:
+def document(page: str) -> WebPage:
     """Show one page of the documentation."""
     found = all_documents().get(page.removesuffix(".md"))
     if found is None:
         abort(404)
-    return Page("document.html", {"name": found.name, "text": found.text}, extra=lambda: _context(found))
+    return WebPage("document.html", {"name": found.name, "text": found.text}, extra=lambda: _context(found))
 
 
 @pages.get("/docs/images/<picture>")

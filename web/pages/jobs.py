@@ -7,26 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import util
 
-from flask import g, request, url_for
+from flask import g, url_for
 from sqlalchemy.orm import Session
 
 from organs.ingest.jobs.extract import has_pack
 from organs.registry.amounts import size_text
-from organs.registry.catalog.queries.jobs import JobFile, active_jobs, file_of_job, job_by_id, newest_jobs
-from organs.registry.catalog.register.jobs import cancel_job
-from organs.registry.entities.job import Job, JobPage
+from organs.registry.catalog.queries.jobs import JobFile, active_jobs, file_of_job, job_by_id
+from organs.registry.entities.job import Job
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
 from organs.registry.validation.llama import NOT_INSTALLED, PACKAGE
+from organs.web.api import jobs as api
 from organs.web.auth import ANY
-from organs.web.pages.routes import Context, Page, paged, pages, writing_form
-from organs.web.params import (
-    parsed_job,
-    requested_after,
-    requested_limit,
-)
+from organs.web.pages.routes import Context, WebPage, list_links, paged, pages, writing_form
+from organs.web.params import parsed_number
 from organs.web.permissions import may_see_jobs, whose_jobs
 from organs.web.render import VERDICT_MEANINGS
-from organs.web.responses import model_address, organ_address, reading, registry, settings, with_parameters
+from organs.web.responses import model_address, organ_address, reading, registry, settings
 
 VALIDATE, QUICK_LOOK = "validate", "quick-look"
 """The kinds of jobs that run a chimera."""
@@ -61,7 +57,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobOutcome:
     """The result of a job for its page."""
 
     facts: tuple[Fact, ...] = ()
@@ -69,7 +65,7 @@ class Outcome:
     links: tuple[Link, ...] = ()
 
 
-def outcome(kind: str, result: Mapping[str, object]) -> Outcome:
+def outcome(kind: str, result: Mapping[str, object]) -> JobOutcome:
     """Return the outcome of a job of that kind from its result."""
     facts: list[Fact] = []
     differences: list[Difference] = []
@@ -87,7 +83,7 @@ def outcome(kind: str, result: Mapping[str, object]) -> Outcome:
         facts = _repack_facts(result)
     linked = {fact.text for fact in facts if fact.address is not None} | {fact.address for fact in facts}
     links = [link for link in result_links(result) if not linked & {link.label, link.address}]
-    return Outcome(tuple(facts), tuple(differences), tuple(links))
+    return JobOutcome(tuple(facts), tuple(differences), tuple(links))
 
 
 def result_links(result: Mapping[str, object]) -> list[Link]:
@@ -187,40 +183,32 @@ RESULT_SHOWN_CHARACTERS = 20_000
 
 
 @paged(pages, "/jobs")
-def jobs() -> Page:
+def jobs() -> WebPage:
     """Show the jobs that the user may see, newest first; `after` and `limit` page through them."""
-    whose, limit, after = whose_jobs(), requested_limit(), requested_after()
-    with reading(settings().search_seconds) as session:
-        page = newest_jobs(session, limit, after, whose)
-    return Page("jobs.html", {"items": page.items}, extra=lambda: _context(page), next=page.next, entity=page)
+    page = api.jobs()
+    return WebPage(
+        "jobs.html",
+        {"items": page.items},
+        extra=lambda: list_links(page.next) | {"is_active": any(job.is_active for job in page)},
+        next=page.next,
+        entity=page,
+    )
 
 
 @paged(pages, "/jobs/<job>")
-def job(job: str) -> Page:
+def job(job: str) -> WebPage:
     """Show one job."""
-    job_id, whose = parsed_job(job), whose_jobs()
+    job_id, whose = parsed_number(job, "job"), whose_jobs()
     with reading(settings().search_seconds) as session:
         current = job_by_id(session, job_id, whose)
         file = file_of_job(session, job_id, whose)
-    return Page("job.html", {"job": current}, extra=lambda: _page_context(current, file), entity=current)
+    return WebPage("job.html", {"job": current}, extra=lambda: _page_context(current, file), entity=current)
 
 
 @writing_form(pages, "/jobs/<job>/cancel", ANY)
 def cancel(job: str) -> str:
     """Cancel a job, and show it again."""
-    job_id, whose = parsed_job(job), whose_jobs()
-    with registry().catalog.writing() as session:
-        cancel_job(session, job_id, whose)
-    return url_for("pages.job", job=job_id)
-
-
-def _context(page: JobPage) -> Context:
-    path, limit = url_for("pages.jobs"), request.args.get("limit", "")
-    return {
-        "is_active": any(job.is_active for job in page),
-        "following": page.next and with_parameters(path, {"after": page.next}, limit=limit),
-        "first": with_parameters(path, {}, limit=limit) if request.args.get("after") else None,
-    }
+    return url_for("pages.job", job=api.cancel(job).id)
 
 
 def _page_context(job: Job, file: JobFile | None) -> Context:

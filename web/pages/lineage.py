@@ -16,14 +16,14 @@ from organs.web.charts.families import (
     BOX_WIDTH,
     CHIP_WIDTH,
     Drawing,
-    Link,
+    FamilyLink,
     Node,
     Tree,
     draw,
     family_tree,
 )
-from organs.web.error_pages import status_of
-from organs.web.pages.routes import Context, Page, Sheet, paged, pages
+from organs.web.error_pages import sentence_of, status_of
+from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages, sheet_of
 from organs.web.params import requested_place
 from organs.web.render import SHARE_STEPS
 from organs.web.responses import plain_page, reading, settings, with_parameters
@@ -57,38 +57,28 @@ class ShownFamily:
 
 
 @paged(pages, "/lineage", csv=True, api="model_families")
-def lineage() -> Page:
+def lineage() -> WebPage:
     """Show all families, the largest first. With `model`, show the family of that model."""
     name = request.args.get("model", "")
-    if name:
-        return _family_page(name)
-    first = requested_place()
-    with reading(settings().search_seconds) as session:
-        page = families(session, first, FAMILIES_DEFAULT)
-    return Page("lineage.html", _values(page, "", first), sheet=lambda: _sheet(page), next=page.next)
-
-
-def _family_page(name: str) -> Page:
+    first = 0 if name else requested_place()
     try:
         with reading(settings().search_seconds) as session:
-            family = family_of(session, model_by_name(session, parse_model_name(name)))
+            if name:
+                family = family_of(session, model_by_name(session, parse_model_name(name)))
+                page = FamilyPage(items=(family,), next=None, count=1)
+            else:
+                page = families(session, first, FAMILIES_DEFAULT)
     except (NotFound, BadName) as error:
         if not plain_page():
             raise
-        values = _values(FamilyPage(items=(), next=None, count=0), name, 0) | {"problem": str(error).rstrip("?.") + "."}
-        return Page("lineage.html", values, status=status_of(error))
-    page = FamilyPage(items=(family,), next=None, count=1)
-    return Page("lineage.html", _values(page, name, 0), sheet=lambda: _sheet(page))
+        values = _values(FamilyPage(items=(), next=None, count=0), name, 0) | {"problem": sentence_of(error)}
+        return WebPage("lineage.html", values, status=status_of(error))
+    return WebPage("lineage.html", _values(page, name, first), sheet=lambda: _sheet(page), next=page.next)
 
 
 def _sheet(page: FamilyPage) -> Sheet:
     """Return the edges within the families."""
-    rows = [
-        (edge.child, edge.parent, edge.relation, edge.evidence, edge.likeness, edge.change)
-        for family in page
-        for edge in family.edges
-    ]
-    return Sheet(COLUMNS, rows)
+    return sheet_of(COLUMNS, [edge for family in page for edge in family.edges])
 
 
 def offered_names() -> list[str]:
@@ -112,7 +102,7 @@ def _values(page: FamilyPage, name: str, first: int) -> Context:
 
 def _shown_family(family: Family) -> ShownFamily:
     tree = family_tree(family)
-    others: dict[int, list[Link]] = {}
+    others: dict[int, list[FamilyLink]] = {}
     for link in tree.others:
         others.setdefault(link.child, []).append(link)
     return ShownFamily(
@@ -125,7 +115,7 @@ def _shown_family(family: Family) -> ShownFamily:
     )
 
 
-def _listed(place: int, tree: Tree, others: dict[int, list[Link]]) -> ListedNode:
+def _listed(place: int, tree: Tree, others: dict[int, list[FamilyLink]]) -> ListedNode:
     above = tree.above.get(place)
     return ListedNode(
         node=tree.nodes[place],

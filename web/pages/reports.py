@@ -32,7 +32,7 @@ from organs.registry.reports.sections import scale_tables
 from organs.web.auth import is_personal
 from organs.web.charts import plots
 from organs.web.pages.charts import svg_answer
-from organs.web.pages.routes import Context, Page, Sheet, paged, pages
+from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages
 from organs.web.permissions import may_see_storage
 from organs.web.render import glyph
 from organs.web.responses import conditional, model_address, plain_page, reading, with_parameters
@@ -174,19 +174,19 @@ FIRST_SECTIONS = ("figures", "actions", "families")
 
 
 @paged(pages, "/reports", api="report")
-def reports() -> Page:
+def reports() -> WebPage:
     """Show the registry in figures, what one can do, the families of models, and links to the measures."""
     try:
         full_report = _registry_report()
     except TooSlow as error:
-        return Page("reports.html", {"problem": _too_slow_text(error), **_links()}, status=503)
+        return WebPage("reports.html", {"problem": _too_slow_text(error), **_links()}, status=503)
     firsts = [shown_section(key, full_report.sections[key]) for key in FIRST_SECTIONS]
     values = {"report": full_report, "firsts": firsts, "markdown": url_for("pages.reports_markdown")}
-    return Page("reports.html", values | _links())
+    return WebPage("reports.html", values | _links())
 
 
 @paged(pages, f"/reports/<any({','.join(PAGES)}):section>", csv=True, api="report_section")
-def report(section: str) -> Page:
+def report(section: str) -> WebPage:
     """Show one part of the report on the registry; `table` chooses the table of a CSV file."""
     heading, about, keys = PAGES[section]
     try:
@@ -196,10 +196,12 @@ def report(section: str) -> Page:
     except TooSlow as error:
         if not plain_page():
             raise
-        return Page("report.html", {"problem": _too_slow_text(error), "heading": heading, "about": about}, status=503)
+        return WebPage(
+            "report.html", {"problem": _too_slow_text(error), "heading": heading, "about": about}, status=503
+        )
     part = replace(full_report, title=f"Report on the registry: {heading}", sections=sections, main=keys[-1])
     chart = {"types": _types_figure, "scale": _scale_figure}.get(section)
-    return Page(
+    return WebPage(
         "report.html",
         _page_values(heading, about),
         extra=lambda: (
@@ -211,12 +213,12 @@ def report(section: str) -> Page:
 
 
 @paged(pages, "/models/<namespace>/<name>/report", csv=True, api="report_on_model")
-def dissection(namespace: str, name: str) -> Page:
+def dissection(namespace: str, name: str) -> WebPage:
     """Show the report on one model; `table` chooses the table of a CSV file."""
     full_report, model = _model_report(namespace, name)
     values = _page_values(f"Report on {model}", "Its parts, what it shares with other models, and all measurements.")
     links = {"model_name": model, "markdown": model_address(model, "pages.dissection_markdown")}
-    return Page(
+    return WebPage(
         "report.html",
         values | links,
         extra=lambda: _section_context(full_report, model_address(model, "pages.dissection_csv"), model),

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from flask import request, url_for
 
 from organs.registry.amounts import percent_text
-from organs.registry.entities.report import Cell
-from organs.registry.entities.storage import Storage, StoredSizes, Way
+from organs.registry.entities.storage import Storage, Way
 from organs.registry.errors import BadQuery, TooSlow
 from organs.web.api.storage import requested_storage
-from organs.web.pages.routes import Page, Sheet, paged, pages
-from organs.web.permissions import may_see_storage
+from organs.web.pages.routes import Sheet, WebPage, paged, pages, sheet_of
+from organs.web.permissions import check_admin, may_see_storage
 from organs.web.responses import plain_page
-from organs.web.services.administration import check_admin
 
 BAR_WIDTH = 1000
 """The length of the bar of all files, in units of its drawing."""
@@ -29,7 +27,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class BarSegment:
     """A part of the bar of all files: what it is, its bytes, and its place in the drawing."""
 
     label: str
@@ -41,7 +39,7 @@ class Segment:
 
 
 @paged(pages, "/storage", csv=True)
-def storage() -> Page:
+def storage() -> WebPage:
     """Show the size of all files and their size on the disk; `table` chooses the table of a CSV file."""
     if not may_see_storage():
         check_admin()
@@ -50,8 +48,8 @@ def storage() -> Page:
     except TooSlow as error:
         if not plain_page():
             raise
-        return Page("storage.html", {"problem": str(error)}, status=503)
-    return Page(
+        return WebPage("storage.html", {"problem": str(error)}, status=503)
+    return WebPage(
         "storage.html",
         {"storage": result},
         extra=lambda: {
@@ -64,7 +62,7 @@ def storage() -> Page:
     )
 
 
-def _segments(result: Storage) -> Iterator[Segment]:
+def _segments(result: Storage) -> Iterator[BarSegment]:
     """Yield where the bytes of all files are: on the disk, or saved in one of three ways.
 
     Parents of removed models are on the disk, and not in the files.
@@ -79,7 +77,7 @@ def _segments(result: Storage) -> Iterator[Segment]:
     begin = 0.0
     for label, size, tone in parts:
         share = size / total if total else 0.0
-        yield Segment(label, size, percent_text(share), tone, round(begin, 1), round(BAR_WIDTH * share, 1))
+        yield BarSegment(label, size, percent_text(share), tone, round(begin, 1), round(BAR_WIDTH * share, 1))
         begin += BAR_WIDTH * share
 
 
@@ -89,8 +87,4 @@ def _sheet(result: Storage) -> Sheet:
     tables = {"models": result.models, "families": result.families, "encodings": result.encodings}
     if name not in tables:
         raise BadQuery("table", f"one of {', '.join(tables)}")
-    return Sheet(COLUMNS[name], [_row(row, COLUMNS[name]) for row in tables[name]])
-
-
-def _row(row: StoredSizes, columns: tuple[str, ...]) -> list[Cell]:
-    return [getattr(row, column) for column in columns]
+    return sheet_of(COLUMNS[name], tables[name])

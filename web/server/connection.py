@@ -34,7 +34,7 @@ from organs.web.server.gateway import (
     Answer,
     BodyPipe,
     BodyTooSlow,
-    Request,
+    HttpRequest,
     split_target,
 )
 from organs.web.server.scheduling import DownloadPlaces
@@ -131,19 +131,19 @@ class Service(Protocol):
     def call_soon(self, function: Callable[[], None]) -> None:
         """Call `function` in the event loop. For other threads."""
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: HttpConnection) -> None:
         """Count an accepted connection, and refuse it if there are too many."""
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: HttpConnection) -> None:
         """Forget a connection that has ended."""
 
-    def leaving(self, connection: Connection) -> None:
+    def leaving(self, connection: HttpConnection) -> None:
         """Stop counting a connection that is about to close."""
 
-    def busy(self, connection: Connection) -> None:
+    def busy(self, connection: HttpConnection) -> None:
         """Note that a request has arrived on the connection."""
 
-    def idle(self, connection: Connection) -> None:
+    def idle(self, connection: HttpConnection) -> None:
         """Note that the connection has no request."""
 
     def may_linger(self) -> bool:
@@ -180,7 +180,7 @@ class Service(Protocol):
         """Stop counting a request that has ended."""
 
 
-class Connection(asyncio.BufferedProtocol):
+class HttpConnection(asyncio.BufferedProtocol):
     """One connection of a client: its requests one after another, and their answers."""
 
     def __init__(self, service: Service, peer: tuple[str, int], server: tuple[str, int]) -> None:
@@ -190,7 +190,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer_address = network_of(peer[0])
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set by connection_made
         self._parser = httptools.HttpRequestParser(self)
-        self._head = Request()
+        self._head = HttpRequest()
         """The request that is being received."""
         self._head_bytes = 0
         """Bytes of headers, chunk headers and trailers since the last request or the last piece of a body."""
@@ -288,7 +288,7 @@ class Connection(asyncio.BufferedProtocol):
     # Methods that the parser calls; an exception stops it
 
     def on_message_begin(self) -> None:
-        self._head = Request(peer=self._peer, server=self._server)
+        self._head = HttpRequest(peer=self._peer, server=self._server)
 
     def on_url(self, part: bytes) -> None:
         self._head.target += part.decode("latin-1")
@@ -363,7 +363,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._small_body:
             exchange.request.body = io.BytesIO(self._small_body)
         self._pipe = self._small_body = None
-        self._head = Request(peer=self._peer, server=self._server)
+        self._head = HttpRequest(peer=self._peer, server=self._server)
         self._head_bytes = 0
         exchange.is_complete = True
         self._resume_reading()
@@ -511,8 +511,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write_refusal(self, refusal: Refusal) -> None:
         answer = refusal_answer(refusal, self._head.target)
-        framing = framing_of(Request(), answer)
-        head = answer_head(Request(), answer, framing, self._service.date(), closes=True)
+        framing = framing_of(HttpRequest(), answer)
+        head = answer_head(HttpRequest(), answer, framing, self._service.date(), closes=True)
         self._transport.write(b"".join([head, *answer.pieces]))
         self._exchanges[0].status = refusal.status
         self._exchanges[0].sent_bytes = sum(map(len, answer.pieces))
@@ -594,8 +594,8 @@ class Exchange:
 
     def __init__(
         self,
-        connection: Connection,
-        request: Request,
+        connection: HttpConnection,
+        request: HttpRequest,
         service: Service,
         *,
         is_last: bool,
@@ -769,13 +769,13 @@ class Exchange:
             self._service.discard(self._answer)
 
 
-def is_health_check(request: Request) -> bool:
+def is_health_check(request: HttpRequest) -> bool:
     """Return whether `request` is a GET or HEAD of `/healthz` without a body. No limit counts these requests."""
     has_body = request.header("transfer-encoding") is not None or request.header("content-length") not in (None, "0")
     return request.path == HEALTH_PATH and request.method in ("GET", "HEAD") and not has_body
 
 
-def head_problem(head: Request) -> Refusal | None:
+def head_problem(head: HttpRequest) -> Refusal | None:
     """Return the refusal of a header that the parser accepts but this server does not, or None."""
     if head.version not in ("1.0", "1.1"):
         return Refusal(400, "Only HTTP/1.0 and HTTP/1.1 are supported.")
@@ -793,7 +793,7 @@ def head_problem(head: Request) -> Refusal | None:
     return None
 
 
-def framing_of(request: Request, answer: Answer) -> Framing:
+def framing_of(request: HttpRequest, answer: Answer) -> Framing:
     """Return how the client recognises the end of `answer` to `request` (RFC 9112, 6.3)."""
     status = int(answer.status[:3])
     if request.method == "HEAD" or status in (204, 304) or status < 200:
@@ -804,7 +804,7 @@ def framing_of(request: Request, answer: Answer) -> Framing:
     return Framing(has_body=True, is_chunked=length is None and request.version != "1.0", length=length)
 
 
-def answer_head(request: Request, answer: Answer, framing: Framing, date: str, *, closes: bool) -> bytes:
+def answer_head(request: HttpRequest, answer: Answer, framing: Framing, date: str, *, closes: bool) -> bytes:
     """Return the status line and the headers of `answer`."""
     lines = [f"HTTP/1.1 {answer.status}", f"Date: {date}", f"Server: {SERVER_NAME}"]
     if closes:
