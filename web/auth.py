@@ -20,11 +20,7 @@ from organs.registry.errors import BadToken, NotAllowed, OrganError
 from organs.registry.tokens import parse_token, secret_sha256
 from organs.web.client_address import client_address, is_proxied
 from organs.web.rate_limits import FAILED_TOKENS, rates
-from organs.web.responses import (
-    reading,
-    registry,
-    settings,
-)
+from organs.web.responses import reading, registry, settings
 
 READ, UPLOAD, ADMIN, TOKENS = "read", "upload", "admin", MANAGE_TOKENS
 ANY = "any"
@@ -67,7 +63,14 @@ LOCALLY = RequestUser(LOCAL, frozenset((READ, UPLOAD)))
 
 def recognise(app: Flask) -> None:
     """Add a hook to `app` that keeps answers to logged-in users out of shared caches."""
-    app.after_request(_mark_private)
+
+    @app.after_request
+    def mark_private(answer: Response) -> Response:
+        is_somebody = request.authorization is not None or session_secret() is not None  # valid or not
+        if is_somebody and "no-store" not in answer.headers.get("Cache-Control", ""):
+            answer.headers["Cache-Control"] = "private, no-cache"
+            answer.vary.add("Cookie")
+        return answer
 
 
 def identity() -> RequestUser:
@@ -110,14 +113,6 @@ def account_by_text(text: str) -> KnownToken:
     return account
 
 
-def is_somebody() -> bool:
-    """Return whether the request has a token or a session, valid or not.
-
-    In that case no shared cache may keep the answer.
-    """
-    return request.authorization is not None or session_secret() is not None
-
-
 def session_secret() -> str | None:
     """Return the secret of the browser's session without checking it, or None."""
     value = request.cookies.get(cookie_name(), "")
@@ -150,11 +145,9 @@ def used(account: KnownToken) -> RequestUser:
 
 def _identity_from_header() -> RequestUser:
     sent = request.authorization
-    if sent is None:
-        if "Authorization" in request.headers:
-            raise BadToken("send the token as `Authorization: Bearer TOKEN`")
+    if sent is None and "Authorization" not in request.headers:
         return LOCALLY if is_personal() else ANYBODY
-    if sent.type != _SCHEME or not sent.token:
+    if sent is None or sent.type != _SCHEME or not sent.token:
         raise BadToken("send the token as `Authorization: Bearer TOKEN`")
     account = account_by_text(sent.token)
     return replace(used(account), is_of_page=account.session_id is not None)
@@ -168,10 +161,3 @@ def _identity_from_cookie() -> RequestUser:
         if account is not None:
             return used(account)
     return LOCALLY if is_personal() else ANYBODY
-
-
-def _mark_private(answer: Response) -> Response:
-    if is_somebody() and "no-store" not in answer.headers.get("Cache-Control", ""):
-        answer.headers["Cache-Control"] = "private, no-cache"
-        answer.vary.add("Cookie")
-    return answer

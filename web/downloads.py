@@ -29,12 +29,8 @@ from organs.registry.assembly import (
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.queries.jobs import JobFile, file_of_job
 from organs.registry.catalog.queries.models import files_of, model_by_name, name_of_organ
-from organs.registry.catalog.queries.organs import (
-    BlobRow,
-    blobs_by_id,
-    organs_by_prefix,
-)
-from organs.registry.catalog.tables import Model, ModelFile, Organ
+from organs.registry.catalog.queries.organs import BlobRow, blobs_by_id, organs_by_prefix
+from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.compose.lock import lock_of
 from organs.registry.compose.models import refuse_partial
@@ -58,7 +54,7 @@ from organs.web.permissions import whose_jobs
 from organs.web.responses import (
     reading,
     registry,
-    settings,
+    searching,
 )
 
 FULL_DIGEST_LENGTH = 64
@@ -90,7 +86,8 @@ def chosen_organ(session: Session, text: str, dtype: str | None, shape: str | No
     rows = organs_by_prefix(session, text, visible=True)
     matches = [organ for organ, _ in rows if dtype in (None, organ.dtype) and shape in (None, organ.shape)]
     if not matches:
-        raise NotFound(f"these bytes are {_types_and_shapes([organ for organ, _ in rows])}: request one of these")
+        known = ", ".join(f"{organ.dtype} of {organ.shape}" for organ, _ in rows[:5])
+        raise NotFound(f"these bytes are {known}: request one of these")
     organ = matches[0]
     return ChosenOrgan(
         organ.id,
@@ -170,10 +167,11 @@ def whole_name(model: str, files: Sequence[str]) -> str:
     return f"{model.partition('/')[2].rpartition('@')[0]}{SUFFIX}"
 
 
-def literal_file(name: str, data: bytes, *, immutable: bool) -> FileContent:
-    """Return a file that consists of `data`."""
+def literal_file(name: str, data: bytes, *, immutable: bool, tag: str | None = None) -> FileContent:
+    """Return a file that consists of `data`; its ETag is `tag`, by default its digest."""
     digest = digest_of(data)
-    return _content_of_plan(FilePlan(name, len(data), digest, data, ()), digest, sha256=digest, immutable=immutable)
+    plan, sha256 = FilePlan(name, len(data), digest, data, ()), digest if tag is None else None
+    return _content_of_plan(plan, tag or digest, sha256=sha256, immutable=immutable)
 
 
 def public_names(own: Sequence[str]) -> list[str]:
@@ -209,16 +207,12 @@ def _organ_plan(organ: ChosenOrgan, head: bytes) -> FilePlan:
     return FilePlan(f"{organ.digest[:16]}{ending}", len(head) + size, None, head, slices)
 
 
-def _content_of_plan(plan: FilePlan, tag: Digest, *, sha256: Digest | None = None, immutable: bool) -> FileContent:
+def _content_of_plan(plan: FilePlan, tag: str, *, sha256: Digest | None = None, immutable: bool) -> FileContent:
     def open_plan(begin: int, end: int) -> BodySource:
         part = clipped(plan, begin, end)
         return FileStream(registry().blobs, part, pool=streams().pool)
 
     return FileContent(plan.name, plan.size_bytes, tag, open_plan, sha256, immutable)
-
-
-def _types_and_shapes(organs: Sequence[Organ]) -> str:
-    return ", ".join(f"{organ.dtype} of {organ.shape}" for organ in organs[:5])
 
 
 downloads = Blueprint("downloads", __name__)
@@ -296,7 +290,7 @@ READ_BYTES = 256 * 1024
 @artifacts.get('/chimeras/<lock>/<any("recipe.yaml", "lock.json", "card.md", "Modelfile"):text>')
 def chimera_text(lock: str, text: str) -> Response:
     """Send a text of a chimera. Only the lock can be cached forever."""
-    with reading(settings().search_seconds) as session, explaining_faults(text):
+    with searching() as session, explaining_faults(text):
         model = chimeras_by_lock(session, lock)[0]
         if text == LOCK_FILE:
             first = first_header(session, registry().blobs, model)
@@ -315,7 +309,7 @@ def chimera_text(lock: str, text: str) -> Response:
 def job_file(job: str, file: str) -> Response:
     """Send a file that a job has written."""
     whose = whose_jobs()
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         written = file_of_job(session, parsed_number(job, "job"), whose)
     if written is None or written.name != file or not has_pack(registry(), written):
         raise NotFound(f"job {job} has no such file: files of jobs are kept for one day")

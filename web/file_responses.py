@@ -8,7 +8,7 @@ import re
 import threading
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,11 +32,7 @@ from organs.web.answer_cache import reveal_headers
 from organs.web.metrics import METRICS_KEY, Meters
 from organs.web.rate_limits import charge_of_reader
 from organs.web.responses import registry, settings
-from organs.web.server.gateway import (
-    MAY_DOWNLOAD,
-    OPENS_LATER,
-    REFUSED_DOWNLOAD,
-)
+from organs.web.server.gateway import MAY_DOWNLOAD, OPENS_LATER, REFUSED_DOWNLOAD
 
 HEADER_MAX_LENGTH = 200
 """The longest `Range` header that is read. A range of two numbers of 63 bits has 45 characters."""
@@ -73,8 +69,13 @@ def requested_span(header: str | None, size_bytes: int) -> ByteRange | None:
     if match is None:
         return None
     first, last = match["first"], match["last"]
-    if not first:
-        return _suffix(last, size_bytes)
+    if not first and not last:
+        return None
+    if not first:  # the last bytes of the file
+        length = min(int(last), size_bytes)
+        if length == 0:
+            raise Unsatisfiable
+        return ByteRange(size_bytes - length, size_bytes)
     begin = int(first)
     end = min(int(last) + 1, size_bytes) if last else size_bytes
     if last and int(last) < begin:
@@ -102,15 +103,6 @@ def has_weak(header: str, tag: str) -> bool:
     return header.strip(" \t") == "*" or any(tag == other for other, _ in _tags(header))
 
 
-def _suffix(last: str, size_bytes: int) -> ByteRange | None:
-    if not last:
-        return None
-    length = min(int(last), size_bytes)
-    if length == 0:
-        raise Unsatisfiable
-    return ByteRange(size_bytes - length, size_bytes)
-
-
 def _tags(header: str) -> list[tuple[str, bool]]:
     """Return the tags of a list, each with True if it is weak."""
     return [(match["tag"], match["weak"] is not None) for match in _TAG.finditer(header[:TAGS_MAX_LENGTH])]
@@ -130,7 +122,7 @@ def attachment(name: str) -> str:
     """
     plain = safe_name(name)
     header = f'attachment; filename="{plain}"'
-    wide = _cut("".join(character if _is_harmless(character) else "_" for character in name))
+    wide = _cut("".join(letter if letter.isalnum() or letter in "._+@ -" else "_" for letter in name))
     return header if wide == plain or not wide else f"{header}; filename*=UTF-8''{quote(wide, safe='')}"
 
 
@@ -150,10 +142,6 @@ def _cut(name: str) -> str:
         name = f"{stem[: NAME_MAX_LENGTH - len(ending) - 1]}.{ending}"
     clean = name[:NAME_MAX_LENGTH].lstrip(". -").rstrip(". ")
     return f"_{clean}" if _DEVICE.fullmatch(clean) else clean
-
-
-def _is_harmless(character: str) -> bool:
-    return character.isalnum() or character in "._+@ -"
 
 
 STREAMS_KEY = "organ_streams"
@@ -259,8 +247,10 @@ def hand_out(content: FileContent, more: Mapping[str, str] | None = None, busy: 
     if if_none_match is not None and has_weak(if_none_match, content.tag):
         names = ("ETag", "Cache-Control", "Accept-Ranges")
         return Response(status=304, headers={name: headers[name] for name in names})
+    span = None
     try:
-        span = _span(content)
+        if request.method != "HEAD" and still_holds(request.headers.get("If-Range"), content.tag):
+            span = requested_span(request.headers.get("Range"), content.size_bytes)
     except Unsatisfiable:
         range_headers = {**headers, "Content-Range": f"bytes */{content.size_bytes}"}
         return _error_response(
@@ -270,14 +260,12 @@ def hand_out(content: FileContent, more: Mapping[str, str] | None = None, busy: 
     if span is not None:
         headers["Content-Range"] = f"bytes {span.begin}-{span.end - 1}/{content.size_bytes}"
     headers["Content-Length"] = str(sent.size_bytes)
-    body = _no_body(content) if request.method == "HEAD" else _begin(content, sent, busy)
+    if request.method == "HEAD":
+        with content.open(0, content.size_bytes):  # raises the error that a GET would raise before the first byte
+            body: Iterable[bytes] = ()
+    else:
+        body = _begin(content, sent, busy)
     return Response(body, status=200 if span is None else 206, headers=headers, direct_passthrough=True)
-
-
-def _span(content: FileContent) -> ByteRange | None:
-    if request.method == "HEAD" or not still_holds(request.headers.get("If-Range"), content.tag):
-        return None
-    return requested_span(request.headers.get("Range"), content.size_bytes)
 
 
 def _headers(content: FileContent) -> dict[str, str]:
@@ -297,12 +285,6 @@ def _error_response(status: int, sentence: str, headers: Mapping[str, str]) -> R
     """Return a refusal as one line of text, for programs."""
     kept = {name: value for name, value in headers.items() if name in ("ETag", "Accept-Ranges", "Content-Range")}
     return Response(f"{sentence}\n", status=status, headers={**kept, "Content-Type": "text/plain; charset=utf-8"})
-
-
-def _no_body(content: FileContent) -> tuple[()]:
-    """Raise the error that a GET would raise before the first byte; return an empty body."""
-    with content.open(0, content.size_bytes):
-        return ()
 
 
 def _begin(content: FileContent, span: ByteRange, busy: int) -> FileBody:

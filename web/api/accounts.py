@@ -34,35 +34,33 @@ from organs.web.api.operation import (
     AFTER,
     LIMIT,
     ROOT,
-    Parameter,
     operation,
+    path_parameter,
     read_body,
     writing_operation,
 )
 from organs.web.auth import ANY, TOKENS, RequestUser, need
 from organs.web.params import requested_after, requested_limit
 from organs.web.rate_limits import NEW_TOKENS, rates
-from organs.web.responses import reading, registry, settings
+from organs.web.responses import registry, searching
 
 GROUP = "Contributors"
 CREATED = 201
 EXAMPLE_TOKEN = "Example01"  # noqa: S105  # a public id, not a secret
-TOKEN = Parameter(
+TOKEN = path_parameter(
     "token",
     "The public id of the token: the nine characters after `orgp_`.",
     {"type": "string", "pattern": "^[0-9A-Za-z]{9}$"},
     EXAMPLE_TOKEN,
-    where="path",
-    required=True,
 )
 
 
-@operation("/account", group=GROUP, summary="Your account", answer=Account, scope=ANY, example=f"{ROOT}/account")
+@operation("/account", group=GROUP, summary="Your account", scope=ANY)
 def account() -> Account:
     """Return the contributor of the token, its scopes, and the used part of the quota. Models count with the sizes of
     their files until they are removed, uploads until they are published or expire.
     """
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return _own_account(session)[0]
 
 
@@ -70,14 +68,12 @@ def account() -> Account:
     "/account/overview",
     group=GROUP,
     summary="Your account, with models and uploads",
-    answer=AccountOverview,
     scope=ANY,
-    example=f"{ROOT}/account/overview",
 )
 def account_overview() -> AccountOverview:
     """Return the account with its newest models in any state, its uploads and submissions, and its tokens. Without the
     scope `tokens`, only the token of this request is listed."""
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         account, contributor = _own_account(session)
         return overview_of(session, account, contributor, _visible_tokens(session, need(ANY)))
 
@@ -86,15 +82,13 @@ def account_overview() -> AccountOverview:
     "/account/tokens",
     group=GROUP,
     summary="List tokens",
-    answer=AccountTokenPage,
     scope=TOKENS,
-    example=f"{ROOT}/account/tokens",
 )
 def tokens() -> AccountTokenPage:
     """Return all tokens of the account, newest first, including revoked and expired ones. Secrets are not stored, so
     they are never listed.
     """
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return AccountTokenPage(items=_visible_tokens(session, need(TOKENS)), next=None)
 
 
@@ -102,7 +96,6 @@ def tokens() -> AccountTokenPage:
     "/account/tokens",
     group=GROUP,
     summary="Create a token",
-    answer=CreatedToken,
     status=CREATED,
     body=TokenRequest,
     scope=TOKENS,
@@ -142,10 +135,8 @@ def create_own_token(request: TokenRequest) -> CreatedToken:
     group=GROUP,
     summary="Revoke a token",
     parameters=(TOKEN,),
-    answer=AccountToken,
     refusals=(404,),
     scope=ANY,
-    example=f"{ROOT}/account/tokens/{EXAMPLE_TOKEN}",
 )
 def revoke_token(token: str) -> AccountToken:
     """Revoke a token. Every token can revoke itself. With the scope `tokens`, it can also revoke the tokens that it
@@ -188,13 +179,11 @@ def _visible_tokens(session: Session, identity: RequestUser) -> tuple[AccountTok
     return (account_token(session, session.get_one(Token, identity.account.token_id)),)
 
 
-CONTRIBUTOR = Parameter(
+CONTRIBUTOR = path_parameter(
     "contributor",
     "The contributor's name; upper and lower case do not matter.",
     {"type": "string", "maxLength": 96},
     "local",
-    where="path",
-    required=True,
 )
 
 
@@ -203,13 +192,12 @@ CONTRIBUTOR = Parameter(
     group=GROUP,
     summary="List contributors",
     parameters=(LIMIT, AFTER),
-    answer=ContributorPage,
     example=f"{ROOT}/contributors?limit=1",
 )
 def contributors() -> ContributorPage:
     """Return the contributors with visible models, newest first, and how often their models are used."""
     limit, after = requested_limit(), requested_after()
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return contributors_page(session, limit, after)
 
 
@@ -218,11 +206,9 @@ def contributors() -> ContributorPage:
     group=GROUP,
     summary="Get a contributor",
     parameters=(CONTRIBUTOR,),
-    answer=Contributor,
     refusals=(404,),
-    example=f"{ROOT}/contributors/local",
 )
 def contributor(contributor: str) -> Contributor:
     """Return a contributor, and how often the models are used. 404 for a contributor without a visible model."""
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return public_contributor(session, contributor)

@@ -49,7 +49,9 @@ from organs.web.api.operation import (
     NAMESPACE,
     ROOT,
     Parameter,
+    number_parameter,
     operation,
+    path_parameter,
     read_body,
     writing_operation,
 )
@@ -58,32 +60,23 @@ from organs.web.health import server_health
 from organs.web.params import parsed_number, requested_after, requested_limit
 from organs.web.permissions import user_name
 from organs.web.rate_limits import NEW_TOKENS, rates
-from organs.web.responses import reading, registry, settings
+from organs.web.responses import registry, searching
 
 GROUP = "Administration"
 CREATED = 201
 EXAMPLES = {"approve": "91", "refuse": "92"}
 """The submissions of the examples."""
 _WORD: dict[str, Any] = {"type": "string", "maxLength": 96}
-CONTRIBUTOR = Parameter("contributor", "The contributor's name.", _WORD, "ada", where="path", required=True)
-RUN = Parameter(
-    "run", "The number of the run.", {"type": "string", "pattern": "^[0-9]{1,19}$"}, "1", where="path", required=True
-)
+CONTRIBUTOR = path_parameter("contributor", "The contributor's name.", _WORD, "ada")
+RUN = number_parameter("run")
 BY = Parameter("contributor", "Only events of this contributor.", {"type": "string"}, "")
 ACTION = Parameter("action", "Only this action.", {"type": "string"}, "")
-PLAIN_NAME = Parameter(
+PLAIN_NAME = path_parameter(
     "name",
     "The model's name without a version; the version is in the body.",
     {"type": "string", "maxLength": 96},
     "Zoo-B-2M-v1.0-Q8_0",
-    where="path",
-    required=True,
 )
-
-
-def _submission(example: str) -> Parameter:
-    schema: dict[str, Any] = {"type": "string", "pattern": "^[0-9]{1,19}$"}
-    return Parameter("submission", "The number of the submission.", schema, example, where="path", required=True)
 
 
 EVENTS_SHOWN = 10
@@ -97,13 +90,11 @@ FIRST_LABEL = "first token"
     "/admin/overview",
     group=GROUP,
     summary="Registry overview with the newest events",
-    answer=AdminOverview,
     scope=ADMIN,
-    example=f"{ROOT}/admin/overview",
 )
 def overview() -> AdminOverview:
     """Return the number of submissions to review, models and contributors by state, uploads, and the newest events."""
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return admin_overview(session, EVENTS_SHOWN)
 
 
@@ -111,9 +102,7 @@ def overview() -> AdminOverview:
     "/admin/health",
     group=GROUP,
     summary="The health of the server",
-    answer=ServerHealth,
     scope=ADMIN,
-    example=f"{ROOT}/admin/health",
 )
 def health() -> ServerHealth:
     """Return checks of the server, those that need action first, and the numbers behind them: the queue, the intake,
@@ -126,7 +115,6 @@ def health() -> ServerHealth:
     group=GROUP,
     summary="List submissions to review",
     parameters=(LIMIT, AFTER),
-    answer=SubmissionReviewPage,
     scope=ADMIN,
     example=f"{ROOT}/admin/quarantine?limit=1",
 )
@@ -134,7 +122,7 @@ def quarantine() -> SubmissionReviewPage:
     """Return the submissions that were inspected and need a review, oldest first. Only their contributors and
     administrators see them until an administrator approves them."""
     limit, after = requested_limit(), requested_after()
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return waiting_submissions(session, limit, after)
 
 
@@ -142,11 +130,9 @@ def quarantine() -> SubmissionReviewPage:
     "/admin/submissions/{submission}/approve",
     group=GROUP,
     summary="Approve a submission",
-    parameters=(_submission(EXAMPLES["approve"]),),
-    answer=Decision,
+    parameters=(number_parameter("submission", EXAMPLES["approve"]),),
     refusals=(404, 409),
     scope=ADMIN,
-    example=f"{ROOT}/admin/submissions/{EXAMPLES['approve']}/approve",
 )
 def approve_submission(submission: str) -> Decision:
     """Publish the model of a submission. 409 for a submission that is not held for review."""
@@ -159,8 +145,7 @@ def approve_submission(submission: str) -> Decision:
     "/admin/submissions/{submission}/refuse",
     group=GROUP,
     summary="Refuse a submission",
-    parameters=(_submission(EXAMPLES["refuse"]),),
-    answer=Decision,
+    parameters=(number_parameter("submission", EXAMPLES["refuse"]),),
     refusals=(404, 409),
     body=RefusalRequest,
     scope=ADMIN,
@@ -181,7 +166,7 @@ def refuse(submission: str, reason: str) -> Decision:
 
 def decision(submission_id: int) -> Decision:
     """Return the state of a submission, with the address of its model if that is public. Raises NotFound."""
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         review = submission_review(session, submission_id)
     model = review.model
     return Decision(
@@ -199,7 +184,6 @@ def decision(submission_id: int) -> Decision:
     group=GROUP,
     summary="Remove a model permanently",
     parameters=(NAMESPACE, PLAIN_NAME),
-    answer=Removal,
     refusals=(404, 409),
     body=RemovalRequest,
     scope=ADMIN,
@@ -224,7 +208,6 @@ def remove_model(namespace: str, name: str) -> Removal:
     group=GROUP,
     summary="Event log",
     parameters=(LIMIT, AFTER, BY, ACTION),
-    answer=EventPage,
     scope=ADMIN,
     example=f"{ROOT}/admin/events?limit=1",
 )
@@ -232,7 +215,7 @@ def events() -> EventPage:
     """Return the event log, newest first. Entries are never changed or removed."""
     limit, after = requested_limit(), requested_after()
     contributor, action = (request.args.get(name, "").strip() for name in ("contributor", "action"))
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return newest_events(session, limit, after, contributor, action)
 
 
@@ -241,14 +224,13 @@ def events() -> EventPage:
     group=GROUP,
     summary="List contributors with state and quota",
     parameters=(LIMIT, AFTER),
-    answer=ContributorAccountPage,
     scope=ADMIN,
     example=f"{ROOT}/admin/contributors?limit=1",
 )
 def contributor_accounts() -> ContributorAccountPage:
     """Return all contributors, newest first, including those without a visible model."""
     limit, after = requested_limit(), requested_after()
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return all_contributors(session, limit, after, default_bytes=registry().settings.quota_bytes)
 
 
@@ -256,7 +238,6 @@ def contributor_accounts() -> ContributorAccountPage:
     "/admin/contributors",
     group=GROUP,
     summary="Add a contributor",
-    answer=ContributorAccount,
     body=NewContributorRequest,
     status=CREATED,
     scope=ADMIN,
@@ -292,7 +273,6 @@ def add_with_token(name: str, scopes: Collection[str], days: int | None) -> Crea
     group=GROUP,
     summary="Suspend a contributor or set a quota",
     parameters=(CONTRIBUTOR,),
-    answer=ContributorAccount,
     refusals=(404,),
     body=ContributorChangeRequest,
     scope=ADMIN,
@@ -326,7 +306,6 @@ def change(contributor: str, changes: ContributorChangeRequest) -> ContributorAc
     group=GROUP,
     summary="List runs of fleets",
     parameters=(LIMIT, AFTER),
-    answer=FleetRunPage,
     scope=ADMIN,
     example=f"{ROOT}/admin/fleet?limit=1",
 )
@@ -334,7 +313,7 @@ def fleet() -> FleetRunPage:
     """Return the runs of fleets with their progress, newest first."""
     limit, after = requested_limit(), requested_after()
     g.not_cached = True  # the speed changes with the time
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return fleet_runs(session, limit, after)
 
 
@@ -343,14 +322,12 @@ def fleet() -> FleetRunPage:
     group=GROUP,
     summary="Get a run of a fleet",
     parameters=(RUN,),
-    answer=FleetRun,
     refusals=(404,),
     scope=ADMIN,
-    example=f"{ROOT}/admin/fleet/1",
 )
 def fleet_progress(run: str) -> FleetRun:
     """Return the progress of a run, with units that failed or were set aside, and its workers."""
     run_id = parsed_number(run, "run", NoSuchRun)
     g.not_cached = True
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return fleet_run(session, run_id)

@@ -27,11 +27,11 @@ from organs.web.api.operation import (
     entities,
     operation,
     operations,
+    path_parameter,
 )
 from organs.web.file_responses import OCTETS
 from organs.web.responses import (
-    reading,
-    settings,
+    searching,
 )
 
 
@@ -76,7 +76,7 @@ _TOLD_APART = (
 _NAME_INSIDE = Parameter(
     "name", "The name of the tensor in the file: one of the names that it has in models.", _TEXT, ""
 )
-_FILE = Parameter("file", "One of the model's files.", _TEXT, "Zoo-A-2M-v1.0-Q8_0.gguf", where="path", required=True)
+_FILE = path_parameter("file", "One of the model's files.", _TEXT, "Zoo-A-2M-v1.0-Q8_0.gguf")
 _ORGAN, _MODEL = "aadb682ed7753b5f", "local/Zoo-A-2M-v1.0-Q8_0"
 
 DOWNLOADS = (
@@ -221,7 +221,10 @@ def document(version: str) -> Schema:
         "components": {
             "schemas": _schemas(),
             "responses": _responses(),
-            "parameters": {name: _header(name, text) for name, text in _CONDITIONS.items()},
+            "parameters": {
+                name: {"name": name, "in": "header", "required": False, "description": text, "schema": _TEXT}
+                for name, text in _CONDITIONS.items()
+            },
             "securitySchemes": {SECURITY: {"type": "http", "scheme": "bearer", "description": SECURITY_TEXT}},
         },
     }
@@ -325,10 +328,6 @@ def _parameter(parameter: Parameter) -> Schema:
     return described | ({"example": parameter.example} if parameter.example else {})
 
 
-def _header(name: str, text: str) -> Schema:
-    return {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"}}
-
-
 def _text_header(text: str, *, required: bool = True) -> Schema:
     header: Schema = {"required": required, "schema": {"type": "string"}}
     return header | ({"description": text} if text else {})
@@ -347,10 +346,10 @@ DOCUMENT = "Document"
 """The schema of the OpenAPI document, the one answer that is not an entity."""
 
 
-@operation("", group=GROUP, summary="About this server", answer=Root, example=ROOT)
+@operation("", group=GROUP, summary="About this server", example=ROOT)
 def root() -> Root:
     """Return the version of the program, figures of the registry, and links."""
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         figures = public_figures(session)
     names = ("organs", "facets", "models", "compare", "reports", "jobs", "openapi.json")
     links = {name: f"{ROOT}/{name}" for name in names}
@@ -362,7 +361,6 @@ def root() -> Root:
     group=GROUP,
     summary="This document",
     answer=DOCUMENT,
-    example=f"{ROOT}/openapi.json",
 )
 def openapi() -> Schema:
     """Return the OpenAPI 3.1 document of the API."""

@@ -40,7 +40,7 @@ from organs.registry.entities.published import (
     RestoreRequest,
     YankRequest,
 )
-from organs.registry.errors import BadDigest, BadName, BadRequest, NotFound
+from organs.registry.errors import BadRequest, NotFound
 from organs.registry.models import model_page
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.relatives import resolve_declared
@@ -63,6 +63,7 @@ from organs.web.api.operation import (
     RANKED,
     ROOT,
     SECOND,
+    checked,
     json_body,
     operation,
     queued,
@@ -70,14 +71,7 @@ from organs.web.api.operation import (
     writing_operation,
 )
 from organs.web.auth import ANY
-from organs.web.error_pages import sentence_of
-from organs.web.params import (
-    requested_after,
-    requested_limit,
-    requested_place,
-    requested_query,
-    requested_switch,
-)
+from organs.web.params import requested_after, requested_limit, requested_place, requested_query, requested_switch
 from organs.web.permissions import (
     is_shown_all,
     known_model,
@@ -88,9 +82,8 @@ from organs.web.permissions import (
     user_name,
 )
 from organs.web.responses import (
-    reading,
     registry,
-    settings,
+    searching,
 )
 
 GROUP = "Models"
@@ -103,7 +96,6 @@ EXAMPLE_HEADER = "d517a753c035f3e0e718e07860437468c6bb95c4c74b68a7937177925b8e3b
     group=GROUP,
     summary="Search models",
     parameters=(MODEL_QUERY, LIMIT, AFTER, RANKED),
-    answer=ModelPage,
     example=f"{ROOT}/models?ranked=1&limit=2",
 )
 def models() -> ModelPage:
@@ -111,7 +103,7 @@ def models() -> ModelPage:
     ranked = requested_switch("ranked")
     query = requested_query(MODELS, "-theta" if ranked else None)
     limit, after = requested_limit(), requested_after()
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return search_models(session, query, limit, after, ranked=ranked)
 
 
@@ -120,7 +112,6 @@ def models() -> ModelPage:
     group=GROUP,
     summary="Get the model with a digest",
     parameters=(MODEL_DIGEST,),
-    answer=ModelSummary,
     refusals=(404, 409),
     example=f"{ROOT}/models/lookup?digest=75ae85f27135e26b",
 )
@@ -128,11 +119,8 @@ def model_lookup() -> ModelSummary:
     """Return the oldest model whose bytes, file or lock have this digest, or a digest that begins with it. 409 if
     several models match.
     """
-    try:
-        prefix = parse_prefix(request.args.get("digest", ""))
-    except BadDigest as error:
-        raise BadRequest("digest", sentence_of(error, capital=True)) from error
-    with reading(settings().search_seconds) as session:
+    prefix = checked(parse_prefix, request.args.get("digest", ""), "digest")
+    with searching() as session:
         row = model_by_digest(session, prefix)
         return model_summaries(session, [row])[0]
 
@@ -142,19 +130,14 @@ def model_lookup() -> ModelSummary:
     group=GROUP,
     summary="Get the model with a header",
     parameters=(HEADER,),
-    answer=ModelSummary,
     refusals=(404,),
-    example=f"{ROOT}/headers/{EXAMPLE_HEADER}",
 )
 def header(header: str) -> ModelSummary:
     """Return the oldest model whose first file begins with this header. A lock names the header; with that file and the
     organs of the lock, anybody can make the file of the lock.
     """
-    try:
-        digest = parse_digest(header)
-    except BadDigest as error:
-        raise BadRequest("header", sentence_of(error, capital=True)) from error
-    with reading(settings().search_seconds) as session:
+    digest = checked(parse_digest, header, "header")
+    with searching() as session:
         row = model_with_header(session, digest)
         if row is None:
             raise NotFound(f"no model in this registry has the header {digest[:12]}")
@@ -166,13 +149,11 @@ def header(header: str) -> ModelSummary:
     group=GROUP,
     summary="One model",
     parameters=(NAMESPACE, NAME),
-    answer=Model,
     refusals=(404, 410),
-    example=f"{ROOT}/models/{EXAMPLE}",
 )
 def model(namespace: str, name: str) -> Model:
     """Return a model with its metadata, types, files and lineage. Another operation lists its organs."""
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return model_page(session, _model(session, namespace, name), shows_storage=may_see_storage())
 
 
@@ -181,14 +162,13 @@ def model(namespace: str, name: str) -> Model:
     group=GROUP,
     summary="List the organs of a model",
     parameters=(NAMESPACE, NAME, LIMIT, AFTER),
-    answer=OrganPage,
     refusals=(404, 410),
     example=f"{ROOT}/models/{EXAMPLE}/organs?limit=2",
 )
 def model_organs(namespace: str, name: str) -> OrganPage:
     """Return the organs of a model with their places, in the order of its files."""
     limit, after = requested_limit(), requested_after()
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return organ_page_of_model(session, _model(session, namespace, name), limit, after)
 
 
@@ -197,13 +177,11 @@ def model_organs(namespace: str, name: str) -> OrganPage:
     group=GROUP,
     summary="Get the lineage of a model",
     parameters=(NAMESPACE, NAME),
-    answer=ModelLineage,
     refusals=(404, 410),
-    example=f"{ROOT}/models/{EXAMPLE}/lineage",
 )
 def model_lineage(namespace: str, name: str) -> ModelLineage:
     """Return the relatives of a model, as declared, recorded or measured, and the contradictions between them."""
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return lineage_of(session, _model(session, namespace, name))
 
 
@@ -212,7 +190,6 @@ def model_lineage(namespace: str, name: str) -> ModelLineage:
     group=GROUP,
     summary="List families of models",
     parameters=(OF_MODEL, FAMILIES, PLACE),
-    answer=FamilyPage,
     refusals=(404, 410),
     example=f"{ROOT}/families?limit=1",
 )
@@ -223,7 +200,7 @@ def model_families() -> FamilyPage:
     """
     limit, first = requested_limit(FAMILIES_DEFAULT, FAMILIES_MAX), requested_place()
     name = _requested_model("model") if "model" in request.args else None
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         if name is None:
             return families(session, first, limit)
         return FamilyPage(items=(family_of(session, model_by_name(session, name)),), next=None, count=1)
@@ -234,7 +211,6 @@ def model_families() -> FamilyPage:
     group=GROUP,
     summary="Measure a model again",
     body=ModelRequest,
-    answer=Job,
     status=ACCEPTED,
     refusals=(404, 410),
     example=f'{{"model": "{EXAMPLE}"}}',
@@ -251,7 +227,6 @@ def measure() -> Job:
     group=GROUP,
     summary="Extract a model into an organ directory",
     body=ModelRequest,
-    answer=Job,
     status=ACCEPTED,
     refusals=(404, 410),
     example=f'{{"model": "{EXAMPLE}"}}',
@@ -268,7 +243,6 @@ def extract() -> Job:
     group=GROUP,
     summary="Compare two models",
     parameters=(FIRST, SECOND),
-    answer=Comparison,
     refusals=(404, 410),
     example=f"{ROOT}/compare?first={EXAMPLE}&second=local/Zoo-A-2M-Prose-v1.0-Q8_0",
 )
@@ -277,7 +251,7 @@ def compare() -> Comparison:
     differences.
     """
     first, second = _requested_model("first"), _requested_model("second")
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         own, other = models_by_name(session, (first, second))
         return compare_registered(session, own, other, PAGE_TENSORS_MAX)[0]
 
@@ -291,10 +265,7 @@ def _requested_model(parameter: str) -> ModelName:
     text = request.args.get(parameter)
     if not text:
         raise BadRequest(parameter, f"{parameter} is missing: the name of a model, namespace/name.")
-    try:
-        return parse_model_name(text)
-    except BadName as error:
-        raise BadRequest(parameter, str(error)) from error
+    return checked(parse_model_name, text, parameter)
 
 
 _MODEL = "/models/{namespace}/{name}"
@@ -305,16 +276,14 @@ _MODEL = "/models/{namespace}/{name}"
     group=GROUP,
     summary="List the versions of a model",
     parameters=(NAMESPACE, NAME),
-    answer=ModelVersions,
     refusals=(404, 410),
-    example=f"{ROOT}/models/{EXAMPLE}/versions",
 )
 def model_versions(namespace: str, name: str) -> ModelVersions:
     """Return the newest 100 versions, each with its differences from the version before it. Yanked versions are listed
     with the reason; removed versions are not listed. Only their contributor sees versions that are held for review.
     """
     states = OWN_STATES if is_shown_all(namespace) else REACHABLE_STATES
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         model = known_model(session, _name(namespace, name))
         return versions(session, model, states, VERSIONS_MAX)
 
@@ -324,14 +293,13 @@ def model_versions(namespace: str, name: str) -> ModelVersions:
     group=GROUP,
     summary="List chimeras that use a model",
     parameters=(NAMESPACE, NAME, LIMIT, AFTER),
-    answer=DescendantPage,
     refusals=(404, 410),
     example=f"{ROOT}/models/local/Zoo-A-2M-v1.0-F16/descendants?limit=1",
 )
 def model_descendants(namespace: str, name: str) -> DescendantPage:
     """Return the chimeras that use the model as their base or as a donor, newest first."""
     limit, after = requested_limit(), requested_after()
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         model = model_by_name(session, _name(namespace, name))
         return descendants_page(session, model, limit, after)
 
@@ -343,7 +311,6 @@ def model_descendants(namespace: str, name: str) -> DescendantPage:
     summary="Edit a model",
     parameters=(NAMESPACE, NAME),
     body=ModelEditRequest,
-    answer=PublishedModel,
     refusals=(404, 409, 410),
     example='{"tags": ["letters"], "license": "apache-2.0"}',
 )
@@ -370,7 +337,6 @@ def edit(namespace: str, name: str) -> PublishedModel:
     summary="Yank a model",
     parameters=(NAMESPACE, NAME),
     body=YankRequest,
-    answer=PublishedModel,
     refusals=(404, 409, 410),
     example='{"reason": "Its tokenizer was the wrong one."}',
     scope=ANY,
@@ -397,7 +363,6 @@ def yank_model(name: ModelName, reason: str) -> PublishedModel:
     summary="Restore a yanked model",
     parameters=(NAMESPACE, NAME),
     body=RestoreRequest,
-    answer=PublishedModel,
     refusals=(404, 409, 410),
     example="{}",
     scope=ANY,

@@ -19,7 +19,6 @@ STORAGE_SECONDS = 10.0
     group=GROUP,
     summary="What is stored how, and what this saves",
     parameters=(STORAGE_ROWS,),
-    answer=Storage,
     scope=ADMIN,
     is_open_locally=True,
     example=f"{ROOT}/storage?limit=2",

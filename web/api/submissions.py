@@ -9,12 +9,7 @@ from flask import request
 
 from organs.ingest.contributions import submissions as services
 from organs.ingest.contributions.intake import settle_abandoned
-from organs.ingest.contributions.manifest import (
-    StatedMetadata,
-    parse_accepted,
-    parse_manifest,
-    parse_stated_metadata,
-)
+from organs.ingest.contributions.manifest import StatedMetadata, parse_accepted, parse_manifest, parse_stated_metadata
 from organs.registry.catalog.queries.submissions import (
     SubmissionRow,
     is_any_abandoned,
@@ -32,16 +27,17 @@ from organs.web.api.operation import (
     LIMIT,
     NAMESPACE,
     ROOT,
-    Parameter,
     json_body,
+    number_parameter,
     operation,
+    path_parameter,
     writing_operation,
 )
 from organs.web.api.uploads import current_contributor_id, receiving
 from organs.web.auth import ADMIN, UPLOAD, identity, need
 from organs.web.params import parsed_number, requested_after, requested_limit
 from organs.web.rate_limits import take_turn
-from organs.web.responses import reading, registry, settings
+from organs.web.responses import reading, registry, searching, settings
 
 GROUP = "Submissions"
 EXAMPLES = {"shown": "101", "ready": "102", "withdrawn": "103"}
@@ -53,19 +49,12 @@ EXAMPLE_MANIFEST = (
     '"2ea9ab9198d1638007400cd2c3bef1cc745b864b76011a0e1bc52180ac6452d4", "pieces": []}], '
     '"metadata": {"license": "apache-2.0", "base": "local/Zoo-A-2M-v1.0-F16"}, "publish": true}'
 )
-NEW_NAME = Parameter(
+NEW_NAME = path_parameter(
     "name",
     "The name of the model. If the name exists with other bytes, the model becomes its next version.",
     {"type": "string", "pattern": "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", "maxLength": 96},
     "Tiny",
-    where="path",
-    required=True,
 )
-
-
-def _submission(example: str) -> Parameter:
-    schema = {"type": "string", "pattern": "^[0-9]{1,19}$"}
-    return Parameter("submission", "The number of the submission.", schema, example, where="path", required=True)
 
 
 @writing_operation(
@@ -75,7 +64,6 @@ def _submission(example: str) -> Parameter:
     summary="Submit a model",
     parameters=(NAMESPACE, NEW_NAME),
     body=SubmissionRequest,
-    answer=Submission,
     status=ACCEPTED,
     example=EXAMPLE_MANIFEST,
 )
@@ -103,7 +91,6 @@ def submit_model(namespace: str, name: str) -> Submission:
     group=GROUP,
     summary="List your submissions",
     parameters=(LIMIT, AFTER),
-    answer=SubmissionPage,
     scope=UPLOAD,
     example=f"{ROOT}/submissions?limit=1",
 )
@@ -115,7 +102,7 @@ def submissions() -> SubmissionPage:
 def own_submissions(limit: int, after: str | None = None) -> SubmissionPage:
     """Return a page of the user's submissions, newest first. Raises BadQuery."""
     owner_id = _owner_id()
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return submissions_page(session, limit, after, contributor_id=owner_id)
 
 
@@ -123,11 +110,9 @@ def own_submissions(limit: int, after: str | None = None) -> SubmissionPage:
     "/submissions/{submission}",
     group=GROUP,
     summary="Get a submission",
-    parameters=(_submission(EXAMPLES["shown"]),),
-    answer=Submission,
+    parameters=(number_parameter("submission", EXAMPLES["shown"]),),
     refusals=(404,),
     scope=UPLOAD,
-    example=f"{ROOT}/submissions/{EXAMPLES['shown']}",
 )
 def submission(submission: str) -> Submission:
     """Return progress, findings and header data of a submission. 404 for submissions of others."""
@@ -137,7 +122,7 @@ def submission(submission: str) -> Submission:
 def own_submission(submission_id: int) -> SubmissionRow:
     """Return a submission of the user. Raises NotFound, also for submissions of others."""
     owner_id = _owner_id()
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return submission_by_id(session, submission_id, owner_id)
 
 
@@ -145,7 +130,7 @@ def shown_submission(submission_id: int) -> SubmissionRow:
     """Return a submission that the user may see; administrators see all submissions. Raises NotFound."""
     if not identity().may(ADMIN) or settings().read_only:
         return own_submission(submission_id)
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return submission_by_id(session, submission_id)
 
 
@@ -153,9 +138,8 @@ def shown_submission(submission_id: int) -> SubmissionRow:
     "/submissions/{submission}/publish",
     group=GROUP,
     summary="Publish a submission",
-    parameters=(_submission(EXAMPLES["ready"]),),
+    parameters=(number_parameter("submission", EXAMPLES["ready"]),),
     body=PublicationRequest,
-    answer=Submission,
     status=ACCEPTED,
     refusals=(404, 409),
     example='{"metadata": {"title": "Tiny", "license": "MIT"}}',
@@ -188,10 +172,8 @@ def publish(
     method="delete",
     group=GROUP,
     summary="Withdraw a submission",
-    parameters=(_submission(EXAMPLES["withdrawn"]),),
-    answer=Submission,
+    parameters=(number_parameter("submission", EXAMPLES["withdrawn"]),),
     refusals=(404, 409),
-    example=f"{ROOT}/submissions/{EXAMPLES['withdrawn']}",
 )
 def withdraw_submission(submission: str) -> Submission:
     """Withdraw a submission that is being checked, is ready, or waits for an administrator; 409 otherwise. The uploaded

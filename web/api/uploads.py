@@ -29,6 +29,7 @@ from organs.web.api.operation import (
     api,
     json_body,
     operation,
+    path_parameter,
     read_body,
     writing_operation,
 )
@@ -36,7 +37,7 @@ from organs.web.api.organs import requested_digests
 from organs.web.auth import UPLOAD, identity
 from organs.web.error_pages import refused
 from organs.web.file_responses import OCTETS, streams
-from organs.web.responses import reading, registry, settings
+from organs.web.responses import reading, registry, searching
 
 PORTION_BYTES = 1024 * 1024
 RANGE_HEADER, DIGEST_HEADER = "Content-Range", "Content-Digest"
@@ -126,13 +127,8 @@ EXAMPLES = {
 EXAMPLE_BYTES = "organ"
 """All bytes of the uploads of the examples."""
 EXAMPLE_DIGEST = "e0fb6e6c6305332dbd13cc4d4ee1f9782b60609b633b26510df200e9c311ea23"
-UPLOAD_ID = Parameter(
-    "upload",
-    "The `id` of the upload.",
-    {"type": "string", "pattern": "^[0-9A-Za-z_-]{22}$"},
-    EXAMPLES["open"],
-    where="path",
-    required=True,
+UPLOAD_ID = path_parameter(
+    "upload", "The `id` of the upload.", {"type": "string", "pattern": "^[0-9A-Za-z_-]{22}$"}, EXAMPLES["open"]
 )
 _RANGE = Parameter(
     RANGE_HEADER,
@@ -162,7 +158,6 @@ _DIGEST = Parameter(
     group=GROUP,
     summary="Look up pieces that need no upload",
     body="Digests",
-    answer=KnownDigests,
     example='{"digests": ["aadb682ed7753b5fec72a33fc389862b81da701ff48d253886e5f8e37c7ca6d3"]}',
     is_shadowed=True,
 )
@@ -172,7 +167,7 @@ def lookup_uploads() -> KnownDigests:
     """
     digests = requested_digests(json_body(("digests",)).get("digests"))
     contributor = current_contributor_id()
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         known = known_digests(session, contributor, digests, database_now(session))
     return KnownDigests(known=tuple(digest for digest in dict.fromkeys(digests) if digest in known))
 
@@ -182,7 +177,6 @@ def lookup_uploads() -> KnownDigests:
     group=GROUP,
     summary="Start an upload",
     body=UploadRequest,
-    answer=Upload,
     status=ACCEPTED,
     example=f'{{"kind": "piece", "size_bytes": 5, "digest": "{EXAMPLE_DIGEST}"}}',
 )
@@ -211,8 +205,6 @@ def begin_upload() -> Upload:
     "/uploads",
     group=GROUP,
     summary="List open uploads",
-    answer=UploadPage,
-    example=f"{ROOT}/uploads",
     scope=UPLOAD,
 )
 def uploads() -> UploadPage:
@@ -229,9 +221,7 @@ def uploads() -> UploadPage:
     group=GROUP,
     summary="Get an upload",
     parameters=(UPLOAD_ID,),
-    answer=Upload,
     refusals=(404,),
-    example=f"{ROOT}/uploads/{EXAMPLES['open']}",
     scope=UPLOAD,
 )
 def upload(upload: str) -> Upload:
@@ -247,7 +237,6 @@ def upload(upload: str) -> Upload:
     summary="Send a chunk",
     parameters=(UPLOAD_ID, _RANGE, _CHUNK_DIGEST),
     bytes_example=EXAMPLE_BYTES,
-    answer=Upload,
     status=ACCEPTED,
     refusals=(404, 409, 411, 416),
     example=f"{ROOT}/uploads/{EXAMPLES['full']}",
@@ -271,7 +260,6 @@ def receive_chunk(upload: str) -> Upload:
     group=GROUP,
     summary="Finish an upload",
     parameters=(UPLOAD_ID, _DIGEST),
-    answer=Upload,
     status=201,
     refusals=(404, 409),
     example=f"{ROOT}/uploads/{EXAMPLES['done']}",
@@ -293,7 +281,6 @@ def finish_upload(upload: str) -> Upload:
     group=GROUP,
     summary="Remove an upload",
     parameters=(UPLOAD_ID,),
-    answer=Upload,
     refusals=(404, 409),
     example=f"{ROOT}/uploads/{EXAMPLES['gone']}",
 )

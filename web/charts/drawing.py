@@ -10,11 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from organs.web.render import (
-    DARK,
-    LIGHT,
-    THETA_TONES,
-)
+from organs.web.render import DARK, LIGHT, THETA_TONES
 
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', sans-serif"
 TEXT_PIXELS = 12

@@ -10,42 +10,28 @@ from urllib.parse import urlsplit
 from flask import Response, abort, after_this_request, request, url_for
 
 from organs.registry.catalog.clock import database_now
-from organs.registry.catalog.queries.accounts import (
-    MODELS_MAX,
-    visible_models_of,
-)
+from organs.registry.catalog.queries.accounts import MODELS_MAX, visible_models_of
 from organs.registry.catalog.queries.models import model_summaries
-from organs.registry.catalog.register.accounts import (
-    PAGE_TOKEN,
-    SESSION,
-    end_session,
-    open_page_token,
-    open_session,
-)
+from organs.registry.catalog.register.accounts import PAGE_TOKEN, SESSION, end_session, open_page_token, open_session
 from organs.registry.catalog.vocabulary import REACHABLE_STATES, SCOPES
-from organs.registry.entities.account import (
-    TOKEN_DAYS_DEFAULT,
-    TOKEN_DAYS_MAX,
-    AccountOverview,
-    TokenRequest,
-)
+from organs.registry.entities.account import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX, AccountOverview, TokenRequest
 from organs.registry.errors import BadInput, BadToken, NotAllowed
 from organs.web.answer_cache import reveal_headers
 from organs.web.api import accounts
-from organs.web.auth import (
-    ANY,
-    TOKENS,
-    UPLOAD,
-    account_by_text,
-    cookie_name,
-    identity,
-    used,
-)
+from organs.web.auth import ANY, TOKENS, UPLOAD, account_by_text, cookie_name, identity, used
 from organs.web.error_pages import sentence_of
-from organs.web.pages.routes import Context, WebPage, list_links, log_in_first, paged, pages, sheet_of, writing_form
+from organs.web.pages.routes import (
+    Context,
+    WebPage,
+    list_page,
+    log_in_first,
+    paged,
+    pages,
+    writing_form,
+)
 from organs.web.permissions import ONLY_READS
 from organs.web.rate_limits import LOG_INS, PAGE_TOKENS, rates
-from organs.web.responses import json_answer, reading, registry, settings, with_parameters
+from organs.web.responses import json_answer, reading, registry, searching, settings, with_parameters
 
 NEXT_MAX_LENGTH = 2000
 _LOCAL_PATH = re.compile(r"/(?![/\\])[!-\[\]-~]*")
@@ -233,23 +219,15 @@ COLUMNS = ("name", "since", "models", "chimeras", "downloads", "grafts")
 @paged(pages, "/contributors", csv=True, api="contributors")
 def contributors() -> WebPage:
     """Show the contributors with visible models, newest first."""
-    page = accounts.contributors()
-    return WebPage(
-        "contributors.html",
-        {"items": page.items},
-        extra=lambda: (
-            list_links(page.next) | {"csv": with_parameters(url_for("pages.contributors_csv"), {}, limit="1000")}
-        ),
-        sheet=lambda: sheet_of(COLUMNS, page),
-        next=page.next,
-    )
+    csv = with_parameters(url_for("pages.contributors_csv"), {}, limit="1000")
+    return list_page("contributors.html", accounts.contributors(), columns=COLUMNS, extra={"csv": csv})
 
 
 @paged(pages, "/contributors/<contributor>", api="contributor")
 def contributor(contributor: str) -> WebPage:
     """Show a contributor with the newest models."""
     person = accounts.contributor(contributor)
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         newest = model_summaries(session, visible_models_of(session, person.name))
     all_models = url_for("pages.models", q=f'by:"{person.name}"') if person.models > MODELS_MAX else None
     return WebPage(

@@ -14,7 +14,7 @@ from organs.web.api import admin as administration
 from organs.web.auth import ADMIN
 from organs.web.error_pages import sentence_of
 from organs.web.pages.account import DAYS
-from organs.web.pages.routes import WebPage, list_links, paged, pages, sheet_of, writing_form
+from organs.web.pages.routes import WebPage, list_links, list_page, paged, pages, writing_form
 from organs.web.params import parsed_number
 from organs.web.permissions import check_admin
 from organs.web.responses import with_parameters
@@ -57,13 +57,7 @@ def admin_quarantine() -> WebPage:
         decided = administration.decision(parsed_number(request.args.get("decided", ""), "submission"))
     if decided is not None and decided.state not in ("published", "refused"):
         decided = None
-    return WebPage(
-        "admin_quarantine.html",
-        {"items": page.items},
-        extra=lambda: list_links(page.next) | {"decided": decided},
-        next=page.next,
-        entity=page,
-    )
+    return list_page("admin_quarantine.html", page, extra={"decided": decided})
 
 
 @writing_form(pages, "/admin/submissions/<submission>/approve", scope=ADMIN)
@@ -86,18 +80,9 @@ def admin_events() -> WebPage:
     check_admin()
     page = administration.events()
     filters = {name: request.args.get(name, "").strip() for name in ("contributor", "action")}
-    return WebPage(
-        "admin_events.html",
-        {"items": page.items},
-        extra=lambda: (
-            list_links(page.next, *filters)
-            | {"filters": filters, "actions": list(Action)}
-            | {"csv": with_parameters(url_for("pages.admin_events_csv"), filters, limit="1000")}
-        ),
-        sheet=lambda: sheet_of(EVENT_COLUMNS, page),
-        next=page.next,
-        entity=page,
-    )
+    csv = with_parameters(url_for("pages.admin_events_csv"), filters, limit="1000")
+    extra = {"filters": filters, "actions": list(Action), "csv": csv}
+    return list_page("admin_events.html", page, *filters, columns=EVENT_COLUMNS, extra=extra)
 
 
 @paged(pages, "/admin/contributors")
@@ -125,10 +110,7 @@ def admin_add_contributor() -> WebPage:
 def admin_fleet() -> WebPage:
     """Show the runs of fleets with their progress."""
     check_admin()
-    page = administration.fleet()
-    return WebPage(
-        "admin_fleet.html", {"items": page.items}, extra=lambda: list_links(page.next), next=page.next, entity=page
-    )
+    return list_page("admin_fleet.html", administration.fleet())
 
 
 @paged(pages, "/admin/fleet/<run>")

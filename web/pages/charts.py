@@ -26,7 +26,7 @@ from organs.web.charts.plots import sampled_values
 from organs.web.downloads import ChosenOrgan, chosen_organ
 from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages
 from organs.web.render import glyph
-from organs.web.responses import conditional, model_address, reading, registry, settings
+from organs.web.responses import conditional, model_address, registry, searching
 
 IMMUTABLE = "public, max-age=86400, immutable"
 """Cache-Control of a chart of bytes that cannot change. One day, because a later version may draw them differently."""
@@ -37,11 +37,7 @@ BINS = ("lower", "upper", "count", "bell_count")
 @paged(pages, "/organs/<digest>/weights", csv=True)
 def weights_figure(digest: str) -> WebPage:
     """Show the histogram of the weights of an organ as numbers. `dtype` and `shape` are those of downloads."""
-    with reading(settings().search_seconds) as session:
-        chosen = chosen_organ(session, digest, request.args.get("dtype"), request.args.get("shape"))
-        weights = _weights_of(session, chosen)
-    if isinstance(weights, str):
-        raise NotFound(weights)
+    chosen, weights = _requested_weights(digest)
     values = {"digest": chosen.digest, **asdict(weights)}
     rows = [list(row.values()) for row in bins_of(weights)]
     return WebPage(
@@ -52,18 +48,14 @@ def weights_figure(digest: str) -> WebPage:
 @pages.get("/organs/<digest>/weights.svg")
 def weights_chart(digest: str) -> Response:
     """Send the histogram as SVG."""
-    with reading(settings().search_seconds) as session:
-        chosen = chosen_organ(session, digest, request.args.get("dtype"), request.args.get("shape"))
-        weights = _weights_of(session, chosen)
-    if isinstance(weights, str):
-        raise NotFound(weights)
+    chosen, weights = _requested_weights(digest)
     return svg_answer(plots.weights_chart(weights), immutable=chosen.is_full_digest and chosen.is_unambiguous)
 
 
 @pages.get("/models/<namespace>/<name>/depth.svg")
 def depth_chart(namespace: str, name: str) -> Response:
     """Send the chart of θ along the blocks of a model."""
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         model = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
         if model.tensors > PAGE_TENSORS_MAX:
             raise NotFound(f"{model.full_name} has more than {PAGE_TENSORS_MAX:,} tensors: too many for a chart")
@@ -76,7 +68,7 @@ def depth_chart(namespace: str, name: str) -> Response:
 
 def weights_shown(digest: str, dtype: str, shape: Sequence[int]) -> Context:
     """Return the histogram and its table for the page of an organ, or the reason why there is none."""
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         chosen = chosen_organ(session, digest, dtype, "x".join(map(str, shape)))
         weights = _weights_of(session, chosen)
     return {"reason": weights} if isinstance(weights, str) else shown_weights(weights, chosen)
@@ -115,6 +107,15 @@ def shown_weights(weights: plots.WeightHistogram, chosen: ChosenOrgan) -> Contex
     }
 
 
+def _requested_weights(digest: str) -> tuple[ChosenOrgan, plots.WeightHistogram]:
+    with searching() as session:
+        chosen = chosen_organ(session, digest, request.args.get("dtype"), request.args.get("shape"))
+        weights = _weights_of(session, chosen)
+    if isinstance(weights, str):
+        raise NotFound(weights)
+    return chosen, weights
+
+
 def bins_of(weights: plots.WeightHistogram) -> list[Context]:
     """Return the bins as rows."""
     return [
@@ -125,23 +126,22 @@ def bins_of(weights: plots.WeightHistogram) -> list[Context]:
 
 def _weights_of(session: Session, chosen: ChosenOrgan) -> plots.WeightHistogram | str:
     """Return the histogram, or the reason why there is none. It is computed once for each state of the catalog."""
-    key = ("weights", chosen.organ_id)
-    return cached(session, key, lambda: _compute_weights(chosen), lambda weights: not isinstance(weights, str))
-
-
-def _compute_weights(chosen: ChosenOrgan) -> plots.WeightHistogram | str:
     dtype = chosen.dtype
-    if not can_dequantize(dtype):
-        return f"The registry cannot decode the tensor type {dtype.name}, so there is no chart."
-    elements = chosen.blob.size_bytes // dtype.block_bytes * dtype.block_elements
-    try:
-        with registry().blobs.open(chosen.blob) as reader:
-            values = sampled_values(reader, dtype, elements)
-    except UnsupportedDType:
-        return f"The registry cannot decode the tensor type {dtype.name}, so there is no chart."
-    except (CorruptBlob, MissingBlob):
-        return "The stored bytes are damaged, so there is no chart. To repair them, ingest the file again."
-    return plots.weights_of(values)
+
+    def compute() -> plots.WeightHistogram | str:
+        undecodable = f"The registry cannot decode the tensor type {dtype.name}, so there is no chart."
+        if not can_dequantize(dtype):
+            return undecodable
+        elements = chosen.blob.size_bytes // dtype.block_bytes * dtype.block_elements
+        try:
+            with registry().blobs.open(chosen.blob) as reader:
+                return plots.weights_of(sampled_values(reader, dtype, elements))
+        except UnsupportedDType:
+            return undecodable
+        except (CorruptBlob, MissingBlob):
+            return "The stored bytes are damaged, so there is no chart. To repair them, ingest the file again."
+
+    return cached(session, ("weights", chosen.organ_id), compute, lambda weights: not isinstance(weights, str))
 
 
 def _depth_lines(rows: Sequence[plots.BlockTheta]) -> tuple[list[plots.DepthLine], int]:

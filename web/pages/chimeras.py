@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from flask import request, url_for
 
 from organs.registry.amounts import gain_text
 from organs.registry.catalog.queries.chimeras import GAINED, NEWEST
 from organs.registry.compose.chimeras import chimera_page
-from organs.registry.entities.chimera import ChimeraPage, ChimeraSummary
-from organs.registry.entities.gain import Gain
-from organs.web.charts.strips import DonorLine, Strip, donor_lines, strip
+from organs.registry.entities.chimera import ChimeraPage
+from organs.web.charts.strips import donor_lines, strip
 from organs.web.pages.routes import Context, Sheet, WebPage, list_links, paged, pages, sheet_of
 from organs.web.params import requested_after, requested_choice, requested_limit
-from organs.web.responses import plain_page, reading, settings, with_parameters
+from organs.web.responses import plain_page, searching, with_parameters
 
 COLUMNS = ("name", "parents", "lock_id", "verdict", "size_bytes", "mean_theta", "created_at")
 """Columns of the list as CSV, before the gains."""
@@ -23,28 +20,12 @@ CARDS = 24
 GAINS_SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True)
-class ChimeraCard:
-    """A chimera in the gallery."""
-
-    chimera: ChimeraSummary
-    strip: Strip
-    donors: list[DonorLine]
-    gains: list[Gain]
-    gains_left_out: int
-
-    @property
-    def words(self) -> str:
-        """The content of the picture, to be read aloud."""
-        return "; ".join(f"{line.words} from {line.model}" for line in self.donors) or "no other parts"
-
-
 @paged(pages, "/chimeras", csv=True, api="chimeras")
 def chimeras() -> WebPage:
     """Show the models that were composed here, by gain or by age; `after` and `limit` page through them."""
     orders = tuple(ORDERS) if plain_page() else (NEWEST, GAINED)
     order, limit, after = requested_choice("order", orders), requested_limit(CARDS), requested_after()
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         page = chimera_page(session, limit, after, order=order)
     return WebPage(
         "chimeras.html",
@@ -61,8 +42,10 @@ def _context(page: ChimeraPage, order: str) -> Context:
     for chimera in page:
         gains = sorted(chimera.gains, key=lambda gain: not gain.settled)
         shown = sorted(gains[:GAINS_SHOWN], key=lambda gain: -gain.percent)
-        left_out = max(0, len(gains) - GAINS_SHOWN)
-        cards.append(ChimeraCard(chimera, strip(chimera), donor_lines(chimera), shown, left_out))
+        donors = donor_lines(chimera)
+        spoken = "; ".join(f"{line.words} from {line.model}" for line in donors) or "no other parts"
+        card = {"chimera": chimera, "strip": strip(chimera), "words": spoken, "donors": donors}
+        cards.append(card | {"gains": shown, "gains_left_out": max(0, len(gains) - GAINS_SHOWN)})
     return {
         "cards": cards,
         "orders": [

@@ -19,7 +19,7 @@ from organs.web.error_pages import sentence_of, status_of
 from organs.web.pages.anatomy import anatomy
 from organs.web.pages.lineage import offered_names
 from organs.web.pages.routes import Context, WebPage, paged, pages, sheet_of
-from organs.web.responses import plain_page, reading, settings, wants_csv, with_parameters
+from organs.web.responses import plain_page, searching, wants_csv, with_parameters
 
 SIDES = ("first", "second")
 COLUMNS = (
@@ -43,7 +43,7 @@ def compare() -> WebPage:
     if not all(names):
         if wants_csv(request.path):
             raise BadQuery(SIDES[names.index("")], "enter two models to compare")
-        with reading(settings().search_seconds) as session:
+        with searching() as session:
             pairs = [
                 pair._asdict() | {"first": pair.first.full_name, "second": pair.second.full_name}
                 for pair in related_pairs(session, PAIRS_SHOWN)
@@ -51,7 +51,7 @@ def compare() -> WebPage:
         problem = "Enter two models to compare." if any(names) else None
         return WebPage("compare.html", _form(names, problem) | {"pairs": pairs})
     try:
-        with reading(settings().search_seconds) as session:
+        with searching() as session:
             own, other = models_by_name(session, map(parse_model_name, names))
             result, first, second = compare_registered(session, own, other, PAGE_TENSORS_MAX)
             organs, changes = organs_of_model(session, other), organ_changes(first, second)

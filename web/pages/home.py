@@ -10,7 +10,7 @@ from organs.registry.relatives.holdings import holdings
 from organs.web.auth import identity
 from organs.web.pages.routes import Context, WebPage, paged, pages
 from organs.web.permissions import may_see_jobs, may_see_storage, whose_jobs
-from organs.web.responses import reading, settings
+from organs.web.responses import searching
 
 CHIMERAS_SHOWN = 5
 
@@ -18,7 +18,7 @@ CHIMERAS_SHOWN = 5
 @paged(pages, "/", api="root")
 def home() -> WebPage:
     """Show what the registry holds."""
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         chimeras = []
         for chimera in chimera_page(session, CHIMERAS_SHOWN):
             settled = [gain for gain in chimera.gains if gain.settled]

@@ -17,7 +17,7 @@ from organs.web.pages.lineage import offered_names
 from organs.web.pages.lists import gain_cells
 from organs.web.pages.routes import UNKNOWN_MODEL, Context, Sheet, WebPage, list_links, paged, pages
 from organs.web.params import requested_after, requested_gains, requested_limit
-from organs.web.responses import plain_page, reading, settings, with_parameters
+from organs.web.responses import plain_page, searching, with_parameters
 
 COLUMNS = (
     *("chimera", "lock_id", "base", "donors", "grafted", "likeness", "change", "verdict"),
@@ -32,7 +32,7 @@ def leaderboard() -> WebPage:
     base, on = requested_gains()
     limit, after = requested_limit(), requested_after()
     try:
-        with reading(settings().search_seconds) as session:
+        with searching() as session:
             row = None if base is None else model_by_text(session, base)
             page = leaderboard_page(session, row, on, limit, after)
             name = None if row is None else row.full_name

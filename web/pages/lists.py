@@ -52,17 +52,6 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnHeading:
-    """A heading above the results of a query, for `parts.heading`."""
-
-    column: Column
-    order: str | None
-    """`ascending` or `descending` if the results are sorted by this column."""
-    address: str
-    """The results sorted by this column; empty if it does not sort."""
-
-
-@dataclass(frozen=True, slots=True)
 class FilterValue:
     """A value of a filter: its name, the number of results, and the address of the list after a click on it."""
 
@@ -81,14 +70,6 @@ class ListFilter:
     heading: str
     open: list[FilterValue]
     more: list[FilterValue]
-
-
-@dataclass(frozen=True, slots=True)
-class TermLink:
-    """A term of a query, and the address of the list without it."""
-
-    text: str
-    address: str
 
 
 def list_address(endpoint: str, query: Query, vocabulary: Vocabulary = ORGANS, **more: str) -> str:
@@ -141,11 +122,11 @@ def query_context(
         is_descending = query.sort.descending is not (column.sort == LIKENESS)  # shown as the change, which falls then
         order = "descending" if is_descending else "ascending"
         link = address(sorted_by(query, column.sort)) if column.sort else ""
-        headings.append(ColumnHeading(column, order if is_chosen else None, link))
+        headings.append({"column": column, "order": order if is_chosen else None, "address": link})
     terms: Iterable[object] = (*query.terms, *query.words, *(f"-{word}" for word in query.excluded_words))
     return {
         "text": short_text(query, vocabulary),
-        "terms": [TermLink(str(term), address(without(query, term, vocabulary))) for term in terms],
+        "terms": [{"text": str(term), "address": address(without(query, term, vocabulary))} for term in terms],
         "headings": headings,
         "following": following and address(query, after=following, limit=request.args.get("limit", "")),
         "first": address(query) if request.args.get("after") else None,

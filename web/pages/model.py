@@ -41,7 +41,7 @@ from organs.web.pages.organs import organs_sheet
 from organs.web.pages.routes import Context, Sheet, WebPage, canonical_model, paged, pages
 from organs.web.params import requested_choice
 from organs.web.permissions import may_edit, may_see_storage, may_yank
-from organs.web.responses import model_address, plain_page, reading, settings, with_parameters
+from organs.web.responses import model_address, plain_page, searching, with_parameters
 
 METADATA_SHOWN = 400
 USE_SHOWN = 3
@@ -90,7 +90,7 @@ def model(namespace: str, name: str) -> WebPage:
 @pages.get("/models/<short>")
 def short_name(short: str) -> Response:
     """Redirect from a name without its namespace, such as `zoo:latest`, to the page of the model."""
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         model = canonical_model(session, short)
     name = model.full_name if "@" in short else f"{model.namespace}/{model.name}"
     return redirect(with_parameters(model_address(name), request.args.to_dict()))
@@ -98,7 +98,7 @@ def short_name(short: str) -> Response:
 
 def _model_page(namespace: str, name: str) -> WebPage:
     requested = requested_choice("by", tuple(READINGS)) if request.args.get("by") else None
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         row = canonical_model(session, f"{namespace}/{name}")
         page = model_page(session, row, shows_storage=may_see_storage())
         organs = organs_of_model(session, row, PAGE_TENSORS_MAX)

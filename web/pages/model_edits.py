@@ -16,7 +16,7 @@ from organs.web.auth import ANY, need
 from organs.web.error_pages import sentence_of
 from organs.web.pages.routes import Context, WebPage, log_in_first, paged, pages, writing_form
 from organs.web.permissions import model_to_edit, user_name
-from organs.web.responses import model_address, reading, registry, settings
+from organs.web.responses import model_address, registry, searching
 
 TAGS_SEPARATOR = ","
 
@@ -26,7 +26,7 @@ def model_edit(namespace: str, name: str) -> WebPage:
     """Show the form that edits the description of a model. Without an account, redirect to the log-in."""
     log_in_first()
     need(ANY)
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         published = published_model(session, model_to_edit(session, _name(namespace, name)))
     return WebPage(
         "edit.html",

@@ -10,17 +10,7 @@ from flask import request
 from organs.registry.amounts import count_text
 from organs.registry.catalog.queries.model_facets import PARAMS, SIZES, model_counts
 from organs.registry.catalog.queries.search import folded_models, search_models
-from organs.registry.catalog.search import (
-    GAIN,
-    LIKENESS,
-    MADE_FROM,
-    MODELS,
-    QUANT,
-    TAG,
-    Query,
-    Sort,
-    bounded,
-)
+from organs.registry.catalog.search import GAIN, LIKENESS, MADE_FROM, MODELS, QUANT, TAG, Query, Sort, bounded
 from organs.registry.entities.model import FoldedModelPage, ModelPage
 from organs.registry.entities.organ import FacetCounts
 from organs.registry.errors import BadQuery, TooSlow
@@ -38,7 +28,7 @@ from organs.web.pages.lists import (
 )
 from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages, sheet_of
 from organs.web.params import requested_after, requested_limit, requested_query
-from organs.web.responses import plain_page, reading, settings
+from organs.web.responses import plain_page, reading, searching, settings
 
 ENDPOINT = "pages.models"
 FILTERS = {
@@ -96,7 +86,7 @@ def models() -> WebPage:
     """Show the models that match the query in `q`, newest first unless it sorts; a CSV does not fold quantisations."""
     try:
         query, limit, after = requested_query(MODELS), requested_limit(), requested_after()
-        with reading(settings().search_seconds) as session:
+        with searching() as session:
             if not plain_page():
                 found = search_models(session, query, limit, after)
                 return WebPage(

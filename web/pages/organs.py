@@ -41,7 +41,7 @@ from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages, sheet
 from organs.web.params import requested_after, requested_limit, requested_query
 from organs.web.permissions import may_see_storage
 from organs.web.render import Meaning, caution_of
-from organs.web.responses import plain_page, reading, registry, settings
+from organs.web.responses import plain_page, reading, registry, searching, settings
 
 FILTERS = {"type": "type", "slot": "slot", "dtype": "tensor type", "arch": "architecture", "license": "license"}
 """Headings of the filters beside the table, by field of queries, in their order."""
@@ -212,7 +212,7 @@ FORMS = {"raw": "plain bytes (.raw)", "bin": "with name and shape (.bin)", "npy"
 @paged(pages, "/organs/<digest>", api="organ")
 def organ(digest: str) -> WebPage:
     """Show the organ whose digest begins with `digest`."""
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         detail = organ_detail(session, digest, visible=True, shows_storage=may_see_storage())
     return WebPage(
         "organ.html",

@@ -25,7 +25,7 @@ from organs.web.pages.charts import svg_answer
 from organs.web.pages.chimera import change_of
 from organs.web.pages.model import changes_against, model_to_compare
 from organs.web.pages.routes import pages
-from organs.web.responses import conditional, model_address, reading, settings
+from organs.web.responses import conditional, model_address, searching
 from organs.web.security import is_served
 from organs.web.settings import LOOPBACK_HOSTS
 
@@ -47,7 +47,7 @@ def chimera_picture(lock: str, form: str) -> Response:
 def _answer(find: Callable[[Session], tables.Model], form: str) -> Response:
     if request.args:  # each query would be an answer of its own in the cache
         raise BadQuery("picture", "a picture has no parameters")
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         row = find(session)
         organs = organs_of_model(session, row, PAGE_TENSORS_MAX) if row.tensors <= PAGE_TENSORS_MAX else ()
         organs = organs if can_be_drawn(organs) else ()
@@ -57,9 +57,9 @@ def _answer(find: Callable[[Session], tables.Model], form: str) -> Response:
             donors = marks(chimera.parts, lines)
             colours = tones(organs, "donor", {}, donors)
             letters = {name: line.mark for name, line in donors.items()}
-            facts = _chimera_facts(chimera, lines)
+            facts = _chimera_texts(chimera, lines)
         else:
-            facts, colours = _model_facts(session, row, organs)
+            facts, colours = _model_texts(session, row, organs)
             letters = {}
     body = (svg if form == "svg" else png)(facts, organs, lambda organ: tone(colours[organ.name]), letters)
     if form == "svg":
@@ -67,7 +67,7 @@ def _answer(find: Callable[[Session], tables.Model], form: str) -> Response:
     return conditional(current_app.response_class(body, mimetype="image/png"))
 
 
-def _chimera_facts(chimera: Chimera, lines: Sequence[LegendLine]) -> PictureTexts:
+def _chimera_texts(chimera: Chimera, lines: Sequence[LegendLine]) -> PictureTexts:
     figure, remark = _result(chimera)
     base = chimera.parents[0].model
     parents = [PictureParent(base.partition("@")[0], "", tone("gb"))]
@@ -106,7 +106,7 @@ def _result(chimera: Chimera) -> tuple[str, str]:
     return change_of(best), remark
 
 
-def _model_facts(
+def _model_texts(
     session: Session, row: tables.Model, organs: Sequence[PlacedOrgan]
 ) -> tuple[PictureTexts, dict[str, str]]:
     """Return the texts of the picture of a model, and the CSS class of the colour of each organ."""

@@ -44,7 +44,7 @@ from sqlalchemy.orm import Session
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.search import QUERY_MAX_LENGTH
-from organs.registry.entities.base import Entity
+from organs.registry.entities.base import Entity, Page
 from organs.registry.entities.report import Cell
 from organs.registry.errors import NAMES_MAX, Ambiguous, BadDigest, BadName, NotFound, SeveralModels
 from organs.registry.names import parse_model_name
@@ -136,6 +136,23 @@ def list_links(following: str | None, *kept: str, path: str | None = None) -> di
         "following": following and with_parameters(path, parameters, after=following),
         "first": with_parameters(path, parameters) if request.args.get("after") else None,
     }
+
+
+def list_page(
+    template: str, page: Page[Any], *kept: str, columns: Sequence[str] = (), extra: Context | None = None
+) -> WebPage:
+    """Return the page of a list, with links to the next and the first page that keep the parameters `kept`.
+
+    `columns` are those of its CSV, and `extra` are further values for its HTML.
+    """
+    return WebPage(
+        template,
+        {"items": page.items},
+        extra=lambda: list_links(page.next, *kept) | (extra or {}),
+        sheet=lambda: sheet_of(columns, page),
+        next=page.next,
+        entity=page,
+    )
 
 
 def log_in_first() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from flask import request, url_for
 
@@ -11,7 +10,7 @@ from organs.registry.amounts import percent_text
 from organs.registry.entities.storage import Storage, Way
 from organs.registry.errors import BadQuery, TooSlow
 from organs.web.api.storage import requested_storage
-from organs.web.pages.routes import Sheet, WebPage, paged, pages, sheet_of
+from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages, sheet_of
 from organs.web.permissions import check_admin, may_see_storage
 from organs.web.responses import plain_page
 
@@ -24,18 +23,6 @@ COLUMNS = {
     "encodings": ("way", "dtype", *_SIZES),
 }
 """The columns of each table as CSV."""
-
-
-@dataclass(frozen=True, slots=True)
-class BarSegment:
-    """A part of the bar of all files: what it is, its bytes, and its place in the drawing."""
-
-    label: str
-    size_bytes: int
-    share: str
-    tone: str
-    begin: float
-    width: float
 
 
 @paged(pages, "/storage", csv=True)
@@ -62,8 +49,8 @@ def storage() -> WebPage:
     )
 
 
-def _segments(result: Storage) -> Iterator[BarSegment]:
-    """Yield where the bytes of all files are: on the disk, or saved in one of three ways.
+def _segments(result: Storage) -> Iterator[Context]:
+    """Yield the parts of the bar of all files: the bytes on the disk, and those saved in one of three ways.
 
     Parents of removed models are on the disk, and not in the files.
     """
@@ -77,7 +64,8 @@ def _segments(result: Storage) -> Iterator[BarSegment]:
     begin = 0.0
     for label, size, tone in parts:
         share = size / total if total else 0.0
-        yield BarSegment(label, size, percent_text(share), tone, round(begin, 1), round(BAR_WIDTH * share, 1))
+        place = {"begin": round(begin, 1), "width": round(BAR_WIDTH * share, 1)}
+        yield {"label": label, "size_bytes": size, "share": percent_text(share), "tone": tone} | place
         begin += BAR_WIDTH * share
 
 

@@ -27,7 +27,6 @@ from organs.registry.catalog.queries.submissions import (
     upload_entity,
 )
 from organs.registry.catalog.tables import Upload
-from organs.registry.entities.submission import Submission
 from organs.registry.errors import BadInput, BadName, NotComposable
 from organs.web.api import accounts, submissions, uploads
 from organs.web.api.operation import ROOT
@@ -36,7 +35,7 @@ from organs.web.auth import UPLOAD, identity, need
 from organs.web.pages.routes import Context, WebPage, paged, pages, writing_form
 from organs.web.params import parsed_number
 from organs.web.permissions import may_write
-from organs.web.responses import reading, settings
+from organs.web.responses import reading, searching
 
 SHOWN = 20
 """Number of submissions on the upload page. The account page lists all of them."""
@@ -64,10 +63,13 @@ def submission(submission: str) -> WebPage:
     """Show a submission: progress, findings, and the form to publish it. Administrators see all submissions."""
     row = submissions.shown_submission(parsed_number(submission, "submission"))
     shown = row.entity()
+    proposed = shown.proposed
+    stated = {name: "" if proposed is None else getattr(proposed, name) or "" for name in METADATA_MEMBERS}
+    stated |= {"name": shown.name, "tags": ", ".join(proposed.tags if proposed is not None else ())}
     return WebPage(
         "submission.html",
         {"submission": shown},
-        lambda: _review_context(row) | {"stated": _initial_fields(shown), "problems": []},
+        lambda: _review_context(row) | {"stated": stated, "problems": []},
         entity=shown,
     )
 
@@ -152,17 +154,10 @@ def _review_context(submission: SubmissionRow) -> Context:
     sender, row = None if submission.contributor == identity().name else submission.contributor, submission.row
     context: Context = {"sender": sender, "created": None, "is_kept": False}
     context["findings_to_accept"] = [finding for finding in submission.entity().findings if finding.code in MUST_ACCEPT]
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         if submission.model is not None and submission.model.state != "removed":
             context["created"] = submission_review(session, row.id).model
         if row.state == "withdrawn" and sender is None:
             files = _unused_uploads(session, row.contributor_id)
             context["is_kept"] = any(file.created_at <= row.created_at for file in files)
     return context
-
-
-def _initial_fields(submission: Submission) -> Context:
-    """Return the initial values of the form: the metadata of the header or of an earlier request."""
-    proposed = submission.proposed
-    stated = {name: "" if proposed is None else getattr(proposed, name) or "" for name in METADATA_MEMBERS}
-    return stated | {"name": submission.name, "tags": ", ".join(proposed.tags if proposed is not None else ())}

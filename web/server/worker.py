@@ -38,12 +38,8 @@ from organs.web.server.connection import (
     Exchange,
     HttpConnection,
     Refusal,
-    Service,
 )
-from organs.web.server.gateway import (
-    Answer,
-    call,
-)
+from organs.web.server.gateway import Answer, call
 from organs.web.server.scheduling import AddressLimit, DownloadPlaces, FairQueue
 from organs.web.settings import ServerSettings
 
@@ -142,7 +138,7 @@ class EventLoopWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             serving.cancel()
 
 
-class WorkerService(Service):
+class WorkerService:
     """Threads, limits and the application, shared by the connections of a worker.
 
     Only the event loop calls its public methods, except `call_soon`.
