@@ -239,19 +239,15 @@ def doctor(as_json: bool) -> int:
 
     settings = Settings.from_environment(os.environ)
     current_kernel = kernel()
-    confined = {
-        "uploads": protections(current_kernel, port=False, writing=False, processes=False),
-        "llama.cpp": protections(current_kernel, port=True, writing=False, processes=False),
-    }
+    confined = protections(current_kernel, writing=False, processes=False)
     with _without_log():  # the checks show the reasons
         checks = check_installation(settings, os.environ, migrations.HEAD)
     if as_json:
-        values = {program: [asdict(protection) for protection in items] for program, items in confined.items()}
         print_json(
             {
                 "kernel": asdict(current_kernel),
                 "sandbox": settings.sandbox,
-                "processes": values,
+                "protections": [asdict(protection) for protection in confined],
                 "checks": [asdict(check) for check in checks],
             }
         )
@@ -261,13 +257,9 @@ def doctor(as_json: bool) -> int:
         abi = f"Landlock ABI {current_kernel.landlock_abi}" if current_kernel.landlock_abi else "no Landlock"
         seccomp = "with" if current_kernel.has_seccomp else "without"
         click.echo(f"\n{abi}, {seccomp} seccomp, ORGAN_SANDBOX={settings.sandbox}\n")
-        rows = [
-            (program, protection.name, "yes" if protection.is_there else "no", protection.sentence)
-            for program, items in confined.items()
-            for protection in items
-        ]
-        print_table(("process", "protection", "present", "meaning"), rows, prose="meaning")
-    missing = [protection for items in confined.values() for protection in items if not protection.is_there]
+        rows = [(item.name, "yes" if item.is_there else "no", item.sentence) for item in confined]
+        print_table(("protection", "present", "meaning"), rows, prose="meaning")
+    missing = [protection for protection in confined if not protection.is_there]
     has_failed = any(check.state == "failed" for check in checks)
     return EXIT_FAILED if (settings.requires_sandbox and missing) or has_failed else 0
 

@@ -15,12 +15,12 @@ import click
 
 from organs.cli import fast_imports
 from organs.cli.console import print_hint, print_sentence
-from organs.registry.catalog.search import (
+from organs.registry.errors import BadSetting, DatabaseUnreachable, OrganError
+from organs.registry.search.language import (
     ALIASES,
     MODELS,
     ORGANS,
 )
-from organs.registry.errors import BadSetting, DatabaseUnreachable, OrganError
 from organs.registry.settings import REGISTRY_VARIABLE, TOKEN_VARIABLE, Settings
 
 if TYPE_CHECKING:

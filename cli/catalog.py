@@ -53,8 +53,7 @@ from organs.registry.amounts import (
 )
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.cursor import PAGE_MAX
-from organs.registry.catalog.search import CHIMERA, GAIN, LIKENESS, MODELS, ORGANS, Query, parse_query
-from organs.registry.catalog.vocabulary import BIN_DEGREES
+from organs.registry.catalog.vocabulary import BIN_DEGREES, CHIMERA
 from organs.registry.digest import looks_like_prefix
 from organs.registry.entities.gain import MeasuredGain
 from organs.registry.entities.model import ModelSummary
@@ -64,6 +63,7 @@ from organs.registry.entities.storage import ROWS_DEFAULT as STORAGE_ROWS_DEFAUL
 from organs.registry.entities.storage import ROWS_MAX as STORAGE_ROWS_MAX
 from organs.registry.errors import BadInput, BadName, BadSource, Incomplete, NotFound, OrganError
 from organs.registry.measures import BY_FIELD, MEASURES, THETA_LEGEND
+from organs.registry.search.language import GAIN, LIKENESS, MODELS, ORGANS, Query, parse_query
 
 if TYPE_CHECKING:
     from organs.registry.entities.about import Figures

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+from msgspec import structs
 
 from organs.cli.arguments import (
     AFTER_HELP,
@@ -86,7 +87,7 @@ from organs.registry.entities.verdict import RunReport, TextVerdict, VerdictRepo
 from organs.registry.errors import BadLock, BadRecipe, BadSource, NotFound
 from organs.registry.names import parse_model_name
 from organs.registry.settings import Settings
-from organs.registry.validation.texts import Text, built_in_texts, read_text
+from organs.registry.validation.texts import ScoredText, built_in_texts, read_text
 
 if TYPE_CHECKING:
     from organs.cli.composing import Builder, ComposeOptions
@@ -99,7 +100,7 @@ if TYPE_CHECKING:
     from organs.registry.local import LocalRegistry
     from organs.registry.sandbox.process import Sandbox
     from organs.registry.validation.command import CommandRuntime
-    from organs.registry.validation.comparison import Budget, Candidate, Event
+    from organs.registry.validation.comparison import RunnableModel, ValidationBudget, ValidationStep
     from organs.registry.validation.runtime import Runtime
 
 
@@ -755,9 +756,9 @@ def _validated(
     chimera: str,
     base: str | None,
     donors: Sequence[str],
-    texts: Sequence[Text] | None,
+    texts: Sequence[ScoredText] | None,
     runtime: CommandRuntime | None,
-    budget: Budget | None,
+    budget: ValidationBudget | None,
     *,
     quiet: bool,
 ) -> VerdictReport:
@@ -783,7 +784,7 @@ def _look(
     chimera: str,
     base: str | None,
     donors: Sequence[str],
-    texts: Sequence[Text] | None,
+    texts: Sequence[ScoredText] | None,
     budgets: Sequence[str],
     *,
     as_json: bool,
@@ -836,9 +837,9 @@ def _seconds(text: str, option: str) -> float:
     return float(match["number"]) * _SECONDS.get(match["unit"], 1.0)
 
 
-def _budget(budgets: Sequence[str]) -> Budget | None:
+def _budget(budgets: Sequence[str]) -> ValidationBudget | None:
     """Return the budget of the options; None for the default one. Raises BadInput for numbers out of range."""
-    from organs.registry.validation.comparison import Budget  # loads NumPy, which the help does not need
+    from organs.registry.validation.comparison import ValidationBudget  # loads NumPy, which the help does not need
 
     values: dict[str, Any] = {}
     for text in budgets:
@@ -849,7 +850,7 @@ def _budget(budgets: Sequence[str]) -> Budget | None:
                 f"--budget {text}: give a time such as 90s, 5m or 2h, or a number of tokens, or both"
             )
         values[name] = int(text) if name == "tokens" else float(match["number"]) * _SECONDS[match["unit"]]
-    return Budget(**values) if values else None
+    return ValidationBudget(**values) if values else None
 
 
 def _runtime(template: str | None, granted: Sandbox) -> CommandRuntime | None:
@@ -869,18 +870,18 @@ def _validate_file(
     path: Path,
     base: str | None,
     donors: Sequence[str],
-    texts: Sequence[Text] | None,
+    texts: Sequence[ScoredText] | None,
     runtime: Runtime | None,
-    budget: Budget | None,
+    budget: ValidationBudget | None,
     progress: Callable[[str], None],
 ) -> VerdictReport:
     from organs.registry.validation.comparison import CHANGED, file_candidate
     from organs.registry.validation.comparison import validate as compare
     from organs.registry.validation.llama import LlamaCpp
-    from organs.registry.validation.run import RunResult, verdict_report
+    from organs.registry.validation.run import verdict_report
     from organs.registry.validation.weights import grafted_organs
 
-    def report_step(event: Event) -> None:
+    def report_step(event: ValidationStep) -> None:
         progress(f"{event.share:.0%} {event}")
 
     if base is None:
@@ -893,11 +894,11 @@ def _validate_file(
             grafted = grafted_organs(path, base_path)
         scored = texts or list(built_in_texts())
         validation = compare(own, others[0], others[1:], grafted, scored, runtime, budget, report_step, act=CHANGED)
-    return verdict_report(RunResult(path.name, base, tuple(donors), validation))
+    return verdict_report(validation)
 
 
 @contextmanager
-def _candidates(names: Sequence[str]) -> Iterator[list[Candidate]]:
+def _candidates(names: Sequence[str]) -> Iterator[list[RunnableModel]]:
     """Open files and registered models; a registry is opened only if a model is named."""
     from organs.ingest.sources import GGUF_SUFFIX
     from organs.registry.validation.comparison import file_candidate
@@ -1153,7 +1154,7 @@ def _plan_transplant(options: _TransplantOptions, library: FileLibrary, *, quiet
         plan = plan_recipe(recipe, library)
     if options.yes and plan.unaccepted:
         codes = dict.fromkeys((*recipe.accept, *(finding.code for finding in plan.unaccepted)))
-        plan = replace(plan, recipe=replace(recipe, accept=tuple(codes)))
+        plan = replace(plan, recipe=structs.replace(recipe, accept=tuple(codes)))
     return plan
 
 
@@ -1177,10 +1178,10 @@ def _transplant_recipe(options: _TransplantOptions) -> Recipe:
     text = json.dumps({"base": "base", "grafts": grafts, "accept": list(dict.fromkeys(options.accept))})
     recipe = read_recipe(text, "options")
     named = [
-        replace(graft, donor=donor, selection=replace(graft.selection, blocks=parse_blocks(blocks) if blocks else ()))
+        structs.replace(graft, donor=donor, blocks=parse_blocks(blocks) if blocks else ())
         for graft, donor, blocks in zip(recipe.grafts, donors, layers, strict=True)
     ]
-    return replace(recipe, base=base, grafts=tuple(named))
+    return structs.replace(recipe, base=base, grafts=tuple(named))
 
 
 def _print_transplanted(result: ComposeResult, options: _TransplantOptions) -> None:

@@ -267,12 +267,12 @@ class ComposeOptions(OutputOptions):
 
 def recipe_bytes(path: str) -> bytes:
     """Return the text of a recipe in a file, or on stdin if `path` is `-`; at most one byte more than is allowed."""
-    from organs.registry.compose.document import TEXT_MAX_BYTES
+    from organs.registry.compose.recipe_io import RECIPE_LIMITS
 
     if path == STDIN:
-        return sys.stdin.buffer.read(TEXT_MAX_BYTES + 1)
+        return sys.stdin.buffer.read(RECIPE_LIMITS.size_bytes + 1)
     with FileSource(Path(path)) as file:
-        return file.read_at(0, min(file.size_bytes, TEXT_MAX_BYTES + 1))
+        return file.read_at(0, min(file.size_bytes, RECIPE_LIMITS.size_bytes + 1))
 
 
 def read_composition(

@@ -33,7 +33,7 @@ from organs.registry.amounts import (
     weight_change_text,
 )
 from organs.registry.anatomy import type_name
-from organs.registry.catalog.search import CHIMERA, PARTIAL
+from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL
 from organs.registry.entities.lineage import RELATIVE, LineageEdge, merged_edges
 from organs.registry.entities.model import Model
 from organs.registry.entities.organ import MadeOrgan, Measurement, Organ, PlacedOrgan

@@ -47,7 +47,7 @@ from organs.registry.names import parse_model_name
 from organs.registry.settings import DEBUG_VARIABLE, Settings
 
 if TYPE_CHECKING:
-    from organs.ingest.contributions.loads import Memory
+    from organs.ingest.contributions.cut_files import Memory
     from organs.ingest.contributions.push import PushOptions, PushReport
     from organs.ingest.sources import ModelSource
     from organs.registry.client.remote import RemoteRegistry
@@ -63,7 +63,7 @@ NOT_PUBLISHED = ("ready", "refused", "withdrawn")
 
 
 def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) -> int:
-    from organs.ingest.contributions.push import CHUNK_BYTES
+    from organs.ingest.contributions.sending import CHUNK_BYTES
 
     if text is None:
         return CHUNK_BYTES
@@ -172,7 +172,7 @@ def _push_each(
     registry: RemoteRegistry, sources: Sequence[ModelSource], options: PushOptions, *, as_json: bool, quiet: bool
 ) -> int:
     """Push each model and print its result; return the exit status."""
-    from organs.ingest.contributions.loads import user_memory
+    from organs.ingest.contributions.cut_files import user_memory
     from organs.ingest.contributions.push import push as push_model
     from organs.ingest.service import with_base
 

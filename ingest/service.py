@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,6 @@ from organs.ingest.bases import base_by_name, local_base
 from organs.ingest.dissect import DissectedFile, OpenGguf, TensorCount, check_tensor_sizes, dissect, read_front
 from organs.ingest.files import FileSource
 from organs.ingest.hashing import Stages, merged_stages
-from organs.ingest.jobs.kind import Cancelled
 from organs.ingest.peft import read_config
 from organs.ingest.pipeline import Gathered, Pipeline
 from organs.ingest.records import StoredFront, model_record, nonfinite_flags, nonfinite_tensors, set_flags, split_record
@@ -67,9 +66,9 @@ from organs.registry.catalog.register.models import (
     show_model,
 )
 from organs.registry.catalog.register.organs import (
-    begin_ingest,
     detach_ingests,
     end_ingest,
+    recorded_ingest,
 )
 from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.digest import Digest, digest_of
@@ -350,7 +349,7 @@ def _ingest_whole(
     names: _NameCheck,
 ) -> IngestReport:
     names.check_size(sum(file.header.file_size_bytes for file in files))
-    with _recorded(registry, intake.label) as ingest_id:
+    with recorded_ingest(registry.catalog, intake.label) as ingest_id:
         report, model_id, gathered = _ingest(registry, files, ingest_id, intake, stages, progress, names)
     if report.created:
         with suppress(OrganError):  # the model is registered; the next repack tries again
@@ -358,21 +357,6 @@ def _ingest_whole(
     for index, file in enumerate(files):
         intake.stored(file, model_id, gathered.files[index].file)
     return report
-
-
-@contextmanager
-def _recorded(registry: LocalRegistry, label: str) -> Iterator[int]:
-    """Add an ingest and return its id; record the failure if the block raises."""
-    with registry.catalog.writing() as session:
-        ingest_id = begin_ingest(session, label)
-    try:
-        yield ingest_id
-    except BaseException as error:
-        state = "interrupted" if isinstance(error, KeyboardInterrupt | Cancelled) else "failed"
-        # The caller must get the first error, also if the catalog cannot record the failure.
-        with suppress(OrganError), registry.catalog.writing() as session:
-            end_ingest(session, ingest_id, state, json.dumps({"error": str(error)[:1000]}))
-        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -590,7 +574,7 @@ class _ShardIngest:
         """Store, measure and register a shard; raises BadInput, NameTaken, StoreError."""
         stages = Stages()
         self.check(file)
-        with _recorded(self._registry, file.source.name) as ingest_id:
+        with recorded_ingest(self._registry.catalog, file.source.name) as ingest_id:
             intake = self._intake
             pipeline = Pipeline(
                 self._registry, ingest_id, [file], stages, self._progress, intake.measurer, intake.buffers

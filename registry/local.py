@@ -23,16 +23,16 @@ from organs.registry.catalog.queries.organs import (
     organs_by_prefix,
     organs_of_model,
 )
-from organs.registry.catalog.queries.search import (
+from organs.registry.entities.model import ModelPage
+from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
+from organs.registry.interface import VERSIONS_DEFAULT, ByteProgress, TextProgress
+from organs.registry.search.language import MODELS, Query, parse_query
+from organs.registry.search.rows import (
     count_organs,
     search_and_count,
     search_models,
     search_organs,
 )
-from organs.registry.catalog.search import MODELS, Query, parse_query
-from organs.registry.entities.model import ModelPage
-from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
-from organs.registry.interface import VERSIONS_DEFAULT, ByteProgress, TextProgress
 from organs.registry.settings import Settings
 
 if TYPE_CHECKING:
@@ -55,10 +55,10 @@ if TYPE_CHECKING:
     from organs.registry.models import RegisteredModel
     from organs.registry.store import BlobBackend, BlobStore
     from organs.registry.store.bucket import BlobBucket
-    from organs.registry.validation.comparison import Budget, Event
+    from organs.registry.validation.comparison import ValidationBudget, ValidationStep
     from organs.registry.validation.quick import LookBudget
     from organs.registry.validation.runtime import Runtime
-    from organs.registry.validation.texts import Text
+    from organs.registry.validation.texts import ScoredText
 
 
 def open_backend(settings: Settings, catalog: Catalog) -> BlobBackend:
@@ -67,7 +67,7 @@ def open_backend(settings: Settings, catalog: Catalog) -> BlobBackend:
         from organs.registry.store.folder import BlobFolder
 
         return BlobFolder(settings.blobs)
-    from organs.registry.catalog.register.leases import exclusive
+    from organs.registry.catalog.work import exclusive
     from organs.registry.store.bucket import BlobBucket, PieceCache
 
     limit_bytes = settings.blob_cache_bytes
@@ -285,8 +285,8 @@ class LocalRegistry:
 
     def fitting(self, base: str, *, limit: int = 50) -> FittingModels:
         """Return the models with organs that fit the model `base`, by type, the most similar first."""
-        from organs.registry.catalog.queries.fitting import fitting_models
         from organs.registry.catalog.queries.models import model_by_text
+        from organs.registry.search.fitting import fitting_models
 
         with self.catalog.reading() as session:
             return fitting_models(session, model_by_text(session, base), limit)
@@ -337,21 +337,21 @@ class LocalRegistry:
         self,
         chimera: str,
         *,
-        budget: Budget | None = None,
-        texts: Sequence[Text] | None = None,
+        budget: ValidationBudget | None = None,
+        texts: Sequence[ScoredText] | None = None,
         runtime: Runtime | None = None,
         progress: TextProgress | None = None,
     ) -> VerdictReport:
         """Run a chimera, its base, its donors and a control; store the verdict and return it."""
         from organs.registry.validation.llama import LlamaCpp
-        from organs.registry.validation.run import run_chimera, verdict_report
+        from organs.registry.validation.run import run_chimera
         from organs.registry.validation.texts import built_in_texts
 
-        def report_step(event: Event) -> None:
+        def report_step(event: ValidationStep) -> None:
             if progress is not None:
                 progress(f"{event.share:.0%} {event}")
 
-        run = run_chimera(
+        return run_chimera(
             self.catalog,
             self.blobs,
             chimera,
@@ -360,14 +360,13 @@ class LocalRegistry:
             budget,
             report_step,
         )
-        return verdict_report(run)
 
     def quick_look(
         self,
         chimera: str,
         *,
         budget: LookBudget | None = None,
-        texts: Sequence[Text] | None = None,
+        texts: Sequence[ScoredText] | None = None,
         progress: TextProgress | None = None,
     ) -> QuickLook:
         """Run a chimera and its base on a few windows of a few texts; store the result and return it."""

@@ -30,7 +30,6 @@ from organs.registry.catalog.queries.models import (
 )
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.queries.storage import model_storage
-from organs.registry.catalog.search import nearest
 from organs.registry.compose.chimeras import license_findings, stored_license
 from organs.registry.compose.recipe import recipe_from_json
 from organs.registry.compose.recipe_io import read_recipe, recipe_file, recipe_yaml
@@ -42,6 +41,7 @@ from organs.registry.entities.model import Composed, IngestSummary, MetadataEntr
 from organs.registry.entities.organ import PlacedOrgan, organs_html
 from organs.registry.entities.published import ModelVersion
 from organs.registry.errors import BadRecipe, BadReply, NotFound
+from organs.registry.names import nearest
 from organs.registry.relatives.lineage import lineage_of
 
 if TYPE_CHECKING:

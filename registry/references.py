@@ -10,9 +10,8 @@ organ must not say what else the registry has.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
@@ -40,11 +39,10 @@ from organs.registry.catalog.queries.relatives import (
     related_organs_at,
 )
 from organs.registry.catalog.register.organs import (
-    begin_ingest,
     forget_ingest,
     is_leased,
+    leased_ingest,
     mark_repacked,
-    renew_lease,
     replace_stored_bytes,
 )
 from organs.registry.errors import Busy, CorruptBlob, EncodingFault, MissingBlob, StoreError
@@ -221,9 +219,6 @@ class RepackReport:
         self.unneeded_bytes += other.unneeded_bytes
         self.skipped += other.skipped
 
-
-RENEW_SECONDS = 60.0
-"""How often a repack renews its lease, which lasts an hour."""
 
 Progress = Callable[[int], None]
 
@@ -639,8 +634,7 @@ class _Rewriter:
         self.report = report
         self._blobs = blobs
         self._ingest_id: int | None = None
-        self._renewed_at = 0.0
-        """When the lease was renewed, in seconds of the monotonic clock."""
+        self._announced = ExitStack()
         self._stored_bytes: dict[int, int] = {}
         """The stored size of each blob that was stored again; one may be stored twice."""
         self.postponed: set[int] = set()
@@ -650,13 +644,15 @@ class _Rewriter:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._announced.close()
         if self._ingest_id is not None:
             with self.catalog.writing() as session:
                 forget_ingest(session, self._ingest_id)
 
     def store(self, before: BlobRow, codec: Codec, parent: BlobRow | None) -> bool:
         """Store a blob with another codec; return False if it stays as it is."""
-        self._renew_lease()
+        if self._ingest_id is None:
+            self._ingest_id = self._announced.enter_context(leased_ingest(self.catalog, "repack"))
         try:
             stored = self._encoded(before, codec, parent)
         except (CorruptBlob, MissingBlob, EncodingFault):
@@ -685,17 +681,6 @@ class _Rewriter:
         else:
             self.report.after_bytes += stored.stored_bytes - earlier
         self._stored_bytes[before.id] = stored.stored_bytes
-
-    def _renew_lease(self) -> None:
-        moment = time.monotonic()
-        if self._ingest_id is not None and moment - self._renewed_at < RENEW_SECONDS:
-            return  # a transaction for each organ would be as slow as storing a small one
-        self._renewed_at = moment
-        with self.catalog.writing() as session:
-            if self._ingest_id is None:
-                self._ingest_id = begin_ingest(session, "repack")
-            else:
-                renew_lease(session, self._ingest_id)
 
     def _encoded(self, row: BlobRow, codec: Codec, parent: BlobRow | None) -> StoredBlob:
         with self._blobs.reader(row) as reader:

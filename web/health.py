@@ -115,7 +115,7 @@ def _machine_checks() -> Iterator[HealthCheck]:
     except OrganError as error:
         yield HealthCheck(name="protections", state="warning", sentence=f"They are not known: {error}")
         return
-    confined = protections(found, port=True, writing=False, processes=False)
+    confined = protections(found, writing=False, processes=False)
     missing = ", ".join(protection.name for protection in confined if not protection.is_there)
     problem = missing and f"Processes that read uploads or run models lack: {missing}. organ admin doctor explains it."
     well = "Processes that read uploads or run models have every protection."

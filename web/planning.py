@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
 from organs.ingest.jobs.compose import PLAN_COST_MAX
-from organs.registry.catalog.queries.fitting import fitting_models
 from organs.registry.catalog.queries.models import model_by_text
 from organs.registry.compose.compatibility import ALIKE, Cell, adapters_for, candidates_for, cells_of, types_of
 from organs.registry.compose.cost import Budget, check_pair, check_recipe
@@ -34,6 +33,7 @@ from organs.registry.entities.plan import (
     PlannedRecipe,
 )
 from organs.registry.errors import BadQuery, TooMany, TooSlow
+from organs.registry.search.fitting import fitting_models
 from organs.web.auth import identity
 from organs.web.client_address import client_address
 from organs.web.permissions import planner

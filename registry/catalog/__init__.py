@@ -3,6 +3,7 @@
     vocabulary  the values that columns may have, the actions of the event log, the bins of θ
     tables      the tables with their constraints
     engine      engines and sessions: how the catalog is read, written and copied
+    work        the queue under jobs and units of fleets: claim, renew, finish, fail, put back, recover; named leases
     cache       values computed from the catalog, valid until it changes
     records     values that ingest and compose pass to `register`
     queries     every SELECT, as functions that take a session

@@ -1030,38 +1030,50 @@ class Submission(Base):
     changed_at: Mapped[datetime] = mapped_column(Timestamp)
 
 
-class Job(Base):
-    """A piece of work in a queue. While it is `running` and before `lease_expires_at`, a runner works on it."""
+class WorkColumns:
+    """The columns of a row that one process at a time works on: see `registry.catalog.work`."""
+
+    state: Mapped[str] = mapped_column(text(16))
+    attempts: Mapped[int] = mapped_column(Big)
+    """The number of times that it was claimed, without those that were interrupted on purpose."""
+    deaths: Mapped[int] = mapped_column(Big)
+    """The number of processes that died while they did it."""
+    holder: Mapped[str | None] = mapped_column(text(32))
+    """A random text that identifies the present claim; older claims are invalid."""
+    lease_expires_at: Mapped[datetime | None] = mapped_column(Timestamp)
+    """When the process of running work counts as dead; for queued work, when it may be claimed, if not at once."""
+    note: Mapped[str] = mapped_column(text(TEXT_MAX))
+    """The current step, or why it failed or waits, in one sentence."""
+    result: Mapped[str | None] = mapped_column(Text, deferred=True)
+    """JSON object of work that is done; loaded only on access."""
+    created_at: Mapped[datetime] = mapped_column(Timestamp)
+    started_at: Mapped[datetime | None] = mapped_column(Timestamp)
+    finished_at: Mapped[datetime | None] = mapped_column(Timestamp)
+    """When it ended, in any state."""
+
+
+class Job(WorkColumns, Base):
+    """A piece of work in a queue. A cancelled job has a holder until its runner has stopped."""
 
     __tablename__ = "jobs"
     __table_args__ = (
         one_of("state", JOB_STATES),
         at_most("kind", 32),
+        at_most("holder", 32),
         at_most("note", TEXT_MAX),
         Index("ix_jobs_state_kind", "state", "kind", "id"),
     )
 
     id: Mapped[int] = mapped_column(Big, primary_key=True)
     kind: Mapped[str] = mapped_column(text(32))
-    state: Mapped[str] = mapped_column(text(16))
     contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"), index=True)
-    attempts: Mapped[int] = mapped_column(Big)
-    """The number of times that a runner claimed it. It also identifies the current claim; older claims are invalid."""
+    deaths: Mapped[int] = mapped_column(Big, server_default=sql("0"))
     arguments: Mapped[str] = mapped_column(Text, deferred=True)
     """JSON object of up to a mebibyte; loaded only on access."""
     progress: Mapped[float] = mapped_column(Number)
     """0 to 1."""
-    note: Mapped[str] = mapped_column(text(TEXT_MAX))
-    """The current step, or why the job failed, in one sentence."""
-    result: Mapped[str | None] = mapped_column(Text, deferred=True)
-    """JSON object of a finished job; loaded only on access."""
     problem: Mapped[str | None] = mapped_column(Text, deferred=True)
     """JSON object: the problem document of a failed job; loaded only on access."""
-    created_at: Mapped[datetime] = mapped_column(Timestamp)
-    started_at: Mapped[datetime | None] = mapped_column(Timestamp)
-    finished_at: Mapped[datetime | None] = mapped_column(Timestamp)
-    lease_expires_at: Mapped[datetime | None] = mapped_column(Timestamp)
-    """When the runner counts as lost. A cancelled job keeps this time until its runner has stopped."""
 
 
 class FleetRun(Base):
@@ -1083,8 +1095,8 @@ class FleetRun(Base):
     created_at: Mapped[datetime] = mapped_column(Timestamp)
 
 
-class FleetUnit(Base):
-    """A piece of work of a run. While it is `running` and before `lease_expires_at`, a worker does it."""
+class FleetUnit(WorkColumns, Base):
+    """A piece of work of a run."""
 
     __tablename__ = "fleet_units"
     __table_args__ = (
@@ -1106,26 +1118,9 @@ class FleetUnit(Base):
     work: Mapped[str] = mapped_column(text(16))
     source: Mapped[str] = mapped_column(text(TEXT_MAX))
     """A path, an address without credentials, or names of models, separated by spaces."""
-    state: Mapped[str] = mapped_column(text(16))
-    attempts: Mapped[int] = mapped_column(Big)
-    """The number of times that a worker claimed it, without those that were interrupted on purpose."""
-    deaths: Mapped[int] = mapped_column(Big)
-    """The number of workers that died while they did it."""
-    lease_expires_at: Mapped[datetime | None] = mapped_column(Timestamp)
-    """When the worker of a running unit counts as dead; for a queued unit, when it may be claimed, if not at once."""
-    holder: Mapped[str | None] = mapped_column(text(32))
-    """A random text that identifies the present claim; older claims are invalid."""
     worker: Mapped[str | None] = mapped_column(text(96))
     """The name of the process that claimed it last."""
     version: Mapped[str | None] = mapped_column(text(96))
     """The versions of the program and of its codecs in that process."""
     size_bytes: Mapped[int | None] = mapped_column(Big)
     """The bytes of the files of the unit; null if they are not known yet."""
-    note: Mapped[str] = mapped_column(text(TEXT_MAX))
-    """Why it failed, or why it waits, in one sentence."""
-    result: Mapped[str | None] = mapped_column(Text, deferred=True)
-    """JSON object of a unit that is done; loaded only on access."""
-    created_at: Mapped[datetime] = mapped_column(Timestamp)
-    started_at: Mapped[datetime | None] = mapped_column(Timestamp)
-    finished_at: Mapped[datetime | None] = mapped_column(Timestamp)
-    """When it ended, in any state."""

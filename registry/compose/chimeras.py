@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session
 from organs.registry.amounts import count_text, size_text, theta_text
 from organs.registry.anatomy import place_of
 from organs.registry.catalog.queries import chimeras as chimera_rows
-from organs.registry.catalog.queries import gains as gain_rows
 from organs.registry.catalog.queries.chimeras import WithdrawnAncestor, chimera_of, recorded_children, recorded_parents
 from organs.registry.catalog.queries.models import (
     files_of,
@@ -23,8 +22,6 @@ from organs.registry.catalog.queries.models import (
     metadata_of,
     placements_of,
 )
-from organs.registry.catalog.queries.search_plan import known_texts
-from organs.registry.catalog.search import on_term
 from organs.registry.catalog.tables import Chimera as ChimeraRow
 from organs.registry.catalog.tables import Model, ModelFile, Placement
 from organs.registry.catalog.tables import Verdict as VerdictRow
@@ -65,6 +62,9 @@ from organs.registry.entities.plan import (
 from organs.registry.entities.published import LICENSE_MAX
 from organs.registry.entities.verdict import Verdict, VerdictReport
 from organs.registry.relatives.lineage import origin_findings
+from organs.registry.search import gains as gain_rows
+from organs.registry.search.language import on_term
+from organs.registry.search.plan import known_texts
 
 
 def chimera_page(

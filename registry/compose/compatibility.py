@@ -18,8 +18,6 @@ from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import CellOrgan as CellOrganRow
 from organs.registry.catalog.queries.organs import cell_organs
 from organs.registry.catalog.queries.relatives import likenesses, models_by_id
-from organs.registry.catalog.queries.search import search_models, search_organs
-from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.compose.fitting import (
     check_adapter,
     is_dtype_refused,
@@ -67,6 +65,8 @@ from organs.registry.lineage import (
     similarity,
 )
 from organs.registry.names import parse_model_name
+from organs.registry.search.language import MODELS, parse_query
+from organs.registry.search.rows import search_models, search_organs
 
 KEYS_SHOWN = 6
 """Differing keys in a sentence."""

@@ -97,7 +97,7 @@ def read_cost(session: Session, model: Model) -> int:
 
 def steps_cost(recipe: Recipe, tensors: int) -> int:
     """Return the cost of a plan; `tensors` is the number of tensors of its base."""
-    selections = [graft.selection for graft in recipe.grafts] + [step.selection for step in recipe.purify]
+    selections = (*recipe.grafts, *recipe.purify)
     visits = sum(map(_visits, selections))
     return tensors * (PLACE_COST + DONOR_PLACE_COST * len(_donors(recipe)) + VISIT_COST * visits)
 

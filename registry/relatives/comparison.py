@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 from organs.registry.amounts import names_text, percent_text, share_text
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.engine import batches
-from organs.registry.catalog.queries.experts import ModelExpert, model_experts
 from organs.registry.catalog.queries.models import facts_of, metadata_of
+from organs.registry.catalog.queries.organs import ModelExpert, model_experts
 from organs.registry.catalog.queries.relatives import (
     ComparablePlacement,
     comparable_organs,

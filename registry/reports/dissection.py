@@ -12,8 +12,8 @@ from organs.registry.catalog.queries.models import composed_among, model_kind
 from organs.registry.catalog.queries.organs import shared_of
 from organs.registry.catalog.queries.reports import dtypes_of, matrix_figures, methods_of
 from organs.registry.catalog.queries.storage import sizes_of_models
-from organs.registry.catalog.search import CHIMERA, PARTIAL
 from organs.registry.catalog.tables import Model
+from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL
 from organs.registry.entities.report import (
     ORGANS_DEFAULT,
     Cell,

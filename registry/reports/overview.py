@@ -34,8 +34,8 @@ from organs.registry.catalog.queries.reports import (
     unrun_chimeras,
     visible_bytes,
 )
-from organs.registry.catalog.search import CHIMERA
 from organs.registry.catalog.tables import Model
+from organs.registry.catalog.vocabulary import CHIMERA
 from organs.registry.entities.about import RegistryTotals
 from organs.registry.entities.report import (
     ROWS_DEFAULT,

@@ -32,8 +32,8 @@ from organs.registry.catalog.queries.reports import (
     thetas_at_ranks,
     unusual_organs,
 )
-from organs.registry.catalog.search import CHIMERA
 from organs.registry.catalog.tables import Model
+from organs.registry.catalog.vocabulary import CHIMERA
 from organs.registry.entities.report import Cell, CellKind, ReportColumn, ReportTable, table
 from organs.registry.gguf import dtype_by_name
 from organs.registry.measures import THETA_LEGEND, theta_caution

@@ -10,14 +10,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from organs.ingest.contributions.manifest import read_edits
-from organs.registry.catalog.queries.search import search_models, search_organs
 from organs.registry.catalog.records import Edits
 from organs.registry.catalog.register.models import (
     edit_model,
     hide_model,
     remove_model,
 )
-from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.catalog.tables import Event, Lineage, Model
 from organs.registry.compose.licenses import license_problem
 from organs.registry.compose.models import RegisteredLibrary
@@ -28,6 +26,8 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.relatives import resolve_declared
 from organs.registry.relatives.lineage import lineage_of
+from organs.registry.search.language import MODELS, parse_query
+from organs.registry.search.rows import search_models, search_organs
 from tests.catalog.counts import assert_counts_are_right, model_named, rolled_back
 from tests.related_models import ingest_bytes, model_file, parent_entries, related_tensors
 

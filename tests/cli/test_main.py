@@ -14,7 +14,7 @@ import pytest
 
 from organs.cli import chimeras, fast_imports
 from organs.cli.main import GROUPS
-from organs.registry.compose.recipe_io import METHODS
+from organs.registry.compose.recipe import METHODS
 from organs.registry.errors import NothingRegistered
 from organs.registry.local import LocalRegistry
 from tests import postgres

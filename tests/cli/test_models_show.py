@@ -13,9 +13,9 @@ from organs.registry.catalog.register.models import edit_model
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from tests.catalog.search.catalogs import random_models, write_models
 from tests.cli.in_process import OrganCommand
 from tests.gguf_files import file_bytes, text
+from tests.search.catalogs import random_models, write_models
 from tests.small_models import block_metadata, block_tensors, small_model, weight_tensor
 
 MODEL_FIELDS = {

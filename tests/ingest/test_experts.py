@@ -19,9 +19,8 @@ from sqlalchemy.orm import Session
 
 from organs.registry import experts
 from organs.registry.assembly import place_file, plan_organ, plan_shards
-from organs.registry.catalog.queries.experts import ModelExpert, model_experts
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.queries.organs import blobs_by_digest, organ_detail
+from organs.registry.catalog.queries.organs import ModelExpert, blobs_by_digest, model_experts, organ_detail
 from organs.registry.catalog.register import models
 from organs.registry.catalog.register import organs as organ_rows
 from organs.registry.catalog.register.models import remove_model

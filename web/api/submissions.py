@@ -9,7 +9,7 @@ from flask import request
 
 from organs.ingest.contributions import submissions as services
 from organs.ingest.contributions.intake import settle_abandoned
-from organs.ingest.contributions.manifest import StatedMetadata, parse_accepted, parse_manifest, parse_stated_metadata
+from organs.ingest.contributions.manifest import parse_accepted, parse_manifest, parse_stated_metadata
 from organs.registry.catalog.queries.submissions import (
     SubmissionRow,
     is_any_abandoned,
@@ -17,7 +17,13 @@ from organs.registry.catalog.queries.submissions import (
     submission_by_id,
     submissions_page,
 )
-from organs.registry.entities.submission import PublicationRequest, Submission, SubmissionPage, SubmissionRequest
+from organs.registry.entities.submission import (
+    PublicationRequest,
+    Submission,
+    SubmissionMetadata,
+    SubmissionPage,
+    SubmissionRequest,
+)
 from organs.registry.errors import BadInput, BadName, NotAllowed
 from organs.registry.names import parse_new_name
 from organs.registry.upload_limits import SUBMISSION_MAX_BYTES
@@ -77,13 +83,13 @@ def submit_model(namespace: str, name: str) -> Submission:
     with receiving(current_contributor_id()):
         request.get_data()  # reads and keeps the body for `json_body`
         take_turn()
-    manifest = parse_manifest(json_body(SubmissionRequest))
+    wanted = parse_manifest(json_body(SubmissionRequest))
     account = need(UPLOAD)
     if not account.owns(namespace):
         raise NotAllowed(f"{namespace[:96]} is not your namespace: use {account.name}/{name[:96]}")
     _check_plain(name)
     full_name = parse_new_name(f"{namespace if account.is_local else account.name}/{name}")
-    return own_submission(services.submit(registry(), account.name or "", full_name, manifest)).entity()
+    return own_submission(services.submit(registry(), account.name or "", full_name, wanted)).entity()
 
 
 @operation(
@@ -158,7 +164,7 @@ def publish_submission(submission: str) -> Submission:
 
 
 def publish(
-    submission_id: int, metadata: StatedMetadata, name: str | None = None, accepted: tuple[str, ...] = ()
+    submission_id: int, metadata: SubmissionMetadata, name: str | None = None, accepted: tuple[str, ...] = ()
 ) -> SubmissionRow:
     """Publish a checked submission of the user, under `name` in their namespace if a name is given."""
     if name is not None:

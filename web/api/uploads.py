@@ -12,7 +12,7 @@ from flask import Response, abort, current_app, g, request
 from msgspec import structs
 
 from organs.ingest.contributions import uploads as sessions
-from organs.ingest.contributions.uploads import Chunk, Declared, WrongOffset, is_received
+from organs.ingest.contributions.uploads import Chunk, WrongOffset, check_request, is_received
 from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.queries.submissions import known_digests, open_uploads, upload_entity
@@ -185,20 +185,18 @@ def begin_upload() -> Upload:
     resume after a restart. 413 for more than the quota allows, 429 for too many open uploads.
     """
     wanted = read_body(UploadRequest)
-    if wanted.name is not None and (
-        not wanted.name.isprintable() or "/" in wanted.name or "\\" in wanted.name or wanted.name in (".", "..")
-    ):
+    name = wanted.name
+    if name is not None and (not name.isprintable() or "/" in name or "\\" in name or name in (".", "..")):
         raise BadRequest(
             "name", f"name must be the name of a file, 1 to {UPLOAD_NAME_MAX_LENGTH} characters, without a path."
         )
-    pieces = tuple((piece.size_bytes, piece.digest) for piece in wanted.pieces or ())
     try:
-        declared = Declared(wanted.kind, wanted.size_bytes, wanted.digest, wanted.name, pieces)
+        check_request(wanted)
     except BadInput as error:
         raise BadRequest(None, f"{error}.") from error
     contributor = current_contributor_id()
     with _busy_if_full():
-        return upload_entity(sessions.open_upload(registry(), contributor, declared))
+        return upload_entity(sessions.open_upload(registry(), contributor, wanted))
 
 
 @operation(

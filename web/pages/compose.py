@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 from urllib.parse import quote, urlencode
 
 from flask import abort, g, redirect, request, url_for
+from msgspec import structs
 from msgspec.structs import asdict
 from sqlalchemy.orm import Session
 from werkzeug.datastructures import MultiDict
 
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock, stored_quick_look, strongest_verdicts
-from organs.registry.catalog.queries.fitting import fitting_models
 from organs.registry.catalog.queries.models import known_bases, model_by_text
-from organs.registry.catalog.queries.search import search_models
-from organs.registry.catalog.search import MODELS, parse_query, short_text
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.compose.chimeras import leaderboard
 from organs.registry.compose.compatibility import check_compatibility
@@ -27,6 +25,9 @@ from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import Candidates, CompositionState, RecipeFile
 from organs.registry.errors import BadQuery, BadRecipe, NotAllowed, NotFound, TooSlow
+from organs.registry.search.fitting import fitting_models
+from organs.registry.search.language import MODELS, parse_query, short_text
+from organs.registry.search.rows import search_models
 from organs.web.error_pages import sentence_of, status_of
 from organs.web.pages.anatomy import cell_grid, letters
 from organs.web.pages.lineage import offered_names
@@ -140,7 +141,7 @@ def graft_address(place: PlacedOrgan) -> str | None:
 
 def recipe_address(file: RecipeFile) -> str:
     """Return the address of the composing page with the steps of a recipe, without its name."""
-    return compose_address(step_texts(replace(recipe_of(file), name=None)))
+    return compose_address(step_texts(structs.replace(recipe_of(file), name=None)))
 
 
 def _is_readable(steps: Sequence[Step]) -> bool:
@@ -351,8 +352,8 @@ def _graft_step_address(requested: RequestedSteps, step: Step) -> str:
         (graft,) = read_steps([("base", recipe.base), step]).grafts
     except BadRecipe:
         return requested.having(*step).address(anchor="steps")
-    others = [other for other in recipe.grafts if other.selection != graft.selection]
-    replaced = replace(recipe, grafts=(*others, graft))
+    others = [other for other in recipe.grafts if not other.selects_as(graft)]
+    replaced = structs.replace(recipe, grafts=(*others, graft))
     return replace(requested, steps=tuple(step_texts(replaced))).address(anchor="steps")
 
 

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from flask import request, url_for
 
-from organs.registry.catalog.search import (
+from organs.registry.entities.gain import Gain
+from organs.registry.entities.report import Cell
+from organs.registry.measures import Measure
+from organs.registry.search.language import (
     LIKENESS,
     ORGANS,
     TAG,
@@ -20,9 +23,6 @@ from organs.registry.catalog.search import (
     toggled_texts,
     without,
 )
-from organs.registry.entities.gain import Gain
-from organs.registry.entities.report import Cell
-from organs.registry.measures import Measure
 from organs.web.responses import with_parameters
 
 VALUES_OPEN = 8

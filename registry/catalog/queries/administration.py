@@ -23,7 +23,6 @@ from organs.registry.catalog.queries.organs import (
 )
 from organs.registry.catalog.queries.relatives import dependants_of, parents_of
 from organs.registry.catalog.queries.submissions import stored_findings
-from organs.registry.catalog.search import nearest
 from organs.registry.catalog.tables import (
     Blob,
     BlobPart,
@@ -43,7 +42,7 @@ from organs.registry.entities.account import ContributorAccountPage
 from organs.registry.entities.administration import AdminOverview, Removal
 from organs.registry.entities.submission import SubmissionReview, SubmissionReviewPage, SubmittedModel
 from organs.registry.errors import NotFound
-from organs.registry.names import ModelName
+from organs.registry.names import ModelName, nearest
 
 _WAITING, _CONTRIBUTORS = "quarantine", "admin contributors"
 """The queries that cursors of the lists belong to."""

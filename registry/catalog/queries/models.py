@@ -19,11 +19,6 @@ from organs.registry.catalog.cursor import Cursor, check_limit, cursor_text, nex
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.events import was_public, yanked_by
 from organs.registry.catalog.queries.relatives import parents_of
-from organs.registry.catalog.search import (
-    CHIMERA,
-    PARTIAL,
-    nearest,
-)
 from organs.registry.catalog.tables import (
     Blob,
     BlobPart,
@@ -42,7 +37,7 @@ from organs.registry.catalog.tables import (
     Placement,
     RuntimeText,
 )
-from organs.registry.catalog.vocabulary import OTHER_NAMES_MAX, REACHABLE_STATES
+from organs.registry.catalog.vocabulary import CHIMERA, OTHER_NAMES_MAX, PARTIAL, REACHABLE_STATES
 from organs.registry.digest import Digest, looks_like_prefix, parse_prefix
 from organs.registry.entities import model as entities
 from organs.registry.entities.gain import MeasuredGain
@@ -73,6 +68,7 @@ from organs.registry.names import (
     ModelName,
     check_new_name,
     is_digest_name,
+    nearest,
     parse_model_name,
     split_quantisation,
 )

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, aliased
 from organs.registry.amounts import plural_text
 from organs.registry.anatomy import OrganType, Place, Slot, Tower, expert_name
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
-from organs.registry.catalog.engine import batches
+from organs.registry.catalog.engine import among, batches
 from organs.registry.catalog.queries.chimeras import derived_organs, made_organs
 from organs.registry.catalog.queries.models import has_public_place, placements_of
 from organs.registry.catalog.queries.relatives import blobs_in_models
@@ -947,3 +947,49 @@ def cell_organs(
         )
         for placement, model, shape, digest, fingerprint in session.execute(statement)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelExpert:
+    """An expert of a model, with the values that comparisons need."""
+
+    place: Slot
+    number: int
+    organ_id: int
+    digest: Digest
+    dtype: str
+    shape: str
+    theta: float | None
+    spectral_signal: float | None
+    fingerprint: bytes | None
+
+
+def model_experts(
+    session: Session, model_id: int, places: Collection[Slot], numbers: Collection[int] | None = None
+) -> list[ModelExpert]:
+    """Return the experts of a model at `places`, by place and number: all, or those with one of `numbers`."""
+    statement: Any = (
+        select(
+            *(Expert.tower, Expert.block, Expert.slot, Expert.expert, Expert.organ_id),
+            *(Blob.digest, Expert.dtype, Organ.shape, Expert.theta, Expert.spectral_signal, Fingerprint.values),
+        )
+        .join(Organ, Organ.id == Expert.organ_id)
+        .join(Blob, Blob.id == Organ.blob_id)
+        .outerjoin(Fingerprint, Fingerprint.organ_id == Organ.id)
+        .where(Expert.model_id == model_id)
+        .order_by(Expert.placement_id, Expert.expert)
+    )
+    blocks = sorted({block for _, block, _ in places if block is not None})
+    stacks = select(Placement.id).with_hint(Placement, "INDEXED BY ix_placements_model", "sqlite")
+    stacks = stacks.where(Placement.model_id == model_id, Placement.slot.in_(sorted({slot for _, _, slot in places})))
+    stacks = stacks.where(or_(Placement.block.in_(blocks), Placement.block.is_(None)))
+    statement = statement.where(Expert.placement_id.in_(stacks))
+    if numbers is not None:
+        statement = statement.where(among(Expert.expert, sorted(numbers)))
+    statement = statement.with_hint(Expert, "INDEXED BY ix_experts_model", "sqlite")
+    experts = (
+        ModelExpert((tower, block, slot), number, organ_id, Digest(digest), *more)
+        for tower, block, slot, number, organ_id, digest, *more in session.execute(statement)
+    )
+    wanted = set(places)
+    return [expert for expert in experts if expert.place in wanted]

@@ -12,7 +12,6 @@ from sqlalchemy.orm import Session, aliased
 
 from organs.registry.anatomy import OrganType
 from organs.registry.catalog.queries.models import count_models, is_composed
-from organs.registry.catalog.search import CHIMERA
 from organs.registry.catalog.tables import (
     Blob,
     Chimera,
@@ -27,7 +26,7 @@ from organs.registry.catalog.tables import (
     Total,
     Verdict,
 )
-from organs.registry.catalog.vocabulary import STACK_CODEC
+from organs.registry.catalog.vocabulary import CHIMERA, STACK_CODEC
 from organs.registry.entities.about import Figures, RegistryTotals
 
 

@@ -246,7 +246,8 @@ UNDER_WAY = ("checking", "ready", "publishing")
 """States of submissions whose bytes are only in the uploads."""
 OPEN = (*UNDER_WAY, "quarantined")
 _LIST = "submissions"
-_IN_JOB = ("checking", "publishing")
+IN_JOB = ("checking", "publishing")
+"""States of submissions that a job processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +265,7 @@ class SubmissionRow:
     def entity(self) -> entities.Submission:
         """Return the submission as its contributor sees it."""
         row, model = self.row, self.model
-        is_in_job = row.state in _IN_JOB
+        is_in_job = row.state in IN_JOB
         proposed = json.loads(row.metadata_given)["proposed"]
         is_public = model is not None and model.state in REACHABLE_STATES
         return entities.Submission(
@@ -374,7 +375,7 @@ def abandoned_submissions(session: Session, limit: int = 100) -> Sequence[tuple[
     statement = (
         select(Submission.id, Job.state, Job.note)
         .outerjoin(Job, Job.id == Submission.job_id)
-        .where(Submission.state.in_(_IN_JOB), ended)
+        .where(Submission.state.in_(IN_JOB), ended)
         .order_by(Submission.id)
         .limit(limit)
     )

@@ -3,8 +3,8 @@
 chimeras     rows of chimeras: recipe, findings, lineage, how organs were computed, verdicts and gains
 models       register a model with all of its rows in one transaction; show, hide, edit and remove it
 facets       counts of visible placements by facet, and running totals
-jobs         the life of a job: queued, claimed by a runner, renewed, ended
-fleet        the ledger of fleets: units of work that many processes claim, renew and end
+jobs         rows of jobs: added within limits, claimed by kind, cancelled, removed
+fleet        the ledger of fleets: runs and their units
 accounts     contributors with accounts, their tokens, and the sessions of their browsers
 events       the event log
 organs       rows of blobs, of ingests with their leases, and of organs with their measures

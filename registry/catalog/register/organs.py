@@ -5,9 +5,12 @@ A row is written after its bytes are durable. The row of an existing organ stays
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -16,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import OrganType, Place, Tower, is_expert_stack
 from organs.registry.catalog.clock import database_now
-from organs.registry.catalog.engine import batches, insert_missing, insert_missing_returning
+from organs.registry.catalog.engine import Catalog, batches, insert_missing, insert_missing_returning
 from organs.registry.catalog.queries.organs import (
     DEPTH_MAX,
     BlobRow,
@@ -47,8 +50,9 @@ from organs.registry.catalog.tables import (
     Placement,
 )
 from organs.registry.catalog.vocabulary import STACK_CODEC, Action, shown_text
+from organs.registry.catalog.work import WorkCancelled, is_alive, keeping
 from organs.registry.digest import Digest
-from organs.registry.errors import MissingBlob
+from organs.registry.errors import MissingBlob, OrganError
 from organs.registry.experts import expert_shape
 from organs.registry.measure import Measurement as Measured
 from organs.registry.measures import MEASURE_NAMES, MEASURES, SPECTRAL_METHOD, THETA_METHOD
@@ -71,9 +75,34 @@ def begin_ingest(session: Session, source: str) -> int:
     return row.id
 
 
-def renew_lease(session: Session, ingest_id: int) -> None:
+def renew_ingest(session: Session, ingest_id: int) -> bool:
     """Renew the lease of an ingest: it expires LEASE from now."""
     session.execute(update(Ingest).where(Ingest.id == ingest_id).values(lease_expires_at=database_now(session) + LEASE))
+    return True
+
+
+@contextmanager
+def leased_ingest(catalog: Catalog, source: str) -> Iterator[int]:
+    """Add an ingest and return its id; a thread renews its lease during the block."""
+    with catalog.writing() as session:
+        ingest_id = begin_ingest(session, source)
+    renewal = partial(renew_ingest, ingest_id=ingest_id)
+    with keeping(catalog, renewal, f"ingest {ingest_id} keeper", LEASE.total_seconds() / 4):
+        yield ingest_id
+
+
+@contextmanager
+def recorded_ingest(catalog: Catalog, source: str) -> Iterator[int]:
+    """Do the same for a block that ends with `end_ingest`; if it raises, record the failure."""
+    with leased_ingest(catalog, source) as ingest_id:
+        try:
+            yield ingest_id
+        except BaseException as error:
+            state = "interrupted" if isinstance(error, KeyboardInterrupt | WorkCancelled) else "failed"
+            # The caller must get the first error, also if the catalog cannot record the failure.
+            with suppress(OrganError), catalog.writing() as session:
+                end_ingest(session, ingest_id, state, json.dumps({"error": str(error)[:1000]}))
+            raise
 
 
 def end_ingest(
@@ -191,9 +220,7 @@ def mark_repacked(session: Session, model_ids: Sequence[int], moment: datetime |
 def is_leased(session: Session, blob_id: int) -> bool:
     """Return whether a running ingest needs a blob."""
     statement = select(BlobLease.blob_id).join(Ingest, Ingest.id == BlobLease.ingest_id)
-    statement = statement.where(
-        BlobLease.blob_id == blob_id, Ingest.state == "running", Ingest.lease_expires_at > database_now(session)
-    )
+    statement = statement.where(BlobLease.blob_id == blob_id, is_alive(session, Ingest))
     return session.scalar(statement.limit(1)) is not None
 
 
@@ -233,8 +260,8 @@ def _parts_or_leased(session: Session, ingest_id: int, blob_ids: Sequence[int]) 
         select(Blob.depends_on).where(Blob.depends_on.in_(blob_ids)),
     )
     others = select(BlobLease.blob_id).join(Ingest, Ingest.id == BlobLease.ingest_id)
-    others = others.where(BlobLease.blob_id.in_(blob_ids), Ingest.id != ingest_id, Ingest.state == "running")
-    return {*session.scalars(needed), *session.scalars(others.where(Ingest.lease_expires_at > database_now(session)))}
+    others = others.where(BlobLease.blob_id.in_(blob_ids), Ingest.id != ingest_id, is_alive(session, Ingest))
+    return {*session.scalars(needed), *session.scalars(others)}
 
 
 def _write_stacks(
