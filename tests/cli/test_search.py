@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.cli.arguments import _MINUS_TERM
+from organs.cli.options import _MINUS_TERM
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand

@@ -11,7 +11,7 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import event
 
-from organs.cli.details import print_chimera, print_lineage
+from organs.cli.show import print_chimera, print_lineage
 from organs.ingest.service import publish_model
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.models import (

@@ -1,154 +1,24 @@
-"""Server: `organ serve`, and the queue of jobs: `jobs` and `work`."""
+"""`organ serve`: the web catalog."""
 
 from __future__ import annotations
 
 import logging
-import os
 import socket
-import threading
 import webbrowser
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
-from typing import TYPE_CHECKING
 
 import click
 from werkzeug.serving import is_running_from_reloader, run_simple
 
-from organs.cli.arguments import AFTER_HELP, local_registry, print_more, selected_registry
-from organs.cli.console import plain, print_json, print_sentence, print_table
-from organs.cli.processes import EXIT_ABANDONED, ended_by_signals, watch_parent
-from organs.registry.catalog.cursor import PAGE_MAX
-from organs.registry.entities.job import JobSummary
+from organs.cli.console import print_sentence
+from organs.cli.registries import local_registry
 from organs.registry.errors import BadSetting
-from organs.web.logs import FIELDS, configure_logs
+from organs.web.logs import configure_logs
 from organs.web.settings import LOOPBACK_HOSTS, PORT, THREADS, Network, ServerSettings, WebSettings, default_workers
 
-if TYPE_CHECKING:
-    from organs.ingest.jobs.runner import JobEvent
-    from organs.registry.local import LocalRegistry
-
-
-ID_MAX = 2**63 - 1
-
-_NUMBERS = ("job", "progress")
-
-jobs_log = logging.getLogger("organs.jobs")
-"""The log of jobs, if records are JSON."""
 server_log = logging.getLogger("organs.server")
 """The log of the start of a server, if records are JSON."""
-
-
-@click.command()
-@click.option("--once", is_flag=True, help="Exit when the queue is empty. [default: wait for more jobs]")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@click.option("--with-parent", type=click.IntRange(1), hidden=True, help="End when the process with this id ends.")
-def work(once: bool, quiet: bool, with_parent: int | None) -> None:
-    """Run the jobs in the queue until interrupted.
-
-    `organ serve` does this by itself; use this command after `organ serve --no-jobs`. Up to three jobs run at the
-    same time: one that runs a chimera, one that checks a submission, and one of another kind. Ctrl-C and SIGTERM put
-    running jobs back into the queue.
-    """
-    from organs.ingest.jobs.runner import Runner  # loads all that jobs do, which `organ jobs` does not need
-
-    done: set[int] = set()
-    stop = threading.Event()
-    if with_parent is not None:
-        watch_parent(with_parent)
-    with local_registry(waits=True) as registry, ended_by_signals(stop):
-        writes_json = registry.settings.log == "json"
-        _prepare_work_log(writes_json, quiet)
-
-        def report(event: JobEvent) -> None:
-            done.add(event.id)
-            if writes_json:
-                _log_job(event)
-            elif not quiet:
-                _print_job(event)
-
-        all_left = Runner(registry, stop, on_event=report).run(once=once)
-    if once and not done and not quiet and not writes_json:
-        print_sentence("The queue is empty.", err=True)
-    if not all_left:
-        os._exit(EXIT_ABANDONED)  # a thread still runs a job that is back in the queue
-
-
-def _prepare_work_log(writes_json: bool, quiet: bool) -> None:
-    if writes_json:
-        configure_logs("json")
-        jobs_log.setLevel(logging.WARNING if quiet else logging.INFO)
-    else:
-        logging.basicConfig(format="organ work: %(message)s", level=logging.WARNING)
-
-
-def _print_job(event: JobEvent) -> None:
-    seconds = f" after {event.seconds:.1f} s" if event.state != "running" else ""
-    because = f": {plain(event.sentence)}" if event.sentence else ""
-    print_sentence(f"job {event.id} {plain(event.kind)}: {event.state}{seconds}{because}", err=True)
-
-
-def _log_job(event: JobEvent) -> None:
-    """Write a change of a job to the log. A failed job is a warning."""
-    fields: dict[str, object] = {"job": event.id, "kind": event.kind, "state": event.state}
-    if event.state != "running":
-        fields["seconds"] = round(event.seconds, 3)
-    if event.sentence:
-        fields["reason"] = event.sentence
-    level = logging.WARNING if event.state == "failed" else logging.INFO
-    jobs_log.log(level, "job %d %s: %s", event.id, event.kind, event.state, extra={FIELDS: fields})
-
-
-@click.command()
-@click.option(
-    "--limit", metavar="N", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Jobs on a page."
-)
-@click.option("--after", metavar="NEXT", help=AFTER_HELP)
-@click.option(
-    "--cancel",
-    type=click.IntRange(1, ID_MAX),
-    metavar="JOB",
-    help="Cancel the job with this id. This has no effect on a job that has ended.",
-)
-@click.option(
-    "--show", type=click.IntRange(1, ID_MAX), metavar="JOB", help="Print the job with this id, and its result, as JSON."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
-def jobs(limit: int, after: str | None, cancel: int | None, show: int | None, as_json: bool, quiet: bool) -> None:
-    """List the jobs, newest first. With --show, print one job; with --cancel, cancel one."""
-    if cancel is not None and show is not None:
-        raise click.UsageError("--cancel and --show exclude each other")
-    with selected_registry() as registry:
-        if cancel is not None:
-            print_sentence(f"job {cancel} is {plain(registry.cancel_job(cancel).state)}", err=True)
-            return
-        if show is not None:
-            print_json(registry.job(show))
-            return
-        page = registry.jobs(limit=limit, after=after)
-    if as_json:
-        print_json(page)
-        return
-    if quiet:
-        for job in page:
-            click.echo(job.id)
-    else:
-        _print_jobs(page.items)
-    if page.next is not None:
-        print_more("jobs", "", [*(["-q"] if quiet else []), "--limit", str(limit)], page.next)
-
-
-def _print_jobs(jobs: Sequence[JobSummary]) -> None:
-    if not jobs:
-        print_sentence("No jobs.", err=True)
-        return
-    rows = [
-        (job.id, job.kind, job.state, f"{job.progress:.0%}", f"{job.created_at:%Y-%m-%d %H:%M}", job.note)
-        for job in jobs
-    ]
-    print_table(("job", "kind", "state", "progress", "requested", "note"), rows, _NUMBERS, leave_out=("requested",))
-
-
 PROXIES_MAX = 8
 ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104  # for comparison, not to listen on
 
@@ -228,10 +98,9 @@ def serve(
     shown_host = f"[{host}]" if ":" in host else host
     address = f"http://{shown_host}:{port}/"
     personal = not accounts and is_personal(host, allowed, proxies)
-    hosts = served_hosts(shown_host, allowed)
-    web = WebSettings(hosts, personal, read_only, proxies, metrics=metrics_networks or None)
+    web = WebSettings(served_hosts(shown_host, allowed), personal, read_only, proxies, metrics=metrics_networks or None)
     if not reload:
-        check_free(host, port)
+        check_port_free(host, port)
     with local_registry(waits=True) as registry:
         registry.catalog.close()  # connections must not cross the fork; each worker opens its own
         writes_json = registry.settings.log == "json" and not reload
@@ -242,7 +111,9 @@ def serve(
             if open_browser:
                 webbrowser.open(address)
         if reload:
-            _serve_developer(registry, host, port, web)
+            from organs.web.app import create_app
+
+            run_simple(host, port, create_app(registry, web), use_reloader=True, threaded=True)
         else:
             server = ServerSettings(host, port, workers, threads, jobs=not no_jobs, logs_requests=writes_json)
             serve_forever(registry, server, web)
@@ -288,13 +159,7 @@ def is_personal(host: str, allowed: Sequence[str], proxies: int = 0) -> bool:
         return host.lower() == "localhost"
 
 
-def _serve_developer(registry: LocalRegistry, host: str, port: int, web: WebSettings) -> None:
-    from organs.web.app import create_app
-
-    run_simple(host, port, create_app(registry, web), use_reloader=True, threaded=True)
-
-
-def check_free(host: str, port: int) -> None:
+def check_port_free(host: str, port: int) -> None:
     """Raise BadSetting if the port is in use, before the server tries to listen on it."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
