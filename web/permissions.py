@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from flask import abort, redirect, request, url_for
@@ -79,9 +78,14 @@ def check_admin() -> None:
         return
     if client.name is not None:
         abort(404)  # the same message as for an address that does not exist
-    if plain_page():
-        abort(redirect(url_for("pages.login", next=request.script_root + request.path), HTTPStatus.SEE_OTHER))
+    log_in_first()
     need(ADMIN)
+
+
+def log_in_first() -> None:
+    """Redirect a page for people to the log-in if the user has no account."""
+    if identity().name is None and plain_page():
+        abort(redirect(url_for("pages.login", next=request.script_root + request.path), 303))
 
 
 def check_anybody() -> None:

@@ -116,15 +116,14 @@ class Tree:
 def family_tree(family: Family) -> Tree:
     """Return the tree of a family. Each node is below its first parent, or below the most similar node."""
     nodes, places = _folded(family)
-    nearest: dict[frozenset[int], FamilyEdge] = {}
-    """The nearest measured edge between the variants of each pair of nodes."""
+    nearest: dict[frozenset[int], FamilyEdge] = {}  # measured edge between the variants of each pair of nodes
     for edge in family.edges:
         if edge.distance is not None:
             pair = frozenset((places[edge.child], places[edge.parent]))
             if pair not in nearest or edge.distance < (nearest[pair].distance or 0.0):
                 nearest[pair] = edge
+    # Stated links, then measured ones. The first of a chimera is that of its base.
     directed: list[FamilyLink] = []
-    """Stated links, then measured ones. The first of a chimera is that of its base."""
     for edge in sorted(family.edges, key=lambda edge: edge.evidence == MEASURED):
         if edge.directed:
             parent, child = places[edge.parent], places[edge.child]

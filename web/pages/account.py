@@ -24,12 +24,11 @@ from organs.web.pages.routes import (
     Context,
     WebPage,
     list_page,
-    log_in_first,
     paged,
     pages,
     writing_form,
 )
-from organs.web.permissions import ONLY_READS
+from organs.web.permissions import ONLY_READS, log_in_first
 from organs.web.rate_limits import LOG_INS, PAGE_TOKENS, rates
 from organs.web.responses import json_answer, reading, registry, searching, settings, with_parameters
 

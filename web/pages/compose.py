@@ -361,25 +361,19 @@ FITTING_MAX, OTHERS_MAX = 50, 20
 ENDPOINT = "pages.compose_fits"
 
 
-def _api_of_fits() -> str:
-    return "compatibility" if request.args.get("donor") else "fitting"
-
-
-@paged(pages, "/compose/fits", api=_api_of_fits)
+@paged(pages, "/compose/fits", api=lambda: "compatibility" if request.args.get("donor") else "fitting")
 def compose_fits() -> WebPage:
     """Show the models with organs that fit the model `base`; with `donor`, also the findings about that pair."""
     base, donor = (request.args.get(name, "").strip() for name in ("base", "donor"))
-    context: Context = {"base": None, "models": (), "has_models": False, "more": False, "others": ()}
-    context |= {"pair": None, "model_findings": [], "types_shown": [], "details": {}, "compose": None}
-    context |= {"leaderboard": None, "requested": [base, donor], "problem": None}
+    context: Context = {"requested": [base, donor], "names": offered_names()}
     status = 200
     if base:
         try:
             with searching() as session:
-                context |= _fits_context(session, base, donor)
+                context |= _fits_context(session, base, donor) | {"twin": twin("pages.compose_fits_json")}
         except UNKNOWN_MODEL as error:
-            context["problem"], status = sentence_of(error), status_of(error)
-    context |= {"names": offered_names(), "twin": twin("pages.compose_fits_json") if base else None}
+            context |= {"problem": sentence_of(error), "twin": twin("pages.compose_fits_json")}
+            status = status_of(error)
     return WebPage("compose_fits.html", {}, extra=lambda: context, status=status)
 
 
@@ -419,11 +413,7 @@ COMPOSE = "compose"
 NOT_YET = "The chimera cannot be created yet. See the findings below."
 
 
-def _api_of_compose() -> str:
-    return "composition" if request.args.get("base") else "models"
-
-
-@paged(pages, "/compose", api=_api_of_compose)
+@paged(pages, "/compose", api=lambda: "composition" if request.args.get("base") else "models")
 def compose() -> WebPage:
     """Show the recipe in the address: `base`, then steps (`graft`, `adapter`, `purify` …); `cell` asks for candidates.
 

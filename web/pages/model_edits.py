@@ -14,8 +14,8 @@ from organs.registry.relatives import resolve_declared
 from organs.web.api import models as api
 from organs.web.auth import ANY, need
 from organs.web.error_pages import sentence_of
-from organs.web.pages.routes import Context, WebPage, log_in_first, paged, pages, writing_form
-from organs.web.permissions import model_to_edit, user_name
+from organs.web.pages.routes import Context, WebPage, paged, pages, writing_form
+from organs.web.permissions import log_in_first, model_to_edit, user_name
 from organs.web.responses import model_address, registry, searching
 
 TAGS_SEPARATOR = ","

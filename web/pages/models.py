@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
+import msgspec
 from flask import request
 
 from organs.registry.amounts import count_text
@@ -26,7 +27,7 @@ from organs.web.pages.lists import (
     list_address,
     query_context,
 )
-from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages, sheet_of
+from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages
 from organs.web.params import requested_after, requested_limit, requested_query
 from organs.web.responses import plain_page, reading, searching, settings
 
@@ -166,6 +167,8 @@ def _sizes(query: Query, counted: dict[str, int]) -> list[FilterValue]:
 
 
 def _models_sheet(page: ModelPage) -> Sheet:
-    rows = sheet_of(CSV_COLUMNS, page).rows
-    gained = [[*row, *gain_cells(model.gain)] for row, model in zip(rows, page, strict=True)]
-    return Sheet((*CSV_COLUMNS, *GAIN_COLUMNS), gained)
+    rows = []
+    for model in page:
+        values = msgspec.to_builtins(model)
+        rows.append([*(values[name] for name in CSV_COLUMNS), *gain_cells(model.gain)])
+    return Sheet((*CSV_COLUMNS, *GAIN_COLUMNS), rows)

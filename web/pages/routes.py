@@ -155,12 +155,6 @@ def list_page(
     )
 
 
-def log_in_first() -> None:
-    """Redirect a page for people to the log-in if the user has no account."""
-    if identity().name is None and plain_page():
-        abort(redirect(url_for("pages.login", next=request.script_root + request.path), 303))
-
-
 UNKNOWN_MODEL = (NotFound, BadName, BadDigest, Ambiguous)
 """Errors about the name of a model that a person typed. The form is shown again with the error."""
 

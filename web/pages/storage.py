@@ -9,7 +9,7 @@ from flask import request, url_for
 from organs.registry.amounts import percent_text
 from organs.registry.entities.storage import Storage, Way
 from organs.registry.errors import BadQuery, TooSlow
-from organs.web.api.storage import requested_storage
+from organs.web.api import admin as administration
 from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages, sheet_of
 from organs.web.permissions import check_admin, may_see_storage
 from organs.web.responses import plain_page
@@ -31,7 +31,7 @@ def storage() -> WebPage:
     if not may_see_storage():
         check_admin()
     try:
-        result = requested_storage()
+        result = administration.storage()
     except TooSlow as error:
         if not plain_page():
             raise

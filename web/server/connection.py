@@ -544,10 +544,8 @@ class Exchange:
         """Bytes of the answer that wait in memory until the client reads."""
         self.is_counted = False
         """Whether the limits of its address count this request."""
-        has_body = request.header("transfer-encoding") is not None or request.header("content-length") not in (
-            None,
-            "0",
-        )
+        length = request.header("content-length")
+        has_body = request.header("transfer-encoding") is not None or length not in (None, "0")
         self.is_health = request.path == HEALTH_PATH and request.method in ("GET", "HEAD") and not has_body
         """Whether it asks for the health of the server. No limit counts these requests."""
         self.is_write = request.method in UNSAFE_METHODS

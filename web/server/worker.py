@@ -151,6 +151,7 @@ class WorkerService:
         self.proxies = proxies
         self.log = log
         self.buffer = bytearray(RECEIVE_BYTES)
+        """Received bytes. All connections share it, so its bytes are used before the next bytes are received."""
         self.connections: set[HttpConnection] = set()
         self.is_stopping = False
         self.has_ended = False
