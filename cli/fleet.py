@@ -39,7 +39,7 @@ from organs.registry.errors import OrganError
 
 if TYPE_CHECKING:
     from organs.ingest.fleet.driver import Workers
-    from organs.ingest.fleet.worker import FleetWorker
+    from organs.ingest.fleet.worker import UnitWorker
     from organs.registry.entities.fleet import FleetRun
     from organs.registry.local import LocalRegistry
 
@@ -109,13 +109,13 @@ def run(plan: Path, workers: int | None, scheduler: str | None, retry: bool, dry
 
     The exit status is 1 if units failed or were set aside.
     """
-    from organs.ingest.fleet.plan import expand_plan, has_addresses, read_plan
+    from organs.ingest.fleet.plan import expand_plan, read_plan
     from organs.registry.catalog.register.fleet import start_run
 
     with local_registry(waits=True) as registry:
         stated = read_plan(plan)
         with ExitStack() as opened, status_line("plan"):
-            hub = opened.enter_context(hub_of_environment()) if has_addresses(stated) else None
+            hub = opened.enter_context(hub_of_environment()) if stated.has_addresses else None
             expanded = expand_plan(registry, stated, plan.absolute().parent, hub)
         if dry_run:
             if prints_json():
@@ -210,7 +210,7 @@ def remove(run: str) -> None:
 def work(run: int, digest: str, name: str, with_parent: int) -> None:
     """Do units of a run until none is left. `organ fleet run` starts this process."""
     from organs.ingest.fleet.driver import STOP_SECONDS
-    from organs.ingest.fleet.worker import FleetWorker
+    from organs.ingest.fleet.worker import UnitWorker
 
     stop = threading.Event()
 
@@ -223,7 +223,7 @@ def work(run: int, digest: str, name: str, with_parent: int) -> None:
     logging.basicConfig(format="organ fleet: %(message)s", level=logging.ERROR)
     watch_parent(with_parent, end)
     with local_registry(waits=True) as registry, hub_of_environment() as hub, ended_by_signals(stop):
-        worker = FleetWorker(registry, name, hub, stop)
+        worker = UnitWorker(registry, name, hub, stop)
         worker.check_run(run, digest)
         worker.work_until_done(run)
 
@@ -242,15 +242,13 @@ def do_unit(run_id: int, number: int, digest: str) -> None:
 
 
 @cache
-def _worker_of_process() -> FleetWorker:
+def _worker_of_process() -> UnitWorker:
     """Return the worker of this process. Its registry and its connections stay open until the process ends."""
     from organs.ingest.fleet.driver import worker_name
-    from organs.ingest.fleet.worker import FleetWorker
+    from organs.ingest.fleet.worker import UnitWorker
 
     opened = ExitStack()
-    return FleetWorker(
-        local_registry("a worker", waits=True), worker_name(), opened.enter_context(hub_of_environment())
-    )
+    return UnitWorker(local_registry("a worker", waits=True), worker_name(), opened.enter_context(hub_of_environment()))
 
 
 def _worker_factory(registry: LocalRegistry, count: int | None, scheduler: str | None) -> WorkerFactory:

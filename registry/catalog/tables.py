@@ -1052,7 +1052,7 @@ class WorkColumns:
     """When it ended, in any state."""
 
 
-class Job(WorkColumns, Base):
+class JobRow(WorkColumns, Base):
     """A piece of work in a queue. A cancelled job has a holder until its runner has stopped."""
 
     __tablename__ = "jobs"
@@ -1076,7 +1076,7 @@ class Job(WorkColumns, Base):
     """JSON object: the problem document of a failed job; loaded only on access."""
 
 
-class FleetRun(Base):
+class FleetRunRow(Base):
     """A plan of work for many processes. Its units are in FleetUnit."""
 
     __tablename__ = "fleet_runs"

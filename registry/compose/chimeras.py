@@ -64,7 +64,7 @@ from organs.registry.entities.verdict import Verdict, VerdictReport
 from organs.registry.relatives.lineage import origin_findings
 from organs.registry.search import gains as gain_rows
 from organs.registry.search.language import on_term
-from organs.registry.search.plan import known_texts
+from organs.registry.search.terms import Names
 
 
 def chimera_page(
@@ -96,7 +96,7 @@ def leaderboard(
     by commas. None means any base, and any text. Raises BadQuery.
     """
     notes: list[str] = []
-    texts = known_texts(session, [] if on is None else [on_term(on)], notes)
+    texts = Names(session, notes).texts([] if on is None else [on_term(on)])
     gains = gain_rows.GainFilter(texts, None if base is None else base.id)
     page = gain_rows.leaderboard(session, gains, limit, after, _recipe_of)
     return msgspec.structs.replace(page, notes=tuple(notes))

@@ -18,7 +18,7 @@ from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.tables import Contributor
 from organs.registry.local import LocalRegistry
-from organs.registry.search import plan as search_plan
+from organs.registry.search import facets
 from organs.registry.search.language import parse_query
 from tests import postgres
 from tests.search.catalogs import ModelRow, PlacementRow, random_models, write_models
@@ -260,7 +260,7 @@ def test_facets_beyond_the_cache_are_read_from_the_database_with_the_same_result
 ) -> None:
     held = few.search_page(asked)
     few.catalog.cache.clear()
-    monkeypatch.setattr(search_plan, "FACETS_MAX", 0)
+    monkeypatch.setattr(facets, "FACETS_MAX", 0)
     assert few.search_page(asked) == held
 
 

@@ -27,7 +27,8 @@ from organs.registry.names import parse_model_name
 from organs.registry.relatives import resolve_declared
 from organs.registry.relatives.lineage import lineage_of
 from organs.registry.search.language import MODELS, parse_query
-from organs.registry.search.rows import search_models, search_organs
+from organs.registry.search.models import search_models
+from organs.registry.search.rows import search_organs
 from tests.catalog.counts import assert_counts_are_right, model_named, rolled_back
 from tests.related_models import ingest_bytes, model_file, parent_entries, related_tensors
 

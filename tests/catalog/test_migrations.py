@@ -24,7 +24,7 @@ from sqlalchemy.types import TypeEngine
 
 from organs import migrations
 from organs.registry.catalog.engine import open_catalog, parse_database_url
-from organs.registry.catalog.tables import Base, Job, Model, ModelTag
+from organs.registry.catalog.tables import Base, JobRow, Model, ModelTag
 from organs.registry.catalog.work import JOBS, recover
 from organs.registry.errors import CatalogError, SchemaTooNew
 from organs.registry.local import LocalRegistry
@@ -176,7 +176,9 @@ def test_jobs_of_the_former_queue_keep_their_place_and_the_deaths_of_their_runne
         with catalog.writing() as session:
             recover(session, JOBS)
         with catalog.reading() as session:
-            jobs = session.execute(select(Job.state, Job.attempts, Job.deaths, Job.note).order_by(Job.id)).all()
+            jobs = session.execute(
+                select(JobRow.state, JobRow.attempts, JobRow.deaths, JobRow.note).order_by(JobRow.id)
+            ).all()
     assert jobs == [
         ("queued", 0, 0, ""),
         ("queued", 1, 1, ""),

@@ -39,7 +39,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.lineage import lineage_of
 from organs.registry.search.language import MODELS, parse_query
-from organs.registry.search.rows import search_models
+from organs.registry.search.models import search_models
 from organs.registry.upkeep import verify
 from tests.catalog.counts import assert_counts_are_right, model_named, rolled_back
 from tests.random_files import BESIDE_FIXTURES

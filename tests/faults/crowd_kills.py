@@ -34,7 +34,7 @@ from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.accounts import add_contributor
 from organs.registry.catalog.register.models import hide_model, remove_model, show_model
-from organs.registry.catalog.tables import Blob, Job, Model, Organ, Submission, Upload
+from organs.registry.catalog.tables import Blob, JobRow, Model, Organ, Submission, Upload
 from organs.registry.digest import digest_of
 from organs.registry.entities.submission import UploadRequest
 from organs.registry.errors import Busy, CatalogError, Conflict, NameTaken, NotFound, OrganError
@@ -200,7 +200,7 @@ def drain(registry: LocalRegistry) -> None:
     while True:
         Runner(registry, threading.Event()).run(once=True)
         with registry.catalog.reading() as session:
-            left = session.scalar(select(func.count()).where(Job.state.in_(("queued", "running"))))
+            left = session.scalar(select(func.count()).where(JobRow.state.in_(("queued", "running"))))
         if not left:
             return
         assert time.monotonic() < until, f"{left} jobs are left"

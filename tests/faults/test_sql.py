@@ -37,7 +37,7 @@ from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.search.language import MODELS, ORGANS, FieldKind, parse_query
-from organs.registry.search.rows import search_models
+from organs.registry.search.models import search_models
 from tests import postgres
 from tests.faults.conftest import Organ as Command
 from tests.faults.failing import SMALL, blob_rows, ingest_path, random_bytes, run_sweep, verify_all

@@ -59,7 +59,7 @@ from organs.registry.catalog.register.models import (
     register_model,
     remove_model,
 )
-from organs.registry.catalog.tables import Blob, Job, Lineage, Model, Organ, Placement, now
+from organs.registry.catalog.tables import Blob, JobRow, Lineage, Model, Organ, Placement, now
 from organs.registry.compose.lock import LOCK_KEY
 from organs.registry.digest import Digest, digest_of
 from organs.registry.gguf import TensorSpec, dtype_by_name
@@ -455,7 +455,7 @@ def _run_job(registry: LocalRegistry, kind: str, model: str) -> int:
     job = add_job(registry, kind, {"model": model})
     Runner(registry, Event()).run(once=True)
     with registry.catalog.reading() as session:
-        assert session.get_one(Job, job).state == "finished", session.get_one(Job, job).note
+        assert session.get_one(JobRow, job).state == "finished", session.get_one(JobRow, job).note
     return 0
 
 

@@ -16,8 +16,8 @@ from organs.registry.catalog.tables import Facet, FacetCount, Model, Placement
 from organs.registry.catalog.vocabulary import theta_bin
 from organs.registry.entities.organ import FacetCounts
 from organs.registry.local import LocalRegistry
+from organs.registry.search import counts
 from organs.registry.search import plan as search_plan
-from organs.registry.search import rows as spread_module
 from organs.registry.search.language import parse_query
 from tests.gguf_files import file_bytes, tensor, text
 from tests.search.catalogs import (
@@ -141,7 +141,7 @@ def compare_counts(registry: LocalRegistry, placed: WrittenCatalog, text: str) -
 def lower_the_cap(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower the limit for exact counting and clear the cache."""
     monkeypatch.setattr(search_plan, "GATHER_MAX", 3)
-    monkeypatch.setattr(spread_module, "GATHER_MAX", 3)
+    monkeypatch.setattr(counts, "GATHER_MAX", 3)
     registry.catalog.cache.clear()
 
 

@@ -23,7 +23,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.search import fitting
 from organs.registry.search import plan as search_plan
-from organs.registry.search.fitting import base_of, fitting_models
+from organs.registry.search.fitting import batches_of_models, fitting_models
 from tests.registry_templates import RegistryTemplates, add_zoo_models
 from tests.search.catalogs import ModelRow, PlacementRow, WrittenCatalog, digest, write_models
 from tests.search.oracle import fits
@@ -401,21 +401,10 @@ def test_models_that_fit_come_newest_first_up_to_a_limit(registry: LocalRegistry
         models_fitting(registry, "acme/base", 0)
 
 
-def test_models_are_examined_in_batches_as_large_as_the_base(
-    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    others = [
-        replace(BASE, name=f"n{number}", rows=(PlacementRow(slot="ffn_up", organ=number),)) for number in range(10, 16)
-    ]
-    write_models(registry, [BASE, *others])
-    monkeypatch.setattr(fitting, "_BATCH_MODELS", 2)
-    with registry.catalog.reading() as session:
-        base = base_of(session, model_by_name(session, parse_model_name("acme/base")).id)
-        assert base is not None
-        assert base.tensors == len(BASE.rows)
-        for size, batches in ((1, [2, 2, 2]), (4, [4, 2]), (1000, [6])):
-            found = fitting._batches(range(6), dict.fromkeys(range(6), 1), replace(base, tensors=size))
-            assert [len(batch) for batch in found] == batches
+@pytest.mark.parametrize(("tensors", "sizes"), [(1, [2, 2, 2]), (4, [4, 2]), (1000, [6])])
+def test_models_are_examined_in_batches_as_large_as_the_base(tensors: int, sizes: list[int]) -> None:
+    found = batches_of_models(range(6), dict.fromkeys(range(6), 1), tensors, models_min=2)
+    assert [len(batch) for batch in found] == sizes
 
 
 def test_the_number_of_examined_models_is_limited(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:

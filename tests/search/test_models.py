@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from organs.registry.entities.model import ModelPage
 from organs.registry.errors import BadQuery
 from organs.registry.local import LocalRegistry
+from organs.registry.search.counts import model_counts
 from organs.registry.search.language import MODELS, Choice, parse_query
-from organs.registry.search.model_facets import model_counts
-from organs.registry.search.rows import folded_models, search_models
+from organs.registry.search.models import folded_models, search_models
 from tests.search.catalogs import (
     ModelRow,
     PlacementRow,

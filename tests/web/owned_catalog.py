@@ -23,7 +23,7 @@ from organs.registry.catalog.register.models import (
 )
 from organs.registry.catalog.register.submissions import add_submission
 from organs.registry.catalog.register.uploads import add_upload, record_received
-from organs.registry.catalog.tables import Job, Model, now
+from organs.registry.catalog.tables import JobRow, Model, now
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
@@ -114,7 +114,7 @@ def _put_jobs(registry: LocalRegistry) -> None:
     share_pack(registry, pack / PACK_FILE, digest_of(SENT), len(SENT))
     with registry.catalog.writing() as session:
         enqueue_job(session, "report", {}, "ada")
-        row = session.get_one(Job, enqueue_job(session, "extract", {"model": f"{VISIBLE}@1"}, "ada"))
+        row = session.get_one(JobRow, enqueue_job(session, "extract", {"model": f"{VISIBLE}@1"}, "ada"))
         row.state, row.progress, row.started_at, row.ended_at = "finished", 1.0, now(), now()
         row.result = json.dumps(
             {"pack": PACK_KEY, "file": PACK_FILE, "size_bytes": len(SENT), "sha256": digest_of(SENT)}

@@ -24,7 +24,7 @@ from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.accounts import add_contributor
 from organs.registry.catalog.register.events import record_event
 from organs.registry.catalog.register.models import hide_model
-from organs.registry.catalog.tables import Event, Job, Lineage, Model, Placement, Submission, now
+from organs.registry.catalog.tables import Event, JobRow, Lineage, Model, Placement, Submission, now
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
@@ -174,7 +174,7 @@ def test_the_health_page_begins_with_what_needs_action(site: Site) -> None:
     with site.registry.catalog.writing() as session:
         owner, moment = contributor_by_name(session, "ann").id, now()
         for state, note in (("queued", ""), ("failed", HOSTILE)):
-            job = Job(
+            job = JobRow(
                 kind="report", state=state, contributor_id=owner, attempts=1, arguments="{}", progress=0, note=note
             )
             job.created_at = moment - timedelta(hours=3)

@@ -27,7 +27,7 @@ from organs.registry.entities.plan import Candidates, CompositionState, RecipeFi
 from organs.registry.errors import BadQuery, BadRecipe, NotAllowed, NotFound, TooSlow
 from organs.registry.search.fitting import fitting_models
 from organs.registry.search.language import MODELS, parse_query, short_text
-from organs.registry.search.rows import search_models
+from organs.registry.search.models import search_models
 from organs.web.error_pages import sentence_of, status_of
 from organs.web.pages.anatomy import cell_grid, letters
 from organs.web.pages.lineage import offered_names

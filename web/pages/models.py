@@ -12,9 +12,9 @@ from organs.registry.amounts import count_text
 from organs.registry.entities.model import FoldedModelPage, ModelPage
 from organs.registry.entities.organ import FacetCounts
 from organs.registry.errors import BadQuery, TooSlow
+from organs.registry.search.counts import PARAMS, SIZES, model_counts
 from organs.registry.search.language import GAIN, LIKENESS, MADE_FROM, MODELS, QUANT, TAG, Query, Sort, bounded
-from organs.registry.search.model_facets import PARAMS, SIZES, model_counts
-from organs.registry.search.rows import folded_models, search_models
+from organs.registry.search.models import folded_models, search_models
 from organs.web.pages.lists import (
     GAIN_COLUMNS,
     Column,

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.queries.reports import running_totals
-from organs.registry.catalog.tables import Blob, Job, Model, Submission, Upload
+from organs.registry.catalog.tables import Blob, JobRow, Model, Submission, Upload
 from organs.registry.catalog.vocabulary import MODEL_STATES, SUBMISSION_STATES
 from organs.registry.entities.about import RegistryTotals
 from organs.registry.entities.health import DatabaseHealth, IntakeHealth, JobCount, QueueHealth
@@ -61,16 +61,18 @@ def _queue(session: Session, moment: datetime) -> QueueHealth:
     jobs = tuple(
         JobCount(kind=kind, state=state, jobs=count)
         for kind, state, count in session.execute(
-            select(Job.kind, Job.state, func.count()).group_by(Job.kind, Job.state).order_by(Job.kind, Job.state)
+            select(JobRow.kind, JobRow.state, func.count())
+            .group_by(JobRow.kind, JobRow.state)
+            .order_by(JobRow.kind, JobRow.state)
         )
     )
-    recent = Job.finished_at > moment - timedelta(hours=FAILED_HOURS)
+    recent = JobRow.finished_at > moment - timedelta(hours=FAILED_HOURS)
     return QueueHealth(
         jobs=jobs,
         waiting=sum(row.jobs for row in jobs if row.state == "queued"),
         running=sum(row.jobs for row in jobs if row.state == "running"),
-        failed=session.scalar(select(func.count()).where(Job.state == "failed", recent)) or 0,
-        waiting_since=session.scalar(select(func.min(Job.created_at)).where(Job.state == "queued")),
+        failed=session.scalar(select(func.count()).where(JobRow.state == "failed", recent)) or 0,
+        waiting_since=session.scalar(select(func.min(JobRow.created_at)).where(JobRow.state == "queued")),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -576,73 +576,3 @@ def likeness_to(base_id: int) -> ColumnElement[float | None]:
     )
     score = select(func.max(Lineage.score)).where(*ends, Lineage.evidence == "measured").correlate(Model)
     return case((Model.id == base_id, 1.0), else_=score.scalar_subquery())
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedPlacement:
-    """A placement that is compared with a base."""
-
-    id: int
-    place: Slot
-    organ_id: int
-    model_id: int
-    shape: str
-    fingerprint: bytes | None
-
-
-def likenesses_to(session: Session, base_id: int, rows: Sequence[ComparedPlacement]) -> list[float | None]:
-    """Return the likeness of each placement to the organ of the model `base_id` at the same place.
-
-    It is the correlation of two matrices of one shape, 1 for equal ones. An organ that cannot be compared (a vector, a
-    constant, an organ without a fingerprint) has the measured likeness of the two models. The result is None if that
-    was not measured, and if the base has no organ of the same shape at the place.
-    """
-    from organs.registry.lineage import paired_correlations  # imports numpy, which most searches do not need
-
-    models = likenesses(session, base_id) | {base_id: 1.0}
-    return _values_to(organs_by_slot(session, base_id), rows, models, 1.0, paired_correlations)
-
-
-def changes_to(session: Session, base_id: int, rows: Sequence[ComparedPlacement]) -> list[float | None]:
-    """Return the change between each placement and the organ of the model `base_id` at the same place.
-
-    An organ that cannot be compared has the change between the two models, as in `likenesses_to`.
-    """
-    from organs.registry.lineage import changes  # imports numpy, which most searches do not need
-
-    models = changes_from(session, base_id) | {base_id: 0.0}
-    return _values_to(organs_by_slot(session, base_id), rows, models, 0.0, changes)
-
-
-def _values_to(
-    own: Mapping[Slot, ComparableOrgan],
-    rows: Sequence[ComparedPlacement],
-    models: Mapping[int, float],
-    equal: float,
-    values_of: Callable[[Sequence[tuple[bytes, bytes]]], Sequence[float | None]],
-) -> list[float | None]:
-    """Return a value of each placement and the organ of `own` at the same place: `equal` if their bytes are the same.
-
-    `values_of` computes it from pairs of fingerprints; organs that cannot be compared have the value of their model.
-    """
-    varied = {place for place, organ in own.items() if organ.is_matrix and not organ.is_constant}
-    values: list[float | None] = []
-    pairs: dict[tuple[Hashable, int], tuple[bytes, bytes]] = {}
-    keys: list[tuple[Hashable, int] | None] = []
-    for row in rows:
-        organ, key, value = own.get(row.place), None, None
-        if organ is not None and organ.shape == _lengths(row.shape):
-            value = models.get(row.model_id)
-            if row.place in varied:
-                if organ.identity == row.organ_id:
-                    value = equal
-                elif organ.fingerprint is not None and row.fingerprint is not None:
-                    key = (organ.identity, row.organ_id)
-                    pairs[key] = (organ.fingerprint, row.fingerprint)
-        values.append(value)
-        keys.append(key)
-    computed = dict(zip(pairs, values_of(list(pairs.values())), strict=True))
-    return [
-        value if key is None or (found := computed[key]) is None else found
-        for value, key in zip(values, keys, strict=True)
-    ]

@@ -20,7 +20,7 @@ from organs.registry.catalog.tables import (
     Contributor,
     Expert,
     FilePart,
-    Job,
+    JobRow,
     Model,
     ModelFile,
     Organ,
@@ -371,10 +371,10 @@ def abandoned_submissions(session: Session, limit: int = 100) -> Sequence[tuple[
 
     The runner died twice, the job was cancelled, or an unexpected error occurred.
     """
-    ended = or_(Job.id.is_(None), Job.state.in_(("failed", "cancelled", "finished")))
+    ended = or_(JobRow.id.is_(None), JobRow.state.in_(("failed", "cancelled", "finished")))
     statement = (
-        select(Submission.id, Job.state, Job.note)
-        .outerjoin(Job, Job.id == Submission.job_id)
+        select(Submission.id, JobRow.state, JobRow.note)
+        .outerjoin(JobRow, JobRow.id == Submission.job_id)
         .where(Submission.state.in_(IN_JOB), ended)
         .order_by(Submission.id)
         .limit(limit)
@@ -420,10 +420,10 @@ def _of_row(row: Row[Submission, str, Model, str, float, str]) -> SubmissionRow:
 
 
 def _submissions() -> Select[Submission, str, Model, str, float, str]:
-    columns = (Submission, Contributor.name, Model, Job.state, Job.progress, Job.note)
+    columns = (Submission, Contributor.name, Model, JobRow.state, JobRow.progress, JobRow.note)
     statement: Select[Submission, str, Model, str, float, str] = select(*columns)
     return (
         statement.join(Contributor, Contributor.id == Submission.contributor_id)
         .outerjoin(Model, Model.id == Submission.model_id)
-        .outerjoin(Job, Job.id == Submission.job_id)
+        .outerjoin(JobRow, JobRow.id == Submission.job_id)
     )
