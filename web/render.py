@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from textwrap import shorten
@@ -283,15 +282,6 @@ def short_digest(digest: str) -> str:
 def glyph(kind: str) -> str:
     """Return the symbol of an organ's type."""
     return GLYPHS.get(kind, "○")
-
-
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """An explanation of a number for new readers, with the same fields as in `registry.measures.Measure`."""
-
-    label: str
-    meaning: str
-    limits: str
 
 
 def caution_of(organ: Organ) -> str:

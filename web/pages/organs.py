@@ -40,7 +40,7 @@ from organs.web.pages.lists import (
 from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages, sheet_of
 from organs.web.params import requested_after, requested_limit, requested_query
 from organs.web.permissions import may_see_storage
-from organs.web.render import Meaning, caution_of
+from organs.web.render import caution_of
 from organs.web.responses import plain_page, reading, registry, searching, settings
 
 FILTERS = {"type": "type", "slot": "slot", "dtype": "tensor type", "arch": "architecture", "license": "license"}
@@ -59,17 +59,15 @@ EXAMPLES = (
     "unique:organ sort:size",
 )
 
-LIKENESS_TO_ORGAN = Meaning(
-    "likeness",
-    "The correlation of the weights at the same positions: 1 for equal weights, about 0 for unrelated models.",
-    "It is the same in both directions. Organs with reordered rows look unrelated.",
+LIKENESS_TO_ORGAN = (
+    "The correlation of the weights at the same positions: 1 for equal weights, about 0 for unrelated models."
 )
 CHANGE_FROM_BASE = (
     "The energy of the difference from the organ of the base at the same place, as a share of their energy: 0 for "
     "equal weights, 1e-5 for a light fine-tune, 2 for unrelated models. Vectors have the change of the two models."
 )
 ORGAN = Column("organ", "organ", classes="")
-LIKENESS_COLUMN = Column(LIKENESS, LIKENESS_TO_ORGAN.label, LIKENESS_TO_ORGAN.meaning)
+LIKENESS_COLUMN = Column(LIKENESS, LIKENESS, LIKENESS_TO_ORGAN)
 BASE_COLUMN = Column("change", "change", CHANGE_FROM_BASE, sort=LIKENESS)
 GAIN_COLUMN = Column(
     GAIN, GAIN, "How much lower the perplexity of a validated chimera with this organ is than its base's.", sort=GAIN
