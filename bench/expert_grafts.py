@@ -32,9 +32,9 @@ from organs.registry.gguf import (
 )
 from organs.registry.gguf.split import whole_metadata
 from organs.registry.local import LocalRegistry
-from organs.registry.validation.comparison import Budget
+from organs.registry.validation.comparison import ValidationBudget
 from organs.registry.validation.llama import LlamaCpp
-from organs.registry.validation.run import run_chimera, verdict_report
+from organs.registry.validation.run import run_chimera
 from organs.registry.validation.texts import built_in_texts
 
 EXPERTS, UNITS, WIDTH = 384, 32, 192
@@ -62,7 +62,7 @@ def main() -> None:
             numbers = ",".join(map(str, sorted(order[:count])))
             graft = registry.compose("local/Base").graft("local/Random", type="organ", experts=numbers)
             model = graft.plan().accepting_all().register().model
-            report = verdict_report(run_chimera(registry.catalog, registry.blobs, model, TEXTS, LlamaCpp(), Budget()))
+            report = run_chimera(registry.catalog, registry.blobs, model, TEXTS, LlamaCpp(), ValidationBudget())
             losses = "  ".join(f"{math.log(text.ratio):.3f}" for text in report.texts if text.ratio is not None)
             print(f"{count:7}  {losses}  ({report.verdict})", flush=True)
 

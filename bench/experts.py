@@ -27,7 +27,7 @@ from bench.populated import NOW, blob_row, count_facets, digest_of, drawn_finger
 from organs.registry.anatomy import place_of
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.facets import FacetKey, facet_ids, repair_totals
-from organs.registry.catalog.register.models import MeasuredEdge, record_measured
+from organs.registry.catalog.register.lineage import MeasuredEdge, record_measured
 from organs.registry.catalog.tables import Blob, Expert, Fingerprint, Model, ModelFile, Organ, Placement
 from organs.registry.catalog.vocabulary import theta_bin
 from organs.registry.local import LocalRegistry
@@ -93,8 +93,8 @@ def _fill(registry: LocalRegistry, models: int) -> None:
             owner = contributor_id(session, "lab")
             model = Model(
                 namespace="lab", name=f"giant-{number}", version=1, digest=digest_of("model", number), state="visible",
-                kind="model", complete=True, contributor_id=owner, architecture="deepseek2", license="mit", tags="[]",
-                parameters=10**12, tensors=BLOCKS * len(SLOTS), size_bytes=10**12, flags="[]", unassemblable="[]",
+                kind="model", complete=True, contributor_id=owner, architecture="deepseek2", license="mit", tags=(),
+                parameters=10**12, tensors=BLOCKS * len(SLOTS), size_bytes=10**12, flags=(), unassemblable=(),
                 created_at=NOW,
             )  # fmt: skip
             session.add(model)

@@ -26,7 +26,7 @@ from sqlalchemy.orm import Session
 
 from bench.load import Server, served
 from bench.populated import digest_of, populated
-from organs.registry.catalog.register.models import hide_model
+from organs.registry.catalog.register.model_changes import hide_model
 from organs.registry.catalog.tables import Blob, Model, Organ, Placement
 
 CONTROLS = 10

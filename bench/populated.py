@@ -158,9 +158,9 @@ def _add_model(session: Session, number: int, slots: list[_Slot], rows: _Rows, r
     model = Model(
         namespace=f"lab-{number % 97}", name=name, version=1, digest=digest_of("model", number), state="visible",
         kind="model", complete=True, contributor_id=owner, architecture=architecture, title=f"{subject} {number}",
-        description=f"A {subject}'s model, tuned on letters and reports", license=license_ or None, tags="[]",
+        description=f"A {subject}'s model, tuned on letters and reports", license=license_ or None, tags=(),
         parameters=sum(slot.elements for slot in slots), tensors=len(slots), size_bytes=4_000_000_000, mean_theta=45.0,
-        mean_signal=0.7, flags="[]", unassemblable="[]", created_at=NOW + timedelta(minutes=number), repacked_at=NOW,
+        mean_signal=0.7, flags=(), unassemblable=(), created_at=NOW + timedelta(minutes=number), repacked_at=NOW,
     )  # fmt: skip
     session.add(model)
     session.flush()

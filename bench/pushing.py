@@ -21,10 +21,11 @@ import numpy as np
 
 from bench.generated import SMALL, weights, write_model
 from bench.load import served
-from organs.ingest.contributions.loads import Memory
+from organs.ingest.contributions.cut_files import Memory
 from organs.ingest.contributions.push import (
     PushOptions,
     PushReport,
+    SilentProgress,
     push,
 )
 from organs.ingest.dissect import DissectedFile, dissect, places
@@ -41,19 +42,6 @@ TUNED_BLOCKS = 4
 """The last blocks of the generated model, whose feed-forward parts the fine-tune changes."""
 
 
-class Silence:
-    """A progress that shows nothing."""
-
-    def stage(self, label: str, total_bytes: int | None) -> None:
-        """Nothing."""
-
-    def advance(self, size_bytes: int) -> None:
-        """Nothing."""
-
-    def say(self, text: str) -> None:
-        """Nothing."""
-
-
 class Pusher:
     """Pushes to one server, and prints a line for each push."""
 
@@ -66,7 +54,7 @@ class Pusher:
         (source,) = find_sources([str(path)], "push")
         options = PushOptions(metadata={} if base is None else {"base": base})
         begun = time.perf_counter()
-        report = push(self._connection, source, options, self._memory, Silence())
+        report = push(self._connection, source, options, self._memory, SilentProgress())
         seconds = time.perf_counter() - begun
         size_bytes = path.stat().st_size
         sent = f"{report.bytes_sent:>13,} bytes in {report.pieces_sent:>3} pieces"

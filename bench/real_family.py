@@ -49,7 +49,7 @@ from organs.registry.gguf.quants import dequantize, quantize
 from organs.registry.validation.decoder import Decoder, opened
 from organs.registry.validation.likelihood import surprises
 from organs.registry.validation.llama import LlamaCpp
-from organs.registry.validation.runtime import Request
+from organs.registry.validation.runtime import ScoringRequest
 from organs.registry.validation.texts import read_text
 
 sys.path.append(str(Path(__file__).parents[1] / "examples" / "zoo"))
@@ -203,7 +203,7 @@ class Family:
     def _perplexities(self, path: Path) -> str:
         texts = tuple(read_text(self._texts / f"{name}.txt") for name in self._training)
         ranks = (range(CHECKED_WINDOWS),) * len(texts)
-        reading = LlamaCpp().read(Request(path, texts, ranks), lambda text, done: None)
+        reading = LlamaCpp().read(ScoringRequest(path, texts, ranks), lambda text, done: None)
         if reading.failure is not None:
             return f"does not run: {reading.failure.reason}"
         return "has perplexity " + ", ".join(f"{score.perplexity:.3f} on {score.text}" for score in reading.scores)

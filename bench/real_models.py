@@ -53,9 +53,9 @@ from organs.registry.validation.comparison import validate
 from organs.registry.validation.decoder import opened
 from organs.registry.validation.llama import LlamaCpp, usable_cores
 from organs.registry.validation.quick import quick_look
-from organs.registry.validation.run import CatalogScores, RunResult, registered_candidate, verdict_report
+from organs.registry.validation.run import CatalogScores, registered_candidate, verdict_report
 from organs.registry.validation.runtime import WINDOW_TOKENS
-from organs.registry.validation.texts import Text, built_in_texts, read_text, spread_order
+from organs.registry.validation.texts import ScoredText, built_in_texts, read_text, spread_order
 
 TABLE = Path(__file__).with_name("grafts.json")
 TEXTS = ("code", "docs", "prose")
@@ -177,19 +177,19 @@ def blended(folder: Path, weights: Mapping[str, float]) -> Tensors:
     return total
 
 
-def divided(folder: Path) -> tuple[tuple[Text, ...], tuple[Text, ...]]:
+def divided(folder: Path) -> tuple[tuple[ScoredText, ...], tuple[ScoredText, ...]]:
     """Return the texts for quick looks, and those for the truth: the same kinds, other parts."""
     read = [read_text(folder / f"{name}.txt") for name in TEXTS]
     ends = [text.text.index("\n", int(LOOK_SHARE * len(text.text))) for text in read]
     parts = [(text.text[:end], text.text[end:]) for text, end in zip(read, ends, strict=True)]
     looks, rest = (
-        tuple(Text(name, part, digest_of(part.encode())) for name, part in zip(TEXTS, half, strict=True))
+        tuple(ScoredText(name, part, digest_of(part.encode())) for name, part in zip(TEXTS, half, strict=True))
         for half in zip(*parts, strict=True)
     )
     return looks, rest
 
 
-def windows_of(folder: Path, texts: Sequence[Text], tokens: int) -> dict[str, Any]:
+def windows_of(folder: Path, texts: Sequence[ScoredText], tokens: int) -> dict[str, Any]:
     """Return windows that are spread over each text and have together `tokens` tokens: (windows, WINDOW_TOKENS).
 
     They are those that llama.cpp would score: each begins with the last token of the one before it.
@@ -220,7 +220,7 @@ def truth_of(registry: LocalRegistry, model: str, *, windows: Mapping[str, Any])
         return {text: list(chain(*pool.map(losses, rows.split(TRUTH_BATCH)))) for text, rows in windows.items()}
 
 
-def quick_of(registry: LocalRegistry, model: str, *, texts: Sequence[Text]) -> Row:
+def quick_of(registry: LocalRegistry, model: str, *, texts: Sequence[ScoredText]) -> Row:
     """Return the quick look at a model beside the base."""
     chimera, base = (registered_candidate(registry.catalog, registry.blobs, name) for name in (model, BASE))
     return encoded(quick_look(chimera, base, texts, LlamaCpp(), CatalogScores(registry.catalog)))
@@ -235,7 +235,7 @@ def verdict_of(registry: LocalRegistry, model: str) -> Row:
         validation = validate(
             chimera, base, [], (), built_in_texts(), LlamaCpp(), cache=CatalogScores(registry.catalog)
         )
-        report = verdict_report(RunResult(model, BASE, (), validation))
+        report = verdict_report(validation)
     chimera = msgspec.structs.replace(report.chimera, log="")
     return encoded(msgspec.structs.replace(report, chimera=chimera, zeroed=()))
 

@@ -220,9 +220,8 @@ def walk_plan(folder: Path, recording: Callable[[], object]) -> None:
 def walk_push(folder: Path, recording: Callable[[], object]) -> None:
     """Push one model to a server of its own process."""
     from bench.load import served
-    from bench.pushing import Silence
-    from organs.ingest.contributions.loads import Memory
-    from organs.ingest.contributions.push import PushOptions, push
+    from organs.ingest.contributions.cut_files import Memory
+    from organs.ingest.contributions.push import PushOptions, SilentProgress, push
     from organs.ingest.sources import find_sources
     from organs.registry.client.connection import Connection
 
@@ -230,7 +229,7 @@ def walk_push(folder: Path, recording: Callable[[], object]) -> None:
     with served(folder / "home") as server:
         connection = Connection(f"http://127.0.0.1:{server.port}")
         with recording():
-            push(connection, source, PushOptions(), Memory(folder / "cache"), Silence())
+            push(connection, source, PushOptions(), Memory(folder / "cache"), SilentProgress())
 
 
 WALKS = {"ingest": walk_ingest, "assemble": walk_assemble, "search": walk_search, "plan": walk_plan, "push": walk_push}

@@ -33,8 +33,9 @@ import numpy as np
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
 from organs.registry.amounts import change_text
-from organs.registry.compose.recipe import AdapterMerge, Graft, Recipe, Selection
+from organs.registry.compose.recipe import AdapterMerge, Graft, Recipe
 from organs.registry.digest import digest_of
+from organs.registry.entities.verdict import TextVerdict
 from organs.registry.gguf import (
     KeyValue,
     MemorySource,
@@ -46,11 +47,12 @@ from organs.registry.gguf import (
     write_file,
 )
 from organs.registry.local import LocalRegistry
-from organs.registry.validation.comparison import Budget, validate, validate_files
+from organs.registry.validation.comparison import CHANGED, ValidationBudget, file_candidate, validate
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import CatalogScores, registered_candidate, run_chimera
-from organs.registry.validation.texts import Text, built_in_texts
+from organs.registry.validation.texts import ScoredText, built_in_texts
 from organs.registry.validation.verdict import TextScores, VerdictKind
+from organs.registry.validation.weights import grafted_organs
 
 ZOO = Path(__file__).resolve().parents[1] / "examples" / "zoo"
 LONG_TOKENS = 51_000
@@ -146,7 +148,9 @@ def print_times() -> None:
             write_generated(base, width, blocks, feed_forward, changed=False)
             write_generated(chimera, width, blocks, feed_forward, changed=True)
             begun = time.monotonic()
-            result = validate_files(chimera, base, [], None, built_in_texts(), LlamaCpp())
+            models = (file_candidate(chimera), file_candidate(base))
+            changed_organs = grafted_organs(chimera, base)
+            result = validate(*models, [], changed_organs, built_in_texts(), LlamaCpp(), act=CHANGED)
             minutes = (time.monotonic() - begun) / 60.0
         tokens = sum(text.tokens for text in result.verdict.texts)
         print(f"{name} parameters: {minutes:.1f} minutes, {tokens:,} tokens of {len(result.texts)} kinds", flush=True)
@@ -183,7 +187,7 @@ def _generated(name: str, shape: tuple[int, ...], *, changed: bool) -> tuple[Ten
     return TensorSpec(f"{name}.weight", shape, dtype_by_name("F16")), values.astype(np.float16).tobytes()
 
 
-def long_texts() -> Iterator[Text]:
+def long_texts() -> Iterator[ScoredText]:
     """Return a long text of Python and of documentation, from sections of the installed packages."""
     sources: list[str] = []
     for path in sorted(Path(sysconfig.get_paths()["purelib"]).rglob("*.py")):
@@ -227,8 +231,8 @@ def _is_prose(paragraph: str) -> bool:
     return long_enough and paragraph.isascii() and letters > 0.92 * len(paragraph) and common > 0.2 * len(words)
 
 
-def _named(name: str, text: str) -> Text:
-    return Text(name, text, digest_of(text.encode()))
+def _named(name: str, text: str) -> ScoredText:
+    return ScoredText(name, text, digest_of(text.encode()))
 
 
 def ingested(registry: LocalRegistry, folder: Path) -> dict[str, str]:
@@ -248,8 +252,9 @@ def family_trials(names: dict[str, str]) -> Iterator[tuple[str, Recipe]]:
     def graft(
         donor: str, what: str, kinds: tuple[str, ...], blocks: tuple[tuple[int, int], ...] = ()
     ) -> tuple[str, Recipe]:
-        selection = Selection(types=kinds, blocks=blocks)
-        return f"{donor} {what}", Recipe(base, (Graft(selection, donor=names[donor]),), accept=ACCEPTED)
+        return f"{donor} {what}", Recipe(
+            base, grafts=(Graft(names[donor], types=kinds, blocks=blocks),), accept=ACCEPTED
+        )
 
     for donor in donors:
         yield graft(donor, "feed-forward", ("organ",))
@@ -257,32 +262,34 @@ def family_trials(names: dict[str, str]) -> Iterator[tuple[str, Recipe]]:
         yield graft(donor, "feed-forward of block 1", ("organ",), ((1, 1),))
     for donor in donors[1::10]:
         yield graft(donor, "attention", ("skeleton",))
-    yield "LoRA", Recipe(base, (), (AdapterMerge(names["LoRA"]),), accept=ACCEPTED)
+    yield "LoRA", Recipe(base, adapters=(AdapterMerge(names["LoRA"]),), accept=ACCEPTED)
 
 
-def measured(registry: LocalRegistry, family: str, name: str, recipe: Recipe, texts: Sequence[Text]) -> GraftResult:
+def measured(
+    registry: LocalRegistry, family: str, name: str, recipe: Recipe, texts: Sequence[ScoredText]
+) -> GraftResult:
     """Compose and validate one graft with both suites."""
     chimera = registry.compose(recipe).plan().register().model
     runtime = LlamaCpp()
     begun = time.monotonic()
-    short = run_chimera(registry.catalog, registry.blobs, chimera, built_in_texts(), runtime).validation
+    short = run_chimera(registry.catalog, registry.blobs, chimera, built_in_texts(), runtime)
     seconds = time.monotonic() - begun
-    budget = Budget(seconds=36_000.0, tokens=LONG_TOKENS, enough_tokens=LONG_TOKENS)
+    budget = ValidationBudget(seconds=36_000.0, tokens=LONG_TOKENS, enough_tokens=LONG_TOKENS)
     names = (chimera, f"local/{recipe.base}")
     models = (registered_candidate(registry.catalog, registry.blobs, model) for model in names)
     long = validate(*models, (), (), texts, runtime, budget, cache=CatalogScores(registry.catalog))
-    by_kind = {score.text: score for score in short.verdict.texts}
-    results = tuple(_compared(by_kind[score.text], score) for score in long.verdict.texts)
-    return GraftResult(family, name, short.verdict.kind.value, seconds, results)
+    by_name = {text.name: text for text in short.texts}
+    results = tuple(_compared(by_name[score.text], score) for score in long.verdict.texts)
+    return GraftResult(family, name, short.verdict, seconds, results)
 
 
-def _compared(short: TextScores, long: TextScores) -> TextResult:
+def _compared(short: TextVerdict, long: TextScores) -> TextResult:
     return TextResult(
-        short.text,
-        short.kind.value,
-        short.is_settled,
-        None if short.change is None else short.change.mean,
-        None if short.change is None else short.change.margin,
+        short.name,
+        short.verdict,
+        short.settled,
+        None if short.ratio is None else math.log(short.ratio),
+        None if short.ratio is None or short.ratio_margin is None else short.ratio_margin / short.ratio,
         None if long.change is None else long.change.mean,
         None if long.change is None else long.change.margin,
         long.tokens,

@@ -1,22 +1,15 @@
-"""The command `organ`. One module for each group of commands in `organ --help`; services below do the work.
+"""The command `organ`: a module for each command, or for a few that belong together; services below do the work.
 
-    demo        Try it
-    scan        On this machine: `scan`
-    files       Files: `ingest`, `assemble`, `extract`, `measure`
-    catalog     Catalog: `models`, `show`, `search`, `compare`, `report`
-    chimeras    Chimeras: `compat`, `compose`, `validate`, `leaderboard`, `purify`, `transplant`, `graft`
-    server      Server: `serve`, `jobs`, `work`
-    remote      Remote registries: `push`, `pull`
-    accounts    Accounts: `login`, `token`, `contributor`
-    admin       Administration: `verify`, `backup`, `repack`, `sweep`, `admin`
-
-    details     models and organs: what `organ show` prints
-    main        `organ`: the entry point, and the groups
-    arguments   the selected registry, and queries as arguments
-    local_tools the options that select other tools of this machine
-    composing   plan recipes and make chimeras, for several commands
-    outputs     input models and output files
-    console     tables, text, JSON, progress and hints
+    main        `organ`: the entry point, and the list of commands with their modules
+    console     text, JSON, pages, progress; commands for the user to copy
+    tables      tables that fit the terminal
+    hints       errors, and what the user can do about them
+    registries  the selected registry, local or remote
+    options     options that commands share, queries as arguments, spellings of the original tools
+    inputs      models that commands read: files, addresses, other tools of this machine
+    outputs     files that commands write
+    plans       plans of chimeras: findings, changes, screens
+    processes   how commands that run for long end
 
 Results go to stdout, progress and hints to stderr. `cli/main.py` lists the exit statuses.
 """

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import structs
 
-from organs.cli.arguments import registry_address, remote_registry
-from organs.cli.console import plain, print_facts, print_hint, print_json, print_sentence, print_table
+from organs.cli.console import (
+    is_quiet,
+    output_options,
+    plain,
+    print_facts,
+    print_hint,
+    print_json,
+    print_page,
+    print_sentence,
+    prints_json,
+)
 from organs.cli.main import CommandGroup
+from organs.cli.registries import registry_address, remote_registry
+from organs.cli.tables import print_table
 from organs.registry.amounts import parse_size, size_text
 from organs.registry.catalog.vocabulary import SCOPE_MEANINGS, SCOPES
 from organs.registry.client.address import API, parse_address
@@ -36,12 +47,17 @@ from organs.registry.settings import REGISTRY_VARIABLE, TOKEN_VARIABLE
 from organs.registry.tokens import ID_LENGTH, PREFIX, parse_token
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy.orm import Session
 
     from organs.registry.catalog.tables import Contributor
 
 DEFAULT, NO_QUOTA = "default", "none"
-_NUMBERS = ("used", "quota")
+TOKENS_PATH = f"{API}/account/tokens"
+SHOWN_ONCE = "copy the token now: it cannot be shown again; organ login URL stores it"
+TYPED_MAX_BYTES = 256
+"""The longest line that is read; a token has 63 characters."""
 
 
 def _size(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
@@ -87,30 +103,38 @@ def add(name: str, quota: int | None) -> None:
 
 
 @contributor.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="Print names only.")
-def list_contributors(as_json: bool, quiet: bool) -> None:
+@output_options(json="Print the list as JSON.", quiet="Print names only.")
+def list_contributors() -> None:
     """List the contributors by name.
 
     `local` stands for the users of this machine, who need no account. It is listed after their first ingest.
     """
     from organs.registry.catalog.queries.accounts import contributor_account, contributors_in_order
+    from organs.registry.catalog.register.accounts import LOCAL
     from organs.registry.local import LocalRegistry
+
+    def print_accounts(accounts: Sequence[ContributorAccount]) -> None:
+        if not accounts:
+            print_sentence("No contributors. Try: organ contributor add NAME", err=True)
+            return
+        rows = [
+            (
+                account.name,
+                account.state,
+                size_text(account.quota.used_bytes),
+                NO_QUOTA if account.name == LOCAL else size_text(account.quota.limit_bytes),
+                f"{account.since:%Y-%m-%d}",
+            )
+            for account in accounts
+        ]
+        columns = ("contributor", "state", "used", "quota", "since")
+        print_table(columns, rows, ("used", "quota"), leave_out=("since", "quota"))
 
     with LocalRegistry.open() as registry, registry.catalog.reading() as session:
         default_bytes = registry.settings.quota_bytes
         accounts = [contributor_account(session, row, default_bytes) for row in contributors_in_order(session)]
-    if as_json:
-        print_json(ContributorAccountPage(items=tuple(accounts), next=None))
-    elif quiet:
-        for account in accounts:
-            click.echo(plain(account.name))
-    elif accounts:
-        columns = ("contributor", "state", "used", "quota", "since")
-        rows = [_contributor_row(account) for account in accounts]
-        print_table(columns, rows, _NUMBERS, leave_out=("since", "quota"))
-    else:
-        print_sentence("No contributors. Try: organ contributor add NAME", err=True)
+    page = ContributorAccountPage(items=tuple(accounts), next=None)
+    print_page(page, lambda account: account.name, print_accounts)
 
 
 @contributor.command()
@@ -153,17 +177,6 @@ def _change(change: Callable[[Session], Contributor]) -> None:
     used = f"{size_text(account.quota.used_bytes)} of {size_text(account.quota.limit_bytes)} used"
     print_sentence(f"{plain(account.name)} is {account.state}, {used}", err=True)
     click.echo(plain(account.name))
-
-
-def _contributor_row(account: ContributorAccount) -> tuple[object, ...]:
-    from organs.registry.catalog.register.accounts import LOCAL
-
-    limit = NO_QUOTA if account.name == LOCAL else size_text(account.quota.limit_bytes)
-    return (account.name, account.state, size_text(account.quota.used_bytes), limit, f"{account.since:%Y-%m-%d}")
-
-
-TOKENS_PATH = f"{API}/account/tokens"
-SHOWN_ONCE = "copy the token now: it cannot be shown again; organ login URL stores it"
 
 
 def _id(_context: click.Context, _argument: click.Parameter, text: str) -> str:
@@ -240,31 +253,52 @@ def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: i
 
 @token.command("list")
 @click.argument("contributor", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
-def list_tokens(contributor: str | None, as_json: bool, quiet: bool) -> None:
+@output_options(json="Print the list as JSON.", quiet="Print ids only.")
+def list_tokens(contributor: str | None) -> None:
     """List all tokens, or the tokens of a CONTRIBUTOR, newest first. The texts of tokens are not stored."""
-    is_remote = registry_address() is not None
-    if is_remote:
+    from organs.registry.catalog.queries.accounts import contributor_by_name, contributors_in_order, tokens_of
+    from organs.registry.local import LocalRegistry
+
+    page: Page[Any]
+    if registry_address() is not None:
         if contributor is not None:
             raise click.UsageError("a remote registry lists only the tokens of your own account: leave out CONTRIBUTOR")
         with remote_registry() as remote:
-            page: Page[Any] = remote.connection.read(AccountTokenPage, TOKENS_PATH)
+            page = remote.connection.read(AccountTokenPage, TOKENS_PATH)
     else:
-        page = _listed(contributor)
-    tokens: Sequence[AccountToken] = page.items
-    if as_json:
-        print_json(page)
-    elif quiet:
-        for item in tokens:
-            click.echo(plain(item.id))
-    elif tokens:
-        owner = () if is_remote else ("contributor",)
-        columns = ("token", *owner, "label", "scopes", "state", "expires", "created by", "last used")
-        optional = ("created by", "last used", "label", "expires")
-        print_table(columns, [_token_row(item) for item in tokens], leave_out=optional)
-    else:
+        with LocalRegistry.open() as registry, registry.catalog.reading() as session:
+            owners = (
+                contributors_in_order(session) if contributor is None else [contributor_by_name(session, contributor)]
+            )
+            listed = [
+                ListedToken(**structs.asdict(row), contributor=owner.name)
+                for owner in owners
+                for row in tokens_of(session, owner.id)
+            ]
+        page = ListedTokenPage(items=tuple(listed), next=None)
+    print_page(page, lambda token: token.id, _print_tokens)
+
+
+def _print_tokens(tokens: Sequence[AccountToken]) -> None:
+    if not tokens:
         print_sentence("No tokens.", err=True)
+        return
+    rows = [
+        (
+            token.id,
+            *((token.contributor,) if isinstance(token, ListedToken) else ()),
+            token.label or "–",
+            ", ".join(token.scopes),
+            token.state,
+            "never" if token.expires_at is None else f"{token.expires_at:%Y-%m-%d}",
+            token.created_by or "–",
+            "–" if token.last_used_at is None else f"{token.last_used_at:%Y-%m-%d}",
+        )
+        for token in tokens
+    ]
+    owner = ("contributor",) if isinstance(tokens[0], ListedToken) else ()
+    columns = ("token", *owner, "label", "scopes", "state", "expires", "created by", "last used")
+    print_table(columns, rows, leave_out=("created by", "last used", "label", "expires"))
 
 
 @token.command()
@@ -290,40 +324,6 @@ def revoke(token_id: str) -> None:
     print_sentence(f"{plain(revoked)} is revoked, and so are all tokens that were created with it", err=True)
 
 
-def _listed(contributor: str | None) -> ListedTokenPage:
-    """Return the tokens of a contributor, or of all."""
-    from organs.registry.catalog.queries.accounts import contributor_by_name, contributors_in_order, tokens_of
-    from organs.registry.local import LocalRegistry
-
-    with LocalRegistry.open() as registry, registry.catalog.reading() as session:
-        owners = contributors_in_order(session) if contributor is None else [contributor_by_name(session, contributor)]
-        return ListedTokenPage(
-            next=None,
-            items=tuple(
-                ListedToken(**structs.asdict(row), contributor=owner.name)
-                for owner in owners
-                for row in tokens_of(session, owner.id)
-            ),
-        )
-
-
-def _token_row(token: AccountToken) -> tuple[object, ...]:
-    return (
-        token.id,
-        *((token.contributor,) if isinstance(token, ListedToken) else ()),
-        token.label or "–",
-        ", ".join(token.scopes),
-        token.state,
-        "never" if token.expires_at is None else f"{token.expires_at:%Y-%m-%d}",
-        token.created_by or "–",
-        "–" if token.last_used_at is None else f"{token.last_used_at:%Y-%m-%d}",
-    )
-
-
-TYPED_MAX_BYTES = 256
-"""The longest line that is read; a token has 63 characters."""
-
-
 @click.command()
 @click.argument("url", required=False, metavar="URL")
 @click.option("--token-stdin", is_flag=True, help="Read the token from stdin, not from the terminal.")
@@ -332,11 +332,8 @@ TYPED_MAX_BYTES = 256
 )
 @click.option("--list", "lists", is_flag=True, help="List the registries with a stored token.")
 @click.option("--forget", "forgets", metavar="URL", help="Delete the stored token for that registry.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only errors; with --list, only addresses.")
-def login(
-    url: str | None, token_stdin: bool, insecure: bool, lists: bool, forgets: str | None, as_json: bool, quiet: bool
-) -> None:
+@output_options(json="Print the result as JSON.", quiet="Print only errors; with --list, only addresses.")
+def login(url: str | None, token_stdin: bool, insecure: bool, lists: bool, forgets: str | None) -> None:
     """Check your token for the registry at URL, and store it in a file that only you can read.
 
     The administrator of the registry gives you a token, or you create it on the account page of the registry. Later
@@ -346,38 +343,26 @@ def login(
     if sum((lists, forgets is not None, url is not None)) > 1:
         raise click.UsageError("give a URL, or --list, or --forget URL")
     if lists:
-        _list(as_json=as_json, quiet=quiet)
+        _print_stored()
     elif forgets is not None:
-        _forget(forgets, quiet=quiet)
+        if not forget_token(forgets):
+            raise BadSetting(f"no token is stored for {parse_address(forgets)}")
+        if not is_quiet():
+            print_sentence(
+                "deleted from this machine; the token itself stays valid until it is revoked or expires", err=True
+            )
     else:
         address = url or registry_address()
         if address is None:
             raise click.UsageError("give the URL of a registry")
-        _log_in(address, from_stdin=token_stdin, insecure=insecure, as_json=as_json, quiet=quiet)
+        _log_in(address, from_stdin=token_stdin, insecure=insecure)
 
 
-def _log_in(url: str, *, from_stdin: bool, insecure: bool, as_json: bool, quiet: bool) -> None:
+def _log_in(url: str, *, from_stdin: bool, insecure: bool) -> None:
+    """Check a token from a hidden prompt or from stdin, and store it. Raises BadToken for a mistyped one."""
     from organs.registry.client.connection import Connection
 
     address = str(parse_address(url))
-    token = _read_token(address, from_stdin=from_stdin)
-    connection = Connection(address, token, plain_http=insecure)
-    try:
-        account = connection.read(Account, f"{API}/account")
-    finally:
-        connection.close()
-    keep_token(address, KeptToken(token, insecure))
-    if as_json:
-        print_json({"registry": address, "contributor": account.contributor, "scopes": account.scopes})
-    elif not quiet:
-        click.echo(f"{address}: you are {plain(account.contributor)}, {_scopes(account)}")
-        print_sentence(f"the token is stored in {plain(tokens_path())}", err=True)
-        if os.environ.get(TOKEN_VARIABLE):
-            print_sentence(f"{TOKEN_VARIABLE} is set, and is used instead of the stored token", "note: ", err=True)
-
-
-def _read_token(address: str, *, from_stdin: bool) -> str:
-    """Read a token from a hidden prompt or from stdin. Raises BadToken for a mistyped one."""
     if from_stdin:
         token = sys.stdin.buffer.readline(TYPED_MAX_BYTES).decode("ascii", "replace").strip()
     elif sys.stdin.isatty():
@@ -385,30 +370,30 @@ def _read_token(address: str, *, from_stdin: bool) -> str:
     else:
         raise BadSetting("there is no terminal to read the token from: give --token-stdin")
     parse_token(token)
-    return token
+    connection = Connection(address, token, plain_http=insecure)
+    try:
+        account = connection.read(Account, f"{API}/account")
+    finally:
+        connection.close()
+    keep_token(address, KeptToken(token, insecure))
+    if prints_json():
+        print_json({"registry": address, "contributor": account.contributor, "scopes": account.scopes})
+    elif not is_quiet():
+        scopes = f"with the scopes {plain(', '.join(account.scopes))}" if account.scopes else "without scopes"
+        click.echo(f"{address}: you are {plain(account.contributor)}, {scopes}")
+        print_sentence(f"the token is stored in {plain(tokens_path())}", err=True)
+        if os.environ.get(TOKEN_VARIABLE):
+            print_sentence(f"{TOKEN_VARIABLE} is set, and is used instead of the stored token", "note: ", err=True)
 
 
-def _scopes(account: Account) -> str:
-    return f"with the scopes {plain(', '.join(account.scopes))}" if account.scopes else "without scopes"
-
-
-def _list(*, as_json: bool, quiet: bool) -> None:
+def _print_stored() -> None:
     """Print the addresses with a stored token, never a part of a token."""
     stored = kept_tokens()
-    if as_json:
+    if prints_json():
         items = [{"registry": url, "plain_http": entry.plain_http} for url, entry in sorted(stored.items())]
         print_json({"items": items, "next": None})
         return
     for url, entry in sorted(stored.items()):
-        click.echo(plain(url) + (" (also without encryption)" if entry.plain_http and not quiet else ""))
-    if not stored and not quiet:
+        click.echo(plain(url) + (" (also without encryption)" if entry.plain_http and not is_quiet() else ""))
+    if not stored and not is_quiet():
         print_sentence("No stored tokens. Try: organ login URL", err=True)
-
-
-def _forget(url: str, *, quiet: bool) -> None:
-    if not forget_token(url):
-        raise BadSetting(f"no token is stored for {parse_address(url)}")
-    if not quiet:
-        print_sentence(
-            "deleted from this machine; the token itself stays valid until it is revoked or expires", err=True
-        )

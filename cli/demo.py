@@ -15,7 +15,9 @@ from urllib.request import urlopen
 import click
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from organs.cli.console import print_sentence, print_table, progress_bar, status_line
+from organs.cli.console import print_sentence, progress_bar, status_line
+from organs.cli.plans import print_changes, print_findings, print_quick_look, print_screen
+from organs.cli.tables import print_table
 from organs.registry.amounts import share_text, size_text, theta_text, weight_change_text
 from organs.registry.entities.finding import Severity
 from organs.registry.errors import BadSetting, BadSource, OrganError
@@ -25,8 +27,6 @@ from organs.web.settings import PORT, ServerSettings
 
 if TYPE_CHECKING:
     from organs.ingest.service import IngestReport
-    from organs.registry.compose.api import ChimeraPlan
-    from organs.registry.entities.model import TypeSummary
     from organs.registry.local import LocalRegistry
 
 LOOPBACK = "127.0.0.1"
@@ -64,8 +64,8 @@ def demo(home: Path, port: int) -> None:
     with LocalRegistry.open(home) as registry:
         click.echo("1. Split the models of examples/zoo into organs\n")
         reports = _ingest(registry, zoo)
-        click.echo("\n2. Measures of the organs\n")
         path, largest = max(reports.items(), key=lambda item: item[1].size_bytes)
+        click.echo("\n2. Measures of the organs\n")
         _show(registry, largest.model)
         click.echo("\n3. Find organs, and related models\n")
         _find(registry, largest.model)
@@ -73,7 +73,12 @@ def demo(home: Path, port: int) -> None:
         _assemble(registry, path, largest)
         click.echo("\n5. Compose a chimera: a model with the feed-forward parts of another\n")
         _compose(registry)
-        _next_steps(home, largest.model)
+        click.echo("\nTry next\n")
+        for line in (
+            *(f"show {largest.model}", f"show {NAME}", f"assemble {NAME} -o coder.gguf", "ingest YOUR-MODEL.gguf"),
+            *("report", "search --help", "compose --help", "serve -o"),
+        ):
+            click.echo(f"  .venv/bin/organ --home {shlex.quote(str(home))} {line}")
         click.echo("\n6. Open the catalog\n")
         if sys.stdin.isatty() and sys.stdout.isatty():
             _serve(registry, port)
@@ -83,11 +88,11 @@ def demo(home: Path, port: int) -> None:
 
 def _serve(registry: LocalRegistry, port: int) -> None:
     """Serve the catalog in the foreground, on `port` or, if that is in use, on a free one."""
-    from organs.cli.server import check_free
+    from organs.cli.serve import check_port_free
     from organs.web.server.processes import serve_forever
 
     try:
-        check_free(LOOPBACK, port)
+        check_port_free(LOOPBACK, port)
     except BadSetting:
         with socket.create_server((LOOPBACK, 0)) as probe:
             port = probe.getsockname()[1]
@@ -100,7 +105,11 @@ def _fetch(registry: LocalRegistry) -> None:
     """Request the first page from a real server, for a demo without a terminal."""
     from organs.web.app import create_app
 
-    server = make_server(LOOPBACK, 0, create_app(registry), threaded=True, request_handler=_Quiet)
+    class Quiet(WSGIRequestHandler):
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+            """Log nothing."""
+
+    server = make_server(LOOPBACK, 0, create_app(registry), threaded=True, request_handler=Quiet)
     Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://{LOOPBACK}:{server.server_port}/"
     try:
@@ -111,11 +120,6 @@ def _fetch(registry: LocalRegistry) -> None:
         server.server_close()
     click.echo(f"GET {address}: {answer.status}, {size_text(len(page))}.")
     print_sentence("There is no terminal, so the catalog stops here; on a terminal it is served until Ctrl-C.")
-
-
-class _Quiet(WSGIRequestHandler):
-    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Log nothing."""
 
 
 def _ingest(registry: LocalRegistry, zoo: Path) -> dict[Path, IngestReport]:
@@ -154,7 +158,8 @@ def _ingest(registry: LocalRegistry, zoo: Path) -> dict[Path, IngestReport]:
 
 
 def _show(registry: LocalRegistry, name: str) -> None:
-    from organs.registry.catalog.queries.models import model_by_name, ranked_models
+    from organs.registry.catalog.queries.model_lists import ranked_models
+    from organs.registry.catalog.queries.model_names import model_by_name
     from organs.registry.models import model_page
 
     with registry.catalog.reading() as session:
@@ -163,11 +168,18 @@ def _show(registry: LocalRegistry, name: str) -> None:
     print_table(("model", "tensors", "mean θ"), ranked, ("tensors", "mean θ"))
     click.echo("(complete models only: adapters are not ranked)")
     click.echo(f"\n{name}, by type:\n")
-    print_table(
-        ("type", "tensors", "size", "mean θ", "spectral signal"),
-        [_type_row(kind) for kind in page.types],
-        ("tensors", "size", "mean θ", "spectral signal"),
-    )
+    rows = [
+        (
+            kind.type,
+            kind.tensors,
+            size_text(kind.size_bytes),
+            theta_text(kind.mean_theta),
+            share_text(kind.mean_spectral_signal),
+        )
+        for kind in page.types
+    ]
+    columns = ("type", "tensors", "size", "mean θ", "spectral signal")
+    print_table(columns, rows, columns[1:])
     click.echo()
     print_sentence(
         "θ is the shape of the distribution of weights: 0° uniform, about 34° Gaussian (also untrained), "
@@ -180,7 +192,7 @@ def _show(registry: LocalRegistry, name: str) -> None:
 
 
 def _find(registry: LocalRegistry, name: str) -> None:
-    from organs.registry.catalog.queries.models import model_by_name
+    from organs.registry.catalog.queries.model_names import model_by_name
     from organs.registry.relatives.lineage import lineage_of
 
     click.echo(f"organ search {shlex.quote(QUERY)}\n")
@@ -199,19 +211,9 @@ def _find(registry: LocalRegistry, name: str) -> None:
     print_table(("model", "change"), changes, ("change",))
 
 
-def _type_row(kind: TypeSummary) -> tuple[object, ...]:
-    return (
-        kind.type,
-        kind.tensors,
-        size_text(kind.size_bytes),
-        theta_text(kind.mean_theta),
-        share_text(kind.mean_spectral_signal),
-    )
-
-
 def _assemble(registry: LocalRegistry, path: Path, report: IngestReport) -> None:
     from organs.registry.assembly import place_file, plan_model
-    from organs.registry.catalog.queries.models import model_by_name
+    from organs.registry.catalog.queries.model_names import model_by_name
 
     with registry.catalog.reading() as session:
         (plan,) = plan_model(session, model_by_name(session, parse_model_name(report.model)))
@@ -227,8 +229,8 @@ def _assemble(registry: LocalRegistry, path: Path, report: IngestReport) -> None
 
 
 def _compose(registry: LocalRegistry) -> None:
-    """Graft organs of another model into a model: print the screen and the result, and measure it."""
-    from organs.cli.composing import print_changes, print_screen
+    """Graft organs of another model into a model: print the screen and the result, and take a quick look at it."""
+    from organs.registry.validation.quick import LookBudget
 
     composition = registry.compose(BASE).graft(DONOR, type="organ").named(NAME)
     click.echo("The recipe:\n")
@@ -241,37 +243,16 @@ def _compose(registry: LocalRegistry) -> None:
     click.echo()
     print_sentence(f"The same organs of {STRANGER}, an unrelated model, give a warning before anything is made:")
     click.echo()
-    _warn(registry.compose(BASE).graft(STRANGER, type="organ").plan())
+    warned = registry.compose(BASE).graft(STRANGER, type="organ").plan()
+    print_findings(finding for finding in warned.findings if finding.severity is Severity.WARN)
     chimera = plan.register()
     click.echo()
     print_sentence(f"{chimera.model}: {size_text(chimera.size_bytes)}, lock sha256:{chimera.lock_id}")
     click.echo()
-    _measure(registry, chimera.model or NAME)
-
-
-def _measure(registry: LocalRegistry, model: str) -> None:
-    """Take a quick look at the chimera, and print it."""
-    from organs.cli.composing import print_quick_look
-    from organs.registry.validation.quick import LookBudget
-
     try:
-        with status_line("quick look", quiet=False) as say:
-            look = registry.quick_look(model, budget=LookBudget(LOOK_SECONDS), progress=say)
+        with status_line("quick look") as say:
+            look = registry.quick_look(chimera.model or NAME, budget=LookBudget(LOOK_SECONDS), progress=say)
     except NoRuntime as error:
         print_sentence(f"Not measured: {error}.")
-        return
-    print_quick_look(look)
-
-
-def _warn(plan: ChimeraPlan) -> None:
-    from organs.cli.composing import print_findings
-
-    print_findings(finding for finding in plan.findings if finding.severity is Severity.WARN)
-
-
-def _next_steps(home: Path, model: str) -> None:
-    organ = f".venv/bin/organ --home {shlex.quote(str(home))}"
-    click.echo("\nTry next\n")
-    lines = (f"show {model}", f"show {NAME}", f"assemble {NAME} -o coder.gguf", "ingest YOUR-MODEL.gguf", "report")
-    for line in (*lines, "search --help", "compose --help", "serve -o"):
-        click.echo(f"  {organ} {line}")
+    else:
+        print_quick_look(look)

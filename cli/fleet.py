@@ -1,4 +1,4 @@
-"""Work on many models with many processes: `organ fleet run`, `resume`, `status`, `list` and `remove`."""
+"""`organ fleet`: work on many models with many processes."""
 
 from __future__ import annotations
 
@@ -16,25 +16,29 @@ from urllib.parse import urlsplit
 
 import click
 
-from organs.cli.arguments import local_registry, organ_words
 from organs.cli.console import (
+    is_for_people,
+    is_quiet,
+    organ_command,
+    output_options,
     plain,
     print_facts,
     print_hint,
     print_json,
     print_sentence,
-    print_table,
+    prints_json,
     status_line,
-    waiting,
 )
+from organs.cli.inputs import hub_of_environment
 from organs.cli.main import CommandGroup
 from organs.cli.processes import EXIT_ABANDONED, ended_by_signals, watch_parent
+from organs.cli.registries import local_registry
+from organs.cli.tables import print_table
 from organs.registry.amounts import plural_text, size_text
 from organs.registry.errors import OrganError
 
 if TYPE_CHECKING:
     from organs.ingest.fleet.driver import Workers
-    from organs.ingest.fleet.plan import ExpandedPlan
     from organs.ingest.fleet.worker import FleetWorker
     from organs.registry.entities.fleet import FleetRun
     from organs.registry.local import LocalRegistry
@@ -43,8 +47,9 @@ FAILURES_PRINTED = 20
 LISTED_MAX = 50
 WORKERS_MAX = 256
 SCHEMES = ("tcp", "tls", "ucx", "ws", "wss")
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 _RUN = click.argument("run", required=False, metavar="[RUN]")
+WorkerFactory = Callable[[int], "Workers"]
+"""Returns the workers for a run, whose id it takes."""
 
 
 @click.group(cls=CommandGroup)
@@ -74,8 +79,7 @@ def _checked_scheduler(_context: click.Context, _parameter: click.Parameter, val
 def _driving(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options of commands that do the work of a run."""
     for option in (
-        click.option("-q", "--quiet", is_flag=True, help="Print errors only."),
-        _JSON,
+        output_options(json="Print as JSON.", quiet="Print errors only."),
         click.option("--retry", is_flag=True, help="Also do the units again that failed or were set aside."),
         click.option(
             "--scheduler",
@@ -97,9 +101,7 @@ def _driving(command: Callable[..., int]) -> Callable[..., int]:
 @click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @_driving
 @click.option("-n", "--dry-run", is_flag=True, help="Print the units of the plan; change nothing.")
-def run(
-    plan: Path, workers: int | None, scheduler: str | None, retry: bool, dry_run: bool, as_json: bool, quiet: bool
-) -> int:
+def run(plan: Path, workers: int | None, scheduler: str | None, retry: bool, dry_run: bool) -> int:
     """Do the work of PLAN, a TOML file, with many processes.
 
     The same plan with unchanged files continues where it stopped: after Ctrl-C, after a crash, on another machine. With
@@ -107,23 +109,37 @@ def run(
 
     The exit status is 1 if units failed or were set aside.
     """
+    from organs.ingest.fleet.plan import expand_plan, has_addresses, read_plan
     from organs.registry.catalog.register.fleet import start_run
 
     with local_registry(waits=True) as registry:
-        expanded = _expanded(registry, plan, quiet=quiet or as_json)
+        stated = read_plan(plan)
+        with ExitStack() as opened, status_line("plan"):
+            hub = opened.enter_context(hub_of_environment()) if has_addresses(stated) else None
+            expanded = expand_plan(registry, stated, plan.absolute().parent, hub)
         if dry_run:
-            _print_units(expanded, as_json=as_json)
+            if prints_json():
+                units = expanded.units
+                print_json(
+                    [{"work": unit.work, "source": unit.source, "size_bytes": unit.size_bytes} for unit in units]
+                )
+                return 0
+            rows = [
+                (unit.work, unit.source, "" if unit.size_bytes is None else size_text(unit.size_bytes))
+                for unit in expanded.units
+            ]
+            print_table(("work", "source", "size"), rows, ("size",))
             return 0
         make_workers = _worker_factory(registry, workers, scheduler)
         with registry.catalog.writing() as session:
             run_id, is_new = start_run(session, expanded.name, expanded.digest, expanded.units)
-        return _do_run(registry, run_id, make_workers, is_new=is_new, retry=retry, as_json=as_json, quiet=quiet)
+        return _do_run(registry, run_id, make_workers, is_new=is_new, retry=retry)
 
 
 @fleet.command()
 @_RUN
 @_driving
-def resume(run: str | None, workers: int | None, scheduler: str | None, retry: bool, as_json: bool, quiet: bool) -> int:
+def resume(run: str | None, workers: int | None, scheduler: str | None, retry: bool) -> int:
     """Continue RUN without its plan.
 
     With --retry, the units that failed or were set aside are done again. The exit status is 1 if units failed or were
@@ -135,33 +151,33 @@ def resume(run: str | None, workers: int | None, scheduler: str | None, retry: b
         with registry.catalog.reading() as session:
             run_id = run_id_of(session, run)
         make_workers = _worker_factory(registry, workers, scheduler)
-        return _do_run(registry, run_id, make_workers, is_new=False, retry=retry, as_json=as_json, quiet=quiet)
+        return _do_run(registry, run_id, make_workers, is_new=False, retry=retry)
 
 
 @fleet.command()
 @_RUN
-@_JSON
-def status(run: str | None, as_json: bool) -> None:
+@output_options(json="Print as JSON.")
+def status(run: str | None) -> None:
     """Show the progress of RUN, its failures and its workers."""
     from organs.registry.catalog.queries.fleet import fleet_run, run_id_of
 
     with local_registry() as registry, registry.catalog.reading() as session:
         result = fleet_run(session, run_id_of(session, run))
-    if as_json:
+    if prints_json():
         print_json(result)
     else:
         _print_run(result)
 
 
 @fleet.command("list")
-@_JSON
-def list_runs(as_json: bool) -> None:
+@output_options(json="Print as JSON.")
+def list_runs() -> None:
     """List the newest runs with their progress."""
     from organs.registry.catalog.queries.fleet import fleet_runs
 
     with local_registry() as registry, registry.catalog.reading() as session:
         runs = fleet_runs(session, LISTED_MAX).items
-    if as_json:
+    if prints_json():
         print_json(runs)
     elif not runs:
         print_sentence("There are no runs. To begin one: organ fleet run PLAN", err=True)
@@ -193,7 +209,6 @@ def remove(run: str) -> None:
 @click.option("--with-parent", type=click.IntRange(1), required=True)
 def work(run: int, digest: str, name: str, with_parent: int) -> None:
     """Do units of a run until none is left. `organ fleet run` starts this process."""
-    from organs.cli.files import hub_of_environment
     from organs.ingest.fleet.driver import STOP_SECONDS
     from organs.ingest.fleet.worker import FleetWorker
 
@@ -229,7 +244,6 @@ def do_unit(run_id: int, number: int, digest: str) -> None:
 @cache
 def _worker_of_process() -> FleetWorker:
     """Return the worker of this process. Its registry and its connections stay open until the process ends."""
-    from organs.cli.files import hub_of_environment
     from organs.ingest.fleet.driver import worker_name
     from organs.ingest.fleet.worker import FleetWorker
 
@@ -237,28 +251,6 @@ def _worker_of_process() -> FleetWorker:
     return FleetWorker(
         local_registry("a worker", waits=True), worker_name(), opened.enter_context(hub_of_environment())
     )
-
-
-def _expanded(registry: LocalRegistry, path: Path, *, quiet: bool) -> ExpandedPlan:
-    from organs.cli.files import hub_of_environment
-    from organs.ingest.fleet.plan import expand_plan, has_addresses, read_plan
-
-    plan = read_plan(path)
-    with ExitStack() as opened, waiting("plan", quiet=quiet):
-        hub = opened.enter_context(hub_of_environment()) if has_addresses(plan) else None
-        return expand_plan(registry, plan, path.absolute().parent, hub)
-
-
-def _print_units(plan: ExpandedPlan, *, as_json: bool) -> None:
-    if as_json:
-        print_json([{"work": unit.work, "source": unit.source, "size_bytes": unit.size_bytes} for unit in plan.units])
-        return
-    rows = [(unit.work, unit.source, _size(unit.size_bytes)) for unit in plan.units]
-    print_table(("work", "source", "size"), rows, ("size",))
-
-
-WorkerFactory = Callable[[int], "Workers"]
-"""Returns the workers for a run, whose id it takes."""
 
 
 def _worker_factory(registry: LocalRegistry, count: int | None, scheduler: str | None) -> WorkerFactory:
@@ -288,64 +280,48 @@ def _worker_factory(registry: LocalRegistry, count: int | None, scheduler: str |
     return local
 
 
-def _do_run(
-    registry: LocalRegistry,
-    run_id: int,
-    make_workers: WorkerFactory,
-    *,
-    is_new: bool,
-    retry: bool,
-    as_json: bool,
-    quiet: bool,
-) -> int:
+def _do_run(registry: LocalRegistry, run_id: int, make_workers: WorkerFactory, *, is_new: bool, retry: bool) -> int:
     """Do the open units of a run, print it, and return the exit status."""
     from organs.ingest.fleet.driver import drive
     from organs.registry.catalog.queries.fleet import fleet_run, unfinished_runs
     from organs.registry.catalog.register.fleet import retry_units
 
-    is_silent = quiet or as_json
+    is_shown = is_for_people()
     with registry.catalog.writing() as session:
         again = retry_units(session, run_id) if retry else 0
         before = fleet_run(session, run_id)
         others = [other for other in unfinished_runs(session, before.name) if other != run_id] if is_new else []
-    if not is_silent:
+    if is_shown:
         for other in others:
             print_sentence(f"run {other} of the same name is not complete: resume it later, or remove it", err=True)
         open_units = plural_text(before.queued + before.running, "unit", "units")
         how = "begins" if is_new else "is over" if before.is_over else "continues"
         more = f", {again} of them again" if again else ""
         print_sentence(f"run {run_id} of {plain(before.name)} {how}: {open_units} to do{more}", err=True)
+
+    def show_progress(run: FleetRun) -> None:
+        ended, failed = run.done + run.failed + run.set_aside, run.failed + run.set_aside
+        share = f"{100 * ended // run.units}% " if run.units else ""
+        failures = f", {failed} failed" if failed else ""
+        speed = f", {run.units_a_minute:g} a minute" if run.units_a_minute else ""
+        show(f"{share}{ended:,} of {run.units:,} units{failures}, {run.running} running{speed}")
+
+    def say(message: str) -> None:
+        if is_shown:
+            print_sentence(message, err=True)
+
     stop = threading.Event()
-    with ended_by_signals(stop), status_line("fleet", quiet=is_silent) as show:
-        result = drive(
-            registry,
-            run_id,
-            make_workers(run_id),
-            stop,
-            lambda run: show(_progress_text(run)),
-            lambda message: None if is_silent else print_sentence(message, err=True),
-        )
+    with ended_by_signals(stop), status_line("fleet") as show:
+        result = drive(registry, run_id, make_workers(run_id), stop, show_progress, say)
     if stop.is_set() and not result.is_over:
         raise KeyboardInterrupt
-    if as_json:
+    if prints_json():
         print_json(result)
-    elif not quiet:
+    elif not is_quiet():
         _print_run(result)
     elif result.failures:
         _print_failures(result)
     return int(bool(result.failed or result.set_aside))
-
-
-def _size(size_bytes: int | None) -> str:
-    return "" if size_bytes is None else size_text(size_bytes)
-
-
-def _progress_text(run: FleetRun) -> str:
-    ended = run.done + run.failed + run.set_aside
-    share = f"{100 * ended // run.units}% " if run.units else ""
-    failures = f", {run.failed + run.set_aside} failed" if run.failed or run.set_aside else ""
-    speed = f", {run.units_a_minute:g} a minute" if run.units_a_minute else ""
-    return f"{share}{ended:,} of {run.units:,} units{failures}, {run.running} running{speed}"
 
 
 def _print_run(run: FleetRun) -> None:
@@ -379,4 +355,4 @@ def _print_failures(run: FleetRun) -> None:
     left_out = len(run.failures) + run.failures_left_out - len(rows)
     if left_out:
         print_sentence(f"{left_out:,} more failures: see --json", err=True)
-    print_hint("again", " ".join([*organ_words(), "fleet", "resume", str(run.id), "--retry"]))
+    print_hint("again", organ_command("fleet", "resume", str(run.id), "--retry"))

@@ -20,63 +20,69 @@ EXIT_INTERRUPTED = 130
 
 GROUPS = {
     "Try it": {
-        "demo": ("organs.cli.demo", "Try the main steps on the small models of the source."),
+        "demo": "Try the main steps on the small models of the source.",
     },
     "On this machine": {
-        "scan": ("organs.cli.scan", "Show the models that Ollama and other tools keep here."),
+        "scan": "Show the models that Ollama and other tools keep here.",
     },
     "Files": {
-        "ingest": ("organs.cli.files", "Split GGUF files into organs and register them."),
-        "assemble": ("organs.cli.files", "Write a model or an organ directory as a GGUF file."),
-        "extract": ("organs.cli.files", "Split a model into a folder with a file for each organ."),
-        "measure": ("organs.cli.files", "Measure GGUF files without registering them."),
+        "ingest": "Split GGUF files into organs and register them.",
+        "assemble": "Write a model or an organ directory as a GGUF file.",
+        "extract": "Split a model into a folder with a file for each organ.",
+        "measure": "Measure GGUF files without registering them.",
     },
     "Catalog": {
-        "models": ("organs.cli.catalog", "List the registered models."),
-        "show": ("organs.cli.catalog", "Show a model or an organ, and what you can do with it."),
-        "search": ("organs.cli.catalog", "Find organs by type, place, measures, model and likeness."),
-        "compare": ("organs.cli.catalog", "Compare two models: their likeness, their differences."),
-        "report": ("organs.cli.catalog", "Report on the registry: findings, families, measures."),
-        "storage": ("organs.cli.catalog", "Show what is stored how, and how many bytes this saves."),
+        "models": "List the registered models.",
+        "show": "Show a model or an organ, and what you can do with it.",
+        "search": "Find organs by type, place, measures, model and likeness.",
+        "compare": "Compare two models: their likeness, their differences.",
+        "report": "Report on the registry: findings, families, measures.",
+        "storage": "Show what is stored how, and how many bytes this saves.",
     },
     "Chimeras": {
-        "compat": ("organs.cli.chimeras", "Show which organs fit into a model, and why others do not."),
-        "compose": ("organs.cli.chimeras", "Make the chimera that a recipe describes."),
-        "validate": ("organs.cli.chimeras", "Run a chimera in llama.cpp, and compare it with its base."),
-        "leaderboard": ("organs.cli.chimeras", "Rank chimeras by their measured gain over their bases."),
-        "purify": ("organs.cli.chimeras", "Purify organs of a model, and show θ before and after."),
-        "transplant": ("organs.cli.chimeras", "Copy organs between GGUF files, without a registry."),
-        "graft": ("organs.cli.chimeras", "Copy organs between organ directories."),
+        "compat": "Show which organs fit into a model, and why others do not.",
+        "compose": "Make the chimera that a recipe describes.",
+        "validate": "Run a chimera in llama.cpp, and compare it with its base.",
+        "leaderboard": "Rank chimeras by their measured gain over their bases.",
+        "purify": "Purify organs of a model, and show θ before and after.",
+        "transplant": "Copy organs between GGUF files, without a registry.",
+        "graft": "Copy organs between organ directories.",
     },
     "Server": {
-        "serve": ("organs.cli.server", "Serve the catalog for web browsers and programs."),
-        "jobs": ("organs.cli.server", "List the jobs, show one, or cancel one."),
-        "work": ("organs.cli.server", "Run the jobs in the queue."),
+        "serve": "Serve the catalog for web browsers and programs.",
+        "jobs": "List the jobs, show one, or cancel one.",
+        "work": "Run the jobs in the queue.",
     },
     "Many models": {
-        "fleet": ("organs.cli.fleet", "Ingest, measure, repack or validate with many processes."),
+        "fleet": "Ingest, measure, repack or validate with many processes.",
     },
     "Remote registries": {
-        "push": ("organs.cli.remote", "Send models, without the organs that are there already."),
-        "pull": ("organs.cli.remote", "Download a model, a chimera or an organ."),
+        "push": "Send models, without the organs that are there already.",
+        "pull": "Download a model, a chimera or an organ.",
     },
     "Accounts": {
-        "login": ("organs.cli.accounts", "Store the token for a remote registry."),
-        "token": ("organs.cli.accounts", "Create, list or revoke tokens."),
-        "contributor": ("organs.cli.accounts", "Add, list or suspend the accounts of contributors."),
+        "login": "Store the token for a remote registry.",
+        "token": "Create, list or revoke tokens.",
+        "contributor": "Add, list or suspend the accounts of contributors.",
     },
     "Administration": {
-        "verify": ("organs.cli.admin", "Check that every stored blob exists and is right."),
-        "backup": ("organs.cli.admin", "Copy the registry, also while it is in use."),
-        "migrate-store": ("organs.cli.admin", "Move the registry to another database or bucket."),
-        "repack": ("organs.cli.admin", "Store organs of similar models by their differences."),
-        "sweep": ("organs.cli.admin", "Remove stored bytes that no model needs."),
-        "admin": ("organs.cli.admin", "Review, yank and remove models; list events."),
+        "verify": "Check that every stored blob exists and is right.",
+        "backup": "Copy the registry, also while it is in use.",
+        "migrate-store": "Move the registry to another database or bucket.",
+        "repack": "Store organs of similar models by their differences.",
+        "sweep": "Remove stored bytes that no model needs.",
+        "admin": "Review, yank and remove models; list events.",
     },
 }
-"""The commands of `organ --help`, by heading: the module of each, and its summary. A group has a module of its own."""
-_COMMANDS = {name: entry for commands in GROUPS.values() for name, entry in commands.items()}
-
+"""The commands of `organ --help`, by heading, with their summaries."""
+COMMANDS = {name: summary for commands in GROUPS.values() for name, summary in commands.items()}
+MODULES = {
+    "graft": "transplant",
+    "work": "jobs",
+    "migrate-store": "backup",
+    **dict.fromkeys(("login", "token", "contributor"), "accounts"),
+}
+"""The modules of commands that are not in a module of their own name."""
 
 OTHER_WORDS = {
     "add": "ingest",
@@ -124,19 +130,21 @@ class CommandGroup(click.Group):
 
 
 HELP_OPTIONS = ["-h", "--help"]
+GLOBAL_OPTIONS = {"--registry": "URL", "--home": "FOLDER"}
+"""The options that all commands share, with the words for their values."""
 
 
 class LazyGroup(CommandGroup):
     """A group that imports a command only when the command runs or prints its own help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in COMMANDS:
             return None
         with fast_imports():
-            module = importlib.import_module(_COMMANDS[cmd_name][0])
+            module = importlib.import_module(f"organs.cli.{MODULES.get(cmd_name, cmd_name)}")
         command = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         command.context_settings.setdefault("help_option_names", HELP_OPTIONS)  # also where it has no parent context
@@ -145,8 +153,8 @@ class LazyGroup(CommandGroup):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for heading, commands in GROUPS.items():
             with formatter.section(heading):
-                width = max(map(len, _COMMANDS))  # the same in all groups
-                formatter.write_dl([(name.ljust(width), summary) for name, (_, summary) in commands.items()])
+                width = max(map(len, COMMANDS))  # the same in all groups
+                formatter.write_dl([(name.ljust(width), summary) for name, summary in commands.items()])
 
 
 def _show_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -232,12 +240,14 @@ def main() -> None:
     try:
         status = organ.main(standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
-    except click.exceptions.Abort:
-        _interrupted()
-    except KeyboardInterrupt:
-        _interrupted()
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        from organs.cli.console import print_failure
+
+        print_failure("interrupted; nothing is incomplete: run the same command again to continue")
+        sys.exit(EXIT_INTERRUPTED)
     except click.ClickException as error:
-        _misused(error)
+        _print_misuse(error)
+        sys.exit(error.exit_code)
     except BrokenPipeError:
         # The reader of the pipe has closed it. Python would report that again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -245,22 +255,13 @@ def main() -> None:
     except (OrganError, OSError) as error:  # OSError: the system refuses a path of the user
         if os.environ.get(DEBUG_VARIABLE):
             raise
-        _failed(error)
+        from organs.cli.hints import print_error
+
+        print_error(error)
+        sys.exit(error.exit_code if isinstance(error, OrganError) else EXIT_FAILED)
 
 
-def _failed(error: Exception) -> None:
-    from organs.cli.console import print_error
-    from organs.registry.errors import OrganError
-
-    print_error(error)
-    sys.exit(error.exit_code if isinstance(error, OrganError) else EXIT_FAILED)
-
-
-GLOBAL_OPTIONS = {"--registry": "URL", "--home": "FOLDER"}
-"""The options that all commands share, with the words for their values."""
-
-
-def _misused(error: click.ClickException) -> None:
+def _print_misuse(error: click.ClickException) -> None:
     """Print the usage and the error; on a terminal, the error is wrapped between words."""
     from organs.cli.console import print_sentence, terminal_width
 
@@ -271,17 +272,9 @@ def _misused(error: click.ClickException) -> None:
         error = click.UsageError(f"write {error.option_name} before the command: {line}", context)
     if context is None or isinstance(error, click.exceptions.NoArgsIsHelpError) or terminal_width(err=True) is None:
         error.show()
-        sys.exit(error.exit_code)
+        return
     click.echo(f"{context.get_usage()}\nTry '{context.command_path} --help' for help.\n", err=True)
     first, *others = error.format_message().splitlines() or [""]
     print_sentence(first, "Error: ", err=True)
     for line in others:
         print_sentence(line.strip(), " " * len("Error: "), err=True)
-    sys.exit(error.exit_code)
-
-
-def _interrupted() -> None:
-    from organs.cli.console import print_failure
-
-    print_failure("interrupted; nothing is incomplete: run the same command again to continue")
-    sys.exit(EXIT_INTERRUPTED)

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from organs.cli import fast_imports
-from organs.cli.arguments import local_registry
-from organs.cli.console import plain, print_json, print_sentence, print_table, progress_bar, status_line
-from organs.cli.local_tools import TOOL_NAMES, tool_options
+from organs.cli.console import output_options, plain, print_json, print_sentence, prints_json, progress_bar, status_line
+from organs.cli.inputs import TOOL_NAMES, print_notes, print_problems, tool_options
+from organs.cli.registries import local_registry, registry_address
+from organs.cli.tables import print_table
 from organs.registry.amounts import count_text, plural_text, size_text
-from organs.registry.settings import REGISTRY_VARIABLE, Settings
+from organs.registry.settings import Settings
 
 if TYPE_CHECKING:
-    from organs.ingest.inventory import Inventory, LocalFamily, LocalModel
+    from organs.ingest.inventory import Inventory, LocalFamily
     from organs.ingest.tools.findings import Findings
-    from organs.registry.local import LocalRegistry
-
-_NUMBERS = ("size", "parameters")
 
 
 @click.command()
 @click.argument("folders", nargs=-1, metavar="[FOLDER]...")
 @tool_options("Show only the models of")
 @click.option("--read", "reads", is_flag=True, help="Read all bytes, and count those of equal tensors.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def scan(folders: tuple[str, ...], tools: tuple[str, ...], reads: bool, as_json: bool) -> int:
+@output_options(json="Print everything as JSON.")
+def scan(folders: tuple[str, ...], tools: tuple[str, ...], reads: bool) -> int:
     """Show the models that Ollama, LM Studio, llama.cpp, the Hugging Face tools and GPT4All keep on this machine.
 
     With FOLDER, show the GGUF files in it and in its subfolders instead, or the single file FOLDER.
@@ -46,6 +46,7 @@ def scan(folders: tuple[str, ...], tools: tuple[str, ...], reads: bool, as_json:
     would have to store. The last line is the command that ingests what was found.
     """
     with fast_imports():
+        from organs.ingest import tools as known_tools
         from organs.ingest.sources import source_size_bytes
         from organs.ingest.tools import find_in_folder, find_tool_models, sources_of
         from organs.ingest.tools.places import this_machine
@@ -54,50 +55,42 @@ def scan(folders: tuple[str, ...], tools: tuple[str, ...], reads: bool, as_json:
     wanted = tools or (() if folders else tuple(TOOL_NAMES))
     for part in chain(map(find_in_folder, folders), find_tool_models(this_machine(), wanted)):
         findings.append(part)
-        if not as_json and part.is_there:
-            _print_folder(part)
+        if not prints_json() and part.is_there:
+            name = f"{known_tools.TOOL_NAMES[part.tool]}: " if part.tool else ""
+            click.echo(f"{name}{plural_text(len(part.sources), 'model', 'models')} in {plain(part.folder)}")
+            sys.stdout.flush()
     with fast_imports():
         from organs.ingest.inventory import take_inventory  # loads the database, so the folders are printed before
 
     sources = sources_of(findings)
-    with _existing_registry() as registry:
-        total = sum(map(source_size_bytes, sources)) if reads else 0
-        with (
-            status_line("headers", quiet=as_json or reads) as say,
-            progress_bar("read", total, quiet=as_json or not reads) as advance,
-        ):
-            inventory = take_inventory(sources, registry, say, advance if reads else None)
-    if as_json:
-        print_json(_values(findings, inventory))
+    total = sum(map(source_size_bytes, sources)) if reads else 0
+    with ExitStack() as opened:
+        registry = None
+        has_home = Path(Settings.from_environment(os.environ).home).is_dir()  # a scan does not make it
+        if registry_address() is None and has_home:
+            registry = opened.enter_context(local_registry())
+        say = opened.enter_context(status_line("headers", quiet=True if reads else None))
+        advance = opened.enter_context(progress_bar("read", total, quiet=None if reads else True))
+        inventory = take_inventory(sources, registry, say, advance if reads else None)
+    if prints_json():
+        places = [
+            {
+                "tool": part.tool,
+                "folder": str(part.folder),
+                "exists": part.is_there,
+                "models": len(part.sources),
+                "problems": list(part.problems),
+                "notes": list(part.notes),
+            }
+            for part in findings
+        ]
+        print_json({"folders": places, **msgspec.structs.asdict(inventory)})
     else:
         _print_inventory(inventory)
-    for sentence in (*(problem for part in findings for problem in part.problems), *inventory.problems):
-        click.echo(f"organ: {plain(sentence)}", err=True)
-    if not as_json:
+    print_problems(findings, inventory.problems)
+    if not prints_json():
         _print_next(findings, inventory)
     return 0
-
-
-def _print_folder(findings: Findings) -> None:
-    """Print how many models a folder has, at once."""
-    from organs.ingest import tools
-
-    name = f"{tools.TOOL_NAMES[findings.tool]}: " if findings.tool else ""
-    click.echo(f"{name}{plural_text(len(findings.sources), 'model', 'models')} in {plain(findings.folder)}")
-    sys.stdout.flush()
-
-
-@contextmanager
-def _existing_registry() -> Iterator[LocalRegistry | None]:
-    """Open the registry if there is one on this machine; a scan does not make its folder."""
-    import os
-
-    settings = Settings.from_environment(os.environ)
-    if os.environ.get(REGISTRY_VARIABLE) or not Path(settings.home).is_dir():
-        yield None
-        return
-    with local_registry() as registry:
-        yield registry
 
 
 def _print_inventory(inventory: Inventory) -> None:
@@ -127,30 +120,25 @@ def _print_family(family: LocalFamily, *, with_registered: bool) -> None:
     models = plural_text(len(family.models), "model", "models")
     about = ", ".join([family.architecture or "no architecture", models, size_text(family.size_bytes)])
     click.echo(click.style(plain(f"{family.name}: {about}"), bold=True))
-    rows = [
-        (
-            f"  {folded.name}" if number == 0 else "",
-            _variant(variant),
-            size_text(variant.size_bytes),
-            ", ".join(dict.fromkeys(copy.tool or str(Path(copy.paths[0]).parent) for copy in variant.copies)),
-            *(["yes" if variant.registered else "no"] if with_registered else []),
-        )
-        for folded in family.models
-        for number, variant in enumerate(folded.variants)
-    ]
+    rows = []
+    for folded in family.models:
+        for number, variant in enumerate(folded.variants):
+            kind = "" if variant.kind == "model" else f"{variant.kind} "
+            places = dict.fromkeys(copy.tool or str(Path(copy.paths[0]).parent) for copy in variant.copies)
+            row = (
+                f"  {folded.name}" if number == 0 else "",
+                f"{kind}{variant.quantisation or f'{count_text(variant.parameters)} parameters'}",
+                size_text(variant.size_bytes),
+                ", ".join(places),
+            )
+            rows.append((*row, "yes" if variant.registered else "no") if with_registered else row)
     columns = ("  model", "type", "size", "in", *(["registered"] if with_registered else []))
-    print_table(columns, rows, _NUMBERS)
-
-
-def _variant(model: LocalModel) -> str:
-    kind = "" if model.kind == "model" else f"{model.kind} "
-    return f"{kind}{model.quantisation or f'{count_text(model.parameters)} parameters'}"
+    print_table(columns, rows, ("size", "parameters"))
 
 
 def _print_next(findings: Sequence[Findings], inventory: Inventory) -> None:
     """Print the command that ingests what was found, and where models were searched if there are none."""
-    for note in (note for part in findings for note in part.notes):
-        click.echo(f"note: {plain(note)}", err=True)
+    print_notes(findings)
     tools = [tool for tool in TOOL_NAMES if any(part.tool == tool and part.sources for part in findings)]
     folders = [str(part.folder) for part in findings if not part.tool]
     if not tools and not folders:
@@ -163,20 +151,3 @@ def _print_next(findings: Sequence[Findings], inventory: Inventory) -> None:
         options = " ".join(f"--{tool}" for tool in tools)
         commands = [f"organ ingest {words}" for words in (plain(shlex.join(folders)), options) if words]
         click.echo(f"\nTo register them: {'; '.join(commands)}")
-
-
-def _values(findings: Sequence[Findings], inventory: Inventory) -> dict[str, object]:
-    import msgspec
-
-    folders = [
-        {
-            "tool": part.tool,
-            "folder": str(part.folder),
-            "exists": part.is_there,
-            "models": len(part.sources),
-            "problems": list(part.problems),
-            "notes": list(part.notes),
-        }
-        for part in findings
-    ]
-    return {"folders": folders, **msgspec.structs.asdict(inventory)}

@@ -1,35 +1,55 @@
-"""What is stored how, and how many bytes this saves: what `organ storage` prints."""
+"""`organ storage`: what is stored how, and how many bytes this saves."""
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 import click
 
-from organs.cli.arguments import organ_words
-from organs.cli.console import print_commands, print_facts, print_sentence, print_table
+from organs.cli.console import (
+    organ_command,
+    output_options,
+    print_commands,
+    print_facts,
+    print_json,
+    print_sentence,
+    prints_json,
+    status_line,
+)
+from organs.cli.options import limit_option
+from organs.cli.registries import selected_registry
+from organs.cli.tables import print_table
 from organs.registry.amounts import percent_text, plural_text, size_text
+from organs.registry.entities.storage import ROWS_DEFAULT, ROWS_MAX
 
 if TYPE_CHECKING:
-    from organs.registry.entities.storage import Storage, StoredFamily, StoredModel
-
-HEADERS = "headers, vocabularies"
-_NUMBERS = ("models", "parts", "files", "different", "plain", "on disk", "share", "own", "saved")
+    from organs.registry.entities.storage import Storage
 
 
-def print_storage(result: Storage) -> None:
-    """Print the totals, then families, models and encodings, those with the most bytes on the disk first."""
-    if not result.parts:
+@click.command()
+@limit_option("Print at most N families and N models.", ROWS_DEFAULT, ROWS_MAX)
+@output_options(json="Print everything as JSON.")
+def storage(limit: int) -> None:
+    """Show what the registry stores, how it is stored, and how many bytes this saves.
+
+    Equal parts of models are stored once. A part is stored alone (compressed), by its difference to a parent of the
+    same tensor type, or derived from a parent of a finer tensor type. Families and models with the most bytes on the
+    disk come first. The column `own` has the bytes that only this model needs.
+
+    On a server, this needs a token with the scope `admin`.
+    """
+    with selected_registry() as registry, status_line("storage"):
+        result = registry.storage(limit=limit)
+    if prints_json():
+        print_json(result)
+    elif not result.parts:
         print_sentence("Nothing is stored yet. To begin: organ ingest FILE.gguf", err=True)
-        return
-    _print_totals(result)
-    _print_families(result)
-    _print_models(result)
-    _print_encodings(result)
-    if result.unneeded_bytes:
-        click.echo()
-        print_commands([(shlex.join([*organ_words(), "sweep"]), "list what can be removed")])
+    else:
+        _print_totals(result)
+        _print_tables(result)
+        if result.unneeded_bytes:
+            click.echo()
+            print_commands([(organ_command("sweep"), "list what can be removed")])
 
 
 def _print_totals(result: Storage) -> None:
@@ -50,55 +70,56 @@ def _print_totals(result: Storage) -> None:
     print_facts(facts)
 
 
-def _print_families(result: Storage) -> None:
-    if not result.families:
-        return
+def _print_tables(result: Storage) -> None:
+    """Print families, models and encodings, those with the most bytes on the disk first."""
+    numbers = ("models", "parts", "files", "different", "plain", "on disk", "share", "own", "saved")
+    if result.families:
+        click.echo()
+        families = [
+            (
+                row.name,
+                row.models,
+                size_text(row.files_bytes),
+                size_text(row.size_bytes),
+                size_text(row.stored_bytes),
+                percent_text(row.share),
+            )
+            for row in result.families
+        ]
+        columns = ("family", "models", "files", "different", "on disk", "share")
+        print_table(columns, families, numbers, leave_out=("different",))
+        _print_left_out(result.families_left_out, "family", "families")
     click.echo()
-    rows = [
-        (row.name, row.models, size_text(row.files_bytes), size_text(row.size_bytes), *_on_disk(row))
-        for row in result.families
-    ]
-    columns = ("family", "models", "files", "different", "on disk", "share")
-    print_table(columns, rows, _NUMBERS, leave_out=("different",))
-    _print_left_out(result.families_left_out, "family", "families")
-
-
-def _print_models(result: Storage) -> None:
-    click.echo()
-    rows = [
+    models = [
         (
             row.name if row.state == "visible" else f"{row.name} ({row.state})",
-            *(size_text(row.files_bytes), size_text(row.own_bytes), *_on_disk(row)),
+            size_text(row.files_bytes),
+            size_text(row.own_bytes),
+            size_text(row.stored_bytes),
+            percent_text(row.share),
         )
         for row in result.models
     ]
-    print_table(("model", "files", "own", "on disk", "share"), rows, _NUMBERS)
+    print_table(("model", "files", "own", "on disk", "share"), models, numbers)
     _print_left_out(result.models_left_out, "model", "models")
     print_sentence(
         "own: bytes on the disk that only this model needs, also those of parents of removed models", err=True
     )
-
-
-def _print_encodings(result: Storage) -> None:
     click.echo()
-    rows = [
+    encodings = [
         (
-            *(row.way.label, row.dtype or HEADERS, row.parts),
-            *(
-                size_text(row.size_bytes),
-                size_text(row.saved_bytes),
-                size_text(row.stored_bytes),
-                percent_text(row.share),
-            ),
+            row.way.label,
+            row.dtype or "headers, vocabularies",
+            row.parts,
+            size_text(row.size_bytes),
+            size_text(row.saved_bytes),
+            size_text(row.stored_bytes),
+            percent_text(row.share),
         )
         for row in result.encodings
     ]
-    columns = ("stored", "tensor type", "parts", "plain", "saved", "on disk", "share")
-    print_table(columns, rows, _NUMBERS, leave_out=("saved",))
-
-
-def _on_disk(row: StoredFamily | StoredModel) -> tuple[str, str]:
-    return size_text(row.stored_bytes), percent_text(row.share)
+    headings = ("stored", "tensor type", "parts", "plain", "saved", "on disk", "share")
+    print_table(headings, encodings, numbers, leave_out=("saved",))
 
 
 def _print_left_out(count: int, singular: str, plural: str) -> None:

@@ -60,7 +60,7 @@ def add_model(
 
 
 def _push(registry: Registry, source: ModelSource, name: str | None) -> AddedModel:
-    from organs.ingest.contributions.loads import user_memory
+    from organs.ingest.contributions.cut_files import user_memory
     from organs.ingest.contributions.push import ALREADY_THERE, PushOptions, SilentProgress, push
     from organs.registry.client.remote import RemoteRegistry  # loads HTTP, which local registries do not need
 

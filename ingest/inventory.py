@@ -16,7 +16,8 @@ from pathlib import Path
 from organs.ingest.dissect import OpenGguf
 from organs.ingest.sources import ModelSource, open_headers
 from organs.ingest.tools.facts import license_of, stamp_of
-from organs.registry.catalog.queries.models import known_digests, registered_digests
+from organs.registry.catalog.queries.model_contents import known_digests
+from organs.registry.catalog.queries.model_names import registered_digests
 from organs.registry.digest import Digest
 from organs.registry.entities.base import Entity
 from organs.registry.errors import BadInput, OrganError

@@ -42,7 +42,6 @@ from organs.registry.catalog.register.organs import (
     mark_corrupt,
     record_blobs,
     record_stacks,
-    renew_lease,
     shape_text,
 )
 from organs.registry.catalog.vocabulary import STACK_CODEC
@@ -190,7 +189,6 @@ class Pipeline:
                 return None
             with self._registry.catalog.writing() as session:
                 parents = parents.refreshed(session)  # nothing changes between this and the lease
-                renew_lease(session, self._ingest_id)
                 lease_blobs(session, self._ingest_id, sorted(parents.blob_ids))
             return parents
 
@@ -277,7 +275,6 @@ class Pipeline:
         if not rows:
             return {}
         with self._stages.timed("catalog"), self._registry.catalog.writing() as session:
-            renew_lease(session, self._ingest_id)
             rows_by_digest = blobs_by_digest(session, [row.digest for row in rows])
             leased = {digest: row for digest, row in rows_by_digest.items() if row.state != "corrupt"}
             lease_blobs(session, self._ingest_id, [row.id for row in leased.values()])
@@ -327,7 +324,6 @@ class Pipeline:
         # Cleared before the commit: if its answer is lost, the rows may exist, and `_abandon` must keep their files.
         batch, self._batch, self._batch_bytes = self._batch, [], 0
         with self._stages.timed("catalog"), self._registry.catalog.writing() as session:
-            renew_lease(session, self._ingest_id)
             for row in [self._damaged.pop(blob.digest) for blob in batch if blob.digest in self._damaged]:
                 mark_corrupt(session, row)
             unused = record_blobs(session, self._ingest_id, batch)
@@ -338,7 +334,6 @@ class Pipeline:
         if not self.gathered.stacks:
             return
         with self._stages.timed("catalog"), self._registry.catalog.writing() as session:
-            renew_lease(session, self._ingest_id)
             record_stacks(session, self._ingest_id, self.gathered.stacks)
 
     def _abandon(self, *, keep: bool) -> None:

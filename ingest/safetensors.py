@@ -17,8 +17,8 @@ import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
-from organs.ingest.directory.jsontext import parse_json
 from organs.ingest.files import FileSource
+from organs.registry.documents import Limits, parse_json
 from organs.registry.entities.base import prepared
 from organs.registry.errors import BadSource
 
@@ -29,6 +29,7 @@ CONFIG_MAX_BYTES = 1024 * 1024
 """Limit of a config.json or an adapter_config.json; real ones have some kilobytes."""
 HEADER_MAX_BYTES = 64 * 1024 * 1024
 """Limit of the JSON; the library of the format has 100 MB. The JSON of a LoRA of 80 blocks has 200 kB."""
+_LIMITS = Limits(HEADER_MAX_BYTES, depth=12)
 DIMENSIONS_MAX = 8
 METADATA_KEY = "__metadata__"
 
@@ -123,7 +124,7 @@ def read_json(path: Path) -> dict[str, object]:
     with FileSource(path) as file:
         if file.size_bytes > CONFIG_MAX_BYTES:
             raise ValueError(f"{file.size_bytes} bytes; at most {CONFIG_MAX_BYTES} are read")
-        return msgspec.convert(parse_json(file.read_at(0, file.size_bytes)), prepared(dict[str, object]))
+        return msgspec.convert(parse_json(file.read_at(0, file.size_bytes), _LIMITS), prepared(dict[str, object]))
 
 
 class _Quantisation(Struct, frozen=True):
@@ -186,7 +187,7 @@ def _read_entries(file: FileSource) -> Iterator[WeightEntry]:
     most = min(HEADER_MAX_BYTES, file.size_bytes - _LENGTH_BYTES)
     if size > most:
         raise ValueError(f"its header states a length of {size} bytes; at most {most} are possible")
-    values = parse_json(file.read_at(_LENGTH_BYTES, size))
+    values = parse_json(file.read_at(_LENGTH_BYTES, size), _LIMITS)
     if isinstance(values, dict):
         values.pop(METADATA_KEY, None)
     stated = msgspec.convert(values, prepared(dict[str, _StatedEntry]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,6 @@ from organs.ingest.bases import base_by_name, local_base
 from organs.ingest.dissect import DissectedFile, OpenGguf, TensorCount, check_tensor_sizes, dissect, read_front
 from organs.ingest.files import FileSource
 from organs.ingest.hashing import Stages, merged_stages
-from organs.ingest.jobs.kind import Cancelled
 from organs.ingest.peft import read_config
 from organs.ingest.pipeline import Gathered, Pipeline
 from organs.ingest.records import StoredFront, model_record, nonfinite_flags, nonfinite_tensors, set_flags, split_record
@@ -37,25 +36,28 @@ from organs.ingest.tasks import BUFFERS, Measurer, Progress
 from organs.ingest.tools.facts import add_facts, check_stated, known_model, leads_to
 from organs.ingest.tools.places import hub_cache, this_machine
 from organs.registry.assembly import FileStream, plan_file, stored_header
-from organs.registry.catalog.queries.models import (
-    check_model_name,
+from organs.registry.catalog.queries.model_contents import (
     files_of,
+    ingest_reports,
+    nonfinite_organs,
+    organ_sizes_of,
+    parts_of,
+)
+from organs.registry.catalog.queries.model_names import (
+    check_model_name,
     has_file,
     has_visible_model_of_size,
     incomplete_model,
     incompleteness,
-    ingest_reports,
     model_by_name,
     model_of_other_name,
     newest_reachable,
     next_version,
-    nonfinite_organs,
-    organ_sizes_of,
-    parts_of,
     visible_model_with_file,
 )
 from organs.registry.catalog.records import ModelRecord
 from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.register.model_changes import remove_model, show_model
 from organs.registry.catalog.register.models import (
     Registered,
     add_shard,
@@ -63,13 +65,11 @@ from organs.registry.catalog.register.models import (
     existing_model,
     record_known_files,
     register_model,
-    remove_model,
-    show_model,
 )
 from organs.registry.catalog.register.organs import (
-    begin_ingest,
     detach_ingests,
     end_ingest,
+    recorded_ingest,
 )
 from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.digest import Digest, digest_of
@@ -350,7 +350,7 @@ def _ingest_whole(
     names: _NameCheck,
 ) -> IngestReport:
     names.check_size(sum(file.header.file_size_bytes for file in files))
-    with _recorded(registry, intake.label) as ingest_id:
+    with recorded_ingest(registry.catalog, intake.label) as ingest_id:
         report, model_id, gathered = _ingest(registry, files, ingest_id, intake, stages, progress, names)
     if report.created:
         with suppress(OrganError):  # the model is registered; the next repack tries again
@@ -358,21 +358,6 @@ def _ingest_whole(
     for index, file in enumerate(files):
         intake.stored(file, model_id, gathered.files[index].file)
     return report
-
-
-@contextmanager
-def _recorded(registry: LocalRegistry, label: str) -> Iterator[int]:
-    """Add an ingest and return its id; record the failure if the block raises."""
-    with registry.catalog.writing() as session:
-        ingest_id = begin_ingest(session, label)
-    try:
-        yield ingest_id
-    except BaseException as error:
-        state = "interrupted" if isinstance(error, KeyboardInterrupt | Cancelled) else "failed"
-        # The caller must get the first error, also if the catalog cannot record the failure.
-        with suppress(OrganError), registry.catalog.writing() as session:
-            end_ingest(session, ingest_id, state, json.dumps({"error": str(error)[:1000]}))
-        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -590,7 +575,7 @@ class _ShardIngest:
         """Store, measure and register a shard; raises BadInput, NameTaken, StoreError."""
         stages = Stages()
         self.check(file)
-        with _recorded(self._registry, file.source.name) as ingest_id:
+        with recorded_ingest(self._registry.catalog, file.source.name) as ingest_id:
             intake = self._intake
             pipeline = Pipeline(
                 self._registry, ingest_id, [file], stages, self._progress, intake.measurer, intake.buffers
@@ -738,7 +723,7 @@ def _whole_report(session: Session, model: Model, last: IngestReport) -> IngestR
         with suppress(msgspec.DecodeError):  # another version of this program wrote it
             earlier.append(msgspec.json.decode(text, type=prepared(IngestReport)))
     report = merged_report([*(report for report in earlier if report.created), last])
-    flags = [*json.loads(model.flags), *json.loads(model.unassemblable)]
+    flags = [*model.flags, *model.unassemblable]
     counts = nonfinite_organs(session, model.id)
     warnings = set(nonfinite_flags(counts))
     return replace(

@@ -9,7 +9,7 @@ from typing import Any
 
 from organs.ingest.measuring import MeasuredFile, MeasuredModel, MeasuredTensor, Wanted
 from organs.registry.anatomy import OrganType, Place, Tower
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import measurements_in, shape_of
 from organs.registry.catalog.tables import Measurement as MeasurementRow
 from organs.registry.catalog.tables import Organ, Placement

@@ -23,7 +23,6 @@ from organs.ingest.files import (
 )
 from organs.ingest.sources import ModelSource, open_files
 from organs.registry.anatomy import Place, Slot, expert_name
-from organs.registry.catalog.queries.gains import DonorGain
 from organs.registry.compose.lock import Lock
 from organs.registry.compose.models import (
     Parent,
@@ -41,6 +40,7 @@ from organs.registry.gguf import HeaderSource, TensorInfo, read_header
 from organs.registry.gguf.header import Span
 from organs.registry.gguf.types import DType
 from organs.registry.measure import count_nonfinite_in, measure
+from organs.registry.search.gains import DonorGain
 from organs.registry.store.files import (
     Files,
     UnplacedFile,

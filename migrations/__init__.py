@@ -1,8 +1,8 @@
 """Schema migrations, configured in code so that an installed wheel can migrate.
 
-`HEAD` is the newest revision. It is read from the names of the files, so that a database with the newest schema opens
-without Alembic. Released data is only migrated forward. The command `python -m organs.migrations.new "what it does"`
-writes a new migration.
+`HEAD` is the newest revision, and `OLDEST` that of the oldest database that can be opened. They are read from the names
+of the files, so that a database with the newest schema opens without Alembic. Released data is only migrated forward.
+The command `python -m organs.migrations.new "what it does"` writes a new migration.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from organs.migrations.schema import Schema
 
 LOCATION = Path(__file__).parent
-HEAD = max(path.name[:4] for path in (LOCATION / "versions").glob("[0-9][0-9][0-9][0-9]_*.py"))
+REVISIONS = sorted(path.name[:4] for path in (LOCATION / "versions").glob("[0-9][0-9][0-9][0-9]_*.py"))
+OLDEST, HEAD = REVISIONS[0], REVISIONS[-1]
 UNCHANGED = "nothing was changed; restore a backup, or undo the change of the tables"
 
 _lock = threading.Lock()
@@ -41,8 +42,8 @@ def configuration(engine: Engine | None = None) -> Config:
 def migrate(engine: Engine) -> None:
     """Bring the schema to `HEAD`.
 
-    Raises SchemaTooNew for a database that a newer version has migrated, and CatalogError if the schema differs from
-    that of its revision. In both cases nothing is changed.
+    Raises SchemaTooNew for a database that a newer version has migrated, and CatalogError for one that is older than
+    `OLDEST`, and if the schema differs from that of its revision. In all cases nothing is changed.
     """
     from alembic import command
     from alembic.util import CommandError
@@ -52,6 +53,11 @@ def migrate(engine: Engine) -> None:
             config = configuration(engine)
             with engine.connect() as connection:
                 revision = current_revision(connection)
+            if revision is not None and revision.isdecimal() and revision < OLDEST:
+                raise CatalogError(
+                    f"the database has the schema {revision}, and this version opens schemas from {OLDEST} on: "
+                    "open it once with an earlier version"
+                )
             config.attributes["revision"], config.attributes["expected"] = revision, expected_schema(revision)
             command.upgrade(config, "head")
     except CommandError as error:

@@ -7,7 +7,6 @@ from shards, and single organs as NumPy arrays.
 from __future__ import annotations
 
 import hashlib
-import json
 import mmap
 import os
 import struct
@@ -25,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.models import Segment, files_of, parts_of, tensor_blobs_of, tensors_of
+from organs.registry.catalog.queries.model_contents import FileSegment, files_of, parts_of, tensor_blobs_of, tensors_of
 from organs.registry.catalog.queries.organs import BlobRow, blobs_by_id
 from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.digest import Digest
@@ -111,12 +110,12 @@ def plan_digest(plan: FilePlan) -> Digest:
 
 def check_assemblable(model: Model) -> None:
     """Raise NotAssemblable if loaders cannot open this model."""
-    reasons = json.loads(model.unassemblable)
+    reasons = model.unassemblable
     if reasons:
         raise NotAssemblable(f"{model.namespace}/{model.name}", reasons)
 
 
-def resolve(session: Session, segments: Sequence[Segment]) -> tuple[PlannedSlice, ...]:
+def resolve(session: Session, segments: Sequence[FileSegment]) -> tuple[PlannedSlice, ...]:
     """Return `segments` with the rows of their blobs, without empty segments. Raises MissingBlob for a missing row.
 
     Blobs that were set aside are included: they are checked again when they are read.
@@ -173,7 +172,7 @@ def check_readable(store: BlobStore, blob: BlobRow, name: str) -> None:
                     store.open(row).close()
 
 
-def _offset(segment: Segment) -> int:
+def _offset(segment: FileSegment) -> int:
     return segment.offset_bytes
 
 

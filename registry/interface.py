@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from organs.registry.entities.verdict import VerdictReport
     from organs.registry.models import RegisteredModel
     from organs.registry.store.files import OutputFiles
-    from organs.registry.validation.comparison import Budget
+    from organs.registry.validation.comparison import ValidationBudget
     from organs.registry.validation.quick import LookBudget
     from organs.registry.validation.runtime import Runtime
-    from organs.registry.validation.texts import Text
+    from organs.registry.validation.texts import ScoredText
 
 ByteProgress = Callable[[int], None]
 """Called with the number of bytes that were read or written since the last call."""
@@ -155,8 +155,8 @@ class Registry(Protocol):
         self,
         chimera: str,
         *,
-        budget: Budget | None = None,
-        texts: Sequence[Text] | None = None,
+        budget: ValidationBudget | None = None,
+        texts: Sequence[ScoredText] | None = None,
         runtime: Runtime | None = None,
         progress: TextProgress | None = None,
     ) -> VerdictReport:
@@ -172,7 +172,7 @@ class Registry(Protocol):
         chimera: str,
         *,
         budget: LookBudget | None = None,
-        texts: Sequence[Text] | None = None,
+        texts: Sequence[ScoredText] | None = None,
         progress: TextProgress | None = None,
     ) -> QuickLook:
         """Run a chimera and its base on a few windows of a few texts for some seconds; store the result and return it.

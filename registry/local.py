@@ -16,6 +16,8 @@ from organs.registry.catalog.engine import (
     Catalog,
     open_catalog,
 )
+from organs.registry.catalog.queries.model_lists import VERSIONS_MAX, versions
+from organs.registry.catalog.queries.model_names import model_by_text, models_by_text
 from organs.registry.catalog.queries.organs import (
     BlobRow,
     blobs_by_digest,
@@ -23,16 +25,17 @@ from organs.registry.catalog.queries.organs import (
     organs_by_prefix,
     organs_of_model,
 )
-from organs.registry.catalog.queries.search import (
+from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.entities.model import ModelPage
+from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
+from organs.registry.interface import VERSIONS_DEFAULT, ByteProgress, TextProgress
+from organs.registry.search.language import MODELS, Query, parse_query
+from organs.registry.search.rows import (
     count_organs,
     search_and_count,
     search_models,
     search_organs,
 )
-from organs.registry.catalog.search import MODELS, Query, parse_query
-from organs.registry.entities.model import ModelPage
-from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
-from organs.registry.interface import VERSIONS_DEFAULT, ByteProgress, TextProgress
 from organs.registry.settings import Settings
 
 if TYPE_CHECKING:
@@ -55,10 +58,10 @@ if TYPE_CHECKING:
     from organs.registry.models import RegisteredModel
     from organs.registry.store import BlobBackend, BlobStore
     from organs.registry.store.bucket import BlobBucket
-    from organs.registry.validation.comparison import Budget, Event
+    from organs.registry.validation.comparison import ValidationBudget, ValidationStep
     from organs.registry.validation.quick import LookBudget
     from organs.registry.validation.runtime import Runtime
-    from organs.registry.validation.texts import Text
+    from organs.registry.validation.texts import ScoredText
 
 
 def open_backend(settings: Settings, catalog: Catalog) -> BlobBackend:
@@ -67,7 +70,7 @@ def open_backend(settings: Settings, catalog: Catalog) -> BlobBackend:
         from organs.registry.store.folder import BlobFolder
 
         return BlobFolder(settings.blobs)
-    from organs.registry.catalog.register.leases import exclusive
+    from organs.registry.catalog.work import exclusive
     from organs.registry.store.bucket import BlobBucket, PieceCache
 
     limit_bytes = settings.blob_cache_bytes
@@ -197,7 +200,6 @@ class LocalRegistry:
     def model(self, name: str) -> RegisteredModel:
         """Return a model with its organs and relatives: `registry.model("acme/tiny").organs`."""
         # Imported here because it loads numpy, which searches do not need.
-        from organs.registry.catalog.queries.models import model_by_text
         from organs.registry.models import registered_model
 
         with self.catalog.reading() as session:
@@ -205,15 +207,11 @@ class LocalRegistry:
 
     def organs_of(self, name: str) -> tuple[PlacedOrgan, ...]:
         """Return all organs of a model, in the order of its files."""
-        from organs.registry.catalog.queries.models import model_by_text
-
         with self.catalog.reading() as session:
             return organs_of_model(session, model_by_text(session, name))
 
     def versions(self, name: str, *, limit: int = VERSIONS_DEFAULT) -> ModelVersions:
         """Return the newest versions of a model's name."""
-        from organs.registry.catalog.queries.models import VERSIONS_MAX, model_by_text, versions
-        from organs.registry.catalog.vocabulary import REACHABLE_STATES
 
         check_limit(limit, VERSIONS_MAX)
         with self.catalog.reading() as session:
@@ -226,7 +224,6 @@ class LocalRegistry:
 
     def compare(self, first: str, second: str) -> Comparison:
         """Return two models side by side: how similar their weights are, and what else differs."""
-        from organs.registry.catalog.queries.models import models_by_text
         from organs.registry.relatives.comparison import compare_registered
 
         with self.catalog.reading() as session:
@@ -239,7 +236,6 @@ class LocalRegistry:
         Return None if neither can be a quantisation of the other, or if there is no encoder. `progress` gets sizes in
         bytes.
         """
-        from organs.registry.catalog.queries.models import models_by_text
         from organs.registry.relatives.sources import prove_source
 
         with self.catalog.reading() as session:
@@ -248,7 +244,6 @@ class LocalRegistry:
 
     def report(self, model: str | None = None, *, limit: int | None = None) -> Report:
         """Return the report on the registry, or on a model; a list has at most `limit` rows."""
-        from organs.registry.catalog.queries.models import model_by_text
         from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
         from organs.registry.reports.dissection import model_report
         from organs.registry.reports.overview import registry_report
@@ -277,7 +272,6 @@ class LocalRegistry:
         self, base: str | None = None, *, on: str | None = None, limit: int = 50, after: str | None = None
     ) -> Leaderboard:
         """Return a page of validated chimeras with their donors, the largest measured gain first."""
-        from organs.registry.catalog.queries.models import model_by_text
         from organs.registry.compose.chimeras import leaderboard
 
         with self.catalog.reading() as session:
@@ -285,8 +279,7 @@ class LocalRegistry:
 
     def fitting(self, base: str, *, limit: int = 50) -> FittingModels:
         """Return the models with organs that fit the model `base`, by type, the most similar first."""
-        from organs.registry.catalog.queries.fitting import fitting_models
-        from organs.registry.catalog.queries.models import model_by_text
+        from organs.registry.search.fitting import fitting_models
 
         with self.catalog.reading() as session:
             return fitting_models(session, model_by_text(session, base), limit)
@@ -326,7 +319,6 @@ class LocalRegistry:
 
     def partial_recipe(self, name: str) -> Recipe | None:
         """Return the recipe that grafts a model with only some organs into its base; None for any other model."""
-        from organs.registry.catalog.queries.models import model_by_text
         from organs.registry.compose.models import is_partial, partial_recipe
 
         with self.catalog.reading() as session:
@@ -337,21 +329,21 @@ class LocalRegistry:
         self,
         chimera: str,
         *,
-        budget: Budget | None = None,
-        texts: Sequence[Text] | None = None,
+        budget: ValidationBudget | None = None,
+        texts: Sequence[ScoredText] | None = None,
         runtime: Runtime | None = None,
         progress: TextProgress | None = None,
     ) -> VerdictReport:
         """Run a chimera, its base, its donors and a control; store the verdict and return it."""
         from organs.registry.validation.llama import LlamaCpp
-        from organs.registry.validation.run import run_chimera, verdict_report
+        from organs.registry.validation.run import run_chimera
         from organs.registry.validation.texts import built_in_texts
 
-        def report_step(event: Event) -> None:
+        def report_step(event: ValidationStep) -> None:
             if progress is not None:
                 progress(f"{event.share:.0%} {event}")
 
-        run = run_chimera(
+        return run_chimera(
             self.catalog,
             self.blobs,
             chimera,
@@ -360,14 +352,13 @@ class LocalRegistry:
             budget,
             report_step,
         )
-        return verdict_report(run)
 
     def quick_look(
         self,
         chimera: str,
         *,
         budget: LookBudget | None = None,
-        texts: Sequence[Text] | None = None,
+        texts: Sequence[ScoredText] | None = None,
         progress: TextProgress | None = None,
     ) -> QuickLook:
         """Run a chimera and its base on a few windows of a few texts; store the result and return it."""
@@ -394,7 +385,6 @@ class LocalRegistry:
         """Return the files of a model, ready to be written: the original files, or new ones."""
         from organs.registry.assembly import AssembledFiles, plan_merged, plan_model, plan_shards
         from organs.registry.catalog.queries.chimeras import chimera_of
-        from organs.registry.catalog.queries.models import model_by_text
         from organs.registry.compose.chimeras import findings_beside_file, stored_license
         from organs.registry.compose.licenses import is_license_in_file
         from organs.registry.store.files import SourceModel
@@ -420,7 +410,6 @@ class LocalRegistry:
 
     def card(self, name: str) -> str:
         """Return the card of a model as Markdown, as in downloads; verdicts are left out."""
-        from organs.registry.catalog.queries.models import model_by_text
         from organs.registry.compose.chimeras import card
 
         with self.catalog.reading() as session:

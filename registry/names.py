@@ -16,8 +16,11 @@ import hashlib
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from heapq import nlargest
+from itertools import pairwise
 
 from organs.registry.errors import BadName
 
@@ -266,3 +269,27 @@ def _without_endings(clean: str) -> str:
     while clean.lower().endswith(REFUSED_ENDINGS):
         clean = clean.rpartition(".")[0].rstrip(_EDGES)
     return clean
+
+
+COMPARED_MAX_LENGTH = 200
+"""The most characters of a word for which `nearest` suggests another. The longest name of a model has 193."""
+CANDIDATES_MAX = 20
+"""The most words that `nearest` compares letter by letter."""
+
+
+def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the most similar of `words`, with a similarity of at least `cutoff` (0 to 1), or None.
+
+    A comparison of two hostile words takes up to a millisecond. Therefore only words up to COMPARED_MAX_LENGTH are
+    compared, and only with the CANDIDATES_MAX words that share the most pairs of letters with `word`.
+    """
+    if len(word) > COMPARED_MAX_LENGTH:
+        return None
+    by_fold = {candidate.casefold(): candidate for candidate in words}
+    folded = word.casefold()
+    candidates = list(by_fold)
+    if len(candidates) > CANDIDATES_MAX:
+        pairs = set(pairwise(folded))
+        candidates = nlargest(CANDIDATES_MAX, candidates, key=lambda other: len(pairs & set(pairwise(other))))
+    close = get_close_matches(folded, candidates, n=1, cutoff=cutoff)
+    return by_fold[close[0]] if close else None

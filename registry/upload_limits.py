@@ -1,7 +1,7 @@
 """Limits of uploads and submissions: their sizes, their counts, and how long they stay.
 
 The two limits that depend on the registry are settings with these defaults (`registry.settings`): `ORGAN_UPLOAD_MAX`
-and `ORGAN_QUOTA`. A client may send smaller packs than are allowed: `ingest.contributions.loads` has its sizes.
+and `ORGAN_QUOTA`. A client may send smaller packs than are allowed: `ingest.contributions.sending` has its sizes.
 """
 
 from __future__ import annotations

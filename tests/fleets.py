@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from organs.registry.catalog.register.fleet import NewUnit, claim_unit, fail_unit, finish_unit, set_dashboard, start_run
+from organs.registry.catalog.register.fleet import NewUnit, claim_unit, finish_unit, set_dashboard, start_run
+from organs.registry.catalog.work import fail
 from organs.registry.local import LocalRegistry
 
 
@@ -15,6 +16,6 @@ def put_run(registry: LocalRegistry, text: str = "not a GGUF file", name: str = 
         assert done is not None
         assert failed is not None
         finish_unit(session, done, "{}")
-        fail_unit(session, failed, text)
+        fail(session, failed, text)
         set_dashboard(session, run, "http://127.0.0.1:8787/status")
     return run

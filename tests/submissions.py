@@ -13,8 +13,8 @@ from sqlalchemy import func, select
 
 from organs.ingest.contributions.inspection import (
     Inspection,
+    InspectionStopped,
     StartInspector,
-    Stopped,
 )
 from organs.ingest.contributions.inspector import serve
 from organs.ingest.contributions.intake import process_submission
@@ -92,7 +92,7 @@ def inspector_thread(
 
     thread = threading.Thread(target=run)
     thread.start()
-    inspection = Inspection(ours, lambda: Stopped("It ended.", is_limit=False), lambda: None)
+    inspection = Inspection(ours, lambda: InspectionStopped("It ended.", is_limit=False), lambda: None)
     try:
         yield inspection
     finally:

@@ -51,7 +51,7 @@ MORE_FACES: dict[str, str] = {
     "migrations/new.py": "A contributor runs it by hand to write a migration; no other module imports it.",
     "registry/sandbox/confine.py": "A program of its own: it confines itself, then becomes the one that it is given.",
     "ingest/contributions/inspector.py": "A program of its own: it parses and measures what was sent, confined.",
-    "registry/validation/probe.py": "A program of its own: it runs llama.cpp in a confined child.",
+    "registry/validation/scorer.py": "A program of its own: it runs llama.cpp in a confined child.",
     "registry/validation/decoder.py": "A part of that program: it writes llama.cpp's errors to the log.",
     "registry/client/remote.py": "RemoteRegistry.open() is that of scripts too: it takes the token of the environment.",
     "ingest/tools/places.py": "Commands and scripts find the models of other tools where their variables say.",
@@ -386,11 +386,11 @@ def test_only_the_anatomy_knows_the_names_of_tensors() -> None:
     assert violations == []
 
 
-def test_only_the_catalog_uses_sql() -> None:
+def test_only_the_catalog_and_the_search_use_sql() -> None:
     words = {"select", "insert", "update", "delete"}
     violations = []
     for path in modules(*PRODUCT):
-        if path.parts[:2] == ("registry", "catalog"):
+        if path.parts[:2] in {("registry", "catalog"), ("registry", "search")}:
             continue
         violations += [
             at(path, node)

@@ -18,8 +18,8 @@ from werkzeug.serving import make_server
 
 from organs.cli.main import EXIT_CODES, organ
 from organs.ingest.contributions.inspection import (
-    Refused,
-    Stopped,
+    InspectionStopped,
+    RefusedByInspection,
 )
 from organs.ingest.contributions.manifest import BadManifest
 from organs.ingest.contributions.uploads import BytesLost, WrongOffset
@@ -104,8 +104,8 @@ SAMPLES: tuple[OrganError, ...] = (
     CorruptBlob("/home/registry/blobs/ab", "a bit is wrong"),
     NoRuntime("llama.cpp is missing", "validate"),
     MissingExtra("obstore is missing", "s3"),
-    Stopped("it took too long", is_limit=True),
-    Refused("bad-gguf", "it is none"),
+    InspectionStopped("it took too long", is_limit=True),
+    RefusedByInspection("bad-gguf", "it is none"),
 )
 """Errors of the classes with their own constructors."""
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from sqlalchemy import update
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.tables import Model, Organ
 from organs.registry.compose.api import Composition

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from organs.registry import notebook
-from organs.registry.compose.recipe import MetadataChange, Recipe
+from organs.registry.compose.recipe import Recipe
 from organs.registry.local import LocalRegistry
 from tests.gguf_files import file_bytes, text
 from tests.small_models import block_metadata, block_tensors, ingest_file, weight_tensor
@@ -172,7 +172,7 @@ def test_a_composition_and_its_plan_are_shown(hostile: LocalRegistry) -> None:
 
 
 def test_an_unchecked_recipe_is_shown_as_text(hostile: LocalRegistry) -> None:
-    recipe = Recipe(HOSTILE, metadata=(MetadataChange(HOSTILE, HOSTILE),), name="<i>")
+    recipe = Recipe(HOSTILE, metadata={HOSTILE: HOSTILE}, name="<i>")
     composition = hostile.compose(recipe)
     assert read(composition).counts == {"div": 1, "pre": 1}
     assert repr(composition).isprintable()

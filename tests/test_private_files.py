@@ -11,13 +11,13 @@ import pytest
 
 from organs.ingest.contributions.uploads import (
     Chunk,
-    Declared,
     open_upload,
     receive,
 )
 from organs.registry.backup import back_up
 from organs.registry.catalog.register.accounts import add_contributor
 from organs.registry.digest import digest_of
+from organs.registry.entities.submission import UploadRequest
 from organs.registry.local import LocalRegistry
 from tests import postgres
 from tests.faults.failing import ingest_path, write_model
@@ -45,7 +45,9 @@ def test_only_the_owner_can_access_a_new_registry(tmp_path: Path) -> None:
         ingest_path(registry, model)
         with registry.catalog.writing() as session:
             contributor = add_contributor(session, "ada", "local").id
-        upload = open_upload(registry, contributor, Declared("piece", 10, digest_of(b"0123456789")))
+        upload = open_upload(
+            registry, contributor, UploadRequest(kind="piece", size_bytes=10, digest=digest_of(b"0123456789"))
+        )
         receive(registry, contributor, upload.public_id, Chunk(0, 10, 10), [b"0123456789"])
         with registry.blobs.backend.sweeping():
             database = [] if postgres.is_used() else ["registry.sqlite3-wal"]

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from organs.registry import references
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.administration import removal_of
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import DEPTH_MAX, heights_of_blobs
 from organs.registry.catalog.queries.relatives import (
     ExpertPlace,
@@ -25,7 +25,7 @@ from organs.registry.catalog.queries.relatives import (
     organ_digests,
     related_organs_at,
 )
-from organs.registry.catalog.register.models import hide_model
+from organs.registry.catalog.register.model_changes import hide_model
 from organs.registry.catalog.register.organs import begin_ingest, forget_ingest, lease_blobs, mark_repacked
 from organs.registry.catalog.tables import Model, now
 from organs.registry.entities.administration import Removal

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from sqlalchemy import func, inspect, make_url, select, text, update
 
-from organs.ingest.contributions.uploads import Chunk, Declared, open_upload, receive
+from organs.ingest.contributions.uploads import Chunk, open_upload, receive
 from organs.registry import relocation
 from organs.registry.backup import DATABASE, back_up
 from organs.registry.catalog import copying
 from organs.registry.catalog.copying import copied_tables, copy_rows
 from organs.registry.catalog.register.accounts import add_contributor, create_token
 from organs.registry.catalog.tables import Blob, Contributor, Model, Token, now
+from organs.registry.entities.submission import UploadRequest
 from organs.registry.errors import BadSetting, Busy, CatalogError, Conflict, CorruptBlob, NotFound, StoreUnreachable
 from organs.registry.local import LocalRegistry
 from organs.registry.relocation import RelocationReport, relocate
@@ -174,7 +175,7 @@ def test_uploads_are_not_moved_to_a_bucket(
     with family.catalog.writing() as session:
         ann = add_contributor(session, "ann").id
     data, chunk = b"0123456789", Chunk(0, 5, 10)
-    declared = Declared("file", len(data))
+    declared = UploadRequest(kind="file", size_bytes=len(data))
     upload = open_upload(family, ann, declared).public_id
     receive(family, ann, upload, chunk, [data[:5]])
     relocate(family.catalog, family.blobs, new_catalog=new.catalog)

@@ -28,7 +28,8 @@ from organs.registry.assembly import (
 )
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.queries.jobs import JobFile, file_of_job
-from organs.registry.catalog.queries.models import files_of, model_by_name, name_of_organ
+from organs.registry.catalog.queries.model_contents import files_of, name_of_organ
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import (
     BlobRow,
     blobs_by_id,

@@ -9,8 +9,9 @@ from urllib.parse import urlencode
 from flask import Blueprint, Response, g, jsonify, request
 from werkzeug.exceptions import HTTPException
 
-from organs.registry.catalog.queries.models import RepositoryQuery, file_names_of, repositories_page
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.queries.model_contents import files_by_model
+from organs.registry.catalog.queries.model_lists import RepositoryQuery, repositories_page
+from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.entities.problem import INTERNAL
 from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, Removed
 from organs.web.downloads import explaining_faults, public_names
@@ -56,7 +57,7 @@ def models() -> Response:
         return _list([], None)
     with reading(settings().search_seconds) as session:
         rows, after = repositories_page(session, query, limit, after)
-        files = file_names_of(session, [row.id for row in rows]) if _wants_files() else {}
+        files = files_by_model(session, [row.id for row in rows]) if _wants_files() else {}
     return _list([_listed_model(row, files.get(row.id)) for row in rows], after)
 
 
@@ -249,12 +250,12 @@ def _wants_files() -> bool:
     return request.args.get("full", "").lower() in ("1", "true") or "siblings" in request.args.getlist("expand")
 
 
-def _listed_model(row: Model, files: list[str] | None) -> dict[str, Any]:
+def _listed_model(row: Model, files: list[ModelFile] | None) -> dict[str, Any]:
     values = _repository_values(
         f"{row.namespace}/{row.name}", commit_of(row), time_of(row), row.downloads, tags_of(row)
     )
     if files is not None:
-        names = public_names(files)
+        names = public_names([file.name for file in files])
         values["siblings"] = [{"rfilename": name} for name in [*names, *({README} - set(names))]]
     return values
 

@@ -20,13 +20,8 @@ from flask import Blueprint, Response, g, jsonify, request, url_for
 from sqlalchemy.orm import Session
 from werkzeug.exceptions import HTTPException
 
-from organs.registry.catalog.queries.models import (
-    files_by_model,
-    metadata_of_models,
-    reachable_file,
-    runtime_texts,
-    versions_of,
-)
+from organs.registry.catalog.queries.model_contents import files_by_model, metadata_of_models, runtime_texts
+from organs.registry.catalog.queries.model_names import reachable_file, versions_of
 from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.catalog.vocabulary import RUNTIME_TEXT_MAX
 from organs.registry.compose.models import partial_base
@@ -167,7 +162,7 @@ def _reason(model: Model, base: Model | None, files: dict[int, list[ModelFile]])
     """Return why a model is no image, as the rest of a sentence; None if it is one."""
     plain = f"{model.namespace}/{model.name}"
     count = len(files[model.id])
-    if model.unassemblable != "[]":
+    if model.unassemblable:
         return "cannot be assembled; its page says why"
     if count > 1:
         return (
@@ -175,7 +170,7 @@ def _reason(model: Model, base: Model | None, files: dict[int, list[ModelFile]])
             "then use `ollama create`"
         )
     if model.kind == "adapter":
-        if base is None or len(files[base.id]) != 1 or base.unassemblable != "[]":
+        if base is None or len(files[base.id]) != 1 or base.unassemblable:
             return "is an adapter, and its base is not in this registry as one file; pull the base from elsewhere"
         return None
     if not model.complete:

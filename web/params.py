@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from flask import request
 
 from organs.registry.catalog.cursor import PAGE_MAX
-from organs.registry.catalog.search import Query, Vocabulary, parse_query
 from organs.registry.errors import BadQuery, NoSuchRun, NotFound
+from organs.registry.search.language import Query, Vocabulary, parse_query
 from organs.web.responses import wants_csv
 
 LIMIT_DEFAULT = 50

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from organs.ingest.jobs.runner import add_job
 from organs.registry.catalog.queries.events import yanked_by
-from organs.registry.catalog.queries.models import model_by_name, own_model
+from organs.registry.catalog.queries.model_names import model_by_name, own_model
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.tables import Model
 from organs.registry.errors import Conflict, NotAllowed

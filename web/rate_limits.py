@@ -36,7 +36,7 @@ from limits.strategies import FixedWindowRateLimiter
 
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.accounts import KnownToken
-from organs.registry.catalog.register.rates import add_to_count
+from organs.registry.catalog.register.request_counts import add_to_count
 from organs.registry.errors import Busy, OrganError, TooMany
 from organs.web.client_address import client_address
 from organs.web.settings import WebSettings

@@ -15,15 +15,9 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import size_text
 from organs.registry.catalog.queries.accounts import contributor_name
-from organs.registry.catalog.queries.models import (
-    files_by_model,
-    find_model,
-    is_projector,
-    quantisations_of,
-    removal,
-    removed_versions,
-    versions_of,
-)
+from organs.registry.catalog.queries.model_contents import files_by_model
+from organs.registry.catalog.queries.model_lists import is_projector, quantisations_of
+from organs.registry.catalog.queries.model_names import find_model, removal, removed_versions, versions_of
 from organs.registry.catalog.queries.organs import BlobRow
 from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.compose.chimeras import CARD_VERSION, card

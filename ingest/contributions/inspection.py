@@ -62,7 +62,7 @@ SLOW_MEASUREMENTS = "The inspection was stopped: {} measurements took longer tha
 _log = logging.getLogger(__name__)
 
 
-class Stopped(OrganError, code="inspection-stopped"):
+class InspectionStopped(OrganError, code="inspection-stopped"):
     """The inspection of a submission exceeded a limit (`is_limit`), crashed, or gave no valid answer."""
 
     is_limit: bool
@@ -72,7 +72,7 @@ class Stopped(OrganError, code="inspection-stopped"):
         self.is_limit = is_limit
 
 
-class Refused(BadInput, code="inspection-refused"):
+class RefusedByInspection(BadInput, code="inspection-refused"):
     """The inspection refuses a submission; `finding` is the code of the finding with the reason."""
 
     finding: Text
@@ -110,7 +110,8 @@ class Inspection:
     def front(self, source: OpenFile, advance: Callable[[], None]) -> Front:
         """Return the front of one file; `advance` is called at each request of the inspector for bytes.
 
-        Raises Refused, Stopped, and the errors of reading `source`. Call it before the first `measure`.
+        Raises RefusedByInspection, InspectionStopped, and the errors of reading `source`. Call it before the first
+        `measure`.
         """
         reader = FrontReader(source)
         reads = _Reads(self._channel, source)
@@ -127,7 +128,7 @@ class Inspection:
                 elif "tensors" in values:
                     reader.add_tensors(_single_member(values, "tensors"))
                 elif "refused" in values:
-                    raise Refused(*read_refusal(_single_member(values, "refused")))
+                    raise RefusedByInspection(*read_refusal(_single_member(values, "refused")))
                 else:
                     return reader.finish(_single_member(values, "front"))
         except BadMessage as error:
@@ -140,7 +141,7 @@ class Inspection:
     def measure(self, read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
         """Let the inspector measure a tensor whose bytes `read` returns. Several threads can call it.
 
-        Raises Refused, Stopped.
+        Raises RefusedByInspection, InspectionStopped.
         """
         data = b"".join(read(offset, size) for offset, size in required_reads(shape, dtype))
         number, answer = self._expect_measurement()
@@ -162,7 +163,7 @@ class Inspection:
         """Kill the inspector, and stop every thread that waits for a measurement."""
         self._is_over = True
         self._kill()
-        self._fail(Stopped("The inspection was stopped.", is_limit=False))
+        self._fail(InspectionStopped("The inspection was stopped.", is_limit=False))
 
     def end(self) -> None:
         """Tell the inspector to end: no request follows."""
@@ -176,14 +177,14 @@ class Inspection:
         self._channel.close()
 
     def _receive_front_message(self) -> Values:
-        """Return the next message about a front. Raises the errors of `_receive_message`, Refused and
-        Stopped for the limits.
+        """Return the next message about a front. Raises the errors of `_receive_message`, RefusedByInspection and
+        InspectionStopped for the limits.
         """
         values = self._receive_message(ANSWER_SECONDS)
         if self._channel.received_bytes > FRONTS_MAX_BYTES:
-            raise Refused("too-large", TOO_LARGE)
+            raise RefusedByInspection("too-large", TOO_LARGE)
         if self._channel.waited_seconds > FRONTS_SECONDS:
-            raise Stopped(SLOW_FRONTS.format(FRONTS_SECONDS), is_limit=True)
+            raise InspectionStopped(SLOW_FRONTS.format(FRONTS_SECONDS), is_limit=True)
         return values
 
     def _expect_measurement(self) -> tuple[int, Future[Measurement]]:
@@ -199,14 +200,14 @@ class Inspection:
             return self._numbers, answer
 
     def _count_wait(self, seconds: float) -> None:
-        """Add the time of a measurement. Kill the inspector and raise Stopped if the total is too long."""
+        """Add the time of a measurement. Kill the inspector and raise InspectionStopped if the total is too long."""
         with self._lock:
             self._waited_seconds += seconds
             limit_seconds = MEASURED_SECONDS_LEAST + MEASURED_SECONDS_EACH * self._numbers
             is_too_slow, number = self._waited_seconds > limit_seconds, self._numbers
         if is_too_slow:
             self._kill()
-            raise Stopped(SLOW_MEASUREMENTS.format(number, limit_seconds), is_limit=True)
+            raise InspectionStopped(SLOW_MEASUREMENTS.format(number, limit_seconds), is_limit=True)
 
     def _send(self, request: Values, data: bytes) -> None:
         """Send a request. If the inspector does not read it, kill it and fail all pending answers."""
@@ -241,7 +242,7 @@ class Inspection:
             raise BadMessage("a measurement that was not requested")
         try:
             if "refused" in values:
-                answer.set_exception(Refused(*read_refusal(values["refused"])))
+                answer.set_exception(RefusedByInspection(*read_refusal(values["refused"])))
             else:
                 answer.set_result(read_measurement(values.get("measurement")))
         except BadMessage as error:
@@ -349,7 +350,7 @@ class InspectorProcess:
         if self._result is None:
             return self._error if isinstance(self._error, OrganError) else OrganError(f"no inspector: {self._error}")
         _log.error("an inspector failed: %s\n%s", _describe_end(self._result), self._result.log)
-        return Stopped(_describe_end(self._result), is_limit=self._result.stopped is not None)
+        return InspectionStopped(_describe_end(self._result), is_limit=self._result.stopped is not None)
 
     def _run(self) -> None:
         try:
@@ -376,15 +377,15 @@ def _describe_end(result: Result) -> str:
     return f"The inspection crashed ({ending}). The files are probably damaged."
 
 
-def _bad_answer(error: BadMessage) -> Stopped:
+def _bad_answer(error: BadMessage) -> InspectionStopped:
     _log.error("an inspector gave an invalid answer: %s", error)
     sentence = f"The inspector gave an invalid answer ({error}). Nothing was registered."
-    return Stopped(sentence, is_limit=False)
+    return InspectionStopped(sentence, is_limit=False)
 
 
-def _no_answer() -> Stopped:
+def _no_answer() -> InspectionStopped:
     sentence = f"The inspection was stopped: no answer for {ANSWER_SECONDS:g} s."
-    return Stopped(sentence, is_limit=True)
+    return InspectionStopped(sentence, is_limit=True)
 
 
 def _single_member(values: Values, member: str) -> object:

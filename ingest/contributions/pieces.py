@@ -1,4 +1,4 @@
-"""The places of the pieces of a manifest, and files that are read from these pieces without writing them.
+"""The places of the pieces of a submission, and files that are read from these pieces without writing them.
 
 A piece is in one of the contributor's uploads, or in the store. In the store, only public blobs and those of the
 contributor's own models are used. All others count as absent, so that a digest in a request does not reveal whether the
@@ -13,36 +13,22 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
-from organs.ingest.contributions.manifest import (
-    BadManifest,
-    Manifest,
-    Reason,
-    WantedFile,
-)
+from organs.ingest.contributions.manifest import BadManifest
 from organs.ingest.contributions.spool import BytesLost, UploadReader, spool_of
-from organs.ingest.files import (
-    ComposedFile,
-    Section,
-)
+from organs.ingest.files import ComposedFile, Section
 from organs.registry.catalog.clock import database_now
-from organs.registry.catalog.queries.organs import (
-    blob_sizes,
-    blobs_by_digest,
-)
-from organs.registry.catalog.queries.submissions import (
-    StoredPiece,
-    finished_upload,
-    known_digests,
-    pieces_of,
-)
+from organs.registry.catalog.queries.organs import blob_sizes, blobs_by_digest
+from organs.registry.catalog.queries.submissions import StoredPiece, finished_upload, known_digests, pieces_of
 from organs.registry.digest import Digest
+from organs.registry.documents import Reason
+from organs.registry.entities.submission import SubmissionFile
 from organs.registry.errors import BadSource, Conflict, CorruptBlob, MissingBlob, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.store import PlainChunk, PlainReader
@@ -51,29 +37,8 @@ MISSING_SHOWN_MAX = 19
 OPEN_FILES_MAX = 16
 """Limit of open uploads, and of open blobs: a process may have a few hundred descriptors."""
 
-
-@dataclass(frozen=True, slots=True)
-class InUpload:
-    """Bytes of an upload, from an offset on."""
-
-    name: str
-    offset_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class InStore:
-    """A whole blob."""
-
-    digest: Digest
-
-
-@dataclass(frozen=True, slots=True)
-class LocatedPiece:
-    """`size_bytes` bytes at an offset of the file, and the place where they are stored."""
-
-    offset_bytes: int
-    size_bytes: int
-    at: InUpload | InStore
+Place = StoredPiece | Digest
+"""Bytes in an upload, or a whole blob."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,32 +49,54 @@ class LocatedFile:
     size_bytes: int
     sha256: Digest | None
     """The digest that its sender declared, if any."""
-    pieces: tuple[LocatedPiece, ...]
+    pieces: tuple[tuple[int, int, Place], ...]
+    """The offset in the file, the size and the place of each piece."""
 
 
-def locate(session: Session, contributor_id: int, manifest: Manifest) -> list[LocatedFile]:
-    """Return the files of `manifest` with the places of their pieces.
+def locate(session: Session, contributor_id: int, files: Sequence[SubmissionFile]) -> list[LocatedFile]:
+    """Return `files` with the places of their pieces.
 
     Raises BadManifest with every piece that is absent or has another size.
     """
-    digests = manifest.digests()
+    digests = digests_of(files)
     sent = pieces_of(session, contributor_id, digests)
     shared = known_digests(session, contributor_id, digests - sent.keys(), database_now(session))
-    known = _KnownPieces(sent, blob_sizes(session, shared))
+    stored_bytes = blob_sizes(session, shared)
     missing: list[Reason] = []
-    files = []
-    for number, file in enumerate(manifest.files):
+    located = []
+    for number, file in enumerate(files):
         where = f"files[{number}]"
         if file.upload is not None:
-            located = _locate_upload(session, contributor_id, file, where, missing)
-        else:
-            located = _locate_pieces(known, file, where, missing)
-        if located is not None:
-            files.append(located)
+            try:
+                upload = finished_upload(session, file.upload, contributor_id)
+            except (NotFound, Conflict) as error:
+                missing.append((f"{where}.upload", str(error)))
+                continue
+            digest = None if upload.digest is None else Digest(upload.digest)
+            whole = StoredPiece(upload.public_id, 0, upload.size_bytes)
+            located.append(LocatedFile(file.name, upload.size_bytes, digest, ((0, upload.size_bytes, whole),)))
+            continue
+        pieces: list[tuple[int, int, Place]] = []
+        for index, piece in enumerate(file.pieces or ()):
+            in_upload = sent.get(piece.digest)
+            if in_upload is not None and in_upload.size_bytes == piece.size_bytes:
+                pieces.append((piece.offset, piece.size_bytes, in_upload))
+            elif stored_bytes.get(piece.digest) == piece.size_bytes:
+                pieces.append((piece.offset, piece.size_bytes, piece.digest))
+            else:
+                sentence = f"the registry does not have these bytes; send them first: {piece.digest}"
+                missing.append((f"{where}.pieces[{index}]", sentence))
+        assert file.size_bytes is not None
+        located.append(LocatedFile(file.name, file.size_bytes, file.sha256, tuple(pieces)))
     if missing:
         more = len(missing) - MISSING_SHOWN_MAX
         raise BadManifest([*missing[:MISSING_SHOWN_MAX], *([("", f"and {more:,} more")] if more > 0 else [])])
-    return files
+    return located
+
+
+def digests_of(files: Sequence[SubmissionFile]) -> set[Digest]:
+    """Return the digests of all pieces of `files`."""
+    return {piece.digest for file in files for piece in file.pieces or ()}
 
 
 class Sources:
@@ -136,24 +123,48 @@ class Sources:
             self._uploads.clear()
             self._blobs.clear()
 
-    def read_into(self, buffer: memoryview, at: InUpload | InStore, offset: int) -> None:
+    def file(self, file: LocatedFile) -> ComposedFile:
+        """Return one file of a submission, readable until the end of the block. Its path is its bare name."""
+        sections = [Section(offset, size, _PlacedBytes(self, place)) for offset, size, place in file.pieces]
+        return ComposedFile(Path(file.name), file.size_bytes, sections, file.sha256)
+
+    def read_into(self, buffer: memoryview, place: Place, offset: int) -> None:
         """Fill `buffer` from `offset` of a piece. Raises BadSource, CorruptBlob, MissingBlob."""
         with self._lock:
-            if isinstance(at, InUpload):
-                self._read_upload(buffer, at.name, at.offset_bytes + offset)
-            else:
-                self._read_blob(buffer, at.digest, offset)
+            if not isinstance(place, StoredPiece):
+                self._read_blob(buffer, place, offset)
+                return
+            try:
+                upload = self._uploads.get(place.upload) or self._spool.open(place.upload)
+                _keep_latest(self._uploads, place.upload, upload)
+                upload.read_into(buffer, place.offset_bytes + offset)
+            except (BadSource, BytesLost) as error:
+                raise BadSource("an upload of this submission was removed; send it again") from error
 
-    def _read_upload(self, buffer: memoryview, name: str, offset: int) -> None:
-        try:
-            self._open_upload(name).read_into(buffer, offset)
-        except (BadSource, BytesLost) as error:
-            raise BadSource("an upload of this submission was removed; send it again") from error
-
-    def _open_upload(self, name: str) -> UploadReader:
-        upload = self._uploads.get(name) or self._spool.open(name)
-        _keep_latest(self._uploads, name, upload)
-        return upload
+    def _read_blob(self, buffer: memoryview, digest: Digest, offset: int) -> None:
+        if not buffer:
+            return
+        reader = self._open_blob(digest)
+        end = offset + len(buffer)
+        first, last = (
+            bisect_right(reader.chunks, place, key=lambda chunk: chunk.plain_offset_bytes) - 1
+            for place in (offset, end - 1)
+        )
+        for chunk in reader.chunks[first : last + 1]:
+            chunk_begin, chunk_bytes = chunk.plain_offset_bytes, chunk.plain_size_bytes
+            begin, stop = max(offset, chunk_begin), min(end, chunk_begin + chunk_bytes)
+            target = buffer[begin - offset : stop - offset]
+            is_decoded = self._decoded_chunk == (digest, chunk)
+            if len(target) == chunk_bytes and not is_decoded:
+                reader.read_chunk(chunk, target)
+                continue
+            if len(self._buffer) < chunk_bytes:
+                self._buffer = bytearray(chunk_bytes)
+            if not is_decoded:
+                self._decoded_chunk = None
+                reader.read_chunk(chunk, memoryview(self._buffer)[:chunk_bytes])
+                self._decoded_chunk = digest, chunk
+            target[:] = memoryview(self._buffer)[begin - chunk_begin : stop - chunk_begin]
 
     def _open_blob(self, digest: Digest) -> PlainReader:
         reader = self._blobs.get(digest)
@@ -169,28 +180,6 @@ class Sources:
         _keep_latest(self._blobs, digest, reader)
         return reader
 
-    def _read_blob(self, buffer: memoryview, digest: Digest, offset: int) -> None:
-        reader = self._open_blob(digest)
-        end = offset + len(buffer)
-        for chunk in _overlapping(reader.chunks, offset, end):
-            chunk_begin = chunk.plain_offset_bytes
-            begin, stop = max(offset, chunk_begin), min(end, chunk_begin + chunk.plain_size_bytes)
-            target = buffer[begin - offset : stop - offset]
-            if len(target) == chunk.plain_size_bytes and self._decoded_chunk != (digest, chunk):
-                reader.read_chunk(chunk, target)
-            else:
-                target[:] = self._decode(reader, digest, chunk)[begin - chunk_begin : stop - chunk_begin]
-
-    def _decode(self, reader: PlainReader, digest: Digest, chunk: PlainChunk) -> memoryview:
-        if len(self._buffer) < chunk.plain_size_bytes:
-            self._buffer = bytearray(chunk.plain_size_bytes)
-        view = memoryview(self._buffer)[: chunk.plain_size_bytes]
-        if self._decoded_chunk != (digest, chunk):
-            self._decoded_chunk = None
-            reader.read_chunk(chunk, view)
-            self._decoded_chunk = digest, chunk
-        return view
-
 
 R = TypeVar("R", UploadReader, PlainReader)
 
@@ -203,78 +192,15 @@ def _keep_latest(opened: OrderedDict[str, R], key: str, reader: R) -> None:
         opened.popitem(last=False)[1].close()
 
 
-def composed_file(sources: Sources, file: LocatedFile) -> ComposedFile:
-    """Return one file of a submission, readable while `sources` are open. Its path is its bare name."""
-    sections = [Section(piece.offset_bytes, piece.size_bytes, _PieceBytes(sources, piece.at)) for piece in file.pieces]
-    return ComposedFile(Path(file.name), file.size_bytes, sections, file.sha256)
-
-
 @dataclass(frozen=True, slots=True)
-class _KnownPieces:
-    sent: Mapping[Digest, StoredPiece]
-    stored: Mapping[Digest, int]
-    """Sizes in bytes."""
-
-    def at(self, digest: Digest, size_bytes: int) -> InUpload | InStore | None:
-        """Return where a piece is, or None when it is absent or has another size."""
-        sent = self.sent.get(digest)
-        if sent is not None and sent.size_bytes == size_bytes:
-            return InUpload(sent.upload, sent.offset_bytes)
-        return InStore(digest) if self.stored.get(digest) == size_bytes else None
-
-
-@dataclass(frozen=True, slots=True)
-class _PieceBytes:
+class _PlacedBytes:
     """The bytes at one place (`ingest.files.Bytes`)."""
 
     sources: Sources
-    at: InUpload | InStore
+    place: Place
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        self.sources.read_into(buffer, self.at, offset)
+        self.sources.read_into(buffer, self.place, offset)
 
     def check_unchanged(self) -> None:
         """Do nothing: finished uploads and blobs do not change."""
-
-
-def _locate_upload(
-    session: Session, contributor_id: int, file: WantedFile, where: str, missing: list[Reason]
-) -> LocatedFile | None:
-    assert file.upload is not None
-    try:
-        upload = finished_upload(session, file.upload, contributor_id)
-    except (NotFound, Conflict) as error:
-        missing.append((f"{where}.upload", str(error)))
-        return None
-    digest = None if upload.digest is None else Digest(upload.digest)
-    at = InUpload(upload.public_id, 0)
-    return LocatedFile(file.name, upload.size_bytes, digest, (LocatedPiece(0, upload.size_bytes, at),))
-
-
-def _locate_pieces(known: _KnownPieces, file: WantedFile, where: str, missing: list[Reason]) -> LocatedFile | None:
-    pieces = []
-    for number, piece in enumerate(file.pieces):
-        at = known.at(piece.digest, piece.size_bytes)
-        if at is None:
-            missing.append(
-                (
-                    f"{where}.pieces[{number}]",
-                    f"the registry does not have these bytes; send them first: {piece.digest}",
-                )
-            )
-        else:
-            pieces.append(LocatedPiece(piece.offset_bytes, piece.size_bytes, at))
-    is_whole = len(pieces) == len(file.pieces)
-    return LocatedFile(file.name, file.size_bytes, file.sha256, tuple(pieces)) if is_whole else None
-
-
-def _overlapping(chunks: Sequence[PlainChunk], offset: int, end: int) -> Sequence[PlainChunk]:
-    """Return the chunks that hold these bytes."""
-    if not chunks or offset >= end:
-        return ()
-    first, last = (bisect_right(chunks, place, key=_begin_of) - 1 for place in (offset, end - 1))
-    return chunks[first : last + 1]
-
-
-def _begin_of(chunk: PlainChunk) -> int:
-    return chunk.plain_offset_bytes

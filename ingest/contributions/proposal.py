@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 
 from sqlalchemy.orm import Session
 
-from organs.ingest.contributions.findings import (
-    NONFINITE,
-    NOTE,
-    REFUSE,
-    WARN,
-)
-from organs.ingest.contributions.manifest import StatedMetadata
+from organs.ingest.contributions.findings import NONFINITE, NOTE, REFUSE, WARN
 from organs.ingest.dissect import DissectedFile, places
 from organs.ingest.records import is_complete, nonfinite_flags, set_flags
 from organs.ingest.tasks import Progress
 from organs.registry.amounts import names_text
-from organs.registry.catalog.queries.models import (
+from organs.registry.catalog.queries.model_names import (
     model_by_name,
     newest_reachable,
     next_version,
@@ -34,7 +27,7 @@ from organs.registry.compose.licenses import NO_LICENSE, differing_license, unkn
 from organs.registry.compose.lock import LOCK_KEY
 from organs.registry.compose.models import misfit_sentence, parts_of
 from organs.registry.digest import Digest
-from organs.registry.entities.submission import SubmissionFinding
+from organs.registry.entities.submission import ProposedModel, SubmissionFinding, SubmissionMetadata
 from organs.registry.errors import BadName, NotFound
 from organs.registry.gguf import Header, TensorInfo, TensorSpec
 from organs.registry.measure import count_nonfinite_in
@@ -56,6 +49,7 @@ UNFIT = "base-does-not-fit"
 FOR_ADMINISTRATORS = (REMOVED, REFUSED, YANKED)
 """Codes of findings that an administrator must review, with any setting of the review."""
 SHOWN_MAX = 80
+TEMPLATE_KEY = "tokenizer.chat_template"
 
 
 def base_findings(
@@ -72,13 +66,13 @@ def base_findings(
     """
     if base is None:
         return
-    registered = registered_base(session, base)
+    registered = _registered_base(session, base)
     if registered is not None:
         misfit = _misfit_of(session, registered, organs)
         if misfit is not None:
             yield SubmissionFinding(REFUSE, UNFIT, misfit)
         return
-    quoted = repr(base if len(base) <= SHOWN_MAX else base[: SHOWN_MAX - 1] + "…")
+    quoted = _shown(base)
     declared = _declared(base, parents)
     guesses = [] if child is None else models_meant(session, child, declared)
     if not guesses:
@@ -109,7 +103,7 @@ def misfit_of_base(session: Session, model: Model) -> SubmissionFinding | None:
         return None
     organs = [part.spec for part in parts_of(session, model.id)]
     for edge in parents_of(session, [model.id], ("declared",)):
-        if edge.parent_text and registered_base(session, edge.parent_text) is not None:
+        if edge.parent_text and _registered_base(session, edge.parent_text) is not None:
             return next(base_findings(session, edge.parent_text, organs), None)
     return None
 
@@ -118,7 +112,7 @@ def _misfit_of(session: Session, base: Model, organs: Iterable[TensorSpec]) -> s
     return misfit_sentence(session, base, organs) if base.complete else None
 
 
-def registered_base(session: Session, base: str) -> Model | None:
+def _registered_base(session: Session, base: str) -> Model | None:
     """Return the visible model of that name, or None."""
     try:
         model = model_by_name(session, parse_model_name(base)) if "/" in base else None
@@ -174,51 +168,25 @@ def organ_findings(
     """
     named = folded((base or "").partition("@")[0])
     organs, others = models_with_most_organs_of(session, model, LOCK_KEY)
-    for row in others:
-        other = row.model
+    for other, shared in others:
         names = (f"{other.namespace}/{other.name}", other.name, other.title or "")
         is_named = named and named in [folded(name) for name in names]
         if other.digest == model.digest or is_named:
             continue
-        if row.shared >= MUCH * organs:
+        if shared >= MUCH * organs:
             meant = models_meant(session, child, _declared(base, parents)) if base else []
             if other.id in [parent.id for parent in meant]:
                 return
-            share = f"{row.shared:,} of its {organs:,} organs are those of {other.full_name}"
+            share = f"{shared:,} of its {organs:,} organs are those of {other.full_name}"
             yield SubmissionFinding(WARN, "organs-of-another", f"{share}, which it does not name as its base.")
         return
 
 
-TEMPLATE_KEY = "tokenizer.chat_template"
-_TEXT_SHOWN_MAX = 80
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """The proposed values of the catalog: those of the contributor, else those of the header."""
-
-    title: str | None
-    description: str | None
-    license: str | None
-    base: str | None
-    tags: tuple[str, ...]
-    architecture: str | None
-    parameters: int
-    tensors: int
-    size_bytes: int
-    kind: str
-    complete: bool
-
-    def values(self) -> dict[str, object]:
-        """Return the proposal as a JSON object."""
-        return asdict(self) | {"tags": list(self.tags)}
-
-
-def propose(files: Sequence[DissectedFile], stated: StatedMetadata) -> Proposal:
+def propose(files: Sequence[DissectedFile], stated: SubmissionMetadata) -> ProposedModel:
     """Return the proposed catalog entry of the model in `files`."""
     header = files[0].header
     tensors = [tensor for file in files for tensor in file.header.tensors]
-    return Proposal(
+    return ProposedModel(
         title=stated.title or header.text("general.name"),
         description=stated.description or header.text("general.description"),
         license=stated.license or header.text("general.license"),
@@ -259,13 +227,15 @@ def nonfinite_finding(counts: Mapping[str, int]) -> Iterator[SubmissionFinding]:
         yield SubmissionFinding(WARN, NONFINITE, f"{_sentence(flag)} Most likely the file is damaged.")
 
 
-def identity_of(header: Header, name: ModelName, proposed: Proposal) -> Identity:
+def identity_of(header: Header, name: ModelName, proposed: ProposedModel) -> Identity:
     """Return the names by which other models can declare this one."""
     header_names = (header.text(key) or "" for key in IDENTITY_KEYS)
     return Identity(name.namespace, name.name, proposed.title or "", proposed.architecture or "", *header_names)
 
 
-def findings_of(files: Sequence[DissectedFile], name: ModelName, proposed: Proposal) -> Iterator[SubmissionFinding]:
+def findings_of(
+    files: Sequence[DissectedFile], name: ModelName, proposed: ProposedModel
+) -> Iterator[SubmissionFinding]:
     """Yield the findings on the files alone, without the catalog."""
     header = files[0].header
     for file in files:
@@ -276,8 +246,22 @@ def findings_of(files: Sequence[DissectedFile], name: ModelName, proposed: Propo
             yield SubmissionFinding(NOTE, "odd-file", _sentence(flag))
     for flag in set_flags([file.header for file in files]):
         yield SubmissionFinding(NOTE, "odd-file", _sentence(flag))
-    yield from _license_findings(proposed.license, header.text("general.license"))
-    yield from _header_findings(header, name)
+    differing = differing_license(proposed.license, header.text("general.license"))
+    if differing is not None:
+        yield SubmissionFinding(WARN, "license-differs", differing)
+    if proposed.license is None:
+        yield SubmissionFinding(WARN, "no-license", NO_LICENSE)
+    elif (unknown := unknown_license(proposed.license)) is not None:
+        yield SubmissionFinding(NOTE, "unknown-license", unknown)
+    title, owner = header.text("general.name"), header.text("general.organization")
+    if title and folded(title) not in folded(name.name) and folded(name.name) not in folded(title):
+        sentence = f"The header has the name {_shown(title)}; the catalog will list it as {name.namespace}/{name.name}."
+        yield SubmissionFinding(NOTE, "other-name", sentence)
+    if owner and folded(owner) != folded(name.namespace):
+        sentence = (
+            f"The header names {_shown(owner)} as its organization; the catalog will list it under {name.namespace}."
+        )
+        yield SubmissionFinding(NOTE, "other-organization", sentence)
     if proposed.kind == "model" and not proposed.complete and proposed.base is None:
         sentence = "It has only some organs of its header, and names no base with the others: state its base."
         yield SubmissionFinding(WARN, "partial-without-base", sentence)
@@ -293,33 +277,8 @@ def findings_of(files: Sequence[DissectedFile], name: ModelName, proposed: Propo
         yield SubmissionFinding(NOTE, "chat-template", sentence)
 
 
-def _license_findings(license: str | None, in_header: str | None) -> Iterator[SubmissionFinding]:
-    differing = differing_license(license, in_header)
-    if differing is not None:
-        yield SubmissionFinding(WARN, "license-differs", differing)
-    if license is None:
-        yield SubmissionFinding(WARN, "no-license", NO_LICENSE)
-        return
-    unknown = unknown_license(license)
-    if unknown is not None:
-        yield SubmissionFinding(NOTE, "unknown-license", unknown)
-
-
-def _header_findings(header: Header, name: ModelName) -> Iterator[SubmissionFinding]:
-    title = header.text("general.name")
-    if title and folded(title) not in folded(name.name) and folded(name.name) not in folded(title):
-        sentence = f"The header has the name {_shown(title)}; the catalog will list it as {name.namespace}/{name.name}."
-        yield SubmissionFinding(NOTE, "other-name", sentence)
-    owner = header.text("general.organization")
-    if owner and folded(owner) != folded(name.namespace):
-        sentence = (
-            f"The header names {_shown(owner)} as its organization; the catalog will list it under {name.namespace}."
-        )
-        yield SubmissionFinding(NOTE, "other-organization", sentence)
-
-
 def _shown(text: str | None) -> str:
-    return repr(text if text is None or len(text) <= _TEXT_SHOWN_MAX else text[: _TEXT_SHOWN_MAX - 1] + "…")
+    return repr(text if text is None or len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…")
 
 
 def _sentence(words: str) -> str:

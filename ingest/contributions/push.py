@@ -2,55 +2,48 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import queue
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import msgspec
 from msgspec import Meta, structs
 
-from organs.ingest.contributions.loads import (
-    CutFile,
+from organs.ingest.contributions.cut_files import CutFile, Memory, cut
+from organs.ingest.contributions.manifest import BadManifest, parse_stated_metadata
+from organs.ingest.contributions.sending import (
+    CHUNK_BYTES,
+    PASSING,
+    UPLOADS,
     Load,
-    Memory,
-    OpenLoad,
-    Wanted,
-    cut,
+    Misfit,
+    Patience,
+    PushStopped,
+    Sender,
+    SourcePiece,
+    T,
     distinct,
+    in_lanes,
     loads,
-)
-from organs.ingest.contributions.manifest import (
-    BadManifest,
-    parse_stated_metadata,
+    patiently,
 )
 from organs.ingest.dissect import DissectedFile, places
 from organs.ingest.records import is_complete
-from organs.ingest.sources import (
-    ModelSource,
-    notes_of,
-    open_files,
-)
+from organs.ingest.sources import ModelSource, notes_of, open_files
 from organs.registry.amounts import size_text
-from organs.registry.catalog.queries.accounts import (
-    PIECE_ROW_BYTES,
-)
+from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.client.address import API
 from organs.registry.client.connection import Connection
 from organs.registry.compose.metadata import LICENSE_KEY
 from organs.registry.digest import model_digest
-from organs.registry.entities.account import Account, Quota
+from organs.registry.entities.account import Account
 from organs.registry.entities.base import Digest, Entity, ModelText, prepared
 from organs.registry.entities.finding import Severity
 from organs.registry.entities.submission import (
-    FilePiece,
     KnownDigests,
     Submission,
     SubmissionFile,
@@ -65,18 +58,13 @@ from organs.registry.errors import (
     BadName,
     BadRecipe,
     BadReply,
-    BadSource,
-    Busy,
-    Conflict,
     NotAllowed,
     NotFound,
     OrganError,
     OverQuota,
-    TooMany,
-    Unreachable,
 )
 from organs.registry.names import ModelName, parse_new_name
-from organs.registry.upload_limits import SUBMISSION_FILES_MAX, chunk_min_bytes
+from organs.registry.upload_limits import SUBMISSION_FILES_MAX
 
 if TYPE_CHECKING:
     from organs.registry.client.remote import RemoteRegistry
@@ -89,338 +77,15 @@ COMPOSED = "composed"
 """The state of a push if the registry composed the chimera from models that it has."""
 WOULD_COMPOSE = "would compose"
 """The state of a dry run for such a chimera."""
-PATIENCE_SECONDS = 180.0
-"""Seconds of retries without success; then the push stops, and continues when it is run again."""
-PAUSE_SECONDS, PAUSE_MAX_SECONDS = 0.25, 8.0
-PASSING = (Unreachable, Busy, TooMany)
-"""Errors that can be temporary."""
-
-
-Answer = TypeVar("Answer")
-
-
-class Stopped(Exception):
-    """The push was stopped, by the user or by an error in another thread; raised inside its threads to end them."""
-
-
-class Patience:
-    """The time since the first of several failures; reset by every success."""
-
-    def __init__(self, stop: threading.Event, seconds: float = PATIENCE_SECONDS) -> None:
-        self._stop = stop
-        self._seconds = seconds
-        self._failures = 0
-        self._since = time.monotonic()
-
-    def succeeded(self) -> None:
-        """Note a success."""
-        self._failures = 0
-        self._since = time.monotonic()
-
-    def wait(self, error: OrganError) -> None:
-        """Wait before the next try; raises `error` after too much time or if retries are useless, Stopped if the push
-        was stopped."""
-        if isinstance(error, BadReply) or time.monotonic() - self._since > self._seconds:
-            raise error
-        pause = min(PAUSE_SECONDS * 2.0**self._failures, PAUSE_MAX_SECONDS)
-        if isinstance(error, TooMany):
-            pause = min(max(pause, error.seconds), self._seconds)
-        self._failures += 1
-        if self._stop.wait(pause):
-            raise Stopped from error
-
-
-def patiently(stop: threading.Event, ask: Callable[[], Answer]) -> Answer:
-    """Return the result of `ask`, with retries after temporary errors."""
-    patience = Patience(stop)
-    while True:
-        try:
-            return ask()
-        except PASSING as error:
-            patience.wait(error)
-
-
-LEAVE_SECONDS = 3.0
-"""Seconds that the threads have to end after an error: a chunk in progress is not awaited."""
-
-T = TypeVar("T")
-
-
-def in_lanes(items: Iterable[T], do: Callable[[T], None], count: int, stop: threading.Event) -> None:
-    """Call `do` for each of `items`, `count` at a time. The first error or an interrupt sets `stop` and is raised.
-
-    `do` must check `stop` and raise if it is set.
-    """
-    waiting: queue.SimpleQueue[T] = queue.SimpleQueue()
-    for item in items:
-        waiting.put(item)
-    ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-    size = min(count, waiting.qsize())
-    lanes = [threading.Thread(target=_lane, args=(waiting, do, ended), daemon=True, name="push") for _ in range(size)]
-    for lane in lanes:
-        lane.start()
-    try:
-        for _ in lanes:
-            failure = ended.get()
-            if failure is not None:
-                raise failure
-    except BaseException:
-        stop.set()
-        deadline = time.monotonic() + LEAVE_SECONDS
-        for lane in lanes:
-            lane.join(max(0.0, deadline - time.monotonic()))
-        raise
-
-
-def _lane(
-    waiting: queue.SimpleQueue[T], do: Callable[[T], None], ended: queue.SimpleQueue[BaseException | None]
-) -> None:
-    try:
-        while True:
-            do(waiting.get_nowait())
-    except queue.Empty:
-        ended.put(None)
-    except BaseException as error:  # noqa: BLE001  # passed to the waiting thread, which raises it
-        ended.put(error)
-
-
-UNSENT = "nothing was sent"
-
-
-def check_room(
-    connection: Connection,
-    name: ModelName,
-    files: Sequence[CutFile],
-    missing: Mapping[Digest, Wanted],
-    known_bytes: int,
-    stop: threading.Event,
-) -> None:
-    """Raise OverQuota if the model `name` of `files` is larger than the limit, or than the free quota.
-
-    `missing` are the pieces to send, `known_bytes` the size of the others.
-    """
-    account = patiently(stop, partial(connection.read, Account, f"{API}/account"))
-    size_bytes = sum(file.size_bytes for file in files)
-    if size_bytes > account.quota.upload_max_bytes:
-        limit = size_text(account.quota.upload_max_bytes)
-        raise OverQuota(f"{name} has {size_text(size_bytes)}; {connection.url} takes at most {limit}: {UNSENT}")
-    if account.namespace == LOCAL:
-        return  # the local account has no quota
-    uploads = patiently(stop, partial(connection.read, UploadPage, f"{API}/uploads"))
-    _check_quota(name, account.quota, size_bytes, missing, known_bytes, uploads.items)
-
-
-def _check_quota(
-    name: ModelName,
-    quota: Quota,
-    size_bytes: int,
-    missing: Mapping[Digest, Wanted],
-    known_bytes: int,
-    uploads: Sequence[Upload],
-) -> None:
-    """Check the quota as it will be after the submission: the files count with their whole size, their uploads do not.
-
-    `uploads` of an earlier run already count. Known pieces can be in finished uploads; their size is at most that of
-    all uploads without the open ones.
-    """
-    new_bytes = sum(_counted_bytes(load) for load in loads(list(missing.values())) if not _has_upload(load, uploads))
-    finished_bytes = max(0, quota.uploads_bytes - sum(upload.size_bytes for upload in uploads))
-    sent_bytes = sum(piece.span.size_bytes for piece in missing.values()) + min(known_bytes, finished_bytes)
-    new_quota = structs.replace(
-        quota, used_bytes=quota.used_bytes + new_bytes, uploads_bytes=quota.uploads_bytes + new_bytes
-    )
-    more_bytes = new_quota.more_bytes(size_bytes, sent_bytes)
-    if more_bytes > 0:
-        others_size = size_text(quota.limit_bytes + more_bytes - size_bytes)
-        others = f"together with your other {others_size}, " if quota.used_bytes + quota.submitted_bytes else ""
-        raise OverQuota(
-            f"{name} has {size_text(size_bytes)}; {others}that is {size_text(more_bytes)} more than your quota of "
-            f"{size_text(quota.limit_bytes)}: {UNSENT}"
-        )
-
-
-def _counted_bytes(load: Load) -> int:
-    return load.size_bytes + (PIECE_ROW_BYTES * len(load.pieces) if load.is_pack else 0)
-
-
-def _has_upload(load: Load, uploads: Sequence[Upload]) -> bool:
-    """Return whether an upload of exactly this load is open. A pack is read only if an upload has its size."""
-    same_size = [upload for upload in uploads if upload.size_bytes == load.size_bytes]
-    if not same_size:
-        return False
-    request = load.opened().request
-    return any((upload.kind, upload.digest) == (request.kind, request.digest) for upload in same_size)
-
-
-POLL_SECONDS, POLL_MAX_SECONDS = 0.2, 2.0
-
-
-def submission_request(
-    files: Sequence[CutFile], metadata: SubmissionMetadata, accepted: Sequence[str] = ()
-) -> SubmissionRequest:
-    """Return the submission: the files with their pieces, the metadata, and the accepted findings."""
-    listed = (
-        SubmissionFile(
-            name=file.name,
-            size_bytes=file.size_bytes,
-            sha256=file.sha256,
-            pieces=tuple(
-                FilePiece(offset=span.offset, size_bytes=span.size_bytes, digest=digest) for span, digest in file.pieces
-            ),
-        )
-        for file in files
-    )
-    return SubmissionRequest(files=tuple(listed), metadata=metadata, accept=tuple(accepted) or None)
-
-
-def submit(connection: Connection, name: ModelName, request: SubmissionRequest, stop: threading.Event) -> Submission:
-    """Submit a model as `name`; raises the refusals of the registry, Unreachable."""
-    path = f"{API}/models/{name.namespace}/{name.name}"
-    return patiently(stop, lambda: connection.put(Submission, path, request))
-
-
-def followed(
-    connection: Connection, submission: Submission, stop: threading.Event, notify: Callable[[Submission], None]
-) -> Submission:
-    """Wait for the end of `submission` and return it; call `notify` with each state. Raises Unreachable, NotFound."""
-    patience = Patience(stop)
-    pause = POLL_SECONDS
-    while not submission.has_ended:
-        notify(submission)
-        if stop.wait(pause):
-            raise Stopped
-        pause = min(pause * 1.5, POLL_MAX_SECONDS)
-        try:
-            submission = looked_up(connection, submission.id)
-            patience.succeeded()
-        except PASSING as error:
-            patience.wait(error)
-    return submission
-
-
-def looked_up(connection: Connection, submission: int) -> Submission:
-    """Return the submission of that id; raises NotFound if it does not exist or belongs to another contributor."""
-    return connection.read(Submission, f"{API}/submissions/{submission}")
-
-
-UPLOADS = f"{API}/uploads"
-CHUNK_BYTES = 8 * 1024 * 1024
-DAMAGED_MAX = 3
-"""Times that an upload can refuse a chunk or disappear before the push fails."""
-
-Advance = Callable[[int], None]
-
-
-class Misfit(BadInput, code="bytes-differ"):
-    """The received bytes of an upload do not have the declared digest."""
-
-
-class Sender:
-    """Sends loads; safe for several threads with one load each. `sent_bytes` includes repeated bytes."""
-
-    def __init__(
-        self, connection: Connection, stop: threading.Event, advance: Advance, chunk_bytes: int = CHUNK_BYTES
-    ) -> None:
-        """Create a sender; `advance` is called with the number of bytes that arrived, also those of earlier runs."""
-        self._connection = connection
-        self._stop = stop
-        self._advance = advance
-        self._chunk_bytes = chunk_bytes
-        self._lock = threading.Lock()
-        self.sent_bytes = 0
-
-    def send(self, load: Load) -> None:
-        """Send `load` to the registry. Raises its refusals, Unreachable if it does not answer for too long, BadSource,
-        and Stopped if the push was stopped."""
-        opened = load.opened()
-        patience = Patience(self._stop)
-        upload: Upload | None = None
-        reported = refused = 0
-        while True:
-            self._check_not_stopped()
-            try:
-                upload = self._do_next_step(opened, upload)
-            except (*PASSING, Conflict) as error:  # the server may hold an incomplete chunk for a while
-                patience.wait(error)
-                upload = upload and self._look_up(upload, opened)
-                continue
-            except (BadInput, NotFound) as error:
-                refused += 1
-                if upload is None or isinstance(error, BadSource | Misfit) or refused > DAMAGED_MAX:
-                    raise
-                upload = None  # the chunk was damaged in transit, or the upload is gone
-                patience.wait(error)
-                continue
-            if upload.received_bytes > reported or upload.is_complete:
-                patience.succeeded()
-            received = opened.span.size_bytes if upload.is_complete else upload.received_bytes
-            self._advance(received - reported)
-            reported = received
-            if upload.is_complete:
-                return
-
-    def _do_next_step(self, load: OpenLoad, upload: Upload | None) -> Upload:
-        """Do the next step: open the upload, send a chunk, or finish."""
-        size_bytes = load.span.size_bytes
-        if upload is None:
-            return _check_received(self._connection.post(Upload, UPLOADS, load.request), size_bytes)
-        if upload.received_bytes < size_bytes:
-            return self._send_chunk(load, upload)
-        self._finish(upload)
-        return structs.replace(upload, received_bytes=size_bytes, state="complete")
-
-    def _send_chunk(self, load: OpenLoad, upload: Upload) -> Upload:
-        begin, size_bytes = upload.received_bytes, load.span.size_bytes
-        data = load.read(begin, max(min(self._chunk_bytes, upload.chunk_bytes.most), chunk_min_bytes(size_bytes)))
-        headers = {
-            "Content-Range": f"bytes {begin}-{begin + len(data) - 1}/{size_bytes}",
-            "Content-Digest": f"sha-256=:{base64.b64encode(hashlib.sha256(data).digest()).decode()}:",
-        }
-        with self._lock:
-            self.sent_bytes += len(data)
-        updated = _check_received(
-            self._connection.send_bytes(Upload, "PATCH", f"{UPLOADS}/{upload.id}", data, headers), size_bytes
-        )
-        if updated.received_bytes == begin:
-            raise BadReply("the registry refuses more bytes of an upload without a reason")
-        return updated
-
-    def _finish(self, upload: Upload) -> None:
-        try:
-            self._connection.put(Upload, f"{UPLOADS}/{upload.id}")
-        except BadInput as error:
-            with suppress(OrganError):
-                self._connection.delete(Upload, f"{UPLOADS}/{upload.id}")  # otherwise the next run would continue it
-            raise Misfit(str(error)) from error
-
-    def _look_up(self, upload: Upload, load: OpenLoad) -> Upload | None:
-        """Return the current state of `upload`; the last known if the registry does not answer, None if it is gone."""
-        try:
-            return _check_received(self._connection.read(Upload, f"{UPLOADS}/{upload.id}"), load.span.size_bytes)
-        except NotFound:
-            return None
-        except OrganError:
-            return upload
-
-    def _check_not_stopped(self) -> None:
-        if self._stop.is_set():
-            raise Stopped
-
-
-def _check_received(upload: Upload, size_bytes: int) -> Upload:
-    """Return `upload`; raise BadReply if its received bytes exceed `size_bytes`."""
-    if upload.received_bytes > size_bytes:
-        raise BadReply(f"the registry reports {upload.received_bytes} received bytes of {size_bytes}")
-    return upload
-
-
 LANES = 3
 """Parallel uploads: the default limit of a server for one contributor."""
 LOOKUP_MAX = 1000
+POLL_SECONDS, POLL_MAX_SECONDS = 0.2, 2.0
+BASE_KEYS = ("name", "repo_url")
 NOT_CHANGED = (
     "the registry already has this model; its description was not changed. Edit it on its page: {address}/edit"
 )
-BASE_KEYS = ("name", "repo_url")
+UNSENT = "nothing was sent"
 
 
 class Progress(Protocol):
@@ -505,29 +170,22 @@ def push(
     Raises BadInput for files that are invalid or refused, NotAllowed, OverQuota, Unreachable. A refusal by
     the registry after the inspection does not raise an error: the report has the state.
     """
-    check_metadata(options.metadata)
-    stop = threading.Event()
+    try:
+        parse_stated_metadata(dict(options.metadata))  # with the messages of the registry, before anything is read
+    except BadManifest as error:
+        sentences = (f"{where.removeprefix('metadata.')}: {sentence}" for where, sentence in error.reasons)
+        raise BadInput("; ".join(sentences)) from error
     with ExitStack() as opened:
         files = open_files(opened, source)
         _check_partial(files, options)
         name = model_name(connection, source, options)
         progress.stage("read", sum(file.header.file_size_bytes for file in files))
-        steps = _Push(connection, name, cut(files, memory, progress.advance), options, memory, progress, stop)
         try:
-            return steps.run()
+            return _Push(connection, name, cut(files, memory, progress.advance), options, memory, progress).run()
         except Misfit:
             for path in source.paths:
                 memory.forget_hashed(path)  # the file changed, but its date and size did not
             raise
-
-
-def check_metadata(metadata: Mapping[str, str | list[str]]) -> None:
-    """Raise BadInput for metadata that a registry would refuse, with the same messages."""
-    try:
-        parse_stated_metadata(dict(metadata))
-    except BadManifest as error:
-        sentences = (f"{where.removeprefix('metadata.')}: {sentence}" for where, sentence in error.reasons)
-        raise BadInput("; ".join(sentences)) from error
 
 
 def push_chimera(
@@ -551,7 +209,7 @@ def push_chimera(
         return patiently(stop, lambda: remote.model_page(f"sha256:{digest}").name)
 
     try:
-        theirs = replace(renamed(recipe, their_name), name=str(name))
+        theirs = structs.replace(renamed(recipe, their_name), name=str(name))
         plan = patiently(stop, lambda: remote.compose(theirs).plan())
     except NotFound:
         return "the registry does not have all of its parents: push them first"
@@ -577,7 +235,7 @@ def _recipe_of(local: LocalRegistry, name: ModelName) -> tuple[Recipe, Digest] |
 
     Return the reason if this recipe would not make the same chimera elsewhere; it is empty for other models.
     """
-    from organs.registry.catalog.queries.models import model_by_name, model_by_text
+    from organs.registry.catalog.queries.model_names import model_by_name, model_by_text
     from organs.registry.compose.chimeras import chimera_of_model
     from organs.registry.compose.recipe import renamed, with_versions
     from organs.registry.compose.recipe_io import recipe_of
@@ -621,15 +279,27 @@ def model_name(connection: Connection, source: ModelSource, options: PushOptions
     return name
 
 
-class _ModelFile(Entity, frozen=True, kw_only=True):
+def _check_partial(files: Sequence[DissectedFile], options: PushOptions) -> None:
+    """Raise BadInput for a partial model without a base, before anything is read or sent."""
+    header = files[0].header
+    if is_complete(header, [place for file in files for place in places(file.header)]) or options.metadata.get("base"):
+        return
+    if not any(header.text(f"general.base_model.0.{key}") for key in BASE_KEYS):
+        raise BadInput(
+            f"{files[0].source.name}: only some organs of a model, and its header names no base; "
+            "add --base NAMESPACE/NAME"
+        )
+
+
+class _RegisteredFile(Entity, frozen=True, kw_only=True):
     sha256: Digest
 
 
-class _ModelFiles(Entity, frozen=True, kw_only=True):
+class _RegisteredFiles(Entity, frozen=True, kw_only=True):
     """The fields of a registered model that identify its files."""
 
     name: ModelText
-    files: Annotated[tuple[_ModelFile, ...], Meta(max_length=SUBMISSION_FILES_MAX)]
+    files: Annotated[tuple[_RegisteredFile, ...], Meta(max_length=SUBMISSION_FILES_MAX)]
 
 
 class _Push:
@@ -643,147 +313,190 @@ class _Push:
         options: PushOptions,
         memory: Memory,
         progress: Progress,
-        stop: threading.Event,
     ) -> None:
         self._connection, self._name, self._files = connection, name, files
-        self._options, self._memory, self._progress, self._stop = options, memory, progress, stop
-        self._digest = model_digest([file.sha256 for file in files])
+        self._options, self._memory, self._progress = options, memory, progress
+        self._stop = threading.Event()
+        self._key = connection.url, str(name), model_digest([file.sha256 for file in files])
+        """The model and the registry, for the memory."""
+        self._path = f"{API}/models/{name.namespace}/{name.name}"
 
     def run(self) -> PushReport:
-        if (registered := self._find_registered()) is not None:
-            return registered
         pieces = distinct(self._files)
-        if (earlier := self._find_earlier_submission()) is not None:
-            return self._report(self._wait_for_end(earlier), {}, pieces, 0)
-        known = self._look_up_known(list(pieces))
-        missing = {digest: piece for digest, piece in pieces.items() if digest not in known}
-        known_pieces = {digest: piece for digest, piece in pieces.items() if digest in known}
+        if (registered := self._registered_name()) is not None:
+            address = f"{self._connection.url}/models/{registered}"
+            unused_metadata = (NOT_CHANGED.format(address=address),) if self._options.metadata else ()
+            return PushReport(
+                name=str(self._name),
+                model=registered,
+                address=address,
+                state=ALREADY_THERE,
+                notes=(*self._notes(), *unused_metadata),
+                bytes_known=_size_bytes(pieces.values()),
+                pieces_known=len(pieces),
+            )
+        if (earlier := self._earlier_submission()) is not None:
+            return self._report(self._followed(earlier), [], pieces.values(), 0)
+        known_digests = self._look_up(list(pieces))
+        missing = [piece for digest, piece in pieces.items() if digest not in known_digests]
+        known = [piece for digest, piece in pieces.items() if digest in known_digests]
         if missing:
-            check_room(self._connection, self._name, self._files, missing, _size_bytes(known_pieces), self._stop)
+            self._check_room(missing, _size_bytes(known))
         if self._options.dry_run:
-            return self._report(None, missing, known_pieces, _size_bytes(missing))
-        sent_bytes = self._send(missing)
+            return self._report(None, missing, known, _size_bytes(missing))
+        sender = Sender(self._connection, self._stop, self._progress.advance, self._options.chunk_bytes)
+        if missing:
+            self._progress.stage("send", _size_bytes(missing))
+            in_lanes(loads(missing), sender.send, LANES, self._stop)
         for file in self._files:
             file.file.source.check_unchanged()
-        metadata = msgspec.convert(self._options.metadata, prepared(SubmissionMetadata))
-        request = submission_request(self._files, metadata, self._options.accepted)
-        submission = submit(self._connection, self._name, request, self._stop)
+        submission = self._ask(lambda: self._connection.put(Submission, self._path, self._request()))
         self._memory.store_submission(*self._key, submission.id)
-        return self._report(self._wait_for_end(submission), missing, known_pieces, sent_bytes)
+        return self._report(self._followed(submission), missing, known, sender.sent_bytes)
 
-    @property
-    def _key(self) -> tuple[str, str, str]:
-        return self._connection.url, str(self._name), self._digest
+    def _ask(self, ask: Callable[[], T]) -> T:
+        return patiently(self._stop, ask)
 
-    def _find_registered(self) -> PushReport | None:
-        """Return the report if the newest model of this name has the same files; else None."""
+    def _registered_name(self) -> str | None:
+        """Return the newest model of this name if it has the same files; else None."""
         try:
-            files = self._connection.read(_ModelFiles, f"{API}/models/{self._name.namespace}/{self._name.name}")
+            registered = self._connection.read(_RegisteredFiles, self._path)
         except NotFound:
             return None
-        if [file.sha256 for file in files.files] != [file.sha256 for file in self._files]:
-            return None
-        model = files.name
-        pieces, address = distinct(self._files), f"{self._connection.url}/models/{model}"
-        unused_metadata = (NOT_CHANGED.format(address=address),) if self._options.metadata else ()
-        return PushReport(
-            name=str(self._name),
-            model=model,
-            address=address,
-            state=ALREADY_THERE,
-            notes=(*self._notes(), *unused_metadata),
-            bytes_known=_size_bytes(pieces),
-            pieces_known=len(pieces),
-        )
+        is_same = [file.sha256 for file in registered.files] == [file.sha256 for file in self._files]
+        return registered.name if is_same else None
 
-    def _find_earlier_submission(self) -> Submission | None:
+    def _earlier_submission(self) -> Submission | None:
         """Return the open submission of these files from an earlier run, or None."""
         earlier = self._memory.submission(*self._key)
         if earlier is None or self._options.dry_run:
             return None
         try:
-            submission = looked_up(self._connection, earlier)
+            submission = self._connection.read(Submission, f"{API}/submissions/{earlier}")
         except NotFound:
             return None
-        is_open = submission.state == "quarantined" or not submission.has_ended
-        return submission if is_open else None
+        return submission if submission.state == "quarantined" or not submission.has_ended else None
 
-    def _look_up_known(self, digests: Sequence[Digest]) -> frozenset[str]:
+    def _look_up(self, digests: Sequence[Digest]) -> set[Digest]:
+        """Return which of `digests` need not be sent."""
         self._progress.stage("look up", None)
-        known: frozenset[str] = frozenset()
+        known: set[Digest] = set()
         for begin in range(0, len(digests), LOOKUP_MAX):
-            known |= patiently(self._stop, partial(self._request_known, list(digests[begin : begin + LOOKUP_MAX])))
-        return known & frozenset(digests)
+            body = {"digests": digests[begin : begin + LOOKUP_MAX]}
+            known.update(self._ask(partial(self._connection.post, KnownDigests, f"{UPLOADS}/lookup", body)).known)
+        return known & set(digests)
 
-    def _request_known(self, digests: list[Digest]) -> frozenset[str]:
-        return frozenset(self._connection.post(KnownDigests, f"{UPLOADS}/lookup", {"digests": digests}).known)
+    def _check_room(self, missing: Sequence[SourcePiece], known_bytes: int) -> None:
+        """Raise OverQuota if the model is larger than the limit, or than the free quota.
 
-    def _send(self, missing: Mapping[Digest, Wanted]) -> int:
-        """Send the missing pieces; return the number of sent bytes."""
-        if not missing:
-            return 0
-        self._progress.stage("send", _size_bytes(missing))
-        sender = Sender(self._connection, self._stop, self._progress.advance, self._options.chunk_bytes)
-        in_lanes(loads(list(missing.values())), sender.send, LANES, self._stop)
-        return sender.sent_bytes
+        The quota is checked as it will be after the submission: the files count with their whole size, their uploads do
+        not. Uploads of an earlier run already count. Known pieces, of `known_bytes`, can be in finished uploads; their
+        size is at most that of all uploads without the open ones.
+        """
+        account = self._ask(lambda: self._connection.read(Account, f"{API}/account"))
+        quota = account.quota
+        size_bytes = sum(file.size_bytes for file in self._files)
+        model = f"{self._name} has {size_text(size_bytes)}"
+        if size_bytes > quota.upload_max_bytes:
+            limit = size_text(quota.upload_max_bytes)
+            raise OverQuota(f"{model}; {self._connection.url} takes at most {limit}: {UNSENT}")
+        if account.namespace == LOCAL:
+            return  # the local account has no quota
+        uploads = self._ask(lambda: self._connection.read(UploadPage, UPLOADS)).items
+        new = [load for load in loads(missing) if not _has_upload(load, uploads)]
+        new_bytes = sum(load.size_bytes + PIECE_ROW_BYTES * len(load.pieces) * load.is_pack for load in new)
+        finished_bytes = max(0, quota.uploads_bytes - sum(upload.size_bytes for upload in uploads))
+        after = structs.replace(
+            quota, used_bytes=quota.used_bytes + new_bytes, uploads_bytes=quota.uploads_bytes + new_bytes
+        )
+        more_bytes = after.more_bytes(size_bytes, _size_bytes(missing) + min(known_bytes, finished_bytes))
+        if more_bytes > 0:
+            others_size = size_text(quota.limit_bytes + more_bytes - size_bytes)
+            others = f"together with your other {others_size}, " if quota.used_bytes + quota.submitted_bytes else ""
+            raise OverQuota(
+                f"{model}; {others}that is {size_text(more_bytes)} more than your quota of "
+                f"{size_text(quota.limit_bytes)}: {UNSENT}"
+            )
 
-    def _wait_for_end(self, submission: Submission) -> Submission:
+    def _request(self) -> SubmissionRequest:
+        files = (
+            SubmissionFile(
+                name=file.file.source.path.name, size_bytes=file.size_bytes, sha256=file.sha256, pieces=file.pieces
+            )
+            for file in self._files
+        )
+        metadata = msgspec.convert(self._options.metadata, prepared(SubmissionMetadata))
+        return SubmissionRequest(files=tuple(files), metadata=metadata, accept=self._options.accepted or None)
+
+    def _followed(self, submission: Submission) -> Submission:
         """Return `submission` at its end, or immediately if the push does not wait."""
         if not self._options.wait:
             return submission
         self._progress.stage("check", None)
-        ended = followed(self._connection, submission, self._stop, self._say)
-        if ended.state != "quarantined":
+        patience, pause = Patience(self._stop), POLL_SECONDS
+        while not submission.has_ended:
+            done = f", {submission.progress:.0%}" if 0 < submission.progress < 1 else ""
+            self._progress.say(f"{submission.note or submission.state}{done}")
+            if self._stop.wait(pause):
+                raise PushStopped
+            pause = min(pause * 1.5, POLL_MAX_SECONDS)
+            try:
+                submission = self._connection.read(Submission, f"{API}/submissions/{submission.id}")
+                patience.succeeded()
+            except PASSING as error:
+                patience.wait(error)
+        if submission.state != "quarantined":
             self._memory.forget_submission(*self._key)
-        return ended
-
-    def _say(self, submission: Submission) -> None:
-        done = f", {submission.progress:.0%}" if 0 < submission.progress < 1 else ""
-        self._progress.say(f"{submission.note or submission.state}{done}")
+        return submission
 
     def _report(
         self,
         submission: Submission | None,
-        missing: Mapping[Digest, Wanted],
-        known_pieces: Mapping[Digest, Wanted],
+        missing: Sequence[SourcePiece],
+        known: Iterable[SourcePiece],
         sent_bytes: int,
     ) -> PushReport:
-        path = None if submission is None else submission.address or f"/submissions/{submission.id}"
-        return PushReport(
+        known = list(known)
+        report = PushReport(
             name=str(self._name),
-            model=None if submission is None else submission.model,
-            address=None if path is None else f"{self._connection.url}{path}",
-            state="dry run" if submission is None else submission.state,
-            submission=None if submission is None else submission.id,
-            reason=None if submission is None else submission.reason,
-            findings=() if submission is None else submission.findings,
+            model=None,
+            address=None,
+            state="dry run",
             license=self._options.license or self._files[0].file.header.text(LICENSE_KEY),
             notes=self._notes(),
             bytes_sent=sent_bytes,
-            bytes_known=_size_bytes(known_pieces),
+            bytes_known=_size_bytes(known),
             pieces_sent=len(missing),
-            pieces_known=len(known_pieces),
+            pieces_known=len(known),
+        )
+        if submission is None:
+            return report
+        return replace(
+            report,
+            model=submission.model,
+            address=self._connection.url + (submission.address or f"/submissions/{submission.id}"),
+            state=submission.state,
+            submission=submission.id,
+            reason=submission.reason,
+            findings=submission.findings,
         )
 
     def _notes(self) -> tuple[str, ...]:
         digests = {index: file.sha256 for index, file in enumerate(self._files)}
         pieces = {
-            (index, span.offset): digest for index, file in enumerate(self._files) for span, digest in file.pieces
+            (index, piece.offset): piece.digest for index, file in enumerate(self._files) for piece in file.pieces
         }
         return notes_of([file.file for file in self._files], digests, pieces)
 
 
-def _check_partial(files: Sequence[DissectedFile], options: PushOptions) -> None:
-    """Raise BadInput for a partial model without a base, before anything is read or sent."""
-    header = files[0].header
-    if is_complete(header, [place for file in files for place in places(file.header)]) or options.metadata.get("base"):
-        return
-    if any(header.text(f"general.base_model.0.{key}") for key in BASE_KEYS):
-        return
-    raise BadInput(
-        f"{files[0].source.name}: only some organs of a model, and its header names no base; add --base NAMESPACE/NAME"
-    )
+def _has_upload(load: Load, uploads: Sequence[Upload]) -> bool:
+    """Return whether an upload of exactly this load is open. A pack is read only if an upload has its size."""
+    same_size = [upload for upload in uploads if upload.size_bytes == load.size_bytes]
+    if not same_size:
+        return False
+    request = load.opened().request
+    return any((upload.kind, upload.digest) == (request.kind, request.digest) for upload in same_size)
 
 
-def _size_bytes(pieces: Mapping[Digest, Wanted]) -> int:
-    return sum(piece.span.size_bytes for piece in pieces.values())
+def _size_bytes(pieces: Iterable[SourcePiece]) -> int:
+    return sum(piece.size_bytes for piece in pieces)

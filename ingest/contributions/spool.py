@@ -16,17 +16,17 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from organs.ingest.files import FileSource
 from organs.registry.catalog.engine import Catalog, batches
-from organs.registry.catalog.queries.submissions import StoredChunk, chunks_of_upload, known_chunk_files, upload_names
+from organs.registry.catalog.queries.submissions import chunks_of_upload, known_chunk_files, upload_names
+from organs.registry.catalog.tables import UploadChunk
 from organs.registry.digest import Digest
 from organs.registry.errors import Conflict, DiskFull, MissingBlob, NotFound
 from organs.registry.local import LocalRegistry
-from organs.registry.store.backend import PendingFile, StoredFile
+from organs.registry.store.backend import PendingFile, StoredFile, StrayFile
 from organs.registry.store.files import Files, lock_file, make_durable_folder, translated
 
 if TYPE_CHECKING:
@@ -49,15 +49,6 @@ class BytesLost(Conflict, code="bytes-lost"):
 
     def __init__(self) -> None:
         super().__init__("the bytes of this upload are lost: remove it and start again")
-
-
-@dataclass(frozen=True, slots=True)
-class SpooledFile:
-    """A file of the spool, for the cleanup."""
-
-    name: str
-    modified_at: float
-    size_bytes: int
 
 
 class UploadReader(Protocol):
@@ -118,11 +109,11 @@ class Spool(Protocol):
         """Return whether at least `size_bytes` bytes of the upload are stored."""
         ...
 
-    def remove(self, name: str, chunks: Sequence[StoredChunk] = ()) -> None:
+    def remove(self, name: str, chunks: Sequence[UploadChunk] = ()) -> None:
         """Remove the bytes of an upload, which had these chunks."""
         ...
 
-    def strays(self, modified_before: float) -> Iterator[SpooledFile]:
+    def strays(self, modified_before: float) -> Iterator[StrayFile]:
         """Yield the files that no upload needs, last written before that time in seconds since the epoch."""
         ...
 
@@ -155,7 +146,8 @@ class FolderSpool:
         name = _new_name()
         path = self.path(name)
         try:
-            self._make_folder()
+            if not self.root.is_dir():
+                make_durable_folder(self._files, self.root)
             free = self._files.free_bytes(self.root)
             if free < expected_bytes + FREE_MARGIN_BYTES:
                 raise DiskFull(f"the disk of {self.root} has {free / 1e6:.1f} MB free")
@@ -174,12 +166,11 @@ class FolderSpool:
         Raises Conflict if it is locked, BytesLost if it does not exist, StoreError.
         """
         path = self.path(name)
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError as error:
-            raise BytesLost from error
-        except OSError as error:
-            raise translated(error, path) from error
+        with _translating(path):
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except FileNotFoundError as error:
+                raise BytesLost from error
         try:
             lock_file(descriptor, path, Conflict(IN_USE))
             yield SpoolFile(self._files, path, descriptor)
@@ -197,21 +188,17 @@ class FolderSpool:
         except OSError:
             return False
 
-    def remove(self, name: str, chunks: Sequence[StoredChunk] = ()) -> None:
+    def remove(self, name: str, chunks: Sequence[UploadChunk] = ()) -> None:
         """Remove the file if it exists. It has no chunks."""
         path = self.path(name)
-        try:
+        with _translating(path), suppress(FileNotFoundError):
             self._files.unlink(path)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise translated(error, path) from error
 
     def path(self, name: str) -> Path:
         """Return the path of the file; raises NotFound for a name that the spool cannot have."""
         return self.root / _checked_name(name)
 
-    def walk(self) -> Iterator[SpooledFile]:
+    def walk(self) -> Iterator[StrayFile]:
         """Yield all files of the spool. Files can appear and disappear meanwhile."""
         try:
             entries = list(os.scandir(self.root))
@@ -221,9 +208,9 @@ class FolderSpool:
             with suppress(FileNotFoundError):
                 if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                     status = entry.stat(follow_symlinks=False)
-                    yield SpooledFile(entry.name, status.st_mtime, status.st_size)
+                    yield StrayFile(entry.name, entry.name, status.st_mtime, status.st_size)
 
-    def strays(self, modified_before: float) -> Iterator[SpooledFile]:
+    def strays(self, modified_before: float) -> Iterator[StrayFile]:
         """Yield old files without a row."""
         old = [file for file in self.walk() if file.modified_at < modified_before]
         if old:
@@ -234,10 +221,6 @@ class FolderSpool:
     def remove_stray(self, name: str) -> None:
         """Remove a file of `strays`."""
         self.remove(name)
-
-    def _make_folder(self) -> None:
-        if not self.root.is_dir():
-            make_durable_folder(self._files, self.root)
 
 
 class SpoolFile:
@@ -250,17 +233,13 @@ class SpoolFile:
 
     def write(self, data: bytes, offset_bytes: int) -> None:
         """Write `data` at an offset; raises DiskFull, StoreError. It is durable only after `sync`."""
-        try:
+        with _translating(self._path):
             self._files.write_at(self._descriptor, [data], offset_bytes)
-        except OSError as error:
-            raise translated(error, self._path) from error
 
     def sync(self) -> None:
         """Write all data to the disk; raises DiskFull, StoreError."""
-        try:
+        with _translating(self._path):
             self._files.sync(self._descriptor)
-        except OSError as error:
-            raise translated(error, self._path) from error
 
     def discard(self) -> None:
         """Do nothing: the next chunk overwrites bytes that are not counted as received."""
@@ -272,10 +251,8 @@ class SpoolFile:
         """
         end = offset_bytes + size_bytes
         while offset_bytes < end:
-            try:
+            with _translating(self._path):
                 data = self._files.read_at(self._descriptor, offset_bytes, min(READ_BYTES, end - offset_bytes))
-            except OSError as error:
-                raise translated(error, self._path) from error
             if not data:
                 return
             yield data
@@ -314,27 +291,25 @@ class BucketSpool:
         chunks = self._chunks(name)
         return chunks is not None and sum(chunk.size_bytes for chunk in chunks) >= size_bytes
 
-    def remove(self, name: str, chunks: Sequence[StoredChunk] = ()) -> None:
+    def remove(self, name: str, chunks: Sequence[UploadChunk] = ()) -> None:
         """Remove the objects of an upload; those that cannot be removed now are strays."""
         _checked_name(name)
         for chunk in chunks:
             self._bucket.remove(chunk.file)
 
-    def strays(self, modified_before: float) -> Iterator[SpooledFile]:
+    def strays(self, modified_before: float) -> Iterator[StrayFile]:
         """Yield old objects without a row."""
         old = [found for found in self._bucket.walk() if found.modified_at < modified_before]
         for batch in batches(old):
             with self._catalog.reading() as session:
                 known = known_chunk_files(session, [found.name for found in batch])
-            for found in batch:
-                if found.name not in known:
-                    yield SpooledFile(found.name, found.modified_at, found.size_bytes)
+            yield from (found for found in batch if found.name not in known)
 
     def remove_stray(self, name: str) -> None:
         """Remove an object of `strays`."""
         self._bucket.remove(name)
 
-    def _chunks(self, name: str) -> list[StoredChunk] | None:
+    def _chunks(self, name: str) -> Sequence[UploadChunk] | None:
         """Return the chunks of an upload in order; None if they are not all of its received bytes."""
         with self._catalog.reading() as session:
             received_bytes, chunks = chunks_of_upload(session, _checked_name(name))
@@ -344,7 +319,7 @@ class BucketSpool:
 class ChunkedUpload:
     """The chunks of an upload in a bucket, in order. One thread uses it."""
 
-    def __init__(self, bucket: BlobBucket, chunks: list[StoredChunk]) -> None:
+    def __init__(self, bucket: BlobBucket, chunks: Sequence[UploadChunk]) -> None:
         self._bucket = bucket
         self._chunks = chunks
         self._open: OrderedDict[int, StoredFile] = OrderedDict()
@@ -376,8 +351,13 @@ class ChunkedUpload:
         if end > (self._chunks[-1].end_bytes if self._chunks else 0):
             raise Conflict(IN_USE)
         while offset_bytes < end:
-            index = self._index_at(offset_bytes)
-            data = self._read(index, offset_bytes, min(READ_BYTES, end - offset_bytes))
+            index = bisect_right(self._chunks, offset_bytes, key=lambda chunk: chunk.offset_bytes) - 1
+            chunk = self._chunks[index]
+            size = min(READ_BYTES, end - offset_bytes, chunk.end_bytes - offset_bytes)
+            try:
+                data = self._opened(index).read_at(offset_bytes - chunk.offset_bytes, size)
+            except MissingBlob as error:
+                raise BytesLost from error
             yield data
             offset_bytes += len(data)
 
@@ -393,18 +373,6 @@ class ChunkedUpload:
         while self._open:
             self._open.popitem()[1].close()
 
-    def _index_at(self, offset_bytes: int) -> int:
-        return bisect_right(self._chunks, offset_bytes, key=lambda chunk: chunk.offset_bytes) - 1
-
-    def _read(self, index: int, offset_bytes: int, most_bytes: int) -> bytes:
-        """Return bytes from `offset_bytes`, which is in the chunk `index`, to the end of the chunk at most."""
-        chunk = self._chunks[index]
-        size = min(most_bytes, chunk.end_bytes - offset_bytes)
-        try:
-            return self._opened(index).read_at(offset_bytes - chunk.offset_bytes, size)
-        except MissingBlob as error:
-            raise BytesLost from error
-
     def _opened(self, index: int) -> StoredFile:
         if index not in self._open:
             self._open[index] = self._bucket.open(self._chunks[index].file)
@@ -412,6 +380,15 @@ class ChunkedUpload:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(index)
         return self._open[index]
+
+
+@contextmanager
+def _translating(path: Path) -> Iterator[None]:
+    """Raise errors of the disk as DiskFull or StoreError."""
+    try:
+        yield
+    except OSError as error:
+        raise translated(error, path) from error
 
 
 def _new_name() -> str:

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
 
+from msgspec import field, structs
 from sqlalchemy.orm import Session
 
-from organs.ingest.contributions.findings import (
-    unaccepted,
-)
-from organs.ingest.contributions.manifest import (
-    Manifest,
-    StatedMetadata,
-    parse_manifest,
-)
-from organs.ingest.contributions.pieces import (
-    InUpload,
-    LocatedFile,
-    locate,
-)
+from organs.ingest.contributions.findings import unaccepted
+from organs.ingest.contributions.pieces import LocatedFile, digests_of, locate
 from organs.ingest.contributions.proposal import misfit_of_base
 from organs.ingest.contributions.uploads import forget_uploads
 from organs.ingest.service import publish_model
 from organs.registry.catalog.queries.accounts import check_model_fits
-from organs.registry.catalog.queries.models import check_model_name
+from organs.registry.catalog.queries.model_names import check_model_name
 from organs.registry.catalog.queries.submissions import (
     UNDER_WAY,
+    StoredPiece,
     count_open_submissions,
     open_submissions,
     pieces_of_upload,
@@ -37,11 +26,9 @@ from organs.registry.catalog.queries.submissions import (
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id, record_event
 from organs.registry.catalog.register.jobs import cancel_job, enqueue_job
-from organs.registry.catalog.register.models import (
-    remove_model,
-    withdraw_model,
-)
+from organs.registry.catalog.register.model_changes import remove_model, withdraw_model
 from organs.registry.catalog.register.submissions import (
+    NO_FILES,
     add_submission,
     change_submission,
     hold_contributor,
@@ -51,89 +38,69 @@ from organs.registry.catalog.register.submissions import (
 from organs.registry.catalog.register.uploads import remove_upload, renew_uploads
 from organs.registry.catalog.tables import Contributor, Model, Submission, Upload
 from organs.registry.catalog.vocabulary import Action
-from organs.registry.digest import Digest
+from organs.registry.entities.base import Entity, decode, encode
+from organs.registry.entities.submission import ProposedModel, SubmissionFile, SubmissionMetadata, SubmissionRequest
 from organs.registry.errors import BadInput, Conflict, OverQuota
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
 from organs.registry.upload_limits import OPEN_SUBMISSIONS_MAX
 
-STATED, PROPOSED, _PUBLISH, ACCEPTED = "given", "proposed", "publish", "accepted"
-"""Members of the column `metadata_given`: the metadata that the contributor states, the proposal made from it
-and from the headers, whether the submission is published as soon as it has been inspected, and the codes of findings
-that the contributor accepts."""
+
+class Statements(Entity, frozen=True, kw_only=True):
+    """The column `metadata_given` of a submission."""
+
+    stated: SubmissionMetadata = field(default=SubmissionMetadata(), name="given")
+    """What the contributor states."""
+    publish: bool = True
+    """Whether it is published as soon as it has been inspected."""
+    proposed: ProposedModel | None = None
+    """The proposal made from `stated` and from the headers; None until it is inspected."""
+    accepted: tuple[str, ...] = ()
+    """Codes of the findings that the contributor accepts."""
+
+    def encoded(self) -> str:
+        """Return the text of the column."""
+        return encode(self).decode()
 
 
-def manifest_of(row: Submission) -> Manifest:
-    """Return the manifest of a submission. Raises BadManifest after its end, when the manifest is removed."""
-    return read_manifest(row.manifest)
+def statements_of(row: Submission) -> Statements:
+    """Return what the contributor states about a submission."""
+    return decode(row.metadata_given.encode(), Statements)
 
 
-def read_manifest(text: str) -> Manifest:
-    """Return the manifest that the column holds as `text`."""
-    return parse_manifest(json.loads(text))
+def files_of(row: Submission) -> tuple[SubmissionFile, ...]:
+    """Return the files of a submission; none after its end, when they are removed."""
+    return () if row.manifest == NO_FILES else decode(row.manifest.encode(), SubmissionRequest).files
 
 
-def stated_metadata_of(row: Submission) -> StatedMetadata:
-    """Return the metadata that the contributor states."""
-    values = json.loads(row.metadata_given)[STATED]
-    tags = values["tags"]
-    return StatedMetadata(**{**values, "tags": None if tags is None else tuple(tags)})
+def whole_uploads(files: Sequence[SubmissionFile]) -> set[str]:
+    """Return the ids of the uploads that are whole files."""
+    return {file.upload for file in files if file.upload is not None}
 
 
-def metadata_json(
-    stated: StatedMetadata,
-    *,
-    publish: bool,
-    proposed: Mapping[str, object] | None = None,
-    accepted: Iterable[str] = (),
-) -> str:
-    """Return the text of the column `metadata_given`."""
-    values = {STATED: asdict(stated), _PUBLISH: publish, PROPOSED: proposed, ACCEPTED: sorted(accepted)}
-    return json.dumps(values)
-
-
-def accepted_of(row: Submission) -> tuple[str, ...]:
-    """Return the codes of findings that the contributor accepts; none in a row of an older version."""
-    return tuple(json.loads(row.metadata_given).get(ACCEPTED, ()))
-
-
-def wants_publishing(row: Submission) -> bool:
-    """Return whether the contributor asked for the submission to be published."""
-    return bool(json.loads(row.metadata_given)[_PUBLISH])
-
-
-def remove_uploads_of(registry: LocalRegistry, contributor_id: int, manifest: Manifest) -> int:
+def remove_uploads_of(registry: LocalRegistry, contributor_id: int, files: Sequence[SubmissionFile]) -> int:
     """Remove the uploads of a submission that has ended, except those that another open submission of the same
     contributor needs. Return how many were removed.
     """
-    digests: set[Digest] = set()
-    uploads: set[str] = set()
     with registry.catalog.reading() as session:
         others = open_submissions(session, contributor_id, UNDER_WAY)
         newest_id = max((other.id for other in others), default=0)
-        for other in others:
-            needed = manifest_of(other)
-            digests |= needed.digests()
-            uploads |= needed.uploads()
+        needed = [file for other in others for file in files_of(other)]
 
     def remove(session: Session, upload_id: int) -> bool:
-        return not _is_needed(session, contributor_id, upload_id, newest_id) and remove_upload(session, upload_id)
+        """Remove an upload unless a submission that was added meanwhile needs it."""
+        upload = session.get(Upload, upload_id)
+        hold_contributor(session, contributor_id)  # no submission is added before this transaction ends
+        added = open_submissions(session, contributor_id, UNDER_WAY, newest_id)
+        later = [file for other in added for file in files_of(other)]
+        if upload is not None and later:
+            stored = {digest for _, _, digest in pieces_of_upload(session, upload_id)}
+            if upload.public_id in whole_uploads(later) or stored & digests_of(later):
+                return False
+        return remove_upload(session, upload_id)
 
-    return forget_uploads(registry, contributor_id, manifest.digests() - digests, manifest.uploads() - uploads, remove)
-
-
-def _is_needed(session: Session, contributor_id: int, upload_id: int, newest_id: int) -> bool:
-    """Return whether a submission that was added after `newest_id` needs the upload.
-
-    The contributor's row is locked, so that no submission is added before the transaction ends.
-    """
-    upload = session.get(Upload, upload_id)
-    hold_contributor(session, contributor_id)
-    later = [manifest_of(submission) for submission in open_submissions(session, contributor_id, UNDER_WAY, newest_id)]
-    if upload is None or not later:
-        return False
-    stored = {digest for _, _, digest in pieces_of_upload(session, upload_id)}
-    return any(upload.public_id in item.uploads() or stored & item.digests() for item in later)
+    digests, uploads = digests_of(files) - digests_of(needed), whole_uploads(files) - whole_uploads(needed)
+    return forget_uploads(registry, contributor_id, digests, uploads, remove)
 
 
 INSPECT, PUBLISH = "inspect", "publish"
@@ -142,11 +109,11 @@ WITHDRAWN = "withdrawn by its contributor"
 _WITHDRAWABLE = ("checking", "ready", "quarantined")
 
 
-def submit(registry: LocalRegistry, contributor: str, name: ModelName, manifest: Manifest) -> int:
-    """Enqueue the inspection of a model, and its publication if the manifest asks for it. Return the submission's id.
+def submit(registry: LocalRegistry, contributor: str, name: ModelName, request: SubmissionRequest) -> int:
+    """Enqueue the inspection of a model, and its publication if it is requested. Return the submission's id.
 
     While a submission is open, the same request returns the same submission. A submission that was only inspected is
-    published now if the manifest asks for it. The caller has checked that the namespace belongs to the contributor.
+    published now if that is requested. The caller has checked that the namespace belongs to the contributor.
     Raises BadName for a name that standard clients refuse, BadManifest for pieces that have not been uploaded,
     OverQuota, TooMany, QueueFull.
     """
@@ -154,21 +121,24 @@ def submit(registry: LocalRegistry, contributor: str, name: ModelName, manifest:
         owner_id = contributor_id(session, contributor)
     with registry.catalog.reading() as session:
         check_model_name(session, name)
-        files = locate(session, owner_id, manifest)
+        files = locate(session, owner_id, request.files)
     size_bytes = sum(file.size_bytes for file in files)
     if size_bytes > registry.settings.upload_max_bytes:
         limit = registry.settings.upload_max_bytes
         raise OverQuota(f"the files have {size_bytes:,} bytes; the limit is {limit:,}")
-    files_json = manifest.files_json()
-    metadata = metadata_json(manifest.stated, publish=manifest.publish, accepted=manifest.accepted)
+    manifest = encode(SubmissionRequest(files=request.files)).decode()
+    metadata = request.metadata or SubmissionMetadata()
+    description = Statements(stated=metadata, publish=request.publish, accepted=request.accept or ()).encoded()
     with registry.catalog.writing() as session:
         hold_contributor(session, owner_id)
-        existing = _find_same(session, owner_id, name, files_json, manifest)
-        if existing is not None:
-            if manifest.publish and existing.state == "ready":
-                change_submission(session, existing, "publishing", description=metadata)
-                _enqueue(session, existing, PUBLISH, contributor)
-            return existing.id
+        for existing in same_submissions(session, owner_id, name, manifest):
+            before = statements_of(existing)
+            is_requested = existing.state == "ready" or before.publish or not request.publish
+            if is_requested and before.stated == metadata:
+                if request.publish and existing.state == "ready":
+                    change_submission(session, existing, "publishing", description=description)
+                    _enqueue(session, existing, PUBLISH, contributor)
+                return existing.id
         if contributor != LOCAL:
             _check_room(session, registry, owner_id, files)
         row = add_submission(
@@ -176,27 +146,53 @@ def submit(registry: LocalRegistry, contributor: str, name: ModelName, manifest:
             owner_id,
             name.namespace,
             name.name,
-            manifest=files_json,
-            description=metadata,
+            manifest=manifest,
+            description=description,
             size_bytes=size_bytes,
         )
         record_event(session, contributor, Action.SUBMIT, str(name), f"{size_bytes:,} bytes", submission=row.id)
-        uploads = _uploads_of(files)
+        uploads = {piece.upload for piece in _sent_pieces(files)}
         if renew_uploads(session, owner_id, (), uploads) < len(uploads):
             # A submission that has just ended removed some of them: locate again, which raises for missing pieces.
-            located = locate(session, owner_id, manifest)
-            renew_uploads(session, owner_id, (), _uploads_of(located))
-        _enqueue(session, row, PUBLISH if manifest.publish else INSPECT, contributor)
+            located = locate(session, owner_id, request.files)
+            renew_uploads(session, owner_id, (), {piece.upload for piece in _sent_pieces(located)})
+        _enqueue(session, row, PUBLISH if request.publish else INSPECT, contributor)
         return row.id
+
+
+def _sent_pieces(files: Sequence[LocatedFile]) -> set[StoredPiece]:
+    """Return the pieces of `files` that are in uploads, each once."""
+    return {place for file in files for _, _, place in file.pieces if isinstance(place, StoredPiece)}
+
+
+def _check_room(session: Session, registry: LocalRegistry, owner_id: int, files: Sequence[LocatedFile]) -> None:
+    """Raise OverQuota when the contributor may not submit these files.
+
+    A piece in an upload is already counted in the quota, and only once, even if the files contain it several times.
+    A piece that is already in the store counts with its whole size.
+    """
+    if count_open_submissions(session, owner_id) >= OPEN_SUBMISSIONS_MAX:
+        raise OverQuota(f"{OPEN_SUBMISSIONS_MAX} submissions are open: publish or withdraw some first")
+    owner = session.get_one(Contributor, owner_id, with_for_update=True)
+    size_bytes, sent_bytes = (
+        sum(file.size_bytes for file in files),
+        sum(piece.size_bytes for piece in _sent_pieces(files)),
+    )
+    check_model_fits(session, owner, registry.settings.quota_bytes, size_bytes, sent_bytes)
+
+
+def _enqueue(session: Session, row: Submission, kind: str, contributor: str) -> None:
+    row.job_id = enqueue_job(session, kind, {"submission": row.id}, contributor)
+    session.flush()
 
 
 def publish(
     registry: LocalRegistry,
     contributor: str,
     submission_id: int,
-    stated: StatedMetadata,
+    stated: SubmissionMetadata,
     name: str | None = None,
-    accepted: tuple[str, ...] = (),
+    accepted: Iterable[str] = (),
 ) -> None:
     """Publish a submission that was inspected, with changed metadata or under another name.
 
@@ -207,14 +203,16 @@ def publish(
         row = locked_submission(session, submission_id, contributor_id(session, contributor))
         if row.state != "ready":
             raise Conflict(f"submission {submission_id} is {row.state}: only one that is ready can be published")
-        all_accepted = {*accepted, *accepted_of(row)}
+        before = statements_of(row)
+        all_accepted = tuple(sorted({*accepted, *before.accepted}))
         for finding in unaccepted(stored_findings(row.findings), all_accepted):
             raise BadInput(f"{finding.sentence} To publish it anyway, accept {finding.code}")
-        metadata = metadata_json(stated.over(stated_metadata_of(row)), publish=True, accepted=all_accepted)
+        changed = {member: value for member, value in structs.asdict(stated).items() if value is not None}
+        description = Statements(stated=structs.replace(before.stated, **changed), accepted=all_accepted).encoded()
         if name is not None:
             check_model_name(session, ModelName(row.namespace, name))
             row.name = name
-        change_submission(session, row, "publishing", description=metadata)
+        change_submission(session, row, "publishing", description=description)
         _enqueue(session, row, PUBLISH, contributor)
 
 
@@ -237,40 +235,6 @@ def withdraw(registry: LocalRegistry, contributor: str, submission_id: int) -> N
         record_event(session, contributor, Action.WITHDRAW, f"{row.namespace}/{row.name}", submission=row.id)
         if model is not None and model.state == "quarantined" and not submissions_waiting_for(session, model.id):
             withdraw_model(session, model, WITHDRAWN, contributor)
-
-
-def _find_same(
-    session: Session, owner_id: int, name: ModelName, files_json: str, manifest: Manifest
-) -> Submission | None:
-    for row in same_submissions(session, owner_id, name, files_json):
-        is_requested = row.state == "ready" or wants_publishing(row) or not manifest.publish
-        if is_requested and stated_metadata_of(row) == manifest.stated:
-            return row
-    return None
-
-
-def _uploads_of(files: list[LocatedFile]) -> set[str]:
-    """Return the ids of the uploads that hold pieces of the files."""
-    return {piece.at.name for file in files for piece in file.pieces if isinstance(piece.at, InUpload)}
-
-
-def _check_room(session: Session, registry: LocalRegistry, owner_id: int, files: list[LocatedFile]) -> None:
-    """Raise OverQuota when the contributor may not submit these files.
-
-    A piece in an upload is already counted in the quota, and only once, even if the files contain it several times.
-    A piece that is already in the store counts with its whole size.
-    """
-    if count_open_submissions(session, owner_id) >= OPEN_SUBMISSIONS_MAX:
-        raise OverQuota(f"{OPEN_SUBMISSIONS_MAX} submissions are open: publish or withdraw some first")
-    size_bytes = sum(file.size_bytes for file in files)
-    sent = {piece.at: piece.size_bytes for file in files for piece in file.pieces if isinstance(piece.at, InUpload)}
-    owner = session.get_one(Contributor, owner_id, with_for_update=True)
-    check_model_fits(session, owner, registry.settings.quota_bytes, size_bytes, sum(sent.values()))
-
-
-def _enqueue(session: Session, row: Submission, kind: str, contributor: str) -> None:
-    row.job_id = enqueue_job(session, kind, {"submission": row.id}, contributor)
-    session.flush()
 
 
 def approve_submission(registry: LocalRegistry, submission_id: int, by: str) -> None:
@@ -300,8 +264,8 @@ def refuse_submission(registry: LocalRegistry, submission_id: int, reason: str, 
     """
     with registry.catalog.writing() as session:
         model = _waiting_model(session, submission_id)
-        name_and_reason = (model.full_name, reason[:200])
-        record_event(session, by, Action.REFUSE, *name_and_reason, model_id=model.id, submission=submission_id)
+        event = (Action.REFUSE, model.full_name, reason[:200])
+        record_event(session, by, *event, model_id=model.id, submission=submission_id)
         rows = submissions_waiting_for(session, model.id)
         remove_model(session, model, reason, by)
         for row in rows:

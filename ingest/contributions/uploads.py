@@ -6,12 +6,12 @@ import base64
 import hashlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from organs.ingest.contributions.spool import BytesLost, Spool, UploadWriter, spool_of
+from organs.ingest.contributions.spool import BytesLost, UploadWriter, spool_of
 from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.submissions import (
     chunks_of_upload,
@@ -22,7 +22,6 @@ from organs.registry.catalog.queries.submissions import (
     uploads_within,
 )
 from organs.registry.catalog.register.uploads import (
-    Pieces,
     add_upload,
     check_upload_allowed,
     complete_upload,
@@ -32,42 +31,12 @@ from organs.registry.catalog.register.uploads import (
 )
 from organs.registry.catalog.tables import Upload
 from organs.registry.digest import Digest
+from organs.registry.entities.submission import UploadRequest
 from organs.registry.errors import BadInput, Conflict, Count
 from organs.registry.local import LocalRegistry
-from organs.registry.upload_limits import PACK_MAX_BYTES, PACK_PIECE_MAX_BYTES, PACK_PIECES_MAX, chunk_min_bytes
+from organs.registry.upload_limits import PACK_MAX_BYTES, chunk_min_bytes
 
 WRONG_PIECES_TOLD = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """The declaration of an upload. Raises BadInput for an impossible declaration."""
-
-    kind: str
-    size_bytes: int
-    digest: Digest | None = None
-    """SHA-256 of all bytes; required for a piece."""
-    name: str | None = None
-    pieces: Pieces = ()
-    """The size and the digest of each piece of a pack, in order."""
-
-    def __post_init__(self) -> None:
-        if self.size_bytes < 1:
-            raise BadInput("an upload must have at least one byte")
-        if self.kind == "piece" and self.digest is None:
-            raise BadInput("declare a piece with its digest")
-        if (self.kind == "pack") != bool(self.pieces):
-            raise BadInput("declare pieces for a pack, and only for a pack")
-        if self.kind == "pack":
-            _check_pack(self.size_bytes, self.pieces)
-
-    @property
-    def piece_rows(self) -> Pieces:
-        """Return the rows of its pieces; an upload of kind `piece` has one row."""
-        if self.kind == "piece":
-            assert self.digest is not None
-            return ((self.size_bytes, self.digest),)
-        return self.pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,30 +61,67 @@ class WrongOffset(Conflict, code="wrong-offset", status=416):
         self.upload = upload
 
 
-def open_upload(registry: LocalRegistry, contributor_id: int, declared: Declared) -> Upload:
-    """Return the open upload with the same declaration, else a new one.
+def check_request(wanted: UploadRequest) -> None:
+    """Raise BadInput for an upload that can never be completed."""
+    pieces = wanted.pieces or ()
+    if wanted.kind == "piece" and wanted.digest is None:
+        raise BadInput("declare a piece with its digest")
+    if (wanted.kind == "pack") != bool(pieces):
+        raise BadInput("declare pieces for a pack, and only for a pack")
+    if wanted.kind == "pack" and wanted.size_bytes > PACK_MAX_BYTES:
+        raise BadInput(f"a pack has at most {PACK_MAX_BYTES:,} bytes, not {wanted.size_bytes:,}")
+    total = sum(piece.size_bytes for piece in pieces)
+    if wanted.kind == "pack" and total != wanted.size_bytes:
+        raise BadInput(f"the pieces have {total:,} bytes in total, but the pack is declared with {wanted.size_bytes:,}")
+
+
+def open_upload(registry: LocalRegistry, contributor_id: int, wanted: UploadRequest) -> Upload:
+    """Return the contributor's open upload of the same request, else a new one. `check_request` has passed `wanted`.
 
     Raises OverQuota, TooMany, DiskFull, StoreUnwritable.
     """
-    with registry.catalog.reading() as session:
-        existing = _find_same(registry, session, contributor_id, declared)
-        if existing is not None:
-            return existing
-        _check_allowed(registry, session, contributor_id, declared, hold=False)
     spool = spool_of(registry)
-    name = spool.make(declared.size_bytes)
+    packed = [(piece.size_bytes, piece.digest) for piece in wanted.pieces or ()]
+    # The only piece of an upload of kind `piece` is the whole upload.
+    pieces = [(wanted.size_bytes, wanted.digest)] if wanted.kind == "piece" and wanted.digest else packed
+
+    def check_allowed(session: Session, *, hold: bool) -> None:
+        check_upload_allowed(
+            session,
+            contributor_id,
+            wanted.size_bytes,
+            len(packed),
+            default_quota_bytes=registry.settings.quota_bytes,
+            upload_max_bytes=registry.settings.upload_max_bytes,
+            hold=hold,
+        )
+
+    def is_same(session: Session, upload: Upload) -> bool:
+        return (
+            (upload.kind, upload.size_bytes, upload.name) == (wanted.kind, wanted.size_bytes, wanted.name)
+            and upload.digest == wanted.digest
+            and spool.has(upload.public_id, upload.received_bytes)
+            and [(size, digest) for _, size, digest in pieces_of_upload(session, upload.id)] == pieces
+        )
+
+    with registry.catalog.reading() as session:
+        for upload in open_uploads(session, contributor_id, database_now(session)):
+            if is_same(session, upload):
+                return upload
+        check_allowed(session, hold=False)
+    name = spool.make(wanted.size_bytes)
     try:
         with registry.catalog.writing() as session:
-            _check_allowed(registry, session, contributor_id, declared, hold=True)
+            check_allowed(session, hold=True)
             return add_upload(
                 session,
                 contributor_id,
                 name,
-                kind=declared.kind,
-                size_bytes=declared.size_bytes,
-                digest=declared.digest,
-                name=declared.name,
-                pieces=declared.piece_rows,
+                kind=wanted.kind,
+                size_bytes=wanted.size_bytes,
+                digest=wanted.digest,
+                name=wanted.name,
+                pieces=pieces,
             )
     except BaseException:
         spool.remove(name)
@@ -158,12 +164,20 @@ def receive(
     declaration, DiskFull, StoreError, and the errors of `pieces`: then the upload is unchanged.
     """
     with _locked(registry, contributor_id, public_id) as (upload, file):
-        assert file is not None
         if is_received(upload, chunk):
-            _compare(file, chunk, pieces)
+            for offset, piece in _within(chunk, pieces):
+                if b"".join(file.read(offset, len(piece))) != piece:
+                    raise Conflict(f"other bytes were received before for {chunk.begin:,} to {chunk.end - 1:,}")
             return upload
         try:
-            _write(file, chunk, pieces)
+            hashed = hashlib.sha256()
+            for offset, piece in _within(chunk, pieces):
+                if chunk.sha256 is not None:
+                    hashed.update(piece)
+                file.write(piece, offset)
+            if chunk.sha256 is not None and hashed.digest() != chunk.sha256:
+                actual = base64.b64encode(hashed.digest()).decode("ascii")
+                raise BadInput(f"the chunk has another digest than it declares: sha-256=:{actual}:")
             stored = file.sync()
         except BaseException:
             file.discard()
@@ -192,10 +206,9 @@ def finish(registry: LocalRegistry, contributor_id: int, public_id: str, digest:
             raise BadInput(
                 f"{upload.received_bytes:,} of {upload.size_bytes:,} bytes were received: send the rest first"
             )
-        assert file is not None
-        problem = _check_pieces(registry, upload, file, digest or _declared_digest(upload))
+        actual = _checked_digest(registry, upload, file, digest or upload.digest)
         with registry.catalog.writing() as session:
-            is_completed = complete_upload(session, upload.id, problem)
+            is_completed = complete_upload(session, upload.id, actual)
         upload = look_up(registry, contributor_id, public_id)
         if not is_completed and upload.state != "complete":  # another machine may have finished it
             raise Conflict("the upload has ended meanwhile")
@@ -206,104 +219,32 @@ def cancel(registry: LocalRegistry, contributor_id: int, public_id: str) -> Uplo
     """Remove an upload and its bytes, finished or not, and return it. Raises NotFound, Conflict while another client
     uses it.
     """
-    with _locked(registry, contributor_id, public_id, allow_lost=True) as (upload, _file):
-        _forget(registry, spool_of(registry), upload.id, public_id, remove_upload)
-        return upload
+    upload = look_up(registry, contributor_id, public_id)
+    _remove(registry, upload.id, public_id, remove_upload)
+    return upload
 
 
 @contextmanager
-def _locked(
-    registry: LocalRegistry, contributor_id: int, public_id: str, *, allow_lost: bool = False
-) -> Iterator[tuple[Upload, UploadWriter | None]]:
-    """Lock and yield the row and the file; with `allow_lost`, no file if it is lost."""
+def _locked(registry: LocalRegistry, contributor_id: int, public_id: str) -> Iterator[tuple[Upload, UploadWriter]]:
     look_up(registry, contributor_id, public_id)  # raises NotFound before a lock is taken
-    with ExitStack() as stack:
-        file = None
-        try:
-            file = stack.enter_context(spool_of(registry).locked(public_id))
-        except BytesLost:
-            if not allow_lost:
-                raise
+    with spool_of(registry).locked(public_id) as file:
         yield look_up(registry, contributor_id, public_id), file
 
 
-def _check_pack(size_bytes: int, pieces: Pieces) -> None:
-    if len(pieces) > PACK_PIECES_MAX:
-        raise BadInput(f"a pack has at most {PACK_PIECES_MAX:,} pieces, not {len(pieces):,}")
-    bad_sizes = [size for size, _ in pieces if not 0 < size <= PACK_PIECE_MAX_BYTES]
-    if bad_sizes:
-        raise BadInput(f"a piece of a pack has 1 to {PACK_PIECE_MAX_BYTES:,} bytes, not {bad_sizes[0]:,}")
-    if size_bytes > PACK_MAX_BYTES:
-        raise BadInput(f"a pack has at most {PACK_MAX_BYTES:,} bytes, not {size_bytes:,}")
-    total = sum(size for size, _ in pieces)
-    if total != size_bytes:
-        raise BadInput(f"the pieces have {total:,} bytes in total, but the pack is declared with {size_bytes:,}")
-
-
-def _find_same(registry: LocalRegistry, session: Session, contributor_id: int, declared: Declared) -> Upload | None:
-    """Return an open upload with the same declaration whose file exists, or None."""
-    spool = spool_of(registry)
-    for upload in open_uploads(session, contributor_id, database_now(session)):
-        is_same = (upload.kind, upload.size_bytes, upload.name) == (declared.kind, declared.size_bytes, declared.name)
-        if not is_same or upload.digest != declared.digest or not spool.has(upload.public_id, upload.received_bytes):
-            continue
-        rows = pieces_of_upload(session, upload.id)
-        if tuple((size, digest) for _, size, digest in rows) == tuple(declared.piece_rows):
-            return upload
-    return None
-
-
-def _check_allowed(
-    registry: LocalRegistry, session: Session, contributor_id: int, declared: Declared, *, hold: bool
-) -> None:
-    settings = registry.settings
-    check_upload_allowed(
-        session,
-        contributor_id,
-        declared.size_bytes,
-        len(declared.pieces),
-        default_quota_bytes=settings.quota_bytes,
-        upload_max_bytes=settings.upload_max_bytes,
-        hold=hold,
-    )
-
-
-def _compare(file: UploadWriter, chunk: Chunk, pieces: Iterable[bytes]) -> None:
-    """Compare a repeated chunk with the stored bytes. Raises Conflict if they differ, BadInput as `_write` does."""
+def _within(chunk: Chunk, pieces: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield `pieces` with their offsets in the upload. Raises BadInput if they have not the size of the chunk."""
     offset = chunk.begin
     for piece in pieces:
         if offset + len(piece) > chunk.end:
             raise BadInput(f"the chunk has more than the {chunk.end - chunk.begin:,} bytes that it declares")
-        if b"".join(file.read(offset, len(piece))) != piece:
-            raise Conflict(f"other bytes were received before for {chunk.begin:,} to {chunk.end - 1:,}")
+        yield offset, piece
         offset += len(piece)
     if offset < chunk.end:
         raise BadInput(f"the chunk ends after {offset - chunk.begin:,} of {chunk.end - chunk.begin:,} bytes")
 
 
-def _write(file: UploadWriter, chunk: Chunk, pieces: Iterable[bytes]) -> None:
-    """Write the bytes from `chunk.begin` on, not more than the chunk has."""
-    offset, hashed = chunk.begin, hashlib.sha256()
-    for piece in pieces:
-        if offset + len(piece) > chunk.end:
-            raise BadInput(f"the chunk has more than the {chunk.end - chunk.begin:,} bytes that it declares")
-        if chunk.sha256 is not None:
-            hashed.update(piece)
-        file.write(piece, offset)
-        offset += len(piece)
-    if offset < chunk.end:
-        raise BadInput(f"the chunk ends after {offset - chunk.begin:,} of {chunk.end - chunk.begin:,} bytes")
-    if chunk.sha256 is not None and hashed.digest() != chunk.sha256:
-        actual = base64.b64encode(hashed.digest()).decode("ascii")
-        raise BadInput(f"the chunk has another digest than it declares: sha-256=:{actual}:")
-
-
-def _declared_digest(upload: Upload) -> Digest | None:
-    return None if upload.digest is None else Digest(upload.digest)
-
-
-def _check_pieces(registry: LocalRegistry, upload: Upload, file: UploadWriter, expected: Digest | None) -> Digest:
-    """Return the digest of all bytes, read in small portions; raises BadInput for a wrong piece."""
+def _checked_digest(registry: LocalRegistry, upload: Upload, file: UploadWriter, expected: str | None) -> Digest:
+    """Return the digest of all bytes, read in small portions; raises BadInput if it or that of a piece is wrong."""
     spans: list[tuple[int, int, Digest | None]] = [(0, upload.size_bytes, None)]
     if upload.kind == "pack":
         with registry.catalog.reading() as session:
@@ -356,7 +297,12 @@ def tidy_uploads(registry: LocalRegistry, *, dry_run: bool = False) -> TidyRepor
         names = list(received_bytes) if dry_run else _remove_all(registry, uploads, remove_expired_upload)
         report.expired_uploads += len(names)
         report.removed_bytes += sum(received_bytes[name] for name in names)
-    _remove_strays(registry, report, dry_run)
+    spool = spool_of(registry)
+    for file in list(spool.strays(time.time() - STRAY_AFTER_SECONDS)):
+        if not dry_run:
+            spool.remove_stray(file.name)
+        report.stray_files += 1
+        report.removed_bytes += file.size_bytes
     return report
 
 
@@ -379,34 +325,26 @@ def forget_uploads(
 
 def _remove_all(registry: LocalRegistry, uploads: Sequence[tuple[int, str]], remove: RemoveRow) -> list[str]:
     """Remove `uploads`, ids and names, except those in use and those that `remove` keeps; return the removed names."""
+    removed = []
+    for upload_id, name in uploads:
+        with suppress(Conflict):
+            if _remove(registry, upload_id, name, remove):
+                removed.append(name)
+    return removed
+
+
+def _remove(registry: LocalRegistry, upload_id: int, name: str, remove: RemoveRow) -> bool:
+    """Remove an upload; return whether `remove` did. Raises Conflict while another client uses it.
+
+    The row is removed before the bytes: a crash in between leaves a stray file, not a row without a file.
+    """
     spool = spool_of(registry)
-    return [name for upload_id, name in uploads if _remove(registry, spool, upload_id, name, remove)]
-
-
-def _remove(registry: LocalRegistry, spool: Spool, upload_id: int, name: str, remove: RemoveRow) -> bool:
-    try:
-        with spool.locked(name):
-            return _forget(registry, spool, upload_id, name, remove)
-    except BytesLost:
-        return _forget(registry, spool, upload_id, name, remove)
-    except Conflict:
-        return False
-
-
-def _forget(registry: LocalRegistry, spool: Spool, upload_id: int, name: str, remove: RemoveRow) -> bool:
-    """Remove the row, then the bytes: a crash in between leaves a stray file, not a row without a file."""
-    with registry.catalog.writing() as session:
-        _, chunks = chunks_of_upload(session, name)
-        is_gone = remove(session, upload_id)
-    if is_gone:
-        spool.remove(name, chunks)
+    with ExitStack() as lock:
+        with suppress(BytesLost):
+            lock.enter_context(spool.locked(name))
+        with registry.catalog.writing() as session:
+            _, chunks = chunks_of_upload(session, name)
+            is_gone = remove(session, upload_id)
+        if is_gone:
+            spool.remove(name, chunks)
     return is_gone
-
-
-def _remove_strays(registry: LocalRegistry, report: TidyReport, dry_run: bool) -> None:
-    spool = spool_of(registry)
-    for file in list(spool.strays(time.time() - STRAY_AFTER_SECONDS)):
-        if not dry_run:
-            spool.remove_stray(file.name)
-        report.stray_files += 1
-        report.removed_bytes += file.size_bytes

@@ -2,7 +2,6 @@
 
     layout    the names in an organ directory, and the file of one tensor
     metadata  conversion of GGUF metadata to readable JSON, and back
-    jsontext  a JSON reader for data from outside, with limits of size, depth and memory
     manifest  manifest.json: its writer and its reader
     folder    files below an open folder by checked relative paths
     opening   organ directories opened, checked, and read as GGUF files

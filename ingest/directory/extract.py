@@ -20,7 +20,6 @@ from organs.ingest.directory.folder import (
     staged,
     total,
 )
-from organs.ingest.directory.jsontext import Outline
 from organs.ingest.directory.layout import (
     FOLDERS,
     HEAD_MAX_BYTES,
@@ -32,6 +31,7 @@ from organs.ingest.directory.layout import (
 )
 from organs.ingest.directory.manifest import (
     GGUF_FILES_MAX,
+    MANIFEST_LIMITS,
     TENSORS_MAX,
     Measures,
     Padding,
@@ -50,8 +50,10 @@ from organs.registry.assembly import (
     FileStream,
     plan_model,
 )
-from organs.registry.catalog.queries.models import files_of, model_by_name, placements_of
+from organs.registry.catalog.queries.model_contents import files_of, placements_of
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.digest import Digest
+from organs.registry.documents import Outline
 from organs.registry.errors import BadSource, CorruptBlob
 from organs.registry.gguf import ByteSource, Header, HeaderSource, TensorInfo, read_header
 from organs.registry.gguf.split import check_split
@@ -338,7 +340,7 @@ class _Extraction:
                 data = line.encode("utf-8")
                 file.write(data)
                 outline.add(data)
-        if refusal := outline.refusal():
+        if refusal := outline.refusal(MANIFEST_LIMITS):
             raise BadSource(f"{self.contents[0].name}: its manifest would not be readable: {refusal}")
 
 

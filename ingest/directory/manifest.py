@@ -23,6 +23,7 @@ from organs.ingest.directory.layout import (
 from organs.ingest.directory.metadata import Entry, check_key, key_value
 from organs.registry.anatomy import place_of
 from organs.registry.digest import Digest, parse_digest
+from organs.registry.documents import Limits
 from organs.registry.errors import BadDigest, BadDirectory, UnsupportedDType
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
 from organs.registry.gguf.read import FIELDS_MAX
@@ -140,6 +141,7 @@ def _is_number(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
+MANIFEST_LIMITS = Limits(size_bytes=64 * 1024 * 1024, depth=12)
 TENSORS_MAX = 65_536
 GGUF_FILES_MAX = 4_096
 

@@ -11,7 +11,6 @@ from itertools import islice
 from pathlib import Path
 
 from organs.ingest.directory.folder import Folder
-from organs.ingest.directory.jsontext import MANIFEST_MAX_BYTES, parse_json
 from organs.ingest.directory.layout import (
     HEAD_MAX_BYTES,
     HEADER_FILE,
@@ -19,7 +18,15 @@ from organs.ingest.directory.layout import (
     ORGAN_SUFFIX,
     parse_head,
 )
-from organs.ingest.directory.manifest import TENSORS_MAX, GgufEntry, Manifest, Reasons, TensorEntry, parse_manifest
+from organs.ingest.directory.manifest import (
+    MANIFEST_LIMITS,
+    TENSORS_MAX,
+    GgufEntry,
+    Manifest,
+    Reasons,
+    TensorEntry,
+    parse_manifest,
+)
 from organs.ingest.directory.metadata import readable_metadata, same_metadata
 from organs.ingest.files import (
     BUFFER_BYTES,
@@ -30,6 +37,7 @@ from organs.ingest.files import (
 )
 from organs.registry.amounts import names_text, plural_text
 from organs.registry.digest import Digest
+from organs.registry.documents import parse_json
 from organs.registry.errors import BadDirectory, BadGguf, BadSource
 from organs.registry.gguf import (
     Header,
@@ -199,9 +207,9 @@ def _read_manifest(folder: Folder) -> Manifest:
     size = folder.size_bytes(MANIFEST_FILE)
     where = str(folder.path)
     try:
-        if size > MANIFEST_MAX_BYTES:
-            raise ValueError(f"{size} bytes; at most {MANIFEST_MAX_BYTES} are read")
-        values = parse_json(folder.read_at(MANIFEST_FILE, 0, size))
+        if size > MANIFEST_LIMITS.size_bytes:
+            raise ValueError(f"it has {size:,} bytes; at most {MANIFEST_LIMITS.size_bytes:,} are read")
+        values = parse_json(folder.read_at(MANIFEST_FILE, 0, size), MANIFEST_LIMITS)
     except ValueError as error:
         raise BadDirectory(where, [f"{MANIFEST_FILE}: {error}"]) from error
     return parse_manifest(values, where, f"{folder.path.resolve().name or 'model'}.gguf")

@@ -7,35 +7,31 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from functools import partial
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
-from types import TracebackType
 
 from sqlalchemy.orm import Session
 
 from organs.ingest.dissect import DissectedFile
 from organs.ingest.fleet.plan import source_of
-from organs.ingest.jobs.kind import Cancelled
 from organs.ingest.jobs.measure import MEASURE
 from organs.ingest.jobs.validate import VALIDATE
 from organs.ingest.service import ingest_model, keep_file
 from organs.ingest.tools.facts import known_model
 from organs.ingest.urls import Hub
 from organs.registry.catalog.queries.fleet import count_unfinished, run_digest
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.fleet import (
     UnitClaim,
     claim_unit,
-    fail_unit,
     finish_unit,
     postpone_unit,
-    put_back_unit,
-    renew_unit,
 )
+from organs.registry.catalog.work import RETRY_SECONDS, WorkCancelled, fail, keeping, put_back, renew, write_end
 from organs.registry.digest import Digest
-from organs.registry.entities.job import MeasureJobResult, ValidationJobResult
+from organs.registry.entities.job import MeasureJobResult, ModelRequest, ValidationJobResult
 from organs.registry.errors import (
     OUTAGES,
     BadReply,
@@ -50,11 +46,6 @@ from organs.registry.names import parse_model_name
 from organs.registry.references import repack
 from organs.registry.store.codec.planes import CODEC_VERSION
 
-RENEW_SECONDS = 15.0
-"""A quarter of the lease: three renewals may fail before the worker counts as dead."""
-WRITE_TRIES = 4
-RETRY_SECONDS = 5.0
-"""The time before the next attempt to record the end of a unit."""
 POLL_SECONDS = 0.5
 """The time between two looks for units while others work on the last ones."""
 OUTAGE_SECONDS = 600.0
@@ -66,7 +57,7 @@ TEMPORARY = (Busy, *OUTAGES, Unreachable, TooMany)
 _log = logging.getLogger(__name__)
 
 Report = Callable[[], None]
-"""Called often during the work; raises Cancelled when the work is to stop."""
+"""Called often during the work; raises WorkCancelled when the work is to stop."""
 Result = tuple[Mapping[str, object], int | None]
 """The result of a unit, and the bytes of its files if the plan does not know them."""
 Work = Callable[[LocalRegistry, str, Report, Hub | None], Result]
@@ -123,8 +114,7 @@ class FleetWorker:
             claim = claim_unit(session, run_id, self._name, self._version, number)
         if claim is None:
             return False
-        with _HeldUnit(self._registry, claim, self._stop) as held:
-            self._finish(claim, held.report)
+        self._do(claim)
         return True
 
     def work_until_done(self, run_id: int) -> None:
@@ -142,71 +132,33 @@ class FleetWorker:
                 outage.go_on(error)
                 self._stop.wait(RETRY_SECONDS)
 
-    def _finish(self, claim: UnitClaim, report: Report) -> None:
-        try:
-            result, size_bytes = WORK[claim.work](self._registry, claim.source, report, self._hub)
-            text = json.dumps(result, allow_nan=False)
-        except Cancelled:
-            self._write(lambda session: put_back_unit(session, claim))
-        except BadReply as error:
-            self._record_failure(claim, error)
-        except TEMPORARY as error:
-            sentence = str(error)
-            self._write(lambda session: postpone_unit(session, claim, sentence))
-        except OrganError as error:
-            self._record_failure(claim, error)
-        except Exception as error:  # noqa: BLE001  # the next unit must run after any error of this one
-            _log.error("unit %d of run %d broke", claim.number, claim.run_id, exc_info=error)
-            sentence = f"an internal error ({type(error).__name__}); the log of the worker has the details"
-            self._write(lambda session: fail_unit(session, claim, sentence))
-        else:
-            self._write(lambda session: finish_unit(session, claim, text, size_bytes))
+    def _do(self, claim: UnitClaim) -> None:
+        """Do the unit and record how it ended."""
+        catalog, (run_id, number) = self._registry.catalog, claim.key
+        write: Callable[[Session], bool]
+        with keeping(catalog, partial(renew, claim=claim), f"unit {number} keeper") as lost:
 
-    def _record_failure(self, claim: UnitClaim, error: OrganError) -> None:
-        sentence = str(error).removeprefix(f"{claim.source}: ")  # lists show the source beside the reason
-        self._write(lambda session: fail_unit(session, claim, sentence))
+            def report() -> None:
+                if self._stop.is_set() or lost.is_set():
+                    raise WorkCancelled
 
-    def _write(self, write: Callable[[Session], bool]) -> None:
-        """Record how a unit ended; if all attempts fail, its lease expires and another worker does it again."""
-        for _ in range(WRITE_TRIES):
             try:
-                with self._registry.catalog.writing() as session:
-                    write(session)
+                result, size_bytes = WORK[claim.work](self._registry, claim.source, report, self._hub)
+                text = json.dumps(result, allow_nan=False)
+                write = partial(finish_unit, claim=claim, result=text, size_bytes=size_bytes)
+            except WorkCancelled:
+                write = partial(put_back, claim=claim)
             except OrganError as error:
-                _log.error("the end of a unit cannot be recorded: %s", error)
-                self._stop.wait(RETRY_SECONDS)
-            else:
-                return
-
-
-class _HeldUnit:
-    """A claimed unit: a context manager that renews its lease."""
-
-    def __init__(self, registry: LocalRegistry, claim: UnitClaim, stop: threading.Event) -> None:
-        self._registry, self._claim, self._stop = registry, claim, stop
-        self._over, self._lost = threading.Event(), threading.Event()
-        self._keeper = threading.Thread(target=self._keep, name=f"unit {claim.number} keeper", daemon=True)
-
-    def __enter__(self) -> _HeldUnit:
-        self._keeper.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._keeper.join()
-
-    def report(self) -> None:
-        """Raise Cancelled if this process ends, or the claim is not valid any more."""
-        if self._stop.is_set() or self._lost.is_set():
-            raise Cancelled
-
-    def _keep(self) -> None:
-        while not self._over.wait(RENEW_SECONDS):
-            with suppress(OrganError), self._registry.catalog.writing() as session:  # the next attempt may succeed
-                if not renew_unit(session, self._claim):
-                    self._lost.set()
+                if isinstance(error, TEMPORARY) and not isinstance(error, BadReply):
+                    write = partial(postpone_unit, claim=claim, sentence=str(error))
+                else:
+                    sentence = str(error).removeprefix(f"{claim.source}: ")  # lists show the source beside the reason
+                    write = partial(fail, claim=claim, sentence=sentence)
+            except Exception as error:  # noqa: BLE001  # the next unit must run after any error of this one
+                _log.error("unit %d of run %d broke", number, run_id, exc_info=error)
+                sentence = f"an internal error ({type(error).__name__}); the log of the worker has the details"
+                write = partial(fail, claim=claim, sentence=sentence)
+            write_end(catalog, write, self._stop)
 
 
 def program_version() -> str:
@@ -244,7 +196,7 @@ def _repack(registry: LocalRegistry, names: str, report: Report, _hub: Hub | Non
 
 
 def _measure(registry: LocalRegistry, name: str, report: Report, _hub: Hub | None) -> Result:
-    done = MEASURE.run(registry, MEASURE.check({"model": name}), lambda _share, _step: report(), LOCAL)
+    done = MEASURE.run(registry, ModelRequest(model=name), lambda _share, _step: report(), LOCAL)
     assert isinstance(done, MeasureJobResult)
     differences = {
         measure: None if difference is None else difference.difference
@@ -254,7 +206,7 @@ def _measure(registry: LocalRegistry, name: str, report: Report, _hub: Hub | Non
 
 
 def _validate(registry: LocalRegistry, name: str, report: Report, _hub: Hub | None) -> Result:
-    arguments = VALIDATE.settle(registry, VALIDATE.check({"chimera": name}), LOCAL)
+    arguments = VALIDATE.settled(registry, {"chimera": name}, LOCAL)
     done = VALIDATE.run(registry, arguments, lambda _share, _step: report(), LOCAL)
     assert isinstance(done, ValidationJobResult)
     return {"model": done.model, "verdict": done.verdict, "reason": done.reason[:REASON_MAX]}, _size(registry, name)

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 
-from msgspec.structs import asdict, replace
+from msgspec import to_builtins
+from msgspec.structs import asdict
 
-from organs.ingest.jobs.kind import (
-    WORK,
-    Inputs,
-    JobKind,
-    ReportProgress,
-    check_members,
-    text_or_none,
-)
+from organs.ingest.jobs.kind import WORK, JobKind, ReportProgress
 from organs.ingest.jobs.validate import QUICK_LOOK
 from organs.registry.catalog.queries.accounts import check_model_fits, contributor_by_name
 from organs.registry.catalog.queries.chimeras import stored_quick_look
 from organs.registry.catalog.queries.jobs import active_jobs
-from organs.registry.catalog.queries.models import check_model_name, model_by_text
+from organs.registry.catalog.queries.model_names import check_model_name, model_by_text
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.jobs import enqueue_job
 from organs.registry.compose.build import check_own, make
@@ -27,17 +22,14 @@ from organs.registry.compose.cost import Budget, check_recipe
 from organs.registry.compose.models import RegisteredLibrary
 from organs.registry.compose.plan import Plan, chimera_name
 from organs.registry.compose.planner import plan_recipe
-from organs.registry.compose.recipe import Recipe
 from organs.registry.compose.recipe_io import read_recipe, recipe_file
 from organs.registry.entities.base import encode
-from organs.registry.entities.job import ChimeraJobResult, RecipeArguments
+from organs.registry.entities.job import ChimeraJobResult, GraftRequest, PurificationRequest, RecipeArguments
 from organs.registry.entities.quick_look import QuickLookRequest
 from organs.registry.errors import BadInput, QueueFull, TooMany
 from organs.registry.local import LocalRegistry
 from organs.registry.validation.llama import LlamaCpp
 
-RECIPE_TEXT_MAX_LENGTH = 256 * 1024
-DIGEST_LENGTH = 64
 PLAN_SECONDS = 10.0
 """The database time limit of a recipe's plan before its job is queued."""
 PLAN_COST_MAX = 10_000_000
@@ -46,46 +38,57 @@ PREPARED = 0.02
 """The approximate share of a job's progress that its plan takes."""
 
 
-def waiting(recipe: Recipe) -> RecipeArguments:
-    """Return the arguments of a job that makes `recipe`."""
-    return RecipeArguments(recipe=recipe_file(recipe))
+def _settle(registry: LocalRegistry, inputs: Mapping[str, object], contributor: str) -> RecipeArguments:
+    match dict(inputs):
+        case {"recipe_text": str(text), **rest} if not rest:
+            pass
+        case {"recipe": dict(recipe), **rest} if not rest:
+            text = json.dumps(recipe, ensure_ascii=False)
+        case _:
+            raise BadInput("give either recipe, an object, or recipe_text, YAML")
+    return _planned_first(registry, text, contributor)
 
 
-def plan_first(registry: LocalRegistry, arguments: RecipeArguments, contributor: str) -> RecipeArguments:
-    """Return the arguments with the digest of their recipe's plan.
+def _settle_graft(registry: LocalRegistry, request: GraftRequest, contributor: str) -> RecipeArguments:
+    values = to_builtins(request)  # without those that were left out
+    graft = {key: values.pop(key) for key in ("donor", "type", "slot", "blocks") if key in values}
+    graft["from"] = graft.pop("donor")
+    return _planned_first(registry, json.dumps(values | {"grafts": [graft]}), contributor)
 
-    Raises NotAllowed for a name in another contributor's namespace, BadName, NotComposable, OverQuota, TooCostly, and
-    the errors of the base.
+
+def _settle_purification(registry: LocalRegistry, request: PurificationRequest, contributor: str) -> RecipeArguments:
+    values = to_builtins(request)  # without those that were left out
+    step = {key: values.pop(key) for key in ("method", "keep", "where", "type", "slot", "blocks") if key in values}
+    values["base"] = values.pop("model")
+    return _planned_first(registry, json.dumps(values | {"purify": step}), contributor)
+
+
+def _planned_first(registry: LocalRegistry, text: str, contributor: str) -> RecipeArguments:
+    """Return the recipe in `text` with the digest of its plan.
+
+    Raises BadRecipe, NotAllowed for a name in another contributor's namespace, BadName, NotComposable, OverQuota,
+    TooCostly, and the errors of the base.
     """
-    recipe = _recipe(arguments)
+    recipe = read_recipe(text)
     name = chimera_name(recipe, "chimera", contributor)
     check_own(name, contributor)
     with registry.catalog.reading() as session:
         check_model_name(session, name)
-    plan = planned(registry, recipe, PLAN_SECONDS, Budget(PLAN_COST_MAX))
+    with registry.catalog.reading(PLAN_SECONDS) as session:
+        budget = Budget(PLAN_COST_MAX)
+        check_recipe(session, recipe, budget)  # before its models are read
+        plan = plan_recipe(recipe, RegisteredLibrary(session, registry.blobs, budget), budget)
     plan.check()
     _check_quota(registry, plan, contributor)
-    return replace(arguments, plan=plan.digest)
+    return RecipeArguments(recipe=recipe_file(recipe), plan=plan.digest)
 
 
-def planned(registry: LocalRegistry, recipe: Recipe, seconds: float, budget: Budget | None = None) -> Plan:
-    """Return the plan of `recipe`, made within `seconds` and `budget`; a recipe beyond the budget is refused before
-    its models are read.
-
-    Raises NotFound, BadName for its base, TooSlow, TooCostly.
-    """
-    budget = budget or Budget()
-    with registry.catalog.reading(seconds) as session:
-        check_recipe(session, recipe, budget)
-        return plan_recipe(recipe, RegisteredLibrary(session, registry.blobs, budget), budget)
-
-
-def make_planned(
+def _run(
     registry: LocalRegistry, arguments: RecipeArguments, report_progress: ReportProgress, contributor: str
 ) -> ChimeraJobResult:
     """Make the recipe in `arguments`; return the chimera and the address of its page."""
     report_progress(0.0, "planning")
-    plan = registry.compose(_recipe(arguments)).plan()
+    plan = registry.compose(read_recipe(encode(arguments.recipe))).plan()
     if arguments.plan not in (None, plan.plan.digest):
         raise BadInput("the registry has changed, and the result would differ from the plan; plan the recipe again")
     _check_quota(registry, plan.plan, contributor)  # the contributor may have added other models since
@@ -132,59 +135,15 @@ def _check_quota(registry: LocalRegistry, plan: Plan, contributor: str) -> None:
         check_model_fits(session, owner, registry.settings.quota_bytes, plan.size_bytes)
 
 
-def _check_compose(arguments: Inputs) -> RecipeArguments:
-    check_members(arguments, ("recipe", "recipe_text", "plan"))
-    digest = text_or_none(arguments, "plan", DIGEST_LENGTH)
-    text = text_or_none(arguments, "recipe_text", RECIPE_TEXT_MAX_LENGTH)
-    recipe = arguments.get("recipe")
-    if (text is None) == (recipe is None):
-        raise BadInput("give either recipe, an object, or recipe_text, YAML")
-    if text is None:
-        if not isinstance(recipe, dict):
-            raise BadInput("recipe must be an object: a recipe in JSON")
-        text = json.dumps(recipe, ensure_ascii=False)
-    return replace(waiting(read_recipe(text)), plan=digest)
-
-
-def _recipe(arguments: RecipeArguments) -> Recipe:
-    return read_recipe(encode(arguments.recipe))
-
-
 _NOTES = {"compute": "computing organs", "hash": "hashing the file", "write": "writing the file"}
 
-COMPOSE = JobKind("compose", WORK, RecipeArguments, _check_compose, make_planned, plan_first)
+COMPOSE = JobKind("compose", WORK, RecipeArguments, _run, _settle, dict)
 """Takes `recipe`, an object, or `recipe_text`, YAML; returns the members of a MadeChimera, and `address`."""
 
-
-_GRAFT_KEYS = {"donor": "from", "type": "type", "slot": "slot", "blocks": "blocks"}
-"""Names of arguments, and their keys in a graft of a recipe."""
-_RECIPE_MEMBERS = ("base", "name", "accept")
-
-
-def _check_graft(arguments: Inputs) -> RecipeArguments:
-    check_members(arguments, (*_RECIPE_MEMBERS, *_GRAFT_KEYS))
-    graft = {key: arguments[name] for name, key in _GRAFT_KEYS.items() if name in arguments}
-    recipe = {name: arguments[name] for name in _RECIPE_MEMBERS if name in arguments}
-    return waiting(read_recipe(json.dumps(recipe | {"grafts": [graft]})))
-
-
-GRAFT = JobKind("graft", WORK, RecipeArguments, _check_graft, make_planned, plan_first)
+GRAFT = JobKind("graft", WORK, RecipeArguments, _run, _settle_graft, GraftRequest)
 """Takes `base` and `donor`, `type`, `slot` and `blocks` as a recipe does, `name` and `accept`; returns the
 same as `compose`."""
 
-
-_STEP_NAMES = ("method", "keep", "where", "type", "slot", "blocks")
-_RECIPE_NAMES = {"model": "base", "name": "name", "encode": "encode", "accept": "accept"}
-"""Names of arguments, and their keys in a recipe."""
-
-
-def _check_purify(arguments: Inputs) -> RecipeArguments:
-    check_members(arguments, (*_RECIPE_NAMES, *_STEP_NAMES))
-    step = {name: arguments[name] for name in _STEP_NAMES if name in arguments}
-    recipe = {key: arguments[name] for name, key in _RECIPE_NAMES.items() if name in arguments}
-    return waiting(read_recipe(json.dumps(recipe | {"purify": step})))
-
-
-PURIFY = JobKind("purify", WORK, RecipeArguments, _check_purify, make_planned, plan_first)
+PURIFY = JobKind("purify", WORK, RecipeArguments, _run, _settle_purification, PurificationRequest)
 """Takes `model`, `method`, `keep`, `where`, `type`, `slot` and `blocks` as a recipe does, `name`, `encode` and
 `accept`; returns the same as `compose`."""

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from organs.ingest.directory.extract import extract, registered_contents
 from organs.ingest.jobs.kind import WORK, JobKind, ReportProgress
-from organs.ingest.jobs.measure import checked_model, settled_model
+from organs.ingest.jobs.measure import current_version
 from organs.registry.catalog.queries.jobs import JobFile
 from organs.registry.digest import Digest
 from organs.registry.entities.job import ExtractionJobResult, ModelRequest
@@ -268,5 +268,5 @@ def _padded(size: int) -> int:
     return -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
 
-EXTRACT = JobKind("extract", WORK, ModelRequest, checked_model, _run, settled_model)
+EXTRACT = JobKind("extract", WORK, ModelRequest, _run, current_version)
 """Takes `model`; returns `file` in `pack`, which can be downloaded for a day, its `size_bytes` and `sha256`."""

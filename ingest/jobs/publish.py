@@ -2,46 +2,25 @@
 
 from __future__ import annotations
 
-from organs.ingest.contributions.intake import (
-    process_submission,
-    settle_abandoned,
-)
+from organs.ingest.contributions.intake import process_submission, settle_abandoned
 from organs.ingest.contributions.submissions import INSPECT as INSPECT_NAME
 from organs.ingest.contributions.submissions import PUBLISH as PUBLISH_NAME
-from organs.ingest.jobs.kind import (
-    INTAKE,
-    Inputs,
-    JobKind,
-    ReportProgress,
-    check_members,
-    whole_number,
-)
+from organs.ingest.jobs.kind import INTAKE, JobKind, ReportProgress
 from organs.registry.entities.job import SubmissionArguments, SubmissionJobResult
 from organs.registry.local import LocalRegistry
 
-ID_MAX = 2**63 - 1
+
+def _kind(name: str) -> JobKind[SubmissionArguments]:
+    def run(
+        registry: LocalRegistry, arguments: SubmissionArguments, report_progress: ReportProgress, _contributor: str
+    ) -> SubmissionJobResult:
+        settle_abandoned(registry)
+        return process_submission(registry, arguments.submission, report_progress, publish=name == PUBLISH_NAME)
+
+    return JobKind(name, INTAKE, SubmissionArguments, run)
 
 
-def _check(arguments: Inputs) -> SubmissionArguments:
-    check_members(arguments, ("submission",))
-    return SubmissionArguments(submission=whole_number(arguments, "submission", 0, 1, ID_MAX))
-
-
-def _inspect(
-    registry: LocalRegistry, arguments: SubmissionArguments, report_progress: ReportProgress, _contributor: str
-) -> SubmissionJobResult:
-    settle_abandoned(registry)
-    return process_submission(registry, arguments.submission, report_progress, publish=False)
-
-
-def _publish(
-    registry: LocalRegistry, arguments: SubmissionArguments, report_progress: ReportProgress, _contributor: str
-) -> SubmissionJobResult:
-    settle_abandoned(registry)
-    return process_submission(registry, arguments.submission, report_progress, publish=True)
-
-
-INSPECT = JobKind(INSPECT_NAME, INTAKE, SubmissionArguments, _check, _inspect)
+INSPECT = _kind(INSPECT_NAME)
 """Takes `submission`, an id; returns it with its `state`."""
-PUBLISH = JobKind(PUBLISH_NAME, INTAKE, SubmissionArguments, _check, _publish)
+PUBLISH = _kind(PUBLISH_NAME)
 """Takes and returns the same as `inspect`, and registers a model unless the submission is refused."""

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
-from organs.ingest.jobs.kind import UPKEEP, Inputs, JobKind, ReportProgress, check_members
+from organs.ingest.jobs.kind import UPKEEP, JobKind, ReportProgress
 from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.jobs import is_anything_due, last_end
 from organs.registry.catalog.queries.organs import oldest_living_ingest
@@ -32,13 +32,8 @@ def is_repack_due(session: Session, other_kinds: Sequence[str]) -> bool:
         return False
     if oldest_living_ingest(session, database_now(session)) is not None:
         return False
-    ended = last_end(session, REPACK.name)
-    return ended is None or ended.state == "finished" or ended.finished_at < database_now(session) - RETRY_AFTER
-
-
-def _check(arguments: Inputs) -> RepackRequest:
-    check_members(arguments, ())
-    return RepackRequest()
+    end = last_end(session, REPACK.name)
+    return end is None or end[0] == "finished" or end[1] < database_now(session) - RETRY_AFTER
 
 
 def _run(
@@ -73,5 +68,5 @@ def _run(
     )
 
 
-REPACK = JobKind("repack", UPKEEP, RepackRequest, _check, _run)
+REPACK = JobKind("repack", UPKEEP, RepackRequest, _run)
 """Takes nothing; returns how many organs it examined and stored again, with their sizes before and after."""

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from organs.ingest.jobs.kind import (
-    WORK,
-    Inputs,
-    JobKind,
-    ReportProgress,
-    check_members,
-    text_or_none,
-    whole_number,
-)
-from organs.registry.catalog.queries.models import model_by_name
+from organs.ingest.jobs.kind import WORK, JobKind, ReportProgress
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.entities.job import ReportJobResult, ReportRequest
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
 from organs.registry.local import LocalRegistry
-from organs.registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
+from organs.registry.names import parse_model_name
 from organs.registry.reports.dissection import model_report
 from organs.registry.reports.overview import registry_report
 
-ROWS_MAX = 1000
 
-
-def _check(arguments: Inputs) -> ReportRequest:
-    check_members(arguments, ("model", "limit"))
-    model = text_or_none(arguments, "model", MODEL_TEXT_MAX_LENGTH)
-    limit = whole_number(arguments, "limit", ROWS_DEFAULT if model is None else ORGANS_DEFAULT, 1, ROWS_MAX)
-    return ReportRequest(model=None if model is None else str(parse_model_name(model)), limit=limit)
+def _settle(_registry: LocalRegistry, request: ReportRequest, _contributor: str) -> ReportRequest:
+    if request.model is None:
+        return ReportRequest(limit=request.limit or ROWS_DEFAULT)
+    return ReportRequest(model=str(parse_model_name(request.model)), limit=request.limit or ORGANS_DEFAULT)
 
 
 def _run(
@@ -43,7 +32,7 @@ def _run(
         return ReportJobResult(model=model.full_name, report=report)
 
 
-REPORT = JobKind("report", WORK, ReportRequest, _check, _run)
+REPORT = JobKind("report", WORK, ReportRequest, _run, _settle)
 """Takes `model` (by default the registry) and `limit`, rows of a list. The result has `report`, and `model`.
 
 Only a report for the users of this machine is complete, with stored sizes: others may see the jobs of an account later.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,30 +20,34 @@ from sqlalchemy.orm import Session
 from organs.ingest.contributions.uploads import tidy_uploads
 from organs.ingest.jobs.compose import COMPOSE, GRAFT, PURIFY
 from organs.ingest.jobs.extract import EXTRACT, remove_old_objects, remove_old_packs
-from organs.ingest.jobs.kind import ALONE, LANES, UPKEEP, A, Cancelled, Inputs, JobKind
+from organs.ingest.jobs.kind import ALONE, LANES, UPKEEP, JobKind, ReportProgress
 from organs.ingest.jobs.measure import MEASURE
-from organs.ingest.jobs.publish import (
-    INSPECT,
-    PUBLISH,
-)
+from organs.ingest.jobs.publish import INSPECT, PUBLISH
 from organs.ingest.jobs.repack import REPACK, is_repack_due
 from organs.ingest.jobs.report import REPORT
 from organs.ingest.jobs.validate import QUICK_LOOK, VALIDATE
 from organs.registry.catalog.queries.jobs import is_anything_due, is_to_be_done
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.jobs import (
-    Claim,
+    JobClaim,
     claim_job,
     enqueue_job,
-    fail_job,
-    finish_job,
     job_json,
-    put_back_job,
     remove_old_jobs,
-    renew_job,
     report_progress,
 )
-from organs.registry.catalog.register.rates import remove_expired_counts
+from organs.registry.catalog.register.request_counts import remove_expired_counts
+from organs.registry.catalog.work import (
+    RETRY_SECONDS,
+    WRITE_TRIES,
+    WorkCancelled,
+    fail,
+    finish,
+    keeping,
+    put_back,
+    renew,
+    write_end,
+)
 from organs.registry.entities.base import prepared
 from organs.registry.entities.problem import INTERNAL, data_of, encoded, plain_problem, problem_of
 from organs.registry.errors import OUTAGES, BadInput, OrganError
@@ -50,123 +55,11 @@ from organs.registry.local import LocalRegistry
 
 UPKEEP_NICENESS = 10
 """The niceness of the thread for upkeep, so that pages and jobs of contributors have priority."""
-
-KINDS: Mapping[str, JobKind[Any]] = {
-    kind.name: kind
-    for kind in (COMPOSE, GRAFT, PURIFY, QUICK_LOOK, VALIDATE, MEASURE, EXTRACT, REPORT, INSPECT, PUBLISH, REPACK)
-}
-
-
-def add_job(
-    registry: LocalRegistry,
-    kind: str,
-    arguments: Inputs,
-    contributor: str = LOCAL,
-    kinds: Mapping[str, JobKind[Any]] = KINDS,
-) -> int:
-    """Append a job to the queue, with arguments from outside, and return its id.
-
-    Raises BadInput for an unknown kind or wrong arguments, QueueFull when too many jobs wait, TooMany when too many of
-    this contributor wait, and the errors of the kind's own checks.
-    """
-    if kind not in kinds:
-        raise BadInput(f"unknown kind of job {kind[:80]!r}; use one of {', '.join(kinds)}")
-    checked = kinds[kind].settle(registry, kinds[kind].check(arguments), contributor)
-    with registry.catalog.writing() as session:
-        return enqueue_job(session, kind, checked, contributor)
-
-
-RENEWED_SECONDS = 15.0
-"""A quarter of the lease: three renewals may fail before the job counts as abandoned."""
 NOTIFY_SECONDS = 1.0
 """The shortest time between two writes of progress: each write empties the caches of all readers."""
-
-
-class Held:
-    """A claimed job: a context manager that renews its lease. Any thread may call `report`."""
-
-    def __init__(
-        self,
-        registry: LocalRegistry,
-        claim: Claim,
-        stop: threading.Event,
-        renewed_seconds: float = RENEWED_SECONDS,
-        notify_seconds: float = NOTIFY_SECONDS,
-    ) -> None:
-        self.claim = claim
-        self._begun = time.monotonic()
-        self._registry = registry
-        self._stop = stop
-        self._renewed_seconds = renewed_seconds
-        self._notify_seconds = notify_seconds
-        self._over = threading.Event()
-        self._lost = threading.Event()
-        self._lock = threading.Lock()
-        self._reported_at = -notify_seconds
-        self._reported: tuple[float, str] | None = None
-        self._keeper = threading.Thread(target=self._keep_lease, name=f"job {claim.id} keeper", daemon=True)
-
-    def __enter__(self) -> Held:
-        self._keeper.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._keeper.join()
-
-    @property
-    def age(self) -> timedelta:
-        """How long ago the job was queued. No clock is read, because clocks of machines differ."""
-        return self.claim.waited + timedelta(seconds=time.monotonic() - self._begun)
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the job was cancelled, or another runner claimed it."""
-        return self._lost.is_set()
-
-    def report(self, progress: float, note: str = "") -> None:
-        """Report the progress, from 0 to 1, and the current step. At most one report per second is written.
-
-        Raises Cancelled when the job was cancelled, another runner claimed it, or this runner ends.
-        """
-        if self._stop.is_set() or self.is_lost:
-            raise Cancelled
-        with self._lock:
-            if time.monotonic() - self._reported_at < self._notify_seconds:
-                return
-            # A busy database is no reason to stop the job.
-            with suppress(OrganError):
-                self._write(min(max(progress, 0.0), 1.0), note)
-            self._reported_at = time.monotonic()
-        if self.is_lost:
-            raise Cancelled
-
-    def _write(self, progress: float, note: str) -> None:
-        reported = (round(progress, 3), note)
-        if reported == self._reported:  # nothing new to write, but the job may have been cancelled
-            with self._registry.catalog.reading() as session:
-                is_ours = is_to_be_done(session, self.claim.id, self.claim.attempt)
-        else:
-            with self._registry.catalog.writing() as session:
-                is_ours = report_progress(session, self.claim, progress, note)
-        self._reported = reported
-        if not is_ours:
-            self._lost.set()
-
-    def _keep_lease(self) -> None:
-        while not self._over.wait(self._renewed_seconds):
-            with suppress(OrganError), self._registry.catalog.writing() as session:
-                if not renew_job(session, self.claim):
-                    self._lost.set()
-
-
 POLL_SECONDS = 0.5
-RETRY_SECONDS = 5.0
-"""The pause after an error of the database."""
 OUTAGE_MAX = timedelta(hours=1)
 """A job that cannot reach the database or the store is queued again until it is so old; then it fails."""
-NOTE_TRIES = 4
-"""Attempts to write how a job ended; if all fail, it runs again when its lease has expired."""
 OUTAGE_TRIES = 60
 """Attempts to queue a job again after an outage."""
 WATCH_SECONDS = 0.1
@@ -177,7 +70,80 @@ TIDY_SECONDS = 3600.0
 STOP_SECONDS = 20.0
 """The time that jobs have to stop when the runner ends."""
 
+KINDS: Mapping[str, JobKind[Any]] = {
+    kind.name: kind
+    for kind in (COMPOSE, GRAFT, PURIFY, QUICK_LOOK, VALIDATE, MEASURE, EXTRACT, REPORT, INSPECT, PUBLISH, REPACK)
+}
+
 _log = logging.getLogger(__name__)
+
+
+def add_job(
+    registry: LocalRegistry,
+    kind: str,
+    inputs: Mapping[str, object],
+    contributor: str = LOCAL,
+    kinds: Mapping[str, JobKind[Any]] = KINDS,
+) -> int:
+    """Append a job to the queue, with `inputs` from outside, and return its id.
+
+    Raises BadInput for an unknown kind or wrong inputs, QueueFull when too many jobs wait, TooMany when too many of
+    this contributor wait, and the errors of the kind's own checks.
+    """
+    if kind not in kinds:
+        raise BadInput(f"unknown kind of job {kind[:80]!r}; use one of {', '.join(kinds)}")
+    arguments = kinds[kind].settled(registry, inputs, contributor)
+    with registry.catalog.writing() as session:
+        return enqueue_job(session, kind, arguments, contributor)
+
+
+class JobProgress:
+    """Writes the progress of a claimed job. Any thread may call `report`."""
+
+    def __init__(
+        self,
+        registry: LocalRegistry,
+        claim: JobClaim,
+        stop: threading.Event,
+        lost: threading.Event,
+        notify_seconds: float = NOTIFY_SECONDS,
+    ) -> None:
+        """`stop` is set when the runner ends; `lost` when the job was cancelled, or another runner claimed it."""
+        self._registry = registry
+        self._claim = claim
+        self._stop = stop
+        self._lost = lost
+        self._notify_seconds = notify_seconds
+        self._lock = threading.Lock()
+        self._reported_at = -notify_seconds
+        self._reported: tuple[float, str] | None = None
+
+    def report(self, progress: float, note: str = "") -> None:
+        """Report the progress, from 0 to 1, and the current step. At most one report per second is written.
+
+        Raises WorkCancelled when the job was cancelled, another runner claimed it, or this runner ends.
+        """
+        if self._stop.is_set() or self._lost.is_set():
+            raise WorkCancelled
+        with self._lock:
+            if time.monotonic() - self._reported_at < self._notify_seconds:
+                return
+            with suppress(OrganError):  # a busy database is no reason to stop the job
+                self._write(round(min(max(progress, 0.0), 1.0), 3), note)
+            self._reported_at = time.monotonic()
+        if self._lost.is_set():
+            raise WorkCancelled
+
+    def _write(self, progress: float, note: str) -> None:
+        if (progress, note) == self._reported:  # nothing new to write, but the job may have been cancelled
+            with self._registry.catalog.reading() as session:
+                is_ours = is_to_be_done(session, self._claim)
+        else:
+            with self._registry.catalog.writing() as session:
+                is_ours = report_progress(session, self._claim, progress, note)
+        self._reported = (progress, note)
+        if not is_ours:
+            self._lost.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +160,6 @@ class JobEvent:
 
 def _ignore_event(_event: JobEvent) -> None:
     return
-
-
-def _arguments(kind: JobKind[A], claim: Claim) -> A:
-    try:
-        return msgspec.convert(claim.arguments, prepared(kind.arguments))
-    except msgspec.ValidationError as error:
-        raise BadInput(f"another version added this job with other arguments: {error}") from error
 
 
 class Runner:
@@ -221,7 +180,8 @@ class Runner:
         self._kinds = kinds
         self._on_event = on_event
         self._stop_seconds = stop_seconds
-        self._held: dict[str, Held] = {}
+        self._claims: dict[str, JobClaim] = {}
+        """The running job of each lane."""
         self._fault: BaseException | None = None
 
     def run(self, *, once: bool = False) -> bool:
@@ -240,10 +200,10 @@ class Runner:
             thread.join(max(0.0, until - time.monotonic()))
         if self._fault is not None:
             raise self._fault
-        left_running = list(self._held.values())
-        for held in left_running:
+        left_running = list(self._claims.values())
+        for claim in left_running:
             with self._registry.catalog.writing() as session:
-                put_back_job(session, held.claim)
+                _put_back(session, claim)
         return not left_running
 
     def _watch(self, threads: Sequence[threading.Thread]) -> None:
@@ -256,6 +216,17 @@ class Runner:
                 cleaned = time.monotonic()
             if self._stop.wait(WATCH_SECONDS):
                 return
+
+    def _clean_up(self) -> None:
+        try:
+            remove_old_packs(self._registry.settings.home)
+            remove_old_objects(self._registry)
+            tidy_uploads(self._registry)
+            with self._registry.catalog.writing() as session:
+                remove_old_jobs(session)
+                remove_expired_counts(session)
+        except OrganError as error:
+            _log.error("old jobs, packs or uploads cannot be removed: %s", error)
 
     def _guard_lane(self, lane: str, once: bool) -> None:
         try:
@@ -301,74 +272,60 @@ class Runner:
                     return
             add_job(self._registry, REPACK.name, {}, kinds=self._kinds)
 
-    def _claim(self, names: Sequence[str], *, alone: bool) -> Claim | None:
+    def _claim(self, names: Sequence[str], *, alone: bool) -> JobClaim | None:
         with self._registry.catalog.reading() as session:
             if not is_anything_due(session, names):
                 return None
         with self._registry.catalog.writing() as session:
             return claim_job(session, names, alone=alone)
 
-    def _run_job(self, lane: str, claim: Claim) -> None:
+    def _run_job(self, lane: str, claim: JobClaim) -> None:
         begun = time.monotonic()
         self._on_event(JobEvent(claim.id, claim.kind, "running"))
-        with Held(self._registry, claim, self._stop) as held:
-            self._held[lane] = held
-            state, sentence = self._finish(held)
-        self._held.pop(lane)
+        self._claims[lane] = claim
+        with keeping(self._registry.catalog, partial(renew, claim=claim), f"job {claim.id} keeper") as lost:
+            progress = JobProgress(self._registry, claim, self._stop, lost)
+            state, sentence = self._finish(claim, progress.report, begun)
+        self._claims.pop(lane)
         self._on_event(JobEvent(claim.id, claim.kind, state, sentence, time.monotonic() - begun))
 
-    def _finish(self, held: Held) -> tuple[str, str]:
+    def _finish(self, claim: JobClaim, report: ReportProgress, begun: float) -> tuple[str, str]:
         """Run the job and record how it ended; return its state and, for a failed job, the reason."""
-        claim = held.claim
+        write: Callable[[Session], bool]
+        tries = WRITE_TRIES
         try:
             kind = self._kinds[claim.kind]
-            arguments = _arguments(kind, claim)
-            result = kind.run(self._registry, arguments, held.report, claim.contributor)
-            text = job_json(result, "result")
-        except Cancelled:
-            return self._record_put_back(held)
+            try:
+                arguments = msgspec.convert(claim.arguments, prepared(kind.arguments))
+            except msgspec.ValidationError as error:
+                raise BadInput(f"another version added this job with other arguments: {error}") from error
+            result = kind.run(self._registry, arguments, report, claim.contributor)
+            write = partial(finish, claim=claim, result=job_json(result, "result"), progress=1.0)
+            state, sentence = "finished", ""
+        except WorkCancelled:
+            write = partial(_put_back, claim=claim)
+            state, sentence = "put back", "the runner ends"
         except OrganError as error:
-            if isinstance(error, OUTAGES) and held.age < OUTAGE_MAX:
-                return self._record_outage(held, str(error))
-            return self._record_failure(held, str(error), encoded(problem_of(error), data_of(error)))
+            sentence = str(error)
+            # No clock is read for the age, because clocks of machines differ.
+            age = claim.waited + timedelta(seconds=time.monotonic() - begun)
+            if isinstance(error, OUTAGES) and age < OUTAGE_MAX:
+                self._stop.wait(RETRY_SECONDS)
+                write = partial(_put_back, claim=claim, note=sentence)
+                state, tries = "put back", OUTAGE_TRIES
+            else:
+                problem = encoded(problem_of(error), data_of(error)).decode()
+                write = partial(fail, claim=claim, sentence=sentence, problem=problem)
+                state = "failed"
         except BaseException as error:  # noqa: BLE001  # the next job must run after any error of this one
             _log.error("job %d (%s) broke", claim.id, claim.kind, exc_info=error)
             sentence = f"an internal error ({type(error).__name__}); the log has the details"
-            return self._record_failure(held, sentence, encoded(plain_problem(INTERNAL, sentence)))
-        return "finished" if self._write_end(lambda session: finish_job(session, claim, text)) else "cancelled", ""
+            problem = encoded(plain_problem(INTERNAL, sentence)).decode()
+            write = partial(fail, claim=claim, sentence=sentence, problem=problem)
+            state = "failed"
+        is_recorded = write_end(self._registry.catalog, write, self._stop, tries)
+        return (state, sentence) if is_recorded else ("cancelled", "")
 
-    def _record_put_back(self, held: Held) -> tuple[str, str]:
-        is_waiting_again = self._write_end(lambda session: put_back_job(session, held.claim))
-        return ("put back", "the runner ends") if is_waiting_again else ("cancelled", "")
 
-    def _record_outage(self, held: Held, sentence: str) -> tuple[str, str]:
-        """Wait a moment, and queue the job again."""
-        self._stop.wait(RETRY_SECONDS)
-        is_waiting_again = self._write_end(lambda session: put_back_job(session, held.claim, sentence), OUTAGE_TRIES)
-        return ("put back", sentence) if is_waiting_again else ("cancelled", "")
-
-    def _record_failure(self, held: Held, sentence: str, problem: bytes) -> tuple[str, str]:
-        is_failed = self._write_end(lambda session: fail_job(session, held.claim, sentence, problem.decode()))
-        return ("failed", sentence) if is_failed else ("cancelled", "")
-
-    def _write_end(self, write: Callable[[Session], bool], tries: int = NOTE_TRIES) -> bool:
-        """Return the result of `write`, tried again after errors of the database; False if all attempts fail."""
-        for _ in range(tries):
-            try:
-                with self._registry.catalog.writing() as session:
-                    return write(session)
-            except OrganError as error:
-                _log.error("the end of a job cannot be recorded: %s", error)
-                self._stop.wait(RETRY_SECONDS)
-        return False
-
-    def _clean_up(self) -> None:
-        try:
-            remove_old_packs(self._registry.settings.home)
-            remove_old_objects(self._registry)
-            tidy_uploads(self._registry)
-            with self._registry.catalog.writing() as session:
-                remove_old_jobs(session)
-                remove_expired_counts(session)
-        except OrganError as error:
-            _log.error("old jobs, packs or uploads cannot be removed: %s", error)
+def _put_back(session: Session, claim: JobClaim, note: str = "") -> bool:
+    return put_back(session, claim, note, progress=0.0, started_at=None)

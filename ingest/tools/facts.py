@@ -13,17 +13,11 @@ from sqlalchemy.orm import Session
 from organs.ingest.files import stamp_text
 from organs.ingest.sources import GGUF_SUFFIX, ModelSource
 from organs.registry.catalog.queries.accounts import contributor_name
-from organs.registry.catalog.queries.models import (
-    find_model,
-    free_names,
-    has_damaged_blobs,
-    known_digests,
-    runtime_texts,
-    visible_model_with_digest,
-)
+from organs.registry.catalog.queries.model_contents import has_damaged_blobs, known_digests, runtime_texts
+from organs.registry.catalog.queries.model_names import find_model, free_names, visible_model_with_digest
 from organs.registry.catalog.records import Edits, ModelRecord
 from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.catalog.register.models import add_other_names, edit_model, record_texts, rename_model
+from organs.registry.catalog.register.model_changes import add_other_names, edit_model, record_texts, rename_model
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import RUNTIME_TEXT_MAX, RUNTIME_TEXTS_MAX, shown_text
 from organs.registry.digest import model_digest

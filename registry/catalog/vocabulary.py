@@ -27,6 +27,10 @@ MODEL_STATES = ("visible", "quarantined", "yanked", "removed", "incomplete")
 REACHABLE_STATES = ("visible", "yanked")
 """States of models that are shown and served by exact name. Searches find only visible models."""
 MODEL_KINDS = tuple(kind.value for kind in FileKind)
+PARTIAL = "partial"
+"""The kind shown for a partial model."""
+CHIMERA = "chimera"
+"""The kind shown for a model that was composed in this registry."""
 RUNTIME_TEXT_KINDS = ("template", "parameters", "license")
 RUNTIME_TEXT_MAX = 32_768
 """The most characters of a text that another tool keeps beside a model. Longer ones are cut."""

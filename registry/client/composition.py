@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import structs
 
 from organs.registry.client.address import (
     API,
@@ -103,7 +105,7 @@ class RemotePlan(RecipePlan):
     def accepting_all(self) -> RemotePlan:
         """Return the plan of the same recipe with all of its warnings accepted; the server plans it again."""
         codes = dict.fromkeys((*self.recipe.accept, *self.planned.unaccepted))
-        return RemoteComposition(replace(self.recipe, accept=tuple(codes)), self._registry).plan()
+        return RemoteComposition(structs.replace(self.recipe, accept=tuple(codes)), self._registry).plan()
 
     def work_bytes(self, *, with_file: bool) -> int:
         """Return the size of the file in bytes, counted twice if the file is also downloaded."""

@@ -17,7 +17,6 @@ from organs.registry.catalog.cursor import (
     PAGE_MAX,
     check_limit,
 )
-from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.client.address import (
     API,
@@ -43,6 +42,7 @@ from organs.registry.entities.quick_look import QuickLookRequest
 from organs.registry.errors import BadReply, BadSetting, NotAssemblable
 from organs.registry.interface import VERSIONS_DEFAULT, ByteProgress, TextProgress
 from organs.registry.names import ModelName, parse_model_name
+from organs.registry.search.language import MODELS, parse_query
 from organs.registry.settings import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
@@ -58,10 +58,10 @@ if TYPE_CHECKING:
     from organs.registry.entities.verdict import VerdictReport
     from organs.registry.models import RegisteredModel
     from organs.registry.store.files import OutputFiles
-    from organs.registry.validation.comparison import Budget
+    from organs.registry.validation.comparison import ValidationBudget
     from organs.registry.validation.quick import LookBudget
     from organs.registry.validation.runtime import Runtime
-    from organs.registry.validation.texts import Text
+    from organs.registry.validation.texts import ScoredText
 
 CARD_MAX_BYTES = 8 * 1024 * 1024
 ORGANS_MAX = 200_000
@@ -226,21 +226,21 @@ class RemoteRegistry:
         parents = [edge for edge in model.lineage if (edge.direction, edge.evidence) == ("parent", "declared")]
         if model.complete or not parents:
             return None
-        from organs.registry.compose.recipe import Graft, Recipe, Selection
+        from organs.registry.compose.recipe import Graft, Recipe
 
         base = next((edge.model for edge in parents if edge.model is not None), None)
         if base is None:
             named = ", ".join(edge.text or "" for edge in parents)
             reason = f"it has only some organs, and its base, {named}, is not registered there"
             raise NotAssemblable(model.name, [reason])
-        return Recipe(base, grafts=(Graft(Selection(), donor=model.name),))
+        return Recipe(base, grafts=(Graft(model.name),))
 
     def validate(
         self,
         chimera: str,
         *,
-        budget: Budget | None = None,
-        texts: Sequence[Text] | None = None,
+        budget: ValidationBudget | None = None,
+        texts: Sequence[ScoredText] | None = None,
         runtime: Runtime | None = None,
         progress: TextProgress | None = None,
     ) -> VerdictReport:
@@ -259,7 +259,7 @@ class RemoteRegistry:
         chimera: str,
         *,
         budget: LookBudget | None = None,
-        texts: Sequence[Text] | None = None,
+        texts: Sequence[ScoredText] | None = None,
         progress: TextProgress | None = None,
     ) -> QuickLook:
         """Run a chimera and its base for some seconds on the server, and return the result."""

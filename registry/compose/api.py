@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
+
+from msgspec import structs
 
 from organs.registry import notebook
 from organs.registry.amounts import plural_text, size_text, theta_text
@@ -19,7 +20,7 @@ from organs.registry.compose.models import RegisteredLibrary
 from organs.registry.compose.plan import Plan, planned_recipe
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe
-from organs.registry.compose.recipe_io import read_recipe, recipe_yaml
+from organs.registry.compose.recipe_io import recipe_of_values, recipe_yaml
 from organs.registry.digest import Digest
 from organs.registry.entities.finding import Findings, Severity
 from organs.registry.entities.plan import (
@@ -108,8 +109,8 @@ class RecipeBuilder(ABC):
 
     def metadata(self, key: str, value: str | int | float | bool | list[str]) -> Self:
         """Set a metadata key of the result; an earlier value is replaced."""
-        others = (change for change in self.recipe.metadata if change.key != key)
-        return self._with(metadata=(*others, *self._read(metadata={key: value}).metadata))
+        others = {name: value for name, value in self.recipe.metadata.items() if name != key}
+        return self._with(metadata=others | self._read(metadata={key: value}).metadata)
 
     def named(self, name: str) -> Self:
         """Set the name under which the chimera is registered: `namespace/name`."""
@@ -132,7 +133,7 @@ class RecipeBuilder(ABC):
         """Read one step by the rules of recipe files, with the same errors."""
         values = {key: _without_none(value) for key, value in members.items()}
         try:
-            return read_recipe(json.dumps({"base": self.recipe.base, **values}), "step")
+            return recipe_of_values({"base": self.recipe.base, **values}, "step")
         except BadRecipe as error:
             # The step was read as the only item of its list, so its number is left out of the message.
             (key,) = members
@@ -141,7 +142,7 @@ class RecipeBuilder(ABC):
             raise BadRecipe(_STEPS.get(key, key), reasons) from error
 
     def _with(self, **changes: object) -> Self:
-        return replace(self, recipe=replace(self.recipe, **changes))  # type: ignore[arg-type]
+        return replace(self, recipe=structs.replace(self.recipe, **changes))
 
 
 def _selection(types: Words, slots: Words, blocks: Blocks, experts: Blocks) -> dict[str, object]:
@@ -304,7 +305,7 @@ class ChimeraPlan(RecipePlan):
     def accepting_all(self) -> ChimeraPlan:
         """Return the plan of the same recipe with all its warnings accepted; the plan is not computed again."""
         codes = dict.fromkeys((*self.recipe.accept, *self.planned.unaccepted))
-        recipe = replace(self.recipe, accept=tuple(codes))
+        recipe = structs.replace(self.recipe, accept=tuple(codes))
         return ChimeraPlan(replace(self.plan, recipe=recipe), self.catalog, self.store)
 
     def work_bytes(self, *, with_file: bool) -> int:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -26,7 +26,7 @@ from organs.registry.assembly import (
 )
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.chimeras import chimera_of, computed_organs, names_of_lock
-from organs.registry.catalog.queries.models import check_model_name, model_with_header, next_version
+from organs.registry.catalog.queries.model_names import check_model_name, model_with_header, next_version
 from organs.registry.catalog.queries.organs import (
     BlobRow,
     blobs_by_digest,
@@ -44,12 +44,11 @@ from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.chimeras import register_chimera
 from organs.registry.catalog.register.models import Registered, register_model
 from organs.registry.catalog.register.organs import (
-    begin_ingest,
     end_ingest,
     lease_blobs,
     record_blobs,
     record_stacks,
-    renew_lease,
+    recorded_ingest,
     shape_text,
 )
 from organs.registry.catalog.tables import Model
@@ -74,7 +73,6 @@ from organs.registry.errors import (
     MissingBlob,
     NotAllowed,
     NotAssemblable,
-    OrganError,
     StoreUnwritable,
 )
 from organs.registry.experts import expert_count, expert_shape
@@ -535,16 +533,8 @@ def make(
     plan.check()
     if path is not None:
         _check_place(path, plan.size_bytes)
-    with catalog.writing() as session:
-        ingest_id = begin_ingest(session, f"composed as {name}")
-    build = _Build(catalog, store, plan, ingest_id, progress or _no_progress, contributor)
-    try:
-        return build.make(name, path)
-    except BaseException as error:
-        state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        with suppress(OrganError), catalog.writing() as session:
-            end_ingest(session, ingest_id, state, json.dumps({"error": str(error)[:1000]}))
-        raise
+    with recorded_ingest(catalog, f"composed as {name}") as ingest_id:
+        return _Build(catalog, store, plan, ingest_id, progress or _no_progress, contributor).make(name, path)
 
 
 def check_own(name: ModelName, contributor: str) -> None:
@@ -627,7 +617,6 @@ class _Build:
     def _stored(self, digests: Collection[Digest]) -> set[Digest]:
         """Return the digests whose bytes are stored, leased from now on."""
         with self.catalog.writing() as session:
-            renew_lease(session, self.ingest_id)
             rows = blobs_by_digest(session, digests).values()
             stored = [row for row in rows if row.state != "corrupt" and not row.parts]
             lease_blobs(session, self.ingest_id, [row.id for row in stored])
@@ -638,7 +627,6 @@ class _Build:
         self._record([self.store.put(piece) for piece in pieces if piece])
         digests = {tensor.digest for tensor in lock.tensors}
         with self.catalog.writing() as session:
-            renew_lease(session, self.ingest_id)
             rows = blobs_by_digest(session, digests)
             lease_blobs(session, self.ingest_id, [row.id for row in rows.values()])
         for tensor in lock.tensors:
@@ -666,7 +654,6 @@ class _Build:
 
     def _record(self, blobs: Sequence[StoredBlob], stacks: Mapping[Digest, Sequence[Digest]] | None = None) -> None:
         with self.catalog.writing() as session:
-            renew_lease(session, self.ingest_id)
             unused = record_blobs(session, self.ingest_id, blobs)
             record_stacks(session, self.ingest_id, stacks or {})
         for file in unused:

@@ -14,17 +14,10 @@ from sqlalchemy.orm import Session
 from organs.registry.amounts import count_text, size_text, theta_text
 from organs.registry.anatomy import place_of
 from organs.registry.catalog.queries import chimeras as chimera_rows
-from organs.registry.catalog.queries import gains as gain_rows
 from organs.registry.catalog.queries.chimeras import WithdrawnAncestor, chimera_of, recorded_children, recorded_parents
-from organs.registry.catalog.queries.models import (
-    files_of,
-    header_text,
-    is_reachable,
-    metadata_of,
-    placements_of,
-)
-from organs.registry.catalog.queries.search_plan import known_texts
-from organs.registry.catalog.search import on_term
+from organs.registry.catalog.queries.model_contents import files_of, header_text, metadata_of, placements_of
+from organs.registry.catalog.queries.relatives import models_by_id
+from organs.registry.catalog.rows import entity_of
 from organs.registry.catalog.tables import Chimera as ChimeraRow
 from organs.registry.catalog.tables import Model, ModelFile, Placement
 from organs.registry.catalog.tables import Verdict as VerdictRow
@@ -39,10 +32,10 @@ from organs.registry.compose.metadata import LICENSE_KEY
 from organs.registry.compose.plan import acts_in_order, summarize_changes
 from organs.registry.compose.recipe import recipe_from_json, with_versions
 from organs.registry.compose.recipe_io import recipe_file, recipe_python, recipe_yaml
+from organs.registry.entities import model as model_entities
 from organs.registry.entities.base import ITEMS_MAX, Digest, Entity, Text, prepared
 from organs.registry.entities.chimera import (
     Chimera,
-    ChimeraFile,
     ChimeraPage,
     ChimeraSummary,
     ComputedOrgan,
@@ -50,7 +43,7 @@ from organs.registry.entities.chimera import (
     GraftedPart,
 )
 from organs.registry.entities.finding import WITHDRAWN_CODES, Finding, Severity, in_order, stored_findings
-from organs.registry.entities.gain import Leaderboard
+from organs.registry.entities.gain import Gain, Leaderboard
 from organs.registry.entities.plan import (
     ADAPTER,
     GIVERS_SEPARATOR,
@@ -65,26 +58,29 @@ from organs.registry.entities.plan import (
 from organs.registry.entities.published import LICENSE_MAX
 from organs.registry.entities.verdict import Verdict, VerdictReport
 from organs.registry.relatives.lineage import origin_findings
+from organs.registry.search import gains as gain_rows
+from organs.registry.search.language import on_term
+from organs.registry.search.plan import known_texts
 
 
 def chimera_page(
     session: Session, limit: int, after: str | None = None, *, order: str = chimera_rows.NEWEST
 ) -> ChimeraPage:
     """Return the next `limit` visible chimeras after `after`, by one of `chimera_rows.ORDERS`. Raises BadQuery."""
-    page = chimera_rows.chimeras_in_order(session, order, limit, after)
-    ids = [model.id for model, _ in page.items]
+    rows, next_page = chimera_rows.chimeras_in_order(session, order, limit, after)
+    ids = [model.id for model, _ in rows]
     verdicts = chimera_rows.strongest_verdicts(session, ids)
     withdrawn = chimera_rows.withdrawn_ancestors(session, ids)
     gains, blocks = chimera_rows.gains_of_chimeras(session, ids), chimera_rows.blocks_of_models(session, ids)
     items = [
         msgspec.structs.replace(
             _summary(model, chimera, verdicts.get(model.id), withdrawn.get(model.id, ())),
-            gains=tuple(map(gain_rows.gain_entity, gains.get(model.id, ()))),
+            gains=tuple(entity_of(Gain, gain) for gain in gains.get(model.id, ())),
             blocks=blocks.get(model.id, 0),
         )
-        for model, chimera in page.items
+        for model, chimera in rows
     ]
-    return ChimeraPage(items=tuple(items), next=page.next)
+    return ChimeraPage(items=tuple(items), next=next_page)
 
 
 def leaderboard(
@@ -137,7 +133,7 @@ def chimera_of_model(session: Session, model: Model) -> Chimera | None:
         size_bytes=model.size_bytes,
         mean_theta=model.mean_theta,
         created_at=model.created_at,
-        file=ChimeraFile(name=file.name, size_bytes=file.size_bytes, sha256=Digest(file.sha256)),
+        file=entity_of(model_entities.ModelFile, file),
         recipe=recipe_file(recipe),
         recipe_yaml=recipe_yaml(recipe),
         parents=parents,
@@ -294,7 +290,7 @@ def _parents(session: Session, model: Model, row: ChimeraRow) -> tuple[ParentMod
 def _parts(session: Session, model: Model, row: ChimeraRow) -> tuple[PlanPart, ...]:
     """Return the organs that are not the base's own. The base's organs are left out if the base is not visible."""
     origins = _origins(row)
-    rows = placements_of(session, row.base_model_id) if is_reachable(session, row.base_model_id) else ()
+    rows = placements_of(session, row.base_model_id) if models_by_id(session, [row.base_model_id]) else ()
     before = {placement.name: placement for placement, *_ in rows}
     return tuple(
         _part(placement, digest, before.get(placement.name), origins)

@@ -14,12 +14,9 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import names_text, plural_text, weight_change_text
 from organs.registry.anatomy import OrganType, Slot, Tower, type_name
-from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.queries.organs import CellOrgan as CellOrganRow
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import cell_organs
 from organs.registry.catalog.queries.relatives import likenesses, models_by_id
-from organs.registry.catalog.queries.search import search_models, search_organs
-from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.compose.fitting import (
     check_adapter,
     is_dtype_refused,
@@ -42,8 +39,8 @@ from organs.registry.compose.models import (
 )
 from organs.registry.compose.plan import PlannedPart, mean_of
 from organs.registry.compose.screen import Change, screen
-from organs.registry.digest import Digest
 from organs.registry.entities.finding import ARCHITECTURE_DIFFERS, Finding, Severity, in_order
+from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import (
     AdapterChoice,
     Candidate,
@@ -67,6 +64,8 @@ from organs.registry.lineage import (
     similarity,
 )
 from organs.registry.names import parse_model_name
+from organs.registry.search.language import MODELS, parse_query
+from organs.registry.search.rows import search_models, search_organs
 
 KEYS_SHOWN = 6
 """Differing keys in a sentence."""
@@ -724,9 +723,9 @@ def candidates_for(session: Session, base: Parent, cell: Cell, order: str) -> Ca
     names, more = _models_with_organs(session, base, query, order)
     examined = names[: COMPARED_MAX if order == ALIKE else CANDIDATES_MAX]
     ids = [model_by_name(session, parse_model_name(name)).id for name in examined]
-    offered: dict[str, list[CellOrganRow]] = {name: [] for name in examined}
-    for organ in cell_organs(session, ids, cell.type, cell.tower, cell.block) if ids else ():
-        offered[organ.model].append(organ)
+    offered: dict[str, list[tuple[PlacedOrgan, bytes | None]]] = {name: [] for name in examined}
+    for organ, fingerprint in cell_organs(session, ids, cell.type, cell.tower, cell.block) if ids else ():
+        offered[organ.model].append((organ, fingerprint))
     if order == ALIKE:
         examined.sort(key=lambda name: _likeness(own, offered[name]).distance)
     selected = examined[:CANDIDATES_MAX]
@@ -818,16 +817,16 @@ def _relatives(session: Session, base: Parent, query: str) -> list[str]:
 
 
 def _candidate(
-    own: dict[str, Part], model: str, organs: Sequence[CellOrganRow], fitting: set[tuple[str, str]]
+    own: dict[str, Part], model: str, organs: Sequence[tuple[PlacedOrgan, bytes | None]], fitting: set[tuple[str, str]]
 ) -> Candidate:
     """Return the organs of one model for the places `own` of the base, by slot."""
-    placed = {organ.slot: organ for organ in organs if organ.slot in own}
+    placed = {organ.slot: organ for organ, _ in organs if organ.slot in own}
     equal = {slot for slot, organ in placed.items() if _is_equal(own[slot], organ)}
     fits = {slot for slot in placed if (model, slot) in fitting}
     likeness = _likeness(own, organs)
     return Candidate(
         model=model,
-        license=next((organ.license for organ in organs), None),
+        license=next((organ.license for organ, _ in organs), None),
         fitting=len(fits),
         equal=len(equal),
         total=len(own),
@@ -838,25 +837,25 @@ def _candidate(
         change=likeness.change.mean,
         size_bytes=sum(organ.size_bytes for organ in placed.values()),
         organs=tuple(
-            CellOrgan(name=item.name, slot=item.slot, digest=Digest(item.digest), dtype=item.dtype, theta=item.theta)
+            CellOrgan(name=item.name, slot=item.slot, digest=item.digest, dtype=item.dtype, theta=item.theta)
             for item in placed.values()
         ),
     )
 
 
-def _likeness(own: dict[str, Part], organs: Sequence[CellOrganRow]) -> Similarity:
+def _likeness(own: dict[str, Part], organs: Sequence[tuple[PlacedOrgan, bytes | None]]) -> Similarity:
     """Return the similarity of the organs of a model to the base's `own` organs at the same places."""
-    slots = {organ.slot: organ for organ in organs if organ.slot in own}
+    slots = {
+        organ.slot: ComparableOrgan("", organ.shape, organ.dtype, fingerprint, organ.digest)
+        for organ, fingerprint in organs
+        if organ.slot in own
+    }
     places: dict[str, Slot] = {slot: ("text", None, slot) for slot in slots}
     return similarity(
         {place: own[slot].organ for slot, place in places.items()},
-        {place: _with_similarity(slots[slot]) for slot, place in places.items()},
+        {place: slots[slot] for slot, place in places.items()},
     )
 
 
-def _is_equal(part: Part, organ: CellOrganRow) -> bool:
+def _is_equal(part: Part, organ: PlacedOrgan) -> bool:
     return (part.digest, part.dtype.name, part.shape) == (organ.digest, organ.dtype, organ.shape)
-
-
-def _with_similarity(organ: CellOrganRow) -> ComparableOrgan:
-    return ComparableOrgan("", organ.shape, organ.dtype, organ.fingerprint, organ.digest)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.models import find_model_by_text, header_bytes_of, model_by_text
+from organs.registry.catalog.queries.model_contents import files_of
+from organs.registry.catalog.queries.model_names import find_model_by_text, model_by_text
 from organs.registry.catalog.tables import Model
 from organs.registry.compose.recipe import Recipe, Selection
 from organs.registry.errors import TooCostly
@@ -91,13 +92,13 @@ def check_pair(session: Session, base: str, donor: str, budget: Budget) -> int:
 
 def read_cost(session: Session, model: Model) -> int:
     """Return the cost of reading a model."""
-    header = HEADER_COST * header_bytes_of(session, model.id) >> 20
+    header = HEADER_COST * sum(file.header_bytes for file in files_of(session, model.id)[:1]) >> 20
     return MODEL_COST + header + TENSOR_COST * model.tensors
 
 
 def steps_cost(recipe: Recipe, tensors: int) -> int:
     """Return the cost of a plan; `tensors` is the number of tensors of its base."""
-    selections = [graft.selection for graft in recipe.grafts] + [step.selection for step in recipe.purify]
+    selections = (*recipe.grafts, *recipe.purify)
     visits = sum(map(_visits, selections))
     return tensors * (PLACE_COST + DONOR_PLACE_COST * len(_donors(recipe)) + VISIT_COST * visits)
 

@@ -10,9 +10,9 @@ from itertools import combinations
 from typing import NamedTuple
 
 from organs.registry.amounts import names_text
-from organs.registry.catalog.search import nearest
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.published import LICENSE_MAX
+from organs.registry.names import nearest
 
 TEXT_MAX = 100
 """Characters of a license's name in a sentence."""

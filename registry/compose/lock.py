@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from organs.registry.digest import Digest, digest_of, parse_digest
+from organs.registry.documents import Limits, parse_json
 from organs.registry.errors import BadDigest, BadGguf, BadLock, NotAssemblable, UnsupportedDType
 from organs.registry.gguf import (
     ByteSource,
@@ -26,16 +27,13 @@ from organs.registry.gguf import (
 from organs.registry.gguf.tokenizer import tokenizer_reasons
 from organs.registry.gguf.types import ALIGNMENT_KEY, DIMENSIONS_MAX, KEY_MAX_BYTES, NAME_MAX_BYTES, SIZE_MAX
 from organs.registry.gguf.write import Metadata
-from organs.registry.json_signs import json_signs
 
 LOCK_KEY = "organ_registry.lock"
 """The key of the lock in the header of the file that it describes."""
 FORMAT = "organ-registry lock 1"
 LOCK_MAX_BYTES = 16 * 1024 * 1024
 """The largest lock; enough for a hundred thousand tensors."""
-LISTS_MAX = 250_000
-VALUES_MAX = 1_000_000
-"""Limits of one lock, checked before any list or value is built."""
+LIMITS = Limits(LOCK_MAX_BYTES, depth=8, values=1_300_000)
 _MEMBERS = frozenset({"drop", "format", "header", "set", "tensors"})
 _TYPES = {kind.name.lower(): kind for kind in ValueType if kind is not ValueType.ARRAY}
 _TEXTS = "texts"
@@ -96,13 +94,8 @@ class Lock:
 
 def parse_lock(text: str) -> Lock:
     """Return the lock in `text`; raises BadLock if `text` is not the canonical form of a lock."""
-    if len(text) > LOCK_MAX_BYTES:
-        raise BadLock(f"it has {len(text)} characters; the limit is {LOCK_MAX_BYTES}")
-    signs = json_signs(text.encode("ascii", "replace"))
-    if signs.count(b"[") > LISTS_MAX or signs.count(b",") > VALUES_MAX:
-        raise BadLock("it has too many lists or values")
     try:
-        lock = _lock_of(json.loads(text))
+        lock = _lock_of(parse_json(text.encode("ascii"), LIMITS))
         is_canonical = lock.canonical() == text
     except _NO_LOCK as error:
         raise BadLock(f"it is not a lock of this format: {error}") from error

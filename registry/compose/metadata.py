@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from organs.registry.compose.licenses import license_expression
 from organs.registry.compose.lock import LOCK_KEY
 from organs.registry.compose.models import Parent
-from organs.registry.compose.recipe import MetadataChange
+from organs.registry.compose.recipe import MetadataValue
 from organs.registry.gguf import Header, KeyValue, TensorSpec, ValueType
 from organs.registry.gguf.file_types import FILE_TYPE_KEY, FILE_TYPES, file_type_of, main_dtype
 from organs.registry.gguf.quants import FLOAT32_MAX
@@ -84,7 +84,7 @@ def is_dropped(key: str) -> bool:
 
 
 def set_entries(
-    base: Parent, parents: Sequence[Parent], tensors: Sequence[TensorSpec], changes: Sequence[MetadataChange]
+    base: Parent, parents: Sequence[Parent], tensors: Sequence[TensorSpec], changes: Mapping[str, MetadataValue]
 ) -> tuple[KeyValue, ...]:
     """Return the entries of a chimera's header: its name, its `parents` (the base first), its types, then `changes`.
 
@@ -95,7 +95,7 @@ def set_entries(
         *_parent_entries(parents),
         *_type_entries(base, tensors),
         *_license_entries(parents),
-        *(_changed_entry(base.header, change) for change in changes),
+        *(_changed_entry(base.header, key, value) for key, value in changes.items()),
     ]
     return tuple({entry.key: entry for entry in entries}.values())
 
@@ -142,19 +142,18 @@ def _main_dtype(tensors: Sequence[TensorSpec]) -> str:
     return main_dtype((tensor.dtype.name, tensor.size_bytes) for tensor in tensors)
 
 
-def _changed_entry(base: Header, change: MetadataChange) -> KeyValue:
-    value = change.value
+def _changed_entry(base: Header, key: str, value: MetadataValue) -> KeyValue:
     if isinstance(value, tuple):
-        return KeyValue(change.key, ValueType.ARRAY, list(value), element_type=ValueType.STRING)
+        return KeyValue(key, ValueType.ARRAY, list(value), element_type=ValueType.STRING)
     if isinstance(value, bool):
-        return KeyValue(change.key, ValueType.BOOL, value)
+        return KeyValue(key, ValueType.BOOL, value)
     if isinstance(value, str):
-        return KeyValue(change.key, ValueType.STRING, value)
-    field = base.field(change.key)
+        return KeyValue(key, ValueType.STRING, value)
+    field = base.field(key)
     base_type = None if field is None else field.type
     if isinstance(value, float) or base_type in _FLOAT_TYPES:
-        return KeyValue(change.key, _float_type(base_type, float(value)), float(value))
-    return KeyValue(change.key, _whole_type(base_type, value), value)
+        return KeyValue(key, _float_type(base_type, float(value)), float(value))
+    return KeyValue(key, _whole_type(base_type, value), value)
 
 
 def _float_type(base_type: ValueType | None, value: float) -> ValueType:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import threading
 from collections import OrderedDict
@@ -17,12 +16,9 @@ from organs.registry.amounts import names_text
 from organs.registry.anatomy import OUTPUT_MATRIX, TOKEN_EMBEDDING, OrganType, Place, Slot, Tower, place_of
 from organs.registry.assembly import first_header
 from organs.registry.catalog.queries.chimeras import names_of_chimeras
-from organs.registry.catalog.queries.gains import DonorGain, gains_of_donors
-from organs.registry.catalog.queries.models import model_by_text
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.queries.organs import TensorRow, expert_tensor_rows, models_in_common, tensor_rows
 from organs.registry.catalog.queries.relatives import models_by_id, parents_of
-from organs.registry.catalog.queries.search import organs_in_order
-from organs.registry.catalog.search import parse_query
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.compose.cost import (
@@ -35,7 +31,7 @@ from organs.registry.compose.cost import (
     read_cost,
 )
 from organs.registry.compose.licenses import Combined, combined_license
-from organs.registry.compose.recipe import Graft, Recipe, Selection
+from organs.registry.compose.recipe import Graft, Recipe
 from organs.registry.digest import Digest
 from organs.registry.entities.finding import Finding
 from organs.registry.entities.organ import PlacedOrgan
@@ -46,6 +42,9 @@ from organs.registry.gguf.tokenizer import TOKENS_KEY, VOCABULARY_MAX_BYTES
 from organs.registry.gguf.types import DType
 from organs.registry.lineage import ComparableOrgan
 from organs.registry.relatives.lineage import withdrawn, withdrawn_findings
+from organs.registry.search.gains import DonorGain, gains_of_donors
+from organs.registry.search.language import parse_query
+from organs.registry.search.rows import organs_in_order
 from organs.registry.store import BlobStore
 
 
@@ -558,7 +557,7 @@ class RegisteredLibrary:
             source=read.source,
             header_digest=Digest(read.file.header_sha256),
             parts=tuple(parts_of(self.session, model.id)),
-            unassemblable=tuple(json.loads(model.unassemblable)),
+            unassemblable=model.unassemblable,
             complete=model.complete,
             model_id=model.id,
             withdrawn=tuple(_withdrawn(self.session, model)),
@@ -609,7 +608,7 @@ def partial_recipe(session: Session, model: Model) -> Recipe:
         named = ", ".join(edge.parent_text or "" for edge in parents_of(session, [model.id], ("declared",)))
         reason = f"it has only some organs, and its base, {named}, is not in this registry"
         raise NotAssemblable(model.full_name, [reason])
-    return Recipe(base.full_name, grafts=(Graft(Selection(), donor=model.full_name),))
+    return Recipe(base.full_name, grafts=(Graft(model.full_name),))
 
 
 def misfit_sentence(session: Session, base: Model, organs: Iterable[TensorSpec]) -> str | None:

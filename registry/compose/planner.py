@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import msgspec
+from msgspec import structs
 
 from organs.registry.amounts import names_text, ranges_text
 from organs.registry.anatomy import (
@@ -22,7 +23,6 @@ from organs.registry.anatomy import (
     is_expert_stack,
     is_factor,
 )
-from organs.registry.catalog.search import RECIPE_BASE, nearest, parse_query
 from organs.registry.compose.compatibility import check_adapter, check_replacements, check_withdrawn
 from organs.registry.compose.cost import Budget, steps_cost
 from organs.registry.compose.fitting import (
@@ -58,6 +58,8 @@ from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import Screen
 from organs.registry.errors import NotFound, NothingRegistered, OrganError, StoreError, TooCostly, UnsupportedDType
 from organs.registry.kinds import WEIGHT_KINDS, FileKind
+from organs.registry.names import nearest
+from organs.registry.search.language import RECIPE_BASE, parse_query
 from organs.registry.transform import encoded_dtype
 from organs.registry.transform.purify import KEEP_DEFAULT
 
@@ -100,13 +102,13 @@ def choose(base: Parent, recipe: Recipe, library: Library) -> Chosen:
     taken: dict[Slot, dict[int | None, str]] = {}
     for number, graft in enumerate(recipe.grafts):
         at = f"grafts[{number}]"
-        if refused_blocks(base, graft.selection, at, chosen):
+        if refused_blocks(base, graft, at, chosen):
             continue
-        places = [part for part in base.parts if graft.selection.holds(part.place)]
+        places = [part for part in base.parts if graft.holds(part.place)]
         if not places:
-            chosen.refuse("nothing-selected", nothing_selected(base, graft.selection), at)
+            chosen.refuse("nothing-selected", nothing_selected(base, graft), at)
             continue
-        if refused_experts(graft.selection, places, at, chosen):
+        if refused_experts(graft, places, at, chosen):
             continue
         replacements = _of_donor(base, graft, places, at, library, chosen) if graft.donor is not None else ()
         replacements = replacements or (
@@ -169,7 +171,7 @@ def _of_donor(
     if donor.header_digest == base.header_digest and donor.parts == base.parts:
         chosen.refuse("own-donor", f"{donor.label} is the base itself: choose another donor.", at, donor.label)
         return []
-    replacements = _replacements_by(donor, base, places, graft.selection, library)
+    replacements = _replacements_by(donor, base, places, graft, library)
     if not replacements:
         sentence = f"{donor.label} has none of the {len(places)} organs that are selected in {base.label}."
         if donor.kind == FileKind.ADAPTER:
@@ -178,7 +180,7 @@ def _of_donor(
             sentence = f"{donor.label} is of the kind {donor.kind}, not a model: it has no organs to graft."
         chosen.refuse("nothing-to-graft", sentence, at, donor.label)
         return []
-    _note_missing(base, donor, graft.selection, places, at, chosen)
+    _note_missing(base, donor, graft, places, at, chosen)
     return replacements
 
 
@@ -276,7 +278,7 @@ def _search(
 
 def _strangers(base: Parent, graft: Graft, groups: Mapping[GroupKey, dict[Slot, Part]], library: Library) -> list[str]:
     """Return the models that would give groups if the graft also took organs of models that are not kin of the base."""
-    _, winners = _search(base, replace(graft, strangers=True), groups, library)
+    _, winners = _search(base, structs.replace(graft, strangers=True), groups, library)
     return list(dict.fromkeys(winners.values()))
 
 
@@ -293,12 +295,11 @@ def takes_strangers(graft: Graft) -> bool:
 
 def query_of(base: Parent, graft: Graft) -> str:
     """Return the complete query of a graft: its own terms, terms for the base, and terms for its selection."""
-    selection = graft.selection
     terms = [graft.where or "", f"fits:{base.label}"]
     terms += [] if takes_strangers(graft) else [f"kin:{base.label}"]
-    terms += [f"type:{','.join(selection.types)}"] if selection.types else []
-    terms += [f"slot:{','.join(selection.slots)}"] if selection.slots else []
-    blocks = ",".join(f"{first}-{last}" for first, last in selection.blocks)
+    terms += [f"type:{','.join(graft.types)}"] if graft.types else []
+    terms += [f"slot:{','.join(graft.slots)}"] if graft.slots else []
+    blocks = ",".join(f"{first}-{last}" for first, last in graft.blocks)
     terms += [f"block:{blocks}"] if blocks else []
     terms += [f"sort:{graft.sort}"] if graft.sort else []
     return " ".join(term for term in terms if term)
@@ -350,7 +351,7 @@ def _replacements(
     for key, group in groups.items():
         if key in winners:
             donor = library.parent(winners[key])
-            yield from _replacements_by(donor, base, group.values(), graft.selection, library)
+            yield from _replacements_by(donor, base, group.values(), graft, library)
 
 
 def _note_unfilled(
@@ -453,10 +454,7 @@ def selected_for(step: Purification, parts: Mapping[str, tuple[Part, Parent]], l
 
 def selection_of(step: Purification) -> Selection:
     """Return the places that `step` selects; without type, slot and query, the feed-forward."""
-    selection = step.selection
-    if selection.types or selection.slots or step.where:
-        return selection
-    return replace(selection, types=(TYPE_DEFAULT,))
+    return step if step.types or step.slots or step.where else structs.replace(step, types=(TYPE_DEFAULT,))
 
 
 FRACTAL_ENERGY = 0.105
@@ -666,13 +664,13 @@ class _Draft:
                 if computation is None or self._refuses_experts(step, computation, at):
                     continue
                 keep = KEEP_DEFAULT if step.keep is None and step.method == "spectral" else step.keep
-                experts = step.selection.expert_numbers(computation.source.shape[-1])
+                experts = step.expert_numbers(computation.source.shape[-1])
                 purified = replace(computation, method=step.method.value, keep=keep, purified_experts=experts)
                 self.parts[name] = replace(self.parts[name], computation=purified)
 
     def _refuses_experts(self, step: Purification, computation: Computation, at: str) -> bool:
         """Return whether single experts of a stack cannot be purified; if so, add a refusal."""
-        if not step.selection.experts:
+        if not step.experts:
             return False
         source = computation.source
         if computation.dtype != source.dtype:
@@ -686,7 +684,7 @@ class _Draft:
         return True
 
     def _selected(self, step: Purification, at: str) -> list[str]:
-        if refused_blocks(self.base, step.selection, at, self.chosen):
+        if refused_blocks(self.base, step, at, self.chosen):
             return []
         candidates = {name: (part.source, part.donor or self.base) for name, part in self.parts.items()}
         try:
@@ -699,7 +697,7 @@ class _Draft:
         if not names:
             self.chosen.refuse("nothing-selected", nothing_selected(self.base, selection_of(step)), at)
         selected = [self.parts[name].source for name in names]
-        return [] if refused_experts(step.selection, selected, at, self.chosen) else names
+        return [] if refused_experts(step, selected, at, self.chosen) else names
 
     def _computation(self, name: str, at: str) -> Computation | None:
         """Return the unfinished computation at a place; None, with a finding, if its dtype cannot be written."""
@@ -799,18 +797,16 @@ def _metadata_findings(base: Parent, parents: Sequence[Parent], recipe: Recipe) 
         Finding(
             Severity.REFUSE,
             "bad-metadata",
-            f"{change.key} is a hyperparameter of {base.label} and cannot be changed.",
-            f"metadata.{change.key}",
+            f"{key} is a hyperparameter of {base.label} and cannot be changed.",
+            f"metadata.{key}",
             (base.label,),
         )
-        for change in recipe.metadata
-        if base.header.architecture and change.key.startswith(own)
+        for key in recipe.metadata
+        if base.header.architecture and key.startswith(own)
     ]
     stated = license_expression({parent.label: parent.license for parent in parents}) or base.license or "none"
-    for change in recipe.metadata:
-        if change.key == LICENSE_KEY and change.value != stated:
-            sentence = f"The recipe states the license {change.value!r}, but its parents give {stated}: read theirs."
-            findings.append(
-                Finding(Severity.WARN, "licenses-conflict", sentence, f"metadata.{change.key}", (base.label,))
-            )
+    for key, value in recipe.metadata.items():
+        if key == LICENSE_KEY and value != stated:
+            sentence = f"The recipe states the license {value!r}, but its parents give {stated}: read theirs."
+            findings.append(Finding(Severity.WARN, "licenses-conflict", sentence, f"metadata.{key}", (base.label,)))
     return findings

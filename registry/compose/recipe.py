@@ -1,25 +1,56 @@
-"""The recipe: the composition that a person wants, by names.
+"""The recipe: the composition that a person wants, by names. It resolves to a lock (`registry.compose.lock`).
 
-The catalog stores it as JSON (`recipe_to_json`). It resolves to a lock (`registry.compose.lock`).
+The classes have the form of a recipe file, with the rules for each value: `recipe_io` reads and writes such files. The
+catalog stores recipes as JSON (`recipe_to_json`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any
 
-from organs.registry.anatomy import Place, is_expert_stack
-from organs.registry.errors import BadName
-from organs.registry.names import parse_model_name
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from organs.registry.anatomy import BLOCK_DIGITS_MAX, Place, is_expert_stack, place_of
+from organs.registry.catalog.vocabulary import GRAFTED_TYPES
+from organs.registry.documents import ONE_OR_MORE, Parse, Reason, line, quoted
+from organs.registry.errors import BadName, BadQuery
+from organs.registry.names import MODEL_TEXT_MAX_LENGTH, nearest, parse_model_name
+from organs.registry.search.language import QUERY_MAX_LENGTH, RECIPE_BASE, SYNONYMS, Query, parse_query
 from organs.registry.transform import PurifyMethod as PurifyMethod
+
+STEPS_MAX = 1000
+"""Grafts, adapters or purifications of one recipe; codes that it accepts."""
+CHOICES_MAX = 1000
+"""Items in one list of types, slots or blocks."""
+WORD_MAX_LENGTH = 200
+CODE_MAX_LENGTH = 64
+SCALE_MAX = 100.0
+KEY_MAX_LENGTH = 255
+CHANGES_MAX = 1000
+WHOLE_MIN, WHOLE_MAX = -(2**63), 2**64 - 1
+"""Limits of the 64-bit integers of GGUF."""
+FIXED_KEYS = (
+    *("general.type", "general.architecture", "general.alignment"),
+    *("general.quantization_version", "general.file_type"),
+)
+"""Keys that describe the file; their values depend on its organs."""
+FIXED_PREFIXES = ("tokenizer.", "split.", "general.base_model.", "organ_registry.")
+"""Keys of the base's vocabulary, of split files, of the parents, and of this registry."""
+MEASURED_FIELDS = ("type", "slot", "block", "tower", "dtype", "size", "theta", "signal", "z", "spectral", "rank")
+"""Fields of queries that depend only on the organ, not on its model."""
 
 BlockRange = tuple[int, int]
 """First and last block, both included."""
+MetadataValue = str | int | float | bool | tuple[str, ...]
 
 ENCODINGS = ("Q8_0", "F16", "BF16", "F32")
 """The dtypes for computed organs whose own dtype cannot be written here."""
+METHODS = tuple(method.value for method in PurifyMethod)
 
 WARNINGS = {
     "unrelated-lineage": "the organs are no more alike than those of unrelated models",
@@ -41,19 +72,95 @@ WARNINGS = {
 RETIRED_WARNINGS = frozenset({"likely-degraded"})
 """Codes of warnings that are no longer given. Recipes that accept them stay valid."""
 
+_BLOCKS = re.compile(rf"([0-9]{{1,{BLOCK_DIGITS_MAX}}})(?:\s*[-–]\s*([0-9]{{1,{BLOCK_DIGITS_MAX}}}))?")
+_SLOT = re.compile(r"[^\s\"?\[\],\x80-\U0010ffff]+")
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+
+def _several(item: object) -> Parse:
+    """Return the reader of one `item` or of a list of them; repeated items are left out."""
+    items = tuple[item, ...]  # type: ignore[valid-type]  # only read by documents.convert
+    return Parse(_unique, Annotated[items, Meta(min_length=1, max_length=CHOICES_MAX), ONE_OR_MORE])
+
+
+def _unique(items: Sequence[object]) -> tuple[object, ...]:
+    return tuple(dict.fromkeys(items))
+
+
+def _refuse_commas(word: str) -> None:
+    if "," in word:
+        listed = ", ".join(part.strip() for part in word[:60].split(","))
+        raise ValueError(f"write several values as a list: [{listed}]")
+
+
+def _choice(words: Sequence[str], fold: Callable[[str], str]) -> Callable[[str], str]:
+    """Return the check of one of `words`, in upper or lower case."""
+
+    def check(word: str) -> str:
+        if fold(word) in words:
+            return fold(word)
+        close = nearest(word, words)
+        hint = f"; did you mean {close}?" if close else ""
+        raise ValueError(f"{quoted(word)} is not one of {', '.join(words)}{hint}")
+
+    return check
+
+
+def _type(word: str) -> str:
+    kind = SYNONYMS.get(word.lower(), word.lower())
+    if kind not in GRAFTED_TYPES:
+        _refuse_commas(word)
+    return _choice(GRAFTED_TYPES, str.lower)(kind)
+
+
+def _slot(word: str) -> str:
+    _refuse_commas(word)
+    place = place_of(word)
+    if not _SLOT.fullmatch(word):
+        raise ValueError(
+            f"{quoted(word)} is not a slot: write one word, without ? [ ] and quotation marks; * is any text"
+        )
+    if word in GRAFTED_TYPES:
+        raise ValueError(f"{word} is a type: write type: {word}")
+    if place.slot != word:
+        block = "" if place.block is None else f", its block {place.block}"
+        raise ValueError(f"{quoted(word)} is a tensor's name: its slot is {place.slot}{block}")
+    return word
+
+
+def _ranges(article: str, noun: str) -> Parse:
+    """Return the reader of ranges of blocks or experts."""
+    due = f"{article} {noun} such as 3, a range such as 2-5, or a list of these"
+
+    def check(value: int | str) -> BlockRange:
+        word = str(value).strip()
+        _refuse_commas(word)
+        match = _BLOCKS.fullmatch(word)
+        if match is None:
+            raise ValueError(f"{quoted(word)} is not {article} {noun}: write {due}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first > last:
+            raise ValueError(f"a range goes from the first {noun} to the last: {last}-{first}")
+        return first, last
+
+    return _several(Annotated[BlockRange, Parse(check, int | str, due)])
+
+
+class Selection(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A selection of places in a model by types, slots and blocks. An empty member selects all.
 
     A slot may contain `*`. Blocks are ranges. Places outside of blocks are selected only if `blocks` is empty. With
     `experts` (ranges), only these experts of the selected stacks are meant, and no other tensors.
     """
 
-    types: tuple[str, ...] = ()
-    slots: tuple[str, ...] = ()
-    blocks: tuple[BlockRange, ...] = ()
-    experts: tuple[BlockRange, ...] = ()
+    types: Annotated[
+        tuple[str, ...],
+        _several(Annotated[str, line(f"one of {', '.join(GRAFTED_TYPES)}", WORD_MAX_LENGTH, _type)]),
+    ] = msgspec.field(default=(), name="type")
+    slots: Annotated[tuple[str, ...], _several(Annotated[str, line("a slot", WORD_MAX_LENGTH, _slot)])] = msgspec.field(
+        default=(), name="slot"
+    )
+    blocks: Annotated[tuple[BlockRange, ...], _ranges("a", "block")] = ()
+    experts: Annotated[tuple[BlockRange, ...], _ranges("an", "expert")] = ()
 
     def holds(self, place: Place) -> bool:
         """Return whether `place` is selected, or some experts of it."""
@@ -69,65 +176,205 @@ class Selection:
         """Return the selected experts of a stack with `count` experts."""
         return tuple(number for number in range(count) if _within(number, self.experts))
 
+    def selects_as(self, other: Selection) -> bool:
+        """Return whether this selection and `other` select the same places."""
+        return (self.types, self.slots, self.blocks, self.experts) == (
+            *(other.types, other.slots),
+            *(other.blocks, other.experts),
+        )
 
-@dataclass(frozen=True, slots=True)
-class Graft:
+
+def _query(text: str) -> Query:
+    try:
+        return parse_query(text, base=RECIPE_BASE)
+    except BadQuery as error:
+        raise ValueError(str(error)) from error
+
+
+def _checked_query(text: str) -> str:
+    _query(text)
+    return text
+
+
+def _sorts_itself(text: str) -> bool:
+    """Return whether the valid query `text` has an order of its own."""
+    # A parsed query always has an order. The order of a query without sort: depends on the default.
+    by_theta, by_size = (parse_query(text, default_sort=sort, base=RECIPE_BASE).sort for sort in ("theta", "size"))
+    return by_theta == by_size
+
+
+def _sort(text: str) -> str:
+    try:
+        return str(parse_query("", default_sort=text, base=RECIPE_BASE).sort)
+    except BadQuery as error:
+        raise ValueError(error.reason) from error
+
+
+def _measured_query(text: str) -> str:
+    """Return a query on organs of one model: by type, place and measures, not by model."""
+    query = _query(text)
+    foreign = [term.field for term in query.terms if term.field not in MEASURED_FIELDS]
+    ranks = [*(["like"] if query.like is not None else []), *(["unique"] if query.unique else [])]
+    ranks += ["sort"] if query.like is None and _sorts_itself(text) else []
+    if foreign or ranks:
+        raise ValueError(f"{[*foreign, *ranks][0]}: cannot be used here; the fields are {', '.join(MEASURED_FIELDS)}")
+    if query.words or query.excluded_words:
+        word = [*query.words, *query.excluded_words][0]
+        raise ValueError(f"{quoted(word)} searches models by name; this query narrows the organs of one model")
+    return text
+
+
+_MODEL = line("a model's name", MODEL_TEXT_MAX_LENGTH)
+
+
+class Graft(Selection, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Organs to take from `donor` (a model's name), or from the models that `where` (a query) finds.
 
     Exactly one of the two is set. `sort` ranks the results of the query; if it is empty, the query's own order is used,
     which is `-likeness` by default. A query finds only kin of the base, unless `strangers` is set or it names models.
     """
 
-    selection: Selection
-    donor: str | None = None
-    where: str | None = None
-    sort: str = ""
+    donor: Annotated[str | None, _MODEL] = msgspec.field(default=None, name="from")
+    where: Annotated[str | None, line("a query", QUERY_MAX_LENGTH, _checked_query)] = None
+    sort: Annotated[str, line("a measure to rank by, such as -likeness", WORD_MAX_LENGTH, _sort)] = ""
     strangers: bool = False
     """Whether the query may also find organs of models that are not kin of the base."""
 
+    def faults(self) -> Iterator[Reason]:
+        """Yield what is wrong with the members together."""
+        if self.donor is None and self.where is None:
+            yield "", "it needs a donor (from: MODEL) or a query (where: QUERY)"
+        if self.donor is not None and self.where is not None:
+            yield "where", "use either from or where; model: in the query limits it to one model"
+        if self.where is None:
+            if self.sort:
+                yield "sort", "sort needs where: QUERY"
+            if self.strangers:
+                yield "strangers", "strangers needs where: QUERY; from: MODEL takes the organs of any model"
+            return
+        query = _query(self.where)
+        if query.finds_experts:
+            yield "where", "the query ranks whole tensors: leave expert: out, and select experts with experts:"
+        if self.sort and query.like is not None:
+            yield "sort", "like: in the query already ranks by likeness: remove sort"
+        elif self.sort and _sorts_itself(self.where):
+            yield "sort", f"the query already has sort:{query.sort}: remove one of the two"
 
-@dataclass(frozen=True, slots=True)
-class AdapterMerge:
+
+def _scale(scale: float) -> float:
+    if scale == 0 or abs(scale) > SCALE_MAX:
+        raise ValueError(f"{scale:g} is not a scale: it must be from -{SCALE_MAX:g} to {SCALE_MAX:g}, and not 0")
+    return scale
+
+
+class AdapterMerge(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, rename={"adapter": "from"}):
     """A low-rank adapter to add to the tensors that it adapts, `scale` times."""
 
-    adapter: str
-    scale: float = 1.0
+    adapter: Annotated[str, _MODEL]
+    scale: Annotated[float, Parse(_scale, float, "a number such as 0.8")] = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Purification:
+def _method(word: str) -> PurifyMethod:
+    return PurifyMethod(_choice(METHODS, str.lower)(word))
+
+
+def _keep(keep: float) -> float:
+    if not 0 < keep <= 1:
+        raise ValueError(f"the kept share of the energy is above 0 and at most 1, not {keep:g}")
+    return keep
+
+
+class Purification(Selection, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Organs of the result to purify. `keep` is the share of the energy that `spectral` keeps."""
 
-    selection: Selection
-    method: PurifyMethod
-    where: str = ""
+    method: Annotated[PurifyMethod, line(f"one of {', '.join(METHODS)}", WORD_MAX_LENGTH, _method)]
+    where: Annotated[str, line("a query", QUERY_MAX_LENGTH, _measured_query)] = ""
     """A query on measures that narrows the selection further; empty for none."""
-    keep: float | None = None
+    keep: Annotated[float | None, Parse(_keep, float, "a share such as 0.9")] = None
+
+    def faults(self) -> Iterator[Reason]:
+        """Yield what is wrong with the members together."""
+        if self.method is PurifyMethod.FRACTAL and self.keep is not None:
+            yield "keep", "keep is for spectral; fractal chooses its own share"
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataChange:
-    """A metadata key to set. `value` is text, an integer, a float, a boolean, or a list of texts."""
+def _code(word: str) -> str:
+    if word in WARNINGS or word in RETIRED_WARNINGS:
+        return word
+    close = nearest(word, WARNINGS)
+    raise ValueError(f"{quoted(word)} is not the code of a warning{f'; did you mean {close}?' if close else ''}")
 
-    key: str
-    value: str | int | float | bool | tuple[str, ...]
+
+def _metadata_key(key: str) -> str:
+    if not (0 < len(key) <= KEY_MAX_LENGTH and key.isascii() and key.isprintable()):
+        raise ValueError(f"a key has 1 to {KEY_MAX_LENGTH} characters of printable ASCII, such as general.name")
+    if key in FIXED_KEYS:
+        raise ValueError("the key follows from the organs and cannot be set")
+    for prefix in FIXED_PREFIXES:
+        if key.startswith(prefix):
+            raise ValueError(f"keys that begin with {prefix} cannot be set")
+    return key
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+def _listed_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("this list can only have texts: put the value in quotation marks")  # noqa: TRY004
+    return value
+
+
+def _metadata_value(value: MetadataValue) -> MetadataValue:
+    if isinstance(value, int) and not isinstance(value, bool) and not WHOLE_MIN <= value <= WHOLE_MAX:
+        raise ValueError("the number is too large for 64 bits")
+    return value
+
+
+_TEXT_LIST = Annotated[
+    tuple[Annotated[str, Parse(_listed_text, str | int | float | bool, "a text")], ...], Meta(max_length=CHANGES_MAX)
+]
+_METADATA_VALUE = Parse(
+    _metadata_value, str | int | float | bool | _TEXT_LIST, "text, a number, true or false, or a list of texts"
+)
+
+
+def _new_name(text: str) -> str:
+    try:
+        name = parse_model_name(text)
+    except BadName as error:
+        raise ValueError(str(error)) from error
+    if name.version is not None:
+        raise ValueError("remove the version: the registry numbers versions")
+    return text
+
+
+class Recipe(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The steps of a composition, in the order in which they are done: grafts, then adapters, then purification."""
 
-    base: str
-    grafts: tuple[Graft, ...] = ()
-    adapters: tuple[AdapterMerge, ...] = ()
-    purify: tuple[Purification, ...] = ()
-    encode: str = "Q8_0"
-    """One of `ENCODINGS`."""
-    accept: tuple[str, ...] = ()
-    """Codes of warnings that are accepted."""
-    metadata: tuple[MetadataChange, ...] = ()
-    name: str | None = None
+    base: Annotated[str, line("the base model", MODEL_TEXT_MAX_LENGTH)]
+    name: Annotated[str | None, line("a name such as acme/chimera", MODEL_TEXT_MAX_LENGTH, _new_name)] = None
     """The name of the chimera in the registry; None for a name by convention."""
+    grafts: Annotated[tuple[Graft, ...], Meta(max_length=STEPS_MAX)] = ()
+    adapters: Annotated[tuple[AdapterMerge, ...], Meta(max_length=STEPS_MAX)] = ()
+    purify: Annotated[tuple[Purification, ...], Meta(max_length=STEPS_MAX), ONE_OR_MORE] = ()
+    encode: Annotated[str, line(f"one of {', '.join(ENCODINGS)}", WORD_MAX_LENGTH, _choice(ENCODINGS, str.upper))] = (
+        ENCODINGS[0]
+    )
+    accept: Annotated[
+        tuple[str, ...],
+        Parse(
+            _unique,
+            Annotated[
+                tuple[Annotated[str, line("a code such as unrelated-lineage", CODE_MAX_LENGTH, _code)], ...],
+                Meta(max_length=STEPS_MAX),
+            ],
+            "a list of codes such as [unrelated-lineage]",
+        ),
+    ] = ()
+    """Codes of warnings that are accepted."""
+    metadata: Annotated[
+        dict[Annotated[str, Parse(_metadata_key)], Annotated[MetadataValue, _METADATA_VALUE]],
+        Meta(max_length=CHANGES_MAX),
+    ] = {}
+    """Metadata keys to set, and their values."""
 
 
 def renamed(recipe: Recipe, name_of: Callable[[str], str]) -> Recipe:
@@ -161,14 +408,11 @@ def with_versions(recipe: Recipe, models: Sequence[str]) -> Recipe:
         return next(iter(known)) if len(known) == 1 else name
 
     named = renamed(recipe, full_name)
-    return replace(named, base=models[0]) if _has_no_version(recipe.base) else named
-
-
-def _has_no_version(name: str) -> bool:
     try:
-        return parse_model_name(name).version is None
+        has_version = parse_model_name(recipe.base).version is not None
     except BadName:  # a digest
-        return False
+        has_version = True
+    return named if has_version else replace(named, base=models[0])
 
 
 def matches_slot(slot: str, pattern: str) -> bool:
@@ -197,33 +441,18 @@ def _within(block: int, ranges: Sequence[BlockRange]) -> bool:
 
 def recipe_to_json(recipe: Recipe) -> str:
     """Return `recipe` as JSON for the catalog."""
-    return json.dumps(asdict(recipe), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return msgspec.json.encode(recipe).decode()
 
 
 def recipe_from_json(text: str) -> Recipe:
-    """Return the recipe that was stored as `text`."""
+    """Return the recipe that was stored as `text`; the rules of recipe files may have changed since then."""
     values: dict[str, Any] = json.loads(text)
-    return Recipe(
-        base=values["base"],
-        grafts=tuple(Graft(**value | {"selection": _selection(value)}) for value in values["grafts"]),
-        adapters=tuple(AdapterMerge(**value) for value in values["adapters"]),
-        purify=tuple(
-            Purification(**value | {"selection": _selection(value), "method": PurifyMethod(value["method"])})
-            for value in values["purify"]
-        ),
-        encode=values["encode"],
-        accept=tuple(values["accept"]),
-        metadata=tuple(MetadataChange(value["key"], _value(value["value"])) for value in values["metadata"]),
-        name=values["name"],
-    )
-
-
-def _selection(step: dict[str, Any]) -> Selection:
-    stored = step["selection"]
-    blocks = tuple((first, last) for first, last in stored["blocks"])
-    experts = tuple((first, last) for first, last in stored.get("experts", ()))
-    return Selection(tuple(stored["types"]), tuple(stored["slots"]), blocks, experts)
-
-
-def _value(stored: Any) -> Any:
-    return tuple(stored) if isinstance(stored, list) else stored
+    # The first version stored the names of attributes, the selection of a step as an object, and metadata as a list.
+    former = {"donor": "from", "adapter": "from", "types": "type", "slots": "slot"}
+    for steps in (values.get("grafts", ()), values.get("adapters", ()), values.get("purify", ())):
+        for step in steps:
+            step |= step.pop("selection", {})
+            step |= {key: step.pop(name) for name, key in former.items() if name in step}
+    if isinstance(values.get("metadata"), list):
+        values["metadata"] = {change["key"]: change["value"] for change in values["metadata"]}
+    return msgspec.convert(values, Recipe)

@@ -9,13 +9,13 @@ marks. The result is checked by the rules of recipe files.
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from organs.registry.compose.document import DIGITS_MAX, NUMBER_PATTERN
 from organs.registry.compose.recipe import Recipe
-from organs.registry.compose.recipe_io import SHOWN_MAX, Reasons, Value, quoted, read_recipe, recipe_values, shown_key
+from organs.registry.compose.recipe_io import recipe_of_values, recipe_values
+from organs.registry.documents import NUMBER_PATTERN, SHOWN_MAX, BadDocument, Reason, joined, plain_scalar, quoted
 from organs.registry.errors import BadRecipe
 
 STEPS_MAX = 64
@@ -34,11 +34,9 @@ Step = tuple[str, str]
 
 _WORD = re.compile(r'(?P<key>[^\s:"]+):(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[^\s"]*))(?:\s+|\Z)')
 _SPLIT = ("type", "slot", "blocks", "experts")
-_NUMBERS = ("scale", "keep")
-_SWITCHES = ("strangers",)
 _BARE_KEY = re.compile(r"[A-Za-z0-9_.-]+")
 _META_KEY = re.compile(r'(?P<quoted>"(?:[^"\\]|\\.)*")=|(?P<bare>[^="]+)=')
-_PLACEHOLDERS: Mapping[str, Value] = {
+_PLACEHOLDERS: Mapping[str, Any] = {
     "graft": {"from": "any"},
     "adapter": {"from": "any"},
     "purify": {"method": "fractal"},
@@ -71,21 +69,21 @@ def read_steps(steps: Iterable[Step], where: str = "address") -> Recipe:
 
     Raises BadRecipe with all errors; their paths are those of a recipe file: `grafts[1].blocks`.
     """
-    reasons = Reasons(where)
+    reasons: list[Reason] = []
     known = [(parameter, text) for parameter, text in steps if parameter in PARAMETERS and text.strip()]
     if len(known) > STEPS_MAX:
-        reasons.note("", f"an address has at most {STEPS_MAX} steps; use a recipe file for more")
-        known = known[:STEPS_MAX]
-    document = _document(known, reasons)
+        reasons.append(("", f"an address has at most {STEPS_MAX} steps; use a recipe file for more"))
+    values = _recipe_values(known[:STEPS_MAX], reasons)
     try:
-        recipe = read_recipe(json.dumps(document), where)
+        recipe = recipe_of_values(values, where)
     except BadRecipe as error:
-        raise BadRecipe(where, [*reasons.found, *error.reasons]) from error
-    reasons.settle()
+        raise BadRecipe(where, [*reasons, *error.reasons]) from error
+    if reasons:
+        raise BadRecipe(where, reasons)
     return recipe
 
 
-def step_text(members: Mapping[str, Value]) -> str:
+def step_text(members: Mapping[str, Any]) -> str:
     """Return the text of a step with these keys and values."""
     return " ".join(f"{key}:{_word(value)}" for key, value in members.items())
 
@@ -98,108 +96,86 @@ def step_paths(steps: Iterable[Step]) -> Iterator[str]:
         yield f"{LISTS[parameter]}[{number}]" if parameter in LISTS else parameter
 
 
-def _document(steps: Sequence[Step], reasons: Reasons) -> dict[str, Value]:
-    """Return the recipe as the values of a recipe file."""
-    lists: dict[str, list[Value]] = {}
-    document: dict[str, Value] = {}
-    metadata: dict[str, Value] = {}
+def _recipe_values(steps: Iterable[Step], reasons: list[Reason]) -> dict[str, Any]:
+    """Return the values of a recipe file; add a reason for each step that cannot be read."""
+    lists: dict[str, list[Any]] = {}
+    singles: dict[str, str] = {}
+    metadata: dict[str, Any] = {}
     for parameter, text in steps:
         path = f"{LISTS[parameter]}[{len(lists.get(parameter, ()))}]" if parameter in LISTS else parameter
-        if len(text) > TEXT_MAX_LENGTH:
-            reasons.note(path, f"a step has at most {TEXT_MAX_LENGTH:,} characters; this one has {len(text):,}")
-            text = ""
-        if parameter in SINGLE:
-            if parameter in document:
-                reasons.note(path, f"{parameter} is given twice")
-            document.setdefault(parameter, text)
-        elif parameter == "meta":
-            _read_meta(text, metadata, reasons)
-        else:
-            value = text if parameter == "accept" else _read(parameter, text, path, reasons)
-            lists.setdefault(parameter, []).append(value)
-    document |= {LISTS[parameter]: values for parameter, values in lists.items()}
-    return document | ({"metadata": metadata} if metadata else {})
+        try:
+            if len(text) > TEXT_MAX_LENGTH:
+                raise BadDocument(
+                    [(path, f"a step has at most {TEXT_MAX_LENGTH:,} characters; this one has {len(text):,}")]
+                )
+            if parameter in SINGLE:
+                if parameter in singles:
+                    raise BadDocument([(path, f"{parameter} is given twice")])
+                singles[parameter] = text
+            elif parameter == "meta":
+                key, value = _read_meta(text.strip())
+                if key in metadata:
+                    raise BadDocument([(joined("metadata", key), "the key is given twice")])
+                metadata[key] = value
+            else:
+                value = text if parameter == "accept" else _read_step(text.strip(), path)
+                lists.setdefault(parameter, []).append(value)
+        except BadDocument as error:
+            reasons += error.reasons
+            if parameter in _PLACEHOLDERS:
+                lists.setdefault(parameter, []).append(_PLACEHOLDERS[parameter])
+    values: dict[str, Any] = {**singles, **{LISTS[parameter]: items for parameter, items in lists.items()}}
+    return values | ({"metadata": metadata} if metadata else {})
 
 
-def _read(parameter: str, text: str, path: str, reasons: Reasons) -> Value:
-    """Return the members of a step, or a placeholder if it cannot be read."""
-    members: dict[str, Value] = {}
-    position, plain = 0, text.strip()
-    while position < len(plain):
-        match = _WORD.match(plain, position)
+def _read_step(text: str, path: str) -> dict[str, Any]:
+    """Return the members of a step. Raises BadDocument."""
+    members: dict[str, Any] = {}
+    position = 0
+    while position < len(text):
+        match = _WORD.match(text, position)
         if match is None:
-            reasons.note(path, f"{quoted(plain[position:])} cannot be read: {_ADVICE}")
-            return _PLACEHOLDERS[parameter]
+            raise BadDocument([(path, f"{quoted(text[position:])} cannot be read: {_ADVICE}")])
         position = match.end()
-        key, value = match["key"], match["bare"]
-        if match["quoted"] is not None:
-            value = _unquoted(match["quoted"], path, reasons)
-        if value is None:
-            return _PLACEHOLDERS[parameter]
+        key = match["key"]
         if key in members:
-            reasons.note(f"{path}.{shown_key(key)}", f"{quoted(key)} is given twice in the step")
-        members.setdefault(key, _member(key, value))
-    return members or _PLACEHOLDERS[parameter]
+            raise BadDocument([(joined(path, key), f"{quoted(key)} is given twice in the step")])
+        value = match["bare"] if match["quoted"] is None else _unquoted(match["quoted"], path)
+        words = [word.strip() for word in value.split(",")]
+        if key in _SPLIT:
+            members[key] = words if len(words) > 1 else words[0]
+        else:
+            members[key] = value if match["bare"] is None else plain_scalar(value)
+    return members
 
 
-def _unquoted(text: str, path: str, reasons: Reasons) -> str | None:
-    """Return the text inside quotation marks; None if it is refused."""
+def _unquoted(text: str, path: str) -> str:
+    """Return the text inside quotation marks. Raises BadDocument."""
     try:
         return str(json.loads(text))
     except ValueError:
-        reasons.note(path, f"a backslash can only precede a quotation mark or a backslash: {text[:SHOWN_MAX]}")
-        return None
+        sentence = f"a backslash can only precede a quotation mark or a backslash: {text[:SHOWN_MAX]}"
+        raise BadDocument([(path, sentence)]) from None
 
 
-def _member(key: str, text: str) -> Value:
-    if key in _SPLIT:
-        words = [word.strip() for word in text.split(",")]
-        return words if len(words) > 1 else words[0]
-    if key in _SWITCHES and text in ("true", "false"):
-        return text == "true"
-    number = float(text) if key in _NUMBERS and NUMBER_PATTERN.fullmatch(text) else math.inf
-    return number if math.isfinite(number) else text
-
-
-def _read_meta(text: str, metadata: dict[str, Value], reasons: Reasons) -> None:
-    plain = text.strip()
-    match = _META_KEY.match(plain)
+def _read_meta(text: str) -> tuple[str, Any]:
+    """Return the key and the value of a metadata entry. Raises BadDocument."""
+    match = _META_KEY.match(text)
     if match is None:
-        reasons.note("metadata", f"{quoted(plain)} cannot be read: write key=value, such as general.name=Tiny")
-        return
-    key: str | None = match["bare"]
-    if match["quoted"] is not None:
-        key = _unquoted(match["quoted"], "metadata", reasons)
-    if key is None:
-        return
-    path = f"metadata.{shown_key(key)}"
-    if key in metadata:
-        reasons.note(path, "the key is given twice")
-    metadata.setdefault(key, _meta_value(plain[match.end() :], path, reasons))
+        sentence = f"{quoted(text)} cannot be read: write key=value, such as general.name=Tiny"
+        raise BadDocument([("metadata", sentence)])
+    key = match["bare"] if match["quoted"] is None else _unquoted(match["quoted"], "metadata")
+    value = text[match.end() :]
+    if not value.startswith(('"', "[")):
+        return key, plain_scalar(value)
+    try:
+        return key, json.loads(value)
+    except (ValueError, RecursionError):
+        sentence = f'{quoted(value)} is not JSON: write a text as "text", a list as ["a", "b"]'
+        raise BadDocument([(joined("metadata", key), sentence)]) from None
 
 
-def _meta_value(text: str, path: str, reasons: Reasons) -> Value:
-    """Return the value of `text`; an empty text or 0 if it is refused."""
-    if text.startswith(('"', "[")):
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            reasons.note(path, f'{quoted(text)} is not JSON: write a text as "text", a list as ["a", "b"]')
-            return ""
-        return value  # type: ignore[no-any-return]  # the rules of recipes refuse other types
-    if text in ("true", "false"):
-        return text == "true"
-    match = NUMBER_PATTERN.fullmatch(text)
-    if match is None:
-        return text
-    number = float(text) if match["rest"] else int(text) if len(text) <= DIGITS_MAX else math.inf
-    if not math.isfinite(number):
-        reasons.note(path, "the number is too large")
-        return 0
-    return number
-
-
-def _word(value: Value) -> str:
+def _word(value: Any) -> str:
     if isinstance(value, list | tuple):
         value = ",".join(str(item) for item in value)
     if isinstance(value, bool):
@@ -209,12 +185,12 @@ def _word(value: Value) -> str:
     return text if is_bare else json.dumps(text, ensure_ascii=False)
 
 
-def _meta_text(key: str, value: Value) -> str:
+def _meta_text(key: str, value: Any) -> str:
     name = key if _BARE_KEY.fullmatch(key) else json.dumps(key)
     return f"{name}={_meta_word(value)}"
 
 
-def _meta_word(value: Value) -> str:
+def _meta_word(value: Any) -> str:
     if not isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     is_misread = value in ("true", "false") or NUMBER_PATTERN.fullmatch(value) or value.startswith(('"', "["))

@@ -197,22 +197,11 @@ class SubmissionPage(Page[Submission], frozen=True, kw_only=True):
     """A page of submissions, newest first."""
 
 
-class SubmittedModel(Entity, frozen=True, kw_only=True):
+class SubmittedModel(ProposedModel, frozen=True, kw_only=True):
     """The model that was registered from a submission."""
 
     name: ModelText
     state: Word
-    title: Text | None
-    description: Annotated[Text, Meta(description="Markdown.")] | None
-    license: Text | None
-    tags: Texts
-    base: Annotated[Text, Meta(description="The parent that it declares.")] | None
-    kind: Annotated[Word, Meta(description="`model`, `adapter` or `vocabulary`.")]
-    complete: Annotated[bool, Meta(description="False for a partial model, which has only some of its organs.")]
-    architecture: Text | None
-    parameters: Count
-    tensors: Count
-    size_bytes: Bytes
     organs: Annotated[Count, Meta(description="Different organs.")]
     organs_new: Annotated[Count, Meta(description="Organs that no other visible or yanked model has.")]
     mean_theta: Theta | None

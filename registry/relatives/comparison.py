@@ -14,12 +14,12 @@ from sqlalchemy.orm import Session
 from organs.registry.amounts import names_text, percent_text, share_text
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.engine import batches
-from organs.registry.catalog.queries.experts import ModelExpert, model_experts
-from organs.registry.catalog.queries.models import facts_of, metadata_of
+from organs.registry.catalog.queries.model_contents import facts_of, metadata_of
+from organs.registry.catalog.queries.organs import ModelExpert, model_experts
 from organs.registry.catalog.queries.relatives import (
     ComparablePlacement,
     comparable_organs,
-    matched_share,
+    measured_edge,
     organ_digests,
 )
 from organs.registry.catalog.tables import Model
@@ -70,7 +70,7 @@ class ComparedModel:
     organs: Sequence[ComparablePlacement]
     kind: str = "model"
     facts: Mapping[str, str] = field(default_factory=dict)
-    """Short texts by name (`catalog.queries.models.facts_of`)."""
+    """Short texts by name (`catalog.queries.model_contents.facts_of`)."""
     digests: Mapping[int, Digest] = field(default_factory=dict)
     """Digests of its organs, by their identities; empty if the organs are not registered."""
 
@@ -95,8 +95,12 @@ def compare_registered(
     """
     own, other = (registered_model(session, model, tensors_max) for model in (first, second))
     stacks = _compare_stacks(session, (first.id, own), (second.id, other))
-    matched = matched_share(session, first.id, second.id)
-    return structs.replace(compare_models(own, other, matched), stacks=tuple(stacks)), own, other
+    edge = measured_edge(session, first.id, second.id)
+    return (
+        structs.replace(compare_models(own, other, None if edge is None else edge.matched), stacks=tuple(stacks)),
+        own,
+        other,
+    )
 
 
 def _compare_stacks(

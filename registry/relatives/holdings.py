@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.cache import cached
-from organs.registry.catalog.queries.holdings import (
+from organs.registry.catalog.queries.model_lists import composed_among
+from organs.registry.catalog.queries.relatives import models_by_id
+from organs.registry.catalog.queries.storage import (
     GroupSize,
     duplicate_models,
     group_size,
     newest_outside,
     shared_organ_bytes,
 )
-from organs.registry.catalog.queries.models import composed_among
-from organs.registry.catalog.queries.relatives import models_by_id
 from organs.registry.catalog.tables import Model
 from organs.registry.names import family_name
 from organs.registry.relatives.families import listed_families, model_families

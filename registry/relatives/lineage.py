@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import names_text, percent_text, weight_change
 from organs.registry.catalog.queries.chimeras import chimera_of, withdrawn_ancestors
-from organs.registry.catalog.queries.models import withdrawn_models
+from organs.registry.catalog.queries.model_names import withdrawn_models
 from organs.registry.catalog.queries.relatives import (
     Edge,
     edges_from,

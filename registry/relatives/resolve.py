@@ -17,7 +17,7 @@ from organs.registry.catalog.queries.relatives import (
     declared_texts_to,
     edges_without_change,
     likenesses,
-    measured_relation,
+    measured_edge,
     metadata_texts,
     models_by_id,
     models_with,
@@ -26,7 +26,7 @@ from organs.registry.catalog.queries.relatives import (
     parents_of,
     visible_models_with_words,
 )
-from organs.registry.catalog.register.models import (
+from organs.registry.catalog.register.lineage import (
     MeasuredEdge,
     record_measured,
     replace_measured,
@@ -339,8 +339,9 @@ def _derive_relation(session: Session, edge: Lineage) -> None:
     models = models_by_id(session, {edge.child_model_id, edge.parent_model_id})
     child, parent = models.get(edge.child_model_id), models.get(edge.parent_model_id)
     if child is not None and parent is not None:
-        measured = measured_relation(session, child.id, parent.id)
-        edge.relation = relation_to_parent(edge.relation, measured, _bits_a_value(child), _bits_a_value(parent))
+        measured = measured_edge(session, child.id, parent.id)
+        relation = None if measured is None else measured.relation
+        edge.relation = relation_to_parent(edge.relation, relation, _bits_a_value(child), _bits_a_value(parent))
 
 
 def models_meant(session: Session, child: Identity, declared: DeclaredParent) -> list[Model]:

@@ -23,7 +23,7 @@ from organs.registry.catalog.queries.relatives import (
     organs_by_slot,
     other_end,
 )
-from organs.registry.catalog.register.models import record_matched
+from organs.registry.catalog.register.lineage import record_matched
 from organs.registry.catalog.tables import Model
 from organs.registry.entities.comparison import Proof
 from organs.registry.errors import StoreError

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
 from organs.registry.amounts import size_text
-from organs.registry.catalog.queries.models import composed_among, model_kind
+from organs.registry.catalog.queries.model_lists import composed_among, model_kind
 from organs.registry.catalog.queries.organs import shared_of
 from organs.registry.catalog.queries.reports import dtypes_of, matrix_figures, methods_of
 from organs.registry.catalog.queries.storage import sizes_of_models
-from organs.registry.catalog.search import CHIMERA, PARTIAL
 from organs.registry.catalog.tables import Model
+from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL
 from organs.registry.entities.report import (
     ORGANS_DEFAULT,
     Cell,
@@ -169,8 +168,8 @@ def _kind(session: Session, model: Model) -> str:
 
 
 def _notes(model: Model) -> ReportTable:
-    flags = [(str(flag), "unusual") for flag in json.loads(model.flags)]
-    reasons = [(str(reason), "cannot be assembled") for reason in json.loads(model.unassemblable)]
+    flags = [(flag, "unusual") for flag in model.flags]
+    reasons = [(reason, "cannot be assembled") for reason in model.unassemblable]
     return table(
         title="Notes on its files",
         columns=(ReportColumn("note", "note", CellKind.TEXT), ReportColumn("consequence", "kind", CellKind.TEXT)),
@@ -183,15 +182,14 @@ def _notes(model: Model) -> ReportTable:
 
 def _dtypes(session: Session, model: Model) -> ReportTable:
     dtypes = dtypes_of(session, model.id)
-    total = sum(row.size_bytes for row in dtypes)
+    total = sum(size_bytes for _, _, size_bytes, *_ in dtypes)
     rows: list[tuple[Cell, ...]] = []
-    for row in dtypes:
-        dtype = dtype_by_name(row.dtype)
+    for name, tensors, size_bytes, mean_theta, matrix_theta in dtypes:
+        dtype = dtype_by_name(name)
         bits = dtype.bits_per_value if dtype.is_sized else None
-        size = row.size_bytes, row.size_bytes / total
-        elements = row.size_bytes // dtype.block_bytes * dtype.block_elements
-        caution = theta_caution(row.mean_theta, row.dtype, elements // row.tensors)
-        rows.append((row.dtype, bits, row.tensors, *size, row.mean_theta, row.matrix_mean_theta, caution))
+        elements = size_bytes // dtype.block_bytes * dtype.block_elements
+        caution = theta_caution(mean_theta, name, elements // tensors)
+        rows.append((name, bits, tensors, size_bytes, size_bytes / total, mean_theta, matrix_theta, caution))
     return table(
         title="Tensor types",
         columns=_DTYPE_COLUMNS,

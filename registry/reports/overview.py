@@ -18,7 +18,8 @@ from organs.registry.amounts import (
     weight_change_text,
 )
 from organs.registry.catalog.cache import cached
-from organs.registry.catalog.queries.models import composed_among, incomplete_models
+from organs.registry.catalog.queries.model_lists import composed_among
+from organs.registry.catalog.queries.model_names import incomplete_models
 from organs.registry.catalog.queries.relatives import RelatedPair, related_pairs
 from organs.registry.catalog.queries.reports import (
     combined_models,
@@ -34,8 +35,8 @@ from organs.registry.catalog.queries.reports import (
     unrun_chimeras,
     visible_bytes,
 )
-from organs.registry.catalog.search import CHIMERA
 from organs.registry.catalog.tables import Model
+from organs.registry.catalog.vocabulary import CHIMERA
 from organs.registry.entities.about import RegistryTotals
 from organs.registry.entities.report import (
     ROWS_DEFAULT,

@@ -7,23 +7,17 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from sqlalchemy.orm import Session
 
 from organs.registry.amounts import count_text, plural_text
 from organs.registry.anatomy import OrganType, Place, Tower, component_of
-from organs.registry.catalog.queries.models import (
-    TypeFigures,
-    caution_of_types,
-    composed_among,
-    ranked_models,
-    type_figures,
-)
+from organs.registry.catalog.queries.model_contents import TypeFigures, caution_of_types, type_figures
+from organs.registry.catalog.queries.model_lists import composed_among, ranked_models
 from organs.registry.catalog.queries.reports import (
     FacetFigures,
     MatrixFigures,
-    TensorRow,
-    count_unusual_organs,
     facet_figures,
     lowest_matrices,
     mean_thetas_by_type,
@@ -32,8 +26,8 @@ from organs.registry.catalog.queries.reports import (
     thetas_at_ranks,
     unusual_organs,
 )
-from organs.registry.catalog.search import CHIMERA
 from organs.registry.catalog.tables import Model
+from organs.registry.catalog.vocabulary import CHIMERA
 from organs.registry.entities.report import Cell, CellKind, ReportColumn, ReportTable, table
 from organs.registry.gguf import dtype_by_name
 from organs.registry.measures import THETA_LEGEND, theta_caution
@@ -82,7 +76,7 @@ def readings_of(session: Session, model_id: int) -> list[TensorReading]:
     return [_reading(row) for row in tensor_rows(session, model_id)]
 
 
-def _reading(row: TensorRow) -> TensorReading:
+def _reading(row: Any) -> TensorReading:
     return TensorReading(
         name=row.name,
         place=Place(OrganType(row.type), Tower(row.tower), row.block, row.slot),
@@ -603,10 +597,10 @@ _FINDING_COLUMNS = (
 
 def anomalies_table(session: Session, model: Model, limit: int) -> ReportTable:
     """Return the tensors with NaN or infinite values, with one value only, or without a θ."""
-    total = count_unusual_organs(session, model.id)
+    unusual, total = unusual_organs(session, model.id, limit)
     rows = (
         (name, dtype, sample_size, nan, infinite, "yes" if constant else "no", reason)
-        for name, dtype, sample_size, nan, infinite, constant, reason in unusual_organs(session, model.id, limit)
+        for name, dtype, sample_size, nan, infinite, constant, reason in unusual
     )
     return table(
         title="Anomalies",

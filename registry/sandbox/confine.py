@@ -45,8 +45,6 @@ _LIMITS = {
     "file_size_bytes": resource.RLIMIT_FSIZE,
 }
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER = 1, 24, 36
-_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
-_AF_INET, _SOCK_DGRAM, _SIOCSIFFLAGS, _IFF_UP = 2, 2, 0x8914, 1
 _CAPABILITY_VERSION_3 = 0x20080522
 _CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 1, 2
 _CAPABILITIES = 64
@@ -64,8 +62,6 @@ def main() -> None:
     if orders.get("supervise"):
         _supervise(orders)
     try:
-        if orders.get("own_network") and not _take_own_network():
-            _end("the process cannot have a separate network", CANNOT_CONFINE)
         secret = _confine(orders)
     except (OSError, ValueError) as error:
         _end(f"the process cannot be confined: {error}", CANNOT_CONFINE)
@@ -81,11 +77,6 @@ def _probe() -> NoReturn:
     """Print each feature as a line of JSON before the next test, for which a filter may kill the process."""
     for name, test in (("has_seccomp", seccomp.is_available), ("landlock_abi", landlock.abi)):
         os.write(1, json.dumps({name: test()}).encode() + b"\n")
-    try:
-        has_own_network = _take_own_network()
-    except OSError:
-        has_own_network = False
-    os.write(1, json.dumps({"has_own_network": has_own_network}).encode() + b"\n")
     os._exit(0)
 
 
@@ -99,7 +90,7 @@ def _confine(orders: dict[str, Any]) -> tuple[int, int] | None:
     if sandbox["landlock"]:
         paths = {landlock.READ: sandbox["read"], landlock.RUN: sandbox["run"], landlock.WRITE: sandbox["write"]}
         paths |= {landlock.DEVICE: sandbox["devices"], landlock.READ_DIR: sandbox["listed"]}
-        landlock.restrict(sandbox["landlock"], paths, sandbox["port"])
+        landlock.restrict(sandbox["landlock"], paths)
     landlock.forbid_new_privileges()
     _drop_capabilities((_CAP_DAC_READ_SEARCH, *([_CAP_DAC_OVERRIDE] if sandbox["write"] else [])))
     if not sandbox["seccomp"]:
@@ -111,27 +102,10 @@ def _confine(orders: dict[str, Any]) -> tuple[int, int] | None:
             os.getpid(),
             (first, second),
             writing=bool(sandbox["write"]),
-            network=sandbox["port"] is not None,
             processes=sandbox["processes"],
         )
     )
     return first, second
-
-
-def _take_own_network() -> bool:
-    """Move to a network with only a loopback address; return whether that is possible.
-
-    Root may do this, and users who may create user namespaces. It comes first, because it changes the credentials of
-    the process, which cancels `PR_SET_PDEATHSIG`. Raises OSError if the loopback address cannot be enabled.
-    """
-    if all(_libc.unshare(ctypes.c_int(flags)) for flags in (_CLONE_NEWNET, _CLONE_NEWUSER | _CLONE_NEWNET)):
-        return False
-    request = struct.pack("=16sH14x", b"lo", _IFF_UP)
-    descriptor = _libc.socket(_AF_INET, _SOCK_DGRAM, 0)
-    if descriptor < 0 or _libc.ioctl(descriptor, ctypes.c_ulong(_SIOCSIFFLAGS), request):
-        raise OSError(ctypes.get_errno(), "the loopback address cannot be enabled")
-    os.close(descriptor)
-    return True
 
 
 def _limit(limits: dict[str, int | None]) -> None:

@@ -36,7 +36,7 @@ _OF_FILES = EXECUTE | READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV
 # The numbers of these calls are the same on all architectures that `seccomp` knows.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _GET_VERSION = 1
-_PATH_BENEATH, _NET_PORT = 1, 2
+_PATH_BENEATH = 1
 _PR_SET_NO_NEW_PRIVS = 38
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -65,8 +65,8 @@ def handled(version: int) -> tuple[int, int, int]:
     return files, network, SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL if version >= ABI_SCOPES else 0
 
 
-def restrict(version: int, paths: Mapping[int, Iterable[str]], port: int | None) -> None:
-    """Restrict this thread, and everything that it starts, to `paths` (grouped by the rights) and to one TCP port.
+def restrict(version: int, paths: Mapping[int, Iterable[str]]) -> None:
+    """Restrict this thread, and everything that it starts, to `paths` (grouped by the rights), without network.
 
     `version` is the result of `abi`. A path that does not exist is ignored. Raises OSError.
     """
@@ -79,9 +79,6 @@ def restrict(version: int, paths: Mapping[int, Iterable[str]], port: int | None)
         for rights, paths_of_rights in paths.items():
             for path in paths_of_rights:
                 _grant(ruleset, path, rights & files)
-        if port is not None and network:
-            rule = struct.pack("=QQ", BIND_TCP | CONNECT_TCP, port)
-            _call(_ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_NET_PORT), rule, ctypes.c_uint32(0))
         forbid_new_privileges()
         _call(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
     finally:

@@ -82,6 +82,8 @@ class Limits:
 class Sandbox:
     """The resources of a process beyond its own program and the shared libraries of the system. None by default.
 
+    A confined process never has sockets.
+
     Paths are files, or folders with everything below them. A path that does not exist grants nothing.
     """
 
@@ -91,8 +93,6 @@ class Sandbox:
     empty, no file can be opened for writing."""
     run: tuple[Path, ...] = ()
     """Programs, or folders with programs, that its own program needs to start, for example an interpreter."""
-    port: int | None = None
-    """The only TCP port that it may bind and connect to; None means no sockets."""
     processes: bool = False
     """Whether it may start processes, and the programs in `run`. Threads are always allowed."""
     required: bool = False
@@ -135,12 +135,8 @@ def run_confined(
     interrupt. Raises NoSandbox; raises OrganError if no process can be started.
     """
     current_kernel = kernel()
-    check_protections(
-        protections(
-            current_kernel, port=sandbox.port is not None, writing=bool(sandbox.write), processes=sandbox.processes
-        ),
-        required=sandbox.required,
-    )
+    offered = protections(current_kernel, writing=bool(sandbox.write), processes=sandbox.processes)
+    check_protections(offered, required=sandbox.required)
     program = shutil.which(command[0], path=environment.get("PATH")) or command[0]
     supervised = current_kernel.is_linux and (sandbox.processes or not current_kernel.has_seccomp)
     orders = _orders(current_kernel, limits, sandbox, program, supervised=supervised)
@@ -217,7 +213,6 @@ def _orders(
     return {
         "parent": os.getpid(),
         "supervise": supervised,
-        "own_network": current_kernel.has_own_network and sandbox.port is not None and not sandbox.processes,
         "limits": {
             "address_space_bytes": limits.address_space_bytes,
             "cpu_seconds": limits.cpu_seconds,
@@ -233,7 +228,6 @@ def _orders(
             "devices": _texts([_NULL, *devices]),
             "listed": _texts(sandbox.listed),
             "run": _texts([*LIBRARIES, *sandbox.run, Path(program)]),
-            "port": sandbox.port,
             "processes": sandbox.processes,
         }
         if current_kernel.is_linux

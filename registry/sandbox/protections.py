@@ -18,10 +18,6 @@ from organs.registry.sandbox import landlock, seccomp
 
 CONFINE = Path(__file__).with_name("confine.py")
 
-NETWORK_IS_SHARED = """\
-It can let others connect to it, on its port and on a random port of every address (`listen` without `bind`), and it \
-can reach its port of other machines: Landlock knows ports, no addresses and no `listen`. A network of its own needs \
-root or user namespaces; many containers refuse them."""
 PROBE_FAILED = "No process was started, because the probe of the sandbox failed: {}. Try again."
 
 _log = logging.getLogger(__name__)
@@ -34,8 +30,6 @@ class Kernel:
     landlock_abi: int
     """The version of Landlock; 0 without Landlock."""
     has_seccomp: bool
-    has_own_network: bool
-    """Whether a process may have a separate network: as root, or by a user namespace."""
     is_linux: bool
 
 
@@ -56,7 +50,7 @@ def kernel() -> Kernel:
     The results before that are valid. Raises OrganError if the process fails for another reason, for example a lack of
     memory. Then the features are not known, and no process that must be confined is started.
     """
-    features: dict[str, Any] = {"landlock_abi": 0, "has_seccomp": False, "has_own_network": False}
+    features: dict[str, Any] = {"landlock_abi": 0, "has_seccomp": False}
     if not sys.platform.startswith("linux"):
         return Kernel(**features, is_linux=False)
     command = [sys.executable, "-I", "-S", "-B", str(CONFINE), json.dumps({"probe": True})]
@@ -71,8 +65,8 @@ def kernel() -> Kernel:
     return Kernel(**features, is_linux=True)
 
 
-def protections(system: Kernel, *, port: bool, writing: bool, processes: bool) -> tuple[Protection, ...]:
-    """Return the protections for a process; the flags say if it may use one TCP port, write files, start processes."""
+def protections(system: Kernel, *, writing: bool, processes: bool) -> tuple[Protection, ...]:
+    """Return the protections for a process; the flags say if it may write files and start processes."""
     abi, filtered = system.landlock_abi, system.has_seccomp
     protections = [
         _protection(
@@ -83,11 +77,9 @@ def protections(system: Kernel, *, port: bool, writing: bool, processes: bool) -
         ),
         _protection(
             "network",
-            filtered and (abi >= landlock.ABI_TCP or not port),
-            "It binds and connects to one TCP port only, which was chosen for it." if port else "It opens no sockets.",
-            "It can bind and reach every TCP port: rules for ports came with Linux 6.7 (Landlock ABI 4)."
-            if filtered
-            else "It can open sockets that Landlock does not see, and without Linux 6.7 every TCP port.",
+            filtered,
+            "It opens no sockets.",
+            "It can open sockets that Landlock does not see, and without Linux 6.7 every TCP port.",
         ),
         _protection(
             "system calls",
@@ -110,12 +102,6 @@ def protections(system: Kernel, *, port: bool, writing: bool, processes: bool) -
             "It is killed with its process group; a process that left the group stays. Linux has a way to find it.",
         ),
     ]
-    if port:
-        sentences = (
-            "Its port is on a network of its own, which nothing else reaches.",
-            NETWORK_IS_SHARED,
-        )
-        protections.insert(2, _protection("own network", system.has_own_network and not processes, *sentences))
     if writing or not filtered:
         sentences = (
             "Outside of its folders no file is cut short.",

@@ -54,18 +54,13 @@ open:2:- openat:257:56 creat:85:- mkdir:83:- mkdirat:258:34 rename:82:- renameat
 unlinkat:263:35 rmdir:84:- link:86:- linkat:265:37 symlink:88:- symlinkat:266:36 truncate:76:45 ftruncate:77:46
 fallocate:285:47 fsync:74:82 fdatasync:75:83 sync_file_range:277:84 copy_file_range:326:285
 """
-_NETWORK = """
-connect:42:203 bind:49:200 listen:50:201 accept:43:202 accept4:288:242 getsockname:51:204 getpeername:52:205
-getsockopt:55:209 setsockopt:54:208 recvfrom:45:207 recvmsg:47:212 shutdown:48:210
-"""
 _PROCESSES = """
 fork:57:- vfork:58:- execve:59:221 execveat:322:281 setpgid:109:154 setsid:112:157 kill:62:129 tgkill:234:131
 ioctl:16:29 memfd_create:319:279
 """
 _CHECKED = """
 clone:56:220 execve:59:221 kill:62:129 tgkill:234:131 rt_sigqueueinfo:129:138 rt_tgsigqueueinfo:297:240
-prctl:157:167 prlimit64:302:261 fcntl:72:25 ioctl:16:29 open:2:- openat:257:56 socket:41:198 sendto:44:206
-sendmsg:46:211
+prctl:157:167 prlimit64:302:261 fcntl:72:25 ioctl:16:29 open:2:- openat:257:56
 """
 _NEWER_CALLS = 424
 """From this number, calls have the same number on all architectures, and C libraries can work without them."""
@@ -90,10 +85,6 @@ _IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 """Whether it is a terminal, its width, how much can be read, blocking, close on exec."""
 _PRCTL = (2, 3, 15, 16, 21, 23, 29, 30, 39, 51, 52, 55, 56, 64, 0x53564D41)
 """Reading settings; names of threads and of memory, and the widths of vector registers."""
-_AF_INET, _SOCK_STREAM, _IPPROTO_TCP = 2, 1, 6
-_SOCKET_TYPE = 0xF
-_MSG_FASTOPEN = 0x20000000
-"""Connects without `connect`; older kernels do not check the port then."""
 
 _PR_SET_SECCOMP, _FILTER_MODE = 22, 2
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -120,19 +111,17 @@ def is_available() -> bool:
     return ctypes.get_errno() == errno.EFAULT
 
 
-def filter_program(
-    machine: str, pid: int, secret: Sequence[int], *, writing: bool, network: bool, processes: bool
-) -> bytes:
+def filter_program(machine: str, pid: int, secret: Sequence[int], *, writing: bool, processes: bool) -> bytes:
     """Return the filter for the process `pid`, to pass to `install`.
 
     `secret` is two random numbers below 2^64. The process may execute another program only by an `execve` that has them
     as its fourth and fifth argument, which the kernel ignores. The code that sets the filter knows them and starts the
     program with them. The memory and the registers of the program do not contain them. `writing` allows calls that
-    change files, `network` TCP sockets, `processes` new processes and programs.
+    change files, `processes` new processes and programs.
     """
     column = list(ARCHITECTURES).index(machine)
     allowed = _numbers(_ALWAYS, column)
-    for is_allowed, calls in ((writing, _WRITING), (network, _NETWORK), (processes, _PROCESSES)):
+    for is_allowed, calls in ((writing, _WRITING), (processes, _PROCESSES)):
         allowed |= _numbers(calls, column) if is_allowed else {}
     code: _Code = [
         (_LOAD, 0, 0, _ARCHITECTURE),
@@ -144,7 +133,7 @@ def filter_program(
         code += [(_IF_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, KILL)]
     for number in sorted(allowed.values()):
         code += [(_IF_EQUAL, 0, 1, number), (_RETURN, 0, 0, ALLOW)]
-    tests = _tests(pid, secret, network=network, processes=processes)
+    tests = _tests(pid, secret, processes=processes)
     for name, number in _numbers(_CHECKED, column).items():
         if name not in allowed and name in tests:
             body = _body(tests[name], errno.EACCES if name.startswith("open") else errno.EPERM)
@@ -185,7 +174,7 @@ def _numbers(calls: str, column: int) -> dict[str, int]:
     return {name: int(numbers[column]) for name, *numbers in fields if numbers[column] != "-"}
 
 
-def _tests(pid: int, secret: Sequence[int], *, network: bool, processes: bool) -> dict[str, tuple[_Test, ...]]:
+def _tests(pid: int, secret: Sequence[int], *, processes: bool) -> dict[str, tuple[_Test, ...]]:
     """Return the tests of the arguments for calls that are only allowed with certain arguments."""
     flags = _CLONE_NAMESPACES | _CLONE_PTRACE | (0 if processes else _CLONE_THREAD)
     to_itself = (_word(0), _ALL, (pid,))
@@ -205,14 +194,6 @@ def _tests(pid: int, secret: Sequence[int], *, network: bool, processes: bool) -
         "openat": for_reading[1:],
         **dict.fromkeys(("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"), (to_itself,)),
     }
-    if network:
-        tests["socket"] = (
-            (_word(0), _ALL, (_AF_INET,)),
-            (_word(1), _SOCKET_TYPE, (_SOCK_STREAM,)),
-            (_word(2), _ALL, (0, _IPPROTO_TCP)),
-        )
-        tests["sendto"] = ((_word(3), _MSG_FASTOPEN, (0,)),)
-        tests["sendmsg"] = ((_word(2), _MSG_FASTOPEN, (0,)),)
     return tests
 
 

@@ -3,7 +3,11 @@
     texts       the texts that models are scored on
     verdict     compute perplexities from the log-probabilities of tokens
     llama       llama.cpp through the package `xllamacpp` (the extra `validate`), in a confined child
-    probe       use llama.cpp inside the confined child
+    scorer      the program in the confined child: it loads models, writes and scores
+    decoder     the C interface of llama.cpp
+    likelihood  log-likelihoods and divergences from logits
+    quick       some seconds of measurement of a chimera beside its base
+    intervals   intervals of means over windows
     command     any other runtime, as a command template
     weights     the tensors of a GGUF file or a split set, for comparison with those of another
     comparison  compare a chimera with its base, its donors and its control in one runtime

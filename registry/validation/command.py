@@ -46,10 +46,10 @@ from organs.registry.validation.runtime import (
     Failure,
     FailureKind,
     NoRuntime,
-    Reading,
-    Request,
+    RuntimeReading,
     Say,
     Score,
+    ScoringRequest,
     Window,
 )
 from organs.registry.validation.texts import spread_order
@@ -114,7 +114,7 @@ class CommandRuntime:
                 f"the program {plain_text(self._arguments[0].encode())!r} does not exist, or is not in PATH"
             )
         self._arguments[0] = os.path.abspath(program)
-        self._written: dict[Path, Reading] = {}
+        self._written: dict[Path, RuntimeReading] = {}
         status = os.stat(program)
         words = [f"{name}={value}" for name, value in self._variables.items()] + self._arguments
         self._identity = f"{shlex.join(words)}, {status.st_size} bytes of {status.st_mtime_ns}"
@@ -124,7 +124,7 @@ class CommandRuntime:
         """The command with its program's path, size and time: a different build is a different runtime."""
         return self._identity
 
-    def read(self, request: Request, say: Say) -> Reading:
+    def read(self, request: ScoringRequest, say: Say) -> RuntimeReading:
         """Run the command once for each window, until it fails or the time is over; or once, to write text.
 
         Raises NoSandbox.
@@ -161,7 +161,7 @@ class CommandRuntime:
             Score(text.name, tuple(own), len(cut), request.window_tokens * len(cut))
             for text, own, cut in zip(request.texts, windows, cuts, strict=True)
         )
-        return Reading(self._explained(failure), scores, log=log, seconds=seconds)
+        return RuntimeReading(self._explained(failure), scores, log=log, seconds=seconds)
 
     def missing_options(self) -> list[str]:
         """Return the options of `organ validate` that a script needs and does not have; none for other programs."""
@@ -191,7 +191,7 @@ class CommandRuntime:
             advice = "it is not a program, and a script begins with a line such as #!/bin/sh"
         return replace(failure, reason=f"{failure.reason}; {plain_text(advice.encode())}") if advice else failure
 
-    def _write(self, request: Request, say: Say) -> Reading:
+    def _write(self, request: ScoringRequest, say: Say) -> RuntimeReading:
         """Let the command write text, and check it."""
         say("writing a text")
         with tempfile.TemporaryDirectory(prefix="organ-validation-") as folder:
@@ -206,9 +206,9 @@ class CommandRuntime:
             Score(text.name, (), 0, 0 if text.is_chat else len(text.text) // CHARACTERS_A_TOKEN)
             for text in request.texts
         )
-        return Reading(self._explained(failure), scores, written, log=result.log, seconds=result.seconds)
+        return RuntimeReading(self._explained(failure), scores, written, log=result.log, seconds=result.seconds)
 
-    def _run(self, request: Request, text: Path, home: Path) -> Result:
+    def _run(self, request: ScoringRequest, text: Path, home: Path) -> Result:
         values = {
             "{model}": str(request.model.absolute()),
             "{text}": str(text),

@@ -36,20 +36,19 @@ from organs.registry.validation.runtime import (
     Failure,
     FailureKind,
     NoVerdict,
-    Reading,
-    Request,
     Runtime,
+    RuntimeReading,
     Score,
+    ScoringRequest,
 )
-from organs.registry.validation.texts import Text, fitted_texts
-from organs.registry.validation.verdict import TextScores, Verdict, judge, judge_writing
+from organs.registry.validation.texts import ScoredText, fitted_texts
+from organs.registry.validation.verdict import Judgement, TextScores, judge, judge_writing
 from organs.registry.validation.weights import (
     CHAT_TEMPLATE_KEY,
     CHUNK_BYTES,
-    OpenFile,
     Weights,
+    WeightsFile,
     files_digest,
-    grafted_organs,
     is_feed_forward,
 )
 
@@ -82,9 +81,10 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class RunnableModel:
     """A model to run; its file is written only when it is needed."""
 
+    name: str
     digest: Digest
     """SHA-256 of its content, the key of its scores."""
     placed: Callable[[], AbstractContextManager[Path]]
@@ -102,7 +102,7 @@ SECONDS_MIN, SECONDS_MAX = 1.0, 7 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class ValidationBudget:
     """The limits of a validation."""
 
     seconds: float = BUDGET_SECONDS
@@ -122,14 +122,14 @@ class Budget:
             raise BadInput(f"a window of {self.window_tokens} tokens: at least {WINDOW_TOKENS_MIN} are needed")
 
 
-def file_candidate(path: Path) -> Candidate:
+def file_candidate(path: Path) -> RunnableModel:
     """Return the model in the file `path`, which is read for its digest. Raises BadSource, BadGguf, BadSplit."""
     with Weights(path) as weights:
         facts = ModelFacts.of(weights.headers)
-    return Candidate(files_digest(path), lambda: nullcontext(path), facts)
+    return RunnableModel(path.name, files_digest(path), lambda: nullcontext(path), facts)
 
 
-def window_that_fits(requested: int, chimera: Candidate, base: Candidate) -> int:
+def window_that_fits(requested: int, chimera: RunnableModel, base: RunnableModel) -> int:
     """Return the size of a window in tokens: `requested`, or the smaller context of the two models.
 
     Raises BadInput if a context is too small.
@@ -142,7 +142,7 @@ def window_that_fits(requested: int, chimera: Candidate, base: Candidate) -> int
     return requested
 
 
-def texts_for(base: Candidate, texts: Sequence[Text]) -> tuple[Text, ...]:
+def texts_for(base: RunnableModel, texts: Sequence[ScoredText]) -> tuple[ScoredText, ...]:
     """Return the texts that a base is scored on: chat texts in its chat template.
 
     Raises BadInput if none remains, NoVerdict for a base that writes no text.
@@ -201,7 +201,7 @@ def _zeroed(weights: Weights, names: Iterable[str]) -> Iterator[tuple[int, int]]
         yield spot.offset, spot.offset + spot.size_bytes
 
 
-def _write(source: OpenFile, zeroed: list[tuple[int, int]], target: Path) -> None:
+def _write(source: WeightsFile, zeroed: list[tuple[int, int]], target: Path) -> None:
     descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.ftruncate(descriptor, source.size_bytes)
@@ -218,7 +218,7 @@ def _write(source: OpenFile, zeroed: list[tuple[int, int]], target: Path) -> Non
         os.close(descriptor)
 
 
-def _copy(source: OpenFile, descriptor: int, begin: int, end: int) -> None:
+def _copy(source: WeightsFile, descriptor: int, begin: int, end: int) -> None:
     """Copy the bytes from `begin` to `end` to the same place, inside the kernel if possible."""
     while begin < end:
         copied = _copy_range(source.descriptor, descriptor, begin, end - begin)
@@ -284,7 +284,7 @@ GRAFTED, CHANGED = "grafted", "changed"
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ValidationStep:
     """The current step of a validation."""
 
     role: str
@@ -301,22 +301,24 @@ class Event:
         return f"{self.role}, {self.action}" + (f"; open: {', '.join(self.open)}" if self.open else "")
 
 
-Progress = Callable[[Event], None]
+Progress = Callable[[ValidationStep], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
     """The result of a validation. `control` is None without a control; `control_remark` has the reason."""
 
-    verdict: Verdict
-    base: Reading
-    chimera: Reading
-    control: Reading | None
-    donors: tuple[Reading, ...]
+    models: tuple[str, ...]
+    """The names of the chimera, of its base, and of the donors."""
+    verdict: Judgement
+    base: RuntimeReading
+    chimera: RuntimeReading
+    control: RuntimeReading | None
+    donors: tuple[RuntimeReading, ...]
     grafted: tuple[str, ...]
     """The feed-forward organs that were zeroed in the control: tensors, and experts with their numbers."""
     control_remark: str | None
-    texts: tuple[Text, ...]
+    texts: tuple[ScoredText, ...]
     window_tokens: int
     runtime: str
     seconds: float
@@ -325,45 +327,14 @@ class Validation:
     """Tokens that were evaluated in a second, by all models together; None if none was."""
 
 
-def validate_files(
-    chimera: Path,
-    base: Path,
-    donors: Sequence[Path],
-    grafted: Iterable[str] | None,
-    texts: Sequence[Text],
-    runtime: Runtime,
-    budget: Budget | None = None,
-    progress: Progress = lambda _: None,
-    cache: ScoreCache | None = None,
-    folder: Path | None = None,
-) -> Validation:
-    """Validate models in files. If `grafted` is None, the changed organs are found by comparison with the base."""
-    progress(Event("chimera", "comparing with the base"))
-    names = grafted_organs(chimera, base) if grafted is None else grafted
-    others = [file_candidate(donor) for donor in donors]
-    return validate(
-        file_candidate(chimera),
-        file_candidate(base),
-        others,
-        names,
-        texts,
-        runtime,
-        budget,
-        progress,
-        cache,
-        folder,
-        CHANGED if grafted is None else GRAFTED,
-    )
-
-
 def validate(
-    chimera: Candidate,
-    base: Candidate,
-    donors: Sequence[Candidate],
+    chimera: RunnableModel,
+    base: RunnableModel,
+    donors: Sequence[RunnableModel],
     grafted: Iterable[str],
-    texts: Sequence[Text],
+    texts: Sequence[ScoredText],
     runtime: Runtime,
-    budget: Budget | None = None,
+    budget: ValidationBudget | None = None,
     progress: Progress = lambda _: None,
     cache: ScoreCache | None = None,
     folder: Path | None = None,
@@ -381,7 +352,7 @@ def validate(
     base or crashes on it, or if the two tokenize differently, and BadInput for files that are not GGUF, numbers out of
     range and too short texts; an exception of `progress` stops the validation.
     """
-    limits = budget or Budget()
+    limits = budget or ValidationBudget()
     texts = texts_for(base, texts)
     _check(texts, donors)
     window_tokens = window_that_fits(limits.window_tokens, chimera, base)
@@ -400,6 +371,7 @@ def validate(
     remark = _remark(control, own, act, touched)
     scores = _text_scores(trial, origin, own, control, others)
     return Validation(
+        tuple(model.name for model in (chimera, base, *donors)),
         _verdict(scores, origin, own, remark, act),
         origin.reading,
         own.reading,
@@ -416,7 +388,7 @@ def validate(
     )
 
 
-def evaluation_rate(readings: Iterable[Reading]) -> float | None:
+def evaluation_rate(readings: Iterable[RuntimeReading]) -> float | None:
     """Return the tokens that were evaluated in a second of evaluation, without loading; None if none was."""
     runs = list(readings)
     seconds = sum(run.evaluation_seconds for run in runs)
@@ -426,7 +398,7 @@ def evaluation_rate(readings: Iterable[Reading]) -> float | None:
 class _Subject:
     """A model of a comparison: where its file is, and its scores so far."""
 
-    def __init__(self, role: str, candidate: Candidate, texts: Sequence[Text], *, writes: bool) -> None:
+    def __init__(self, role: str, candidate: RunnableModel, texts: Sequence[ScoredText], *, writes: bool) -> None:
         self.role = role
         self.candidate = candidate
         self.writes = writes
@@ -435,7 +407,7 @@ class _Subject:
         self.missing: str | None = None
         """Why its file cannot be written, as the end of a sentence."""
         self.scores = [Score(text.name, (), 0, 0) for text in texts]
-        self.runs: list[Reading] = []
+        self.runs: list[RuntimeReading] = []
 
     @property
     def is_compared(self) -> bool:
@@ -443,10 +415,10 @@ class _Subject:
         return self.failure is None and any(score.windows for score in self.scores)
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> RuntimeReading:
         """The result of all runs together."""
         written = next((run for run in self.runs if run.written is not None), None)
-        return Reading(
+        return RuntimeReading(
             self.failure,
             tuple(self.scores),
             None if written is None else written.written,
@@ -456,7 +428,7 @@ class _Subject:
             cached=not self.runs,
         )
 
-    def add(self, reading: Reading) -> None:
+    def add(self, reading: RuntimeReading) -> None:
         """Add the windows of a run."""
         self.runs.append(reading)
         self.failure = reading.failure
@@ -491,9 +463,9 @@ class _Share:
 class _Trial:
     """A running validation."""
 
-    texts: tuple[Text, ...]
+    texts: tuple[ScoredText, ...]
     runtime: Runtime
-    budget: Budget
+    budget: ValidationBudget
     window_tokens: int
     progress: Progress
     cache: ScoreCache
@@ -509,7 +481,7 @@ class _Trial:
         """The time since it began."""
         return monotonic() - self.begun
 
-    def subject(self, role: str, candidate: Candidate, *, writes: bool = False) -> _Subject:
+    def subject(self, role: str, candidate: RunnableModel, *, writes: bool = False) -> _Subject:
         """Return a model of this validation, with the scores that the cache has. The chimera is always run."""
         subject = _Subject(role, candidate, self.texts, writes=writes)
         if role != "chimera":
@@ -579,7 +551,7 @@ class _Trial:
         by_tokens = -(-self.budget.tokens // (self.window_tokens - 1))
         return max(1, min(score.window_count, by_tokens))
 
-    def bits(self, score: Score, text: Text) -> float | None:
+    def bits(self, score: Score, text: ScoredText) -> float | None:
         """Return the bits that a model needs for each byte of a text; None if unknown."""
         perplexity = score.perplexity
         if perplexity is None or not 0.0 < perplexity < math.inf or not score.token_count:
@@ -611,7 +583,7 @@ class _Trial:
                 return
         seconds = max(0.0, self.budget.seconds - self.seconds) / models_left
         writes = subject.writes and not subject.runs
-        request = Request(
+        request = ScoringRequest(
             subject.path,
             self.texts,
             ranks,
@@ -631,7 +603,7 @@ class _Trial:
     def say(self, role: str, action: str, windows: int = 0) -> None:
         """Report a step; `windows` are scored, but not in a reading yet."""
         share = self.share.at(self._scored + windows, self.seconds, self.budget.seconds)
-        self.progress(Event(role, action, share, self.open_texts))
+        self.progress(ValidationStep(role, action, share, self.open_texts))
 
     @property
     def _scored(self) -> int:
@@ -657,7 +629,7 @@ class _Trial:
         scored, seconds = self._scored, self.seconds
         self.share = _Share(self.share.at(scored, seconds, self.budget.seconds), scored, left, seconds)
 
-    def _key(self, model: Candidate, text: Text) -> ScoreKey:
+    def _key(self, model: RunnableModel, text: ScoredText) -> ScoreKey:
         return ScoreKey(model.digest, text.digest, self.window_tokens, self.runtime.identity)
 
 
@@ -666,7 +638,7 @@ def _missing(subject: _Subject, counts: Sequence[int]) -> int:
     return sum(max(0, count - len(score.windows)) for count, score in zip(counts, subject.scores, strict=True))
 
 
-def _check(texts: Sequence[Text], donors: Sequence[Candidate]) -> None:
+def _check(texts: Sequence[ScoredText], donors: Sequence[RunnableModel]) -> None:
     if not 1 <= len(texts) <= TEXTS_MAX:
         raise BadInput(f"{len(texts)} texts: 1 to {TEXTS_MAX} can be scored")
     if len(donors) > DONORS_MAX:
@@ -691,7 +663,7 @@ def _check_tokens(base: _Subject, chimera: _Subject) -> None:
             raise NoVerdict(f"the chimera and its base tokenize the text {ours.text!r} differently: no comparison")
 
 
-def _control(chimera: _Subject, names: tuple[str, ...], folder: Path | None, trial: _Trial) -> Candidate:
+def _control(chimera: _Subject, names: tuple[str, ...], folder: Path | None, trial: _Trial) -> RunnableModel:
     """Return the control, which is written when it is needed; its digest is that of its definition."""
 
     @contextmanager
@@ -703,7 +675,8 @@ def _control(chimera: _Subject, names: tuple[str, ...], folder: Path | None, tri
             write_control(chimera.path, names, path)
             yield path
 
-    return Candidate(digest_of("\n".join([chimera.candidate.digest, "zeroed", *sorted(names)]).encode()), placed)
+    digest = digest_of("\n".join([chimera.candidate.digest, "zeroed", *sorted(names)]).encode())
+    return RunnableModel("control", digest, placed)
 
 
 def _remark(control: _Subject | None, chimera: _Subject, act: str, touched: Sequence[str]) -> str | None:
@@ -748,7 +721,9 @@ def _text_scores(
     return results
 
 
-def _verdict(scores: Sequence[TextScores], base: _Subject, chimera: _Subject, remark: str | None, act: str) -> Verdict:
+def _verdict(
+    scores: Sequence[TextScores], base: _Subject, chimera: _Subject, remark: str | None, act: str
+) -> Judgement:
     written = chimera.reading.written
     if base.failure is not None:
         remark = f"The base does not run: {base.failure.reason}."

@@ -1,11 +1,8 @@
 """llama.cpp through its C interface, which the extension module of `xllamacpp` exports: a window in one batch.
 
-llama.cpp's own server gives the probability of one token a request, and reads all weights for each token. Here one call
-decodes a whole window and returns the logits of every position.
-
-A `Decoder` works on one thread. Several of them share the weights of a `LoadedModel`, and each decodes other windows.
-llama.cpp's own threads would wait actively for each other, some hundred times in a window: on a busy machine two of
-them were ten times as slow as one.
+One call decodes a whole window and returns the logits of every position. To score, a `Decoder` works on one thread.
+Several of them share the weights of a `LoadedModel`, and each decodes other windows. llama.cpp's own threads would wait
+actively for each other, some hundred times in a window: on a busy machine two of them were ten times as slow as one.
 
 The structures of parameters differ between versions. They are taken from llama.cpp's functions for default values,
 passed on as they are, and only their first members are set, which `_ContextParameters` names. `Decoder` checks the
@@ -33,6 +30,9 @@ PART_MIN = 32
 _Pointer = ctypes.c_void_p
 _Int = ctypes.c_int32
 _Ints = ctypes.POINTER(ctypes.c_int32)
+PIECE_MAX_BYTES = 1024
+"""The bytes of one token that are read."""
+REPEATED_TOKENS, REPEAT_PENALTY = 64, 1.2
 CHAT_TEXT_MAX_BYTES = 16 * 1024 * 1024
 """A conversation in a chat template is refused if it is longer."""
 
@@ -43,7 +43,7 @@ class UnknownInterface(Exception):
     """The C interface of this version is not the expected one; the message is the end of a sentence."""
 
 
-class Refused(Exception):
+class ModelRefused(Exception):
     """llama.cpp refused the model or a request."""
 
 
@@ -84,7 +84,9 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_model_load_from_file": (_Pointer, (ctypes.c_char_p, _ModelParameters)),
     "llama_model_get_vocab": (_Pointer, (_Pointer,)),
     "llama_model_free": (None, (_Pointer,)),
+    "llama_model_chat_template": (ctypes.c_char_p, (_Pointer, ctypes.c_char_p)),
     "llama_vocab_n_tokens": (_Int, (_Pointer,)),
+    "llama_vocab_is_eog": (ctypes.c_bool, (_Pointer, _Int)),
     "llama_vocab_get_add_bos": (ctypes.c_bool, (_Pointer,)),
     "llama_vocab_bos": (_Int, (_Pointer,)),
     "llama_chat_apply_template": (
@@ -95,6 +97,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         _Int,
         (_Pointer, ctypes.c_char_p, _Int, _Ints, _Int, ctypes.c_bool, ctypes.c_bool),
     ),
+    "llama_token_to_piece": (_Int, (_Pointer, _Int, ctypes.c_char_p, _Int, _Int, ctypes.c_bool)),
     "llama_context_default_params": (_ContextParameters, ()),
     "llama_init_from_model": (_Pointer, (_Pointer, _ContextParameters)),
     "llama_free": (None, (_Pointer,)),
@@ -120,7 +123,7 @@ class LoadedModel:
         self.library = _library()
         self.pointer = self.library.llama_model_load_from_file(path.encode(), self.library.llama_model_default_params())
         if not self.pointer:
-            raise Refused("the model cannot be loaded")
+            raise ModelRefused("the model cannot be loaded")
         self._vocabulary = self.library.llama_model_get_vocab(self.pointer)
         self.vocabulary_size = int(self.library.llama_vocab_n_tokens(self._vocabulary))
 
@@ -145,12 +148,31 @@ class LoadedModel:
         tokens = (_Int * room)()
         count = self.library.llama_tokenize(self._vocabulary, data, len(data), tokens, room, False, parse_special)
         if not 0 <= count <= room:
-            raise Refused("llama.cpp cannot tokenize the text")
+            raise ModelRefused("llama.cpp cannot tokenize the text")
         return list(tokens[:count])
 
-    def chat_text(self, template: str, conversation: Sequence[tuple[str, str]]) -> str | None:
+    def text(self, tokens: Sequence[int]) -> str:
+        """Return the text of `tokens`; special tokens have none."""
+        pieces = bytearray()
+        piece = ctypes.create_string_buffer(PIECE_MAX_BYTES)
+        for token in tokens:
+            size = self.library.llama_token_to_piece(self._vocabulary, token, piece, PIECE_MAX_BYTES, 0, False)
+            pieces += piece.raw[: max(0, size)]
+        return pieces.decode("utf-8", "replace")
+
+    def ends(self, token: int) -> bool:
+        """Return whether a text of this model ends with this token."""
+        return bool(self.library.llama_vocab_is_eog(self._vocabulary, token))
+
+    def chat_template(self) -> str | None:
+        """Return the model's own chat template, if it has one."""
+        template = self.library.llama_model_chat_template(self.pointer, None)
+        return template.decode("utf-8", "replace") if template else None
+
+    def chat_text(self, template: str, conversation: Sequence[tuple[str, str]], *, asks: bool = False) -> str | None:
         """Return a conversation, roles and contents, in a chat template; None if llama.cpp does not know the template.
 
+        With `asks`, the text ends where the model's answer begins.
         llama.cpp recognizes the templates of well-known families. Nothing that a template contains is executed.
         """
         messages = (_ChatMessage * len(conversation))(
@@ -160,7 +182,7 @@ class LoadedModel:
         for _ in range(2):
             answer = ctypes.create_string_buffer(room)
             size = self.library.llama_chat_apply_template(
-                template.encode(), messages, len(messages), False, answer, room
+                template.encode(), messages, len(messages), asks, answer, room
             )
             if size <= room or size > CHAT_TEXT_MAX_BYTES:
                 break
@@ -169,23 +191,23 @@ class LoadedModel:
 
 
 class Decoder:
-    """A context of `tokens` tokens for a loaded model, that decodes one sequence on one thread; call `close`.
+    """A context of `tokens` tokens for a loaded model, that decodes one sequence on `threads` threads; call `close`.
 
     Raises UnknownInterface, Refused if llama.cpp cannot create it.
     """
 
-    def __init__(self, model: LoadedModel, tokens: int) -> None:
-        self._library, self._size = model.library, model.vocabulary_size
+    def __init__(self, model: LoadedModel, tokens: int, threads: int = 1) -> None:
+        self._model, self._library, self._size = model, model.library, model.vocabulary_size
         self._part = min(tokens, max(PART_MIN, LOGITS_MAX_BYTES // (4 * max(1, self._size))))
         parameters = self._library.llama_context_default_params()
         parameters.n_ctx, parameters.n_seq_max = tokens, 1
         parameters.n_batch = parameters.n_ubatch = self._part
         self._context = self._library.llama_init_from_model(model.pointer, parameters)
         if not self._context:
-            raise Refused("llama.cpp cannot create a context for the model")
+            raise ModelRefused("llama.cpp cannot create a context for the model")
         if self._library.llama_n_ctx(self._context) < tokens or self._library.llama_n_batch(self._context) < self._part:
             raise UnknownInterface("llama.cpp does not use the parameters of a context")
-        self._library.llama_set_n_threads(self._context, 1, 1)
+        self._library.llama_set_n_threads(self._context, threads, threads)
         self._memory = self._library.llama_get_memory(self._context)
         self._batch = self._library.llama_batch_init(self._part, 0, 1)
 
@@ -199,15 +221,43 @@ class Decoder:
 
         Rows are positions and columns are the tokens of the vocabulary. An array is valid until the next one.
         """
+        self._clear()
+        for start in range(0, len(tokens) - 1, self._part):
+            yield self._decoded(tokens[start : min(start + self._part, len(tokens) - 1)], start)
+
+    def continuation(self, tokens: Sequence[int], count: int) -> list[int]:
+        """Return the most likely tokens after `tokens`, at most `count`, until one that ends the text.
+
+        Tokens among the last REPEATED_TOKENS are less likely, by REPEAT_PENALTY (Keskar et al. 2019, equation 2).
+        """
+        self._clear()
+        known, start = list(tokens), 0
+        for _ in range(count):
+            while start < len(known):
+                rows = self._decoded(known[start : start + self._part], start)
+                start += len(rows)
+            logits = rows[-1].copy()
+            if not np.isfinite(logits.max()):
+                raise ModelRefused("the model's probabilities are not finite numbers")
+            repeated = np.unique(known[-REPEATED_TOKENS:])
+            logits[repeated] = np.where(
+                logits[repeated] > 0, logits[repeated] / REPEAT_PENALTY, logits[repeated] * REPEAT_PENALTY
+            )
+            token = int(logits.argmax())
+            if self._model.ends(token):
+                break
+            known.append(token)
+        return known[len(tokens) :]
+
+    def _clear(self) -> None:
         if self._memory:
             self._library.llama_memory_clear(self._memory, True)
-        for start in range(0, len(tokens) - 1, self._part):
-            yield self._decoded(tokens, start)
 
     def _decoded(self, tokens: Sequence[int], start: int) -> NDArray[np.float32]:
-        batch, count = self._batch, min(self._part, len(tokens) - 1 - start)
-        for place in range(count):
-            batch.token[place] = tokens[start + place]
+        """Decode `tokens`, of which the first has the position `start`; return the logits after each of them."""
+        batch, count = self._batch, len(tokens)
+        for place, token in enumerate(tokens):
+            batch.token[place] = token
             batch.pos[place] = start + place
             batch.n_seq_id[place] = 1
             batch.seq_id[place][0] = 0
@@ -215,10 +265,10 @@ class Decoder:
         batch.n_tokens = count
         status = self._library.llama_decode(self._context, batch)
         if status:
-            raise Refused(f"llama.cpp cannot decode a window: status {status}")
+            raise ModelRefused(f"llama.cpp cannot decode a window: status {status}")
         pointer = self._library.llama_get_logits(self._context)
         if not pointer:
-            raise Refused("the model gives no probabilities of tokens")
+            raise ModelRefused("the model gives no probabilities of tokens")
         logits: NDArray[np.float32] = np.ctypeslib.as_array(pointer, (count, self._size))
         return logits
 

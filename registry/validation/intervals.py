@@ -21,7 +21,7 @@ _NORMAL_FROM = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class MeanInterval:
     """An estimated mean with its margin: the mean lies within `mean` ± `margin` with the level of `interval_of`."""
 
     mean: float
@@ -62,7 +62,7 @@ def looks(count: int) -> tuple[int, ...]:
 
 def interval_of(
     values: Sequence[float], look_count: int, alpha: float = ALPHA, least: int = LOOK_MIN
-) -> Interval | None:
+) -> MeanInterval | None:
     """Return the interval of the mean of `values` at one of `look_count` looks, of the level 1 - `alpha`.
 
     None for fewer than `least` values (two or more), and if mean or deviation are not finite.
@@ -74,7 +74,7 @@ def interval_of(
     error = math.sqrt(sum((value - mean) * (value - mean) for value in values) / (count - 1) / count)
     if not math.isfinite(mean) or not math.isfinite(error):
         return None
-    return Interval(mean, student_quantile(1.0 - alpha / (2 * look_count), count - 1) * error, error, count)
+    return MeanInterval(mean, student_quantile(1.0 - alpha / (2 * look_count), count - 1) * error, error, count)
 
 
 @lru_cache(maxsize=1024)

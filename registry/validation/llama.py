@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import re
-import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata, util
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
+from organs.registry.entities.base import decode, encode
 from organs.registry.errors import BadSource
 from organs.registry.sandbox.process import Limits, Result, Sandbox, plain_text, run_python
 from organs.registry.validation.runtime import (
-    LOOPBACK,
     Failure,
     FailureKind,
     NoRuntime,
     NoVerdict,
-    Reading,
-    Request,
+    RuntimeReading,
     Say,
     Score,
+    ScoringRequest,
     Window,
 )
+from organs.registry.validation.scorer import Line, Order, OrderedText
 
 PACKAGE = "xllamacpp"
 EXTRA = "validate"
@@ -75,27 +73,26 @@ class LlamaCpp:
     def identity(self) -> str:
         return self._identity
 
-    def read(self, request: Request, say: Say) -> Reading:
+    def read(self, request: ScoringRequest, say: Say) -> RuntimeReading:
         """Load the model in a confined process, and score windows.
 
         Raises NoRuntime, NoSandbox, and NoVerdict if the reference is refused or has another vocabulary.
         """
         answers = _Answers(say, request)
-        with _reserved_port() as port:
-            result = run_python(
-                "organs.registry.validation.probe",
-                self._limits_for(request),
-                self._sandbox_for(request, port),
-                self._input(request, port),
-                answers.take_line,
-            )
+        result = run_python(
+            "organs.registry.validation.scorer",
+            self._limits_for(request),
+            Sandbox(read=_files(request), required=self._requires_sandbox),
+            encode(self._order(request)),
+            answers.take_line,
+        )
         if answers.missing is not None:
             raise NoRuntime(f"{NOT_INSTALLED} ({answers.missing})", EXTRA)
         if answers.incomparable is not None:
             line = telling_line(result.log)
             raise NoVerdict(_short(answers.incomparable) + (f": {_short(line)}" if line else ""))
         tokens, seconds = answers.rate
-        return Reading(
+        return RuntimeReading(
             None if answers.is_done else _failure(result, answers),
             answers.scores(answers.windows, request.ranks),
             answers.written,
@@ -107,29 +104,28 @@ class LlamaCpp:
             evaluation_seconds=seconds,
         )
 
-    def _sandbox_for(self, request: Request, port: int) -> Sandbox:
-        """Return a sandbox with the files of the models, and the port of llama.cpp's server."""
-        return Sandbox(read=_files(request), port=port, required=self._requires_sandbox)
+    def _order(self, request: ScoringRequest) -> Order:
+        texts = [
+            OrderedText(
+                text=text.text, template=text.template, first=ranks.start, end=ranks.stop, reference=list(reference)
+            )
+            for text, ranks, reference in zip(
+                request.texts, request.ranks, request.reference_ranks or ((),) * len(request.texts), strict=True
+            )
+        ]
+        return Order(
+            model=str(request.model.absolute()),
+            reference=None if request.reference is None else str(request.reference.absolute()),
+            texts=texts,
+            window_tokens=request.window_tokens,
+            seconds=request.seconds,
+            writes=request.writes,
+            chat=request.chat,
+            threads=1 if _size_bytes(request) < THREADS_FROM_BYTES else usable_cores(),
+            decoders=min(usable_cores(), DECODERS_MAX),
+        )
 
-    def _input(self, request: Request, port: int) -> bytes:
-        values = {
-            "model": str(request.model.absolute()),
-            "reference": None if request.reference is None else str(request.reference.absolute()),
-            "texts": [{"text": text.text, "template": text.template} for text in request.texts],
-            "ranks": [[ranks.start, ranks.stop] for ranks in request.ranks],
-            "reference_ranks": [list(ranks) for ranks in request.reference_ranks or ((),) * len(request.texts)],
-            "window_tokens": request.window_tokens,
-            "seconds": request.seconds,
-            "writes": request.writes,
-            "threads": 1 if _size_bytes(request) < THREADS_FROM_BYTES else usable_cores(),
-            "decoders": min(usable_cores(), DECODERS_MAX),
-            "chat": request.chat,
-            "wall_seconds": self._limits_for(request).wall_seconds,
-            "port": port,
-        }
-        return json.dumps(values).encode()
-
-    def _limits_for(self, request: Request) -> Limits:
+    def _limits_for(self, request: ScoringRequest) -> Limits:
         """The limits of this runtime; where one is not set, a generous one for this model."""
         own = self._limits
         cores = usable_cores()
@@ -148,10 +144,10 @@ class LlamaCpp:
 
 @dataclass(slots=True)
 class _Answers:
-    """What the child has printed so far; lines that are not of the protocol are ignored."""
+    """What the child has printed so far; other lines than those of `scorer` are ignored."""
 
     say: Say
-    request: Request
+    request: ScoringRequest
     sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By the number of the text: its windows, and its tokens."""
     windows: dict[tuple[int, int], Window] = field(default_factory=dict)
@@ -169,32 +165,28 @@ class _Answers:
     """Why there is no reference."""
     missing: str | None = None
 
-    def take_line(self, line: bytes) -> None:
+    def take_line(self, data: bytes) -> None:
         try:
-            values = json.loads(line)
-        except (ValueError, RecursionError):
+            line = decode(data, Line)
+        except ValueError:
             return
-        if isinstance(values, dict):
-            for key, value in values.items():
-                self._take(key, value)
-
-    def _take(self, key: str, value: Any) -> None:
-        acts: dict[str, Callable[[Any], None]] = {
-            "say": lambda value: self.say(str(value), len(self.windows)),
-            "loaded": lambda _: setattr(self, "is_loaded", True),
-            "done": lambda _: setattr(self, "is_done", True),
-            "text": lambda value: self.sizes.update({int(value[0]): (int(value[1]), int(value[2]))}),
-            "window": lambda value: self.windows.update([_window(value)]),
-            "reference": lambda value: self.reference.update([_window(value)]),
-            "rate": lambda value: setattr(self, "rate", (int(value[0]), float(value[1]))),
-            "written": lambda value: setattr(self, "written", plain_text(str(value).encode())[:WRITTEN_MAX_LENGTH]),
-            "chat": lambda value: setattr(self, "by_chat_template", bool(value)),
-            "refused": lambda value: setattr(self, "refused", str(value)),
-            "incomparable": lambda value: setattr(self, "incomparable", str(value)),
-            "missing": lambda value: setattr(self, "missing", str(value)),
-        }
-        if key in acts:
-            acts[key](value)
+        if line.say:
+            self.say(plain_text(line.say.encode("utf-8", "replace")), len(self.windows))
+        if line.text is not None:
+            self.sizes[line.text[0]] = line.text[1:]
+        for ranked, windows in ((line.window, self.windows), (line.reference, self.reference)):
+            if ranked is not None:
+                text, rank, nats, tokens, digest, divergence, same_top = ranked
+                nats = math.inf if nats is None else nats
+                windows[text, rank] = Window(nats, tokens, digest, divergence, same_top)
+        if line.written is not None:
+            self.written = plain_text(line.written.encode("utf-8", "replace"))[:WRITTEN_MAX_LENGTH]
+            self.by_chat_template = line.chat
+        self.rate = line.rate or self.rate
+        self.is_loaded, self.is_done = self.is_loaded or line.loaded, self.is_done or line.done
+        self.refused = line.refused or self.refused
+        self.incomparable = line.incomparable or self.incomparable
+        self.missing = line.missing or self.missing
 
     def scores(
         self, windows: Mapping[tuple[int, int], Window], requested: Sequence[Sequence[int]]
@@ -211,19 +203,6 @@ def _first_windows(windows: Mapping[tuple[int, int], Window], text: int, ranks: 
     return (windows[text, rank] for rank in takewhile(lambda rank: (text, rank) in windows, ranks))
 
 
-def _window(value: Any) -> tuple[tuple[int, int], Window]:
-    """Return the number of a text, a rank, and the window that the child has scored."""
-    number, rank, nats, tokens, digest, divergence, same_top = value
-    window = Window(
-        float(nats),
-        int(tokens),
-        str(digest),
-        None if divergence is None else float(divergence),
-        None if same_top is None else int(same_top),
-    )
-    return (int(number), int(rank)), window
-
-
 def _failure(result: Result, answers: _Answers) -> Failure:
     """Return why there is no score, with the most informative line of the log."""
     phase = "with the model loaded" if answers.is_loaded else "while it loaded the model"
@@ -232,7 +211,7 @@ def _failure(result: Result, answers: _Answers) -> Failure:
     line = telling_line(result.log)
     if answers.refused is not None:
         generic = line if line and not answers.is_loaded else answers.refused
-        return Failure(FailureKind.REFUSED, f"llama.cpp refused the model: {_short(generic)}")
+        return Failure(FailureKind.REFUSED, f"the model was refused: {_short(generic)}")
     how = result.signal_name or f"it ended with {result.code}"
     details = f": {_short(line)}" if line else ""
     return Failure(FailureKind.CRASHED, f"the runtime crashed ({how}) {phase}{details}")
@@ -251,20 +230,6 @@ def _short(text: str) -> str:
     return plain_text(text.encode("utf-8", "replace")).replace("\n", " ").strip()[:REASON_MAX_LENGTH].rstrip(".")
 
 
-@contextmanager
-def _reserved_port() -> Iterator[int]:
-    """Return a free TCP port of the loopback address.
-
-    It stays bound here, without a listener, so that no other program gets it. llama.cpp's server can still bind it,
-    because both set SO_REUSEPORT.
-    """
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as held:
-        for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
-            held.setsockopt(socket.SOL_SOCKET, option, 1)
-        held.bind((LOOPBACK, 0))
-        yield int(held.getsockname()[1])
-
-
 def usable_cores() -> int:
     """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -272,13 +237,13 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _files(request: Request) -> tuple[Path, ...]:
+def _files(request: ScoringRequest) -> tuple[Path, ...]:
     """Return all files of the models of a request."""
     reference = () if request.reference is None else model_files(request.reference)
     return (*model_files(request.model), *reference)
 
 
-def _size_bytes(request: Request) -> int:
+def _size_bytes(request: ScoringRequest) -> int:
     """Return the size of all files of the models in bytes: a limit of the mapped memory."""
     try:
         return sum(path.stat().st_size for path in _files(request))

@@ -22,25 +22,25 @@ from organs.registry.entities.quick_look import QuickLook, TextLook
 from organs.registry.entities.verdict import RunFailure
 from organs.registry.errors import BadInput
 from organs.registry.validation.comparison import (
-    Candidate,
+    RunnableModel,
     ScoreCache,
     ScoreKey,
     evaluation_rate,
     texts_for,
     window_that_fits,
 )
-from organs.registry.validation.intervals import Interval, interval_of
+from organs.registry.validation.intervals import MeanInterval, interval_of
 from organs.registry.validation.runtime import (
     WINDOW_TOKENS,
     Failure,
     FailureKind,
     NoVerdict,
-    Request,
     Runtime,
     Score,
+    ScoringRequest,
     perplexity_of,
 )
-from organs.registry.validation.texts import CHAT, Text
+from organs.registry.validation.texts import CHAT, ScoredText
 from organs.registry.validation.verdict import DEGRADED_FROM
 
 KINDS = (CHAT, "python", "documentation", "encyclopedic")
@@ -83,9 +83,9 @@ class LookBudget:
 
 
 def quick_look(
-    chimera: Candidate,
-    base: Candidate,
-    texts: Sequence[Text],
+    chimera: RunnableModel,
+    base: RunnableModel,
+    texts: Sequence[ScoredText],
     runtime: Runtime,
     cache: ScoreCache,
     budget: LookBudget | None = None,
@@ -111,7 +111,7 @@ def quick_look(
     references = tuple(_reference_ranks(count, limits.windows) for count in known[: len(scored)])
     with ExitStack() as files:
         progress(0.0, "writing the models")
-        request = Request(
+        request = ScoringRequest(
             files.enter_context(chimera.placed()),
             scored,
             (range(limits.windows),) * len(scored),
@@ -163,7 +163,7 @@ def _reference_ranks(known: int, windows: int) -> list[int]:
     return [rank for rank in range(windows) if rank < COMPARED_WINDOWS or rank >= known]
 
 
-def seconds_for(models: Sequence[Candidate], tokens: int) -> list[float]:
+def seconds_for(models: Sequence[RunnableModel], tokens: int) -> list[float]:
     """Return about how many seconds a window of so many tokens takes each model here; 0 for one of unknown size.
 
     A weight costs a multiplication and an addition for each token. Their speed is measured with a product of matrices.
@@ -183,7 +183,7 @@ def _operations_per_second() -> float:
     return EFFICIENCY * 2.0 * PROBE_SIZE**3 / max(min(times), 1e-6)
 
 
-def _check_alone(request: Request, failure: Failure, runtime: Runtime) -> None:
+def _check_alone(request: ScoringRequest, failure: Failure, runtime: Runtime) -> None:
     """Raise NoVerdict if a chimera that failed beside its base runs alone: then there is not enough memory for both."""
     alone = replace(request, texts=request.texts[:1], ranks=(range(1),))
     if runtime.read(alone, lambda *_: None).failure is None:
@@ -210,7 +210,7 @@ def _merged(stored: Score | None, found: Score, ranks: Sequence[int]) -> Score:
     return replace(found, windows=(*windows, *(new[rank] for rank in added)))
 
 
-def _compared(text: Text, base: Score, chimera: Score) -> tuple[TextLook, Interval | None]:
+def _compared(text: ScoredText, base: Score, chimera: Score) -> tuple[TextLook, MeanInterval | None]:
     """Return the comparison on one text, by the windows that both have, and the interval of ln p - ln p0."""
     pairs = list(zip(chimera.windows, base.windows, strict=False))
     if any(ours.digest != theirs.digest for ours, theirs in pairs):
@@ -239,7 +239,7 @@ def _compared(text: Text, base: Score, chimera: Score) -> tuple[TextLook, Interv
 
 
 def _judged(
-    texts: Sequence[tuple[TextLook, Interval | None]], wanted: Sequence[str], failure: Failure | None
+    texts: Sequence[tuple[TextLook, MeanInterval | None]], wanted: Sequence[str], failure: Failure | None
 ) -> tuple[bool | None, str]:
     """Return whether a chimera is usable, if that is certain, and the result as a sentence.
 

@@ -24,7 +24,8 @@ from organs.registry.assembly import (
 )
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.chimeras import chimera_of, stored_quick_look, stored_score
-from organs.registry.catalog.queries.models import files_of, is_digest, model_by_digest, model_by_name
+from organs.registry.catalog.queries.model_contents import files_of
+from organs.registry.catalog.queries.model_names import is_digest, model_by_digest, model_by_name
 from organs.registry.catalog.register.chimeras import (
     add_verdict,
     record_gains,
@@ -44,12 +45,12 @@ from organs.registry.store import BlobStore
 from organs.registry.validation.comparison import (
     DONORS_MAX,
     TOKENS_ENOUGH,
-    Budget,
-    Candidate,
     ModelFacts,
     Progress,
+    RunnableModel,
     ScoreKey,
     Validation,
+    ValidationBudget,
     texts_for,
     validate,
 )
@@ -57,37 +58,25 @@ from organs.registry.validation.intervals import LOOK_MIN, interval_of
 from organs.registry.validation.quick import KINDS as QUICK_KINDS
 from organs.registry.validation.quick import LookBudget, LookProgress, quick_look
 from organs.registry.validation.runtime import (
-    Reading,
     Runtime,
+    RuntimeReading,
     Score,
     Window,
 )
-from organs.registry.validation.texts import Text, built_in_texts
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """The result of running a chimera, with the names of the models."""
-
-    model: str
-    base: str
-    donors: tuple[str, ...]
-    validation: Validation
-    left_out: tuple[str, ...] = ()
-    """Donors that were not run: they cannot be run, or there are too many."""
+from organs.registry.validation.texts import ScoredText, built_in_texts
 
 
 def run_chimera(
     catalog: Catalog,
     store: BlobStore,
     name: str,
-    texts: Sequence[Text],
+    texts: Sequence[ScoredText],
     runtime: Runtime,
-    budget: Budget | None = None,
+    budget: ValidationBudget | None = None,
     progress: Progress = lambda _: None,
     folder: Path | None = None,
-) -> RunResult:
-    """Run the chimera `name` (a name or a digest) and store the verdict.
+) -> VerdictReport:
+    """Run the chimera `name` (a name or a digest), store the verdict and return it.
 
     Temporary files are written below `folder` (by default the system's temporary folder): at most three of the
     chimera's size at once, and one for each donor. Windows with stored scores are not scored again, except the
@@ -110,17 +99,15 @@ def run_chimera(
         folder,
     )
     left_out = tuple(donor.full_name for donor in trial.donors if donor.full_name not in donors)
-    run = RunResult(trial.model.full_name, trial.base.full_name, tuple(donors), result, left_out)
+    report = msgspec.structs.replace(verdict_report(result), left_out=left_out)
     with catalog.writing() as session:
-        verdict = result.verdict
-        report = verdict_report(run)
+        verdict, stored = result.verdict, encode(report).decode()
         strength = sum(min(text.tokens, TOKENS_ENOUGH) for text in verdict.texts)
-        stored = encode(report).decode()
         add_verdict(session, trial.model.id, result.runtime, verdict.kind.value, verdict.reason, stored, strength)
         chimera = chimera_of(session, trial.model.id)
         if chimera is not None:  # it may have been removed during the run
             record_gains(session, chimera, report.texts)
-    return run
+    return report
 
 
 def look_at_chimera(
@@ -129,7 +116,7 @@ def look_at_chimera(
     name: str,
     runtime: Runtime,
     budget: LookBudget | None = None,
-    texts: Sequence[Text] | None = None,
+    texts: Sequence[ScoredText] | None = None,
     progress: LookProgress = lambda _share, _step: None,
     folder: Path | None = None,
 ) -> QuickLook:
@@ -166,19 +153,19 @@ def look_at_chimera(
     return look
 
 
-def registered_candidate(catalog: Catalog, store: BlobStore, name: str, folder: Path | None = None) -> Candidate:
+def registered_candidate(catalog: Catalog, store: BlobStore, name: str, folder: Path | None = None) -> RunnableModel:
     """Return the model `name` (a name or a digest); its files are written below `folder` while it is run."""
     with catalog.reading() as session:
         model = model_by_digest(session, name) if is_digest(name) else model_by_name(session, parse_model_name(name))
     return _candidate(catalog, store, model, folder)
 
 
-def verdict_report(run: RunResult) -> VerdictReport:
+def verdict_report(result: Validation) -> VerdictReport:
     """Return the report: the perplexities of all models by text, generated texts, the end of the logs."""
-    result = run.validation
     compared = [len(text.chimera) for text in result.verdict.texts]
+    chimera, base, *donors = result.models
     return VerdictReport(
-        model=run.model,
+        model=chimera,
         verdict=result.verdict.kind.value,
         reason=result.verdict.reason,
         runtime=result.runtime,
@@ -186,14 +173,11 @@ def verdict_report(run: RunResult) -> VerdictReport:
         window_tokens=result.window_tokens,
         seconds=round(result.seconds, 1),
         tokens_per_second=None if result.rate is None else round(result.rate, 1),
-        base=_run_report(run.base, result.base, compared),
-        chimera=_run_report(run.model, result.chimera, compared),
+        base=_run_report(base, result.base, compared),
+        chimera=_run_report(chimera, result.chimera, compared),
         control=None if result.control is None else _run_report("control", result.control, compared),
         control_remark=result.control_remark,
-        donors=tuple(
-            _run_report(name, reading, compared) for name, reading in zip(run.donors, result.donors, strict=True)
-        ),
-        left_out=run.left_out,
+        donors=tuple(_run_report(name, reading, compared) for name, reading in zip(donors, result.donors, strict=True)),
         zeroed=tuple(result.grafted),
         zeroed_because=result.act,
         texts=tuple(_text_verdict(result, place) for place in range(len(result.texts))),
@@ -276,7 +260,7 @@ def _donors(session: Session, chimera: Chimera) -> Iterator[Model]:
 
 def _readable(
     catalog: Catalog, store: BlobStore, donors: Sequence[Model], folder: Path | None
-) -> Iterator[tuple[str, Candidate]]:
+) -> Iterator[tuple[str, RunnableModel]]:
     """Return the donors that can be run, up to DONORS_MAX; the others do not affect the verdict."""
     count = 0
     for donor in donors:
@@ -289,14 +273,16 @@ def _readable(
         count += 1
 
 
-def _candidate(catalog: Catalog, store: BlobStore, model: Model, folder: Path | None) -> Candidate:
+def _candidate(catalog: Catalog, store: BlobStore, model: Model, folder: Path | None) -> RunnableModel:
     with catalog.reading() as session:
         files = files_of(session, model.id)
         # llama.cpp refuses a whole file that says that it is a shard.
         is_one = len(files) == 1
         plans = plan_merged(session, store, model, files[0].name) if is_one else plan_model(session, model)
         headers = [stored_header(session, store, file).header for file in files]
-    return Candidate(Digest(model.digest), lambda: _placed(store, plans, folder), ModelFacts.of(headers))
+    return RunnableModel(
+        model.full_name, Digest(model.digest), lambda: _placed(store, plans, folder), ModelFacts.of(headers)
+    )
 
 
 @contextmanager
@@ -329,7 +315,7 @@ def _text_verdict(result: Validation, place: int) -> TextVerdict:
     )
 
 
-def _run_report(name: str, reading: Reading, compared: Sequence[int]) -> RunReport:
+def _run_report(name: str, reading: RuntimeReading, compared: Sequence[int]) -> RunReport:
     """Return the scores of a model over the windows of each text that were compared; stored scores may have more."""
     failure = reading.failure
     scores = reading.scores

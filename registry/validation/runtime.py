@@ -11,15 +11,13 @@ from typing import Protocol
 
 from organs.registry.errors import OrganError
 from organs.registry.errors import Text as ShortText
-from organs.registry.validation.texts import Text
+from organs.registry.validation.texts import ScoredText
 
 WINDOW_TOKENS = 256
 """Tokens of a window with the special token that begins a text, unless a context is smaller."""
 WINDOW_TOKENS_MIN = 32
 """A perplexity of fewer tokens has no meaning."""
 TEXTS_MAX = 16
-LOOPBACK = "127.0.0.1"
-"""The address of a server that a runtime starts."""
 
 
 class Say(Protocol):
@@ -43,11 +41,11 @@ class NoVerdict(OrganError, code="no-verdict"):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ScoringRequest:
     """A model (the first file of a split set), and the windows of texts to score."""
 
     model: Path
-    texts: tuple[Text, ...]
+    texts: tuple[ScoredText, ...]
     ranks: tuple[range, ...]
     """For each text, the windows to score, by their places in the order of `spread_order`."""
     window_tokens: int = WINDOW_TOKENS
@@ -137,7 +135,7 @@ def perplexity_of(windows: Sequence[Window]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RuntimeReading:
     """The result of a runtime for a model. Without a failure, `scores` has one score for each text, in order.
 
     If the time was over, some texts have fewer windows than were requested.
@@ -173,7 +171,7 @@ class Runtime(Protocol):
         """Name, version and method: runtimes with the same identity give the same scores."""
         ...
 
-    def read(self, request: Request, say: Say) -> Reading:
+    def read(self, request: ScoringRequest, say: Say) -> RuntimeReading:
         """Load and score; a crash of the runtime is a result as well.
 
         Raises NoRuntime, and NoVerdict if the reference cannot be compared with the model.

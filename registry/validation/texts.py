@@ -36,7 +36,7 @@ _CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class ScoredText:
     """A text to score: its name, its content (at most SAMPLE_MAX_BYTES), and the SHA-256 of its UTF-8 bytes."""
 
     name: str
@@ -48,12 +48,12 @@ class Text:
     """The chat template; empty until it is known."""
 
 
-def built_in_texts(kinds: Sequence[str] = KINDS) -> tuple[Text, ...]:
+def built_in_texts(kinds: Sequence[str] = KINDS) -> tuple[ScoredText, ...]:
     """Return texts of the built-in suite, which has texts of the `KINDS`."""
     return tuple(_built_in(kind) for kind in kinds)
 
 
-def fitted_texts(texts: Sequence[Text], template: str | None) -> tuple[Text, ...]:
+def fitted_texts(texts: Sequence[ScoredText], template: str | None) -> tuple[ScoredText, ...]:
     """Return `texts`, with the chat template of a base in its chat texts; without chat texts if it has none.
 
     The digest of a chat text depends on the template, because its tokens do.
@@ -87,7 +87,7 @@ def conversations(text: str) -> list[list[tuple[str, str]]]:
     return found
 
 
-def read_text(path: Path) -> Text:
+def read_text(path: Path) -> ScoredText:
     """Return the text in the file `path`, or in all text files of the folder `path` and its folders, named after it.
 
     Of more than SAMPLE_MAX_BYTES, sections of SECTION_BYTES are read, evenly spread over all files in the order of
@@ -169,10 +169,10 @@ def _section(path: Path, start: int, size: int) -> str:
     return codecs.getincrementaldecoder("utf-8")().decode(data, final=is_end)
 
 
-def _built_in(kind: str) -> Text:
+def _built_in(kind: str) -> ScoredText:
     name = "dialogue" if kind == CHAT else kind
     return replace(_named(kind, (_FOLDER / f"{name}.txt").read_bytes()), is_chat=kind == CHAT)
 
 
-def _named(name: str, data: bytes) -> Text:
-    return Text(name, data.decode("utf-8"), digest_of(data))
+def _named(name: str, data: bytes) -> ScoredText:
+    return ScoredText(name, data.decode("utf-8"), digest_of(data))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from organs.registry.amounts import change_text, perplexity_text
-from organs.registry.validation.intervals import LOOK_MIN, Interval, interval_of
+from organs.registry.validation.intervals import LOOK_MIN, MeanInterval, interval_of
 from organs.registry.validation.runtime import Window, perplexity_of
 
 BROKEN_FROM = 3.0
@@ -61,11 +61,11 @@ class TextScores:
     """Bits that the base needs for each byte of the text; None if unknown."""
     window_limit: int | None = None
     """The most windows that can be scored: all of the text, or as many as were allowed; None if unknown."""
-    change: Interval | None = field(init=False)
+    change: MeanInterval | None = field(init=False)
     """Of ln p - ln p0; None if it is not finite or there are too few windows."""
-    weight: Interval | None = field(init=False)
+    weight: MeanInterval | None = field(init=False)
     """Of ln pz - ln p0; None without a control, and if it is not finite."""
-    shortfall: Interval | None = field(init=False)
+    shortfall: MeanInterval | None = field(init=False)
     """Of ln p - 0.2 ln p0 - 0.8 ln pz; None like `weight`."""
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class TextScores:
         set_field(self, "weight", self._interval(pz - p0 for _, p0, pz in triples))
         set_field(self, "shortfall", self._interval(p - share * p0 - (1.0 - share) * pz for p, p0, pz in triples))
 
-    def _interval(self, differences: Iterable[float]) -> Interval | None:
+    def _interval(self, differences: Iterable[float]) -> MeanInterval | None:
         return interval_of(list(differences), self.look_count)
 
     @property
@@ -178,7 +178,7 @@ class TextScores:
         return windows * self.tokens // len(self.chimera) if windows and self.chimera else None
 
 
-def _needed_for_sign(change: Interval) -> int | None:
+def _needed_for_sign(change: MeanInterval) -> int | None:
     """Return the number of windows that settles the sign of a change, or that it is small; 0 if it is settled."""
     small = math.log1p(SAME_WITHIN)
     if change.excludes(0.0) or abs(change.mean) + change.margin < small:
@@ -189,7 +189,7 @@ def _needed_for_sign(change: Interval) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Judgement:
     """The verdict, its reason in a few sentences with figures, and the scores by text."""
 
     kind: VerdictKind
@@ -199,7 +199,7 @@ class Verdict:
 
 def judge(
     texts: Sequence[TextScores], failure: str | None = None, remark: str | None = None, act: str = "grafted"
-) -> Verdict:
+) -> Judgement:
     """Return the verdict on a chimera.
 
     Texts that the base does not know count only if it knows none of them. `failure` is the reason why the chimera did
@@ -209,9 +209,11 @@ def judge(
     """
     scores = tuple(texts)
     if failure is not None:
-        return Verdict(VerdictKind.BROKEN, _joined(f"The chimera does not run: {failure.rstrip('.')}.", remark), scores)
+        return Judgement(
+            VerdictKind.BROKEN, _joined(f"The chimera does not run: {failure.rstrip('.')}.", remark), scores
+        )
     if not any(score.chimera for score in scores):
-        return Verdict(VerdictKind.UNDECIDED, _joined("Nothing was scored.", remark), scores)
+        return Judgement(VerdictKind.UNDECIDED, _joined("Nothing was scored.", remark), scores)
     counting = tuple(score for score in scores if score.is_known) or scores
     kind = _overall(counting)
     sentences = (
@@ -220,10 +222,10 @@ def judge(
         _unknown(scores, counting),
         _missing(kind, counting),
     )
-    return Verdict(kind, _joined(*sentences, remark), scores)
+    return Judgement(kind, _joined(*sentences, remark), scores)
 
 
-def judge_writing(written: str, base: str | None) -> Verdict:
+def judge_writing(written: str, base: str | None) -> Judgement:
     """Return the verdict on a chimera in a runtime that only writes text: `written`, and that of its base, if any."""
     same = "the same as" if written == base else "not the same as"
     compared = "" if base is None else f"; it is {same} the text of the base"
@@ -231,7 +233,7 @@ def judge_writing(written: str, base: str | None) -> Verdict:
         f"The chimera loads and writes text that can be read{compared}. This runtime measures no perplexity, "
         "so nothing says how good the chimera is."
     )
-    return Verdict(VerdictKind.WRITES, reason, ())
+    return Judgement(VerdictKind.WRITES, reason, ())
 
 
 def _overall(scores: Sequence[TextScores]) -> VerdictKind:
@@ -380,7 +382,7 @@ def _surprises(windows: Iterable[Window]) -> list[float]:
     return [window.nats / window.tokens for window in windows]
 
 
-def _ratio(change: Interval | None) -> float | None:
+def _ratio(change: MeanInterval | None) -> float | None:
     try:
         return None if change is None else math.exp(change.mean)
     except OverflowError:

@@ -22,7 +22,7 @@ SHARDS_MAX = 1024
 CHAT_TEMPLATE_KEY = "tokenizer.chat_template"
 
 
-class OpenFile:
+class WeightsFile:
     """A regular file, open for reads at an offset: a `ByteSource`. A context manager."""
 
     def __init__(self, path: Path) -> None:
@@ -39,7 +39,7 @@ class OpenFile:
             raise BadSource(f"{path}: not a regular file")
         self.size_bytes = status.st_size
 
-    def __enter__(self) -> OpenFile:
+    def __enter__(self) -> WeightsFile:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,7 +66,7 @@ class Spot:
 
     info: TensorInfo
     """The tensor."""
-    file: OpenFile
+    file: WeightsFile
     offset: int
     size_bytes: int
 
@@ -97,7 +97,7 @@ class Weights:
     def __init__(self, path: Path) -> None:
         """Open `path` and read the headers; raises BadSource, BadGguf and BadSplit."""
         with ExitStack() as stack:
-            files = [stack.enter_context(OpenFile(shard)) for shard in shard_paths(path)]
+            files = [stack.enter_context(WeightsFile(shard)) for shard in shard_paths(path)]
             headers = [read_header(file) for file in files]
             if len(files) > 1 or is_shard(headers[0]):
                 order = check_split(
@@ -161,7 +161,7 @@ def files_digest(path: Path) -> Digest:
     """Return the SHA-256 of all files of the model, one after another. Raises BadSource."""
     hasher = hashlib.sha256()
     for shard in shard_paths(path):
-        with OpenFile(shard) as file:
+        with WeightsFile(shard) as file:
             for start in range(0, file.size_bytes, CHUNK_BYTES):
                 hasher.update(file.read_at(start, min(CHUNK_BYTES, file.size_bytes - start)))
     return Digest(hasher.hexdigest())

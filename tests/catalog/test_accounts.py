@@ -15,7 +15,6 @@ from organs.registry.catalog.queries.accounts import (
     contributors_page,
     public_contributor,
     quota_of,
-    used_bytes,
 )
 from organs.registry.catalog.register.accounts import (
     SESSIONS_MAX,
@@ -201,7 +200,7 @@ def test_the_quota_counts_models_until_removal_and_the_declared_size_of_uploads(
     with registry.catalog.writing() as session:
         ada = contributor_by_name(session, "ada")
         model = session.query(Model).one()
-        assert used_bytes(session, ada.id) == 0
+        assert quota_of(session, ada, 100).used_bytes == 0
         with pytest.raises(NotFound, match="no contributor 'ada'"):
             public_contributor(session, "ada")
         model.contributor_id = ada.id
@@ -212,13 +211,13 @@ def test_the_quota_counts_models_until_removal_and_the_declared_size_of_uploads(
         for state, bytes_used in (("visible", size), ("quarantined", size), ("yanked", size), ("removed", 0)):
             model.state = state
             session.flush()
-            assert used_bytes(session, ada.id) == bytes_used, state
+            assert quota_of(session, ada, 100).used_bytes == bytes_used, state
         assert contributors_page(session, 5).items == ()
         upload = Upload(public_id="u" * 22, contributor_id=ada.id, kind="file", size_bytes=70, received_bytes=10)
         upload.state, upload.created_at, upload.expires_at = "open", now(), now()
         session.add(upload)
         session.flush()
-        assert used_bytes(session, ada.id) == 70
+        assert quota_of(session, ada, 100).used_bytes == 70
         assert quota_of(session, ada, 100).left_bytes == 30
         ada.quota_bytes = 50
         assert (quota_of(session, ada, 100).limit_bytes, quota_of(session, ada, 100).left_bytes) == (50, 0)

@@ -15,14 +15,14 @@ from sqlalchemy import select, text
 
 from organs.registry.catalog.cache import Cache, cached
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries import search_plan
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.search import parse_query
 from organs.registry.catalog.tables import Contributor
 from organs.registry.local import LocalRegistry
+from organs.registry.search import plan as search_plan
+from organs.registry.search.language import parse_query
 from tests import postgres
-from tests.catalog.search.catalogs import ModelRow, PlacementRow, random_models, write_models
-from tests.catalog.search.oracle import expected_organs
+from tests.search.catalogs import ModelRow, PlacementRow, random_models, write_models
+from tests.search.oracle import expected_organs
 
 ADD_A_NAME = """
 import sys

@@ -8,7 +8,7 @@ from sqlalchemy import text
 from organs.registry.catalog.engine import limited
 from organs.registry.errors import TooSlow
 from organs.registry.local import LocalRegistry
-from tests.catalog.search.catalogs import random_models, write_models
+from tests.search.catalogs import random_models, write_models
 
 ENDLESS = text("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n")
 LONG = text("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300000) SELECT count(*) FROM n")

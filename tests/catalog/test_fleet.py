@@ -22,24 +22,21 @@ from organs.registry.catalog.queries.fleet import (
 from organs.registry.catalog.register import fleet
 from organs.registry.catalog.register.fleet import (
     ATTEMPTS_MAX,
-    DEATHS_MAX,
     NewUnit,
     UnitClaim,
     claim_unit,
     end_worker,
-    fail_unit,
     finish_unit,
     postpone_unit,
-    put_back_unit,
     put_back_units,
     remove_run,
-    renew_unit,
     retry_units,
     set_dashboard,
     start_run,
 )
 from organs.registry.catalog.tables import FleetRun as FleetRunRow
 from organs.registry.catalog.tables import FleetUnit
+from organs.registry.catalog.work import UNITS, fail, put_back, renew
 from organs.registry.entities.fleet import FleetRun
 from organs.registry.errors import BadInput, BadValue, Conflict, NoSuchRun
 from organs.registry.local import LocalRegistry
@@ -108,7 +105,7 @@ def test_each_unit_is_claimed_once_in_the_order_of_the_plan_or_by_its_number(reg
     run = begin(registry)
     assert claimed(registry, run, number=2).source == "/models/2.gguf"
     assert claim(registry, run, number=2) is None
-    assert [claimed(registry, run).number for _ in range(2)] == [1, 3]
+    assert [claimed(registry, run).key[1] for _ in range(2)] == [1, 3]
     assert claim(registry, run) is None
     with registry.catalog.reading() as session:
         assert (due_units(session, run, 9), count_unfinished(session, run)) == ([], 3)
@@ -119,7 +116,7 @@ def test_many_workers_at_once_claim_every_unit_exactly_once(registry: LocalRegis
 
     def work() -> None:
         while (found := claim(registry, run)) is not None:
-            numbers.append(found.number)
+            numbers.append(found.key[1])
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
@@ -133,10 +130,10 @@ def test_a_claim_ends_with_a_result_or_with_a_reason(registry: LocalRegistry) ->
     run = begin(registry)
     first, second = claimed(registry, run), claimed(registry, run)
     with registry.catalog.writing() as session:
-        assert renew_unit(session, first)
+        assert renew(session, first)
         assert finish_unit(session, first, json.dumps({"model": "local/a@1"}), 250)
-        assert fail_unit(session, second, "not a GGUF file\0")
-        for write in (renew_unit, put_back_unit):
+        assert fail(session, second, "not a GGUF file\0")
+        for write in (renew, put_back):
             assert not write(session, first)
         assert not finish_unit(session, second, "{}")
     assert (unit(registry).state, unit(registry).size_bytes, unit(registry).holder) == ("done", 100, None)
@@ -166,11 +163,11 @@ def test_a_unit_whose_worker_died_is_claimed_again_and_the_dead_worker_cannot_en
 
 def test_the_third_death_sets_a_unit_aside_by_name_and_the_rest_goes_on(registry: LocalRegistry) -> None:
     run = begin(registry, 2)
-    for number in range(DEATHS_MAX):
-        assert claimed(registry, run, f"worker {number}").number == 1
+    for number in range(UNITS.deaths_max):
+        assert claimed(registry, run, f"worker {number}").key[1] == 1
         with registry.catalog.writing() as session:
             assert end_worker(session, run, f"worker {number}", died=True)
-    assert claimed(registry, run).number == 2
+    assert claimed(registry, run).key[1] == 2
     assert (unit(registry).state, unit(registry).note) == ("set_aside", "its worker died 3 times")
     (failure,) = state(registry, run).failures
     assert (failure.source, failure.state) == ("/models/1.gguf", "set_aside")
@@ -182,14 +179,14 @@ def test_a_worker_that_ends_on_purpose_loses_no_attempt(registry: LocalRegistry)
     claimed(registry, run, "b")
     claimed(registry, run, "c")
     with registry.catalog.writing() as session:
-        assert put_back_unit(session, found)
+        assert put_back(session, found)
         assert end_worker(session, run, "b", died=False)
         assert not end_worker(session, run, "nobody", died=True)
         put_back_units(session, run, [3])
     assert [(unit(registry, number).state, unit(registry, number).attempts) for number in (1, 2, 3)] == [
         ("queued", 0)
     ] * 3
-    assert claimed(registry, run).number == 1
+    assert claimed(registry, run).key[1] == 1
 
 
 def test_a_temporary_error_delays_the_unit_longer_each_time_until_it_fails(registry: LocalRegistry) -> None:
@@ -213,7 +210,7 @@ def test_failed_units_and_those_set_aside_are_queued_again_as_new_ones(registry:
     run = begin(registry, 3)
     first, second = claimed(registry, run), claimed(registry, run)
     with registry.catalog.writing() as session:
-        fail_unit(session, first, "no")
+        fail(session, first, "no")
         finish_unit(session, second, "{}")
         assert retry_units(session, run) == 1
         assert retry_units(session, run) == 0

@@ -16,26 +16,20 @@ from sqlalchemy.orm import undefer
 
 from organs.registry.catalog.queries.jobs import has_jobs, is_anything_due, is_to_be_done, newest_jobs
 from organs.registry.catalog.register.jobs import (
-    DIED,
-    DIED_TWICE,
     JSON_MAX_BYTES,
-    LEASE,
     QUEUED_MAX,
     RETENTION,
-    Claim,
+    JobClaim,
     cancel_job,
     claim_job,
     enqueue_job,
-    fail_job,
-    finish_job,
     job_json,
-    put_back_job,
     remove_old_jobs,
-    renew_job,
     report_progress,
 )
 from organs.registry.catalog.tables import Job, now
 from organs.registry.catalog.vocabulary import TEXT_MAX
+from organs.registry.catalog.work import JOBS, LEASE, fail, finish, put_back, renew
 from organs.registry.errors import BadInput, BadQuery, Busy, NotFound, QueueFull
 from organs.registry.local import LocalRegistry
 from tests import postgres
@@ -49,12 +43,12 @@ def enqueue(registry: LocalRegistry, kind: str = "report", **arguments: Any) -> 
         return enqueue_job(session, kind, arguments)
 
 
-def claim(registry: LocalRegistry, *kinds: str, alone: bool = False) -> Claim | None:
+def claim(registry: LocalRegistry, *kinds: str, alone: bool = False) -> JobClaim | None:
     with registry.catalog.writing() as session:
         return claim_job(session, kinds or ("report",), alone=alone)
 
 
-def claimed(registry: LocalRegistry, *kinds: str, alone: bool = False) -> Claim:
+def claimed(registry: LocalRegistry, *kinds: str, alone: bool = False) -> JobClaim:
     claimed_job = claim(registry, *kinds, alone=alone)
     assert claimed_job is not None
     return claimed_job
@@ -94,7 +88,7 @@ def test_a_job_in_an_exclusive_lane_waits_for_the_running_job(registry: LocalReg
     first = claimed(registry, "validate", alone=True)
     assert claim(registry, "validate", alone=True) is None
     with registry.catalog.writing() as session:
-        assert finish_job(session, first, "{}")
+        assert finish(session, first, "{}")
     assert claimed(registry, "validate", alone=True).id != first.id
 
 
@@ -104,10 +98,10 @@ def test_a_cancelled_job_holds_its_lane_until_its_runner_releases_it(registry: L
     first = claimed(registry, "validate", alone=True)
     with registry.catalog.writing() as session:
         cancel_job(session, first.id)
-        assert not renew_job(session, first)
+        assert not renew(session, first)
     assert claim(registry, "validate", alone=True) is None
     with registry.catalog.writing() as session:
-        assert not put_back_job(session, first)
+        assert not put_back(session, first)
     assert claim(registry, "validate", alone=True) is not None
     assert state_of(registry, first.id) == "cancelled"
 
@@ -154,11 +148,11 @@ def test_the_job_of_a_dead_runner_is_tried_once_more_and_then_fails(registry: Lo
     let_lease_end(registry)
     second = claimed(registry)
     assert (second.id, first.attempt, second.attempt) == (job_id, 1, 2)
-    assert row(registry, job_id).note == DIED
+    assert row(registry, job_id).note == JOBS.died
     let_lease_end(registry)
     assert claim(registry) is None
     job = row(registry, job_id)
-    assert (job.state, job.note, job.lease_expires_at) == ("failed", DIED_TWICE, None)
+    assert (job.state, job.note, job.lease_expires_at) == ("failed", JOBS.abandoned_note, None)
     assert job.finished_at is not None
 
 
@@ -168,12 +162,12 @@ def test_a_runner_whose_lease_ended_can_no_longer_change_its_job(registry: Local
     let_lease_end(registry)
     other = claimed(registry)
     with registry.catalog.writing() as session:
-        assert not renew_job(session, slow)
+        assert not renew(session, slow)
         assert not report_progress(session, slow, 0.9, "late")
-        assert not finish_job(session, slow, '{"by":"slow"}')
-        assert not fail_job(session, slow, "late")
-        assert not put_back_job(session, slow)
-        assert finish_job(session, other, '{"by":"other"}')
+        assert not finish(session, slow, '{"by":"slow"}')
+        assert not fail(session, slow, "late")
+        assert not put_back(session, slow)
+        assert finish(session, other, '{"by":"other"}')
     job = row(registry, slow.id)
     assert (job.state, job.result) == ("finished", '{"by":"other"}')
 
@@ -183,7 +177,7 @@ def test_a_lease_that_is_renewed_does_not_end(registry: LocalRegistry) -> None:
     held = claimed(registry)
     let_lease_end(registry)
     with registry.catalog.writing() as session:
-        assert renew_job(session, held)
+        assert renew(session, held)
     expires = row(registry, held.id).lease_expires_at
     assert expires is not None
     assert timedelta(seconds=0) < expires - now() <= LEASE
@@ -197,7 +191,7 @@ def test_a_job_that_is_put_back_waits_like_a_new_job(registry: LocalRegistry) ->
         assert held.attempt == 1
         with registry.catalog.writing() as session:
             assert report_progress(session, held, 0.5, "half")
-            assert put_back_job(session, held)
+            assert put_back(session, held, progress=0.0)
     job = row(registry, held.id)
     assert (job.state, job.progress, job.note, job.lease_expires_at) == ("queued", 0.0, "", None)
 
@@ -210,10 +204,10 @@ def test_a_waiting_job_is_cancelled_immediately_and_a_running_job_is_notified(re
         cancel_job(session, waiting)
     assert claim(registry) is None
     with registry.catalog.reading() as session:
-        assert not is_to_be_done(session, held.id, held.attempt)
+        assert not is_to_be_done(session, held)
     with registry.catalog.writing() as session:
         assert not report_progress(session, held, 0.5, "")
-        assert not finish_job(session, held, "{}")
+        assert not finish(session, held, "{}")
     assert [state_of(registry, job_id) for job_id in (running, waiting)] == ["cancelled", "cancelled"]
 
 
@@ -221,7 +215,7 @@ def test_a_finished_or_unknown_job_cannot_be_cancelled(registry: LocalRegistry) 
     job_id = enqueue(registry)
     held = claimed(registry)
     with registry.catalog.writing() as session:
-        finish_job(session, held, '{"a":1}')
+        finish(session, held, '{"a":1}')
     with registry.catalog.writing() as session:
         assert cancel_job(session, job_id).state == "finished"
     with registry.catalog.writing() as session, pytest.raises(NotFound, match="no job 77"):
@@ -232,7 +226,7 @@ def test_notes_are_cut_and_made_harmless(registry: LocalRegistry) -> None:
     enqueue(registry)
     held = claimed(registry)
     with registry.catalog.writing() as session:
-        assert fail_job(session, held, "\0" + "x" * 2 * TEXT_MAX)
+        assert fail(session, held, "\0" + "x" * 2 * TEXT_MAX)
     note = row(registry, held.id).note
     assert len(note) == TEXT_MAX
     assert "\0" not in note
@@ -243,7 +237,7 @@ def test_only_jobs_that_ended_long_ago_are_removed(registry: LocalRegistry) -> N
     for _ in (old, fresh):
         held = claimed(registry)
         with registry.catalog.writing() as session:
-            finish_job(session, held, "{}")
+            finish(session, held, "{}")
     long_ago = now() - RETENTION - timedelta(minutes=1)
     with registry.catalog.writing() as session:
         session.execute(update(Job).where(Job.id == old).values(finished_at=long_ago))
@@ -294,7 +288,7 @@ def test_servers_whose_clocks_differ_never_claim_one_job_twice(first_hours: int,
         with local_clock(hours):
             assert claim(registry) is None
     with registry.catalog.writing() as session:
-        assert finish_job(session, held, "{}")
+        assert finish(session, held, "{}")
     assert (held.id, row(registry, job_id).state) == (job_id, "finished")
 
 
@@ -313,7 +307,7 @@ def test_only_waiting_and_abandoned_jobs_are_due(registry: LocalRegistry) -> Non
     assert due()
     held = claimed(registry)
     with registry.catalog.writing() as session:
-        finish_job(session, held, "{}")
+        finish(session, held, "{}")
     assert not due()
 
 

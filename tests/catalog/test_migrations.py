@@ -24,20 +24,13 @@ from sqlalchemy.types import TypeEngine
 
 from organs import migrations
 from organs.registry.catalog.engine import open_catalog, parse_database_url
-from organs.registry.catalog.queries.reports import (
-    counted_totals,
-    running_totals,
-)
-from organs.registry.catalog.register.accounts import create_child_token, revoke_by_token
-from organs.registry.catalog.tables import Base, Contributor, Model, ModelTag, now
-from organs.registry.errors import CatalogError, NotAllowed, SchemaTooNew
+from organs.registry.catalog.tables import Base, Job, Model, ModelTag
+from organs.registry.catalog.work import JOBS, recover
+from organs.registry.errors import CatalogError, SchemaTooNew
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import DATABASE_VARIABLE, HOME_VARIABLE
-from organs.registry.tokens import new_token, parse_token
 from tests import postgres
-from tests.registry_templates import valid_account
 from tests.related_models import ingest_bytes, model_file, related_tensors
-from tests.small_models import ingest_file, small_model
 
 ROOT = Path(__file__).resolve().parents[2]
 REVISIONS = [script.revision for script in ScriptDirectory.from_config(migrations.configuration()).walk_revisions()]
@@ -165,118 +158,78 @@ def test_former_names_become_other_names_without_their_quantisations(tmp_path: P
     assert {(row["namespace"], row["version"], row["model_id"]) for row in rows} == {("local", 2, 7)}
 
 
-def go_back(session: Session, revision: int) -> None:
-    """Undo the migration to `revision` and all later ones; no migration does this."""
-    assert revision == 4
-    tables = ("page_tokens", "web_sessions", "tokens", "upload_pieces", "upload_chunks", "uploads")
-    tables += ("submissions", "daily_downloads")
-    tables += (
-        "gain_organs",
-        "gains",
-        "experts",
-        "blob_parts",
-        "runtime_texts",
-        "other_names",
-        "known_files",
-        "model_tags",
-        "catalog_version",
-        "named_leases",
-        "rate_counts",
-        "fleet_units",
-        "fleet_runs",
-    )
-    columns = {"contributors": ("state", "quota_bytes")}
-    columns["models"] = ("state_reason", "changed_at", "downloads", "grafts", "nonfinite_tensors", "shards")
-    columns["models"] += ("stem", "quantisation", "repacked_at")
-    columns["organs"], columns["jobs"] = ("nonfinite",), ("problem",)
-    columns["verdicts"], columns["chimeras"] = ("strength",), ("screen", "quick_look")
-    columns["lineage"] = ("change", "matched")
-    columns |= dict.fromkeys(("measurements", "placements"), ("effective_rank",))
-    for name in (
-        *("models_state_downloads", "models_state_grafts", "models_stem", "models_repacked_at"),
-        *("placements_organ", "placements_effective_rank"),
-    ):
+def test_jobs_of_the_former_queue_keep_their_place_and_the_deaths_of_their_runners(tmp_path: Path) -> None:
+    old = create_engine(url_of(tmp_path))
+    command.upgrade(migrations.configuration(old), "0026")
+    begun = "'2026-11-01 10:00:00.000000'"
+    with old.begin() as connection:
+        allow_missing_rows(connection)
+        for job, (state, attempts, lease) in enumerate(
+            [("queued", 0, "NULL"), ("queued", 1, "NULL"), ("running", 1, begun), ("running", 2, begun)], 1
+        ):
+            connection.exec_driver_sql(
+                "INSERT INTO jobs (id, state, attempts, created_at, lease_expires_at, kind, contributor_id, arguments, "
+                f"progress, note) VALUES ({job}, '{state}', {attempts}, {begun}, {lease}, 'report', 1, '{{}}', 0, '')"
+            )
+    old.dispose()
+    with closing(open_catalog(url_of(tmp_path), migrations.migrate, migrations.HEAD)) as catalog:
+        with catalog.writing() as session:
+            recover(session, JOBS)
+        with catalog.reading() as session:
+            jobs = session.execute(select(Job.state, Job.attempts, Job.deaths, Job.note).order_by(Job.id)).all()
+    assert jobs == [
+        ("queued", 0, 0, ""),
+        ("queued", 1, 1, ""),
+        ("queued", 1, 1, JOBS.died),
+        ("failed", 2, 2, JOBS.abandoned_note),
+    ]
+
+
+def go_back_to_0012(session: Session) -> None:
+    """Undo all migrations after 0012; no migration does this."""
+    tables = ("runtime_texts", "other_names", "known_files", "model_tags", "catalog_version", "named_leases")
+    tables += ("upload_chunks", "rate_counts", "fleet_units", "fleet_runs")
+    columns = {"models": ("shards", "stem", "quantisation", "repacked_at"), "jobs": ("holder", "deaths")}
+    columns |= {"chimeras": ("screen", "quick_look"), "lineage": ("change", "matched")}
+    for name in ("models_stem", "models_repacked_at"):
         session.execute(text(f"DROP INDEX ix_{name}"))
-    session.execute(text("CREATE INDEX ix_placements_organ_id ON placements (organ_id)"))
     for table in tables:
         session.execute(text(f"DROP TABLE {table}{' CASCADE' if postgres.is_used() else ''}"))
     for table, names in columns.items():
         for name in names:
             session.execute(text(f"ALTER TABLE {table} DROP COLUMN {name}"))
     session.execute(text("ALTER TABLE chimeras ADD COLUMN prediction TEXT NOT NULL DEFAULT '{}'"))
-    session.execute(text(f"UPDATE alembic_version SET version_num = '{revision - 1:04d}'"))
+    session.execute(text("UPDATE alembic_version SET version_num = '0012'"))
 
 
 @pytest.mark.long
-def test_migration_counts_grafts_activates_contributors_and_indexes_tags_and_quantisations(tmp_path: Path) -> None:
+def test_a_registry_of_the_oldest_schema_gets_its_tags_and_quantisations_indexed(tmp_path: Path) -> None:
     with LocalRegistry.open(tmp_path / "home") as registry:
         for name, tensors in (("base", related_tensors()), ("donor-Q8_0", related_tensors(correlation=0.99))):
             ingest_bytes(registry, tmp_path, name, model_file(name, tensors))
         composition = registry.compose("local/base").graft("local/donor-Q8_0", type="organ")
         warned = {finding.code for finding in composition.plan().findings if finding.severity == "warn"}
         lock_id = composition.accept(*warned).plan().register().lock_id
-        with registry.catalog.reading() as session:
-            counted = dict(session.execute(select(Model.name, Model.grafts)).all())
         with registry.catalog.writing() as session:
             session.execute(text("""UPDATE models SET tags = '["medical", "code"]' WHERE name = 'base'"""))
         with Session(registry.catalog.writer) as session, session.begin():
-            go_back(session, 4)
+            go_back_to_0012(session)
     with LocalRegistry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
-        grafts = dict(session.execute(select(Model.name, Model.grafts)).all())
-        assert session.scalars(select(Contributor.state)).all() == ["active"]
         names = session.execute(select(Model.stem, Model.quantisation).order_by(Model.id)).all()
         assert names[:2] == [("base", None), ("donor", "Q8_0")]
         assert sorted(session.execute(select(ModelTag.tag, ModelTag.model_id)).all()) == [("code", 1), ("medical", 1)]
         assert registry.chimera(lock_id).screen is None, "its prediction was dropped"
-    assert grafts == counted
-    assert (grafts["base"], grafts["donor-Q8_0"], len(grafts)) == (0, 1, 3)
 
 
-def test_migrating_a_registry_without_running_totals_counts_them(tmp_path: Path) -> None:
-    (tmp_path / "little.gguf").write_bytes(small_model())
-    with LocalRegistry.open(tmp_path / "home") as registry:
-        ingest_file(registry, tmp_path / "little.gguf")
-        with Session(registry.catalog.writer) as session, session.begin():
-            kept = running_totals(session)
-            go_back(session, 4)
-            for table in (
-                "totals",
-                "scores",
-                "verdicts",
-                "computations",
-                "chimeras",
-                "jobs",
-            ):  # tables of later revisions
-                session.execute(text(f"DROP TABLE {table}{' CASCADE' if postgres.is_used() else ''}"))
-            session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
-    with LocalRegistry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
-        assert running_totals(session) == counted_totals(session) == kept
-    assert (kept.models, kept.placements) == (1, 10)
-
-
-def test_migrated_tokens_keep_their_scopes_and_may_not_create_tokens(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
-    old = create_engine(url_of(home))
-    command.upgrade(migrations.configuration(old), "0004")
-    made = new_token()
-    values = {"id": made.public_id, "sha256": made.sha256, "at": "2026-01-01 00:00:00.000000"}
-    add_token = (
-        "INSERT INTO tokens (contributor_id, public_id, secret_sha256, scopes, label, created_at) "
-        "VALUES (1, :id, :sha256, 'read upload admin', 'laptop', :at)"
-    )
-    with old.begin() as connection:
-        connection.execute(text("INSERT INTO contributors (id, name, created_at) VALUES (1, 'ada', :at)"), values)
-        connection.execute(text(add_token), values)
-    old.dispose()
-    with LocalRegistry.open(home) as registry, registry.catalog.writing() as session:
-        account = valid_account(session, parse_token(made.text), now())
-        assert account is not None
-        assert account.scopes == {"read", "upload", "admin"}
-        with pytest.raises(NotAllowed, match="scope tokens"):
-            create_child_token(session, account.token_id, ["read"], "")
-        revoke_by_token(session, account.token_id, made.public_id)
-        assert valid_account(session, parse_token(made.text), now()) is None
+def test_a_database_older_than_the_oldest_schema_is_refused_and_not_changed(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    stamped(url, migrations.OLDEST, "UPDATE alembic_version SET version_num = '0011'")
+    before = dump(url)
+    with pytest.raises(
+        CatalogError, match="the database has the schema 0011, and this version opens schemas from 0012"
+    ):
+        LocalRegistry.open(tmp_path)
+    assert dump(url) == before
 
 
 def test_migrating_twice_changes_nothing(migrated: Engine) -> None:
@@ -434,8 +387,7 @@ def dump(url: str) -> list[object]:
         ("DROP INDEX ix_models_digest", "table models has no index ix_models_digest"),
         ("ALTER TABLE models ADD COLUMN mine TEXT", "table models has a column mine that it should not have"),
         ("ALTER TABLE jobs RENAME TO others", "there is no table jobs"),
-        ("UPDATE alembic_version SET version_num = '0001'", "table models has a column"),
-        ("UPDATE alembic_version SET version_num = '0005'", "table tokens has no column parent_id"),
+        ("UPDATE alembic_version SET version_num = '0013'", "table models has no column shards"),
         ("DELETE FROM alembic_version", "the database has no revision, but it has the table"),
     ],
 )
@@ -443,7 +395,7 @@ def test_a_schema_that_differs_from_its_recorded_revision_is_not_migrated(
     change: str, said: str, tmp_path: Path
 ) -> None:
     url = url_of(tmp_path)
-    stamped(url, "0004", change)
+    stamped(url, migrations.OLDEST, change)
     before = dump(url)
     with pytest.raises(CatalogError, match=re.escape(said)) as caught:
         LocalRegistry.open(tmp_path)
@@ -454,31 +406,19 @@ def test_a_schema_that_differs_from_its_recorded_revision_is_not_migrated(
 @pytest.mark.sqlite
 def test_a_column_of_another_type_is_a_difference(tmp_path: Path) -> None:
     url = url_of(tmp_path)
-    stamped(url, "0004", "DROP TABLE totals", "CREATE TABLE totals (name TEXT PRIMARY KEY NOT NULL, value TEXT) STRICT")
+    stamped(
+        url,
+        migrations.OLDEST,
+        "DROP TABLE totals",
+        "CREATE TABLE totals (name TEXT PRIMARY KEY NOT NULL, value TEXT) STRICT",
+    )
     with pytest.raises(CatalogError, match="column value of table totals is TEXT, not INTEGER NOT NULL"):
         LocalRegistry.open(tmp_path)
 
 
 def test_a_database_with_additional_tables_is_migrated(tmp_path: Path) -> None:
-    stamped(url_of(tmp_path), "0004", "CREATE TABLE notes (text TEXT)")
+    stamped(url_of(tmp_path), migrations.OLDEST, "CREATE TABLE notes (text TEXT)")
     LocalRegistry.open(tmp_path).close()
-
-
-def test_stored_codes_of_findings_are_renamed_to_the_spelling_license(tmp_path: Path) -> None:
-    old = create_engine(url_of(tmp_path))
-    command.upgrade(migrations.configuration(old), "0008")
-    arguments = '{"accept":["licences-conflict","other-scale"],"base":"licence-lab/model"}'
-    at = "'2026-01-02 03:04:05'"
-    columns = "id, contributor_id, kind, state, attempts, progress, note, created_at, arguments"
-    with old.begin() as connection:
-        connection.execute(text(f"INSERT INTO contributors (id, name, created_at) VALUES (7, 'ann', {at})"))
-        values = f"1, 7, 'compose', 'failed', 1, 0, '', {at}, :arguments"
-        connection.execute(text(f"INSERT INTO jobs ({columns}) VALUES ({values})"), {"arguments": arguments})
-    command.upgrade(migrations.configuration(old), "0009")
-    with old.connect() as connection:
-        renamed = connection.scalar(text("SELECT arguments FROM jobs"))
-    old.dispose()
-    assert renamed == '{"accept":["licenses-conflict","other-scale"],"base":"licence-lab/model"}'
 
 
 def test_gains_name_the_types_of_organs_as_pages_do(tmp_path: Path) -> None:

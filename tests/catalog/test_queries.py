@@ -8,14 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, update
 
-from organs.registry.catalog.queries.models import (
-    count_models,
-    ingest_of,
-    model_by_name,
-    ranked_models,
-    visible_model_with_digest,
-    visible_models,
-)
+from organs.registry.catalog.queries.model_contents import ingest_of
+from organs.registry.catalog.queries.model_lists import count_models, ranked_models, visible_models
+from organs.registry.catalog.queries.model_names import model_by_name, visible_model_with_digest
 from organs.registry.catalog.queries.organs import (
     blobs_by_digest,
     names_of_blob,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -101,7 +100,7 @@ def test_shown_text_is_cut_and_escaped_before_it_is_stored(registry: LocalRegist
         model = session.scalars(select(Model)).one()
         assert (len(model.title or ""), model.description) == (4096, "nul␀here")
         assert (len(model.license or ""), len(model.architecture or "")) == (96, 96)
-        assert [len(flag) for flag in json.loads(model.flags)] == [4096]
+        assert [len(flag) for flag in model.flags] == [4096]
         rows = session.scalars(select(ModelMetadata).order_by(ModelMetadata.position)).all()
         assert [(len(row.key), len(row.value)) for row in rows] == [(4096, 4096), (3, 3), (1, 1)]
         assert rows[2].value == "␀"
@@ -171,12 +170,12 @@ def test_an_ingest_holds_its_blobs_until_it_ends(registry: LocalRegistry) -> Non
     with registry.catalog.reading() as session:
         assert len(session.scalars(select(BlobLease)).all()) == 1
         forever = NOON.replace(year=9000)
-        assert list(unneeded_blobs(session, "present", forever, later.replace(year=2000))) == []
-        assert len(unneeded_blobs(session, "present", forever, forever)) == 1, "a lease that ran out protects nothing"
+        assert list(unneeded_blobs(session, ["present"], forever, later.replace(year=2000))) == []
+        assert len(unneeded_blobs(session, ["present"], forever, forever)) == 1, "a lease that ran out protects nothing"
     with registry.catalog.writing() as session:
         end_ingest(session, ingest_id, "failed")
         assert session.scalars(select(BlobLease)).all() == []
-        assert len(unneeded_blobs(session, "present", forever, later.replace(year=2000))) == 1
+        assert len(unneeded_blobs(session, ["present"], forever, later.replace(year=2000))) == 1
 
 
 def test_a_blob_recorded_by_another_ingest_keeps_its_row_and_the_new_file_is_returned(

@@ -13,17 +13,12 @@ from sqlalchemy.orm import Session
 
 from organs.ingest.service import publish_model
 from organs.registry.anatomy import OrganType, Place, Tower
-from organs.registry.catalog.queries.models import files_of, model_by_text, parts_of, placements_of, removed_with_digest
+from organs.registry.catalog.queries.model_contents import files_of, parts_of, placements_of
+from organs.registry.catalog.queries.model_names import model_by_text, removed_with_digest
 from organs.registry.catalog.queries.organs import unneeded
-from organs.registry.catalog.queries.search import search_models
 from organs.registry.catalog.records import FileRecord, ModelRecord, PartRecord, PlacementRecord
-from organs.registry.catalog.register.models import (
-    hide_model,
-    register_model,
-    remove_model,
-    show_model,
-)
-from organs.registry.catalog.search import MODELS, parse_query
+from organs.registry.catalog.register.model_changes import hide_model, remove_model, show_model
+from organs.registry.catalog.register.models import register_model
 from organs.registry.catalog.tables import (
     Base,
     Blob,
@@ -40,6 +35,8 @@ from organs.registry.errors import BadValue, Busy, Conflict, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.lineage import lineage_of
+from organs.registry.search.language import MODELS, parse_query
+from organs.registry.search.rows import search_models
 from organs.registry.upkeep import verify
 from tests.catalog.counts import assert_counts_are_right, model_named, rolled_back
 from tests.random_files import BESIDE_FIXTURES

@@ -80,9 +80,9 @@ ROWS: dict[str, dict[str, Any]] = {
         "parameters": 4,
         "tensors": 1,
         "size_bytes": 16,
-        "tags": "[]",
-        "flags": "[]",
-        "unassemblable": "[]",
+        "tags": (),
+        "flags": (),
+        "unassemblable": (),
         "created_at": NOON,
     },
     "model_files": {

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from organs.cli.console import hint_for, plain, print_json, print_json_line, step_text
+from organs.cli.console import plain, print_json, print_json_line, step_text
+from organs.cli.hints import hint_for
 from organs.ingest.files import FileSource
 from organs.registry.amounts import count_text, share_text, size_text, theta_text
 from organs.registry.errors import (

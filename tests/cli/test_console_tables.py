@@ -9,7 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from organs.cli.console import TableStyle, continued, folded, shortened, table_lines, wrapped
+from organs.cli.console import continued, folded, shortened, wrapped
+from organs.cli.tables import Table
 
 NAME = "local/Zoo-A-2M-Branch-v1.0-Q8_0@1"
 TENSOR = "blk.0.attn_norm.weight"
@@ -18,7 +19,7 @@ ANY_TEXT = st.text(st.characters(categories=["L", "N", "P", "Zs"]), max_size=60)
 
 
 def lines_of(headings: list[str], rows: list[list[str]], width: int, **style: object) -> list[str]:
-    return [line for line, _ in table_lines(headings, rows, width, TableStyle(**style))]  # type: ignore[arg-type]
+    return list(Table(headings, rows, width=width, **style).lines())  # type: ignore[arg-type]
 
 
 def test_a_row_that_fits_is_printed_completely() -> None:
@@ -51,9 +52,8 @@ def test_only_a_column_of_sentences_has_several_lines() -> None:
     assert lines == ["figure  meaning", "size    As the files came in, no", "        byte changed.", "name    x"]
 
 
-def test_the_heading_is_marked_also_without_rows() -> None:
-    assert [heading for _, heading in table_lines(["model", "θ"], [[NAME * 3, "1°"]], 30)] == [True, False]
-    assert list(table_lines(["model", "θ"], [], 30)) == [("model  θ", True)]
+def test_a_table_without_rows_has_its_headings() -> None:
+    assert lines_of(["model", "θ"], [], 30) == ["model  θ"]
 
 
 @pytest.mark.parametrize(

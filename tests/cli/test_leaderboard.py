@@ -44,7 +44,7 @@ def test_the_leaderboard_has_donor_organs_gain_and_largest_loss(organ: OrganComm
 def test_pages_of_the_leaderboard_follow_each_other(organ: OrganCommand) -> None:
     first = organ.done("leaderboard", "base", "--on", "code", "--limit", 1, "-q")
     assert first.lines == ["me/coder@1"]
-    assert "organ leaderboard --on code -q --limit 1 --after" in first.err
+    assert "organ leaderboard base --on code --limit 1 -q --after" in first.err
     cursor = organ.done("leaderboard", "base", "--on", "code", "--limit", 1, "--json").values["next"]
     assert organ.done("leaderboard", "base", "--on", "code", "--limit", 1, "--after", cursor, "-q").lines == [
         "me/odd@1"

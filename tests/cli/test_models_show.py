@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.records import Edits
-from organs.registry.catalog.register.models import edit_model
+from organs.registry.catalog.register.model_changes import edit_model
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from tests.catalog.search.catalogs import random_models, write_models
 from tests.cli.in_process import OrganCommand
 from tests.gguf_files import file_bytes, text
+from tests.search.catalogs import random_models, write_models
 from tests.small_models import block_metadata, block_tensors, small_model, weight_tensor
 
 MODEL_FIELDS = {

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from organs.cli.arguments import _MINUS_TERM
+from organs.cli.options import _MINUS_TERM
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
-from tests.catalog.search.catalogs import ModelRow, PlacementRow, digest, random_models, write_models
 from tests.cli.in_process import OrganCommand
+from tests.search.catalogs import ModelRow, PlacementRow, digest, random_models, write_models
 from tests.small_models import weight_tensor
 
 ITEM = {
@@ -123,7 +123,7 @@ def test_facets_are_counted_beside_the_page(filled: OrganCommand) -> None:
 
 
 def test_an_estimated_count_is_marked_as_an_estimate(filled: OrganCommand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("organs.registry.catalog.queries.search_plan.GATHER_MAX", 0)
+    monkeypatch.setattr("organs.registry.search.plan.GATHER_MAX", 0)
     lines = filled.done("search", "theta>=1", "--facets").lines
     assert any(line.startswith("results: about ") for line in lines)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.cli.server import is_personal, served_hosts
+from organs.cli.serve import is_personal, served_hosts
 from organs.web.server.gateway import (
     Request,
     environment,

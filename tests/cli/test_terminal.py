@@ -18,7 +18,7 @@ import pytest
 from rich.cells import cell_len
 from sqlalchemy import select
 
-from organs.cli.console import status_line, waiting
+from organs.cli.console import status_line
 from organs.cli.main import GROUPS
 from organs.ingest.jobs.runner import add_job
 from organs.registry.catalog.register.accounts import add_contributor, create_token
@@ -168,7 +168,7 @@ def test_a_command_that_takes_long_shows_what_it_does_only_on_a_terminal(
     monkeypatch.setattr("organs.cli.console.PATIENCE_SECONDS", 0.0)
 
     def printed(*, quiet: bool = False, seconds: float = 0.05) -> str:
-        with waiting("compare", quiet=quiet):
+        with status_line("compare", quiet=quiet):
             time.sleep(seconds)
         captured = capsys.readouterr()
         assert captured.out == ""

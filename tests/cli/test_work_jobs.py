@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.cli import arguments
+from organs.cli import registries
 from organs.ingest.jobs.runner import add_job
 from organs.registry.catalog import engine
 from organs.registry.local import LocalRegistry
@@ -45,12 +45,12 @@ def test_a_command_that_runs_for_long_waits_for_a_database_server_that_starts(
     answers = [True, True, False]
     monkeypatch.setenv("ORGAN_LOG", form)
     monkeypatch.setattr(engine, "is_unavailable", lambda _url: answers.pop(0))
-    monkeypatch.setattr(arguments, "DATABASE_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(registries, "DATABASE_PAUSE_SECONDS", 0)
     ended = organ.done("work", "--once")
     assert (ended.err.count("The database does not answer yet: waiting for up to 60 s"), answers) == (1, [])
     monkeypatch.setattr(engine, "is_unavailable", lambda _url: True)
     assert organ.done("jobs").status == 0, "a short command does not wait"
-    monkeypatch.setattr(arguments, "DATABASE_SECONDS", 0)
+    monkeypatch.setattr(registries, "DATABASE_SECONDS", 0)
     for command in (["work", "--once"], ["serve", "--port", "8999"], ["fleet", "resume"]):
         ended = organ(*command)
         assert (ended.status, ended.out) == (6, "")

@@ -235,7 +235,7 @@ def test_files_of_an_earlier_attempt_at_a_lock_are_continued_or_discarded(
     assert left(out) == ["x.gguf"]
 
 
-def test_a_registry_that_sends_organs_byte_by_byte_is_given_up(
+def test_a_registry_that_sends_organs_byte_by_byte_is_abandoned(
     local_registry: LocalRegistry,
     remote_registry: RemoteRegistry,
     tmp_path: Path,

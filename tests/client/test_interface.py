@@ -21,9 +21,9 @@ from organs.registry.digest import digest_of
 from organs.registry.errors import BadSetting, NotAssemblable, OrganError
 from organs.registry.store.files import OutputFiles
 from organs.registry.validation import llama
-from organs.registry.validation.comparison import Budget
+from organs.registry.validation.comparison import ValidationBudget
 from organs.registry.validation.quick import LookBudget
-from organs.registry.validation.runtime import Reading, Request, Say, Score, Window
+from organs.registry.validation.runtime import RuntimeReading, Say, Score, ScoringRequest, Window
 from organs.registry.validation.texts import built_in_texts
 from tests.client.served_registry import ServedRegistry
 from tests.gains import add_gains
@@ -47,7 +47,7 @@ class EvenRuntime:
     def __init__(self, *_: object, **__: object) -> None:
         pass
 
-    def read(self, request: Request, _say: Say) -> Reading:
+    def read(self, request: ScoringRequest, _say: Say) -> RuntimeReading:
         """Score every text with the same perplexity."""
         window = Window(255 * 3.0, 255, "")
         scores, reference = (
@@ -57,13 +57,13 @@ class EvenRuntime:
             )
             for ranks in (request.ranks, request.reference_ranks)
         )
-        return Reading(None, scores, reference=reference)
+        return RuntimeReading(None, scores, reference=reference)
 
 
 class RefusingRuntime(EvenRuntime):
     """A runtime that refuses every model."""
 
-    def read(self, request: Request, _say: Say) -> Reading:
+    def read(self, request: ScoringRequest, _say: Say) -> RuntimeReading:
         """Raise an error with data."""
         raise NotAssemblable("local/first@1", [f"{request.window_tokens} tokens are too many"])
 
@@ -121,7 +121,7 @@ def jobs(registry: Registry, _folder: Path) -> object:
 
 def validated(registry: Registry, _folder: Path) -> object:
     steps: list[str] = []
-    report = registry.validate("local/first", budget=Budget(60.0, 2048), progress=steps.append)
+    report = registry.validate("local/first", budget=ValidationBudget(60.0, 2048), progress=steps.append)
     return msgspec.structs.replace(report, seconds=None), bool(steps)
 
 

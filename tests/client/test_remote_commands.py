@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from organs.cli.arguments import REMOTE_ALTERNATIVES
-from organs.cli.outputs import OutputOptions, write_files
-from organs.registry.catalog.queries.models import model_by_name
+from organs.cli.outputs import write_files
+from organs.cli.registries import REMOTE_ALTERNATIVES
+from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.records import Edits
 from organs.registry.catalog.register.accounts import add_contributor, create_token, revoke_token
-from organs.registry.catalog.register.models import Edits, edit_model, hide_model
+from organs.registry.catalog.register.model_changes import edit_model, hide_model
 from organs.registry.client.files import FetchedFiles
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.client.tokens import kept_token
@@ -336,7 +337,7 @@ def test_a_search_of_a_folder_loads_neither_numpy_nor_the_codecs_nor_http(local_
         check=True,
     )
     loaded = set(done.stdout.split())
-    assert "organs.cli.catalog" in loaded
+    assert "organs.cli.search" in loaded
     assert loaded & {"numpy", "zstandard", "urllib3", "organs.registry.client.remote"} == set()
 
 
@@ -347,7 +348,7 @@ def test_existing_files_are_not_fetched_again(
     output = FetchedFiles(remote_registry.connection, files)
 
     def fetched() -> list[Path]:
-        return [one.path for one in write_files(output, tmp_path, OutputOptions(quiet=True))]
+        return [one.path for one in write_files(output, tmp_path, quiet=True)]
 
     kept, lost = fetched()
     inode = kept.stat().st_ino
@@ -373,7 +374,7 @@ def test_a_file_that_does_not_match_its_digest_is_never_complete(
 
     def fetched(check: Callable[[Path], None] | None) -> list[Path]:
         output = FetchedFiles(remote_registry.connection, [(name, replace(file, check=check)) for name, file in files])
-        return [one.path for one in write_files(output, tmp_path, OutputOptions(quiet=True))]
+        return [one.path for one in write_files(output, tmp_path, quiet=True)]
 
     whole = fetched(None)
     assert fetched(None) == whole

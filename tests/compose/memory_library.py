@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from organs.registry.anatomy import Slot
-from organs.registry.catalog.queries.gains import DonorGain
-from organs.registry.catalog.search import parse_query
 from organs.registry.compose.models import (
     Parent,
     Part,
@@ -17,6 +15,8 @@ from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import NotFound
+from organs.registry.search.gains import DonorGain
+from organs.registry.search.language import parse_query
 
 
 @dataclass(slots=True)

@@ -10,16 +10,17 @@ from organs.registry.anatomy import place_of
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.compose.recipe import (
     ENCODINGS,
+    FIXED_KEYS,
+    FIXED_PREFIXES,
     WARNINGS,
+    WHOLE_MAX,
+    WHOLE_MIN,
     AdapterMerge,
     Graft,
-    MetadataChange,
     Purification,
     PurifyMethod,
     Recipe,
-    Selection,
 )
-from organs.registry.compose.recipe_io import FIXED_KEYS, FIXED_PREFIXES, WHOLE_MAX, WHOLE_MIN
 
 MISREAD = (
     "no",
@@ -72,22 +73,22 @@ def _models() -> st.SearchStrategy[str]:
 
 
 def _grafts() -> st.SearchStrategy[Graft]:
-    by_donor = st.builds(Graft, _selections(), donor=_models())
-    by_query = st.builds(Graft, _selections(), where=st.sampled_from(_QUERIES))
-    ranked = st.builds(Graft, _selections(), where=st.sampled_from(_RANKED), sort=st.sampled_from(("-theta", "size")))
+    by_donor = st.builds(Graft, donor=_models(), **_selections())
+    by_query = st.builds(Graft, where=st.sampled_from(_QUERIES), **_selections())
+    ranked = st.builds(Graft, where=st.sampled_from(_RANKED), sort=st.sampled_from(("-theta", "size")), **_selections())
     return by_donor | by_query | ranked
 
 
-def _selections() -> st.SearchStrategy[Selection]:
+def _selections() -> dict[str, st.SearchStrategy[object]]:
+    """Return the strategies of the members of a selection."""
     slots = st.text(_WORDS, min_size=1, max_size=12) | st.sampled_from(("null", "5", "a.bias", "x+y", "~"))
     plain = slots.filter(lambda slot: slot not in GRAFTED_TYPES and place_of(slot).slot == slot)
     blocks = st.tuples(st.integers(0, 10**9 - 1), st.integers(0, 10**9 - 1)).map(lambda ends: (min(ends), max(ends)))
-    return st.builds(
-        Selection,
-        types=st.lists(st.sampled_from(GRAFTED_TYPES), unique=True, max_size=4).map(tuple),
-        slots=st.lists(plain, unique=True, max_size=3).map(tuple),
-        blocks=st.lists(blocks | blocks.map(lambda ends: (ends[0], ends[0])), unique=True, max_size=3).map(tuple),
-    )
+    return {
+        "types": st.lists(st.sampled_from(GRAFTED_TYPES), unique=True, max_size=4).map(tuple),
+        "slots": st.lists(plain, unique=True, max_size=3).map(tuple),
+        "blocks": st.lists(blocks | blocks.map(lambda ends: (ends[0], ends[0])), unique=True, max_size=3).map(tuple),
+    }
 
 
 def _scales() -> st.SearchStrategy[float]:
@@ -97,12 +98,13 @@ def _scales() -> st.SearchStrategy[float]:
 def _purifications() -> st.SearchStrategy[Purification]:
     keeps = st.none() | st.floats(0, 1, exclude_min=True)
     spectral, fractal = (st.just(method) for method in (PurifyMethod.SPECTRAL, PurifyMethod.FRACTAL))
-    return st.builds(Purification, _selections(), spectral, st.sampled_from(_MEASURES), keeps) | st.builds(
-        Purification, _selections(), fractal, st.sampled_from(_MEASURES)
+    queries = st.sampled_from(_MEASURES)
+    return st.builds(Purification, spectral, queries, keeps, **_selections()) | st.builds(
+        Purification, fractal, queries, **_selections()
     )
 
 
-def _changes() -> st.SearchStrategy[tuple[MetadataChange, ...]]:
+def _changes() -> st.SearchStrategy[dict[str, object]]:
     printable = st.characters(min_codepoint=0x20, max_codepoint=0x7E)
     keys = (st.text(printable, min_size=1, max_size=255) | st.sampled_from(MISREAD)).filter(
         lambda key: key not in FIXED_KEYS and not key.startswith(FIXED_PREFIXES)
@@ -114,5 +116,4 @@ def _changes() -> st.SearchStrategy[tuple[MetadataChange, ...]]:
     )
     numbers = st.integers(WHOLE_MIN, WHOLE_MAX) | st.floats(allow_nan=False, allow_infinity=False)
     values = texts | numbers | st.booleans() | st.lists(texts, max_size=4).map(tuple)
-    changes = st.lists(st.builds(MetadataChange, keys, values), unique_by=lambda change: change.key, max_size=4)
-    return changes.map(tuple)
+    return st.dictionaries(keys, values, max_size=4)

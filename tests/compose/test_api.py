@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,18 +17,14 @@ from organs.registry.compose.api import (
 from organs.registry.compose.recipe import (
     AdapterMerge,
     Graft,
-    MetadataChange,
     Purification,
     PurifyMethod,
     Recipe,
-    Selection,
 )
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.errors import BadRecipe, NotComposable, NotFound
 from organs.registry.local import LocalRegistry
 from tests.small_models import ingest_file, small_model
-
-ORGANS = Selection(types=("organ",))
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +44,8 @@ def begun(pair: LocalRegistry) -> Composition:
     return pair.compose("base")
 
 
-def graft_of(selection: Selection, donor: str | None = "donor", where: str | None = None, sort: str = "") -> Recipe:
-    return Recipe("base", grafts=(Graft(selection, donor, where, sort),))
+def graft_of(donor: str | None = "donor", where: str | None = None, sort: str = "", **selected: Any) -> Recipe:
+    return Recipe("base", grafts=(Graft(donor, where, sort, **selected),))
 
 
 ACCEPTING = Recipe("base", accept=("other-scale", "lineage-unknown"))
@@ -57,21 +54,21 @@ ACCEPTING = Recipe("base", accept=("other-scale", "lineage-unknown"))
 @pytest.mark.parametrize(
     ("step", "recipe"),
     [
-        (lambda c: c.graft("donor"), graft_of(Selection())),
-        (lambda c: c.graft("donor", type="organ"), graft_of(ORGANS)),
-        (lambda c: c.graft("donor", type="organ, norm"), graft_of(Selection(types=("organ", "norm")))),
-        (lambda c: c.graft("donor", type=["organ", "norm"]), graft_of(Selection(types=("organ", "norm")))),
-        (lambda c: c.graft("donor", slot=("ffn_*",)), graft_of(Selection(slots=("ffn_*",)))),
-        (lambda c: c.graft("donor", blocks=1), graft_of(Selection(blocks=((1, 1),)))),
-        (lambda c: c.graft("donor", blocks="0, 2-5"), graft_of(Selection(blocks=((0, 0), (2, 5))))),
-        (lambda c: c.graft("donor", blocks=range(2)), graft_of(Selection(blocks=((0, 0), (1, 1))))),
+        (lambda c: c.graft("donor"), graft_of()),
+        (lambda c: c.graft("donor", type="organ"), graft_of(types=("organ",))),
+        (lambda c: c.graft("donor", type="organ, norm"), graft_of(types=("organ", "norm"))),
+        (lambda c: c.graft("donor", type=["organ", "norm"]), graft_of(types=("organ", "norm"))),
+        (lambda c: c.graft("donor", slot=("ffn_*",)), graft_of(slots=("ffn_*",))),
+        (lambda c: c.graft("donor", blocks=1), graft_of(blocks=((1, 1),))),
+        (lambda c: c.graft("donor", blocks="0, 2-5"), graft_of(blocks=((0, 0), (2, 5)))),
+        (lambda c: c.graft("donor", blocks=range(2)), graft_of(blocks=((0, 0), (1, 1)))),
         (
             lambda c: c.graft(where="theta>=30", sort="-theta", type="organ"),
-            graft_of(ORGANS, None, "theta>=30", "-theta"),
+            graft_of(None, "theta>=30", "-theta", types=("organ",)),
         ),
         (
             lambda c: c.graft(where="likeness>=0.9", sort="-likeness", strangers=True),
-            Recipe("base", grafts=(Graft(Selection(), where="likeness>=0.9", sort="-likeness", strangers=True),)),
+            Recipe("base", grafts=(Graft(where="likeness>=0.9", sort="-likeness", strangers=True),)),
         ),
         (lambda c: c.adapter("lora"), Recipe("base", adapters=(AdapterMerge("lora"),))),
         (lambda c: c.adapter("lora", 0.5), Recipe("base", adapters=(AdapterMerge("lora", 0.5),))),
@@ -81,16 +78,16 @@ ACCEPTING = Recipe("base", accept=("other-scale", "lineage-unknown"))
         ),
         (
             lambda c: c.purify("spectral", where="theta<40", keep=0.95),
-            Recipe("base", purify=(Purification(Selection(), PurifyMethod.SPECTRAL, "theta<40", 0.95),)),
+            Recipe("base", purify=(Purification(PurifyMethod.SPECTRAL, "theta<40", 0.95),)),
         ),
         (lambda c: c.encode("bf16"), Recipe("base", encode="BF16")),
         (lambda c: c.accept("other-scale").accept("lineage-unknown", "other-scale"), ACCEPTING),
         (lambda c: c.accept(), Recipe("base")),
-        (lambda c: c.metadata("acme.x", ["a"]), Recipe("base", metadata=(MetadataChange("acme.x", ("a",)),))),
-        (lambda c: c.metadata("acme.x", True), Recipe("base", metadata=(MetadataChange("acme.x", True),))),
+        (lambda c: c.metadata("acme.x", ["a"]), Recipe("base", metadata={"acme.x": ("a",)})),
+        (lambda c: c.metadata("acme.x", True), Recipe("base", metadata={"acme.x": True})),
         (
             lambda c: c.metadata("acme.x", 1).metadata("acme.y", 2.5).metadata("acme.x", "z"),
-            Recipe("base", metadata=(MetadataChange("acme.y", 2.5), MetadataChange("acme.x", "z"))),
+            Recipe("base", metadata={"acme.y": 2.5, "acme.x": "z"}),
         ),
         (lambda c: c.named("acme/x").named("acme/y"), Recipe("base", name="acme/y")),
     ],

@@ -7,10 +7,10 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from sqlalchemy import select
 
 from organs.registry.catalog.queries.organs import BlobRow
@@ -154,7 +154,7 @@ def test_a_second_make_computes_and_stores_nothing_new(pair: LocalRegistry, out:
 
 def test_the_same_under_another_name_is_another_model_with_the_same_lock(pair: LocalRegistry, out: Path) -> None:
     first = plan_of(pair).register()
-    plan = pair.compose(replace(plan_of(pair).recipe, name="acme/else")).plan()
+    plan = pair.compose(structs.replace(plan_of(pair).recipe, name="acme/else")).plan()
     other = plan.assemble(out)
     assert (other.model, other.created, other.lock_id, other.sha256) == (
         *("acme/else@1", True),

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from organs.registry.catalog.queries.models import known_bases, model_by_text
+from organs.registry.catalog.queries.model_lists import known_bases
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.tables import Chimera as ChimeraRow
 from organs.registry.catalog.tables import Verdict, now
 from organs.registry.compose.chimeras import Usage, chimera_of_model, chimera_page

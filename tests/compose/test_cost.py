@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import event, update
 
-from organs.registry.catalog import search
-from organs.registry.catalog.search import CANDIDATES_MAX, nearest
+from organs.registry import names
 from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.compose.cost import COMPARED_COST, MODELS_MAX, Budget, check_pair, check_recipe
 from organs.registry.compose.models import RegisteredLibrary
@@ -23,6 +22,7 @@ from organs.registry.compose.recipe import Recipe, matches_slot
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.errors import TooCostly
 from organs.registry.local import LocalRegistry
+from organs.registry.names import CANDIDATES_MAX, nearest
 from tests.registry_templates import RegistryTemplates, add_three_models
 
 LIMIT = 2_000_000
@@ -150,14 +150,14 @@ def test_among_very_many_names_only_likely_ones_are_compared_letter_by_letter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compared = []
-    compare: Callable[..., list[str]] = search.get_close_matches
+    compare: Callable[..., list[str]] = names.get_close_matches
 
     def noted(word: str, likely: list[str], **options: Any) -> list[str]:
         compared.append(len(likely))
         return compare(word, likely, **options)
 
-    monkeypatch.setattr(search, "get_close_matches", noted)
-    names = [f"acme/model-{number:05}-chat" for number in range(3000)]
-    assert nearest("acme/coder-instrct", [*names, "acme/Coder-Instruct"]) == "acme/Coder-Instruct"
-    assert nearest("x" * 1000, names) is None
+    monkeypatch.setattr(names, "get_close_matches", noted)
+    models = [f"acme/model-{number:05}-chat" for number in range(3000)]
+    assert nearest("acme/coder-instrct", [*models, "acme/Coder-Instruct"]) == "acme/Coder-Instruct"
+    assert nearest("x" * 1000, models) is None
     assert compared == [CANDIDATES_MAX]

@@ -300,7 +300,7 @@ def test_the_key_survives_every_form_of_a_recipe(experts: str) -> None:
     recipe = read_recipe(
         f"base: a/b\ngrafts: [{{from: c/d, experts: {experts}}}]\npurify: {{method: fractal, experts: {experts}}}"
     )
-    assert recipe.grafts[0].selection.experts
+    assert recipe.grafts[0].experts
     assert read_recipe(recipe_yaml(recipe)) == recipe
     assert recipe_from_json(recipe_to_json(recipe)) == recipe
     assert read_steps(step_texts(recipe)) == recipe

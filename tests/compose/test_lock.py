@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from organs.registry.compose import lock as lock_module
 from organs.registry.compose.lock import FORMAT, LOCK_KEY, Lock, LockedTensor, lock_of, locked_header, parse_lock
 from organs.registry.digest import Digest, digest_of
+from organs.registry.documents import Limits
 from organs.registry.errors import BadLock
 from organs.registry.gguf import KeyValue, MemorySource, TensorSpec, ValueType, dtype_by_name, read_header
 from tests.gguf_files import file_bytes, tensor, text, unsigned
@@ -185,18 +186,17 @@ def test_text_that_is_not_a_lock_is_refused_with_a_message(text: str) -> None:
 
 
 def test_brackets_and_commas_in_names_count_for_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    lists, values = SMALL_TEXT.count("["), SMALL_TEXT.count(",")
-    monkeypatch.setattr(lock_module, "LISTS_MAX", lists)
-    monkeypatch.setattr(lock_module, "VALUES_MAX", values)
+    values = sum(map(SMALL_TEXT.count, "[{,:"))
     named = SMALL_TEXT.replace("a.weight", "[[[,,,a")
+    monkeypatch.setattr(lock_module, "LIMITS", Limits(len(named), depth=8, values=values))
     assert parse_lock(named).tensors[0].spec.name == "[[[,,,a"
-    monkeypatch.setattr(lock_module, "LISTS_MAX", 3)
-    with pytest.raises(BadLock, match="too many lists"):
+    monkeypatch.setattr(lock_module, "LIMITS", Limits(len(named), depth=8, values=values - 1))
+    with pytest.raises(BadLock, match=f"more than {values - 1} values"):
         parse_lock(named)
 
 
 def test_a_lock_that_is_too_long_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock_module, "LOCK_MAX_BYTES", len(SMALL_TEXT))
+    monkeypatch.setattr(lock_module, "LIMITS", Limits(len(SMALL_TEXT), depth=8))
     assert parse_lock(SMALL_TEXT) == SMALL
     with pytest.raises(BadLock, match=f"{len(SMALL_TEXT)}"):
         parse_lock(SMALL_TEXT + " ")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from organs.registry.compose.build import make
 from organs.registry.compose.models import RegisteredLibrary
@@ -100,7 +101,7 @@ def test_the_estimate_is_near_the_measurement_and_only_the_measurement_is_stored
 
 def test_earlier_computed_organs_are_measured_too(kin: LocalRegistry) -> None:
     planned = plan(kin, adapters=[{"from": LORA, "scale": 0.5}], name="local/first")
-    again = replace(planned, recipe=replace(planned.recipe, name="local/second"))
+    again = replace(planned, recipe=structs.replace(planned.recipe, name="local/second"))
     assert stored(kin, planned) == stored(kin, again)
 
 

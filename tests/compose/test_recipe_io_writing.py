@@ -8,15 +8,13 @@ import pytest
 import yaml
 from hypothesis import given
 
-from organs.registry.compose import document
+from organs.registry import documents
 from organs.registry.compose.recipe import (
     AdapterMerge,
     Graft,
-    MetadataChange,
     Purification,
     PurifyMethod,
     Recipe,
-    Selection,
 )
 from organs.registry.compose.recipe_io import (
     read_recipe,
@@ -30,18 +28,18 @@ from tests.random_files import PATIENT
 FULL = Recipe(
     base="acme/tiny-base",
     grafts=(
-        Graft(Selection(types=("organ",), blocks=((2, 5),)), donor="acme/tiny-code"),
-        Graft(Selection(slots=("ffn_*",), blocks=((0, 0), (2, 3))), where="theta>=45", sort="-theta"),
+        Graft(donor="acme/tiny-code", types=("organ",), blocks=((2, 5),)),
+        Graft(where="theta>=45", sort="-theta", slots=("ffn_*",), blocks=((0, 0), (2, 3))),
     ),
     adapters=(AdapterMerge("acme/tiny-lora", 0.8), AdapterMerge("acme/other")),
-    purify=(Purification(Selection(blocks=((5, 5),)), PurifyMethod.SPECTRAL, where="theta<20", keep=0.9),),
+    purify=(Purification(PurifyMethod.SPECTRAL, where="theta<20", keep=0.9, blocks=((5, 5),)),),
     encode="F16",
     accept=("unrelated-lineage",),
-    metadata=(
-        MetadataChange("general.name", "Tiny Chimera"),
-        MetadataChange("general.tags", ("a", "no")),
-        MetadataChange("acme.count", 3),
-    ),
+    metadata={
+        "general.name": "Tiny Chimera",
+        "general.tags": ("a", "no"),
+        "acme.count": 3,
+    },
     name="acme/chimera",
 )
 
@@ -56,10 +54,9 @@ def test_a_recipe_reads_back_unchanged_from_yaml_and_json(recipe: Recipe) -> Non
 
 @pytest.mark.parametrize("loader", [yaml.SafeLoader, yaml.CSafeLoader])
 def test_both_parsers_of_yaml_read_back_what_is_misread_easily(loader: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document, "_LOADER", loader)
+    monkeypatch.setattr(documents, "_LOADER", loader)
     texts = (*MISREAD, "", " a", "\x85", "a\x85b", "\u2028", "a\n\n b\n", "\ufeff", "😀", "\x7f'", "a\r\nb")
-    keys = tuple(MetadataChange(text, text) for text in MISREAD)
-    recipe = Recipe(base="no", metadata=(*keys, MetadataChange("texts", texts)))
+    recipe = Recipe(base="no", metadata={**{text: text for text in MISREAD}, "texts": texts})
     for written in (recipe, FULL):
         assert read_recipe(recipe_yaml(written).encode()) == written
 
@@ -87,8 +84,8 @@ def test_yaml_is_written_as_people_write_it() -> None:
         "purify:\n"
         "  method: spectral\n"
         "  where: theta<20\n"
-        "  blocks: 5\n"
         "  keep: 0.9\n"
+        "  blocks: 5\n"
         "encode: F16\n"
         "accept: [unrelated-lineage]\n"
         "metadata:\n"
@@ -105,7 +102,7 @@ def test_default_values_are_not_written() -> None:
 
 
 def test_two_purifications_are_a_list() -> None:
-    steps = tuple(Purification(Selection(), method) for method in PurifyMethod)
+    steps = tuple(Purification(method) for method in PurifyMethod)
     assert recipe_values(Recipe(base="a", purify=steps))["purify"] == [{"method": "spectral"}, {"method": "fractal"}]
 
 

@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 from organs.registry.compose.recipe import (
     AdapterMerge,
     Graft,
-    MetadataChange,
     Purification,
     PurifyMethod,
     Recipe,
-    Selection,
 )
 from organs.registry.compose.steps import (
     PARAMETERS,
@@ -46,20 +44,20 @@ def test_the_written_texts_are_those_that_a_person_would_type() -> None:
     recipe = Recipe(
         base="acme/tiny",
         grafts=(
-            Graft(Selection(types=("organ", "norm"), blocks=((2, 5), (7, 7))), donor="acme/coder"),
-            Graft(Selection(blocks=((0, 1),)), where='type:organ license:"llama 3" theta>=40', sort="-theta"),
+            Graft(donor="acme/coder", types=("organ", "norm"), blocks=((2, 5), (7, 7))),
+            Graft(where='type:organ license:"llama 3" theta>=40', sort="-theta", blocks=((0, 1),)),
         ),
         adapters=(AdapterMerge("acme/lora@2", 0.8),),
-        purify=(Purification(Selection(slots=("ffn_*",)), PurifyMethod.SPECTRAL, keep=0.95),),
+        purify=(Purification(PurifyMethod.SPECTRAL, keep=0.95, slots=("ffn_*",)),),
         encode="F16",
         accept=("unrelated-lineage",),
-        metadata=(
-            MetadataChange("general.name", "Tiny Chimera"),
-            MetadataChange("a b", 3),
-            MetadataChange("c", "3"),
-            MetadataChange("d", ("x", "y")),
-            MetadataChange("e", True),
-        ),
+        metadata={
+            "general.name": "Tiny Chimera",
+            "a b": 3,
+            "c": "3",
+            "d": ("x", "y"),
+            "e": True,
+        },
         name="acme/mine",
     )
     assert step_texts(recipe) == [
@@ -67,7 +65,7 @@ def test_the_written_texts_are_those_that_a_person_would_type() -> None:
         ("graft", "from:acme/coder type:organ,norm blocks:2-5,7"),
         ("graft", 'where:"type:organ license:\\"llama 3\\" theta>=40" sort:-theta blocks:0-1'),
         ("adapter", "from:acme/lora@2 scale:0.8"),
-        ("purify", "method:spectral slot:ffn_* keep:0.95"),
+        ("purify", "method:spectral keep:0.95 slot:ffn_*"),
         ("encode", "F16"),
         ("accept", "unrelated-lineage"),
         ("meta", "general.name=Tiny Chimera"),
@@ -96,11 +94,11 @@ def test_the_written_texts_are_those_that_a_person_would_type() -> None:
         (("graft", "from:a layer:2"), "grafts[0].layer", "did you mean blocks?"),
         (("graft", 'where:"theta>=much"'), "grafts[0].where", "theta>=much"),
         (("graft", 'from:"\\x"'), "grafts[0]", "a backslash can only precede"),
-        (("graft", 'from:"\\ud800"'), "grafts[0].from", "a control character"),
+        (("graft", 'from:"\\ud800"'), "grafts[0].from", "an unpaired surrogate"),
         (("adapter", "from:a scale:much"), "adapters[0].scale", "it should be a number"),
-        (("adapter", "from:a scale:1e999"), "adapters[0].scale", "it should be a number"),
+        (("adapter", "from:a scale:1e999"), "adapters[0].scale", "the number is too large"),
         (("adapter", "from:a scale:0"), "adapters[0].scale", "0 is not a scale"),
-        (("purify", "type:organ"), "purify[0]", "method: spectral or fractal is missing"),
+        (("purify", "type:organ"), "purify[0].method", "one of spectral, fractal is missing"),
         (("purify", "method:fractal keep:0.5"), "purify[0].keep", "keep is for spectral"),
         (("encode", "Q4_K"), "encode", "is not one of"),
         (("accept", "All Of Them"), "accept[0]", "is not the code"),

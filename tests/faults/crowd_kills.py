@@ -28,14 +28,15 @@ from sqlalchemy import func, select
 
 from organs.ingest.contributions.manifest import parse_manifest
 from organs.ingest.contributions.submissions import submit
-from organs.ingest.contributions.uploads import Chunk, Declared, finish, open_upload, receive
+from organs.ingest.contributions.uploads import Chunk, finish, open_upload, receive
 from organs.ingest.jobs.runner import Runner
 from organs.registry.catalog.queries.accounts import contributor_by_name
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import add_contributor
-from organs.registry.catalog.register.models import hide_model, remove_model, show_model
+from organs.registry.catalog.register.model_changes import hide_model, remove_model, show_model
 from organs.registry.catalog.tables import Blob, Job, Model, Organ, Submission, Upload
 from organs.registry.digest import digest_of
+from organs.registry.entities.submission import UploadRequest
 from organs.registry.errors import Busy, CatalogError, Conflict, NameTaken, NotFound, OrganError
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, parse_model_name
@@ -81,7 +82,7 @@ def push(registry: LocalRegistry, chance: random.Random, confirmed: Confirmed, o
     data = content(seed)
     with registry.catalog.reading() as session:
         owner_id = contributor_by_name(session, owner).id
-    declared = Declared("file", len(data), digest_of(data), "m.gguf")
+    declared = UploadRequest(kind="file", size_bytes=len(data), digest=digest_of(data), name="m.gguf")
     upload = open_upload(registry, owner_id, declared)
     middle = len(data) // 2
     for begin, end in ((0, middle), (middle, len(data))):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from sqlalchemy import select
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import DEPTH_MAX, BlobRow
-from organs.registry.catalog.register.models import remove_model
+from organs.registry.catalog.register.model_changes import remove_model
 from organs.registry.catalog.tables import Model
 from organs.registry.errors import Busy
 from organs.registry.local import LocalRegistry

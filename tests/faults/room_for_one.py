@@ -48,7 +48,7 @@ from organs.registry.gguf.split import Shard, cut, whole_metadata
 from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import Share, verify
 from organs.registry.validation.llama import LlamaCpp
-from organs.registry.validation.runtime import Request
+from organs.registry.validation.runtime import ScoringRequest
 from organs.registry.validation.texts import built_in_texts
 from tests import postgres
 
@@ -199,7 +199,7 @@ class Run:
         merged = self.scratch / "merged.gguf"
         self._organ("assemble", STEM, "--merge", "-o", str(merged))
         texts = built_in_texts(("python",))
-        reading = LlamaCpp().read(Request(merged, texts, (range(1),), writes=True), lambda *_: None)
+        reading = LlamaCpp().read(ScoringRequest(merged, texts, (range(1),), writes=True), lambda *_: None)
         size = merged.stat().st_size
         merged.unlink()
         assert reading.failure is None, reading.failure

@@ -19,7 +19,7 @@ from sqlalchemy import select, update
 from organs.registry import upkeep
 from organs.registry.assembly import first_header
 from organs.registry.backup import back_up
-from organs.registry.catalog.queries.models import model_by_text
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.queries.organs import (
     BlobRow,
     blobs_by_digest,

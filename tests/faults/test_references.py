@@ -21,9 +21,10 @@ from organs.registry.assembly import FilePlan, FileStream, check_readable, plan_
 from organs.registry.backup import back_up
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.events import newest_events
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import BlobRow, blobs_by_digest
 from organs.registry.catalog.queries.relatives import models_to_repack, models_with_blobs
+from organs.registry.catalog.register import organs
 from organs.registry.catalog.register.organs import replace_stored_bytes
 from organs.registry.catalog.tables import Blob, Model
 from organs.registry.digest import Digest
@@ -433,7 +434,7 @@ def test_only_the_announcement_of_a_repack_saves_its_files_from_a_sweep_before_t
 
         monkeypatch.setattr(registry.blobs, "put_organ", put_and_sweep)
         if not is_announced:
-            monkeypatch.setattr(references, "begin_ingest", lambda *_: 0)
+            monkeypatch.setattr(organs, "begin_ingest", lambda *_: 0)
         assert repack_all(registry).repacked > 0
         assert (verify_all(registry).faults == []) is is_announced
 

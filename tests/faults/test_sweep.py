@@ -29,7 +29,7 @@ from organs.registry.catalog.register.organs import (
     mark_corrupt,
     reclaim_blob,
     record_blobs,
-    renew_lease,
+    renew_ingest,
 )
 from organs.registry.catalog.tables import Blob, Ingest, Organ
 from organs.registry.digest import digest_of
@@ -100,7 +100,7 @@ class Race:
     def find(self) -> None:
         moment = datetime.now(UTC)
         with self.registry.catalog.reading() as session:
-            self.doomed = [blob.id for blob in unneeded_blobs(session, "doomed", moment, moment)]
+            self.doomed = [blob.id for blob in unneeded_blobs(session, ["doomed"], moment, moment)]
 
     def reclaim(self) -> None:
         for blob_id in self.doomed:
@@ -405,7 +405,7 @@ def test_a_renewed_lease_protects_beyond_the_grace_period(registry: LocalRegistr
         let_time_pass(registry)
         with registry.catalog.writing() as session:
             session.execute(update(Ingest).values(lease_expires_at=datetime.now(UTC) + timedelta(seconds=1)))
-            renew_lease(session, ingest_id)
+            renew_ingest(session, ingest_id)
         assert run_sweep(registry) == SweepReport(dry_run=False)
     assert blob_states(registry) == {blob.digest: "present"}
     let_leases_expire(registry)

@@ -41,7 +41,8 @@ from organs.ingest.jobs.runner import Runner, add_job
 from organs.ingest.service import Intake, ingest_files, publish_model
 from organs.ingest.sources import find_sources, open_files
 from organs.registry.catalog.queries.administration import removal_of
-from organs.registry.catalog.queries.models import files_of, model_by_name
+from organs.registry.catalog.queries.model_contents import files_of
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import (
     models_in_common,
     models_with_most_organs_of,
@@ -53,12 +54,8 @@ from organs.registry.catalog.queries.organs import (
 )
 from organs.registry.catalog.queries.submissions import known_digests
 from organs.registry.catalog.records import Edits, ModelRecord, ParentRecord
-from organs.registry.catalog.register.models import (
-    edit_model,
-    hide_model,
-    register_model,
-    remove_model,
-)
+from organs.registry.catalog.register.model_changes import edit_model, hide_model, remove_model
+from organs.registry.catalog.register.models import register_model
 from organs.registry.catalog.tables import Blob, Job, Lineage, Model, Organ, Placement, now
 from organs.registry.compose.lock import LOCK_KEY
 from organs.registry.digest import Digest, digest_of

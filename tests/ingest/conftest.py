@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from organs.ingest.contributions import push
+from organs.ingest.contributions import push, sending
 from tests.ingest.memory_registry import FakeRegistry, fake_registry
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRegistry]:
     """Return a registry in memory; waits of a push are almost zero."""
-    monkeypatch.setattr(push, "PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(sending, "PAUSE_SECONDS", 0.001)
     monkeypatch.setattr(push, "POLL_SECONDS", 0.001)
     with fake_registry() as running:
         yield running

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from organs.ingest.contributions.loads import Memory
+from organs.ingest.contributions.cut_files import Memory
 from organs.ingest.contributions.push import (
     PushOptions,
     PushReport,

@@ -17,7 +17,6 @@ from organs.ingest.contributions.spool import BytesLost, spool_of
 from organs.ingest.contributions.submissions import submit
 from organs.ingest.contributions.uploads import (
     Chunk,
-    Declared,
     TidyReport,
     cancel,
     finish,
@@ -33,6 +32,7 @@ from organs.registry.catalog.register.accounts import add_contributor
 from organs.registry.catalog.tables import Submission, Upload, now
 from organs.registry.digest import digest_of
 from organs.registry.entities.job import ModelRequest
+from organs.registry.entities.submission import UploadRequest
 from organs.registry.errors import BadInput, Conflict, NotFound, StoreUnreachable
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
@@ -63,7 +63,9 @@ class Machines:
         return self._services[f"{URL}/uploads"]
 
     def begin(self, data: bytes = DATA) -> str:
-        return open_upload(self.one, self.ada, Declared("file", len(data), name="m.gguf")).public_id
+        return open_upload(
+            self.one, self.ada, UploadRequest(kind="file", size_bytes=len(data), name="m.gguf")
+        ).public_id
 
     def send(self, registry: LocalRegistry, upload: str, begin: int, end: int, data: bytes = DATA) -> int:
         chunk = Chunk(begin, end, len(data))
@@ -186,7 +188,7 @@ def test_lost_bytes_are_reported_and_sent_again(machines: Machines) -> None:
 
 @pytest.mark.folder
 def test_an_upload_in_a_folder_is_lost_after_a_move_to_a_bucket(machines: Machines, registry: LocalRegistry) -> None:
-    declared = Declared("file", len(DATA), name="m.gguf")
+    declared = UploadRequest(kind="file", size_bytes=len(DATA), name="m.gguf")
     former = open_upload(registry, machines.ada, declared).public_id
     machines.send(registry, former, 0, HALF)
     with pytest.raises(BytesLost):
@@ -208,7 +210,7 @@ def test_a_bucket_that_does_not_answer_loses_nothing(machines: Machines) -> None
 
 def test_an_upload_has_a_limited_number_of_chunks(machines: Machines) -> None:
     size_bytes = 3 * CHUNKS_MAX
-    upload = open_upload(machines.one, machines.ada, Declared("file", size_bytes)).public_id
+    upload = open_upload(machines.one, machines.ada, UploadRequest(kind="file", size_bytes=size_bytes)).public_id
     with pytest.raises(BadInput, match="at least 3 bytes"):
         receive(machines.one, machines.ada, upload, Chunk(0, 2, size_bytes), [b"ab"])
     assert receive(machines.one, machines.ada, upload, Chunk(0, 3, size_bytes), [b"abc"]).received_bytes == 3

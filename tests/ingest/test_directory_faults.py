@@ -14,8 +14,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from organs.ingest.directory.jsontext import MANIFEST_MAX_BYTES
-from organs.ingest.directory.manifest import PADDINGS_MAX, REASONS_MAX, TENSORS_MAX
+from organs.ingest.directory.manifest import MANIFEST_LIMITS, PADDINGS_MAX, REASONS_MAX, TENSORS_MAX
 from organs.ingest.directory.opening import directory_size_bytes
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import directory_source, open_files
@@ -177,7 +176,7 @@ def padding_behind_the_end(folder: Path) -> None:
 
 
 def huge(folder: Path) -> None:
-    os.truncate(folder / "manifest.json", MANIFEST_MAX_BYTES + 1)
+    os.truncate(folder / "manifest.json", MANIFEST_LIMITS.size_bytes + 1)
 
 
 CASES: dict[str, tuple[Meddle, str]] = {
@@ -266,7 +265,7 @@ CASES: dict[str, tuple[Meddle, str]] = {
     "no UTF-8": (manifest_bytes(b'{"a": "\xff"}'), "not UTF-8"),
     "deep JSON": (manifest_bytes(b"[" * 100_000), "nested deeper"),
     "very many values": (manifest_bytes(b'{"tensors": [' + b"{}," * 2_000_000 + b"{}]}"), "bytes of memory; at most"),
-    "a key twice": (manifest_bytes(b'{"tensors": [], "tensors": []}'), "appears twice"),
+    "a key twice": (manifest_bytes(b'{"tensors": [], "tensors": []}'), "is given twice"),
     "huge": (huge, "at most"),
     "cyclic": (lambda folder: (folder / UP).unlink() or (folder / UP).symlink_to(UP), "a symbolic link"),
 }

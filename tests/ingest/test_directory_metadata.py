@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-import tracemalloc
 from typing import Any
 
 import pytest
 from hypothesis import given
 
-from organs.ingest.directory import jsontext
 from organs.ingest.directory import metadata as readable
-from organs.ingest.directory.jsontext import (
-    DEPTH_MAX,
-    KEYS_MAX,
-    MANIFEST_MAX_BYTES,
-    Outline,
-    parse_json,
+from organs.ingest.directory.manifest import (
+    MANIFEST_LIMITS,
+    TENSORS_MAX,
+    WrittenTensor,
+    manifest_lines,
+    plain_key_value,
 )
-from organs.ingest.directory.manifest import TENSORS_MAX, WrittenTensor, manifest_lines, plain_key_value
 from organs.ingest.directory.metadata import READABLE_MAX_VALUES, key_value, readable_metadata, same_metadata
-from organs.registry import json_signs
 from organs.registry.digest import Digest
+from organs.registry.documents import Outline
 from organs.registry.gguf import KeyValue, MemorySource, TensorSpec, ValueType, dtype_by_name, read_header
 from organs.registry.measures import MEASURE_NAMES
 from tests.gguf_files import array, every_value_type, file_bytes, raw_field, raw_file, text, vocabulary
@@ -177,82 +174,6 @@ def test_a_plain_value_without_a_gguf_type_is_refused(value: Any) -> None:
         plain_key_value("a", value)
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (b"", "not JSON"),
-        (b"{", "not JSON"),
-        (b"{} {}", "not JSON"),
-        (b'{"a": 1, "a": 2}', "appears twice"),
-        (b"NaN", "NaN is not JSON"),
-        (b"[-Infinity]", "not JSON"),
-        (b'{"a": "\xff"}', "not UTF-8"),
-        ("[1]".encode("utf-16"), r"not UTF-8|no JSON"),
-        (b"[" * (DEPTH_MAX + 1), "nested deeper"),
-        (b"[" * 500_000, "nested deeper"),
-        (b'{"a":' * 100_000, "nested deeper"),
-        (b"[" + b"{}," * 2_000_000 + b"0]", "of memory"),
-        (b"{" + b",".join(b'"%x":0' % number for number in range(KEYS_MAX + 100)) + b"}", "different keys"),
-        (b" " * (MANIFEST_MAX_BYTES + 1), "at most"),
-        (b"1" * 5_000, "digits"),
-        (b'"' + b'\\"' * 1_000_000, "not JSON"),
-        (b'"' * 1_000_001, "not JSON"),
-    ],
-)
-def test_invalid_or_too_large_json_is_refused_in_a_sentence(data: bytes, said: str) -> None:
-    with pytest.raises(ValueError, match=said) as caught:
-        parse_json(data)
-    assert len(str(caught.value)) < 300
-
-
-SHAPES: dict[str, bytes] = {
-    "objects": b"{},",
-    "lists": b"[],",
-    "nested lists": b"[[[[]]]],",
-    "objects with one member": b'{"a":0},',
-    "objects with eight members": b'{"a":0,"b":1,"c":2,"d":3,"e":4,"f":5,"g":6,"h":7},',
-    "objects of texts": b'{"name":"blk.0","file":"blk_0.bin"},',
-    "lists of one text": b'["ab"],',
-    "texts": b'"ab",',
-    "whole numbers": b"999,",
-    "numbers": b"0.5,",
-    "nulls": b"null,",
-    "spaces": b"{ } , ",
-}
-
-
-def peak_bytes(data: bytes) -> tuple[int, str]:
-    """Return the peak memory of parsing `data` besides `data` itself, and the reason of a refusal, if any."""
-    tracemalloc.start()
-    try:
-        parse_json(data)
-    except ValueError as error:
-        return tracemalloc.get_traced_memory()[1], str(error)
-    else:
-        return tracemalloc.get_traced_memory()[1], ""
-    finally:
-        tracemalloc.stop()
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_reading_any_manifest_stays_within_the_memory_limit(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = 2_000_000
-    monkeypatch.setattr(jsontext, "PARSED_MAX_BYTES", limit)
-    monkeypatch.setattr(jsontext, "PARSED_MAX_RATIO", 0)
-    monkeypatch.setattr(json_signs, "CHUNK_BYTES", 4096)
-    taken, accepted = 0, 0
-    for count in (int(1_000 * 1.25**step) for step in range(40)):
-        data = b"[" + SHAPES[shape] * count + b"0]"
-        peak, refused = peak_bytes(data)
-        if refused:
-            assert "of memory" in refused
-            assert peak < 100_000 + len(data), "and it is refused before anything is built"
-            break
-        taken, accepted = peak, len(data)
-    assert 0 < taken < 1.3 * limit + 2 * accepted, "the text itself besides, and what of it is being turned into text"
-    assert taken > limit / 6, "nor is much less refused"
-
-
 @pytest.mark.long
 def test_the_largest_manifests_that_we_write_can_be_read() -> None:
     spec = TensorSpec("v.blk.12345.a_tensor_with_a_name_of_63_characters_in_all.weight", (4096, 14336, 160), F16)
@@ -266,23 +187,5 @@ def test_the_largest_manifests_that_we_write_can_be_read() -> None:
         outline = Outline()
         for part in parts:
             outline.add(part)
-        assert outline.refusal() is None, len(parts[0])
-    assert sum(map(len, (tensors, words))) < MANIFEST_MAX_BYTES
-
-
-@pytest.mark.parametrize("begin", range(6))
-def test_brackets_within_text_across_chunks_are_not_counted(begin: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_signs, "CHUNK_BYTES", 7)
-    value = [" " * begin, '[{",:\\', '\\"' * 20, {"\\": "]", 'a\\"[': ["{" * 50, "\\" * 30]}, "é[" * 9, ""]
-    data = json.dumps(value, ensure_ascii=False).encode()
-    outline = Outline()
-    assert outline.add(data) == b"[{[]}]"
-    assert json_signs.json_signs(data) == b"[,,,{:,:[,]},,]"
-    assert (outline.objects, outline.lists, outline.members, outline.empty) == (1, 2, 2, 0)
-    assert parse_json(data) == value
-
-
-def test_brackets_and_commas_within_text_are_not_counted() -> None:
-    hostile = '[[[[[[[[[[[[[[[[[[{,\\",' * 100
-    assert parse_json(json.dumps([hostile]).encode()) == [hostile]
-    assert parse_json(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}, "a byte order mark is forgiven"
+        assert outline.refusal(MANIFEST_LIMITS) is None, len(parts[0])
+    assert sum(map(len, (tensors, words))) < MANIFEST_LIMITS.size_bytes

@@ -19,12 +19,11 @@ from sqlalchemy.orm import Session
 
 from organs.registry import experts
 from organs.registry.assembly import place_file, plan_organ, plan_shards
-from organs.registry.catalog.queries.experts import ModelExpert, model_experts
-from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.queries.organs import blobs_by_digest, organ_detail
+from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.queries.organs import ModelExpert, blobs_by_digest, model_experts, organ_detail
 from organs.registry.catalog.register import models
 from organs.registry.catalog.register import organs as organ_rows
-from organs.registry.catalog.register.models import remove_model
+from organs.registry.catalog.register.model_changes import remove_model
 from organs.registry.catalog.register.organs import begin_ingest, insert_experts, record_blobs, record_stacks
 from organs.registry.catalog.tables import Blob, BlobPart, Expert, InlineBlob, Model, Organ, Placement
 from organs.registry.digest import Digest, digest_of
@@ -272,7 +271,7 @@ def test_removing_a_model_frees_the_experts_that_no_other_model_has(registry: Lo
 
 
 def test_hiding_a_model_hides_its_experts(registry: LocalRegistry, tmp_path: Path) -> None:
-    from organs.registry.catalog.register.models import hide_model
+    from organs.registry.catalog.register.model_changes import hide_model
 
     ingest_file(registry, _write(tmp_path, "Mixture", expert_model()))
     with registry.catalog.writing() as session:

@@ -18,11 +18,12 @@ from organs.ingest.fleet import worker
 from organs.ingest.fleet.driver import LocalProcesses, drive
 from organs.ingest.fleet.plan import ExpandedPlan, expand_plan, read_plan, source_of
 from organs.ingest.fleet.worker import FleetWorker, Outage
-from organs.ingest.jobs.kind import Cancelled
+from organs.registry.catalog import work as queue
 from organs.registry.catalog.queries.fleet import fleet_run
-from organs.registry.catalog.queries.models import find_model
+from organs.registry.catalog.queries.model_names import find_model
 from organs.registry.catalog.register.fleet import claim_unit, put_back_units, start_run
 from organs.registry.catalog.tables import FleetUnit, Ingest
+from organs.registry.catalog.work import WorkCancelled
 from organs.registry.entities.fleet import FleetRun
 from organs.registry.errors import BadInput, BadReply, BadSource, Busy, NotFound, OrganError, Unreachable
 from organs.registry.local import LocalRegistry
@@ -220,7 +221,7 @@ def failing(error: BaseException) -> Callable[..., worker.Result]:
         (Unreachable("no answer"), "queued", 1, "no answer"),
         (BadReply("other bytes"), "failed", 1, "other bytes"),
         (BadInput("no"), "failed", 1, "no"),
-        (Cancelled(), "queued", 0, ""),
+        (WorkCancelled(), "queued", 0, ""),
         (ZeroDivisionError("secret"), "failed", 1, "an internal error (ZeroDivisionError); the log of the worker has"),
     ],
 )
@@ -249,7 +250,7 @@ def test_a_worker_stops_when_its_unit_returns_to_the_queue(
 ) -> None:
     assert models.is_dir()
     run = begun(registry, tmp_path)
-    monkeypatch.setattr(worker, "RENEW_SECONDS", 0.02)
+    monkeypatch.setattr(queue, "RENEW_SECONDS", 0.02)
 
     def work(_registry: LocalRegistry, _source: str, report: worker.Report, _hub: object) -> worker.Result:
         with registry.catalog.writing() as session:

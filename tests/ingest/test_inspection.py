@@ -29,8 +29,8 @@ from organs.ingest.contributions import (
 )
 from organs.ingest.contributions.inspection import (
     Inspection,
+    InspectionStopped,
     InspectorProcess,
-    Stopped,
 )
 from organs.ingest.contributions.messages import (
     BATCH_ENTRIES,
@@ -472,17 +472,17 @@ def test_an_inspector_that_is_slow_or_crashes_is_reported() -> None:
     file = memory_file(MODEL)
     with (
         running(Limits(wall_seconds=0.1)) as conversation,
-        pytest.raises(Stopped, match=r"it took longer than 0.1 s") as slow,
+        pytest.raises(InspectionStopped, match=r"it took longer than 0.1 s") as slow,
     ):
         conversation.front(file, lambda: None)
     assert slow.value.is_limit
     with running(Limits()) as conversation:
-        with pytest.raises(Stopped, match="ended by SIGSEGV") as dead:
+        with pytest.raises(InspectionStopped, match="ended by SIGSEGV") as dead:
             conversation.front(file, lambda: os.kill(int(own_inspector().name), signal.SIGSEGV))
         assert not dead.value.is_limit
-        with pytest.raises(Stopped, match="ended by SIGSEGV"):
+        with pytest.raises(InspectionStopped, match="ended by SIGSEGV"):
             conversation.measure(lambda _offset, size: bytes(size), (64, 64), dtype_by_name("F32"))
-    with running(Limits()) as conversation, pytest.raises(Stopped, match="ended without an answer"):
+    with running(Limits()) as conversation, pytest.raises(InspectionStopped, match="ended without an answer"):
         conversation.measure(lambda _offset, size: bytes(size + 1), (64, 64), dtype_by_name("F32"))
 
 
@@ -564,7 +564,7 @@ def test_an_inspector_that_stops_in_the_middle_of_an_answer_is_stopped(monkeypat
 
     with (
         inspector_thread(0, False, stopping) as conversation,
-        pytest.raises(Stopped, match=r"no answer for 0.1 s") as stopped,
+        pytest.raises(InspectionStopped, match=r"no answer for 0.1 s") as stopped,
     ):
         conversation.front(memory_file(MODEL), lambda: None)
     assert stopped.value.is_limit
@@ -586,7 +586,7 @@ def test_an_inspector_that_does_not_read_is_killed_and_blocks_no_thread(monkeypa
         errors = [future.exception(60) for future in [threads.submit(measure_large) for _ in range(3)]]
         assert all("no answer for 0.1 s" in str(error) for error in errors)
         assert killed.is_set()
-        with pytest.raises(Stopped):
+        with pytest.raises(InspectionStopped):
             measure_large()
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ import pytest
 from sqlalchemy import update
 
 from organs.ingest.jobs import runner
-from organs.ingest.jobs.kind import LANES, UPKEEP, VALIDATE, WORK, Cancelled, JobKind, ReportProgress
+from organs.ingest.jobs.kind import LANES, UPKEEP, VALIDATE, WORK, JobKind, ReportProgress
 from organs.ingest.jobs.repack import is_repack_due
 from organs.ingest.jobs.runner import (
     KINDS,
-    Held,
     JobEvent,
+    JobProgress,
     Runner,
     add_job,
 )
@@ -32,9 +33,10 @@ from organs.registry.catalog import tables
 from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.catalog.queries.relatives import models_to_repack
 from organs.registry.catalog.register.accounts import add_contributor
-from organs.registry.catalog.register.jobs import DIED_TWICE, cancel_job, claim_job, enqueue_job
+from organs.registry.catalog.register.jobs import cancel_job, claim_job, enqueue_job
 from organs.registry.catalog.register.organs import begin_ingest
 from organs.registry.catalog.tables import now
+from organs.registry.catalog.work import JOBS, WorkCancelled, keeping, renew
 from organs.registry.entities.job import Job
 from organs.registry.errors import BadInput, BadName, DatabaseUnreachable, NotFound, StoreUnreachable
 from organs.registry.local import LocalRegistry
@@ -57,7 +59,7 @@ def kind_of(run: Run, lane: str = WORK, name: str = "odd") -> dict[str, JobKind]
     ) -> Values:
         return run(registry, arguments, report_progress)
 
-    return {name: JobKind(name, lane, dict, lambda arguments: arguments, run_for)}
+    return {name: JobKind(name, lane, Values, run_for)}
 
 
 def job_of(registry: LocalRegistry, job_id: int) -> Job:
@@ -136,14 +138,14 @@ def test_a_report_can_be_made_as_a_job(registry: LocalRegistry, tmp_path: Path) 
     ("kind", "arguments", "error", "says"),
     [
         ("nothing", {}, BadInput, "unknown kind of job 'nothing'"),
-        ("report", {"modle": "x"}, BadInput, "unknown argument 'modle'"),
+        ("report", {"modle": "x"}, BadInput, "modle: unknown key; did you mean model"),
         ("report", {"limit": 0}, BadInput, "from 1 to 1,000"),
-        ("report", {"limit": True}, BadInput, "whole number"),
+        ("report", {"limit": True}, BadInput, "a whole number"),
         ("report", {"limit": 2.5}, BadInput, "whole number"),
-        ("report", {"model": ""}, BadInput, "a text of 1 to"),
-        ("report", {"model": ["x"]}, BadInput, "a text of 1 to"),
+        ("report", {"model": ""}, BadName, "is no"),
+        ("report", {"model": ["x"]}, BadInput, "model: this is a list; it should be a text"),
         ("report", {"model": "../x"}, BadName, "is no"),
-        ("report", {"model": "x" * 1000}, BadInput, "a text of 1 to"),
+        ("report", {"model": "x" * 1000}, BadName, "is no"),
     ],
 )
 def test_invalid_arguments_of_a_job_are_refused_before_it_is_queued(
@@ -324,37 +326,37 @@ def test_progress_is_written_at_most_once_a_second_and_cancellation_is_still_not
         job_id = enqueue_job(session, "odd", {})
         claim = claim_job(session, ["odd"])
     assert claim is not None
-    with Held(registry, claim, threading.Event(), notify_seconds=3600) as held:
-        held.report(0.1, "first")
-        for _ in range(1000):
-            held.report(0.9, "too soon")
-        assert (job_of(registry, job_id).progress, job_of(registry, job_id).note) == (0.1, "first")
-    with Held(registry, claim, threading.Event(), notify_seconds=0) as held:
-        held.report(7.0, "beyond the end")
-        assert job_of(registry, job_id).progress == 1.0
-        version = registry.catalog.version()
-        held.report(7.0, "beyond the end")
-        assert registry.catalog.version() == version, "nothing new was written"
-        with registry.catalog.writing() as session:
-            cancel_job(session, job_id)
-        with pytest.raises(Cancelled):
-            held.report(7.0, "beyond the end")
+    seldom = JobProgress(registry, claim, threading.Event(), threading.Event(), notify_seconds=3600)
+    seldom.report(0.1, "first")
+    for _ in range(1000):
+        seldom.report(0.9, "too soon")
+    assert (job_of(registry, job_id).progress, job_of(registry, job_id).note) == (0.1, "first")
+    often = JobProgress(registry, claim, threading.Event(), threading.Event(), notify_seconds=0)
+    often.report(7.0, "beyond the end")
+    assert job_of(registry, job_id).progress == 1.0
+    version = registry.catalog.version()
+    often.report(7.0, "beyond the end")
+    assert registry.catalog.version() == version, "nothing new was written"
+    with registry.catalog.writing() as session:
+        cancel_job(session, job_id)
+    with pytest.raises(WorkCancelled):
+        often.report(7.0, "beyond the end")
 
 
-def test_a_held_job_renews_its_lease_and_notices_that_it_is_lost(registry: LocalRegistry) -> None:
+def test_the_lease_of_a_running_job_is_renewed_and_it_notices_that_it_is_lost(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         job_id = enqueue_job(session, "odd", {})
         claim = claim_job(session, ["odd"])
         assert claim is not None
         session.execute(update(tables.Job).values(lease_expires_at=now() - timedelta(seconds=5)))
-    with Held(registry, claim, threading.Event(), renewed_seconds=0.02) as held:
+    with keeping(registry.catalog, partial(renew, claim=claim), "keeper", seconds=0.02) as lost:
         until(lambda: str(_lease(registry, job_id)) > str(now()))
-        assert not held.is_lost
+        assert not lost.is_set()
         with registry.catalog.writing() as session:
             cancel_job(session, job_id)
-        until(lambda: held.is_lost)
-        with pytest.raises(Cancelled):
-            held.report(0.5)
+        assert lost.wait(PATIENCE_SECONDS)
+        with pytest.raises(WorkCancelled):
+            JobProgress(registry, claim, threading.Event(), lost).report(0.5)
 
 
 @pytest.mark.long
@@ -386,7 +388,7 @@ def run(registry, arguments, tell, contributor):
     tell(0.5, "at it")
     time.sleep(600)
 with LocalRegistry.open() as registry:
-    Runner(registry, threading.Event(), kinds={"odd": JobKind("odd", WORK, dict, dict, run)}).run()
+    Runner(registry, threading.Event(), kinds={"odd": JobKind("odd", WORK, dict[str, int], run)}).run()
 """
 
 
@@ -412,7 +414,7 @@ def test_the_job_of_a_killed_runner_is_tried_again_and_fails_after_the_second(
                 .values(lease_expires_at=now() - timedelta(seconds=1), note="killed")
             )
     Runner(registry, threading.Event(), kinds=kinds).run(once=True)
-    assert (job_of(registry, first).state, job_of(registry, first).note) == ("failed", DIED_TWICE)
+    assert (job_of(registry, first).state, job_of(registry, first).note) == ("failed", JOBS.abandoned_note)
     assert job_of(registry, second).state == "finished"
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from organs.ingest.contributions.loads import Memory, cut, distinct, loads, spans_of
+from organs.ingest.contributions.cut_files import Memory, cut, spans_of
+from organs.ingest.contributions.sending import distinct, loads
 from organs.ingest.dissect import dissect
 from organs.ingest.files import FileSource
 from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
@@ -46,7 +47,7 @@ def test_pieces_are_the_blobs_of_an_ingest_except_the_runs_of_the_header(
     with FileSource(path) as source:
         (file,) = cut([dissect(source)], Memory(None), lambda _size: None)
         runs = {span.offset for span in file.file.literals()}
-    here = {digest for span, digest in file.pieces if span.offset not in runs}
+    here = {piece.digest for piece in file.pieces if piece.offset not in runs}
     with registry.catalog.reading() as session:
         assert set(blobs_by_digest(session, here)) == here
     assert len(runs) == 2
@@ -62,17 +63,17 @@ def test_odd_padding_is_a_piece(tmp_path: Path) -> None:
     data[at : at + 4] = b"odd!"
     with FileSource(write_model_file(tmp_path, bytes(data))) as source:
         (cut_file,) = cut([dissect(source)], Memory(None), lambda _size: None)
-    (odd,) = [(span, digest) for span, digest in cut_file.pieces if span.offset == at]
-    assert odd[1] == digest_of(data[at : odd[0].end])
+    (odd,) = [piece for piece in cut_file.pieces if piece.offset == at]
+    assert odd.digest == digest_of(data[at : at + odd.size_bytes])
 
 
 def test_small_pieces_are_sent_in_packs_and_large_ones_alone(tmp_path: Path) -> None:
     with FileSource(write_model_file(tmp_path, large_model())) as source:
         pieces = distinct(cut([dissect(source)], Memory(None), lambda _size: None))
-        large, *packs = loads(list(pieces.values()))
-        assert [piece.span.size_bytes for piece in large.pieces] == [LARGE[0].size_bytes]
+        large, *packs = loads(pieces.values())
+        assert [piece.size_bytes for piece in large.pieces] == [LARGE[0].size_bytes]
         assert not large.is_pack
-        assert all(piece.span.size_bytes <= PACK_PIECE_MAX_BYTES for pack in packs for piece in pack.pieces)
+        assert all(piece.size_bytes <= PACK_PIECE_MAX_BYTES for pack in packs for piece in pack.pieces)
         assert sum(len(pack.pieces) for pack in packs) == len(pieces) - 1
 
 
@@ -246,7 +247,7 @@ def test_already_uploaded_bytes_are_not_counted_twice(fake: FakeRegistry, tmp_pa
     assert run_push(fake, path).state == "published"
 
 
-def spans_in(path: Path) -> tuple[Span, ...]:
+def spans_in(path: Path) -> list[Span]:
     with FileSource(path) as source:
         return spans_of(dissect(source))
 

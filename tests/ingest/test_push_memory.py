@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from organs.ingest.contributions import loads
-from organs.ingest.contributions.loads import Memory
-from organs.ingest.contributions.push import Misfit
+from organs.ingest.contributions import cut_files
+from organs.ingest.contributions.cut_files import Memory
+from organs.ingest.contributions.sending import Misfit
 from organs.registry.errors import BadSource
 from tests.client.scripted_server import ReceivedRequest
 from tests.ingest.memory_registry import FakeRegistry
@@ -22,7 +22,7 @@ from tests.small_models import small_model
 def test_a_file_is_hashed_once(fake: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_model_file(tmp_path, large_model())
     first = run_push(fake, path, dry_run=True)
-    monkeypatch.setattr("organs.ingest.contributions.loads._hash", None)  # calling it would fail
+    monkeypatch.setattr("organs.ingest.contributions.cut_files.FilePass", None)  # calling it would fail
     shown = RecordedProgress()
     assert run_push(fake, path, shown, dry_run=True) == first
     assert shown.done_bytes["read"] == path.stat().st_size
@@ -66,7 +66,7 @@ def test_a_memory_that_cannot_be_written_is_ignored(tmp_path: Path) -> None:
 
 
 def test_the_oldest_memory_entries_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loads, "ENTRIES_MAX", 8)
+    monkeypatch.setattr(cut_files, "ENTRIES_MAX", 8)
     memory = Memory(tmp_path / "cache")
     for number in range(11):
         memory.store_submission("u", "n", str(number), 7)

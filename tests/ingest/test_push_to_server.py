@@ -9,26 +9,22 @@ from typing import Any
 import pytest
 
 from organs.ingest.contributions import push as submitting
-from organs.ingest.contributions.loads import (
-    Memory,
-    cut,
-    distinct,
-    loads,
-)
+from organs.ingest.contributions.cut_files import Memory, cut
 from organs.ingest.contributions.push import (
     PushOptions,
     PushReport,
     push,
     push_chimera,
 )
+from organs.ingest.contributions.sending import distinct, loads
 from organs.ingest.dissect import dissect
 from organs.ingest.files import FileSource
 from organs.ingest.sources import ModelSource, find_sources
 from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import DEPTH_MAX
 from organs.registry.catalog.register.accounts import set_quota
-from organs.registry.catalog.register.models import hide_model, remove_model
+from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.client.connection import Connection
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.errors import NotAllowed, OverQuota
@@ -115,7 +111,7 @@ def test_a_push_is_refused_beforehand_exactly_when_the_registry_would_refuse_it(
     path = write_model_file(tmp_path, large_model())
     with FileSource(path) as source:
         pieces = distinct(cut([dissect(source)], Memory(None), lambda _size: None))
-        packed = sum(len(load.pieces) for load in loads(list(pieces.values())) if load.is_pack)
+        packed = sum(len(load.pieces) for load in loads(pieces.values()) if load.is_pack)
     needed = path.stat().st_size + PIECE_ROW_BYTES * packed
     for quota_bytes in (needed - 1, needed):
         with there.registry.catalog.writing() as session:

@@ -57,7 +57,7 @@ HOSTILE = {
     "deep nesting": (file_with(b"[" * 5000), "nested deeper than"),
     "a repeated name": (
         file_with(b'{"a": {"dtype": "F32"}, "a": {"dtype": "F32"}}'),
-        "the key 'a' appears twice in one object",
+        "a: the key is given twice",
     ),
     "an unknown type": (file_with({"a": {**ENTRY, "dtype": "F7"}}), "the unknown type 'F7'"),
     "no shape": (file_with({"a": {"dtype": "F32", "data_offsets": [0, 24]}}), "missing required field `shape`"),

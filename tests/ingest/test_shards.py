@@ -22,10 +22,10 @@ from organs.ingest.service import IngestReport, NewVersion, Outcome, always, ing
 from organs.ingest.sources import find_sources, open_files
 from organs.ingest.urls import Hub
 from organs.registry.catalog.queries.administration import model_in_any_state
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.reports import counted_totals, running_totals
 from organs.registry.catalog.records import Edits
-from organs.registry.catalog.register.models import edit_model, hide_model, remove_model, show_model
+from organs.registry.catalog.register.model_changes import edit_model, hide_model, remove_model, show_model
 from organs.registry.catalog.tables import Base, Facet, FacetCount, Model, ModelFile, Placement
 from organs.registry.client.ranges import Limits, RangeClient
 from organs.registry.digest import digest_of

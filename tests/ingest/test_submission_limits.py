@@ -14,7 +14,6 @@ from organs.ingest.contributions.manifest import (
 )
 from organs.ingest.contributions.submissions import withdraw
 from organs.ingest.contributions.uploads import (
-    Declared,
     look_up,
     open_upload,
     tidy_uploads,
@@ -22,7 +21,7 @@ from organs.ingest.contributions.uploads import (
 from organs.ingest.jobs.compose import COMPOSE
 from organs.registry.catalog.queries.accounts import (
     PIECE_ROW_BYTES,
-    used_bytes,
+    quota_of,
 )
 from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.catalog.queries.submissions import known_contributor_id
@@ -33,6 +32,7 @@ from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.uploads import remove_expired_upload, renew_uploads
 from organs.registry.catalog.tables import Contributor, Submission, Upload, now
 from organs.registry.digest import digest_of
+from organs.registry.entities.submission import PackPiece, UploadRequest
 from organs.registry.errors import OverQuota
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.local import LocalRegistry
@@ -150,32 +150,42 @@ def test_an_upload_renewed_during_the_cleanup_is_kept(registry: LocalRegistry) -
 def test_a_contributor_without_quota_cannot_compose(registry: LocalRegistry, templates: RegistryTemplates) -> None:
     templates.fill(registry, add_three_models)
     recipe = {"base": "local/base", "grafts": [{"from": "local/tuned", "type": "organ", "blocks": [0]}]}
-    arguments = COMPOSE.check({"recipe": recipe})
+    arguments = COMPOSE.settled(registry, {"recipe": recipe}, "local")
+    assert arguments.plan
     ann(registry, 1000)
     with pytest.raises(OverQuota):
-        COMPOSE.settle(registry, arguments, "ann")
+        COMPOSE.settled(registry, {"recipe": recipe}, "ann")
     with pytest.raises(OverQuota):
         COMPOSE.run(registry, arguments, lambda _share, _note: None, "ann")
-    assert COMPOSE.settle(registry, arguments, "local").plan
 
 
 def test_the_local_contributor_has_no_quota(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         owner_id = contributor_id(session, LOCAL)
         session.get_one(Contributor, owner_id).quota_bytes = 10
-    assert open_upload(registry, owner_id, Declared("piece", 11, digest_of(b"x"))).size_bytes == 11
+    assert (
+        open_upload(registry, owner_id, UploadRequest(kind="piece", size_bytes=11, digest=digest_of(b"x"))).size_bytes
+        == 11
+    )
 
 
 def test_a_pack_counts_with_the_rows_of_its_pieces(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     owner_id = ann(registry, 1000)
     digests = [digest_of(bytes([number])) for number in range(4)]
-    pack = [Declared("pack", many, pieces=[(1, digest) for digest in digests[:many]]) for many in range(1, 5)]
+    pack = [
+        UploadRequest(
+            kind="pack",
+            size_bytes=many,
+            pieces=tuple(PackPiece(size_bytes=1, digest=digest) for digest in digests[:many]),
+        )
+        for many in range(1, 5)
+    ]
     with pytest.raises(OverQuota, match="counts as 1,028"):
         open_upload(registry, owner_id, pack[3])
     open_upload(registry, owner_id, pack[1])
     with registry.catalog.reading() as session:
-        assert used_bytes(session, owner_id) == 2 + 2 * PIECE_ROW_BYTES
+        assert quota_of(session, session.get_one(Contributor, owner_id), 0).used_bytes == 2 + 2 * PIECE_ROW_BYTES
     monkeypatch.setattr(uploads, "PACKED_PIECES_MAX", 2)
     with pytest.raises(OverQuota, match="pieces"):
         open_upload(registry, owner_id, pack[0])
-    open_upload(registry, owner_id, Declared("piece", 1, digests[0]))
+    open_upload(registry, owner_id, UploadRequest(kind="piece", size_bytes=1, digest=digests[0]))

@@ -15,17 +15,14 @@ from organs.ingest.contributions import (
 from organs.ingest.contributions.intake import settle_abandoned
 from organs.ingest.contributions.manifest import (
     BadManifest,
-    Manifest,
 )
-from organs.ingest.contributions.submissions import manifest_of, refuse_submission, remove_uploads_of, withdraw
+from organs.ingest.contributions.submissions import files_of, refuse_submission, remove_uploads_of, withdraw
 from organs.registry.catalog.queries.submissions import known_contributor_id, open_submissions
 from organs.registry.catalog.register.accounts import add_contributor, set_contributor_state
 from organs.registry.catalog.register.jobs import cancel_job
-from organs.registry.catalog.register.models import (
-    hide_model,
-    remove_model,
-)
+from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.catalog.tables import Model
+from organs.registry.entities.submission import SubmissionFile
 from organs.registry.local import LocalRegistry
 from tests.small_models import small_model
 from tests.submissions import file_of_pieces, process_and_read, put_upload, submission_row, submit_model, whole_file
@@ -151,10 +148,10 @@ def test_a_model_registered_after_its_submission_was_settled_is_removed(registry
     assert (submission_row(registry, submission_id).row.state, states(registry)) == ("withdrawn", ["removed"])
 
 
-def withdrawn_in_pieces(registry: LocalRegistry) -> tuple[int, dict[str, Any], Manifest]:
+def withdrawn_in_pieces(registry: LocalRegistry) -> tuple[int, dict[str, Any], tuple[SubmissionFile, ...]]:
     """Submit a model as ann in two pieces and withdraw it.
 
-    Return her id, the file of the manifest, and the stored manifest.
+    Return her id, the file of the manifest, and the stored files.
     """
     half = len(LITTLE) // 2
     put_upload(registry, "ann", [LITTLE[:half], LITTLE[half:]])
@@ -162,15 +159,15 @@ def withdrawn_in_pieces(registry: LocalRegistry) -> tuple[int, dict[str, Any], M
     first = submit_model(registry, "ann/one", [file])
     with registry.catalog.reading() as session:
         owner = known_contributor_id(session, "ann") or 0
-        manifest = manifest_of(open_submissions(session, owner)[0])
+        files = files_of(open_submissions(session, owner)[0])
     withdraw(registry, "ann", first)
-    return owner, file, manifest
+    return owner, file, files
 
 
 def test_uploads_that_a_concurrent_submission_needs_are_not_forgotten(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    owner, file, manifest = withdrawn_in_pieces(registry)
+    owner, file, files = withdrawn_in_pieces(registry)
     later: list[int] = []
 
     def forget_late(*given: object) -> int:
@@ -179,22 +176,22 @@ def test_uploads_that_a_concurrent_submission_needs_are_not_forgotten(
 
     forget_uploads = submissions.forget_uploads
     monkeypatch.setattr(submissions, "forget_uploads", forget_late)
-    assert remove_uploads_of(registry, owner, manifest) == 0
+    assert remove_uploads_of(registry, owner, files) == 0
     assert process_and_read(registry, later[0]).row.state == "published"
 
 
 def test_a_submission_whose_pieces_are_removed_meanwhile_is_refused(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    owner, file, manifest = withdrawn_in_pieces(registry)
+    owner, file, files = withdrawn_in_pieces(registry)
     locate, located = submissions.locate, list[object]()
 
     def located_before(*given: object) -> object:
-        files = locate(*given)  # type: ignore[arg-type]
+        found = locate(*given)  # type: ignore[arg-type]
         if not located:
-            located.append(files)
-            assert remove_uploads_of(registry, owner, manifest) == 1
-        return files
+            located.append(found)
+            assert remove_uploads_of(registry, owner, files) == 1
+        return found
 
     monkeypatch.setattr(submissions, "locate", located_before)
     with pytest.raises(BadManifest, match="send them first"):

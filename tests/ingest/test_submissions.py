@@ -10,18 +10,18 @@ from threading import Event
 from typing import Any
 
 import pytest
+from msgspec import structs
 from sqlalchemy import select
 
 from organs.ingest import dissect
 from organs.ingest.contributions.inspection import (
     Inspection,
-    Stopped,
+    InspectionStopped,
 )
 from organs.ingest.contributions.intake import settle_abandoned
-from organs.ingest.contributions.manifest import BadManifest, StatedMetadata, parse_manifest
+from organs.ingest.contributions.manifest import BadManifest, parse_manifest
 from organs.ingest.contributions.pieces import (
     Sources,
-    composed_file,
     locate,
 )
 from organs.ingest.contributions.submissions import (
@@ -31,7 +31,7 @@ from organs.ingest.contributions.submissions import (
     withdraw,
 )
 from organs.ingest.jobs.runner import Runner
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import reachable_digests
 from organs.registry.catalog.queries.reports import (
     counted_totals,
@@ -42,6 +42,8 @@ from organs.registry.catalog.register.jobs import cancel_job
 from organs.registry.catalog.tables import Model
 from organs.registry.compose.models import partial_recipe
 from organs.registry.digest import digest_of
+from organs.registry.entities.base import encode
+from organs.registry.entities.submission import SubmissionMetadata
 from organs.registry.errors import Conflict, DiskFull, NotAssemblable, NotFound, StoreUnreachable
 from organs.registry.gguf import MemorySource, ValueType, read_header
 from organs.registry.local import LocalRegistry
@@ -150,7 +152,7 @@ def test_a_whole_file_is_dissected_in_a_child_process_and_published(registry: Lo
     model = submission_row(registry, submission_id).model
     assert model is not None
     assert (model.full_name, model.state, model.title, model.license) == ("ann/tiny@1", "visible", "Tiny", "MIT")
-    assert json.loads(model.tags) == ["a", "b"]
+    assert model.tags == ("a", "b")
     assert assemble_model(registry, "ann/tiny", tmp_path / "out")[0].read_bytes() == BASE
     assert_no_upload_is_left(registry)
     assert_no_orphans(registry)
@@ -186,10 +188,10 @@ def test_reading_a_file_of_pieces_at_any_offset_gives_its_bytes(registry: LocalR
     with registry.catalog.writing() as session:
         owner = contributor_id(session, "ann")
     with registry.catalog.reading() as session:
-        (file,) = locate(session, owner, manifest)
+        (file,) = locate(session, owner, manifest.files)
     chance = Random(1)
     with Sources(registry) as sources:
-        read = composed_file(sources, file)
+        read = sources.file(file)
         assert read.read_at(0, len(BASE)) == BASE
         for _ in range(200):
             begin, end = sorted(chance.randrange(len(BASE) + 1) for _ in range(2))
@@ -246,7 +248,7 @@ def test_a_partial_model_is_stored_unchanged_and_assembled_into_its_base(
     ingested(registry, tmp_path, "acme/base", BASE)
     with registry.catalog.reading() as session:
         recipe = partial_recipe(session, model)
-    plan = registry.compose(replace(recipe, accept=("unrelated-lineage",))).plan().plan
+    plan = registry.compose(structs.replace(recipe, accept=("unrelated-lineage",))).plan().plan
     brought = [part.spec.name for part in plan.parts if part.donor is not None]
     assert (plan.base.label, brought) == ("acme/base@1", [spec.name for spec, _ in trained])
     assert assemble_model(registry, "ann/part", tmp_path / "out")[0].read_bytes() == partial
@@ -263,7 +265,7 @@ def test_a_partial_model_that_does_not_fit_its_base_is_refused_before_publicatio
     looked = submit_model(registry, "ann/part", [whole_file(registry, "ann", partial)], base="acme/base", publish=False)
     assert process_and_read(registry, looked, publish=False).row.state == "ready", "another base may be named"
     assert "base-does-not-fit" in codes(registry, looked)
-    publish(registry, "ann", looked, StatedMetadata())
+    publish(registry, "ann", looked, SubmissionMetadata())
     after = process_and_read(registry, looked)
     assert (after.row.state, after.model) == ("refused", None)
     assert after.row.reason == (
@@ -384,14 +386,14 @@ def test_dangerous_content_is_reported_and_never_assembled(registry: LocalRegist
     proposed = json.loads(after.row.metadata_given)["proposed"]
     assert (proposed["license"], proposed["tensors"], proposed["complete"]) == ("my own one", 10, True)
     assert blob_rows(registry) == []
-    publish(registry, "ann", submission_id, StatedMetadata(license="MIT"), "little")
+    publish(registry, "ann", submission_id, SubmissionMetadata(license="MIT"), "little")
     model = process_and_read(registry, submission_id).model
     assert model is not None
     assert (model.full_name, model.license) == ("ann/little@1", "MIT")
     with pytest.raises(NotAssemblable):
         assemble_model(registry, "ann/little", tmp_path / "out")
     with pytest.raises(Conflict):
-        publish(registry, "ann", submission_id, StatedMetadata())
+        publish(registry, "ann", submission_id, SubmissionMetadata())
 
 
 def test_bytes_with_another_digest_than_announced_are_refused(registry: LocalRegistry) -> None:
@@ -472,7 +474,7 @@ def test_a_submission_is_refused_when_the_inspector_stops_or_crashes_while_measu
     is_limit: bool, code: str, registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(self: Inspection, *_tensor: object) -> None:
-        raise Stopped("It was stopped.", is_limit=is_limit)
+        raise InspectionStopped("It was stopped.", is_limit=is_limit)
 
     monkeypatch.setattr(Inspection, "measure", stopped)
     submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", BASE)])
@@ -555,10 +557,12 @@ BAD: dict[str, tuple[Any, str]] = {
     "no files": ({}, "files"),
     "an empty list": ({"files": []}, "files"),
     "too many files": ({"files": [FILE] * 5000}, "files"),
-    "too many pieces": ({"files": [FILE | {"pieces": [0] * (SUBMISSION_PIECES_MAX + 1)}]}, "files"),
+    "too many pieces": ({"files": [FILE | {"pieces": [0] * (SUBMISSION_PIECES_MAX + 1)}]}, "files[0].pieces"),
     "a strange member": ({"files": [FILE], "owner": "eve"}, "owner"),
     "a file that is no object": ({"files": [3]}, "files[0]"),
-    "a file with more": ({"files": [FILE | {"path": "/etc"}]}, "files[0]"),
+    "a file with more": ({"files": [FILE | {"path": "/etc"}]}, "files[0].path"),
+    "a file without pieces": ({"files": [{"name": "a.gguf", "size_bytes": 10, "sha256": D}]}, "files[0]"),
+    "a file of both kinds": ({"files": [FILE | {"upload": "a" * 22}]}, "files[0]"),
     "a path": ({"files": [FILE | {"name": "../a.gguf"}]}, "files[0].name"),
     "a hidden name": ({"files": [FILE | {"name": ".gguf"}]}, "files[0].name"),
     "another ending": ({"files": [FILE | {"name": "a.exe"}]}, "files[0].name"),
@@ -571,10 +575,10 @@ BAD: dict[str, tuple[Any, str]] = {
     "no digest": ({"files": [FILE | {"sha256": "A" * 64}]}, "files[0].sha256"),
     "an overlap": ({"files": [FILE | {"pieces": [[0, 5, D], [4, 6, D]]}]}, "files[0].pieces[1]"),
     "backwards": ({"files": [FILE | {"pieces": [[4, 6, D], [0, 4, D]]}]}, "files[0].pieces[1]"),
-    "before the file": ({"files": [FILE | {"pieces": [[-1, 4, D]]}]}, "files[0].pieces[0]"),
+    "before the file": ({"files": [FILE | {"pieces": [[-1, 4, D]]}]}, "files[0].pieces[0].offset"),
     "beyond the file": ({"files": [FILE | {"pieces": [[4, 7, D]]}]}, "files[0].pieces[0]"),
-    "far beyond it": ({"files": [FILE | {"pieces": [[4, 10**4000, D]]}]}, "files[0].pieces[0]"),
-    "an empty piece": ({"files": [FILE | {"pieces": [[0, 0, D]]}]}, "files[0].pieces[0]"),
+    "far beyond it": ({"files": [FILE | {"pieces": [[4, 10**4000, D]]}]}, "files[0].pieces[0].size_bytes"),
+    "an empty piece": ({"files": [FILE | {"pieces": [[0, 0, D]]}]}, "files[0].pieces[0].size_bytes"),
     "a piece with more": ({"files": [FILE | {"pieces": [[0, 4, D, 1]]}]}, "files[0].pieces[0]"),
     "an upload's path": ({"files": [{"name": "a.gguf", "upload": "../../etc/passwd00000"}]}, "files[0].upload"),
     "metadata of another kind": ({"files": [FILE], "metadata": []}, "metadata"),
@@ -596,15 +600,16 @@ def test_a_hostile_manifest_is_refused_by_field(values: Any, where: str) -> None
 
 
 def test_all_faults_of_a_manifest_are_reported_together_and_a_valid_one_reads_back() -> None:
-    bad = {"files": [FILE | {"name": "x", "pieces": [[0, 99, D], 7]}], "metadata": {"title": 3}, "publish": None}
+    files = [FILE | {"name": "x", "pieces": [[0, 9, D], 7]}, FILE | {"pieces": [[0, 99, D]]}]
+    bad = {"files": files, "metadata": {"title": 3}, "publish": None}
     with pytest.raises(BadManifest) as caught:
         parse_manifest(bad)
     assert [where for where, _ in caught.value.reasons] == [
-        *("files[0].name", "files[0].pieces[0]", "files[0].pieces[1]", "metadata.title", "publish"),
+        *("files[0].name", "files[0].pieces[1]", "files[1].pieces[0]", "metadata.title", "publish"),
     ]
     good = parse_manifest({"files": [FILE], "metadata": {"base": "acme/base", "tags": ["a", "a", ""]}})
-    assert good.stated == StatedMetadata(base="acme/base", tags=("a",))
-    assert parse_manifest(json.loads(good.files_json())).files == good.files
+    assert good.metadata == SubmissionMetadata(base="acme/base", tags=("a",))
+    assert parse_manifest(json.loads(encode(good))) == good
 
 
 @pytest.mark.parametrize(("child", "parent", "relation"), [("Q8_0", "F16", "quantized"), ("F16", "Q8_0", "relative")])
@@ -637,7 +642,7 @@ def test_a_license_unlike_the_header_is_a_finding_at_inspection_and_at_publicati
         submission_id = submit_model(registry, "ann/same", [sent], publish=False, license=license)
         process_and_read(registry, submission_id, publish=False)
         assert "license-differs" not in codes(registry, submission_id), license
-    publish(registry, "ann", submission_id, StatedMetadata(license="MIT"))
+    publish(registry, "ann", submission_id, SubmissionMetadata(license="MIT"))
     kept = json.loads(process_and_read(registry, submission_id).row.findings)
     (sentence,) = (finding["sentence"] for finding in kept if finding["code"] == "license-differs")
     assert "'MIT'" in sentence

@@ -30,7 +30,7 @@ from organs.ingest.tools.places import Machine, gpt4all_folders, lmstudio_folder
 from organs.registry.catalog.queries.administration import model_in_any_state
 from organs.registry.catalog.register.accounts import add_contributor
 from organs.registry.catalog.register.events import record_event
-from organs.registry.catalog.register.models import remove_model
+from organs.registry.catalog.register.model_changes import remove_model
 from organs.registry.catalog.tables import Event, KnownFile, Model, OtherName
 from organs.registry.catalog.vocabulary import OTHER_NAMES_MAX, RUNTIME_TEXT_MAX, Action
 from organs.registry.entities.model import RuntimeText

@@ -16,20 +16,21 @@ from datetime import timedelta
 from pathlib import Path
 from threading import Event
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, update
 
-from organs.cli.admin import sweep
+from organs.cli.sweep import sweep
 from organs.ingest.contributions.spool import BytesLost, FolderSpool, spool_of
 from organs.ingest.contributions.uploads import (
     STRAY_AFTER_SECONDS,
     Chunk,
-    Declared,
     TidyReport,
     WrongOffset,
     cancel,
+    check_request,
     finish,
     forget_uploads,
     is_received,
@@ -39,7 +40,7 @@ from organs.ingest.contributions.uploads import (
     tidy_uploads,
 )
 from organs.ingest.jobs.runner import Runner
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.submissions import (
     StoredPiece,
     finished_upload,
@@ -51,6 +52,7 @@ from organs.registry.catalog.register.accounts import add_contributor, set_quota
 from organs.registry.catalog.register.uploads import renew_uploads
 from organs.registry.catalog.tables import Blob, Contributor, FilePart, Model, Upload, now
 from organs.registry.digest import Digest, digest_of
+from organs.registry.entities.submission import UploadRequest
 from organs.registry.errors import BadInput, Conflict, DiskFull, NotFound, OverQuota, StoreError, TooMany
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
@@ -83,7 +85,16 @@ def new_contributor(registry: LocalRegistry, name: str) -> int:
 def begun(registry: LocalRegistry, asker: int, data: bytes = DATA, kind: str = "file", name: str | None = None) -> str:
     """Open an upload for `data` and return its name."""
     digest = digest_of(data) if kind == "piece" else None
-    return open_upload(registry, asker, Declared(kind, len(data), digest, name)).public_id
+    return open_upload(registry, asker, wanted(kind, len(data), digest=digest, name=name)).public_id
+
+
+def wanted(
+    kind: str, size_bytes: int, *, pieces: Sequence[tuple[int, Digest]] = (), **values: str | None
+) -> UploadRequest:
+    """Return a request as the API reads it."""
+    members = {name: value for name, value in values.items() if value is not None}
+    listed = {"pieces": [list(piece) for piece in pieces]} if pieces else {}
+    return msgspec.convert({"kind": kind, "size_bytes": size_bytes} | members | listed, UploadRequest)
 
 
 def chunk_of(data: bytes, begin: int, end: int, *, wrong: bool = False) -> Chunk:
@@ -105,8 +116,8 @@ def sent(registry: LocalRegistry, asker: int, data: bytes, kind: str = "piece") 
 
 def sent_pack(registry: LocalRegistry, asker: int, pieces: Sequence[bytes]) -> str:
     data = b"".join(pieces)
-    declared = Declared("pack", len(data), pieces=tuple((len(piece), digest_of(piece)) for piece in pieces))
-    upload = open_upload(registry, asker, declared).public_id
+    pack = wanted("pack", len(data), pieces=[(len(piece), digest_of(piece)) for piece in pieces])
+    upload = open_upload(registry, asker, pack).public_id
     send(registry, asker, upload, data, 0, len(data))
     return finish(registry, asker, upload).public_id
 
@@ -301,8 +312,8 @@ def test_every_piece_of_a_pack_is_checked_and_found_at_its_offset(registry: Loca
         StoredPiece(upload, 59, 500),
     ]
 
-    declared = Declared("pack", 559, pieces=tuple((len(piece), digest_of(piece)) for piece in pieces))
-    other = open_upload(registry, ada, declared).public_id
+    pack = wanted("pack", 559, pieces=[(len(piece), digest_of(piece)) for piece in pieces])
+    other = open_upload(registry, ada, pack).public_id
     wrong = b"first" + b"x" * 54 + b"third" * 100
     send(registry, ada, other, wrong, 0, 559)
     with pytest.raises(BadInput, match=r"1 of its pieces .* at byte 5$"):
@@ -325,27 +336,27 @@ def test_every_piece_of_a_pack_is_checked_and_found_at_its_offset(registry: Loca
     ids=str,
 )
 def test_an_invalid_declaration_is_refused(values: dict[str, object]) -> None:
-    with pytest.raises(BadInput):
-        Declared(**values)  # type: ignore[arg-type]
+    with pytest.raises((BadInput, msgspec.ValidationError)):
+        check_request(wanted(**values))  # type: ignore[arg-type]
 
 
 @pytest.mark.folder
 def test_opening_the_same_upload_again_continues_it(registry: LocalRegistry, ada: int) -> None:
     first = begun(registry, ada, name="a.gguf")
     send(registry, ada, first, DATA, 0, 100)
-    again = open_upload(registry, ada, Declared("file", len(DATA), None, "a.gguf"))
+    again = open_upload(registry, ada, wanted("file", len(DATA), name="a.gguf"))
     assert (again.public_id, again.received_bytes) == (first, 100)
     others = [
-        Declared("file", len(DATA), None, "b.gguf"),
-        Declared("file", len(DATA) + 1, None, "a.gguf"),
-        Declared("file", len(DATA), digest_of(DATA), "a.gguf"),
-        Declared("piece", len(DATA), digest_of(DATA)),
-        Declared("pack", 3, pieces=((1, digest_of(b"a")), (2, digest_of(b"b")))),
-        Declared("pack", 3, pieces=((2, digest_of(b"b")), (1, digest_of(b"a")))),
+        wanted("file", len(DATA), name="b.gguf"),
+        wanted("file", len(DATA) + 1, name="a.gguf"),
+        wanted("file", len(DATA), digest=digest_of(DATA), name="a.gguf"),
+        wanted("piece", len(DATA), digest=digest_of(DATA)),
+        wanted("pack", 3, pieces=((1, digest_of(b"a")), (2, digest_of(b"b")))),
+        wanted("pack", 3, pieces=((2, digest_of(b"b")), (1, digest_of(b"a")))),
     ]
-    names = {open_upload(registry, ada, declared).public_id for declared in others}
+    names = {open_upload(registry, ada, other).public_id for other in others}
     assert len(names | {first}) == len(others) + 1
-    assert {open_upload(registry, ada, declared).public_id for declared in others} == names
+    assert {open_upload(registry, ada, other).public_id for other in others} == names
     assert open_upload(registry, new_contributor(registry, "bob"), others[0]).public_id not in names
     os.unlink(registry.settings.uploads / first)
     assert begun(registry, ada, name="a.gguf") != first, "its bytes are lost"
@@ -602,7 +613,7 @@ def test_a_lookup_discloses_finished_pieces_only_to_their_sender(registry: Local
 @pytest.mark.folder
 def test_finishing_a_large_upload_takes_little_memory(registry: LocalRegistry, ada: int) -> None:
     size = 48 * 1024 * 1024
-    upload = open_upload(registry, ada, Declared("file", size)).public_id
+    upload = open_upload(registry, ada, wanted("file", size)).public_id
     os.truncate(registry.settings.uploads / upload, size)
     with registry.catalog.writing() as session:
         session.execute(update(Upload).values(received_bytes=size))

@@ -353,7 +353,7 @@ def test_the_cost_of_all_experts_is_printed_and_confirmed(
     local = organ("measure", "--experts", "--json", tmp_path / "moe.gguf").values
     assert measured.values["experts"] == local["experts"]
     assert len(local["experts"]) == 6
-    monkeypatch.setattr("organs.cli.files.ASK_FROM_REQUESTS", 6)
+    monkeypatch.setattr("organs.cli.measure.ASK_FROM_REQUESTS", 6)
     refused = organ("measure", "--experts", "hf://big/moe", environment=environment)
     assert (refused.status, refused.out) == (2, "")
     assert "add -y to download this" in refused.err

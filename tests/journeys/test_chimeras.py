@@ -20,19 +20,18 @@ from organs.registry.compose.api import (
     ChimeraPlan,
     Composition,
 )
-from organs.registry.compose.recipe import Graft, Recipe, Selection
+from organs.registry.compose.recipe import Graft, Recipe
 from organs.registry.entities.finding import Severity
+from organs.registry.entities.verdict import RunReport, VerdictReport
 from organs.registry.errors import NotComposable
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.gguf.quants import dequantize
 from organs.registry.local import LocalRegistry
-from organs.registry.validation.comparison import Budget
+from organs.registry.validation.comparison import ValidationBudget
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import (
-    RunResult,
     run_chimera,
 )
-from organs.registry.validation.runtime import Reading
 from organs.registry.validation.texts import built_in_texts
 from tests.journeys.test_round_trip import ZOO_FILES
 from tests.registry_templates import RegistryTemplates, add_zoo_models
@@ -50,12 +49,12 @@ def zoo(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) 
 
 def tried(
     registry: LocalRegistry, plan: ChimeraPlan, tokens: int = 2048, kinds: tuple[str, ...] = ("python", "documentation")
-) -> RunResult:
+) -> VerdictReport:
     made, texts = plan.register(), built_in_texts(kinds)
-    return run_chimera(registry.catalog, registry.blobs, made.model, texts, LlamaCpp(), Budget(tokens=tokens))
+    return run_chimera(registry.catalog, registry.blobs, made.model, texts, LlamaCpp(), ValidationBudget(tokens=tokens))
 
 
-def on_python(reading: Reading) -> float:
+def on_python(reading: RunReport) -> float:
     score = reading.scores[0]
     assert score.text == "python"
     assert score.perplexity is not None
@@ -70,8 +69,8 @@ def warnings(plan: ChimeraPlan) -> list[str]:
 def test_grafting_the_feed_forward_of_a_fine_tune_gives_no_warning_and_improves_the_base(zoo: LocalRegistry) -> None:
     plan = zoo.compose(A).graft(CODE, type="organ").named("me/coder").plan()
     assert warnings(plan) == []
-    found = tried(zoo, plan).validation
-    assert found.verdict.kind == "gains"
+    found = tried(zoo, plan)
+    assert found.verdict == "gains"
     assert on_python(found.donors[0]) < on_python(found.chimera) < on_python(found.base)
 
 
@@ -88,14 +87,14 @@ def test_grafting_the_feed_forward_of_a_stranger_gives_an_early_warning_and_brea
     assert sum(opened) < 200_000  # headers with their vocabulary: no organ has been read
     with pytest.raises(NotComposable, match="accept unrelated-lineage"):
         plan.register()
-    found = tried(zoo, composition.accept("unrelated-lineage").plan()).validation
-    assert found.verdict.kind == "broken"
+    found = tried(zoo, composition.accept("unrelated-lineage").plan())
+    assert found.verdict == "broken"
 
 
 @pytest.mark.long
 def test_one_weak_block_of_a_stranger_passes_for_nothing(zoo: LocalRegistry) -> None:
     plan = zoo.compose(A).graft(B, type="organ", blocks=3).accept("unrelated-lineage").named("me/block").plan()
-    assert tried(zoo, plan).validation.verdict.kind in ("inert", "undecided")
+    assert tried(zoo, plan).verdict in ("inert", "undecided")
 
 
 def test_merging_an_adapter_equals_the_float64_sum_within_the_rounding_of_the_dtype(
@@ -135,7 +134,7 @@ def test_a_transplant_of_two_files_has_the_lock_and_the_bytes_of_the_registered_
     zoo: LocalRegistry, tmp_path: Path
 ) -> None:
     made = zoo.compose(A).graft(CODE, type="organ", blocks="1-2").named("me/middle").plan().assemble(tmp_path / "one")
-    recipe = Recipe("base", (Graft(Selection(types=("organ",), blocks=((1, 2),)), donor="donor"),))
+    recipe = Recipe("base", grafts=(Graft(donor="donor", types=("organ",), blocks=((1, 2),)),))
     with ExitStack() as opened:
         sources = {"base": find_sources([str(FILES[A])])[0], "donor": find_sources([str(FILES[CODE])])[0]}
         found = transplant(recipe, FileLibrary(opened, sources), tmp_path / "two")

@@ -9,9 +9,9 @@ import pytest
 
 from bench.expert_grafts import STACKS, mixture
 from organs.registry.local import LocalRegistry
-from organs.registry.validation.comparison import Budget
+from organs.registry.validation.comparison import ValidationBudget
 from organs.registry.validation.llama import LlamaCpp
-from organs.registry.validation.run import run_chimera, verdict_report
+from organs.registry.validation.run import run_chimera
 from organs.registry.validation.texts import built_in_texts
 from tests.small_models import ingest_file, tensors_of
 
@@ -36,9 +36,8 @@ def test_two_of_384_experts_are_found_and_one_is_grafted_alone_and_runs(
     (tmp_path / "expected.gguf").write_bytes(mixture((17,)))
     assert tensors_of(tmp_path / "made.gguf") == tensors_of(tmp_path / "expected.gguf")
 
-    budget = Budget(tokens=2048)
-    run = run_chimera(registry.catalog, registry.blobs, made.model, built_in_texts(("python",)), LlamaCpp(), budget)
-    report = verdict_report(run)
+    budget = ValidationBudget(tokens=2048)
+    report = run_chimera(registry.catalog, registry.blobs, made.model, built_in_texts(("python",)), LlamaCpp(), budget)
     assert report.zeroed == tuple(f"blk.0.{slot}.weight[17]" for slot in STACKS)
     assert report.chimera.failure is None
     assert report.chimera.written

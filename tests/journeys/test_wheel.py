@@ -70,7 +70,7 @@ def test_the_wheel_contains_only_the_product(wheel: Path) -> None:
         names = archive.namelist()
     tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"organs"}
-    assert "organs/migrations/versions/0001_first_tables.py" in names
+    assert "organs/migrations/versions/0012_first_tables.py" in names
     assert any(name.startswith("organs/web/templates/") for name in names)
     assert any(name.startswith("organs/web/static/") for name in names)
     assert not [name for name in names if "__pycache__" in name or name.endswith((".gguf", ".sqlite3"))]

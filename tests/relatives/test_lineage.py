@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import insert, update
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.tables import Lineage, Model, now
 from organs.registry.entities.base import decode, encode
 from organs.registry.entities.lineage import LineageEdge, ModelLineage, merged_edges

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.tables import Lineage, Model, Placement
 from organs.registry.errors import OrganError
 from organs.registry.gguf import TensorSpec, dtype_by_name

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.storage import way_of
-from organs.registry.catalog.register.models import hide_model, remove_model
+from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.catalog.tables import Blob, Expert, FilePart, Model, ModelFile, Organ, Placement
 from organs.registry.entities.storage import Storage, Way
 from organs.registry.errors import BadQuery

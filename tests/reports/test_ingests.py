@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select, update
 
 from organs.registry.catalog.queries.reports import running_totals
-from organs.registry.catalog.register.models import hide_model
+from organs.registry.catalog.register.model_changes import hide_model
 from organs.registry.catalog.register.organs import begin_ingest
 from organs.registry.catalog.tables import Ingest, Model
 from organs.registry.entities.report import ReportSection

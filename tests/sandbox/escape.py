@@ -1,4 +1,4 @@
-"""The escape test: a hostile program in place of each confined one, as this user and, for root, as another user.
+"""The escape test: a hostile program in place of a confined one, as this user and, for root, as another user.
 
     python -m tests.sandbox.escape          prints what worked; ends with 1 if anything did
 
@@ -31,7 +31,6 @@ SECRETS = {"ORGAN_TOKEN": "organ_secret", "DATABASE_URL": "postgresql://u:secret
 CPU_SECONDS = 2
 LIMITS = Limits(wall_seconds=60, cpu_seconds=CPU_SECONDS, address_space_bytes=4 * 2**30, niceness=5)
 """No limit on the size of files, because nothing may be written."""
-KINDS = ("upload", "llama.cpp")
 OTHER_USER = "nobody"
 _MARK = ctypes.create_string_buffer(b"a secret")
 
@@ -50,8 +49,6 @@ class World:
     renamed: str
     removed: str
     listening: int
-    port: int
-    """The port that is granted to llama.cpp; a server listens on it, at another address."""
     udp: int
     unix: str
     abstract: str
@@ -89,7 +86,6 @@ def world(folder: Path) -> Iterator[World]:
         path.write_bytes(b"some bytes that matter")
     with ExitStack() as opened:
         tcp = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
-        granted = opened.enter_context(socket.create_server(("127.0.0.2", 0)))
         udp = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         udp.bind(("127.0.0.1", 0))
         abstract = f"organ-escape-{os.getpid()}"
@@ -101,7 +97,6 @@ def world(folder: Path) -> Iterator[World]:
             home=str(home),
             **{name: str(path) for name, path in files.items()},
             listening=tcp.getsockname()[1],
-            port=granted.getsockname()[1],
             udp=udp.getsockname()[1],
             unix=str(folder / "unix"),
             abstract=abstract,
@@ -110,26 +105,18 @@ def world(folder: Path) -> Iterator[World]:
         )
 
 
-def try_to_escape(kind: str, attacked: World, ends: Sequence[str] = tuple(ENDS)) -> list[Outcome]:
-    """Run the hostile program as a confined process of that kind; return the outcome of every attempt."""
-    outcomes, daemons = _outcomes(_run(kind, attacked))
+def try_to_escape(attacked: World, ends: Sequence[str] = tuple(ENDS)) -> list[Outcome]:
+    """Run the hostile program as a confined process; return the outcome of every attempt."""
+    outcomes, daemons = _outcomes(_run(attacked))
     for daemon in daemons:
         outcomes.append(Outcome("outlive the run as a daemon", _is_alive(daemon), ""))
         if outcomes[-1].succeeded:
             os.kill(daemon, signal.SIGKILL)
     for name in ends:
-        result = _run(kind, attacked, name)
+        result = _run(attacked, name)
         outcomes_of_end, _ = _outcomes(result)
         outcomes += outcomes_of_end or [Outcome(name, False, result.stopped or f"ended by {result.signal_name}")]
     return outcomes
-
-
-def policy(kind: str, attacked: World) -> Sandbox:
-    """Return the policy of a confined process of that kind, with the folder of tests for the hostile program."""
-    tests = (ROOT / "tests" / "__init__.py", ROOT / "tests" / "sandbox")
-    if kind == "upload":
-        return Sandbox(read=tests, listed=(ROOT,))
-    return Sandbox(read=(*tests, Path(attacked.own)), listed=(ROOT,), port=attacked.port)
 
 
 def search_path() -> str:
@@ -138,15 +125,16 @@ def search_path() -> str:
     return os.pathsep.join([str(ROOT), str(ROOT / "src"), *packages])
 
 
-def _run(kind: str, attacked: World, *arguments: str) -> Result:
-    """Run the program as the registry does; a program for uploads inherits two pipes."""
-    pipes = os.pipe() if kind == "upload" else ()
+def _run(attacked: World, *arguments: str) -> Result:
+    """Run the program with the grants of all confined programs: a file to read, and two pipes."""
+    tests = (ROOT / "tests" / "__init__.py", ROOT / "tests" / "sandbox")
+    pipes = os.pipe()
     try:
         targets = json.dumps(asdict(replace(attacked, descriptors=pipes))).encode() + b"\n"
         return run_python(
             "tests.sandbox.hostile_program",
             LIMITS,
-            policy(kind, attacked),
+            Sandbox(read=(*tests, Path(attacked.own)), listed=(ROOT,)),
             targets,
             arguments=arguments,
             variables={"PYTHONPATH": search_path()},
@@ -177,27 +165,18 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one line of JSON, and not as another user")
     options = parser.parse_args()
     os.environ |= SECRETS
-    outcomes_by_kind = _try_all()
+    with tempfile.TemporaryDirectory(prefix="organ-escape-") as folder, world(Path(folder)) as attacked:
+        outcomes = try_to_escape(attacked)
     if options.json:
-        print(json.dumps({kind: list(map(asdict, outcomes)) for kind, outcomes in outcomes_by_kind.items()}))
+        print(json.dumps(list(map(asdict, outcomes))))
         return 0
-    me = pwd.getpwuid(os.getuid()).pw_name
-    columns = {f"{kind} ({me})": outcomes for kind, outcomes in outcomes_by_kind.items()}
+    columns = {pwd.getpwuid(os.getuid()).pw_name: outcomes}
     if os.getuid() == 0:
-        other = _as_another_user()
-        columns |= {f"{kind} ({OTHER_USER})": outcomes for kind, outcomes in other.items()}
+        columns[OTHER_USER] = _as_another_user()
     return _print(columns)
 
 
-def _try_all() -> dict[str, list[Outcome]]:
-    outcomes_by_kind = {}
-    for kind in KINDS:
-        with tempfile.TemporaryDirectory(prefix="organ-escape-") as folder, world(Path(folder)) as attacked:
-            outcomes_by_kind[kind] = try_to_escape(kind, attacked)
-    return outcomes_by_kind
-
-
-def _as_another_user() -> dict[str, list[Outcome]]:
+def _as_another_user() -> list[Outcome]:
     """Run the same as another user, with an interpreter that this user may run."""
     user = pwd.getpwnam(OTHER_USER)
     environment = {"PYTHONPATH": search_path(), "PATH": os.environ["PATH"], **SECRETS}
@@ -217,10 +196,9 @@ def _as_another_user() -> dict[str, list[Outcome]]:
         except OSError:
             continue
         if done.returncode == 0:
-            values = json.loads(done.stdout.splitlines()[-1])
-            return {kind: [Outcome(**outcome) for outcome in outcomes] for kind, outcomes in values.items()}
+            return [Outcome(**outcome) for outcome in json.loads(done.stdout.splitlines()[-1])]
     print(f"not tried as {OTHER_USER}: no interpreter that this user may run")
-    return {}
+    return []
 
 
 def _print(columns: Mapping[str, Sequence[Outcome]]) -> int:

@@ -385,12 +385,6 @@ def make_a_pair_of_unix_sockets(_: dict[str, Any]) -> object:
     return True
 
 
-@attempt
-def connect_to_its_port_at_another_address(world: dict[str, Any]) -> object:
-    with socket.create_connection(("127.0.0.2", world["port"]), timeout=5):
-        return True
-
-
 # --- processes
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from organs.registry.anatomy import place_of
 from organs.registry.gguf import (
@@ -19,7 +20,8 @@ from organs.registry.gguf import (
     read_header,
 )
 from organs.registry.gguf.quants import decode, quantize
-from organs.registry.validation.weights import CHAT_TEMPLATE_KEY, Weights, is_feed_forward
+from organs.registry.validation.comparison import CHANGED, GRAFTED, Validation, file_candidate, validate
+from organs.registry.validation.weights import CHAT_TEMPLATE_KEY, Weights, grafted_organs, is_feed_forward
 from tests.gguf_files import file_bytes, text
 
 ADD_BOS_KEY = "tokenizer.ggml.add_bos_token"
@@ -102,3 +104,13 @@ def script(folder: Path, body: str, arguments: str = "{model} {text} {tokens}") 
     path = folder / "runtime.py"
     path.write_text(f"import json, os, sys, time\nmodel, text, tokens = sys.argv[1:4]\n{body}\n")
     return f"{shlex.quote(sys.executable)} -I -S {shlex.quote(str(path))} {arguments}"
+
+
+def validate_files(
+    chimera: Path, base: Path, donors: Sequence[Path], grafted: Iterable[str] | None, *more: Any, **options: Any
+) -> Validation:
+    """Validate models in files; with None for `grafted`, by the changed organs."""
+    names = grafted_organs(chimera, base) if grafted is None else grafted
+    act = CHANGED if grafted is None else GRAFTED
+    others = [file_candidate(donor) for donor in donors]
+    return validate(file_candidate(chimera), file_candidate(base), others, names, *more, act=act, **options)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from organs.registry.validation.runtime import Failure, Reading, Request, Say, Score, Window
+from organs.registry.validation.runtime import Failure, RuntimeReading, Say, Score, ScoringRequest, Window
 from organs.registry.validation.weights import Weights
 
 TOKENS = 255
@@ -33,14 +33,14 @@ class FixedRuntime:
     window_count: int = 16
     token_count: int | None = None
     noise: float = 0.0
-    requests: list[Request] = field(default_factory=list)
+    requests: list[ScoringRequest] = field(default_factory=list)
     zeroed: tuple[str, ...] = ()
     other_tokens: Sequence[str] = ()
     """Names of files that tokenize differently."""
     time_for: dict[str, int] = field(default_factory=dict)
     """By text, the windows after which the time is over."""
 
-    def read(self, request: Request, say: Say) -> Reading:
+    def read(self, request: ScoringRequest, say: Say) -> RuntimeReading:
         self.requests.append(request)
         name = request.model.name
         say("reading")
@@ -48,7 +48,7 @@ class FixedRuntime:
             self.zeroed = zeroed_organs(request.model)
         perplexity = self.perplexities[name]
         if isinstance(perplexity, Failure):
-            return Reading(perplexity, ())
+            return RuntimeReading(perplexity, ())
         own = tuple(
             replace(window, divergence=25.5, same_top=204) if request.reference is not None else window
             for window in windows(perplexity, self.window_count, self.noise, seed=len(name))
@@ -65,7 +65,7 @@ class FixedRuntime:
             )
             for text, ranks in zip(request.texts, request.ranks, strict=True)
         )
-        return Reading(
+        return RuntimeReading(
             None,
             tuple(scores),
             written="a text" if request.writes else None,
@@ -74,7 +74,7 @@ class FixedRuntime:
             evaluation_seconds=0.5,
         )
 
-    def _reference(self, request: Request) -> Iterator[Score]:
+    def _reference(self, request: ScoringRequest) -> Iterator[Score]:
         if request.reference is None:
             return
         perplexity = self.perplexities[request.reference.name]

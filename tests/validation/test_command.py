@@ -20,8 +20,8 @@ from organs.registry.validation.command import PROMPT, CommandRuntime, text_faul
 from organs.registry.validation.runtime import (
     FailureKind,
     NoRuntime,
-    Reading,
-    Request,
+    RuntimeReading,
+    ScoringRequest,
 )
 from organs.registry.validation.texts import built_in_texts
 from tests.validation.changed_models import A, script
@@ -29,8 +29,8 @@ from tests.validation.changed_models import A, script
 TEXTS = built_in_texts(("python", "javascript"))
 
 
-def request(texts: int = 1, windows: int = 1) -> Request:
-    return Request(A, TEXTS[:texts], (range(windows),) * texts)
+def request(texts: int = 1, windows: int = 1) -> ScoringRequest:
+    return ScoringRequest(A, TEXTS[:texts], (range(windows),) * texts)
 
 
 PYTHON = Sandbox(read=(Path(sys.base_prefix), Path(sys.prefix)))
@@ -39,7 +39,7 @@ SAYS_26 = 'print(json.dumps({"perplexity": 26.5, "tokens": int(tokens) - 1}))'
 
 def read(
     folder: Path, body: str, limits: Limits | None = None, texts: int = 1, sandbox: Sandbox | None = None
-) -> Reading:
+) -> RuntimeReading:
     runtime = CommandRuntime(script(folder, body), limits or Limits(wall_seconds=120), sandbox)
     return runtime.read(request(texts), lambda *_: None)
 
@@ -348,7 +348,7 @@ ANSWERS = {
 """What a runtime does that loads a model, applies its chat template and writes text."""
 
 
-def written(folder: Path, answer: str) -> Reading:
+def written(folder: Path, answer: str) -> RuntimeReading:
     template = writer(folder, ANSWERS[answer])
     return CommandRuntime(template, Limits(wall_seconds=1.0 if answer == "hangs" else 120)).read(
         request(2), lambda *_: None

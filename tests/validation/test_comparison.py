@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 from organs.registry.errors import BadGguf, BadInput
-from organs.registry.validation.comparison import Budget, Event, MemoryCache, Validation, validate_files
+from organs.registry.validation.comparison import (
+    MemoryCache,
+    Validation,
+    ValidationBudget,
+    ValidationStep,
+)
 from organs.registry.validation.intervals import interval_of
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.runtime import (
@@ -18,19 +23,19 @@ from organs.registry.validation.runtime import (
     FailureKind,
     NoRuntime,
     NoVerdict,
-    Reading,
-    Request,
+    RuntimeReading,
     Say,
+    ScoringRequest,
     perplexity_of,
 )
 from organs.registry.validation.texts import built_in_texts
 from organs.registry.validation.verdict import VerdictKind, judge_writing
 from organs.registry.validation.weights import files_digest, grafted_organs
-from tests.validation.changed_models import A_F16, A_PROSE, A, B, feed_forward, graft, with_f64
+from tests.validation.changed_models import A_F16, A_PROSE, A, B, feed_forward, graft, validate_files, with_f64
 from tests.validation.scores import FixedRuntime
 
 TEXTS = built_in_texts(("python", "documentation"))
-QUICK = Budget(tokens=1024)
+QUICK = ValidationBudget(tokens=1024)
 
 
 @pytest.fixture
@@ -196,7 +201,7 @@ def test_a_runtime_that_only_writes_compares_the_text_with_that_of_the_base_if_t
 def test_windows_are_added_only_to_texts_that_are_not_settled(chimera: Path) -> None:
     runtime = numbers(chimera=10.3, control=1000.0)
     runtime.noise, runtime.window_count = 0.3, 64
-    busy = compared(chimera, runtime, budget=Budget(seconds=1.0, tokens=1 << 20))
+    busy = compared(chimera, runtime, budget=ValidationBudget(seconds=1.0, tokens=1 << 20))
     assert [len(text.chimera) for text in busy.verdict.texts] == [64, 64], "the sign is not settled"
     runtime = numbers(chimera=20.0, control=1000.0)
     runtime.window_count = 64
@@ -208,7 +213,7 @@ def test_windows_are_added_only_to_texts_that_are_not_settled(chimera: Path) -> 
 def test_a_budget_of_tokens_limits_the_windows_of_each_text(chimera: Path) -> None:
     runtime = numbers(chimera=10.3)
     runtime.noise = 0.3
-    comparison = compared(chimera, runtime, budget=Budget(tokens=2048))
+    comparison = compared(chimera, runtime, budget=ValidationBudget(tokens=2048))
     assert [text.tokens for text in comparison.verdict.texts] == [9 * 255, 9 * 255]
     assert all(request.seconds is not None and request.seconds <= 600 for request in runtime.requests)
 
@@ -216,14 +221,14 @@ def test_a_budget_of_tokens_limits_the_windows_of_each_text(chimera: Path) -> No
 def test_donors_are_not_run_when_the_time_is_over(chimera: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("organs.registry.validation.comparison.monotonic", iter(range(0, 10**9, 50)).__next__)
     runtime = numbers()
-    comparison = compared(chimera, runtime, budget=Budget(seconds=60.0))
+    comparison = compared(chimera, runtime, budget=ValidationBudget(seconds=60.0))
     assert comparison.donors[0].scores[0].windows == ()
     assert comparison.seconds > 60
 
 
 def test_a_context_smaller_than_a_window_limits_the_window(chimera: Path) -> None:
     runtime = numbers()
-    assert compared(chimera, runtime, budget=Budget(window_tokens=512)).window_tokens == 256
+    assert compared(chimera, runtime, budget=ValidationBudget(window_tokens=512)).window_tokens == 256
     assert {request.window_tokens for request in runtime.requests} == {256}
 
 
@@ -237,7 +242,7 @@ def test_models_that_tokenize_differently_cannot_be_compared(chimera: Path) -> N
 @pytest.mark.long
 def test_the_difference_is_paired_by_window(tmp_path: Path) -> None:
     kin = graft(A, A_PROSE, feed_forward(A, [3]), tmp_path / "kin.gguf")
-    comparison = validate_files(kin, A, [], None, TEXTS[:1], LlamaCpp(), Budget(tokens=2048))
+    comparison = validate_files(kin, A, [], None, TEXTS[:1], LlamaCpp(), ValidationBudget(tokens=2048))
     change, alone = (
         comparison.verdict.texts[0].change,
         interval_of([w.nats / 255 for w in comparison.base.scores[0].windows], 1),
@@ -272,7 +277,7 @@ def test_another_text_length_or_runtime_is_not_in_the_cache(chimera: Path, chang
     cache, runtime = MemoryCache(), numbers()
     compared(chimera, runtime, cache=cache)
     runtime.requests.clear()
-    texts, budget = TEXTS, Budget(window_tokens=64 if change == "tokens" else 256)
+    texts, budget = TEXTS, ValidationBudget(window_tokens=64 if change == "tokens" else 256)
     if change == "identity":
         runtime.identity = "fixed, 2"
     if change == "text":
@@ -289,14 +294,14 @@ def test_failures_are_not_cached(chimera: Path) -> None:
 
 
 def test_progress_names_the_model_and_the_step_and_can_stop_the_run(chimera: Path) -> None:
-    heard: list[Event] = []
+    heard: list[ValidationStep] = []
     compared(chimera, numbers(), progress=heard.append)
     roles = [event.role for event in heard]
-    assert list(dict.fromkeys(roles)) == ["chimera", "base", "control", "donor 1"]
+    assert list(dict.fromkeys(roles)) == ["base", "chimera", "control", "donor 1"]
     assert [event.share for event in heard] == sorted(event.share for event in heard)
-    assert str(Event("base", "window 1 of 2", 0.5, ("python",))) == "base, window 1 of 2; open: python"
+    assert str(ValidationStep("base", "window 1 of 2", 0.5, ("python",))) == "base, window 1 of 2; open: python"
 
-    def stop(event: Event) -> None:
+    def stop(event: ValidationStep) -> None:
         if event.role == "control":
             raise KeyboardInterrupt
 
@@ -306,14 +311,14 @@ def test_progress_names_the_model_and_the_step_and_can_stop_the_run(chimera: Pat
 
 def test_progress_moves_with_each_window_and_reaches_the_end_without_a_jump(chimera: Path) -> None:
     class Telling(FixedRuntime):
-        def read(self, request: Request, say: Say) -> Reading:
+        def read(self, request: ScoringRequest, say: Say) -> RuntimeReading:
             reading = super().read(request, say)
             for done in range(1, sum(len(score.windows) for score in reading.scores) + 1):
                 say("scoring", done)
             return reading
 
     for noise in (0.0, 0.05, 0.4):
-        heard: list[Event] = []
+        heard: list[ValidationStep] = []
         runtime = Telling({**numbers().perplexities}, window_count=64, noise=noise)
         compared(chimera, runtime, progress=heard.append)
         shares = [event.share for event in heard if event.action == "scoring"]
@@ -325,7 +330,7 @@ def test_progress_moves_with_each_window_and_reaches_the_end_without_a_jump(chim
 
 def test_a_missing_runtime_is_an_error_and_not_a_verdict(chimera: Path) -> None:
     class Absent(FixedRuntime):
-        def read(self, request: Request, say: Say) -> Reading:
+        def read(self, request: ScoringRequest, say: Say) -> RuntimeReading:
             raise NoRuntime("not installed")
 
     with pytest.raises(NoRuntime):
@@ -347,7 +352,7 @@ def test_numbers_out_of_range_are_refused(chimera: Path, texts: int, donors: int
 @pytest.mark.parametrize("limits", [{"tokens": 1023}, {"tokens": 1 << 21}, {"seconds": 0.5}, {"window_tokens": 31}])
 def test_a_budget_out_of_range_is_refused(limits: dict[str, int]) -> None:
     with pytest.raises(BadInput):
-        Budget(**limits)
+        ValidationBudget(**limits)
 
 
 def test_a_file_that_is_not_gguf_is_refused(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from organs.registry.errors import BadInput
 from organs.registry.validation.comparison import (
-    Candidate,
     ModelFacts,
+    RunnableModel,
     file_candidate,
     window_that_fits,
 )
@@ -19,7 +19,7 @@ from tests.validation.changed_models import A
 
 
 def test_a_window_has_the_size_of_the_smallest_context() -> None:
-    def candidate(context: int) -> Candidate:
+    def candidate(context: int) -> RunnableModel:
         return replace(file_candidate(A), facts=ModelFacts(context))
 
     chimera, base = candidate(99), candidate(80)

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from organs.registry.validation.intervals import Interval, interval_of, looks, student_quantile
+from organs.registry.validation.intervals import MeanInterval, interval_of, looks, student_quantile
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_an_interval_has_the_mean_and_the_margin_of_students_t() -> None:
 
 
 def test_the_needed_size_grows_with_the_square_of_margin_over_distance() -> None:
-    interval = Interval(0.01, 0.04, 0.02, 16)
+    interval = MeanInterval(0.01, 0.04, 0.02, 16)
     assert not interval.excludes(0.0)
     assert interval.count_to_exclude(0.0) == 256
     assert interval.count_to_exclude(0.01) is None

@@ -13,10 +13,18 @@ from organs.registry.digest import Digest
 from organs.registry.entities.quick_look import QuickLook
 from organs.registry.errors import BadInput
 from organs.registry.validation import quick
-from organs.registry.validation.comparison import Candidate, MemoryCache, ModelFacts, file_candidate
+from organs.registry.validation.comparison import MemoryCache, ModelFacts, RunnableModel, file_candidate
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.quick import KINDS, LookBudget, quick_look
-from organs.registry.validation.runtime import Failure, FailureKind, NoVerdict, Reading, Request, Runtime, Say
+from organs.registry.validation.runtime import (
+    Failure,
+    FailureKind,
+    NoVerdict,
+    Runtime,
+    RuntimeReading,
+    Say,
+    ScoringRequest,
+)
 from organs.registry.validation.texts import CHAT, built_in_texts
 from tests.validation.changed_models import A_F16, A_PROSE, B, feed_forward, with_f64
 from tests.validation.scores import FixedRuntime
@@ -24,9 +32,9 @@ from tests.validation.scores import FixedRuntime
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}{% endfor %}"
 
 
-def candidate(name: str, **facts: object) -> Candidate:
+def candidate(name: str, **facts: object) -> RunnableModel:
     digest = Digest(f"{name:0<64}".replace("h", "0"))
-    return Candidate(digest, lambda: nullcontext(Path(name)), ModelFacts(**facts))  # type: ignore[arg-type]
+    return RunnableModel(name, digest, lambda: nullcontext(Path(name)), ModelFacts(**facts))  # type: ignore[arg-type]
 
 
 def look(runtime: Runtime, cache: MemoryCache | None = None, seconds: float = 30.0, **facts: object) -> QuickLook:
@@ -133,9 +141,9 @@ def test_extreme_numbers_have_a_sentence(chimera: float, base: float, usable: bo
 
 def test_a_chimera_that_fails_only_beside_its_base_is_not_blamed() -> None:
     class SmallMemory(FixedRuntime):
-        def read(self, request: Request, say: Say) -> Reading:
+        def read(self, request: ScoringRequest, say: Say) -> RuntimeReading:
             if request.reference is not None:
-                return Reading(Failure(FailureKind.CRASHED, "it was killed"), ())
+                return RuntimeReading(Failure(FailureKind.CRASHED, "it was killed"), ())
             return super().read(request, say)
 
     with pytest.raises(NoVerdict, match="the chimera runs, but not beside its base: it was killed"):
@@ -144,7 +152,7 @@ def test_a_chimera_that_fails_only_beside_its_base_is_not_blamed() -> None:
 
 def test_an_unknown_chat_template_leaves_the_other_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     class WithoutTemplates(FixedRuntime):
-        def read(self, request: Request, say: Say) -> Reading:
+        def read(self, request: ScoringRequest, say: Say) -> RuntimeReading:
             reading = super().read(request, say)
             empty = [
                 replace(score, windows=(), token_count=0) if score.text == CHAT else score for score in reading.scores

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from organs.registry.catalog.queries.chimeras import strongest_verdicts, verdicts_of
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.compose.api import Composition
 from organs.registry.digest import digest_of
@@ -21,11 +21,10 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.sandbox.process import Limits
 from organs.registry.validation.command import CommandRuntime
-from organs.registry.validation.comparison import Budget, ScoreKey, Validation
+from organs.registry.validation.comparison import ScoreKey, Validation, ValidationBudget
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import (
     CatalogScores,
-    RunResult,
     run_chimera,
     verdict_report,
 )
@@ -33,11 +32,11 @@ from organs.registry.validation.runtime import (
     Failure,
     FailureKind,
     NoVerdict,
-    Reading,
-    Request,
     Runtime,
+    RuntimeReading,
     Say,
     Score,
+    ScoringRequest,
     Window,
 )
 from organs.registry.validation.texts import built_in_texts
@@ -65,9 +64,9 @@ def made(composition: Composition) -> str:
     return composition.accept("unrelated-lineage").plan().register().model
 
 
-def tried(kin: LocalRegistry, model: str, runtime: Runtime | None = None, tokens: int = 2048) -> RunResult:
+def tried(kin: LocalRegistry, model: str, runtime: Runtime | None = None, tokens: int = 2048) -> VerdictReport:
     texts = built_in_texts(("python", "documentation"))
-    return run_chimera(kin.catalog, kin.blobs, model, texts, runtime or LlamaCpp(), Budget(tokens=tokens))
+    return run_chimera(kin.catalog, kin.blobs, model, texts, runtime or LlamaCpp(), ValidationBudget(tokens=tokens))
 
 
 @pytest.mark.long
@@ -76,15 +75,14 @@ def test_a_useless_block_beside_a_weak_adapter_or_a_purification_is_not_coherent
     adapted = made(stranger.adapter(LORA, 0.1).named("me/adapted"))
     purified = made(stranger.purify("spectral", type="organ", blocks="0-2", keep=0.999).named("me/purified"))
     for model in (adapted, purified):
-        validation = tried(kin, model).validation
-        assert sorted(validation.grafted) == BLOCK_3
-        assert validation.verdict.kind in ("inert", "undecided")
+        report = tried(kin, model)
+        assert sorted(report.zeroed) == BLOCK_3
+        assert report.verdict in ("inert", "undecided")
 
 
 @pytest.mark.long
 def test_without_a_graft_there_is_no_control_and_the_reason_is_reported(kin: LocalRegistry) -> None:
-    validation = tried(kin, made(kin.compose(A).adapter(LORA).named("me/adapter-alone")))
-    report = verdict_report(validation)
+    report = tried(kin, made(kin.compose(A).adapter(LORA).named("me/adapter-alone")))
     assert (report.control, report.zeroed, report.verdict) == (None, (), "gains")
     assert "Nothing was grafted" in report.reason
     assert report.donors == ()
@@ -93,7 +91,7 @@ def test_without_a_graft_there_is_no_control_and_the_reason_is_reported(kin: Loc
 @pytest.mark.long
 def test_the_report_has_the_change_on_each_text_with_its_margin_and_a_verdict(kin: LocalRegistry) -> None:
     model = made(kin.compose(A).graft(CODE, type="organ").named("me/coder"))
-    first, again = (verdict_report(tried(kin, model)) for _ in range(2))
+    first, again = (tried(kin, model) for _ in range(2))
     assert first.texts == again.texts, "stored windows give the same"
     assert [text.tokens for text in first.texts] == [9 * 255, 9 * 255]
     assert first.window_tokens == 256
@@ -138,10 +136,10 @@ class FailingRuntime:
     identity: str = "failing, 1"
     shards: list[int | None] = field(default_factory=list)
 
-    def read(self, request: Request, say: Say) -> Reading:
+    def read(self, request: ScoringRequest, say: Say) -> RuntimeReading:
         header = read_header(MemorySource(request.model.read_bytes()))
         self.shards.append(header.integer("split.count"))
-        return Reading(Failure(FailureKind.REFUSED, "it fails"), ())
+        return RuntimeReading(Failure(FailureKind.REFUSED, "it fails"), ())
 
 
 def test_a_whole_base_that_says_that_it_is_a_shard_runs_without_these_keys(
@@ -160,14 +158,17 @@ def test_a_whole_base_that_says_that_it_is_a_shard_runs_without_these_keys(
 
 def test_a_row_of_the_report_is_about_the_windows_that_were_compared() -> None:
     long, short = (windows(20.0, count) for count in (16, 8))
-    base = Reading(None, (Score("python", long, 16, 4080),))
-    made_ = Reading(None, (Score("python", tuple(replace(one, nats=0.9 * one.nats) for one in short), 16, 4080),))
+    base = RuntimeReading(None, (Score("python", long, 16, 4080),))
+    made_ = RuntimeReading(
+        None, (Score("python", tuple(replace(one, nats=0.9 * one.nats) for one in short), 16, 4080),)
+    )
     texts = (TextScores("python", long[:8], made_.scores[0].windows),)
     result = Validation(
-        verdict=judge(texts), base=base, chimera=made_, control=None, control_remark=None, donors=(), grafted=(),
+        models=("me/a@1", "local/b@1"), verdict=judge(texts),
+        base=base, chimera=made_, control=None, control_remark=None, donors=(), grafted=(),
         texts=tuple(built_in_texts(("python",))), window_tokens=256, runtime="fixed, 1", seconds=1.0,
     )  # fmt: skip
-    report = verdict_report(RunResult("me/a@1", "local/b@1", (), result))
+    report = verdict_report(result)
     (row,) = report.texts
     perplexities = [reading.scores[0].perplexity for reading in (report.base, report.chimera)]
     assert None not in perplexities

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from organs.registry.amounts import change_text, perplexity_text
 from organs.registry.validation.runtime import Window, perplexity_of
-from organs.registry.validation.verdict import TextScores, Verdict, VerdictKind, judge
+from organs.registry.validation.verdict import Judgement, TextScores, VerdictKind, judge
 from tests.random_files import PATIENT
 from tests.validation.scores import TOKENS, windows
 
@@ -223,7 +223,7 @@ def test_any_scores_give_exactly_one_verdict(
         )
         for number, (rows, controlled, bits) in enumerate(texts)
     ]
-    verdict: Verdict = judge(parts, failure)
+    verdict: Judgement = judge(parts, failure)
     assert verdict.kind in set(VerdictKind)
     assert verdict.reason.endswith(".")
     if failure is not None:

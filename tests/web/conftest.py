@@ -15,9 +15,10 @@ from flask.testing import FlaskClient
 from jinja2.bccache import Bucket, BytecodeCache
 
 from organs.ingest.jobs.runner import Runner, add_job
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.chimeras import add_verdict
-from organs.registry.catalog.register.jobs import claim_job, enqueue_job, fail_job, finish_job, job_json
+from organs.registry.catalog.register.jobs import claim_job, enqueue_job, job_json
+from organs.registry.catalog.work import fail, finish
 from organs.registry.gguf import ValueType
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
@@ -140,11 +141,11 @@ def hostile_models(registry: LocalRegistry, folder: Path) -> None:
         enqueue_job(session, HOSTILE[:32], {HOSTILE: [HOSTILE_LINK]}, HOSTILE)
         claim = claim_job(session, [HOSTILE[:32]])
         assert claim is not None
-        finish_job(session, claim, job_json({"model": HOSTILE_LINK + "/" + HOSTILE, "organ": HOSTILE_LINK}, "result"))
+        finish(session, claim, job_json({"model": HOSTILE_LINK + "/" + HOSTILE, "organ": HOSTILE_LINK}, "result"))
         enqueue_job(session, "hostile", {})
         claim = claim_job(session, ["hostile"])
         assert claim is not None
-        fail_job(session, claim, HOSTILE)
+        fail(session, claim, HOSTILE)
     put_hostile_chimera(registry)
 
 

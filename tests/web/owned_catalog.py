@@ -14,13 +14,10 @@ from organs.ingest.contributions.spool import spool_of
 from organs.ingest.jobs.extract import packs_folder, share_pack
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.queries.chimeras import chimera_of
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import LOCAL, open_session
 from organs.registry.catalog.register.jobs import enqueue_job
-from organs.registry.catalog.register.models import (
-    hide_model,
-    remove_model,
-)
+from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.catalog.register.submissions import add_submission
 from organs.registry.catalog.register.uploads import add_upload, record_received
 from organs.registry.catalog.tables import Job, Model, now

@@ -20,10 +20,10 @@ from flask.testing import FlaskClient
 from sqlalchemy import select
 
 from organs.registry.catalog.queries.accounts import contributor_by_name
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import add_contributor
 from organs.registry.catalog.register.events import record_event
-from organs.registry.catalog.register.models import hide_model
+from organs.registry.catalog.register.model_changes import hide_model
 from organs.registry.catalog.tables import Event, Job, Lineage, Model, Placement, Submission, now
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.local import LocalRegistry
@@ -239,7 +239,7 @@ def test_the_facts_about_a_waiting_submission_are_on_the_review_page_and_on_its_
     said = json.dumps({"given": {}, "publish": True, "proposed": None})
     with site.registry.catalog.writing() as session:
         model = session.scalars(select(Model).where(Model.name == "m0")).one()
-        model.description, model.tags = "Of **wool**, <b>not</b>.", '["wool", "sheep"]'
+        model.description, model.tags = "Of **wool**, <b>not</b>.", ("wool", "sheep")
         session.add(
             Lineage(
                 child_model_id=model.id,
@@ -335,8 +335,8 @@ def test_a_decision_over_the_api_is_answered_with_its_result(site: Site, documen
         ("/submissions/1/refuse", {"reason": " "}, 400, "reason"),
         ("/submissions/1/refuse", {"reason": 5}, 400, "reason"),
         ("/submissions/1/refuse", {"reason": "x" * 1001}, 400, "reason"),
-        ("/submissions/1/refuse", {"reason": "a\0b"}, 400, None),
-        ("/submissions/1/refuse", {"reason": "\ud800"}, 400, None),
+        ("/submissions/1/refuse", {"reason": "a\0b"}, 400, "reason"),
+        ("/submissions/1/refuse", {"reason": "\ud800"}, 400, "reason"),
         ("/models/ann/m0/remove", {"reason": "x"}, 400, "version"),
         ("/models/ann/m0/remove", {"version": True, "reason": "x"}, 400, "version"),
         ("/models/ann/m0/remove", {"version": 2**63, "reason": "x"}, 400, "version"),

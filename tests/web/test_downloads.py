@@ -17,7 +17,8 @@ from werkzeug.test import TestResponse
 
 from organs.ingest.directory.layout import parse_head
 from organs.registry.assembly import place_file, plan_shards
-from organs.registry.catalog.queries.models import model_by_name, placements_of
+from organs.registry.catalog.queries.model_contents import placements_of
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.tables import Model, Placement
 from organs.registry.digest import digest_of
 from organs.registry.gguf import TensorSpec, dtype_by_name

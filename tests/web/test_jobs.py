@@ -22,11 +22,10 @@ from organs.registry.catalog.register.jobs import (
     QUEUED_MAX,
     claim_job,
     enqueue_job,
-    fail_job,
-    finish_job,
     job_json,
     report_progress,
 )
+from organs.registry.catalog.work import fail, finish
 from organs.registry.errors import QueueFull
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import Settings
@@ -67,9 +66,9 @@ def put(registry: LocalRegistry, state: str, **result: Any) -> int:
         assert claim is not None
         assert report_progress(session, claim, 0.625, "reading")
         if state == "finished":
-            finish_job(session, claim, job_json(result, "result"))
+            finish(session, claim, job_json(result, "result"))
         elif state == "failed":
-            fail_job(session, claim, "there is nothing to read")
+            fail(session, claim, "there is nothing to read")
     return job_id
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -14,19 +15,16 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from organs.ingest.jobs.compose import COMPOSE
 from organs.ingest.jobs.runner import Runner
 from organs.registry.catalog.queries.chimeras import chimera_of
 from organs.registry.catalog.queries.jobs import job_by_id, newest_jobs
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import LOCAL, add_contributor, create_token, open_session
 from organs.registry.catalog.register.jobs import QUEUED_MAX, WAITING_MAX, enqueue_job
-from organs.registry.catalog.register.models import (
-    hide_model,
-    show_model,
-)
+from organs.registry.catalog.register.model_changes import hide_model, show_model
 from organs.registry.catalog.tables import Contributor, Model, now
-from organs.registry.entities.job import Job
+from organs.registry.compose.recipe_io import read_recipe, recipe_file
+from organs.registry.entities.job import Job, RecipeArguments
 from organs.registry.errors import NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
@@ -157,8 +155,9 @@ def test_the_page_says_so_beside_the_recipe(shelf: Shelf) -> None:
 
 def test_the_namespace_of_another_account_is_also_refused_when_the_job_runs(shelf: Shelf) -> None:
     recipe = {"base": GRAFT["base"], "name": "bob/mine", "grafts": [{"from": GRAFT["donor"], "type": "organ"}]}
+    arguments = RecipeArguments(recipe=recipe_file(read_recipe(json.dumps(recipe))))
     with shelf.registry.catalog.writing() as session:
-        enqueue_job(session, "compose", COMPOSE.check({"recipe": recipe}), "ada")
+        enqueue_job(session, "compose", arguments, "ada")
     shelf.run()
     assert (shelf.job(1).state, shelf.job(1).note[:24]) == ("failed", "bob is not your namespac")
     with shelf.registry.catalog.reading() as session, pytest.raises(NotFound):

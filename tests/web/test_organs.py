@@ -11,7 +11,7 @@ from flask.testing import FlaskClient
 
 from organs.registry.amounts import weight_change_text
 from organs.registry.anatomy import type_name
-from organs.registry.catalog.search import parse_query
+from organs.registry.search.language import parse_query
 from organs.web.pages.organs import columns
 from tests.web.page_parser import parse_page
 

@@ -26,7 +26,7 @@ from werkzeug.test import TestResponse
 from organs.ingest.service import Intake, ingest_files
 from organs.ingest.sources import find_sources, open_files
 from organs.registry.catalog.queries.accounts import contributor_by_name
-from organs.registry.catalog.queries.models import placements_of
+from organs.registry.catalog.queries.model_contents import placements_of
 from organs.registry.catalog.records import ModelRecord
 from organs.registry.catalog.register.submissions import add_submission
 from organs.registry.catalog.tables import Model, OtherName
@@ -35,11 +35,11 @@ from organs.web.api.operation import operations
 from organs.web.app import create_app
 from organs.web.file_responses import COUNTING_KEY
 from organs.web.pages.routes import FIELD
-from tests.catalog.test_query_plans import spoken
 from tests.cli.in_process import OrganCommand
 from tests.client.served_registry import serve_application
 from tests.registry_templates import RegistryTemplates
 from tests.related_models import model_file, related_tensors
+from tests.search.test_query_plans import spoken
 from tests.submissions import process_and_read, submit_model, whole_file
 from tests.web import owned_catalog as ada
 from tests.web.accounts import new_token

@@ -8,12 +8,9 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.events import record_event
-from organs.registry.catalog.register.models import (
-    hide_model,
-    remove_model,
-)
+from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.catalog.tables import Model, now
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.errors import Removed

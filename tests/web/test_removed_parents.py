@@ -11,13 +11,10 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import event
 
-from organs.cli.details import print_chimera, print_lineage
+from organs.cli.show import print_chimera, print_lineage
 from organs.ingest.service import publish_model
-from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.register.models import (
-    hide_model,
-    remove_model,
-)
+from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.catalog.tables import Model
 from organs.registry.compose.chimeras import chimera_page
 from organs.registry.entities import model as entities

@@ -198,7 +198,7 @@ def test_errors_are_reported_by_field_and_large_bodies_are_not_read(client: Flas
     assert missing.status_code == 400
     assert missing.get_json()["errors"][0]["field"] == "files[0].pieces[0]"
     bad = put(client, ann, {"files": [{"name": "../x"}], "publish": 3})
-    assert [one["field"] for one in bad.get_json()["errors"]] == ["files[0]", "publish"]
+    assert [one["field"] for one in bad.get_json()["errors"]] == ["files[0].name", "publish"]
     pieces = [[number, 1, "0" * 64] for number in range(60_000)]
     many = json.dumps({"files": [{"name": "a.gguf", "size_bytes": 60_000, "sha256": "0" * 64, "pieces": pieces}]})
     sent = {"headers": ann, "content_type": "application/json"}

@@ -9,7 +9,7 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from organs.cli.server import is_personal
+from organs.cli.serve import is_personal
 from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.catalog.register.jobs import enqueue_job
 from organs.registry.entities.problem import Problem

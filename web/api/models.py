@@ -8,22 +8,22 @@ from sqlalchemy.orm import Session
 from organs.ingest.contributions.manifest import read_edits
 from organs.ingest.service import publish_model
 from organs.registry.catalog import tables
-from organs.registry.catalog.queries.models import (
-    OWN_STATES,
+from organs.registry.catalog.queries.model_lists import (
     VERSIONS_MAX,
     descendants_page,
-    model_by_digest,
-    model_by_name,
     model_summaries,
-    model_with_header,
-    models_by_name,
     published_model,
     versions,
 )
+from organs.registry.catalog.queries.model_names import (
+    OWN_STATES,
+    model_by_digest,
+    model_by_name,
+    model_with_header,
+    models_by_name,
+)
 from organs.registry.catalog.queries.organs import organ_page_of_model
-from organs.registry.catalog.queries.search import search_models
-from organs.registry.catalog.register.models import edit_model, hide_model
-from organs.registry.catalog.search import MODELS
+from organs.registry.catalog.register.model_changes import edit_model, hide_model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import parse_digest, parse_prefix
 from organs.registry.entities.comparison import Comparison
@@ -47,6 +47,8 @@ from organs.registry.relatives import resolve_declared
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, compare_registered
 from organs.registry.relatives.families import FAMILIES_DEFAULT, FAMILIES_MAX, families, family_of
 from organs.registry.relatives.lineage import lineage_of
+from organs.registry.search.language import MODELS
+from organs.registry.search.rows import search_models
 from organs.web.api.operation import (
     ACCEPTED,
     AFTER,

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
-import msgspec
 from flask import Blueprint, Response, abort, request
-from msgspec import structs
-from msgspec.inspect import Metadata, Type, UnionType, VarTupleType, type_info
 from werkzeug.exceptions import MethodNotAllowed
 
 from organs.registry.catalog.cursor import (
@@ -21,15 +17,17 @@ from organs.registry.catalog.cursor import (
 )
 from organs.registry.catalog.queries.chimeras import ORDERS as CHIMERA_ORDERS
 from organs.registry.catalog.queries.jobs import job_by_id
-from organs.registry.catalog.search import MODELS, ORGANS, QUERY_MAX_LENGTH, Vocabulary, nearest
-from organs.registry.entities.base import Entity, Page, Request, Schema, prepared, schema_name
+from organs.registry.documents import BadDocument, Limits, convert, parse_json, unknown_keys
+from organs.registry.entities.base import Entity, Page, Request, Schema, schema_name
 from organs.registry.entities.job import Job
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
 from organs.registry.entities.storage import ROWS_DEFAULT as STORAGE_ROWS_DEFAULT
 from organs.registry.entities.submission import Submission, Upload
 from organs.registry.errors import BadRequest
-from organs.registry.json_signs import depth_of, json_signs
+from organs.registry.names import nearest
 from organs.registry.relatives.families import FAMILIES_DEFAULT, FAMILIES_MAX
+from organs.registry.search.language import MODELS, ORGANS, QUERY_MAX_LENGTH, Vocabulary
+from organs.registry.upload_limits import SUBMISSION_MAX_BYTES
 from organs.web.auth import (
     ANY,
     UPLOAD,
@@ -253,10 +251,8 @@ def _unknown_text(name: str, known: Sequence[str]) -> str:
 
 
 R = TypeVar("R", bound=Request)
-DEPTH_MAX = 8
-"""Most levels of nested lists and objects. Valid requests have at most five."""
-BRACKETS_MAX = 250_000
-"""Most lists and objects in total. A few megabytes of empty lists would need hundreds of megabytes of memory."""
+BODY_LIMITS = Limits(SUBMISSION_MAX_BYTES, depth=8)
+"""The limits of JSON in bodies; the size of most bodies has a lower limit."""
 
 
 def json_body(members: type[Request] | Sequence[str] | None = None) -> dict[str, object]:
@@ -265,59 +261,32 @@ def json_body(members: type[Request] | Sequence[str] | None = None) -> dict[str,
     A class means the members of that request. The caller checks the values. Raises BadRequest. The answer is 415
     for a body that is compressed or not JSON, and 413 for a body that is too large.
     """
-    if isinstance(members, type):
-        members = members.__struct_encode_fields__
     check_json()
-    value = _parsed(request.get_data(cache=False))
-    if not isinstance(value, dict):
-        raise BadRequest(None, "The body must be a JSON object.")
-    unknown_names = [name for name in value if members is not None and name not in members]
-    if unknown_names:
-        known_names = ", ".join(members or ())
-        errors = [
-            (name[:80], f"Unknown member {name[:80]!r}. The body can have {known_names}.") for name in unknown_names
-        ]
-        raise BadRequest(*errors[0], more=errors[1:])
-    return value
+    try:
+        values = parse_json(request.get_data(cache=False), BODY_LIMITS)
+        if not isinstance(values, dict):
+            raise BadDocument([("", "it must be a JSON object")])
+        known = members.__struct_encode_fields__ if isinstance(members, type) else members
+        if unknown := [] if known is None else list(unknown_keys(values, known)):
+            raise BadDocument(unknown)
+    except BadDocument as error:
+        raise _bad_request(error) from error
+    return values
 
 
 def read_body(kind: type[R]) -> R:
     """Return the body as a request of that class. Raises BadRequest with all members that are not valid, and the
     errors of `json_body`.
     """
-    values = json_body(kind)
-    checked: dict[str, Any] = {}
-    wrong: list[tuple[str | None, str]] = []
-    for member in structs.fields(kind):
-        name = member.encode_name
-        if name in values:
-            try:
-                checked[member.name] = msgspec.convert(values[name], prepared(member.type))
-            except msgspec.ValidationError as error:
-                place = _place(values[name], member.type)
-                wrong.append((f"{name}{place}", f"{name}{place} is not valid: {error}."))
-        elif member.required:
-            wrong.append((name, f"{name} is missing."))
-    if wrong:
-        raise BadRequest(*wrong[0], more=wrong[1:])
-    return kind(**checked)
+    try:
+        return convert(json_body(), kind)
+    except BadDocument as error:
+        raise _bad_request(error) from error
 
 
-def _place(value: object, kind: object) -> str:
-    """Return the index of the first item of a list that is not valid, as `[2]`; empty if the value is not a list."""
-    if not isinstance(value, list) or not _takes_lists(type_info(kind)):
-        return ""
-    for index, item in enumerate(value):
-        try:
-            msgspec.convert([item], prepared(kind))
-        except msgspec.ValidationError:
-            return f"[{index}]"
-    return ""
-
-
-def _takes_lists(kind: Type) -> bool:
-    kinds = kind.types if isinstance(kind, UnionType) else (kind,)
-    return any(isinstance(item.type if isinstance(item, Metadata) else item, VarTupleType) for item in kinds)
+def _bad_request(error: BadDocument) -> BadRequest:
+    first, *more = ((path, f"{path or 'The body'}: {sentence}.") for path, sentence in error.reasons)
+    return BadRequest(*first, more=more)
 
 
 def check_json() -> None:
@@ -326,34 +295,6 @@ def check_json() -> None:
         abort(415, "The body must not be compressed.")
     if request.mimetype != "application/json":
         abort(415, "The body must be JSON: send it with Content-Type: application/json.")
-
-
-def _parsed(body: bytes) -> Any:
-    try:
-        text = body.decode("utf-8")
-        signs = json_signs(body)
-        if signs.count(b"[") + signs.count(b"{") > BRACKETS_MAX:
-            raise BadRequest(None, f"The body has more than {BRACKETS_MAX:,} lists and objects.")
-        if depth_of(signs) > DEPTH_MAX:
-            raise BadRequest(None, f"The body is nested deeper than {DEPTH_MAX} levels.")
-        return json.loads(text, object_pairs_hook=_members, parse_constant=_no_constant)
-    except UnicodeDecodeError as error:
-        raise BadRequest(None, "The body is not UTF-8.") from error
-    except json.JSONDecodeError as error:
-        raise BadRequest(None, f"The body is not JSON: {error.msg} at character {error.pos}.") from error
-    except ValueError as error:  # a number with more digits than Python converts
-        raise BadRequest(None, "The body has a number that is too long.") from error
-
-
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise BadRequest(None, "The body has the same member twice.")
-    return members
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise BadRequest(None, f"The body has {name}, which is not JSON.")
 
 
 _EXAMPLE = "Zoo-A-2M-v1.0-Q8_0"

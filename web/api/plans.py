@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from flask import request
 from msgspec.structs import replace
 
-from organs.registry.catalog.queries.fitting import fitting_models
-from organs.registry.catalog.queries.models import model_by_text
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.compose.compatibility import check_compatibility
 from organs.registry.compose.plan import planned_recipe
 from organs.registry.compose.recipe_io import (
@@ -21,6 +20,7 @@ from organs.registry.entities.base import Schema
 from organs.registry.entities.finding import Finding, Severity, in_order
 from organs.registry.entities.plan import Compatibility, CompositionState, FittingModels, PlannedRecipe, RecipeRequest
 from organs.registry.errors import Ambiguous, BadDigest, BadName, BadRecipe, BadRequest, NotFound
+from organs.registry.search.fitting import fitting_models
 from organs.web.api.operation import (
     BASE,
     DONOR,

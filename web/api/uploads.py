@@ -10,8 +10,8 @@ from msgspec import structs
 
 from organs.ingest.contributions import uploads as sessions
 from organs.ingest.contributions.uploads import (
-    Declared,
     WrongOffset,
+    check_request,
     is_received,
 )
 from organs.registry.catalog.clock import database_now
@@ -57,24 +57,19 @@ from organs.web.services.contributions import (
 )
 
 
-def requested_upload() -> Declared:
-    """Return the upload that the body declares. Raises BadRequest (400) for an upload that can never be completed."""
+def requested_upload() -> UploadRequest:
+    """Return the upload that the body requests. Raises BadRequest (400) for one that can never be completed."""
     wanted = read_body(UploadRequest)
-    if wanted.name is not None:
-        _check_name(wanted.name)
-    pieces = tuple((piece.size_bytes, piece.digest) for piece in wanted.pieces or ())
-    try:
-        return Declared(wanted.kind, wanted.size_bytes, wanted.digest, wanted.name, pieces)
-    except BadInput as error:
-        raise BadRequest(None, f"{error}.") from error
-
-
-def _check_name(name: str) -> None:
-    """Raise BadRequest for a path, and for a name with unprintable characters."""
-    if not name.isprintable() or "/" in name or "\\" in name or name in (".", ".."):
+    name = wanted.name
+    if name is not None and (not name.isprintable() or "/" in name or "\\" in name or name in (".", "..")):
         raise BadRequest(
             "name", f"name must be the name of a file, 1 to {UPLOAD_NAME_MAX_LENGTH} characters, without a path."
         )
+    try:
+        check_request(wanted)
+    except BadInput as error:
+        raise BadRequest(None, f"{error}.") from error
+    return wanted
 
 
 GROUP = "Uploads"
@@ -152,10 +147,10 @@ def begin_upload() -> Upload:
     """Declare a file or a piece to upload. If the same upload is open already, it is returned, so that a client can
     resume after a restart. 413 for more than the quota allows, 429 for too many open uploads.
     """
-    declared = requested_upload()
+    wanted = requested_upload()
     contributor = current_contributor_id()
     with _busy_if_full():
-        return upload_entity(sessions.open_upload(registry(), contributor, declared))
+        return upload_entity(sessions.open_upload(registry(), contributor, wanted))
 
 
 @operation(

@@ -10,7 +10,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from organs.registry.amounts import weight_change_text
-from organs.registry.catalog.search import CHIMERA
+from organs.registry.catalog.vocabulary import CHIMERA
 from organs.registry.entities.lineage import Family, FamilyEdge, FamilyMember
 from organs.registry.lineage import Groups
 from organs.registry.names import split_quantisation

@@ -17,7 +17,7 @@ from organs.registry.catalog.queries.accounts import (
     public_contributor,
     visible_models_of,
 )
-from organs.registry.catalog.queries.models import model_summaries
+from organs.registry.catalog.queries.model_lists import model_summaries
 from organs.registry.catalog.register.accounts import (
     PAGE_TOKEN,
     SESSION,

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from flask import request, url_for
 
-from organs.registry.catalog.queries.models import model_by_text
-from organs.registry.catalog.search import on_term
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.vocabulary import TEXT_GROUPS
 from organs.registry.compose.chimeras import leaderboard as leaderboard_page
 from organs.registry.entities.gain import Leaderboard, MeasuredGraft
 from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, NotFound
+from organs.registry.search.language import on_term
 from organs.registry.validation.texts import KINDS
 from organs.web.error_pages import status_of
 from organs.web.pages.compose import recipe_address

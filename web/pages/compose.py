@@ -7,16 +7,15 @@ from dataclasses import dataclass, replace
 from urllib.parse import quote, urlencode
 
 from flask import abort, g, redirect, request, url_for
+from msgspec import structs
 from msgspec.structs import asdict
 from sqlalchemy.orm import Session
 from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response
 
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock, stored_quick_look, strongest_verdicts
-from organs.registry.catalog.queries.fitting import fitting_models
-from organs.registry.catalog.queries.models import known_bases, model_by_text
-from organs.registry.catalog.queries.search import search_models
-from organs.registry.catalog.search import MODELS, parse_query, short_text
+from organs.registry.catalog.queries.model_lists import known_bases
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.compose.chimeras import leaderboard
@@ -38,6 +37,9 @@ from organs.registry.entities.plan import (
     RecipeFile,
 )
 from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, BadRecipe, NotAllowed, NotFound, TooSlow
+from organs.registry.search.fitting import fitting_models
+from organs.registry.search.language import MODELS, parse_query, short_text
+from organs.registry.search.rows import search_models
 from organs.web.error_pages import status_of
 from organs.web.pages.anatomy import (
     cell_grid,
@@ -174,17 +176,17 @@ def graft_address(place: PlacedOrgan) -> str | None:
 
 def recipe_address(file: RecipeFile) -> str:
     """Return the address of the composing page with the steps of a recipe, without its name."""
-    return compose_address(step_texts(replace(recipe_of(file), name=None)))
+    return compose_address(step_texts(structs.replace(recipe_of(file), name=None)))
 
 
 def replacing(recipe: Recipe, step: Step) -> Recipe:
     """Return `recipe` with the graft of `step`. It replaces the graft with the same selection."""
     (graft,) = read_steps([("base", recipe.base), step]).grafts
-    return replace(recipe, grafts=(*_other_grafts(recipe, graft), graft))
+    return structs.replace(recipe, grafts=(*_other_grafts(recipe, graft), graft))
 
 
 def _other_grafts(recipe: Recipe, graft: Graft) -> list[Graft]:
-    return [other for other in recipe.grafts if other.selection != graft.selection]
+    return [other for other in recipe.grafts if not other.selects_as(graft)]
 
 
 def _is_readable(steps: Sequence[Step]) -> bool:

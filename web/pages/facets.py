@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flask import url_for
 
-from organs.registry.catalog.search import (
+from organs.registry.search.language import (
     ORGANS,
     TAG,
     Choice,

@@ -14,10 +14,10 @@ from werkzeug.wrappers import Response
 from organs.registry.amounts import size_text
 from organs.registry.anatomy import Slot
 from organs.registry.catalog import tables
-from organs.registry.catalog.queries.models import descendants_page, model_by_name, versions
+from organs.registry.catalog.queries.model_lists import descendants_page, versions
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
-from organs.registry.catalog.search import CHIMERA, PARTIAL
-from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL, REACHABLE_STATES
 from organs.registry.compose.chimeras import PROMPT, Usage, chimera_of_model
 from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.comparison import OrganChange

@@ -8,9 +8,10 @@ import msgspec
 from flask import request, url_for
 
 from organs.registry.amounts import count_text
-from organs.registry.catalog.queries.model_facets import PARAMS, SIZES, model_counts
-from organs.registry.catalog.queries.search import folded_models, search_models
-from organs.registry.catalog.search import (
+from organs.registry.entities.model import FoldedModelPage, ModelPage
+from organs.registry.entities.organ import FacetCounts
+from organs.registry.errors import BadQuery, TooSlow
+from organs.registry.search.language import (
     GAIN,
     LIKENESS,
     MADE_FROM,
@@ -23,9 +24,8 @@ from organs.registry.catalog.search import (
     short_text,
     sorted_by,
 )
-from organs.registry.entities.model import FoldedModelPage, ModelPage
-from organs.registry.entities.organ import FacetCounts
-from organs.registry.errors import BadQuery, TooSlow
+from organs.registry.search.model_facets import PARAMS, SIZES, model_counts
+from organs.registry.search.rows import folded_models, search_models
 from organs.web.pages.facets import Filter, FilterValue, choice_filter, divided, list_address, term_links
 from organs.web.pages.organs import GAIN_COLUMNS, Column, gain_cells, heading
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages

@@ -11,17 +11,6 @@ from msgspec import structs
 from organs.registry.amounts import share_text
 from organs.registry.anatomy import EXAMPLE_SLOTS, OrganType, type_name
 from organs.registry.catalog.queries.organs import organ_detail
-from organs.registry.catalog.queries.search import search_organs
-from organs.registry.catalog.search import (
-    GAIN,
-    LIKENESS,
-    ORGANS,
-    Query,
-    bounded,
-    parse_query,
-    short_text,
-    sorted_by,
-)
 from organs.registry.catalog.vocabulary import (
     BIN_DEGREES,
     THETA_MAX_DEGREES,
@@ -41,6 +30,17 @@ from organs.registry.measure.zmeasure import (
     KURTOSIS_SIGNAL,
 )
 from organs.registry.measures import MEASURE_NAMES, MEASURES, Measure
+from organs.registry.search.language import (
+    GAIN,
+    LIKENESS,
+    ORGANS,
+    Query,
+    bounded,
+    parse_query,
+    short_text,
+    sorted_by,
+)
+from organs.registry.search.rows import search_organs
 from organs.web.pages.charts import weights_shown
 from organs.web.pages.compose import graft_address
 from organs.web.pages.facets import Filter, choice_filter, list_address, term_links
@@ -305,8 +305,8 @@ def _theta_bounds(query: Query) -> tuple[float | None, float | None]:
     low: float | None = None
     high: float | None = None
     for term in query.numbers("theta"):
-        if len(term.intervals) == 1 and not term.negated:
-            (interval,) = term.intervals
+        if len(term.ranges) == 1 and not term.negated:
+            (interval,) = term.ranges
             low = interval.low if interval.low is not None else low
             high = interval.high if interval.high is not None else high
     return low, high

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from organs.registry.amounts import count_text, size_text
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.entities.chimera import Chimera

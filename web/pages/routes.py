@@ -41,13 +41,13 @@ from markupsafe import Markup
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog import tables
-from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.search import QUERY_MAX_LENGTH
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.entities.base import Entity
 from organs.registry.entities.report import Cell
 from organs.registry.errors import NAMES_MAX, SeveralModels
 from organs.registry.names import parse_model_name
 from organs.registry.reports.formats import sheet
+from organs.registry.search.language import QUERY_MAX_LENGTH
 from organs.web.answer_cache import reveal_headers
 from organs.web.auth import UPLOAD, identity, session_secret
 from organs.web.permissions import check_anybody, check_writing

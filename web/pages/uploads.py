@@ -10,13 +10,12 @@ from sqlalchemy.orm import Session
 from organs.ingest.contributions import uploads as sessions
 from organs.ingest.contributions.findings import MUST_ACCEPT
 from organs.ingest.contributions.manifest import (
-    METADATA_MEMBERS,
+    FIELDS,
     BadManifest,
-    StatedMetadata,
     parse_accepted,
     parse_stated_metadata,
 )
-from organs.ingest.contributions.submissions import manifest_of
+from organs.ingest.contributions.submissions import files_of, whole_uploads
 from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.administration import submission_review
 from organs.registry.catalog.queries.submissions import (
@@ -28,7 +27,7 @@ from organs.registry.catalog.queries.submissions import (
     upload_entity,
 )
 from organs.registry.catalog.tables import Upload
-from organs.registry.entities.submission import Submission
+from organs.registry.entities.submission import Submission, SubmissionMetadata
 from organs.registry.errors import BadInput, BadName, NotComposable
 from organs.web.api.operation import ROOT
 from organs.web.api.uploads import current_contributor_id
@@ -110,7 +109,7 @@ def _unused_uploads(session: Session, owner_id: int) -> list[Upload]:
     """Return the complete uploads that no submission uses."""
     files = finished_files(session, owner_id, database_now(session))
     waiting = open_submissions(session, owner_id, UNDER_WAY) if files else ()
-    used = {upload for submission in waiting for upload in manifest_of(submission).uploads()}
+    used = {upload for submission in waiting for upload in whole_uploads(files_of(submission))}
     return [file for file in files if file.public_id not in used]
 
 
@@ -124,13 +123,13 @@ def _context() -> Context:
     }
 
 
-def _stated_metadata(number: int) -> StatedMetadata:
+def _stated_metadata(number: int) -> SubmissionMetadata:
     """Return the metadata in the form, without empty fields. Raises BadManifest.
 
     A license that equals the proposed license is also left out: it comes from the header of the file, and a header may
     contain any text.
     """
-    values: Context = {name: request.form.get(name, "").strip() or None for name in METADATA_MEMBERS}
+    values: Context = {name: request.form.get(name, "").strip() or None for name in FIELDS}
     proposed = contributions.own_submission(number).entity().proposed
     if values["license"] == ((proposed and proposed.license) or "").strip():
         values["license"] = None
@@ -143,7 +142,7 @@ def _stated_metadata(number: int) -> StatedMetadata:
 
 def _form_with_problems(number: int, problems: Sequence[str]) -> Page:
     row = contributions.own_submission(number)
-    stated = {name: request.form.get(name, "") for name in ("name", *METADATA_MEMBERS)}
+    stated = {name: request.form.get(name, "") for name in ("name", *FIELDS)}
     return Page(
         "submission.html",
         {"submission": row.entity()},
@@ -169,5 +168,5 @@ def _review_context(submission: SubmissionRow) -> Context:
 def _initial_fields(submission: Submission) -> Context:
     """Return the initial values of the form: the metadata of the header or of an earlier request."""
     proposed = submission.proposed
-    stated = {name: "" if proposed is None else getattr(proposed, name) or "" for name in METADATA_MEMBERS}
+    stated = {name: "" if proposed is None else getattr(proposed, name) or "" for name in FIELDS}
     return stated | {"name": submission.name, "tags": ", ".join(proposed.tags if proposed is not None else ())}

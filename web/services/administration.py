@@ -24,7 +24,7 @@ from organs.registry.catalog.queries.administration import (
     submission_review,
 )
 from organs.registry.catalog.register.accounts import add_contributor, create_token, set_contributor_state, set_quota
-from organs.registry.catalog.register.models import remove_model
+from organs.registry.catalog.register.model_changes import remove_model
 from organs.registry.catalog.vocabulary import SCOPES
 from organs.registry.entities.account import ContributorAccount, ContributorChangeRequest, CreatedToken
 from organs.registry.entities.administration import Removal

@@ -13,10 +13,6 @@ from flask import abort, current_app, request
 
 from organs.ingest.contributions import submissions
 from organs.ingest.contributions.intake import settle_abandoned
-from organs.ingest.contributions.manifest import (
-    Manifest,
-    StatedMetadata,
-)
 from organs.ingest.contributions.uploads import Chunk
 from organs.registry.catalog.queries.submissions import (
     SubmissionRow,
@@ -25,7 +21,7 @@ from organs.registry.catalog.queries.submissions import (
     submission_by_id,
     submissions_page,
 )
-from organs.registry.entities.submission import SubmissionPage
+from organs.registry.entities.submission import SubmissionMetadata, SubmissionPage, SubmissionRequest
 from organs.registry.errors import BadInput, BadName, BadRequest, Busy, NotAllowed, NotFound
 from organs.registry.names import ModelName, parse_new_name
 from organs.registry.upload_limits import CHUNK_MAX_BYTES
@@ -133,17 +129,17 @@ NOBODY = 0
 """An id that no contributor has. It is used for `local` in a registry without contributors."""
 
 
-def submit(namespace: str, name: str, manifest: Manifest) -> SubmissionRow:
+def submit(namespace: str, name: str, wanted: SubmissionRequest) -> SubmissionRow:
     """Submit a model of the user.
 
     Raises NotAllowed for the namespace of another account, BadName, and as `submissions.submit`.
     """
     account = need(UPLOAD).name or ""
-    return own_submission(submissions.submit(registry(), account, own_name(namespace, name), manifest))
+    return own_submission(submissions.submit(registry(), account, own_name(namespace, name), wanted))
 
 
 def publish(
-    submission_id: int, metadata: StatedMetadata, name: str | None = None, accepted: tuple[str, ...] = ()
+    submission_id: int, metadata: SubmissionMetadata, name: str | None = None, accepted: tuple[str, ...] = ()
 ) -> SubmissionRow:
     """Publish a checked submission of the user, under `name` in their namespace if a name is given."""
     if name is not None:

@@ -138,7 +138,7 @@ def _machine_checks() -> Iterator[HealthCheck]:
     except OrganError as error:
         yield HealthCheck(name="protections", state="warning", sentence=f"They are not known: {error}")
         return
-    confined = protections(found, port=True, writing=False, processes=False)
+    confined = protections(found, writing=False, processes=False)
     missing = [protection.name for protection in confined if not protection.is_there]
     if missing:
         state = "failed" if configured.requires_sandbox else "warning"

@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
 from organs.ingest.jobs.compose import PLAN_COST_MAX
-from organs.registry.catalog.queries.fitting import fitting_models
-from organs.registry.catalog.queries.models import model_by_text
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.compose.compatibility import (
     ALIKE,
     Cell,
@@ -44,6 +43,7 @@ from organs.registry.entities.plan import (
     PlannedRecipe,
 )
 from organs.registry.errors import BadQuery, TooMany, TooSlow
+from organs.registry.search.fitting import fitting_models
 from organs.web.auth import identity
 from organs.web.client_address import client_address
 from organs.web.permissions import planner

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog import tables
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
+from organs.registry.catalog.rows import entity_of, first
 from organs.registry.catalog.tables import Contributor, Model
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.entities.administration import (
@@ -30,37 +29,23 @@ def newest_events(
     """
     check_limit(limit)
     query = f"events\n{contributor.lower()}\n{action.lower()}"  # a cursor is valid for one filter only
-    columns: tuple[Any, ...] = (tables.Event, Contributor.name, Model.namespace, Model.name, Model.version)
     statement = (
-        select(*columns)
+        select(tables.Event, Contributor.name, Model)
         .join(Contributor, Contributor.id == tables.Event.contributor_id)
         .outerjoin(Model, Model.id == tables.Event.model_id)
     )
     if after is not None:
         statement = statement.where(tables.Event.id < parse_cursor(query, after).id)
-    if contributor:
-        statement = statement.where(func.lower(Contributor.name) == _without_nul(contributor).lower())
-    if action:
-        statement = statement.where(func.lower(tables.Event.action) == _without_nul(action).lower())
+    for column, value in ((Contributor.name, contributor), (tables.Event.action, action)):
+        if value:
+            # PostgreSQL refuses NUL, and no name contains it.
+            statement = statement.where(func.lower(column) == value.replace("\0", "\N{SYMBOL FOR NULL}").lower())
     rows = session.execute(statement.order_by(tables.Event.id.desc()).limit(limit + 1)).all()
-    items = tuple(_event(*row) for row in rows[:limit])
-    return EventPage(items=items, next=next_cursor(query, [item.id for item, *_ in rows], limit))
-
-
-def _event(row: tables.Event, contributor: str, namespace: str | None, name: str | None, version: int | None) -> Event:
-    return Event(
-        id=row.id,
-        at=row.at,
-        contributor=contributor,
-        action=row.action,
-        model=None if namespace is None else f"{namespace}/{name}@{version}",
-        text=row.text,
+    items = tuple(
+        entity_of(Event, row, contributor=name, model=None if model is None else model.full_name)
+        for row, name, model in rows[:limit]
     )
-
-
-def _without_nul(text: str) -> str:
-    """Return `text` with a symbol instead of NUL: PostgreSQL refuses NUL, and no name contains it."""
-    return text.replace("\0", "\N{SYMBOL FOR NULL}")
+    return EventPage(items=items, next=next_cursor(query, [row.id for row, *_ in rows], limit))
 
 
 def was_done(*actions: Action) -> ColumnElement[bool]:
@@ -77,7 +62,7 @@ def yanked_by(session: Session, model_id: int) -> str | None:
     """Return the name of the contributor who last yanked a model, by the event log."""
     statement = select(Contributor.name).join(tables.Event, tables.Event.contributor_id == Contributor.id)
     yanks = statement.where(tables.Event.model_id == model_id, tables.Event.action == Action.YANK)
-    return session.scalar(yanks.order_by(tables.Event.id.desc()).limit(1))
+    return first(session, yanks.order_by(tables.Event.id.desc()))
 
 
 def last_change_of_parents(session: Session) -> int:

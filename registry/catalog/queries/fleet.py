@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
-from sqlalchemy import case, func, or_, select
+from msgspec.structs import asdict
+from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog import tables
@@ -13,6 +14,7 @@ from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.tables import FleetUnit, Model
 from organs.registry.catalog.vocabulary import FLEET_UNIT_STATES
+from organs.registry.catalog.work import is_alive, is_lost, is_waiting
 from organs.registry.entities.fleet import FleetFailure, FleetRun, FleetRunPage, FleetRunSummary, FleetWorker
 from organs.registry.errors import NoSuchRun
 
@@ -24,7 +26,6 @@ NOTE_SHOWN = 1000
 
 _LIST = "fleet runs"
 """The query that cursors of the list belong to."""
-_FAILED = ("failed", "set_aside")
 
 
 def fleet_runs(session: Session, limit: int, after: str | None = None) -> FleetRunPage:
@@ -39,20 +40,40 @@ def fleet_runs(session: Session, limit: int, after: str | None = None) -> FleetR
 
 
 def fleet_run(session: Session, run_id: int) -> FleetRun:
-    """Return the run with its failures and its workers. Raises NoSuchRun."""
+    """Return the run with its failures and its workers, those that were seen last first. Raises NoSuchRun."""
     row = session.get(tables.FleetRun, run_id)
     if row is None:
         raise NoSuchRun(f"there is no run {run_id} of a fleet")
     summary = _summary(session, row)
-    failures = _failures(session, run_id)
-    workers = _workers(session, run_id)
+    failed = (FleetUnit.run_id == run_id, FleetUnit.state.in_(("failed", "set_aside")))
+    failures = tuple(
+        FleetFailure(
+            number=unit.number,
+            work=unit.work,
+            source=unit.source[:NOTE_SHOWN],
+            state=unit.state,
+            note=unit.note[:NOTE_SHOWN],
+            worker=unit.worker,
+            finished_at=unit.finished_at,
+        )
+        for unit in session.scalars(select(FleetUnit).where(*failed).order_by(FleetUnit.number).limit(FAILURES_SHOWN))
+    )
+    seen_at = func.max(func.coalesce(FleetUnit.finished_at, FleetUnit.started_at))
+    running = func.sum(case((FleetUnit.state == "running", 1), else_=0))
+    columns = (FleetUnit.worker, func.max(FleetUnit.version), func.count(), running, seen_at)
+    grouped = select(*columns).where(FleetUnit.run_id == run_id, FleetUnit.worker.is_not(None))
+    rows = session.execute(grouped.group_by(FleetUnit.worker).order_by(seen_at.desc(), FleetUnit.worker)).all()
+    workers = tuple(
+        FleetWorker(name=name or "", version=version, units=count, running=int(busy or 0), seen_at=seen)
+        for name, version, count, busy, seen in rows[:WORKERS_SHOWN]
+    )
     return FleetRun(
-        **{name: getattr(summary, name) for name in FleetRunSummary.__struct_fields__},
+        **asdict(summary),
         dashboard=row.dashboard,
         failures=failures,
         failures_left_out=summary.failed + summary.set_aside - len(failures),
-        workers=tuple(workers[:WORKERS_SHOWN]),
-        workers_left_out=max(0, len(workers) - WORKERS_SHOWN),
+        workers=workers,
+        workers_left_out=len(rows) - len(workers),
     )
 
 
@@ -87,8 +108,16 @@ def unfinished_runs(session: Session, name: str) -> list[int]:
 
 def has_live_workers(session: Session, run_id: int) -> bool:
     """Return whether a unit runs, with a lease that has not expired."""
-    live = (FleetUnit.state == "running", FleetUnit.lease_expires_at >= database_now(session))
-    statement = select(FleetUnit.number).where(FleetUnit.run_id == run_id, *live).limit(1)
+    return _is_any(session, run_id, is_alive(session, FleetUnit))
+
+
+def has_dead_workers(session: Session, run_id: int) -> bool:
+    """Return whether the lease of a running unit has expired."""
+    return _is_any(session, run_id, is_lost(session, FleetUnit))
+
+
+def _is_any(session: Session, run_id: int, condition: ColumnElement[bool]) -> bool:
+    statement = select(FleetUnit.number).where(FleetUnit.run_id == run_id, condition).limit(1)
     return session.scalar(statement) is not None
 
 
@@ -96,27 +125,16 @@ def due_units(
     session: Session, run_id: int, limit: int, *, but: Collection[int] = (), among: Collection[int] | None = None
 ) -> list[int]:
     """Return the first `limit` units that a worker can claim now, without those in `but`, or only of those `among`."""
-    expired = FleetUnit.lease_expires_at <= database_now(session)
     due: list[int] = []
     # Two statements, because each reads only an end of the index: most units of a run may have ended.
-    for condition in (
-        (FleetUnit.state == "queued", or_(FleetUnit.lease_expires_at.is_(None), expired)),
-        (FleetUnit.state == "running", expired),
-    ):
-        statement = select(FleetUnit.number).where(FleetUnit.run_id == run_id, *condition)
+    for condition in (is_waiting(session, FleetUnit), is_lost(session, FleetUnit)):
+        statement = select(FleetUnit.number).where(FleetUnit.run_id == run_id, condition)
         if but:
             statement = statement.where(FleetUnit.number.not_in(but))
         if among is not None:
             statement = statement.where(FleetUnit.number.in_(among))
         due += session.scalars(statement.order_by(FleetUnit.number).limit(limit - len(due))).all()
     return due
-
-
-def has_dead_workers(session: Session, run_id: int) -> bool:
-    """Return whether the lease of a running unit has expired."""
-    expired = (FleetUnit.state == "running", FleetUnit.lease_expires_at < database_now(session))
-    statement = select(FleetUnit.number).where(FleetUnit.run_id == run_id, *expired).limit(1)
-    return session.scalar(statement) is not None
 
 
 def count_unfinished(session: Session, run_id: int) -> int:
@@ -137,9 +155,8 @@ def _summary(session: Session, run: tables.FleetRun) -> FleetRunSummary:
     rows = session.execute(select(*columns).where(FleetUnit.run_id == run.id).group_by(FleetUnit.state)).all()
     counts = dict.fromkeys(FLEET_UNIT_STATES, 0) | {state: count for state, count, _ in rows}
     sizes = {state: int(size or 0) for state, _, size in rows}
-    units_a_second, bytes_a_second, last = _speed(session, run.id, is_over=not counts["queued"] + counts["running"])
     remaining = counts["queued"] + counts["running"]
-    ends_at = last
+    units_a_second, bytes_a_second, ends_at = _speed(session, run.id, is_over=not remaining)
     if remaining:
         is_known = counts["running"] and units_a_second
         ends_at = database_now(session) + timedelta(seconds=remaining / units_a_second) if is_known else None
@@ -172,33 +189,3 @@ def _speed(session: Session, run_id: int, *, is_over: bool) -> tuple[float, floa
     count, size = session.execute(select(func.count(), func.sum(FleetUnit.size_bytes)).where(*done)).one()
     seconds = max((end - begin).total_seconds(), 0.001)
     return count / seconds, int(size or 0) / seconds, last
-
-
-def _failures(session: Session, run_id: int) -> tuple[FleetFailure, ...]:
-    failed = (FleetUnit.run_id == run_id, FleetUnit.state.in_(_FAILED))
-    rows = session.scalars(select(FleetUnit).where(*failed).order_by(FleetUnit.number).limit(FAILURES_SHOWN))
-    return tuple(
-        FleetFailure(
-            number=row.number,
-            work=row.work,
-            source=row.source[:NOTE_SHOWN],
-            state=row.state,
-            note=row.note[:NOTE_SHOWN],
-            worker=row.worker,
-            finished_at=row.finished_at,
-        )
-        for row in rows
-    )
-
-
-def _workers(session: Session, run_id: int) -> list[FleetWorker]:
-    """Return the workers, those that were seen last first."""
-    seen_at = func.max(func.coalesce(FleetUnit.finished_at, FleetUnit.started_at))
-    running = func.sum(case((FleetUnit.state == "running", 1), else_=0))
-    columns = (FleetUnit.worker, func.max(FleetUnit.version), func.count(), running, seen_at)
-    statement = select(*columns).where(FleetUnit.run_id == run_id, FleetUnit.worker.is_not(None))
-    rows = session.execute(statement.group_by(FleetUnit.worker).order_by(seen_at.desc(), FleetUnit.worker))
-    return [
-        FleetWorker(name=name or "", version=version, units=count, running=int(running or 0), seen_at=seen)
-        for name, version, count, running, seen in rows
-    ]

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Select, and_, or_, select
+from sqlalchemy import Row, Select, or_, select
 from sqlalchemy.orm import Session, undefer
 
 from organs.registry.catalog import tables
-from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.tables import Contributor
+from organs.registry.catalog.work import Claim, is_lost, is_waiting
 from organs.registry.digest import Digest
 from organs.registry.entities.job import ACTIVE, Job, JobPage, JobSummary
 from organs.registry.errors import NoSuchJob
@@ -96,33 +96,24 @@ def is_anything_due(session: Session, kinds: Sequence[str] | None = None) -> boo
 
     Runners call it often. They open a writing session only if there is work.
     """
-    is_queued = tables.Job.state == "queued"
-    is_lost = and_(tables.Job.state == "running", tables.Job.lease_expires_at < database_now(session))
-    statement = select(tables.Job.id).where(or_(is_queued, is_lost)).limit(1)
+    due = or_(is_waiting(session, tables.Job), is_lost(session, tables.Job))
+    statement = select(tables.Job.id).where(due).limit(1)
     statement = statement if kinds is None else statement.where(tables.Job.kind.in_(kinds))
     return session.scalar(statement) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class JobEnd:
-    """How and when a job ended."""
-
-    state: str
-    finished_at: datetime
-
-
-def last_end(session: Session, kind: str) -> JobEnd | None:
-    """Return how the last job of a kind ended that has ended; None if there is none."""
+def last_end(session: Session, kind: str) -> tuple[str, datetime] | None:
+    """Return the state and the end of the job of a kind that ended last; None if there is none."""
     ended = tables.Job.finished_at
     statement = select(tables.Job.state, ended).where(tables.Job.kind == kind, ended.is_not(None))
     row = session.execute(statement.order_by(ended.desc()).limit(1)).first()
-    return None if row is None or row[1] is None else JobEnd(row[0], row[1])
+    return None if row is None or row[1] is None else (row[0], row[1])
 
 
-def is_to_be_done(session: Session, job_id: int, attempt: int) -> bool:
-    """Return whether the job still runs under the claim of its attempt number `attempt`."""
-    claimed = (tables.Job.id == job_id, tables.Job.attempts == attempt, tables.Job.state == "running")
-    return session.scalar(select(tables.Job.id).where(*claimed)) is not None
+def is_to_be_done(session: Session, claim: Claim) -> bool:
+    """Return whether the claimed job still runs."""
+    valid = (tables.Job.id == claim.key[0], tables.Job.holder == claim.holder, tables.Job.state == "running")
+    return session.scalar(select(tables.Job.id).where(*valid)) is not None
 
 
 def _jobs(contributor: str | None) -> Select[tables.Job, str]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, case, func, or_, select, true
+from sqlalchemy import ColumnElement, Row, Select, and_, case, func, or_, select, true
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.anatomy import OrganType
-from organs.registry.catalog.queries.models import count_models, is_composed
-from organs.registry.catalog.search import CHIMERA
+from organs.registry.catalog.queries.model_lists import count_models, is_composed
+from organs.registry.catalog.rows import count
 from organs.registry.catalog.tables import (
     Blob,
     Chimera,
@@ -27,7 +26,7 @@ from organs.registry.catalog.tables import (
     Total,
     Verdict,
 )
-from organs.registry.catalog.vocabulary import STACK_CODEC
+from organs.registry.catalog.vocabulary import CHIMERA, STACK_CODEC
 from organs.registry.entities.about import Figures, RegistryTotals
 
 
@@ -64,20 +63,20 @@ def facet_figures(session: Session) -> list[FacetFigures]:
     The tensors of chimeras are left out: they belong to other models, or were computed from theirs.
     """
     theta, spectral = Placement.theta, Placement.spectral_signal
+    sums = (func.coalesce(func.sum(values), 0.0) for values in (theta, theta * theta, spectral))
+    theta_sum, square_sum, spectral_sum = sums
     # Each measure has its own query, which reads only its own index.
-    thetas = _by_facet(
-        session,
-        (func.count(), func.count(theta), _sum(theta), _sum(theta * theta), func.min(theta), func.max(theta)),
-    )
-    spectra = _by_facet(session, (func.count(spectral), _sum(spectral)))
+    measured = (func.count(theta), theta_sum, square_sum, func.min(theta), func.max(theta))
+    thetas = _by_facet(session, (func.count(), *measured))
+    spectra = _by_facet(session, (func.count(spectral), spectral_sum))
     sizes = _by_facet(session, (func.sum(Placement.size_bytes),))
     statement = select(Facet.id, Facet.type, Facet.slot, Facet.dtype).order_by(Facet.id)
     rows: list[FacetFigures] = []
     for facet, kind, slot, dtype in session.execute(statement):
         if facet in thetas:
-            tensors, *measured = thetas[facet]
+            tensors, *figures = thetas[facet]
             (size,) = sizes[facet]
-            rows.append(FacetFigures(kind, slot, dtype, tensors, int(size), *measured, *spectra[facet]))
+            rows.append(FacetFigures(kind, slot, dtype, tensors, int(size), *figures, *spectra[facet]))
     return rows
 
 
@@ -85,10 +84,6 @@ def _by_facet(session: Session, sums: tuple[Any, ...]) -> dict[int, tuple[Any, .
     """Return the sums of each facet that has tensors, by its id."""
     statement = select(Placement.facet_id, *sums).where(*_original()).group_by(Placement.facet_id)
     return {facet: tuple(values) for facet, *values in session.execute(statement)}
-
-
-def _sum(column: Any) -> Any:
-    return func.coalesce(func.sum(column), 0.0)
 
 
 def _original() -> tuple[ColumnElement[bool], ...]:
@@ -119,34 +114,16 @@ def thetas_at_ranks(session: Session, kind: str, ranks: Iterable[int]) -> dict[i
     return {rank: theta for rank, theta in thetas.items() if theta is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class TensorRow:
-    """A tensor of a model with the measures that reports use. θ is in degrees."""
-
-    name: str
-    type: str
-    tower: str
-    block: int | None
-    slot: str
-    dtype: str
-    shape: str
-    elements: int
-    size_bytes: int
-    theta: float | None
-    spectral_signal: float | None
+def tensor_rows(session: Session, model_id: int) -> Sequence[Row[*tuple[Any, ...]]]:
+    """Return the tensors of a model in order, with the columns of `_tensors`."""
+    return session.execute(_tensors(Placement.model_id == model_id).order_by(Placement.position)).all()
 
 
-def tensor_rows(session: Session, model_id: int) -> list[TensorRow]:
-    """Return the tensors of a model in order."""
-    rows = session.execute(_tensors().where(Placement.model_id == model_id).order_by(Placement.position))
-    return [TensorRow(*row) for row in rows]
-
-
-def _tensors() -> Any:
-    """Return the statement that selects the columns of TensorRow."""
+def _tensors(*conditions: Any) -> Select[*tuple[Any, ...]]:
+    """Return a SELECT of the tensors that meet the conditions, with the measures that reports use."""
     place = (Placement.name, Placement.type, Placement.tower, Placement.block, Placement.slot, Placement.dtype)
     measures = (Organ.shape, Organ.elements, Placement.size_bytes, Placement.theta, Placement.spectral_signal)
-    return select(*place, *measures).join(Organ, Organ.id == Placement.organ_id)
+    return select(*place, *measures).join(Organ, Organ.id == Placement.organ_id).where(*conditions)
 
 
 def kinds_of_models(session: Session) -> Sequence[Row[str, bool, int]]:
@@ -162,8 +139,9 @@ def matrix_figures(session: Session, model_id: int | None = None) -> dict[int, M
     A matrix is a tensor with a spectral reading: it has at least two rows and two columns, and a readable dtype.
     """
     spectral = Placement.spectral_signal
+    in_model: Any = Placement.visible if model_id is None else Placement.model_id == model_id
     statement = select(Placement.model_id, func.count(), func.avg(Placement.theta), func.avg(spectral))
-    rows = session.execute(statement.where(_in_model(model_id), spectral.is_not(None)).group_by(Placement.model_id))
+    rows = session.execute(statement.where(in_model, spectral.is_not(None)).group_by(Placement.model_id))
     return {model: MatrixFigures(*figures) for model, *figures in rows}
 
 
@@ -211,9 +189,8 @@ def unrun_chimeras(session: Session, limit: int) -> NamedModels:
 
 
 def _named(session: Session, limit: int, *conditions: ColumnElement[bool]) -> NamedModels:
-    count = session.scalar(select(func.count()).select_from(Model).where(*conditions)) or 0
-    rows = session.scalars(select(Model).where(*conditions).order_by(Model.id).limit(limit)) if count else ()
-    return NamedModels(count, tuple(model.full_name for model in rows))
+    rows = session.scalars(select(Model).where(*conditions).order_by(Model.id).limit(limit))
+    return NamedModels(count(session, Model, *conditions), tuple(model.full_name for model in rows))
 
 
 def equal_models(session: Session, limit: int) -> list[tuple[str, ...]]:
@@ -267,78 +244,62 @@ def largest_gain(session: Session) -> tuple[str, float, str] | None:
     return None if row is None else (row[0].full_name, row[1], row[2])
 
 
-def lowest_matrices(session: Session, limit: int) -> list[tuple[Model, TensorRow, int]]:
+def lowest_matrices(session: Session, limit: int) -> list[tuple[Model, Row[*tuple[Any, ...]], int]]:
     """Return the matrix with the lowest θ of each visible model, by rising θ, then by the age of the model.
 
     The number is how many of the models have exactly this lowest θ.
 
     Norms are left out, and so are models that were composed here: their matrices belong to other models.
     """
+    is_well = (
+        Placement.theta.is_not(None),
+        Placement.spectral_signal.is_not(None),
+        Placement.type != OrganType.NORM.value,
+    )
     lowest = func.min(Placement.theta)
-    statement = select(Placement.model_id, lowest).where(*_original(), *_is_well()).group_by(Placement.model_id)
+    statement = select(Placement.model_id, lowest).where(*_original(), *is_well).group_by(Placement.model_id)
     each = statement.subquery().columns[1]
     counted = select(each, func.count()).group_by(each).having(func.count() > 1)
     shared: dict[float | None, int] = dict(session.execute(counted).all())
-    wells: list[tuple[Model, TensorRow, int]] = []
+    wells = []
     for model_id, theta in session.execute(statement.order_by(lowest, Placement.model_id).limit(limit)).all():
-        own = _tensors().where(Placement.model_id == model_id, *_is_well())
-        row = session.execute(own.order_by(Placement.theta, Placement.position).limit(1)).one()
-        wells.append((session.get_one(Model, model_id), TensorRow(*row), shared.get(theta, 1)))
+        own = _tensors(Placement.model_id == model_id, *is_well).order_by(Placement.theta, Placement.position)
+        row = session.execute(own.limit(1)).one()
+        wells.append((session.get_one(Model, model_id), row, shared.get(theta, 1)))
     return wells
 
 
-def _is_well() -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions that a Placement is a matrix with a θ, and not a norm."""
-    return Placement.theta.is_not(None), Placement.spectral_signal.is_not(None), Placement.type != OrganType.NORM.value
+def dtypes_of(session: Session, model_id: int) -> Sequence[Row[*tuple[Any, ...]]]:
+    """Return a row for each dtype of a model, by falling bytes, then by name.
 
-
-def _in_model(model_id: int | None) -> ColumnElement[bool]:
-    return Placement.visible if model_id is None else Placement.model_id == model_id  # type: ignore[return-value]
-
-
-@dataclass(frozen=True, slots=True)
-class DtypeFigures:
-    """The tensors of a model with one dtype; the second mean is over those with a spectral reading."""
-
-    dtype: str
-    tensors: int
-    size_bytes: int
-    mean_theta: float | None
-    matrix_mean_theta: float | None
-
-
-def dtypes_of(session: Session, model_id: int) -> list[DtypeFigures]:
-    """Return the dtypes of a model by falling bytes, then by name."""
+    Each has dtype, number of tensors, bytes, mean θ, and mean θ of the tensors with a spectral reading.
+    """
     size, theta = func.sum(Placement.size_bytes), Placement.theta
     matrix_theta = func.avg(case((Placement.spectral_signal.is_not(None), theta)))
-    statement = select(Placement.dtype, func.count(), size, func.avg(theta), matrix_theta)
+    statement: Any = select(Placement.dtype, func.count(), size, func.avg(theta), matrix_theta)
     ordered = statement.where(Placement.model_id == model_id).group_by(Placement.dtype)
-    rows = session.execute(ordered.order_by(size.desc(), Placement.dtype))
-    return [DtypeFigures(dtype, count, int(size_bytes), *means) for dtype, count, size_bytes, *means in rows]
+    return session.execute(ordered.order_by(size.desc(), Placement.dtype)).all()
 
 
 def unusual_organs(
     session: Session, model_id: int, limit: int
-) -> Sequence[Row[str, str, int, int, int, bool, str | None]]:
+) -> tuple[Sequence[Row[str, str, int, int, int, bool, str | None]], int]:
     """Return organs with NaN or infinite values in the sample, constant organs, and organs without θ, in order.
 
-    Each row has name, dtype, sample size, NaN, infinities, whether it is constant, and why nothing was measured.
+    Each row has name, dtype, sample size, NaN, infinities, whether it is constant, and why nothing was measured. The
+    number counts all of them, also beyond `limit`.
     """
+    # The row of the spectral reading has no θ. The row of the Z-measure reports values that cannot be read.
+    is_empty = and_(Measurement.theta.is_(None), Measurement.spectral_signal.is_(None))
+    unusual = or_(Measurement.nan_count > 0, Measurement.infinite_count > 0, Measurement.constant, is_empty)
     sample = (Measurement.sample_size, Measurement.nan_count, Measurement.infinite_count)
     statement = (
         select(Placement.name, Placement.dtype, *sample, Measurement.constant, Measurement.reason)
         .join(Measurement, Measurement.organ_id == Placement.organ_id)
-        .where(_is_unusual(model_id))
-        .order_by(Placement.position, Measurement.method)
+        .where(Placement.model_id == model_id, unusual)
     )
-    return session.execute(statement.limit(limit)).all()
-
-
-def count_unusual_organs(session: Session, model_id: int) -> int:
-    """Return the number of rows of `unusual_organs` without a limit."""
-    statement = select(func.count()).select_from(Placement)
-    joined = statement.join(Measurement, Measurement.organ_id == Placement.organ_id)
-    return session.scalar(joined.where(_is_unusual(model_id))) or 0
+    ordered = statement.order_by(Placement.position, Measurement.method).limit(limit)
+    return session.execute(ordered).all(), count(session, statement.subquery())
 
 
 def methods_of(session: Session, model_id: int) -> Sequence[Row[str, int, int, int, int, int]]:
@@ -362,42 +323,18 @@ def methods_of(session: Session, model_id: int) -> Sequence[Row[str, int, int, i
     return session.execute(statement).all()
 
 
-def _is_unusual(model_id: int) -> ColumnElement[bool]:
-    # The row of the spectral reading has no θ. The row of the Z-measure reports values that cannot be read.
-    is_empty = and_(Measurement.theta.is_(None), Measurement.spectral_signal.is_(None))
-    unusual = or_(Measurement.nan_count > 0, Measurement.infinite_count > 0, Measurement.constant, is_empty)
-    return and_(Placement.model_id == model_id, unusual)
-
-
-@dataclass(frozen=True, slots=True)
-class IngestRow:
-    """An ingest, or a composition, with its model and its JSON report."""
-
-    source: str
-    state: str
-    started_at: datetime
-    model: Model | None
-    report: str | None
-
-
-def newest_ingests(session: Session, limit: int) -> list[IngestRow]:
-    """Return the newest ingests of any state, the newest first."""
+def newest_ingests(session: Session, limit: int) -> Sequence[Row[Ingest, Model | None]]:
+    """Return the newest ingests of any state with their models, the newest first."""
     statement = select(Ingest, Model).outerjoin(Model, Model.id == Ingest.model_id)
-    return _ingest_rows(session, statement.order_by(Ingest.id.desc()).limit(limit))
+    return session.execute(statement.order_by(Ingest.id.desc()).limit(limit)).all()
 
 
-def first_ingests(session: Session, limit: int) -> list[IngestRow]:
+def first_ingests(session: Session, limit: int) -> Sequence[Row[Ingest, Model]]:
     """Return the first finished ingest of each visible model, the newest first; without composed models."""
-    first = select(func.min(Ingest.id)).where(Ingest.state == "finished").group_by(Ingest.model_id)
+    earliest = select(func.min(Ingest.id)).where(Ingest.state == "finished").group_by(Ingest.model_id)
     statement = select(Ingest, Model).join(Model, Model.id == Ingest.model_id)
-    visible = statement.where(Ingest.id.in_(first), Model.state == "visible", ~is_composed())
-    return _ingest_rows(session, visible.order_by(Ingest.id.desc()).limit(limit))
-
-
-def _ingest_rows(session: Session, statement: Any) -> list[IngestRow]:
-    return [
-        IngestRow(row.source, row.state, row.started_at, model, row.report) for row, model in session.execute(statement)
-    ]
+    visible = statement.where(Ingest.id.in_(earliest), Model.state == "visible", ~is_composed())
+    return session.execute(visible.order_by(Ingest.id.desc()).limit(limit)).all()
 
 
 def ingest_reports(session: Session) -> Iterator[tuple[str, str | None]]:
@@ -436,25 +373,20 @@ def public_figures(session: Session) -> Figures:
 
 def counted_totals(session: Session) -> RegistryTotals:
     """Return the totals by counting all rows, which takes seconds in a large catalog."""
-    placements = select(func.count()).select_from(Placement).where(Placement.visible)
     plain, stored = (func.coalesce(func.sum(column), 0) for column in (Blob.size_bytes, Blob.stored_bytes))
     counted = select(func.count(), plain, stored).where(Blob.state != "doomed", Blob.codec != STACK_CODEC)
-    sums = session.execute(counted).one()
-    return RegistryTotals(
-        models=count_models(session),
-        placements=session.scalar(placements) or 0,
-        organs=_count_organs(session),
-        blobs=sums[0],
-        size_bytes=int(sums[1]),
-        stored_bytes=int(sums[2]),
-    )
-
-
-def _count_organs(session: Session) -> int:
+    blobs, size_bytes, stored_bytes = session.execute(counted).one()
     # Counts all organs with a place, from one index, and subtracts the few with hidden places only. A search for a
     # visible place of each organ takes three times as long.
-    placed = session.scalar(select(func.count()).select_from(select(Placement.organ_id).distinct().subquery())) or 0
     visible = aliased(Placement)
     is_visible = select(visible.id).where(visible.organ_id == Placement.organ_id, visible.visible).exists()
     hidden = select(Placement.organ_id).where(~Placement.visible, ~is_visible).distinct()
-    return placed - (session.scalar(select(func.count()).select_from(hidden.subquery())) or 0)
+    placed = select(Placement.organ_id).distinct()
+    return RegistryTotals(
+        models=count_models(session),
+        placements=count(session, Placement, Placement.visible),
+        organs=count(session, placed.subquery()) - count(session, hidden.subquery()),
+        blobs=blobs,
+        size_bytes=int(size_bytes),
+        stored_bytes=int(stored_bytes),
+    )

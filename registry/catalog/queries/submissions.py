@@ -6,14 +6,16 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session, undefer
 
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.events import was_done
+from organs.registry.catalog.rows import count, entity_of, first, scalars_among
 from organs.registry.catalog.tables import (
     Blob,
     Chimera,
@@ -56,38 +58,40 @@ class StoredPiece:
 
 def upload_by_public_id(session: Session, public_id: str, contributor_id: int, moment: datetime) -> Upload:
     """Return an upload of the contributor; raises NotFound, also for uploads of others and expired ones."""
-    filters = (Upload.contributor_id == contributor_id, Upload.expires_at > moment)
-    upload = session.scalars(select(Upload).where(Upload.public_id == public_id, *filters)).one_or_none()
-    if upload is None:
-        raise NotFound(f"there is no upload {public_id[:40]!r}")
-    return upload
+    return _own_upload(session, public_id, contributor_id, Upload.expires_at > moment)
 
 
 def finished_upload(session: Session, public_id: str, contributor_id: int) -> Upload:
     """Return a finished upload of the contributor; raises NotFound, and Conflict if it is not finished."""
-    filters = (Upload.public_id == public_id, Upload.contributor_id == contributor_id)
-    upload = session.scalars(select(Upload).where(*filters)).one_or_none()
-    if upload is None:
-        raise NotFound(f"there is no upload {public_id[:40]!r}")
+    upload = _own_upload(session, public_id, contributor_id)
     if upload.state != "complete":
         raise Conflict(f"the upload {public_id} is not finished")
     return upload
 
 
+def _own_upload(session: Session, public_id: str, contributor_id: int, *conditions: ColumnElement[bool]) -> Upload:
+    own = select(Upload).where(Upload.public_id == public_id, Upload.contributor_id == contributor_id, *conditions)
+    upload = session.scalars(own).one_or_none()
+    if upload is None:
+        raise NotFound(f"there is no upload {public_id[:40]!r}")
+    return upload
+
+
 def open_uploads(session: Session, contributor_id: int, moment: datetime) -> Sequence[Upload]:
     """Return the unfinished uploads of the contributor, newest first."""
-    filters = (Upload.contributor_id == contributor_id, Upload.state == "open", Upload.expires_at > moment)
-    return session.scalars(select(Upload).where(*filters).order_by(Upload.id.desc()).limit(UPLOADS_LISTED_MAX)).all()
+    return _newest_uploads(session, contributor_id, moment, Upload.state == "open")
 
 
 def finished_files(session: Session, contributor_id: int, moment: datetime) -> Sequence[Upload]:
     """Return the finished uploads of the contributor that are complete files, newest first."""
-    files = (
-        select(Upload)
-        .where(*_finished(contributor_id), Upload.kind == "file", Upload.expires_at > moment)
-        .order_by(Upload.id.desc())
-    )
-    return session.scalars(files.limit(UPLOADS_LISTED_MAX)).all()
+    return _newest_uploads(session, contributor_id, moment, Upload.state == "complete", Upload.kind == "file")
+
+
+def _newest_uploads(
+    session: Session, contributor_id: int, moment: datetime, *conditions: ColumnElement[bool]
+) -> Sequence[Upload]:
+    own = select(Upload).where(Upload.contributor_id == contributor_id, Upload.expires_at > moment, *conditions)
+    return session.scalars(own.order_by(Upload.id.desc()).limit(UPLOADS_LISTED_MAX)).all()
 
 
 def counted_uploads(session: Session, contributor_id: int, moment: datetime) -> tuple[int, int]:
@@ -120,14 +124,22 @@ def known_digests(session: Session, contributor_id: int, digests: Iterable[str],
     These are blobs that visible or yanked models need for organs, headers or arrays; blobs of the contributor's own
     models; and pieces of their finished uploads. Other blobs of the registry count as absent.
     """
-    known: set[Digest] = set()
+    wanted = sorted(set(digests))
     is_readable = or_(
         Model.state.in_(REACHABLE_STATES), and_(Model.contributor_id == contributor_id, Model.state != "removed")
     )
+    places = (
+        select(Organ.id).join(table, table.organ_id == Organ.id).join(Model, Model.id == table.model_id)
+        for table in (Placement, Expert)
+    )
+    files = select(FilePart.file_id).join(ModelFile, ModelFile.id == FilePart.file_id)
+    parts = files.join(Model, Model.id == ModelFile.model_id).where(FilePart.blob_id == Blob.id, is_readable)
+    # Each subquery stops at its first match.
+    is_needed = or_(*(place.where(Organ.blob_id == Blob.id, is_readable).exists() for place in places), parts.exists())
+    blobs = select(Blob.digest).where(Blob.state == "present", is_needed)
     lasting = (*_finished(contributor_id), Upload.expires_at > moment + KNOWN_MIN_LIFETIME)
-    for batch in batches(sorted(set(digests))):
-        blobs = select(Blob.digest).where(Blob.digest.in_(batch), Blob.state == "present", _needed_by(is_readable))
-        known.update(Digest(digest) for digest in session.scalars(blobs))
+    known = set(map(Digest, scalars_among(session, blobs, Blob.digest, wanted)))
+    for batch in batches(wanted):
         known.update(digest for digest, *_ in _pieces_among(session, batch, *lasting))
     return known
 
@@ -160,28 +172,11 @@ def expired_uploads(session: Session, moment: datetime, after_id: int, limit: in
     return [(row.id, row.public_id, row.received_bytes) for row in rows]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredChunk:
-    """A chunk of an upload that is an object in the bucket."""
-
-    file: str
-    """The name of the object."""
-    offset_bytes: int
-    size_bytes: int
-
-    @property
-    def end_bytes(self) -> int:
-        """The offset of the first byte after it."""
-        return self.offset_bytes + self.size_bytes
-
-
-def chunks_of_upload(session: Session, public_id: str) -> tuple[int, list[StoredChunk]]:
+def chunks_of_upload(session: Session, public_id: str) -> tuple[int, Sequence[UploadChunk]]:
     """Return the number of received bytes of an upload, and its chunks in the bucket in order; 0 without a row."""
-    columns = (UploadChunk.file, UploadChunk.offset_bytes, UploadChunk.size_bytes)
-    chunks = select(*columns).join(Upload, Upload.id == UploadChunk.upload_id).where(Upload.public_id == public_id)
+    chunks = select(UploadChunk).join(Upload, Upload.id == UploadChunk.upload_id).where(Upload.public_id == public_id)
     received_bytes = session.scalar(select(Upload.received_bytes).where(Upload.public_id == public_id))
-    rows = session.execute(chunks.order_by(UploadChunk.offset_bytes))
-    return received_bytes or 0, [StoredChunk(file, offset, size) for file, offset, size in rows]
+    return received_bytes or 0, session.scalars(chunks.order_by(UploadChunk.offset_bytes)).all()
 
 
 def known_chunk_files(session: Session, files: Sequence[str]) -> set[str]:
@@ -216,37 +211,12 @@ def _finished(contributor_id: int) -> tuple[ColumnElement[bool], ColumnElement[b
     return Upload.contributor_id == contributor_id, Upload.state == "complete"
 
 
-def _needed_by(is_included: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Return the condition that an included model needs the blob. Each subquery stops at its first match."""
-    organs = (
-        select(Organ.id)
-        .join(Placement, Placement.organ_id == Organ.id)
-        .join(Model, Model.id == Placement.model_id)
-        .where(Organ.blob_id == Blob.id, is_included)
-        .exists()
-    )
-    experts = (
-        select(Organ.id)
-        .join(Expert, Expert.organ_id == Organ.id)
-        .join(Model, Model.id == Expert.model_id)
-        .where(Organ.blob_id == Blob.id, is_included)
-        .exists()
-    )
-    parts = (
-        select(FilePart.file_id)
-        .join(ModelFile, ModelFile.id == FilePart.file_id)
-        .join(Model, Model.id == ModelFile.model_id)
-        .where(FilePart.blob_id == Blob.id, is_included)
-        .exists()
-    )
-    return or_(organs, experts, parts)
-
-
 UNDER_WAY = ("checking", "ready", "publishing")
 """States of submissions whose bytes are only in the uploads."""
 OPEN = (*UNDER_WAY, "quarantined")
 _LIST = "submissions"
-_IN_JOB = ("checking", "publishing")
+IN_JOB = ("checking", "publishing")
+"""States of submissions that a job processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,44 +226,37 @@ class SubmissionRow:
     row: Submission
     contributor: str
     model: Model | None
-    job_state: str | None
-    """None if the job was removed or never existed."""
-    progress: float
-    note: str
+    job: Job | None
+    """None if it was removed or never existed."""
 
     def entity(self) -> entities.Submission:
         """Return the submission as its contributor sees it."""
         row, model = self.row, self.model
-        is_in_job = row.state in _IN_JOB
+        job = self.job if row.state in IN_JOB else None
         proposed = json.loads(row.metadata_given)["proposed"]
         is_public = model is not None and model.state in REACHABLE_STATES
-        return entities.Submission(
-            id=row.id,
-            namespace=row.namespace,
-            name=row.name,
-            state=row.state,
+        return entity_of(
+            entities.Submission,
+            row,
             findings=stored_findings(row.findings),
             proposed=None if proposed is None else msgspec.convert(proposed, prepared(ProposedModel)),
             model=None if model is None else model.full_name,
             address=f"/models/{model.full_name}" if is_public and model is not None else None,
-            reason=row.reason,
             job=row.job_id,
-            progress=self.progress if is_in_job else 1.0,
-            note=self.note if is_in_job else "",
-            created_at=row.created_at,
-            changed_at=row.changed_at,
+            progress=1.0 if row.state not in IN_JOB else 0.0 if job is None else job.progress,
+            note="" if job is None else job.note,
         )
 
 
 def submission_by_id(session: Session, submission_id: int, contributor_id: int | None = None) -> SubmissionRow:
     """Return the submission; with `contributor_id`, submissions of others are not found. Raises NotFound."""
-    statement = _submissions().where(Submission.id == submission_id)
+    statement = submissions_with_job().where(Submission.id == submission_id)
     if contributor_id is not None:
         statement = statement.where(Submission.contributor_id == contributor_id)
     row = session.execute(statement).one_or_none()
     if row is None:
         raise NotFound(f"you have no submission {submission_id}")
-    return _of_row(row)
+    return SubmissionRow(*row)
 
 
 def submissions_page(
@@ -306,7 +269,7 @@ def submissions_page(
 ) -> SubmissionPage:
     """Return the next `limit` submissions after the cursor `after`, newest first, with filters. Raises BadQuery."""
     check_limit(limit)
-    statement = _submissions()
+    statement = submissions_with_job()
     if contributor_id is not None:
         statement = statement.where(Submission.contributor_id == contributor_id)
     if state is not None:
@@ -314,8 +277,18 @@ def submissions_page(
     if after is not None:
         statement = statement.where(Submission.id < parse_cursor(_LIST, after).id)
     rows = session.execute(statement.order_by(Submission.id.desc()).limit(limit + 1)).all()
-    items = tuple(_of_row(row).entity() for row in rows[:limit])
+    items = tuple(SubmissionRow(*row).entity() for row in rows[:limit])
     return SubmissionPage(items=items, next=next_cursor(_LIST, [row[0].id for row in rows], limit))
+
+
+def submissions_with_job() -> Select[Submission, str, Model | None, Job | None]:
+    """Return a SELECT of submissions, each with the name of its contributor, its model and its job."""
+    statement: Any = select(Submission, Contributor.name, Model, Job)
+    return (  # type: ignore[no-any-return]
+        statement.join(Contributor, Contributor.id == Submission.contributor_id)
+        .outerjoin(Model, Model.id == Submission.model_id)
+        .outerjoin(Job, Job.id == Submission.job_id)
+    )
 
 
 def stored_findings(text: str) -> tuple[SubmissionFinding, ...]:
@@ -325,17 +298,8 @@ def stored_findings(text: str) -> tuple[SubmissionFinding, ...]:
 
 def upload_entity(row: Upload) -> upload_entities.Upload:
     """Return an upload as its contributor sees it."""
-    return upload_entities.Upload(
-        id=row.public_id,
-        kind=row.kind,
-        name=row.name,
-        digest=None if row.digest is None else Digest(row.digest),
-        size_bytes=row.size_bytes,
-        received_bytes=row.received_bytes,
-        state=row.state,
-        expires_at=row.expires_at,
-        chunk_bytes=ChunkSizes(least=max(CHUNK_ADVISED_BYTES, chunk_min_bytes(row.size_bytes)), most=CHUNK_MAX_BYTES),
-    )
+    least = max(CHUNK_ADVISED_BYTES, chunk_min_bytes(row.size_bytes))
+    return entity_of(upload_entities.Upload, row, chunk_bytes=ChunkSizes(least=least, most=CHUNK_MAX_BYTES))
 
 
 def known_contributor_id(session: Session, name: str) -> int | None:
@@ -361,8 +325,7 @@ def same_submissions(session: Session, contributor_id: int, name: ModelName, man
 
 def count_open_submissions(session: Session, contributor_id: int) -> int:
     """Return the number of open submissions of the contributor."""
-    count = select(func.count()).select_from(Submission).where(Submission.contributor_id == contributor_id)
-    return session.scalar(count.where(Submission.state.in_(OPEN))) or 0
+    return count(session, Submission, Submission.contributor_id == contributor_id, Submission.state.in_(OPEN))
 
 
 def abandoned_submissions(session: Session, limit: int = 100) -> Sequence[tuple[int, str | None, str | None]]:
@@ -374,7 +337,7 @@ def abandoned_submissions(session: Session, limit: int = 100) -> Sequence[tuple[
     statement = (
         select(Submission.id, Job.state, Job.note)
         .outerjoin(Job, Job.id == Submission.job_id)
-        .where(Submission.state.in_(_IN_JOB), ended)
+        .where(Submission.state.in_(IN_JOB), ended)
         .order_by(Submission.id)
         .limit(limit)
     )
@@ -405,24 +368,6 @@ def is_any_abandoned(session: Session) -> bool:
 def refused_with_digest(session: Session, digest: Digest, contributor_id: int) -> Submission | None:
     """Return the contributor's newest submission of exactly these bytes that an administrator refused, or None."""
     refused = (Submission.contributor_id == contributor_id, Submission.state == "refused")
-    statement = (
-        select(Submission)
-        .join(Model, Model.id == Submission.model_id)
-        .where(*refused, Submission.decided_by.is_not(None), Model.digest == digest)
-    )
-    return session.scalars(statement.order_by(Submission.id.desc()).limit(1)).one_or_none()
-
-
-def _of_row(row: Row[Submission, str, Model, str, float, str]) -> SubmissionRow:
-    submission, contributor, model, job_state, progress, note = row
-    return SubmissionRow(submission, contributor, model, job_state, progress or 0.0, note or "")
-
-
-def _submissions() -> Select[Submission, str, Model, str, float, str]:
-    columns = (Submission, Contributor.name, Model, Job.state, Job.progress, Job.note)
-    statement: Select[Submission, str, Model, str, float, str] = select(*columns)
-    return (
-        statement.join(Contributor, Contributor.id == Submission.contributor_id)
-        .outerjoin(Model, Model.id == Submission.model_id)
-        .outerjoin(Job, Job.id == Submission.job_id)
-    )
+    statement = select(Submission).join(Model, Model.id == Submission.model_id)
+    statement = statement.where(*refused, Submission.decided_by.is_not(None), Model.digest == digest)
+    return first(session, statement.order_by(Submission.id.desc()))

@@ -1,8 +1,4 @@
-"""The life of a job: queued, claimed by a runner, renewed, ended.
-
-A runner holds a `Claim` of its job. The claim is valid until another runner claims the job or the job is cancelled.
-Every function that writes under a claim returns whether it was still valid.
-"""
+"""Rows of jobs: added within limits, claimed by kind, cancelled, removed. `registry.catalog.work` ends them."""
 
 from __future__ import annotations
 
@@ -13,14 +9,15 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
-from sqlalchemy import delete, func, or_, select, update
-from sqlalchemy.orm import Session, undefer
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
 
 from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.tables import Contributor, Job
 from organs.registry.catalog.vocabulary import shown_text
+from organs.registry.catalog.work import JOBS, Claim, claim_next, claimed
 from organs.registry.entities.base import Entity
 from organs.registry.errors import BadInput, NoSuchJob, QueueFull, TooMany
 
@@ -32,29 +29,26 @@ RETRY_SECONDS = 30.0
 """The time after which a contributor at the limit should try again."""
 JSON_MAX_BYTES = 1024 * 1024
 """The largest arguments of a job, and the largest result."""
-LEASE = timedelta(seconds=60)
-"""A runner that has not renewed its claim for this time counts as dead."""
-ATTEMPTS_MAX = 2
 RETENTION = timedelta(days=30)
 """The time for which jobs are kept after their end."""
-DIED, DIED_TWICE = "its runner died; it will run once more", "its runner died twice"
-
-_ALONE_KEY = 0x6F7267616E  # "organ", for PostgreSQL's advisory lock
 _ENDED = ("finished", "failed", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class JobClaim(Claim):
     """A job that a runner has claimed."""
 
-    id: int
     kind: str
-    attempt: int
     arguments: dict[str, Any]
     contributor: str
     """The contributor who queued it."""
     waited: timedelta
     """How long before this claim it was queued."""
+
+    @property
+    def id(self) -> int:
+        """The id of the job."""
+        return self.key[0]
 
 
 def enqueue_job(session: Session, kind: str, arguments: Entity | Mapping[str, object], contributor: str = LOCAL) -> int:
@@ -64,12 +58,14 @@ def enqueue_job(session: Session, kind: str, arguments: Entity | Mapping[str, ob
     that are not JSON or too large.
     """
     text = job_json(arguments, "arguments")
-    waiting = session.scalar(select(func.count()).select_from(Job).where(Job.state == "queued")) or 0
+    owner_id, queued = contributor_id(session, contributor), Job.state == "queued"
+    waiting = session.scalar(select(func.count()).where(queued)) or 0
     if waiting >= QUEUED_MAX:
         raise QueueFull(waiting)
-    owner_id = contributor_id(session, contributor)
     if contributor != LOCAL:
-        _check_waiting(session, owner_id)
+        own = session.scalar(select(func.count()).where(queued, Job.contributor_id == owner_id)) or 0
+        if own >= WAITING_MAX:
+            raise TooMany(f"{own} of your jobs wait already: wait until one is done, or cancel one", RETRY_SECONDS)
     row = Job(
         kind=kind,
         state="queued",
@@ -97,74 +93,41 @@ def job_json(values: Entity | Mapping[str, object], name: str) -> str:
     return text
 
 
-def claim_job(session: Session, kinds: Sequence[str], *, alone: bool = False) -> Claim | None:
+def claim_job(session: Session, kinds: Sequence[str], *, alone: bool = False) -> JobClaim | None:
     """Claim the job of these kinds that has waited longest; None if none waits.
 
-    With `alone`, None is also returned while a runner has another job of these kinds. Jobs of dead runners are queued
-    again first. The session must be a writing session, so that two runners get different jobs.
+    With `alone`, None is also returned while a runner has another job of these kinds, or has not stopped a cancelled
+    one yet.
     """
-    if alone and session.get_bind().dialect.name == "postgresql":  # SQLite has one writer at a time
-        session.execute(select(func.pg_advisory_xact_lock(_ALONE_KEY)))
-    recover_jobs(session)
-    if alone and _is_running(session, kinds):
-        return None
-    waiting = select(Job).where(Job.state == "queued", Job.kind.in_(kinds)).order_by(Job.id).limit(1)
-    row = session.scalars(waiting.options(undefer(Job.arguments)).with_for_update(skip_locked=True)).one_or_none()
+    if alone:
+        held = (Job.state.in_(("running", "cancelled")), Job.lease_expires_at > database_now(session))
+        if session.scalar(select(Job.id).where(Job.kind.in_(kinds), *held).limit(1)) is not None:
+            return None
+    row = claim_next(session, JOBS, Job.kind.in_(kinds))
     if row is None:
         return None
-    started_at = database_now(session)
-    row.state, row.attempts, row.progress = "running", row.attempts + 1, 0.0
-    row.started_at, row.lease_expires_at = started_at, started_at + LEASE
-    owner = session.get_one(Contributor, row.contributor_id).name
-    return Claim(row.id, row.kind, row.attempts, json.loads(row.arguments), owner, started_at - row.created_at)
+    assert row.holder is not None
+    assert row.started_at is not None
+    row.progress = 0.0
+    return JobClaim(
+        JOBS,
+        (row.id,),
+        row.holder,
+        row.attempts,
+        kind=row.kind,
+        arguments=json.loads(row.arguments),
+        contributor=session.get_one(Contributor, row.contributor_id).name,
+        waited=row.started_at - row.created_at,
+    )
 
 
-def recover_jobs(session: Session) -> None:
-    """Queue jobs with an expired lease again. A job whose lease expires twice fails."""
-    lapsed = (Job.state == "running", Job.lease_expires_at < database_now(session))
-    died = {"state": "failed", "note": DIED_TWICE, "finished_at": database_now(session), "lease_expires_at": None}
-    session.execute(update(Job).where(*lapsed, Job.attempts >= ATTEMPTS_MAX).values(died))
-    session.execute(update(Job).where(*lapsed).values(state="queued", note=DIED, lease_expires_at=None))
-
-
-def renew_job(session: Session, claim: Claim) -> bool:
-    """Renew the lease of a job for LEASE from now; return whether the job is still to be done.
-
-    The runner of a cancelled job keeps its lease until it stops.
-    """
-    row = _claimed(session, claim)
-    if row is None:
-        return False
-    row.lease_expires_at = database_now(session) + LEASE
-    return row.state == "running"
-
-
-def report_progress(session: Session, claim: Claim, progress: float, note: str) -> bool:
+def report_progress(session: Session, claim: JobClaim, progress: float, note: str) -> bool:
     """Record the progress, from 0 to 1, and the present step; return whether the job is still to be done."""
-    row = _claimed(session, claim)
-    if row is None or row.state != "running":
+    row = claimed(session, claim)
+    if not isinstance(row, Job) or row.state != "running":
         return False
     row.progress, row.note = progress, shown_text(note)
     return True
-
-
-def finish_job(session: Session, claim: Claim, result: str) -> bool:
-    """Finish a job; `result` is from `job_json`. Return False if the claim was no longer valid."""
-    return _end(session, claim, state="finished", progress=1.0, note="", result=result)
-
-
-def fail_job(session: Session, claim: Claim, sentence: str, problem: str | None = None) -> bool:
-    """End a job as failed, with the reason in `sentence`; return False if the claim was no longer valid.
-
-    `problem` is the error as a problem document (`registry.entities.problem.encoded`).
-    """
-    return _end(session, claim, state="failed", note=shown_text(sentence), problem=problem)
-
-
-def put_back_job(session: Session, claim: Claim, note: str = "") -> bool:
-    """Queue a job again because its runner ends, or for the reason in `note`. The attempt does not count."""
-    values = {"attempts": claim.attempt - 1, "progress": 0.0, "note": shown_text(note), "started_at": None}
-    return _end(session, claim, state="queued", **values)
 
 
 def cancel_job(session: Session, job_id: int, contributor: str | None = None) -> Job:
@@ -183,38 +146,3 @@ def cancel_job(session: Session, job_id: int, contributor: str | None = None) ->
 def remove_old_jobs(session: Session) -> None:
     """Remove jobs that ended more than RETENTION ago."""
     session.execute(delete(Job).where(Job.state.in_(_ENDED), Job.finished_at < database_now(session) - RETENTION))
-
-
-def _check_waiting(session: Session, owner_id: int) -> None:
-    queued = select(func.count()).select_from(Job).where(Job.state == "queued", Job.contributor_id == owner_id)
-    waiting = session.scalar(queued) or 0
-    if waiting >= WAITING_MAX:
-        raise TooMany(f"{waiting} of your jobs wait already: wait until one is done, or cancel one", RETRY_SECONDS)
-
-
-def _is_running(session: Session, kinds: Sequence[str]) -> bool:
-    """Return whether a runner has a job of these kinds, including a cancelled job that it has not stopped yet."""
-    claimed = (Job.state.in_(("running", "cancelled")), Job.lease_expires_at > database_now(session))
-    return session.scalar(select(Job.id).where(Job.kind.in_(kinds), *claimed).limit(1)) is not None
-
-
-def _claimed(session: Session, claim: Claim) -> Job | None:
-    """Return the row while the claim is valid, or while the job is cancelled and its runner has not stopped."""
-    leased = or_(Job.state == "running", (Job.state == "cancelled") & Job.lease_expires_at.is_not(None))
-    row = select(Job).where(Job.id == claim.id, Job.attempts == claim.attempt, leased)
-    return session.scalars(row.with_for_update()).one_or_none()
-
-
-def _end(session: Session, claim: Claim, **values: Any) -> bool:
-    """Set `values` and end the lease; return whether the claim was valid. For a cancelled job, only end the lease."""
-    row = _claimed(session, claim)
-    if row is None:
-        return False
-    row.lease_expires_at = None
-    if row.state != "running":
-        return False
-    for name, value in values.items():
-        setattr(row, name, value)
-    if row.state in _ENDED:
-        row.finished_at = database_now(session)
-    return True

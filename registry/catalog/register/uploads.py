@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
@@ -17,6 +16,7 @@ from organs.registry.catalog.queries.accounts import (
 )
 from organs.registry.catalog.queries.submissions import counted_uploads
 from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.rows import execute_quietly
 from organs.registry.catalog.tables import Contributor, Upload, UploadChunk, UploadPiece
 from organs.registry.digest import Digest
 from organs.registry.errors import OverQuota, TooMany
@@ -115,7 +115,7 @@ def record_received(
         Upload.id == upload_id, Upload.state == "open", Upload.received_bytes == before_bytes
     )
     values = statement.values(received_bytes=after_bytes, expires_at=database_now(session) + UPLOAD_LIFETIME)
-    if not _changed(session, values):
+    if not execute_quietly(session, values):
         return False
     if file is not None:
         size_bytes = after_bytes - before_bytes
@@ -127,14 +127,14 @@ def complete_upload(session: Session, upload_id: int, digest: Digest) -> bool:
     """Mark an upload as complete; `digest` is of all its bytes. Return False if it is no longer open."""
     statement = update(Upload).where(Upload.id == upload_id, Upload.state == "open")
     expires_at = database_now(session) + UPLOAD_LIFETIME
-    return _changed(session, statement.values(state="complete", digest=digest, expires_at=expires_at))
+    return execute_quietly(session, statement.values(state="complete", digest=digest, expires_at=expires_at)) == 1
 
 
 def remove_upload(session: Session, upload_id: int) -> bool:
     """Delete an upload; its file may be removed after the commit. Return False if it is deleted already."""
     for table in (UploadPiece, UploadChunk):
         session.execute(delete(table).where(table.upload_id == upload_id))
-    return _changed(session, delete(Upload).where(Upload.id == upload_id))
+    return execute_quietly(session, delete(Upload).where(Upload.id == upload_id)) == 1
 
 
 def remove_expired_upload(session: Session, upload_id: int) -> bool:
@@ -157,14 +157,5 @@ def renew_uploads(
         upload_ids = select(UploadPiece.upload_id).where(UploadPiece.digest.in_(batch))
         matches = or_(Upload.id.in_(upload_ids), Upload.public_id.in_(batch))
         statement = update(Upload).where(*finished, matches).values(expires_at=database_now(session) + UPLOAD_LIFETIME)
-        result: Any = session.execute(statement, execution_options=_WITHOUT_OBJECTS)
-        renewed += result.rowcount
+        renewed += execute_quietly(session, statement)
     return renewed
-
-
-_WITHOUT_OBJECTS = {"synchronize_session": False}
-
-
-def _changed(session: Session, statement: object) -> bool:
-    result = session.execute(statement, execution_options=_WITHOUT_OBJECTS)  # type: ignore[call-overload]
-    return bool(result.rowcount == 1)

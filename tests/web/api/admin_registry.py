@@ -6,9 +6,9 @@ import json
 
 from flask.testing import FlaskClient
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.register.models import hide_model
+from organs.registry.catalog.register.model_changes import hide_model
 from organs.registry.catalog.tables import Submission, now
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name

@@ -1,0 +1,206 @@
+"""`organ assemble`: write a model, an organ directory or a recipe as a GGUF file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from organs.cli import fast_imports
+from organs.cli.console import (
+    is_quiet,
+    output_options,
+    print_json,
+    print_path,
+    print_sentence,
+    prints_json,
+    progress_bar,
+)
+from organs.cli.options import OriginalSpellings
+from organs.cli.outputs import (
+    SUFFIX,
+    WrittenPath,
+    folder_of,
+    gguf_targets,
+    output_option,
+    print_beside_file,
+    shard_size,
+    stem_of,
+    write_files,
+)
+from organs.cli.registries import selected_registry
+from organs.registry.amounts import size_text
+from organs.registry.digest import Digest
+from organs.registry.errors import BadSource, NotAssemblable
+
+if TYPE_CHECKING:
+    from organs.ingest.directory.opening import VirtualFile
+
+RECIPE_SUFFIXES = (".yaml", ".yml", ".json")
+IDENTICAL, AS_MADE, NEW_FILE, NOT_COMPARED = "identical", "as made", "new file", "not compared yet"
+PROOFS = {
+    IDENTICAL: "the original file, byte for byte",
+    AS_MADE: "the composed chimera, byte for byte",
+    NEW_FILE: "a new file",
+    NOT_COMPARED: "compared with the original file",
+}
+"""What is known of a file, in JSON and for people."""
+Proven = tuple[WrittenPath, str]
+"""A file, and what is known of it: a key of PROOFS."""
+
+
+@click.command(cls=OriginalSpellings, spellings={"--dir": "model"})
+@click.argument("model", metavar="MODEL|DIR|RECIPE")
+@output_option("OUT", "The file or folder to write.", required=True)
+@click.option("--shards", metavar="SIZE", help="Write shards with at most SIZE (2G, 500M) of tensors in each.")
+@click.option("--merge", is_flag=True, help="Write one file for a model that was ingested as shards.")
+@click.option(
+    "--accept",
+    multiple=True,
+    metavar="CODE",
+    help="Accept the warning CODE of a RECIPE or a partial model. Repeatable.",
+)
+@click.option("--partial", is_flag=True, help="Write the original file of a partial model, without its base.")
+@click.option("--force", is_flag=True, help="Replace existing files.")
+@click.option("--dry-run", is_flag=True, help="Print what would be written, and write nothing.")
+@output_options(json="Print the files as JSON.", quiet="Print the files' paths only.")
+def assemble(
+    model: str,
+    output: Path,
+    shards: str | None,
+    merge: bool,
+    accept: tuple[str, ...],
+    partial: bool,
+    force: bool,
+    dry_run: bool,
+) -> None:
+    """Write the GGUF file of a registered model, an organ directory or a recipe.
+
+    MODEL is a registered model. The result is identical to the ingested file: the command checks every organ, and the
+    SHA-256 of the whole file. A model that was ingested as shards gives the same shards, in the folder OUT or with
+    names that begin like the file OUT. --merge and --shards write new files with the same tensors. A chimera can also
+    be named by `sha256:` and the digest of its lock.
+
+    A partial model has only some organs. The command grafts them into the base that the model names.
+
+    DIR is an organ directory from `organ extract`. No registry is needed. The result is compared with the original
+    file; edited organs are listed.
+
+    RECIPE is a file that ends in .yaml, .yml or .json. The chimera is composed and registered first, as by `organ
+    compose`.
+
+    If the command fails, it leaves no incomplete file.
+    """
+    with fast_imports():
+        from organs.cli.compose import ComposeOptions, make_chimera, read_composition
+        from organs.ingest.directory.folder import is_organ_directory
+
+    if shards and merge:
+        raise click.UsageError("--shards and --merge exclude each other")
+    is_recipe = model.endswith(RECIPE_SUFFIXES) and Path(model).is_file()
+    if is_organ_directory(Path(model)):
+        if shards or merge:
+            raise click.UsageError("--shards and --merge are for registered models: organ ingest DIR first")
+        files = _from_directory(Path(model), output, force=force, dry_run=dry_run)
+    elif is_recipe:
+        if shards or merge:
+            raise click.UsageError("--shards and --merge are for registered models: organ compose RECIPE first")
+        with selected_registry() as registry:
+            composition = read_composition(registry.compose, model, None, accept)
+            options = ComposeOptions(output, force, dry_run, shows_plan=False)
+            result = make_chimera(registry, composition, options)
+        assert result.out is not None
+        assert result.out.file is not None
+        assert result.plan is not None
+        sha256 = None if result.made is None else result.made.sha256
+        files = [(WrittenPath(Path(result.out.file), result.plan.size_bytes, sha256), NEW_FILE)]
+    elif model.endswith(SUFFIX) and Path(model).is_file():
+        raise BadSource(f"{model}: this is a GGUF file already; organ ingest, extract and transplant read it")
+    else:
+        files = _from_registry(
+            model, output, shards=shards, merge=merge, partial=partial, accept=accept, force=force, dry_run=dry_run
+        )
+    if prints_json():
+        print_json({"items": [{**file.values, "proof": proof} for file, proof in files], "next": None})
+        return
+    for file, proof in files:
+        if is_quiet():
+            print_path(file.path)
+            continue
+        digest = f", sha256:{file.sha256}" if file.sha256 else ""
+        is_proven = f"{'would be' if dry_run else 'is'} {PROOFS[proof]}"
+        print_sentence(f"{file.path}: {size_text(file.size_bytes)}{digest}; {is_proven}")
+
+
+def _from_registry(
+    model: str,
+    output: Path,
+    *,
+    shards: str | None,
+    merge: bool,
+    partial: bool,
+    accept: tuple[str, ...],
+    force: bool,
+    dry_run: bool,
+) -> list[Proven]:
+    from organs.cli.compose import write_partial
+
+    with selected_registry() as registry:
+        recipe = None if partial or shards or merge else registry.partial_recipe(model)
+        if recipe is not None:
+            written = write_partial(registry, recipe, accept, output, force=force, dry_run=dry_run)
+            return [(written, NEW_FILE)]
+        if accept:
+            raise click.UsageError("--accept is only for a RECIPE or a partial model")
+        # Not registry.assemble(): it always writes one file, while a model that came in shards gives its shards
+        # here, and --dry-run, --force and --json need the names and sizes before anything is written.
+        files = registry.files(model, merge=merge, shard_bytes=shard_size(shards), stem=stem_of(output))
+        print_beside_file(files.model)
+        proof = AS_MADE if files.model is not None and files.model.is_chimera else IDENTICAL
+        return [
+            (file, NEW_FILE if file.is_new else proof)
+            for file in write_files(files, output, force=force, dry_run=dry_run)
+        ]
+
+
+def _from_directory(path: Path, output: Path, *, force: bool, dry_run: bool) -> list[Proven]:
+    from organs.ingest.directory.opening import VirtualFile
+    from organs.ingest.sources import directory_source, open_files
+    from organs.ingest.transplant import place_virtual
+
+    with ExitStack() as opened:
+        dissected = open_files(opened, directory_source(path))
+        if reasons := [reason for file in dissected for reason in file.unassemblable]:
+            raise NotAssemblable(str(path), reasons)
+        files = [file.source for file in dissected if isinstance(file.source, VirtualFile)]
+        targets = gguf_targets(output, [file.path.name for file in files], force)
+        results: list[Proven] = []
+        if not dry_run:
+            opened.enter_context(folder_of(targets))
+        total = sum(file.size_bytes for file in files)
+        with progress_bar("write", total, quiet=True if dry_run else None) as advance:
+            for file, target in zip(files, targets, strict=True):
+                digest: Digest | None = None
+                notes: Iterable[str] = file.remarks
+                if not dry_run:
+                    digest = place_virtual(file, target, advance)
+                    # The search for edited organs reads every file again: only if needed.
+                    notes = file.notes(digest, {} if digest == file.sha256 else file.organ_digests())
+                results.append((WrittenPath(target, file.size_bytes, digest), _proof(file, digest)))
+                for note in notes:
+                    print_sentence(note, "  note: ", err=True)
+    return results
+
+
+def _proof(file: VirtualFile, digest: Digest | None) -> str:
+    from organs.registry.compose.lock import LOCK_KEY
+    from organs.registry.gguf import read_header
+
+    if digest is None and not file.remarks:
+        return NOT_COMPARED
+    if digest is None or digest != file.sha256:
+        return NEW_FILE
+    return IDENTICAL if read_header(file).field(LOCK_KEY) is None else AS_MADE

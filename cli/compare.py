@@ -1,0 +1,175 @@
+"""`organ compare`: the change of the weights between two models, and their other differences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import structs
+
+from organs.cli.console import output_options, plain, print_json, print_sentence, prints_json, status_line
+from organs.cli.registries import local_registry, selected_registry
+from organs.cli.tables import print_table
+from organs.registry.amounts import share_text, size_text, theta_text, weight_change_text
+from organs.registry.errors import BadInput
+from organs.registry.measures import THETA_LEGEND
+
+if TYPE_CHECKING:
+    from organs.registry.entities.comparison import ComparedBlock, ComparedOrgan, ComparedType, Comparison
+
+CHANGED_SHOWN = 10
+EXPERTS_SHOWN = 8
+NAMES_SHOWN = 10
+BLOCKS_SHOWN = 100
+_NUMBERS = ("θ first", "θ second", "difference", "likeness", "change", "compared", "block")
+
+
+@click.command()
+@click.argument("first", metavar="MODEL")
+@click.argument("second", metavar="MODEL")
+@click.option("--prove", is_flag=True, help="Also encode the source of a quantisation again, and compare all blocks.")
+@output_options(json="Print the whole comparison as JSON, with every organ.")
+def compare(first: str, second: str, prove: bool) -> None:
+    """Compare two models: the change of their weights by type and block, and their differences.
+
+    The change is the energy of the difference of two matrices at the same place, as a share of their energy: 0 for the
+    same weights, 1e-5 for a light fine-tune, 2 for unrelated models. The likeness is their correlation: 1 and 0. Both
+    are estimated from 256 values of each organ, and do not tell which model is better.
+    """
+    from organs.registry.lineage import Kinship
+
+    with selected_registry() as registry, status_line("compare"):
+        result = registry.compare(first, second)
+    if prove:
+        result = _proved(result)
+    if prints_json():
+        print_json(result)
+        return
+    print_sentence(result.sentence if result.proof is None else result.proof.sentence)
+    if result.is_comparable:
+        _print_header(result)
+        _print_types_and_blocks(result)
+        if result.kinship != Kinship.UNRELATED:  # otherwise neither was made from the other
+            _print_changed(result)
+        _print_names(f"Only in {result.first}", result.only_first)
+        _print_names(f"Only in {result.second}", result.only_second)
+        differ = [
+            f"{organ.name} ({'×'.join(map(str, organ.first))}, {'×'.join(map(str, organ.second))})"
+            for organ in result.shapes_differ
+        ]
+        _print_names("Other shapes", differ)
+        rows = [(row.what, row.first or "–", row.second or "–") for row in result.differs]
+        if rows:
+            click.echo()
+            print_sentence("Other differences.")
+            print_table(("property", "first", "second"), rows)
+
+
+def _proved(result: Comparison) -> Comparison:
+    """Return a comparison with the proof that one model is the quantisation of the other, or with other blocks."""
+    with local_registry() as registry, status_line("prove", quiet=False) as say:
+        done = 0
+
+        def report(size: int) -> None:
+            nonlocal done
+            done += size
+            say(f"{size_text(done)} compared")
+
+        proof = registry.prove(result.first, result.second, report)
+    if proof is None:
+        reason = "neither is a quantisation of the other, or its tensor types need the extra quantize"
+        raise BadInput(f"nothing can be proved of {result.first} and {result.second}: {reason}")
+    return structs.replace(result, proof=proof)
+
+
+def _print_header(result: Comparison) -> None:
+    from organs.registry.lineage import CLOSE, RELATED
+
+    def both(first: int, second: int) -> str:
+        return str(first) if first == second else f"{first} and {second}"
+
+    organs = result.organs
+    matrices = both(organs.first_matrices, organs.second_matrices)
+    print_sentence(
+        f"Change: {weight_change_text(result.change, result.likeness)}, the energy of the difference as a share of "
+        f"the energy of the weights, the mean over {organs.compared} of {matrices} matrices. 1e-5 is light tuning, "
+        f"0.002 a rounding to 4 bits, 2 not related. Likeness: {share_text(result.likeness)}, the mean correlation: "
+        f"{CLOSE} or more is close, below {RELATED} is not related."
+    )
+    if result.change is None:
+        print_sentence(
+            "A model was measured by an older version, so small changes are not resolved: organ measure --missing."
+        )
+    if not result.is_mostly_identical:  # otherwise the first sentence has the number
+        print_sentence(
+            f"Same to the last byte: {organs.identical} of {both(organs.first, organs.second)} organs, with vectors."
+        )
+
+
+def _print_types_and_blocks(result: Comparison) -> None:
+    click.echo()
+    print_sentence(
+        f"By type: the mean θ of {result.first} and of {result.second}, and the likeness of their matrices. Vectors "
+        "are not compared: unrelated models have similar ones."
+    )
+    types = [
+        (
+            kind.type,
+            theta_text(kind.first_theta, kind.first_caution),
+            theta_text(kind.second_theta, kind.second_caution),
+            "–" if kind.difference is None else f"{kind.difference:+.1f}°",
+            *_likeness_and_change(kind),
+            kind.compared,
+        )
+        for kind in result.types
+    ]
+    columns = ("type", "θ first", "θ second", "difference", "likeness", "change", "compared")
+    print_table(columns, types, _NUMBERS, leave_out=("compared", "difference"))
+    if any(kind.first_caution or kind.second_caution for kind in result.types):
+        print_sentence(THETA_LEGEND, err=True)
+    click.echo()
+    print_sentence("By block: the mean over the block's matrices.")
+    blocks = [(block.label, *_likeness_and_change(block), block.compared) for block in result.blocks]
+    print_table(("block", "likeness", "change", "compared"), blocks[:BLOCKS_SHOWN], _NUMBERS)
+    if len(blocks) > BLOCKS_SHOWN:
+        click.echo(f"… and {len(blocks) - BLOCKS_SHOWN} more blocks, all of them with --json")
+
+
+def _likeness_and_change(row: ComparedType | ComparedBlock | ComparedOrgan) -> tuple[str, str]:
+    """Return the likeness, and the change between the two models: 0 for the same weights."""
+    return share_text(row.likeness), weight_change_text(row.change, row.likeness)
+
+
+def _print_changed(result: Comparison) -> None:
+    """Print the organs that changed most, and in which experts the stacks differ."""
+    if result.unequal:
+        click.echo()
+        print_sentence(
+            "Changed most: the matrices with the largest change. The change of a single organ is uncertain, by a tenth "
+            "or more of it."
+        )
+        organs = [(organ.name, organ.type, *_likeness_and_change(organ)) for organ in result.unequal[:CHANGED_SHOWN]]
+        print_table(("tensor", "type", "likeness", "change"), organs, _NUMBERS, leave_out=("type",))
+    if result.stacks:
+        click.echo()
+        print_sentence(f"Experts: {result.experts_sentence} With the change of each in brackets:")
+        stacks = []
+        for stack in result.stacks[:CHANGED_SHOWN]:
+            experts = [
+                f"{expert.expert} ({weight_change_text(expert.change, expert.likeness)})"
+                for expert in stack.changed[:EXPERTS_SHOWN]
+            ]
+            if stack.differ > len(experts):
+                experts.append(f"and {stack.differ - len(experts)} more")
+            stacks.append((stack.name, f"{stack.differ} of {stack.experts}", ", ".join(experts)))
+        print_table(("stack", "differ", "experts"), stacks)
+        if len(result.stacks) > CHANGED_SHOWN:
+            click.echo(f"… and {len(result.stacks) - CHANGED_SHOWN} more stacks, all of them with --json")
+
+
+def _print_names(label: str, names: Sequence[str]) -> None:
+    if names:
+        more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+        click.echo()
+        print_sentence(f"{label}: {plain(', '.join(names[:NAMES_SHOWN]))}{more}")

@@ -1,0 +1,180 @@
+"""Options and arguments that commands share: pages of lists, queries, and the spellings of the original tools."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from organs.cli.console import F, print_sentence
+from organs.registry.catalog.cursor import PAGE_MAX
+from organs.registry.search.language import ALIASES, MODELS, ORGANS
+
+ID_MAX = 2**63 - 1
+"""The largest id of a row."""
+
+
+def limit_option(rows: str, default: int, most: int = PAGE_MAX) -> Callable[[F], F]:
+    """Return the option --limit of a command that lists `rows`, such as `Models on a page.`"""
+    return click.option(
+        "--limit", metavar="N", default=default, show_default=True, type=click.IntRange(1, most), help=rows
+    )
+
+
+after_option = click.option("--after", metavar="NEXT", help="Print the page after this one; NEXT is its `next` value.")
+
+accept_option = click.option("--accept", multiple=True, metavar="CODE", help="Accept a warning by its code.")
+
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+lock_option = click.option("--lock", type=FILE, metavar="FILE", help="Write the lock to FILE.")
+
+on_option = click.option(
+    "--on", metavar="TEXTS", help="Only gains on these kinds of text, such as python,german, code or prose."
+)
+
+quick_look_option = click.option(
+    "--quick-look",
+    metavar="TIME",
+    help="How long to measure the chimera in llama.cpp after it is made, such as 30s or 2m; 0 for not at all. With -q, "
+    "it is not measured. [default: 30s, if llama.cpp is installed]",
+)
+
+DURATION = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,3})?)(?P<unit>[smh]?)", re.ASCII)
+UNIT_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_seconds(text: str, option: str) -> float:
+    """Return the seconds of a time such as 90s, 5m or 2h, or of a number of seconds."""
+    match = DURATION.fullmatch(text)
+    if match is None:
+        raise click.UsageError(f"{option} {text}: give a time such as 30s or 2m")
+    return float(match["number"]) * UNIT_SECONDS[match["unit"]]
+
+
+_MINUS_TERM = re.compile(r"-[^\W\d_]\w.*|-[^\W\d_][:<>=].*|-\d.*", re.DOTALL)
+"""An excluded term: more than one letter, which would be an option, or a digit, which options do not have: `-7b`."""
+
+
+_BOUND = re.compile(r"=?-?\d+(?:\.\d+)?[kMG]?")
+"""The text after a `>` that was meant as a comparison."""
+
+
+class QueryCommand(click.Command):
+    """A command with arguments that may begin with a minus: `-type:norm` is a term, not an option.
+
+    Its help ends with the `fields` of queries and their meanings, and the epilog.
+    """
+
+    def __init__(self, *args: Any, fields: Mapping[str, str], **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self._fields = dict(fields)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Fields"):
+            formatter.write_dl([(f"{name}:", meaning) for name, meaning in self._fields.items()])
+        super().format_epilog(ctx, formatter)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        terms = [word for word in args if _MINUS_TERM.fullmatch(word)]
+        others = [word for word in args if not _MINUS_TERM.fullmatch(word)]
+        check_quoted(args)
+        return super().parse_args(ctx, [*others, *([] if "--" in others else ["--"]), *terms])
+
+
+def check_quoted(words: Sequence[str]) -> None:
+    """Raise UsageError if the shell redirected a bound: `theta>=35` becomes the word `theta` and the file `=35`."""
+    tables = (ORGANS, MODELS)
+    names = [(word, ALIASES.get(word.lower(), word.lower())) for word in words]
+    fields = [
+        word for word, name in names if any(name in table.fields and table.fields[name].is_numeric for table in tables)
+    ]
+    if not fields:
+        return
+    file = _redirected()
+    if file is not None:
+        bound = file if file.startswith("=") else f"={file}"
+        raise click.UsageError(
+            f"{fields[-1]!r} has no bound: the shell read > as a redirection and created the file {file!r}. "
+            f"Delete that file, and quote the query: '{fields[-1]}>{bound}'"
+        )
+    if any(word.startswith(("<", ">", "=", "≥", "≤")) for word in words):  # the parser reports that
+        return
+    for name in fields:
+        sentence = f"{name} is used as a search word; to filter by {name}, write a bound in quotes: '{name}>=35'"
+        print_sentence(sentence, "note: ", err=True)
+
+
+def _redirected() -> str | None:
+    """Return the newest empty file in this folder that a shell made from a bound such as `>=35`, if there is one."""
+    with suppress(OSError), os.scandir() as entries:
+        files = [entry for entry in entries if _BOUND.fullmatch(entry.name) and entry.is_file()]
+        empty = [file for file in files if file.stat().st_size == 0]
+        return max(empty, key=lambda file: file.stat().st_mtime).name if empty else None
+    return None
+
+
+class OriginalSpellings(click.Command):
+    """A command that also takes its arguments as the options of the original tools, such as `--dir DIR`.
+
+    `spellings` has the name of the parameter that each option replaces. The options are not in the help;
+    docs/original-tools.md lists them. They stand for all arguments of the command: a mix with arguments is refused.
+    """
+
+    def __init__(self, *args: Any, spellings: Mapping[str, str], **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self._parameters = tuple(self.params)
+        self._spellings = dict(spellings)
+        self._names = {spelling: f"original_{spelling.strip('-')}" for spelling in spellings}
+        self.params += [
+            click.Option([spelling, name], multiple=True, hidden=True, expose_value=False)
+            for spelling, name in self._names.items()
+        ]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        parsed, _, _ = self.make_parser(ctx).parse_args([*args])
+        values: dict[str, list[str]] = {}
+        for spelling, name in self._spellings.items():
+            values.setdefault(name, []).extend(parsed.get(self._names[spelling]) or ())
+        if any(values.values()):
+            args = self._with_arguments(ctx, args, parsed, values)
+        return super().parse_args(ctx, args)
+
+    def _with_arguments(
+        self, ctx: click.Context, args: list[str], parsed: Mapping[str, Any], values: Mapping[str, list[str]]
+    ) -> list[str]:
+        """Return `args` with what the spellings in them stand for."""
+        labels = {
+            param.name or "": param.human_readable_name.strip("[].")
+            if isinstance(param, click.Argument)
+            else param.opts[0]
+            for param in self._parameters
+        }
+        replaced = ", ".join(f"{spelling} stands for {labels[name]}" for spelling, name in self._spellings.items())
+        arguments_of = {param.name or "" for param in self._parameters if isinstance(param, click.Argument)}
+        replaces_arguments = any(values.get(name) for name in arguments_of)
+        options, arguments = [], []
+        for param in self._parameters:
+            name = param.name or ""
+            label, inputs, own = labels[name], list(dict.fromkeys(values.get(name, ()))), parsed.get(name)
+            is_twice = replaces_arguments if name in arguments_of else bool(inputs)
+            if isinstance(own, str | tuple) and own and is_twice:
+                raise click.UsageError(f"{label} is given twice: {replaced}", ctx)
+            if param.nargs == 1 and len(inputs) > 1:
+                raise click.UsageError(f"give one {label}, not {len(inputs)}: {replaced}", ctx)
+            if replaces_arguments and name in arguments_of and param.required and not inputs:
+                raise click.UsageError(f"{label} is missing: {replaced}", ctx)
+            if name in arguments_of:
+                arguments += inputs
+            elif inputs:
+                options += [param.opts[-1], *inputs]
+        if not replaces_arguments:
+            return [*options, *args]
+        end = args.index("--") if "--" in args else len(args)
+        return [*args[:end], *options, "--", *arguments]

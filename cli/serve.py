@@ -1,0 +1,170 @@
+"""`organ serve`: the web catalog."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import webbrowser
+from collections.abc import Sequence
+from ipaddress import ip_address, ip_network
+
+import click
+from werkzeug.serving import is_running_from_reloader, run_simple
+
+from organs.cli.console import print_sentence
+from organs.cli.registries import local_registry
+from organs.registry.errors import BadSetting
+from organs.web.logs import configure_logs
+from organs.web.settings import LOOPBACK_HOSTS, PORT, THREADS, Network, ServerSettings, WebSettings, default_workers
+
+server_log = logging.getLogger("organs.server")
+"""The log of the start of a server, if records are JSON."""
+PROXIES_MAX = 8
+ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104  # for comparison, not to listen on
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", default=PORT, show_default=True, type=click.IntRange(1, 65535), help="The port to listen on.")
+@click.option("-o", "--open", "open_browser", is_flag=True, help="Open the catalog in a browser.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=default_workers,
+    help="The number of server processes. [default: one for each core, at most 4]",
+)
+@click.option(
+    "--threads",
+    default=THREADS,
+    show_default=True,
+    type=click.IntRange(4, 256),
+    help="The number of requests that each process answers at the same time.",
+)
+@click.option(
+    "--allow-host",
+    "allowed",
+    multiple=True,
+    metavar="NAME",
+    help="Answer requests for this host name; * allows every name. Repeatable.",
+)
+@click.option(
+    "--proxies",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0, PROXIES_MAX),
+    help="The number of proxies in front of the server. Their X-Forwarded-For and X-Forwarded-Proto are trusted.",
+)
+@click.option(
+    "--metrics",
+    "metrics_networks",
+    multiple=True,
+    metavar="NETWORK",
+    callback=lambda _context, _option, texts: tuple(parse_network(text) for text in texts),
+    help="Let this address or network read /metrics, such as 10.0.0.0/8. Repeatable. "
+    "[default: this machine; none behind proxies]",
+)
+@click.option("--accounts", is_flag=True, help="Require an account for every change, even from this machine.")
+@click.option("--read-only", is_flag=True, help="Refuse every change, and run no jobs.")
+@click.option("--no-jobs", is_flag=True, help="Do not run jobs. Run them with `organ work`.")
+@click.option(
+    "--reload", is_flag=True, help="For developers: one process that restarts when the code changes; no jobs."
+)
+def serve(
+    host: str,
+    port: int,
+    open_browser: bool,
+    workers: int,
+    threads: int,
+    allowed: tuple[str, ...],
+    proxies: int,
+    metrics_networks: tuple[Network, ...],
+    accounts: bool,
+    read_only: bool,
+    no_jobs: bool,
+    reload: bool,
+) -> None:
+    """Serve the catalog for web browsers and programs.
+
+    By default, only this machine can reach the server, and its users need no account.
+
+    With another --host, or with --allow-host, --proxies or --accounts, every change and every job needs an account. The
+    server answers only requests for this machine's loopback names (such as localhost), for HOST, and for each NAME of
+    --allow-host.
+
+    A second process runs the jobs. After SIGTERM, the server finishes the open requests, for at most 30 seconds.
+    """
+    from organs.web.server.processes import serve_forever
+
+    shown_host = f"[{host}]" if ":" in host else host
+    address = f"http://{shown_host}:{port}/"
+    personal = not accounts and is_personal(host, allowed, proxies)
+    web = WebSettings(served_hosts(shown_host, allowed), personal, read_only, proxies, metrics=metrics_networks or None)
+    if not reload:
+        check_port_free(host, port)
+    with local_registry(waits=True) as registry:
+        registry.catalog.close()  # connections must not cross the fork; each worker opens its own
+        writes_json = registry.settings.log == "json" and not reload
+        if not is_running_from_reloader():  # otherwise the first process printed this
+            _announce(host, address, allowed, writes_json)
+            if not personal and not writes_json:
+                print_sentence("Accounts are made on this machine: organ contributor add NAME", err=True)
+            if open_browser:
+                webbrowser.open(address)
+        if reload:
+            from organs.web.app import create_app
+
+            run_simple(host, port, create_app(registry, web), use_reloader=True, threaded=True)
+        else:
+            server = ServerSettings(host, port, workers, threads, jobs=not no_jobs, logs_requests=writes_json)
+            serve_forever(registry, server, web)
+
+
+def _announce(host: str, address: str, allowed: Sequence[str], writes_json: bool) -> None:
+    """Print the address of the catalog, or write it to the log."""
+    if writes_json:
+        configure_logs("json")
+        server_log.setLevel(logging.INFO)
+        server_log.info("The catalog is at %s", address)
+    else:
+        print_sentence(f"The catalog is at {address} (Ctrl-C ends it)", err=True)
+    if host in ALL_INTERFACES and not allowed:
+        advice = "To answer other machines, allow a host name: --allow-host NAME, or * for every name"
+        if writes_json:
+            server_log.warning(advice)
+        else:
+            print_sentence(advice, err=True)
+
+
+def parse_network(text: str) -> Network:
+    """Return the network written in `text`; a single address is one too. Raises BadParameter, which ends with 2."""
+    try:
+        return ip_network(text, strict=False)
+    except ValueError as error:
+        raise click.BadParameter(f"{text[:100]!r} is not an address or a network such as 10.0.0.0/8") from error
+
+
+def served_hosts(shown_host: str, allowed: Sequence[str]) -> frozenset[str]:
+    """Return the host names that requests may use for a server on `shown_host` (an IPv6 address in brackets)."""
+    own = () if shown_host.strip("[]") in ALL_INTERFACES else (shown_host,)
+    return LOOPBACK_HOSTS | {name.lower() for name in (*own, *allowed)}
+
+
+def is_personal(host: str, allowed: Sequence[str], proxies: int = 0) -> bool:
+    """Return whether only this machine reaches the server: on the loopback, without proxies or other host names."""
+    if allowed or proxies:
+        return False
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def check_port_free(host: str, port: int) -> None:
+    """Raise BadSetting if the port is in use, before the server tries to listen on it."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise BadSetting(f"{host} port {port}: {error.strerror}; choose another with --host and --port") from error

@@ -1,0 +1,342 @@
+"""`organ validate`: run a chimera beside its base, and print the perplexities and a verdict."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from organs.cli.console import (
+    again,
+    is_quiet,
+    output_options,
+    plain,
+    print_failure,
+    print_hint,
+    print_json,
+    print_sentence,
+    prints_json,
+    status_line,
+)
+from organs.cli.options import DURATION, UNIT_SECONDS, parse_seconds
+from organs.cli.outputs import SUFFIX
+from organs.cli.plans import print_quick_look
+from organs.cli.registries import local_registry, registry_address, selected_registry
+from organs.cli.tables import print_table
+from organs.registry.amounts import change_text, perplexity_text
+from organs.registry.entities.verdict import RunReport, VerdictReport
+from organs.registry.settings import Settings
+from organs.registry.validation.texts import ScoredText, built_in_texts, read_text
+
+if TYPE_CHECKING:
+    from organs.registry.entities.quick_look import QuickLook
+    from organs.registry.sandbox.process import Sandbox
+    from organs.registry.validation.command import CommandRuntime
+    from organs.registry.validation.comparison import RunnableModel, ValidationBudget
+    from organs.registry.validation.llama import LlamaCpp
+
+CHANGE = "change of perplexity"
+"""The heading of the measured changes."""
+
+
+@click.command()
+@click.argument("chimera", metavar="CHIMERA|FILE.gguf")
+@click.option(
+    "--base",
+    metavar="MODEL|FILE.gguf",
+    help="The model that FILE.gguf was made from. Only for a FILE.gguf, which needs it.",
+)
+@click.option(
+    "--donor",
+    "donors",
+    multiple=True,
+    metavar="MODEL|FILE.gguf",
+    help="A donor of FILE.gguf, to run beside it. Repeatable.",
+)
+@click.option(
+    "--text",
+    "paths",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A file, or a folder of files, with a text to score, instead of the built-in texts. Repeatable.",
+)
+@click.option(
+    "--budget",
+    "budgets",
+    multiple=True,
+    metavar="TIME|TOKENS",
+    help="How long to measure: a time such as 90s, 5m or 2h for all models, or a number such as 20000, the most tokens "
+    "of each text. Can be given twice, once for each. [default: 10m]",
+)
+@click.option(
+    "--runtime",
+    "template",
+    metavar="COMMAND",
+    help="Run COMMAND instead of llama.cpp; it contains {model} and {text}, which become the paths of two files.",
+)
+@click.option(
+    "--runtime-read",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Let COMMAND read this file or folder, and run programs in it. Repeatable.",
+)
+@click.option(
+    "--runtime-write",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Let COMMAND read and write this file or folder. Repeatable.",
+)
+@click.option("--runtime-processes", is_flag=True, help="Let COMMAND start other processes; a shell script needs this.")
+@click.option("--quick", is_flag=True, help="Take only a quick look: some seconds, no control, no verdict.")
+@output_options(json="Print everything as JSON.", quiet="Print only the verdict, which is one word.")
+def validate(
+    chimera: str,
+    base: str | None,
+    donors: tuple[str, ...],
+    paths: tuple[Path, ...],
+    budgets: tuple[str, ...],
+    template: str | None,
+    runtime_read: tuple[Path, ...],
+    runtime_write: tuple[Path, ...],
+    runtime_processes: bool,
+    quick: bool,
+) -> int:
+    """Run a chimera, its base, its donors and a control, and print the perplexity of each and a verdict.
+
+    The verdict is one of: gains, coherent, degraded, inert, undecided, broken; for each kind of text and over all; or
+    writes, for a runtime that only writes text. For a registered CHIMERA it is stored and shown in the catalog. The
+    exit status is 0 for every verdict, and 1 if no verdict was reached.
+
+    All models score the same windows of 256 tokens, spread over each text. The command adds windows until each result
+    is certain to 95%, or until the budget is spent.
+
+    The control is a copy of the chimera in which the grafted feed-forward organs are replaced with zeros. If the
+    chimera is no better than the control, its grafted organs are useless. In a FILE.gguf, the feed-forward organs that
+    differ from the base count as grafted.
+
+    The models run in llama.cpp. To install it, run pip install '.[validate]' in the project's folder. With
+    --runtime, COMMAND runs instead, once for each window. Its last line must be a JSON object such as
+    {"perplexity": 26.7}. With {prompt} instead of {text}, COMMAND writes a text, and the command checks the text;
+    no perplexity is measured. The process is confined. If it crashes, the verdict is `broken`. COMMAND can read the
+    model, the text, the files whose paths it contains, and the programs and libraries of the system. It can write
+    only to $HOME, which is an empty folder. It has no network. The options --runtime-read, --runtime-write and
+    --runtime-processes allow more.
+    """
+    from organs.registry.sandbox.process import Sandbox
+    from organs.registry.validation.runtime import NoVerdict
+
+    texts = [read_text(path) for path in paths] or None
+    if quick:
+        if template is not None:
+            raise click.UsageError("--quick compares token by token, which a COMMAND cannot do: leave out --runtime")
+        if len(budgets) > 1 or donors:
+            raise click.UsageError("--quick takes one --budget, a time, and no --donor: only the base is run beside it")
+        look = _quick_look(chimera, base, texts, budgets[0] if budgets else None)
+        if prints_json():
+            print_json(look)
+        elif is_quiet():
+            click.echo(look.word)
+        else:
+            print_quick_look(look)
+        return 0
+    runtime = _runtime(template, Sandbox(read=runtime_read, write=runtime_write, processes=runtime_processes))
+    try:
+        report = _validated(chimera, base, donors, texts, runtime, _budget(budgets))
+    except NoVerdict as error:
+        options = [] if runtime is None else runtime.missing_options()
+        if not options:
+            raise
+        print_failure(str(error))
+        print_hint("to allow it", again(*options))
+        return error.exit_code
+    if prints_json():
+        print_json(report)
+    elif is_quiet():
+        click.echo(report.verdict)
+    else:
+        _print_verdict(report)
+    return 0
+
+
+def _validated(
+    chimera: str,
+    base: str | None,
+    donors: Sequence[str],
+    texts: Sequence[ScoredText] | None,
+    runtime: CommandRuntime | None,
+    budget: ValidationBudget | None,
+) -> VerdictReport:
+    """Return the verdict on a registered chimera, or on a FILE.gguf beside its base."""
+    from organs.registry.validation.comparison import CHANGED, file_candidate
+    from organs.registry.validation.comparison import validate as compare
+    from organs.registry.validation.run import verdict_report
+    from organs.registry.validation.weights import grafted_organs
+
+    if chimera.endswith(SUFFIX):
+        path = Path(chimera)
+        with status_line("validate") as progress:
+            with _beside_file(base, donors) as others:
+                own = file_candidate(path)
+                with others[0].placed() as base_path:
+                    grafted = grafted_organs(path, base_path)
+                validation = compare(
+                    own,
+                    others[0],
+                    others[1:],
+                    grafted,
+                    texts or list(built_in_texts()),
+                    runtime or _llama_cpp(),
+                    budget,
+                    lambda event: progress(f"{event.share:.0%} {event}"),
+                    act=CHANGED,
+                )
+            return verdict_report(validation)
+    if base or donors:
+        raise click.UsageError(
+            "--base and --donor are for a FILE.gguf; the registry knows the base and the donors of a chimera"
+        )
+    if registry_address() is not None and (texts is not None or runtime is not None):
+        raise click.UsageError("--text and --runtime are for a local registry: a remote registry uses its own")
+    with selected_registry() as registry:
+        registry.versions(chimera, limit=1)  # a name that does not exist is reported before the runtime is loaded
+        with status_line("validate") as progress:
+            return registry.validate(chimera, budget=budget, texts=texts, runtime=runtime, progress=progress)
+
+
+def _quick_look(chimera: str, base: str | None, texts: Sequence[ScoredText] | None, time: str | None) -> QuickLook:
+    """Return a quick look at a registered chimera, or at a FILE.gguf beside its base."""
+    from organs.registry.validation.comparison import MemoryCache, file_candidate
+    from organs.registry.validation.quick import KINDS, SECONDS, LookBudget, quick_look
+
+    budget = LookBudget(SECONDS if time is None else parse_seconds(time, "--budget"))
+    with status_line("quick look") as progress:
+        if chimera.endswith(SUFFIX):
+            with _beside_file(base, ()) as (other,):
+                look = quick_look(
+                    file_candidate(Path(chimera)),
+                    other,
+                    texts or built_in_texts(KINDS),
+                    _llama_cpp(),
+                    MemoryCache(),
+                    budget,
+                    lambda share, step: progress(f"{share:.0%} {step}"),
+                )
+            return msgspec.structs.replace(look, model=Path(chimera).name, base=base or "")
+        if base is not None:
+            raise click.UsageError("--base is for a FILE.gguf; the registry knows the base of a chimera")
+        with selected_registry() as registry:
+            return registry.quick_look(chimera, budget=budget, texts=texts, progress=progress)
+
+
+def _llama_cpp() -> LlamaCpp:
+    from organs.registry.validation.llama import LlamaCpp
+
+    return LlamaCpp(requires_sandbox=Settings.from_environment(os.environ).requires_sandbox)
+
+
+def _budget(budgets: Sequence[str]) -> ValidationBudget | None:
+    """Return the budget of the options; None for the default one. Raises BadInput for numbers out of range."""
+    from organs.registry.validation.comparison import ValidationBudget  # loads NumPy, which the help does not need
+
+    values: dict[str, Any] = {}
+    for text in budgets:
+        match = DURATION.fullmatch(text)
+        name = "tokens" if match is not None and not match["unit"] else "seconds"
+        if match is None or name in values or (name == "tokens" and "." in text):
+            raise click.UsageError(
+                f"--budget {text}: give a time such as 90s, 5m or 2h, or a number of tokens, or both"
+            )
+        values[name] = int(text) if name == "tokens" else float(match["number"]) * UNIT_SECONDS[match["unit"]]
+    return ValidationBudget(**values) if values else None
+
+
+def _runtime(template: str | None, granted: Sandbox) -> CommandRuntime | None:
+    """Return the runtime of the options; None for the default one."""
+    from organs.registry.sandbox.process import Limits, Sandbox
+    from organs.registry.validation.command import CommandRuntime  # loads HTTP, which composing does not need
+
+    if template is not None:
+        required = Settings.from_environment(os.environ).requires_sandbox
+        return CommandRuntime(template, Limits(), replace(granted, required=required))
+    if granted != Sandbox():
+        raise click.UsageError("--runtime-read, --runtime-write and --runtime-processes need --runtime COMMAND")
+    return None
+
+
+@contextmanager
+def _beside_file(base: str | None, donors: Sequence[str]) -> Iterator[list[RunnableModel]]:
+    """Open the base and the donors of a FILE.gguf; a registry is opened only if a model is named."""
+    from organs.registry.validation.comparison import file_candidate
+    from organs.registry.validation.run import registered_candidate
+
+    if base is None:
+        raise click.UsageError("give --base: the model that FILE.gguf was made from")
+    names = [base, *donors]
+    if all(name.endswith(SUFFIX) for name in names):
+        yield [file_candidate(Path(name)) for name in names]
+        return
+    with local_registry() as registry:
+        yield [
+            file_candidate(Path(name))
+            if name.endswith(SUFFIX)
+            else registered_candidate(registry.catalog, registry.blobs, name)
+            for name in names
+        ]
+
+
+def _print_verdict(report: VerdictReport) -> None:
+    click.echo(f"{plain(report.model)}: {report.verdict}\n")
+    print_sentence(report.reason)
+    click.echo()
+    if report.scored_texts:
+        _print_scores(report)
+    if written := report.chimera.written:
+        click.echo("\nA text that the chimera wrote:\n")
+        click.echo("\n".join(f"    {plain(line)}" for line in written.splitlines()))
+
+
+def _print_scores(report: VerdictReport) -> None:
+    runs = [("base", report.base), ("chimera", report.chimera)]
+    runs += [("control", report.control)] if report.control else []
+    donors = [(f"donor {number}" if number > 1 else "donor", run) for number, run in enumerate(report.donors, start=1)]
+    runs += donors
+    columns = ["text", *(role for role, _ in runs), CHANGE, "verdict", "tokens"]
+    rows = [
+        [
+            text.name,
+            *(_figure(run, text.name) for _, run in runs),
+            "–" if text.ratio is None or text.ratio_margin is None else change_text(text.ratio, text.ratio_margin),
+            text.verdict if text.counts else f"{text.verdict}, does not count",
+            f"{text.tokens or 0:,}",
+        ]
+        for text in report.texts
+    ]
+    optional = ("tokens", *(role for role, _ in reversed(donors)), "control")
+    print_table(columns, rows, [*columns[1:-2], "tokens"], leave_out=optional)
+    click.echo()
+    for role, run in runs:
+        if run.failure is not None:
+            print_sentence(f"{role}: {run.failure.reason}.")
+    speed = f", {report.tokens_per_second:,.0f} tokens a second." if report.tokens_per_second else "."
+    print_sentence(
+        f"All numbers are perplexities: lower is better. The change is that of the chimera against its base, with its "
+        f"interval of 95%: −5% means a gain of 5%. Base: "
+        f"{report.base.name}."
+        + "".join(f" {role.capitalize()}: {run.name}." for role, run in donors)
+        + (f" Control: {len(report.zeroed)} {report.zeroed_because} organs zeroed." if report.control else "")
+        + (f" {report.seconds:.0f} s in" if report.seconds is not None else " Run in")
+        + f" {report.runtime}{speed}"
+    )
+
+
+def _figure(run: RunReport, text: str) -> str:
+    score = next((score for score in run.scores if score.text == text), None)
+    if score is None or not score.tokens:
+        return "–"
+    return "none" if score.perplexity is None else perplexity_text(score.perplexity)

@@ -1,0 +1,288 @@
+"""The program in the confined child: load a model with llama.cpp, let it write, and score windows of texts.
+
+It reads an `Order` and prints a `Line` of JSON for each thing that it has done. Windows are scored by decoders, one on
+each processor, each with the next window.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from organs.registry.entities.base import Count, Entity, decode
+from organs.registry.errors import OrganError
+from organs.registry.measure import count_nonfinite_in
+from organs.registry.validation.decoder import Decoder, LoadedModel, ModelRefused, UnknownInterface, opened
+from organs.registry.validation.likelihood import Likelihoods, compared, joined, surprises
+from organs.registry.validation.texts import conversations, spread_order
+from organs.registry.validation.weights import Weights
+
+ORDER_MAX_BYTES = 64 * 1024 * 1024
+WRITTEN_TOKENS = 40
+NATS_DIGITS = 4
+"""Decimals of the score of a window."""
+PROMPT = "The file is opened for reading, and "
+QUESTION = "What is a file?"
+
+
+class OrderedText(Entity, frozen=True, kw_only=True):
+    """A text, and its windows to score, by their ranks."""
+
+    text: str
+    template: str | None
+    """The chat template in which the text's conversations are written; None if it has none."""
+    first: int
+    end: int
+    """The model scores the windows from the rank `first` to the one before `end`."""
+    reference: list[int]
+    """The ranks of the windows that the reference scores."""
+
+
+class Order(Entity, frozen=True, kw_only=True):
+    """What the program is to do."""
+
+    model: str
+    """The path of the model; of a split set, of its first file."""
+    reference: str | None
+    texts: list[OrderedText]
+    window_tokens: int
+    seconds: float | None
+    """No window is begun after so many seconds, except the first."""
+    writes: bool
+    chat: bool
+    """Whether the model writes in its own chat template, if llama.cpp knows it."""
+    threads: int
+    """The threads that write."""
+    decoders: int
+    """The threads that score."""
+
+
+Ranked = tuple[Count, Count, float | None, Annotated[int, Meta(ge=1, le=1 << 31)], str, float | None, Count | None]
+"""The score of a window: the number of the text, the rank, the nats (None if they are not finite), the number of
+tokens, their digest, the divergence from the reference and the tokens with the same top, if it scored the window."""
+
+
+class Line(Entity, frozen=True, kw_only=True, omit_defaults=True):
+    """What the program has done. The parent ignores lines that are none of these."""
+
+    say: str = ""
+    loaded: bool = False
+    text: tuple[Count, Count, Count] | None = None
+    """The number of a text, of its windows, and of its tokens."""
+    window: Ranked | None = None
+    reference: Ranked | None = None
+    rate: tuple[Count, float] | None = None
+    """The tokens that were scored, and the seconds that this took."""
+    written: str | None = None
+    chat: bool = False
+    """Whether `written` is an answer in the model's chat template."""
+    refused: str | None = None
+    incomparable: str | None = None
+    """Why there is no reference to compare with."""
+    missing: str | None = None
+    """What this installation lacks."""
+    done: bool = False
+
+
+Tell = Callable[[Line], None]
+
+
+class _Incomparable(Exception):
+    """There is no reference to compare with; the message is the reason."""
+
+
+def main() -> None:
+    """Read one order, do it, and end."""
+    order = decode(sys.stdin.buffer.read(ORDER_MAX_BYTES), Order)
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # output of llama.cpp itself goes to the log
+
+    def tell(line: Line) -> None:
+        answers.write(msgspec.json.encode(line) + b"\n")
+
+    try:
+        _do(order, tell)
+    except _Incomparable as error:
+        tell(Line(incomparable=str(error)))
+    except (ImportError, UnknownInterface) as error:
+        tell(Line(missing=str(error)))
+    except (ModelRefused, OrganError, OSError) as error:
+        tell(Line(refused=str(error)))
+
+
+def _do(order: Order, tell: Tell) -> None:
+    tell(Line(say="loading"))
+    with ExitStack() as stack:
+        model, reference = stack.enter_context(opened(order.model)), None
+        tell(Line(loaded=True))
+        if order.writes:
+            _check_finite(order.model)
+            tell(Line(say="writing"))
+            tell(_written(model, order))
+        if order.reference is not None:
+            try:
+                reference = stack.enter_context(opened(order.reference))
+            except ModelRefused as error:
+                raise _Incomparable(f"llama.cpp refused the base: {error}") from error
+            if reference.vocabulary_size != model.vocabulary_size:
+                raise _Incomparable(
+                    f"the vocabulary of the chimera has {model.vocabulary_size:,} tokens, that of its base "
+                    f"{reference.vocabulary_size:,}: no comparison"
+                )
+        _score(model, reference, order, tell)
+    tell(Line(done=True))
+
+
+def _check_finite(path: str) -> None:
+    """Refuse weights that are NaN or infinite: llama.cpp loads them, and what it computes then means nothing."""
+    with Weights(Path(path)) as weights:
+        for name, spot in weights.spots.items():
+            if count := count_nonfinite_in(spot.chunks(), spot.info.dtype):
+                raise ModelRefused(f"it has NaN or infinite weights: {count:,} in the tensor {name!r}")
+
+
+def _written(model: LoadedModel, order: Order) -> Line:
+    """Return a prompt, or a question in the model's own chat template, with the model's most likely continuation."""
+    template = model.chat_template() if order.chat else None
+    asked = None if template is None else model.chat_text(template, [("user", QUESTION)], asks=True)
+    tokens = [*model.first_tokens(), *model.tokens(asked or PROMPT, parse_special=asked is not None)]
+    with closing(Decoder(model, len(tokens) + WRITTEN_TOKENS, order.threads)) as decoder:
+        answer = model.text(decoder.continuation(tokens, WRITTEN_TOKENS))
+    return Line(written=f"{PROMPT}{answer}" if asked is None else f"{QUESTION}\n{answer}", chat=asked is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """A window to score: its text, its rank, its tokens, and the models that score it."""
+
+    text: int
+    rank: int
+    tokens: Sequence[int]
+    by_model: bool
+    by_reference: bool
+
+
+def _score(model: LoadedModel, reference: LoadedModel | None, order: Order, tell: Tell) -> None:
+    """Score the ordered windows: first the windows of rank 0 of all texts, then those of rank 1, and so on.
+
+    Tells the number of windows and of tokens of each text, the score of each window, and how fast it was.
+    """
+    windows = _ordered_windows(model, order, tell)
+    queue, lock, begun = iter(enumerate(windows)), threading.Lock(), monotonic()
+
+    def next_window() -> _Window | None:
+        with lock:
+            number, window = next(queue, (0, None))
+            if number and order.seconds is not None and monotonic() - begun > order.seconds:
+                return None
+            if window is not None:
+                tell(Line(say=f"window {number + 1} of {len(windows)}"))
+            return window
+
+    def work(own: Decoder, other: Decoder | None) -> int:
+        scored = 0
+        try:
+            while (window := next_window()) is not None:
+                lines = list(_lines(window, own, other))
+                with lock:
+                    for line in lines:
+                        tell(line)
+                scored += len(lines) * (len(window.tokens) - 1)
+        except ModelRefused:
+            with lock:
+                deque(queue, maxlen=0)  # the other decoders begin no other window
+            raise
+        return scored
+
+    with ExitStack() as stack:
+
+        def decoder(loaded: LoadedModel) -> Decoder:
+            return stack.enter_context(closing(Decoder(loaded, order.window_tokens)))
+
+        count = max(1, min(order.decoders, len(windows)))
+        decoders = [(decoder(model), None if reference is None else decoder(reference)) for _ in range(count)]
+        pool = stack.enter_context(ThreadPoolExecutor(count))
+        begun = monotonic()
+        scored = sum(pool.map(lambda pair: work(*pair), decoders))
+        tell(Line(rate=(scored, round(monotonic() - begun, 3))))
+
+
+def _ordered_windows(model: LoadedModel, order: Order, tell: Tell) -> list[_Window]:
+    """Return the windows to score, in order. A window of a model without a first token begins one token earlier.
+
+    So a window has as many scored tokens with a first token as without one. Only a text of fewer tokens than a window
+    has a shorter one. A text whose chat template llama.cpp does not know has no tokens.
+    """
+    first, size, windows = model.first_tokens(), order.window_tokens, []
+    for number, text in enumerate(order.texts):
+        if text.template:
+            chats = [model.chat_text(text.template, conversation) for conversation in conversations(text.text)]
+            tokens = [token for chat in chats if chat is not None for token in model.tokens(chat, parse_special=True)]
+        else:
+            tokens = model.tokens(text.text)
+        cut = [[*first, *tokens[start : start + size - len(first)]] for start in range(0, len(tokens), size - 1)]
+        kept = [window for window in cut if len(window) == size] or cut[:1]
+        tell(Line(text=(number, len(kept), len(tokens))))
+        for rank, place in enumerate(spread_order(len(kept))):
+            by_model, by_reference = text.first <= rank < text.end, rank in text.reference
+            if by_model or by_reference:
+                windows.append(_Window(number, rank, kept[place], by_model, by_reference))
+    return sorted(windows, key=lambda window: (window.rank, window.text))
+
+
+def _lines(window: _Window, own: Decoder, other: Decoder | None) -> Iterator[Line]:
+    """Yield the scores of a window by the reference and by the model, of those that score it."""
+    tokens, place = window.tokens, 1
+    if len(tokens) < 2:
+        raise ModelRefused(f"text {window.text + 1} has too few tokens to score")
+    by_reference: list[Likelihoods] = []
+    by_model: list[Likelihoods] = []
+    if window.by_model and window.by_reference and other is not None:
+        for theirs, ours in zip(other.logits(tokens), own.logits(tokens), strict=True):
+            pair = compared(theirs, ours, tokens[place : place + len(ours)])
+            by_reference.append(pair[0])
+            by_model.append(pair[1])
+            place += len(ours)
+    else:
+        scorer, scores = (own, by_model) if window.by_model or other is None else (other, by_reference)
+        for logits in scorer.logits(tokens):
+            scores.append(surprises(logits, tokens[place : place + len(logits)]))
+            place += len(logits)
+    digest = hashlib.sha256(repr(list(tokens)).encode()).hexdigest()[:16]
+
+    def ranked(likelihoods: Likelihoods) -> Ranked:
+        divergence = None if likelihoods.divergences is None else _nats(likelihoods.divergences)
+        same_top = None if likelihoods.same_top is None else int(likelihoods.same_top.sum())
+        nats = _nats(likelihoods.surprises)
+        return window.text, window.rank, nats, len(likelihoods.surprises), digest, divergence, same_top
+
+    if by_reference:
+        yield Line(reference=ranked(joined(by_reference)))
+    if by_model:
+        yield Line(window=ranked(joined(by_model)))
+
+
+def _nats(values: NDArray[np.float64]) -> float | None:
+    """Return the sum of the values; None if one is not finite."""
+    total = math.fsum(values) if np.isfinite(values).all() else math.inf
+    return round(total, NATS_DIGITS) if math.isfinite(total) else None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,452 @@
+"""Catalogs of rows without files, random or explicit, with every edge case of the fields of a search."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import insert
+from sqlalchemy.orm import Session
+
+from organs.registry.catalog.engine import insert_or_add
+from organs.registry.catalog.register.events import contributor_id
+from organs.registry.catalog.register.facets import FacetKey, facet_ids, repair_totals
+from organs.registry.catalog.tables import (
+    Blob,
+    FacetCount,
+    Fingerprint,
+    Gain,
+    GainOrgan,
+    Lineage,
+    Model,
+    ModelFile,
+    ModelMetadata,
+    ModelTag,
+    ModelWord,
+    Organ,
+    Placement,
+)
+from organs.registry.catalog.vocabulary import folded_tag, theta_bin, unique_words
+from organs.registry.entities.organ import PlacedOrgan
+from organs.registry.fingerprints import COARSE_BYTES
+from organs.registry.local import LocalRegistry
+
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+THETAS = (None, None, 0.0, 4.999, 5.0, 12.5, 39.999999999999996, 40.0, 44.999, 45.0, 45.0, 60.0, 89.9999999, 90.0, 90.0)
+SPECTRALS = (None, 0.0, 0.25, 0.3, 0.3, 0.30000000000000004, 1.0)
+MAGNITUDES = (None, 0.0, 0.9, 0.9, 1.02)
+RANKS = (None, 1.0, 12.5, 200.0)
+SIZES = (1, 4096, 4096, 2_000_000, 3 * 10**9, 2**62)
+PLACES = (
+    ("embed", "text", None, "token_embd"),
+    ("norm", "text", None, "output_norm"),
+    ("norm", "text", 0, "attn_norm"),
+    ("skeleton", "text", 0, "attn_q"),
+    ("skeleton", "vision", 0, "attn_q"),
+    ("skeleton", "text", 1, "attn_q"),
+    ("organ", "text", 0, "ffn_up"),
+    ("organ", "text", 1, "ffn_up"),
+    ("organ", "text", 1, "ffn_down"),
+    ("organ", "text", 7, "ffn_down"),
+    ("adapter", "text", 7, "attn_q.lora_a"),
+    ("other", "text", None, "what?is[this]*"),
+)
+DTYPES = ("F16", "Q8_0", "Q4_K", "F32")
+ARCHITECTURES = ("llama", "qwen2", "LLaMA", None)
+LICENSES = ("apache-2.0", "mit", "MIT", "none", "llama 3, community", None)
+NAMESPACES = ("acme", "Acme", "zoo.lab", "local")
+NAMES = ("tiny", "tiny-Q8_0", "tiny_code", "A-2M", "b.c")
+TITLES = ("Zoo-A v1.0", "Für Ärzte", "coder & farmer", None, "coders")
+DESCRIPTIONS = (None, "A model's letters, ﬁne-tuned", "ΣΊΣΥΦΟΣ İstanbul", "farm 2M")
+HEADS, EXPERTS = (None, None, None, "8", "4"), (None, None, None, None, "16")
+"""The values of `attention.head_count` and `expert_count`; None if they are not stated."""
+CONTRIBUTORS = ("alice", "Bob", "carol smith", "local")
+STATES = ("visible", "visible", "visible", "visible", "quarantined", "removed", "yanked")
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRow:
+    """The values of a placement that searches use."""
+
+    type: str = "organ"
+    tower: str = "text"
+    block: int | None = 0
+    slot: str = "ffn_up"
+    organ: int = 1
+    """Rows with the same number are placements of one organ."""
+    shape: str = "64x64"
+    dtype: str = "F16"
+    size_bytes: int = 4096
+    theta: float | None = 40.0
+    magnitude: float | None = 0.9
+    spectral_signal: float | None = 0.3
+    stable_rank: float | None = 12.5
+    fingerprint: str = "random"
+    """The kind of its organ's fingerprint: random, constant, or none."""
+    nonfinite: int | None = 0
+
+    @property
+    def effective_rank(self) -> float | None:
+        return None if self.stable_rank is None else 1.5 * self.stable_rank
+
+    @property
+    def elements(self) -> int:
+        return math.prod(map(int, self.shape.split("x")))
+
+    @property
+    def signal(self) -> float | None:
+        return None if self.theta is None else math.sin(math.radians(self.theta))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """The values of a model and its placements."""
+
+    rows: tuple[PlacementRow, ...]
+    namespace: str = "acme"
+    name: str = "tiny"
+    version: int = 1
+    state: str = "visible"
+    kind: str = "model"
+    complete: bool = True
+    architecture: str | None = "llama"
+    license: str | None = "mit"
+    title: str | None = None
+    description: str | None = None
+    tags: tuple[str, ...] = ()
+    metadata: tuple[tuple[str, str], ...] = ()
+    contributor: str = "alice"
+    parameters: int = 1000
+    size_bytes: int = 4096
+    mean_theta: float | None = 40.0
+    mean_signal: float | None = 0.6
+    downloads: int = 0
+    grafts: int = 0
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.namespace}/{self.name}@{self.version}"
+
+    @property
+    def nonfinite(self) -> int | None:
+        """The number of tensors with NaN or infinite values; None if some tensors were not counted."""
+        counts = [row.nonfinite for row in self.rows]
+        return None if None in counts else sum(count != 0 for count in counts)
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeRow:
+    """An edge of lineage between two models, by their ids."""
+
+    child: int
+    parent: int
+    evidence: str = "declared"
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GainRow:
+    """What a chimera gained over its base on a text; models by their ids, organs by their numbers."""
+
+    chimera: int
+    base: int
+    donor: int | None
+    text: str
+    percent: float
+    settled: bool
+    organs: tuple[int, ...]
+    """The organs that the gain is attributed to."""
+
+
+@dataclass(slots=True, eq=False)
+class WrittenCatalog:
+    """The written models and placements by id, and the fingerprints by the number of the organ.
+
+    No field is an argument, so Hypothesis does not print them.
+    """
+
+    models: dict[int, ModelRow] = field(default_factory=dict, init=False)
+    rows: dict[int, tuple[PlacementRow, ModelRow]] = field(default_factory=dict, init=False)
+    ids: dict[tuple[str, str], int] = field(default_factory=dict, init=False)
+    """Placements by the full name of the model and the name of the tensor."""
+    organs: dict[int, int] = field(default_factory=dict, init=False)
+    prints: dict[int, bytes] = field(default_factory=dict, init=False)
+    edges: list[EdgeRow] = field(default_factory=list, init=False)
+    gains: list[GainRow] = field(default_factory=list, init=False)
+
+    def found(self, organs: Iterable[PlacedOrgan]) -> list[int]:
+        """Return the ids of the results of a search."""
+        return [self.ids[organ.model, organ.name] for organ in organs]
+
+    @property
+    def visible(self) -> dict[int, tuple[PlacementRow, ModelRow]]:
+        return {row_id: both for row_id, both in self.rows.items() if both[1].state == "visible"}
+
+
+def digest(organ: int) -> str:
+    """Return the digest of the organ `number`; digests of negative numbers have the same prefix."""
+    own = hashlib.sha256(f"organ {organ}".encode()).hexdigest()
+    return own if organ >= 0 else "1234567890" + own[10:]
+
+
+def tensor_name(row: PlacementRow, position: int) -> str:
+    """Return the name of the tensor of a row, unique within its model."""
+    return f"{position}.{row.slot}"
+
+
+def write_models(
+    registry: LocalRegistry, models: Iterable[ModelRow], placed: WrittenCatalog | None = None, seed: int = 1
+) -> WrittenCatalog:
+    """Write `models` and update the counts as registering does; add them to `placed` if it is given."""
+    placed = WrittenCatalog() if placed is None else placed
+    chance = random.Random(seed)
+    with registry.catalog.writing() as session:
+        for model in models:
+            _place(session, model, placed, chance)
+        repair_totals(session)
+    return placed
+
+
+def write_edges(registry: LocalRegistry, placed: WrittenCatalog, edges: Iterable[EdgeRow]) -> WrittenCatalog:
+    """Write edges of lineage and add them to `placed`."""
+    with registry.catalog.writing() as session:
+        for edge in edges:
+            relation = "relative" if edge.evidence == "measured" else "finetune"
+            ends = {"child_model_id": edge.child, "parent_model_id": edge.parent}
+            session.add(Lineage(relation=relation, evidence=edge.evidence, score=edge.score, created_at=NOON, **ends))
+            placed.edges.append(edge)
+    return placed
+
+
+def random_edges(placed: WrittenCatalog, seed: int) -> list[EdgeRow]:
+    """Return random edges of all kinds of evidence; the younger of two models is the child of a measured edge."""
+    chance, ids = random.Random(seed), sorted(placed.models)
+    edges = {}
+    for _ in range(2 * len(ids)):
+        child, parent = chance.sample(ids, 2)
+        evidence = chance.choice(("declared", "recorded", "measured", "measured", "measured"))
+        if evidence == "measured":
+            child, parent = max(child, parent), min(child, parent)
+        score = chance.choice((0.2, 0.5, 0.7, 1.0)) if evidence == "measured" else None
+        edges[child, parent, evidence] = EdgeRow(child, parent, evidence, score)
+    return list(edges.values())[: len(ids)]
+
+
+def write_gains(registry: LocalRegistry, placed: WrittenCatalog, gains: Iterable[GainRow]) -> WrittenCatalog:
+    """Write what chimeras gained and add it to `placed`. All rows of a chimera have the same organs."""
+    attributed = set()
+    with registry.catalog.writing() as session:
+        for row in gains:
+            ends = {"model_id": row.chimera, "base_model_id": row.base, "donor_model_id": row.donor}
+            read = {"text": row.text, "text_digest": hashlib.sha256(row.text.encode()).hexdigest(), "tokens": 4096}
+            measured = {"percent": row.percent, "margin": 1.0, "settled": row.settled}
+            session.add(Gain(grafted="feed-forward 0-3", **ends, **read, **measured))
+            attributed |= {(placed.organs[organ], row.chimera) for organ in row.organs}
+            placed.gains.append(row)
+        session.add_all(GainOrgan(organ_id=organ, model_id=chimera) for organ, chimera in attributed)
+    return placed
+
+
+def random_gains(placed: WrittenCatalog, seed: int) -> list[GainRow]:
+    """Return random gains of a fifth of the models, with one donor or several, on one to three texts each."""
+    chance, ids = random.Random(seed), sorted(placed.models)
+    gains = []
+    for chimera in chance.sample(ids, len(ids) // 5):
+        base, donor = chance.sample(ids[:12], 2)
+        organs = tuple(chance.sample(sorted(placed.organs), 9)) if chance.random() < 0.8 else ()
+        for text in chance.sample(("python", "narrative", "My notes.txt"), chance.randint(1, 3)):
+            percent = chance.choice((-400.0, -2.5, 0.0, 2.5, 2.5, 7.0))
+            row = (text, percent, percent != 0.0 and chance.random() < 0.8, organs)
+            gains.append(GainRow(chimera, base, donor if organs else None, *row))
+    return gains
+
+
+def random_models(models: int, seed: int) -> list[ModelRow]:
+    """Return random models. Organs have several places, values are equal or missing, and some models are hidden."""
+    chance, facts = random.Random(seed), random.Random(f"facts {seed}")
+    organs = {number: _drawn_row(chance, number) for number in range(1, 6 * models)}
+    versions: Counter[tuple[str, str]] = Counter()
+    made = []
+    for _ in range(models):
+        owner, name = chance.choice(NAMESPACES), chance.choice(NAMES)
+        versions[owner, name] += 1
+        rows = tuple(organs[chance.choice(list(organs))] for _ in range(chance.randrange(14)))
+        made.append(
+            ModelRow(
+                rows=rows,
+                namespace=owner,
+                name=name,
+                version=versions[owner, name],
+                state=chance.choice(STATES),
+                kind=chance.choice(("model", "model", "adapter", "vocabulary")),
+                complete=chance.random() < 0.8,
+                architecture=chance.choice(ARCHITECTURES),
+                license=chance.choice(LICENSES),
+                title=chance.choice(TITLES),
+                description=chance.choice(DESCRIPTIONS),
+                tags=chance.choice(((), ("letters",), ("code", "Größe"))),
+                metadata=tuple(
+                    fact for architecture in ARCHITECTURES if architecture for fact in _drawn_facts(facts, architecture)
+                ),
+                contributor=chance.choice(CONTRIBUTORS),
+                parameters=chance.choice((0, 1000, 1000, 7 * 10**9)),
+                size_bytes=chance.choice((0, 4096, 2**40)),
+                mean_theta=chance.choice(THETAS),
+                mean_signal=chance.choice(SPECTRALS),
+                downloads=facts.choice((0, 0, 7, 1000)),
+                grafts=facts.choice((0, 0, 2)),
+            )
+        )
+    return made
+
+
+def _drawn_facts(chance: random.Random, architecture: str) -> tuple[tuple[str, str], ...]:
+    stated = {"attention.head_count": chance.choice(HEADS), "expert_count": chance.choice(EXPERTS)}
+    return tuple((f"{architecture}.{name}", value) for name, value in stated.items() if value is not None)
+
+
+def _drawn_row(chance: random.Random, organ: int) -> PlacementRow:
+    kind, tower, block, slot = chance.choice(PLACES)
+    return PlacementRow(
+        type=kind,
+        tower=tower,
+        block=block,
+        slot=slot,
+        organ=organ,
+        shape=chance.choice(("64x64", "64x128", "64")),
+        dtype=chance.choice(DTYPES),
+        size_bytes=chance.choice(SIZES),
+        theta=chance.choice(THETAS),
+        magnitude=chance.choice(MAGNITUDES),
+        spectral_signal=chance.choice(SPECTRALS),
+        stable_rank=chance.choice(RANKS),
+        fingerprint=chance.choice(("random",) * 8 + ("constant", "none")),
+        nonfinite=random.Random(f"nonfinite {organ}").choice((0, 0, 0, 0, 0, 0, 7, None)),
+    )
+
+
+def _place(session: Session, model: ModelRow, placed: WrittenCatalog, chance: random.Random) -> None:
+    number = len(placed.models) + 1
+    own = Model(
+        namespace=model.namespace,
+        name=model.name,
+        version=model.version,
+        digest=hashlib.sha256(f"model {number}".encode()).hexdigest(),
+        state=model.state,
+        kind=model.kind,
+        complete=model.complete,
+        contributor_id=contributor_id(session, model.contributor),
+        architecture=model.architecture,
+        title=model.title,
+        description=model.description,
+        license=model.license,
+        tags=(),
+        parameters=model.parameters,
+        tensors=len(model.rows),
+        size_bytes=model.size_bytes,
+        mean_theta=model.mean_theta,
+        mean_signal=model.mean_signal,
+        downloads=model.downloads,
+        grafts=model.grafts,
+        nonfinite_tensors=model.nonfinite,
+        flags=(),
+        unassemblable=(),
+        created_at=NOON + timedelta(minutes=number),
+    )
+    session.add(own)
+    session.flush()
+    placed.models[own.id] = model
+    file = ModelFile(
+        model_id=own.id,
+        position=0,
+        name="a.gguf",
+        size_bytes=1,
+        sha256=own.digest,
+        header_sha256=own.digest,
+        header_bytes=1,
+    )
+    session.add(file)
+    session.flush()
+    words = unique_words([model.namespace, model.name, model.title, *model.tags, model.description])
+    session.execute(insert(ModelWord), [{"word": word, "model_id": own.id} for word in words])
+    session.add_all(ModelTag(tag=folded_tag(tag), model_id=own.id) for tag in model.tags)
+    for position, (key, value) in enumerate(model.metadata):
+        session.add(ModelMetadata(model_id=own.id, position=position, key=key, type="uint32", value=value))
+    _place_rows(session, own.id, file.id, model, placed, chance)
+
+
+def _place_rows(
+    session: Session, model_id: int, file_id: int, model: ModelRow, placed: WrittenCatalog, chance: random.Random
+) -> None:
+    named = (model.architecture or "", model.license or "")
+    keys = [FacetKey(row.type, row.tower, row.slot, row.dtype, *named) for row in model.rows]
+    facets = facet_ids(session, keys)
+    shown = model.state == "visible"
+    counts: Counter[tuple[int, int]] = Counter()
+    for position, (row, key) in enumerate(zip(model.rows, keys, strict=True)):
+        organ_id = _organ_id(session, row, placed, chance)
+        values = _values(row, position) | {"organ_id": organ_id, "facet_id": facets[key], "visible": shown}
+        made = Placement(model_id=model_id, position=position, file_id=file_id, offset_bytes=0, **values)
+        session.add(made)
+        session.flush()
+        placed.rows[made.id] = (row, model)
+        placed.ids[model.full_name, made.name] = made.id
+        counts[facets[key], theta_bin(row.theta)] += shown
+    rolled = [
+        {"facet_id": facet, "theta_bin": lower, "placements": number}
+        for (facet, lower), number in counts.items()
+        if number
+    ]
+    insert_or_add(session, FacetCount, ["facet_id", "theta_bin"], "placements", rolled)
+
+
+def _values(row: PlacementRow, position: int) -> dict[str, Any]:
+    return {
+        "name": tensor_name(row, position),
+        "type": row.type,
+        "tower": row.tower,
+        "block": row.block,
+        "slot": row.slot,
+        "dtype": row.dtype,
+        "size_bytes": row.size_bytes,
+        "theta": row.theta,
+        "magnitude": row.magnitude,
+        "signal": row.signal,
+        "spectral_signal": row.spectral_signal,
+        "stable_rank": row.stable_rank,
+        "effective_rank": row.effective_rank,
+    }
+
+
+def _organ_id(session: Session, row: PlacementRow, placed: WrittenCatalog, chance: random.Random) -> int:
+    if row.organ in placed.organs:
+        return placed.organs[row.organ]
+    blob = Blob(
+        digest=digest(row.organ),
+        size_bytes=1,
+        stored_bytes=1,
+        codec="bytes",
+        codec_version=1,
+        state="present",
+        created_at=NOON,
+        touched_at=NOON,
+    )
+    session.add(blob)
+    session.flush()
+    organ = Organ(blob_id=blob.id, dtype=row.dtype, shape=row.shape, elements=row.elements, nonfinite=row.nonfinite)
+    session.add(organ)
+    session.flush()
+    placed.organs[row.organ] = organ.id
+    if row.fingerprint != "none":
+        placed.prints[row.organ] = bytes(COARSE_BYTES)
+        if row.fingerprint == "random":
+            placed.prints[row.organ] = chance.randbytes(COARSE_BYTES)
+        session.add(Fingerprint(organ_id=organ.id, values=placed.prints[row.organ]))
+        session.flush()
+    return organ.id

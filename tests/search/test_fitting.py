@@ -1,0 +1,478 @@
+"""Tests of `fits:` against its definition, and of the counts of fitting organs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from organs.registry.catalog.cursor import PAGE_MAX
+from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.tables import Model
+from organs.registry.entities.organ import OrganPage
+from organs.registry.entities.plan import FitCount, FittingModels
+from organs.registry.errors import BadQuery
+from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
+from organs.registry.search import fitting
+from organs.registry.search import plan as search_plan
+from organs.registry.search.fitting import base_of, fitting_models
+from tests.registry_templates import RegistryTemplates, add_zoo_models
+from tests.search.catalogs import ModelRow, PlacementRow, WrittenCatalog, digest, write_models
+from tests.search.oracle import fits
+
+BASE = ModelRow(
+    (
+        PlacementRow(type="skeleton", slot="attn_q", organ=1),
+        PlacementRow(slot="ffn_up", organ=2),
+        PlacementRow(slot="ffn_up", block=1, organ=3),
+        PlacementRow(type="norm", slot="attn_norm", shape="64", dtype="F32", organ=4),
+        PlacementRow(type="embed", block=None, slot="token_embd", organ=5),
+    ),
+    name="base",
+)
+"""Four types, a place outside blocks, a vector, and two blocks."""
+
+
+def donor(*rows: PlacementRow, **more: Any) -> ModelRow:
+    return ModelRow(rows, name="donor", **more)
+
+
+def found(registry: LocalRegistry, text: str) -> list[str]:
+    """Return the model and slot of each result."""
+    return sorted(f"{organ.model.partition('@')[0]} {organ.slot}" for organ in registry.search(text, limit=PAGE_MAX))
+
+
+def models_fitting(registry: LocalRegistry, name: str, limit: int = 50) -> FittingModels:
+    with registry.catalog.reading() as session:
+        return fitting_models(session, model_by_name(session, parse_model_name(name)), limit)
+
+
+# The definition, part by part.
+
+
+@pytest.mark.parametrize(
+    ("row", "more", "does"),
+    [
+        (PlacementRow(slot="ffn_up", organ=9), {}, True),
+        (PlacementRow(slot="ffn_up", organ=9, dtype="Q4_K", theta=None), {}, True),
+        (PlacementRow(type="embed", block=None, slot="token_embd", organ=9), {}, True),
+        (PlacementRow(slot="ffn_up", organ=2), {}, False),
+        (PlacementRow(slot="ffn_up", organ=3), {}, True),
+        (PlacementRow(slot="ffn_up", block=2, organ=9), {}, False),
+        (PlacementRow(slot="ffn_up", block=None, organ=9), {}, False),
+        (PlacementRow(type="embed", block=0, slot="token_embd", organ=9), {}, False),
+        (PlacementRow(slot="ffn_down", organ=9), {}, False),
+        (PlacementRow(slot="ffn_up", tower="vision", organ=9), {}, False),
+        (PlacementRow(slot="ffn_up", shape="64x128", organ=9), {}, False),
+        (PlacementRow(slot="ffn_up", shape="64", dtype="F32", organ=9), {}, False),
+        (PlacementRow(slot="ffn_up", organ=9), {"architecture": "qwen2"}, False),
+        (PlacementRow(slot="ffn_up", organ=9), {"architecture": "LLAMA"}, False),
+        (PlacementRow(slot="ffn_up", organ=9), {"architecture": None}, False),
+        (PlacementRow(slot="ffn_up", organ=9), {"kind": "adapter", "complete": False}, True),
+        (PlacementRow(type="adapter", slot="ffn_up", organ=9), {}, False),
+        (PlacementRow(slot="ffn_up", organ=9), {"state": "quarantined"}, False),
+        (PlacementRow(slot="ffn_up", organ=9), {"state": "yanked"}, False),
+    ],
+)
+def test_an_organ_fits_where_the_base_has_another_of_its_shape(
+    row: PlacementRow, more: dict[str, Any], does: bool, registry: LocalRegistry
+) -> None:
+    write_models(registry, [BASE, donor(row, **more)])
+    assert found(registry, "fits:acme/base") == ([f"acme/donor {row.slot}"] if does else [])
+
+
+@pytest.mark.parametrize("dtype", ["F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K", "TYPE_156", "F16_BE"])
+def test_a_dtype_that_a_runtime_does_not_support_for_a_matrix_does_not_fit(dtype: str, registry: LocalRegistry) -> None:
+    write_models(registry, [BASE, donor(PlacementRow(slot="ffn_up", organ=9, dtype=dtype))])
+    assert found(registry, "fits:acme/base") == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "does"),
+    [("64", "F32", True), ("64", "F16", False), ("64", "I32", False), ("64x1", "F32", True), ("64x1", "F16", False)],
+)
+def test_a_vector_fits_only_as_f32(shape: str, dtype: str, does: bool, registry: LocalRegistry) -> None:
+    norm = PlacementRow(type="norm", slot="attn_norm", shape=shape, dtype="F32", organ=4)
+    write_models(registry, [replace(BASE, rows=(norm,)), donor(replace(norm, dtype=dtype, organ=9))])
+    assert found(registry, "fits:acme/base") == (["acme/donor attn_norm"] if does else [])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "does"), [("F16", True), ("I32", True), ("F64", False), ("TYPE_156", False), ("F32_BE", False)]
+)
+def test_the_dtype_of_the_base_fits_except_f64(dtype: str, does: bool, registry: LocalRegistry) -> None:
+    rows = (
+        PlacementRow(type="norm", slot="attn_norm", shape="64", dtype=dtype, organ=4),
+        PlacementRow(slot="ffn_up", dtype=dtype),
+    )
+    others = tuple(replace(row, organ=row.organ + 10) for row in rows)
+    write_models(registry, [replace(BASE, rows=rows), donor(*others)])
+    assert found(registry, "fits:acme/base") == (["acme/donor attn_norm", "acme/donor ffn_up"] if does else [])
+
+
+HEADS = [
+    *("attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.value_length"),
+    *("rope.dimension_count", "attention.sliding_window"),
+]
+
+
+@pytest.mark.parametrize("key", HEADS)
+@pytest.mark.parametrize(
+    ("ours", "theirs", "does"),
+    [("8", "8", True), ("8", "4", False), ("8", None, False), (None, "8", False), (None, None, True)],
+)
+def test_attention_fits_only_with_equal_head_counts_and_other_organs_always(
+    ours: str | None, theirs: str | None, does: bool, key: str, registry: LocalRegistry
+) -> None:
+    def stated(value: str | None) -> tuple[tuple[str, str], ...]:
+        return (("general.name", "x"), *([(f"llama.{key}", value)] if value else []))
+
+    rows = PlacementRow(type="skeleton", slot="attn_q", organ=8), PlacementRow(slot="ffn_up", organ=9)
+    write_models(registry, [replace(BASE, metadata=stated(ours)), donor(*rows, metadata=stated(theirs))])
+    attention = ["acme/donor attn_q"] if does else []
+    assert found(registry, "fits:acme/base") == [*attention, "acme/donor ffn_up"]
+
+
+@pytest.mark.parametrize("key", ["expert_count", "expert_used_count"])
+def test_a_feed_forward_organ_fits_where_the_number_of_experts_is_equal(key: str, registry: LocalRegistry) -> None:
+    rows = PlacementRow(type="skeleton", slot="attn_q", organ=8), PlacementRow(slot="ffn_up", organ=9)
+    other = donor(*rows, metadata=((f"llama.{key}", "8"),))
+    write_models(registry, [BASE, other, replace(BASE, name="expert", metadata=other.metadata)])
+    assert found(registry, "fits:acme/base model:acme/donor") == ["acme/donor attn_q"]
+    assert found(registry, "fits:acme/expert model:acme/donor") == ["acme/donor attn_q", "acme/donor ffn_up"]
+
+
+def test_metadata_of_another_architecture_is_ignored(registry: LocalRegistry) -> None:
+    rows = (PlacementRow(type="skeleton", slot="attn_q", organ=8),)
+    write_models(
+        registry, [BASE, donor(*rows, metadata=(("qwen2.attention.head_count", "8"), ("llama.block_count", "3")))]
+    )
+    assert found(registry, "fits:acme/base") == ["acme/donor attn_q"]
+
+
+# Names of bases.
+
+
+def versions(*states: str) -> list[ModelRow]:
+    """Write versions of one model that have different slots."""
+    return [
+        replace(BASE, rows=(PlacementRow(slot=f"slot{number}", organ=number),), version=number, state=state)
+        for number, state in enumerate(states, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("states", "asked", "slot"),
+    [
+        (("visible", "visible"), "acme/base", "slot2"),
+        (("visible", "visible"), "acme/base@1", "slot1"),
+        (("visible", "yanked"), "acme/base", "slot1"),
+        (("visible", "yanked"), "acme/base@2", "slot2"),
+        (("yanked", "yanked"), "acme/base", "slot2"),
+        (("visible", "quarantined"), "acme/base", "slot1"),
+        (("visible", "visible"), "ACME/Base", "slot2"),
+    ],
+)
+def test_a_name_means_its_newest_version_or_the_stated_version(
+    states: tuple[str, ...], asked: str, slot: str, registry: LocalRegistry
+) -> None:
+    rows = [PlacementRow(slot=f"slot{number}", organ=10 + number) for number in (1, 2)]
+    write_models(registry, [*versions(*states), donor(*rows)])
+    assert found(registry, f"fits:{asked} model:acme/donor") == [f"acme/donor {slot}"]
+
+
+def test_a_name_means_its_exact_case_or_else_every_case(registry: LocalRegistry) -> None:
+    rows = [PlacementRow(slot="ffn_up", organ=9), PlacementRow(slot="ffn_down", organ=10)]
+    others = [
+        replace(BASE, namespace=name, rows=(PlacementRow(slot=slot),))
+        for name, slot in (("acme", "ffn_up"), ("Acme", "ffn_down"))
+    ]
+    write_models(registry, [*others, donor(*rows)])
+    assert found(registry, "fits:Acme/base model:acme/donor") == ["acme/donor ffn_down"]
+    assert found(registry, "fits:ACME/BASE model:acme/donor") == ["acme/donor ffn_down", "acme/donor ffn_up"]
+
+
+def test_an_unknown_or_hidden_name_finds_nothing_and_the_nearest_is_named(
+    registry: LocalRegistry,
+) -> None:
+    write_models(
+        registry,
+        [
+            BASE,
+            donor(PlacementRow(slot="ffn_up", organ=9)),
+            replace(BASE, namespace="hidden", name="xyz", state="quarantined"),
+        ],
+    )
+    for name, nearest in (
+        ("acme/bas", "; the nearest is fits:acme/base"),
+        ("hidden/xy", ""),
+        ("hidden/xyz", ""),
+        ("acme/base@7", "; the nearest is fits:acme/base"),
+    ):
+        page = registry.search(f"fits:{name}")
+        assert (page.items, page.notes) == ((), (f"no model here is called {name}{nearest}",))
+        assert registry.count(f"fits:{name}").total == 0
+        assert len(registry.search(f"-fits:{name}")) == 6
+        assert registry.search(f"-fits:{name}").notes == ()
+    assert found(registry, "fits:acme/bas,acme/base") == ["acme/donor ffn_up"]
+
+
+def test_a_base_without_an_architecture_is_reported(registry: LocalRegistry) -> None:
+    others = donor(PlacementRow(slot="ffn_up", organ=9), architecture=None)
+    write_models(registry, [replace(BASE, architecture=None), others])
+    page = registry.search("fits:acme/base")
+    assert page.items == ()
+    assert page.notes == ("acme/base states no architecture, so no organ is known to fit it",)
+    assert models_fitting(registry, "acme/base") == FittingModels(base="acme/base@1", items=(), more=False)
+
+
+# Combination with other filters, and counts.
+
+
+def test_names_in_a_term_mean_or_several_terms_mean_and_and_minus_means_not(
+    registry: LocalRegistry,
+) -> None:
+    rows = [PlacementRow(slot=slot, organ=number) for number, slot in enumerate(("one", "two", "three"), 10)]
+    first, second = replace(BASE, rows=tuple(rows[:2])), replace(BASE, name="second", rows=tuple(rows[1:]))
+    others = donor(*(replace(row, organ=row.organ + 10) for row in rows))
+    write_models(registry, [first, second, others])
+    of_donor = "model:acme/donor"
+    assert found(registry, f"fits:acme/base,acme/second {of_donor}") == [
+        f"acme/donor {s}" for s in ("one", "three", "two")
+    ]
+    assert found(registry, f"fits:acme/base fits:acme/second {of_donor}") == ["acme/donor two"]
+    assert found(registry, f"fits:acme/base -fits:acme/second {of_donor}") == ["acme/donor one"]
+    assert found(registry, f"-fits:acme/base,acme/second {of_donor}") == []
+    assert found(registry, f"-fits:acme/base {of_donor}") == ["acme/donor three"]
+
+
+def test_counts_include_the_fit_filter_unless_too_many_organs_fit(
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        PlacementRow(slot="ffn_up", organ=8, theta=41),
+        PlacementRow(slot="ffn_up", block=1, organ=9, theta=61),
+        PlacementRow(slot="no", organ=7),
+    ]
+    write_models(registry, [BASE, donor(*rows, license="gpl")])
+    counts = registry.count("fits:acme/base theta>=60")
+    assert (counts.total, counts.exact, counts.uncounted) == (1, True, ())
+    assert counts.theta_counts == {40: 1, 60: 1}, "without the filter by θ"
+    assert counts.fields["license"] == {"gpl": 1}
+    monkeypatch.setattr(search_plan, "GATHER_MAX", 0)
+    registry.catalog.cache.clear()
+    counts = registry.count("fits:acme/base type:organ")
+    assert (counts.total, counts.exact, counts.uncounted) == (None, False, ("fits:acme/base",))
+    assert counts.fields["slot"] == {"ffn_up": 4, "no": 1}
+
+
+def test_similar_organs_can_be_narrowed_to_those_that_fit(registry: LocalRegistry) -> None:
+    rows = (
+        PlacementRow(slot="ffn_up", organ=8),
+        PlacementRow(slot="ffn_up", block=1, organ=9),
+        PlacementRow(slot="ffn_up", block=7, organ=10),
+    )
+    write_models(registry, [BASE, donor(*rows)])
+    like = f"like:{digest(8)[:16]}"
+    assert {organ.digest for organ in registry.search(like)} == {digest(number) for number in (2, 3, 8, 9, 10)}
+    assert {organ.digest for organ in registry.search(f"{like} fits:acme/base")} == {digest(8), digest(9)}
+
+
+def test_models_cannot_be_searched_by_fit(registry: LocalRegistry) -> None:
+    write_models(registry, [BASE])
+    with pytest.raises(BadQuery, match="fits is a field of organs; models have kind, model"):
+        registry.models("fits:acme/base")
+
+
+# Random catalogs, compared with the definition for every row.
+
+
+SHAPES = st.sampled_from(("64x64", "64x64", "64x32", "64", "64x1"))
+DTYPES = st.sampled_from(("F32", "F16", "Q8_0", "I32", "F64"))
+PLACES = st.sampled_from(
+    [
+        *(("skeleton", "text", block, "attn_q") for block in (0, 1)),
+        *(("organ", "text", block, "ffn_up") for block in (0, 1, None)),
+        ("organ", "vision", 0, "ffn_up"),
+        ("norm", "text", 0, "attn_norm"),
+        ("adapter", "text", 0, "attn_q.lora_a"),
+        ("embed", "text", None, "token_embd"),
+    ]
+)
+FACTS = st.sampled_from(("llama.attention.head_count", "llama.expert_count", "qwen2.attention.key_length", "other"))
+
+
+@st.composite
+def catalogs(draw: st.DrawFn) -> list[ModelRow]:
+    """Generate models, many of which share places, shapes, organs and facts."""
+    places = draw(st.lists(st.tuples(PLACES, SHAPES, DTYPES), min_size=1, max_size=12))
+    organs = [
+        PlacementRow(*where, organ=number, shape=shape, dtype=dtype)
+        for number, (where, shape, dtype) in enumerate(places)
+    ]
+    models = []
+    for number in range(draw(st.integers(1, 7))):
+        metadata = draw(st.dictionaries(FACTS, st.sampled_from(("8", "4")), max_size=2))
+        models.append(
+            ModelRow(
+                tuple(draw(st.lists(st.sampled_from(organs), max_size=8))),
+                name=f"m{number}",
+                state=draw(st.sampled_from(("visible", "visible", "visible", "yanked"))),
+                architecture=draw(st.sampled_from(("llama", "llama", "llama", "qwen2", None))),
+                metadata=tuple(sorted(metadata.items())),
+            )
+        )
+    return models
+
+
+@pytest.mark.long
+@settings(deadline=None, max_examples=30)
+@given(models=catalogs(), sampled=st.sampled_from((1, 4, 6000)), gathered=st.sampled_from((0, 3, 20_000)))
+def test_the_search_finds_every_row_that_fits_by_definition(
+    models: list[ModelRow], sampled: int, gathered: int, migrated_database: Path
+) -> None:
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        shutil.copy(migrated_database, folder)
+        patch.setattr(fitting, "SAMPLED_MAX", sampled)
+        patch.setattr(search_plan, "GATHER_MAX", gathered)
+        with LocalRegistry.open(folder) as registry:
+            placed = write_models(registry, models)
+            for base in models:
+                compare(registry, placed, base)
+
+
+def compare(registry: LocalRegistry, placed: WrittenCatalog, base: ModelRow) -> None:
+    name = f"{base.namespace}/{base.name}"
+    expected = {row_id for row_id, (row, model) in placed.visible.items() if fits(row, model, base)}
+    assert ids(placed, registry.search(f"fits:{name}", limit=PAGE_MAX)) == expected
+    assert ids(placed, registry.search(f"fits:{name} sort:size", limit=PAGE_MAX)) == expected
+    assert ids(placed, registry.search(f"-fits:{name}", limit=PAGE_MAX)) == placed.visible.keys() - expected
+    assert registry.count(f"fits:{name}").total in (None, len(expected))
+    fitting_page = models_fitting(registry, name)
+    by_model = {model.model: model.types for model in fitting_page.items}
+    assert by_model.keys() == {placed.rows[row_id][1].full_name for row_id in expected}
+    for model in placed.models.values():
+        if model.full_name in by_model:
+            assert by_model[model.full_name] == type_fits(model, base)
+
+
+def ids(placed: WrittenCatalog, page: OrganPage) -> set[int]:
+    row_ids = placed.found(page)
+    assert len(row_ids) == len(set(row_ids))
+    return set(row_ids)
+
+
+def type_fits(model: ModelRow, base: ModelRow) -> dict[str, FitCount]:
+    base_organs = {(row.tower, row.block, row.slot, row.organ) for row in base.rows}
+    counted = {}
+    for kind in {row.type for row in model.rows}:
+        rows = [row for row in model.rows if row.type == kind]
+        equal = sum((row.tower, row.block, row.slot, row.organ) in base_organs for row in rows)
+        counted[kind] = FitCount(sum(fits(row, model, base) for row in rows), equal, len(rows))
+    return counted
+
+
+# Models that fit, for the page of a base.
+
+
+def test_models_that_fit_come_newest_first_up_to_a_limit(registry: LocalRegistry) -> None:
+    others = [
+        replace(BASE, name=f"n{number}", rows=(PlacementRow(slot="ffn_up", organ=number),)) for number in range(10, 16)
+    ]
+    strangers = [
+        replace(BASE, name=f"x{number}", rows=(PlacementRow(slot="no", organ=number),)) for number in range(20, 23)
+    ]
+    write_models(registry, [BASE, *others[:3], *strangers, *others[3:]])
+    fitting_page = models_fitting(registry, "acme/base", 4)
+    assert [model.model for model in fitting_page.items] == [f"acme/n{number}@1" for number in (15, 14, 13, 12)]
+    assert fitting_page.more
+    fitting_page = models_fitting(registry, "acme/base", 6)
+    assert [model.model for model in fitting_page.items][3:] == [f"acme/n{number}@1" for number in (12, 11, 10)]
+    assert not fitting_page.more
+    with pytest.raises(BadQuery, match="a page has 1 to 1000 results"):
+        models_fitting(registry, "acme/base", 0)
+
+
+def test_models_are_examined_in_batches_as_large_as_the_base(
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [
+        replace(BASE, name=f"n{number}", rows=(PlacementRow(slot="ffn_up", organ=number),)) for number in range(10, 16)
+    ]
+    write_models(registry, [BASE, *others])
+    monkeypatch.setattr(fitting, "_BATCH_MODELS", 2)
+    with registry.catalog.reading() as session:
+        base = base_of(session, model_by_name(session, parse_model_name("acme/base")).id)
+        assert base is not None
+        assert base.tensors == len(BASE.rows)
+        for size, batches in ((1, [2, 2, 2]), (4, [4, 2]), (1000, [6])):
+            found = fitting._batches(range(6), dict.fromkeys(range(6), 1), replace(base, tensors=size))
+            assert [len(batch) for batch in found] == batches
+
+
+def test_the_number_of_examined_models_is_limited(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = [
+        replace(BASE, name=f"n{number}", rows=(PlacementRow(slot="ffn_up", organ=number),)) for number in range(10, 16)
+    ]
+    write_models(registry, [BASE, *others])
+    monkeypatch.setattr(fitting, "EXAMINED_MAX", 3)
+    fitting_page = models_fitting(registry, "acme/base")
+    assert (len(fitting_page.items), fitting_page.more) == (3, True)
+
+
+def test_a_type_is_whole_if_every_organ_fits_or_is_the_same(registry: LocalRegistry) -> None:
+    same = tuple(replace(row, organ=row.organ + (10 if row.type == "organ" and row.block else 0)) for row in BASE.rows)
+    write_models(registry, [BASE, donor(*same, PlacementRow(type="skeleton", slot="attn_k", organ=30))])
+    (model,) = models_fitting(registry, "acme/base").items
+    assert list(model.types.items()) == [
+        ("skeleton", FitCount(0, 1, 2)),
+        ("organ", FitCount(1, 1, 2)),
+        ("embed", FitCount(0, 1, 1)),
+        ("norm", FitCount(0, 1, 1)),
+    ]
+    assert [kind for kind, counts in model.types.items() if counts.whole] == ["organ", "embed", "norm"]
+
+
+# The zoo, whose fits are known.
+
+
+@pytest.fixture(scope="module")
+def zoo(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
+    with templates.open_copy(add_zoo_models, tmp_path_factory.mktemp("zoo") / "home") as registry:
+        yield registry
+
+
+def test_in_the_zoo_exactly_the_models_of_equal_width_fit(
+    zoo: LocalRegistry,
+) -> None:
+    with zoo.catalog.reading() as session:
+        names = {model.name for model in session.query(Model)}
+    wide = {name for name in names if "-2M-" in name and "LoRA" not in name}
+    assert len(wide) == 8
+    for name in sorted(names):
+        fitting_page = models_fitting(zoo, f"local/{name}")
+        fitting_names = {parse_model_name(model.model).name for model in fitting_page.items}
+        assert fitting_names == (wide - {name} if name in wide else set()), name
+        assert all(model.types["organ"].whole for model in fitting_page.items)
+        assert {
+            parse_model_name(organ.model).name for organ in zoo.search(f"fits:local/{name}", limit=PAGE_MAX)
+        } == fitting_names
+
+
+def test_in_the_zoo_every_fit_agrees_with_the_headers(zoo: LocalRegistry) -> None:
+    a = {organ.name: organ for organ in zoo.search("model:local/Zoo-A-2M-v1.0-F16", limit=PAGE_MAX)}
+    organs = zoo.search("fits:local/Zoo-A-2M-v1.0-F16", limit=PAGE_MAX)
+    assert organs.next is None
+    assert all(organ.shape == a[organ.name].shape and organ.digest != a[organ.name].digest for organ in organs)
+    others = zoo.search("-model:local/Zoo-A-2M-v1.0-F16 -type:adapter", limit=PAGE_MAX)
+    same = [organ for organ in others if organ.name in a and organ.shape == a[organ.name].shape]
+    equal = [organ for organ in same if organ.digest == a[organ.name].digest and organ.dtype == a[organ.name].dtype]
+    assert len(organs) == len(same) - len(equal) > 0

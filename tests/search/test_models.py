@@ -1,0 +1,286 @@
+"""Tests of the search for models, compared with a scan of every model, in every order, page by page."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from organs.registry.entities.model import ModelPage
+from organs.registry.errors import BadQuery
+from organs.registry.local import LocalRegistry
+from organs.registry.search.language import MODELS, Choice, parse_query
+from organs.registry.search.model_facets import model_counts
+from organs.registry.search.rows import folded_models, search_models
+from tests.search.catalogs import (
+    ModelRow,
+    PlacementRow,
+    WrittenCatalog,
+    random_edges,
+    random_gains,
+    random_models,
+    write_edges,
+    write_gains,
+    write_models,
+)
+from tests.search.oracle import expected_models
+from tests.search.queries import query_texts
+
+Many = tuple[LocalRegistry, WrittenCatalog]
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Many]:
+    with LocalRegistry.open(tmp_path_factory.mktemp("many")) as registry:
+        placed = write_models(registry, random_models(80, seed=11))
+        write_edges(registry, placed, random_edges(placed, seed=11))
+        yield registry, write_gains(registry, placed, random_gains(placed, seed=11))
+
+
+def page_of(
+    registry: LocalRegistry, text: str, limit: int = 1000, after: str | None = None, *, ranked: bool = False
+) -> ModelPage:
+    with registry.catalog.reading() as session:
+        return search_models(session, parse_query(text, MODELS), limit, after, ranked=ranked)
+
+
+def found(registry: LocalRegistry, text: str, *, ranked: bool = False) -> list[str]:
+    return [model.name.partition("@")[0] for model in page_of(registry, text, ranked=ranked).items]
+
+
+@pytest.mark.long
+@settings(deadline=None, max_examples=60)
+@given(text=query_texts(MODELS), ranked=st.booleans(), random_=st.randoms(use_true_random=False))
+def test_a_search_for_models_equals_a_scan_of_every_model_page_by_page(
+    text: str, ranked: bool, random_: random.Random, many: Many
+) -> None:
+    registry, placed = many
+    expected = expected_models(placed, parse_query(text, MODELS), ranked=ranked)
+    names: list[str] = []
+    after = None
+    for _ in itertools.count():
+        limit = random_.choice((1, 2, 3, 7, 1000))
+        page = page_of(registry, text, limit, after, ranked=ranked)
+        names += [model.name for model in page]
+        after = page.next
+        if after is None:
+            break
+        assert len(page.items) == limit
+        assert len(names) < 10_000, "a walk without an end"
+    assert names == [placed.models[row.id].full_name for row in expected]
+
+
+def test_models_without_a_mean_come_last_in_both_directions(many: Many) -> None:
+    registry, _ = many
+    for direction in ("", "-"):
+        values = [model.mean_theta for model in page_of(registry, f"sort:{direction}theta").items]
+        known = [value for value in values if value is not None]
+        assert known == sorted(known, reverse=direction == "-")
+        assert values[: len(known)] == known
+        assert len(known) < len(values)
+
+
+def test_models_are_found_by_words_of_name_title_tags_and_description(registry: LocalRegistry) -> None:
+    write_models(
+        registry,
+        [
+            ModelRow((), namespace="zoo", name="a", title="Für Ärzte"),
+            ModelRow((), namespace="zoo", name="b", tags=("Größe", "letters")),
+            ModelRow((), namespace="zoo", name="c-coder", description="Tuned on LETTERS, finely"),
+        ],
+    )
+    for text, names in {
+        "zoo": ["zoo/c-coder", "zoo/b", "zoo/a"],
+        "ZOO": ["zoo/c-coder", "zoo/b", "zoo/a"],
+        "arzte": ["zoo/a"],
+        "ÄRZTE": ["zoo/a"],
+        "fur": ["zoo/a"],
+        "grosse": ["zoo/b"],
+        "lett": ["zoo/c-coder", "zoo/b"],
+        "lett code": ["zoo/c-coder"],
+        "etters": [],
+        "zoo -letters": ["zoo/a"],
+        "-coder": ["zoo/b", "zoo/a"],
+        "-zoo-coder": ["zoo/b", "zoo/a"],
+        "-zoo": [],
+        "lett%": ["zoo/c-coder", "zoo/b"],
+        "l_t": ["zoo/c-coder"],
+    }.items():
+        assert found(registry, text) == names, text
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("model:acme/*", ["acme/tiny_code", "acme/tiny-code"]),
+        ("model:ACME/*", ["acme/tiny_code", "acme/tiny-code"]),
+        ("model:*/tiny*", ["Other/tinyXcode", "acme/tiny_code", "acme/tiny-code"]),
+        ("model:tiny*", ["Other/tinyXcode", "acme/tiny_code", "acme/tiny-code"]),
+        ("model:tiny_*", ["acme/tiny_code"]),
+        ("model:*y_c*", ["acme/tiny_code"]),
+        ("model:*%*", []),
+        ("model:*\\*", []),
+        ("model:*\\_*", []),
+        ("model:other/tinyxCODE*", ["Other/tinyXcode"]),
+        ("model:other/tinyXcode", ["Other/tinyXcode"]),
+        ("model:Other/tinyXcode", ["Other/tinyXcode"]),
+        ("model:Other/tinyXcode@1", ["Other/tinyXcode"]),
+        ("model:Other/tinyXcode@2", []),
+        ("model:tİny*", []),
+        ("model:tıny*", []),
+        ("model:acme/tiny_codeß*", []),
+    ],
+)
+def test_a_pattern_means_the_same_on_every_database(text: str, names: list[str], registry: LocalRegistry) -> None:
+    write_models(
+        registry,
+        [
+            ModelRow((), namespace="acme", name="tiny-code"),
+            ModelRow((), namespace="acme", name="tiny_code"),
+            ModelRow((), namespace="Other", name="tinyXcode"),
+        ],
+    )
+    assert found(registry, text) == names
+    assert sorted([*found(registry, text), *found(registry, f"-{text}")]) == sorted(found(registry, ""))
+
+
+@pytest.mark.parametrize("stated", ["STRASSE", "Straße", "İx", "ΣΑΣ", "mit"])
+def test_names_beyond_ascii_are_found_in_any_case(stated: str, registry: LocalRegistry) -> None:
+    write_models(registry, [ModelRow((), license=stated, architecture=stated, contributor=stated)])
+    for field in ("license", "arch", "by"):
+        for value in (stated, stated.casefold(), stated.casefold()[:-1] + "*"):
+            assert found(registry, f"{field}:{value}") == ["acme/tiny"], value
+            assert found(registry, f"-{field}:{value}") == []
+
+
+def test_license_none_finds_a_license_called_none_and_a_missing_license(registry: LocalRegistry) -> None:
+    rows = [
+        ModelRow((PlacementRow(organ=1),), name="a", license="none"),
+        ModelRow((PlacementRow(organ=2),), name="b", license=None),
+    ]
+    write_models(registry, [*rows, ModelRow((PlacementRow(organ=3),), name="c")])
+    assert found(registry, "license:none") == ["acme/b", "acme/a"]
+    assert found(registry, "-license:none") == ["acme/c"]
+    assert [organ.model for organ in registry.search("license:none sort:theta")] == ["acme/a@1", "acme/b@1"]
+    assert registry.count("").fields["license"] == {"none": 2, "mit": 1}
+
+
+def test_only_complete_models_are_ranked_and_their_cursors_belong_to_the_ranking(registry: LocalRegistry) -> None:
+    write_models(
+        registry,
+        [
+            ModelRow((), name="a"),
+            ModelRow((), name="b", complete=False),
+            ModelRow((), name="c", kind="adapter"),
+            ModelRow((), name="d"),
+        ],
+    )
+    assert found(registry, "", ranked=True) == ["acme/d", "acme/a"]
+    after = page_of(registry, "", 1, ranked=True).next
+    assert after is not None
+    with pytest.raises(BadQuery, match="another query"):
+        page_of(registry, "", after=after)
+
+
+def test_models_added_between_pages_cause_no_duplicates(registry: LocalRegistry) -> None:
+    write_models(registry, [ModelRow((), name=f"m{number}", mean_theta=number % 3) for number in range(9)])
+    for text in ("", "sort:new", "sort:-theta", "sort:theta"):
+        before = found(registry, text)
+        seen: list[str] = []
+        after = None
+        for number in itertools.count():
+            page = page_of(registry, text, 2, after)
+            seen += [model.name.partition("@")[0] for model in page.items]
+            after = page.next
+            if after is None:
+                break
+            if number < 20:
+                name = f"late{len(text)}{text[-1:]}-{number}"
+                write_models(registry, [ModelRow((), name=name, mean_theta=number % 3 or None)])
+        assert len(set(seen)) == len(seen)
+        assert [name for name in seen if name in before] == before
+
+
+@pytest.mark.parametrize("state", ["quarantined", "yanked", "removed"])
+def test_a_hidden_model_is_in_no_list_and_no_note(state: str, registry: LocalRegistry) -> None:
+    hidden = ModelRow(
+        (),
+        namespace="hidden",
+        name="secret",
+        architecture="secretarch",
+        license="secretlicense",
+        contributor="secretary",
+        state=state,
+    )
+    write_models(registry, [ModelRow(()), hidden])
+    for text in (
+        *("", "secret", "model:hidden/secre", "model:hidden/secret", "model:secre*", "arch:secretarc", "by:secretar"),
+        *("license:secretlicenc", "-arch:llama", "-secret"),
+    ):
+        page = page_of(registry, text)
+        assert [model.name for model in page.items] in ([], ["acme/tiny@1"])
+        assert "nearest" not in repr(page.notes), text
+
+
+QUANTISED = (
+    ModelRow((), namespace="acme", name="Coder-7B-F16", size_bytes=14_000, parameters=7_000_000_000, tags=("Code",)),
+    ModelRow((), namespace="acme", name="Other", parameters=100, license=None, contributor="bob"),
+    ModelRow((), namespace="acme", name="Coder-7B-Q4_K_M", size_bytes=4000, parameters=7_000_000_000, tags=("code",)),
+    ModelRow((), namespace="elsewhere", name="Coder-7B-Q8_0", size_bytes=7000, architecture="qwen2"),
+    ModelRow((), namespace="acme", name="Coder-7B-Q4_K_M", version=2, size_bytes=4100, parameters=7_000_000_000),
+)
+
+
+def test_quantisations_and_versions_are_folded_at_the_place_of_the_first_on_every_page(registry: LocalRegistry) -> None:
+    write_models(registry, list(QUANTISED))
+    with registry.catalog.reading() as session:
+        query = parse_query("sort:new", MODELS)
+        pages = [first := folded_models(session, query, 2), folded_models(session, query, 2, first.next)]
+    assert [[item.title for item in page] for page in pages] == [["Coder-7B", "Other"], ["Coder-7B"]]
+    assert pages[1].next is None
+    coder = pages[0].items[0]
+    assert (coder.label, coder.model.name) == ("F16", "acme/Coder-7B-F16@1")
+    assert [(other.label, other.model.name) for other in coder.others] == [
+        ("Q4_K_M", "acme/Coder-7B-Q4_K_M@1"),
+        ("Q4_K_M", "acme/Coder-7B-Q4_K_M@2"),
+    ]
+
+
+def test_only_models_that_match_are_folded(registry: LocalRegistry) -> None:
+    write_models(registry, list(QUANTISED))
+    with registry.catalog.reading() as session:
+        (item,) = folded_models(session, parse_query("quant:q4_* tag:CODE", MODELS), 10)
+    assert (item.model.name, item.others) == ("acme/Coder-7B-Q4_K_M@1", ())
+
+
+def test_the_counts_of_a_facet_ignore_its_own_filter(registry: LocalRegistry) -> None:
+    write_models(registry, list(QUANTISED))
+    with registry.catalog.reading() as session:
+        counts = model_counts(session, parse_query("quant:Q4_K_M coder", MODELS))
+    assert counts.total == 2
+    assert counts.exact
+    assert counts.fields["quant"] == {"Q4_K_M": 2, "F16": 1, "Q8_0": 1}
+    assert counts.fields["tag"] == {"code": 1, "none": 1}
+    assert counts.fields["arch"] == {"llama": 2}
+    assert counts.fields["params"] == {"4000000000": 2}
+
+
+@pytest.mark.long
+@settings(deadline=None, max_examples=30)
+@given(text=query_texts(MODELS))
+def test_the_counts_of_a_facet_equal_searches_for_its_values(text: str, many: Many) -> None:
+    registry, _ = many
+    query = parse_query(text, MODELS)
+    with registry.catalog.reading() as session:
+        counts = model_counts(session, query)
+    assert counts.total == len(page_of(registry, text).items)
+    for name in ("arch", "quant", "by", "tag"):
+        others = replace(query, terms=tuple(term for term in query.terms if term.field != name))
+        for value, count in counts.fields[name].items():
+            chosen = replace(others, terms=(*others.terms, Choice(name, (value,))))
+            assert len(page_of(registry, str(chosen)).items) == count, (name, value)

@@ -1,0 +1,425 @@
+"""Tests of the search for organs, compared with a scan of every row: results, order, pages, visibility."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from organs.registry.catalog.cursor import PAGE_MAX
+from organs.registry.catalog.register.facets import count_placements
+from organs.registry.catalog.tables import Model, Placement
+from organs.registry.entities.organ import PlacedOrgan
+from organs.registry.errors import Ambiguous, BadQuery, NotFound
+from organs.registry.lineage import correlations
+from organs.registry.local import LocalRegistry
+from organs.registry.search import plan as search_plan
+from organs.registry.search import rows as search
+from organs.registry.search.language import Bounds, NumberRange, parse_query
+from tests.search.catalogs import (
+    ModelRow,
+    PlacementRow,
+    WrittenCatalog,
+    digest,
+    random_edges,
+    random_gains,
+    random_models,
+    write_edges,
+    write_gains,
+    write_models,
+)
+from tests.search.oracle import expected_organs, matches
+from tests.search.queries import query_texts
+
+SEARCHES = settings(deadline=None, max_examples=60)
+PLANS = ("in order", "gathered", "as it comes")
+
+Many = tuple[LocalRegistry, WrittenCatalog]
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Many]:
+    """Return a registry with some hundred placements, and the written rows."""
+    with LocalRegistry.open(tmp_path_factory.mktemp("many")) as registry:
+        placed = write_models(registry, random_models(60, seed=7))
+        write_edges(registry, placed, random_edges(placed, seed=7))
+        yield registry, write_gains(registry, placed, random_gains(placed, seed=7))
+
+
+def force(patch: pytest.MonkeyPatch, plan: str) -> None:
+    """Force one of the two plans, or let the cost decide. One plan selects models as if they were too many to list."""
+    if plan == "gathered":
+        patch.setattr(search_plan.ModelFilter, "condition", lambda models, column: column.in_(models.statement))
+    patch.setattr(search_plan, "GATHER_MAX", 0 if plan == "in order" else 20_000)
+    patch.setattr(search_plan, "FETCHED_COST", 0.0 if plan == "gathered" else 2.0)
+
+
+@pytest.mark.parametrize(
+    ("interval", "bounds"),
+    [
+        (NumberRange(1.0, 3.0), [1, 3]),
+        (NumberRange(1.0, 3.0, low_open=True, high_open=True), [2, 2]),
+        (NumberRange(1.5, 3.5), [2, 3]),
+        (NumberRange(1.5, 3.5, low_open=True, high_open=True), [2, 3]),
+        (NumberRange(low=-1e300, high=1e300), [-(2**62), 2**62]),
+    ],
+)
+def test_the_bounds_on_whole_numbers_are_whole(interval: NumberRange, bounds: list[int]) -> None:
+    """PostgreSQL uses no index of a column of whole numbers for a bound of another type."""
+    condition = search_plan.placement_condition(Bounds("size", (interval,)))
+    values = list(condition.compile().params.values())
+    assert (values, {type(value) for value in values}) == (bounds, {int})
+
+
+def walk(registry: LocalRegistry, text: str, sizes: Iterator[int]) -> list[PlacedOrgan]:
+    """Return the results of all pages in sequence."""
+    organs: list[PlacedOrgan] = []
+    after: str | None = None
+    while True:
+        limit = next(sizes)
+        page = registry.search(text, limit=limit, after=after)
+        organs += page.items
+        if page.next is None:
+            assert len(page) <= limit
+            return organs
+        assert len(page) == limit
+        assert len(organs) < 10_000, "a walk without an end"
+        after = page.next
+
+
+def everything(registry: LocalRegistry, text: str) -> list[PlacedOrgan]:
+    return walk(registry, text, itertools.repeat(PAGE_MAX))
+
+
+def test_the_catalog_that_searches_are_compared_on_has_every_edge(many: Many) -> None:
+    _, placed = many
+    rows = [row for row, _ in placed.visible.values()]
+    assert 200 < len(rows) < len(placed.rows)
+    assert {row.theta for row in rows} >= {None, 0.0, 90.0}
+    assert {row.spectral_signal for row in rows} >= {None, 0.0}
+    assert len({row.organ for row in rows}) < len(rows), "organs with several places"
+    assert {model.license for _, model in placed.visible.values()} >= {None, "none", "MIT", "mit"}
+
+
+@pytest.mark.long
+@SEARCHES
+@given(text=query_texts(), plan=st.sampled_from(PLANS), random_=st.randoms(use_true_random=False))
+def test_a_search_equals_a_scan_of_every_row_page_by_page(
+    text: str, plan: str, random_: random.Random, many: Many
+) -> None:
+    registry, placed = many
+    expected = expected_organs(placed, parse_query(text))
+    sizes = (random_.choice((1, 2, 3, 7, 50, 1000)) for _ in itertools.count())
+    with pytest.MonkeyPatch.context() as patch:
+        force(patch, plan)
+        organs = walk(registry, text, sizes)
+    assert placed.found(organs) == [row.id for row in expected]
+
+
+@pytest.mark.long
+@SEARCHES
+@given(text=query_texts(), size=st.integers(1, 60))
+def test_every_plan_gives_the_same_pages_and_cursors(text: str, size: int, many: Many) -> None:
+    registry, _ = many
+    pages = []
+    for plan in PLANS:
+        with pytest.MonkeyPatch.context() as patch:
+            force(patch, plan)
+            first = registry.search(text, limit=size)
+            pages.append([first, None if first.next is None else registry.search(text, limit=size, after=first.next)])
+    assert pages[0] == pages[1] == pages[2]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_rows_without_a_value_come_last_in_both_directions(
+    plan: str, many: Many, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, _ = many
+    force(monkeypatch, plan)
+    for measure, name in (("spectral", "spectral_signal"), ("theta", "theta"), ("z", "magnitude")):
+        for direction in ("", "-"):
+            values = [getattr(organ, name) for organ in everything(registry, f"arch:llama sort:{direction}{measure}")]
+            known = [value for value in values if value is not None]
+            assert known == sorted(known, reverse=direction == "-")
+            assert values[: len(known)] == known
+            assert 0 < len(known) < len(values)
+
+
+def test_a_search_result_has_the_values_of_its_rows(registry: LocalRegistry) -> None:
+    row = PlacementRow(slot="attn_q", type="skeleton", block=7, shape="64x128", theta=None, spectral_signal=None)
+    write_models(registry, [ModelRow((row,), license=None, version=3)])
+    (organs,) = registry.search("")
+    assert organs == PlacedOrgan(
+        digest=digest(1),
+        model="acme/tiny@3",
+        name="0.attn_q",
+        type="skeleton",
+        tower="text",
+        block=7,
+        slot="attn_q",
+        dtype="F16",
+        shape=(64, 128),
+        size_bytes=4096,
+        theta=None,
+        magnitude=0.9,
+        signal=None,
+        spectral_signal=None,
+        stable_rank=12.5,
+        effective_rank=18.75,
+        architecture="llama",
+        license=None,
+        nonfinite=0,
+    )
+
+
+def test_an_empty_registry_finds_nothing(registry: LocalRegistry) -> None:
+    for text in ("", "type:organ", "theta>=40 sort:-spectral", "coder", "block:0", "unique:organ"):
+        page = registry.search(text)
+        assert (page.items, page.next) == ((), None)
+
+
+def test_unique_organ_gives_the_first_matching_placement_of_each_organ(registry: LocalRegistry) -> None:
+    first, second, third = (ModelRow((PlacementRow(),), name=name, license=name) for name in ("a1", "b1", "c1"))
+    write_models(registry, [first, second, third])
+    assert [organ.model for organ in registry.search("unique:organ")] == ["acme/a1@1"]
+    assert [organ.model for organ in registry.search("unique:organ -license:a1")] == ["acme/b1@1"]
+    assert [organ.model for organ in registry.search("unique:organ model:acme/c1")] == ["acme/c1@1"]
+    assert [organ.model for organ in registry.search("unique:organ -license:a1,b1,c1")] == []
+
+
+@pytest.mark.parametrize("text", ["", "sort:theta", "sort:-spectral", "unique:organ sort:z", "type:organ sort:size"])
+@pytest.mark.parametrize("plan", PLANS)
+def test_models_added_between_pages_neither_repeat_nor_hide_a_result(
+    plan: str, text: str, registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    force(monkeypatch, plan)
+    placed = write_models(registry, random_models(12, seed=3))
+    before = [row.id for row in expected_organs(placed, parse_query(text))]
+    seen: list[int] = []
+    after = None
+    for seed in itertools.count(100):
+        page = registry.search(text, limit=9, after=after)
+        seen += placed.found(page)
+        after = page.next
+        if after is None:
+            break
+        fresh = [replace(late, name=f"late-{seed}-{number}") for number, late in enumerate(random_models(2, seed=seed))]
+        write_models(
+            registry, [replace(model, rows=tuple(_as_new(row) for row in model.rows)) for model in fresh], placed, seed
+        )
+    assert len(set(seen)) == len(seen)
+    assert [row_id for row_id in seen if row_id in set(before)] == before
+
+
+def _as_new(row: PlacementRow) -> PlacementRow:
+    return replace(row, organ=row.organ + 10**6 + random.Random(repr(row)).randrange(10**6))
+
+
+def test_an_unknown_value_finds_nothing_and_the_nearest_is_named(registry: LocalRegistry) -> None:
+    write_models(registry, [ModelRow((PlacementRow(),), namespace="acme", name="tiny", contributor="alice")])
+    for text, note in (
+        ("slot:ffn_upp", "nothing in this registry has slot:ffn_upp; the nearest is slot:ffn_up"),
+        ("dtype:F61", "nothing in this registry has dtype:F61; the nearest is dtype:F16"),
+        ("arch:lama", "nothing in this registry has arch:lama; the nearest is arch:llama"),
+        ("by:alic", "nothing in this registry has by:alic; the nearest is by:alice"),
+        ("model:acme/tinny", "nothing in this registry has model:acme/tinny; the nearest is model:acme/tiny"),
+        ("license:zzz", "nothing in this registry has license:zzz"),
+        ("model:zzz/*", "nothing in this registry has model:zzz/*"),
+    ):
+        page = registry.search(text)
+        assert (page.items, page.notes) == ((), (note,))
+        assert len(registry.search(f"-{text}")) == 1
+        assert registry.search(f"-{text}").notes == ()
+
+
+def test_at_most_five_unknown_values_are_reported(registry: LocalRegistry) -> None:
+    write_models(registry, [ModelRow((PlacementRow(),))])
+    for field in ("slot", "model", "by"):
+        values = ",".join(f"x{number}" for number in range(100))
+        assert len(registry.search(f"{field}:{values}").notes) == 5
+
+
+def test_question_marks_and_brackets_are_not_wildcards(registry: LocalRegistry) -> None:
+    rows = [PlacementRow(slot=slot, organ=number) for number, slot in enumerate(("what?is[this]", "whatXist"), 1)]
+    write_models(registry, [ModelRow(tuple(rows))])
+    for pattern, slots in {
+        "what?*": ["what?is[this]"],
+        "*is[this]": ["what?is[this]"],
+        "what*": ["what?is[this]", "whatXist"],
+        "*[t]*": [],
+    }.items():
+        assert sorted(organ.slot for organ in registry.search(f"slot:{pattern}")) == slots
+
+
+# Visibility.
+
+HIDDEN = ModelRow(
+    (PlacementRow(slot="secret_slot", dtype="Q8_0", organ=2), PlacementRow(organ=3)),
+    namespace="hidden",
+    name="secret",
+    architecture="secretarch",
+    license="secretlicense",
+    title="Secretive",
+    contributor="secretary",
+)
+
+
+@pytest.mark.parametrize("state", ["quarantined", "yanked", "removed"])
+def test_a_hidden_model_is_in_no_result_count_or_note(state: str, registry: LocalRegistry) -> None:
+    seen = ModelRow((PlacementRow(), PlacementRow(slot="ffn_down", organ=4)))
+    write_models(registry, [seen, replace(HIDDEN, state=state)])
+    for text in (
+        *("", "sort:theta", "unique:organ", "secretive", "model:hidden/secret", "model:hidden/*", "by:secretary"),
+        *(
+            "slot:secret_slo",
+            "slot:secret_slot",
+            "arch:secretarc",
+            "license:secretlicense",
+            "by:secretar",
+            "dtype:Q8_1",
+        ),
+        *("model:hidden/secre", "theta>=0", "block:0", "-type:norm", "like:" + digest(1)[:12]),
+    ):
+        page = registry.search(text)
+        assert all(organ.model == "acme/tiny@1" for organ in page)
+        counts = registry.count(text)
+        assert counts.total in (0, 2)
+        answer = repr((page, counts)).replace(text, "").replace("secretive", "")
+        for word in ("hidden", "the nearest is slot:secret", "secretarch", "secretlicense", "secretary", "Q8_0"):
+            assert word not in answer, (text, word)
+
+
+def test_the_digest_of_a_hidden_organ_counts_as_absent(registry: LocalRegistry) -> None:
+    write_models(
+        registry,
+        [ModelRow((PlacementRow(organ=-1),)), replace(HIDDEN, rows=(PlacementRow(organ=-2),), state="quarantined")],
+    )
+    with pytest.raises(NotFound, match=f"no organ's digest begins with {digest(-2)}"):
+        registry.search(f"like:{digest(-2)}")
+    assert [organ.digest for organ in registry.search("like:12345678")] == [digest(-1)], "it makes nothing ambiguous"
+
+
+def test_values_of_a_model_that_is_no_longer_visible_are_not_suggested(registry: LocalRegistry) -> None:
+    write_models(registry, [ModelRow((PlacementRow(),)), replace(HIDDEN, state="visible")])
+    assert registry.search("arch:secretarc").notes == (
+        "nothing in this registry has arch:secretarc; the nearest is arch:secretarch",
+    )
+    with registry.catalog.writing() as session:
+        model = session.scalars(select(Model).where(Model.namespace == "hidden")).one()
+        placements = session.scalars(select(Placement).where(Placement.model_id == model.id)).all()
+        count_placements(session, placements, sign=-1)
+        model.state = "quarantined"
+        for placement in placements:
+            placement.visible = False
+    for text in ("arch:secretarc", "slot:secret_slo", "license:secretlicenc", "by:secretar", "model:hidden/secre"):
+        assert registry.search(text).notes == (f"nothing in this registry has {text}",)
+
+
+# Similar organs.
+
+
+def alike_by_hand(placed: WrittenCatalog, text: str, organ: int) -> list[tuple[float, int]]:
+    """Return the correlation and id of all comparable placements by examining each of them."""
+    query = parse_query(text)
+    own = placed.prints[organ]
+    slots = {row.slot for row, _ in placed.visible.values() if row.organ == organ}
+    shape = next(row.shape for row, _ in placed.visible.values() if row.organ == organ)
+    pairs: list[tuple[float, int]] = []
+    firsts: set[int] = set()
+    for row_id, (row, model) in sorted(placed.visible.items()):
+        if row.slot not in slots or row.shape != shape or row.organ not in placed.prints:
+            continue
+        if not matches(placed, query, row, model) or (query.unique and row.organ in firsts):
+            continue
+        firsts.add(row.organ)
+        (value,) = correlations(own, [placed.prints[row.organ]])
+        if value is not None:
+            pairs.append((value, row_id))
+    return sorted(pairs, reverse=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "more", ["", "unique:organ", "arch:llama", "-fits:acme/tiny", "block:0 -dtype:F16", "theta>=40 unique:organ"]
+)
+def test_similar_organs_are_ranked_by_correlation_within_slot_and_shape(more: str, many: Many) -> None:
+    registry, placed = many
+    tried = 0
+    for organ in sorted({row.organ for row, _ in placed.visible.values()}):
+        if organ not in placed.prints or len(set(placed.prints[organ])) == 1:
+            continue
+        text = f"like:{digest(organ)[:16]} {more}"
+        expected = alike_by_hand(placed, text, organ)
+        page = registry.search(text, limit=PAGE_MAX)
+        assert placed.found(page) == [row_id for _, row_id in expected]
+        assert [organ.likeness for organ in page] == [value for value, _ in expected]
+        assert placed.found(walk(registry, text, itertools.cycle((1, 3)))) == [row_id for _, row_id in expected]
+        tried += len(expected) > 2
+    assert tried > 3
+
+
+def test_an_organ_is_most_similar_to_itself(many: Many) -> None:
+    registry, placed = many
+    organ = next(row.organ for row, _ in placed.visible.values() if len(set(placed.prints.get(row.organ, b""))) > 1)
+    organs = registry.search(f"like:{digest(organ)}")
+    assert (organs.items[0].digest, organs.items[0].likeness) == (digest(organ), 1.0)
+    assert all(organ.likeness is None for organ in registry.search(""))
+
+
+def test_a_limited_comparison_starts_with_the_same_block_and_is_reported(
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [PlacementRow(organ=number, block=number % 4) for number in range(1, 41)]
+    placed = write_models(registry, [ModelRow(tuple(rows))])
+    organ = next(number for number in placed.prints if number % 4 == 3 and len(set(placed.prints[number])) > 1)
+    text = f"like:{digest(organ)}"
+    assert registry.search(text).notes == ()
+    comparable = [number for number in placed.prints if number % 4 == 3]
+    monkeypatch.setattr(search, "COMPARED_MAX", len(comparable))
+    page = registry.search(text)
+    assert {organ.block for organ in page} == {3}
+    assert page.notes == (
+        f"only the first {len(comparable)} organs of its slot and shape were compared: narrow the query",
+    )
+
+
+def test_an_organ_that_cannot_be_compared_is_refused(many: Many) -> None:
+    registry, placed = many
+    bare = next(row.organ for row, _ in placed.visible.values() if row.organ not in placed.prints)
+    with pytest.raises(BadQuery, match="this organ has no fingerprint: it has fewer than 256 values, or a dtype"):
+        registry.search(f"like:{digest(bare)}")
+    with pytest.raises(NotFound, match="no organ's digest begins with 12345678"):
+        registry.search("like:12345678")
+
+
+def test_a_prefix_of_two_digests_is_ambiguous(registry: LocalRegistry) -> None:
+    write_models(registry, [ModelRow((PlacementRow(organ=-1), PlacementRow(organ=-2)))])
+    with pytest.raises(Ambiguous, match="2 digests begin with 12345678"):
+        registry.search("like:12345678")
+    assert registry.search(f"like:{digest(-2)[:16]}").items[0].digest == digest(-2)
+
+
+# Invalid numbers and texts.
+
+
+@pytest.mark.parametrize("limit", [0, -1, PAGE_MAX + 1, 2**63])
+def test_a_page_has_1_to_1000_organs(limit: int, many: Many) -> None:
+    registry, _ = many
+    with pytest.raises(BadQuery, match="a page has 1 to 1000 results"):
+        registry.search("", limit=limit)
+
+
+def test_the_cursor_of_another_query_is_refused(many: Many) -> None:
+    registry, _ = many
+    after = registry.search("sort:theta", limit=1).next
+    assert after is not None
+    for text in ("sort:-theta", "sort:signal", "type:organ sort:theta", "unique:organ sort:theta"):
+        with pytest.raises(BadQuery, match="another query"):
+            registry.search(text, after=after)
+    assert registry.search("sort:theta  ", after=after)
