@@ -31,7 +31,7 @@ from organs.registry.errors import BadName, BadSource, DiskFull, NotFound, Organ
 from organs.registry.names import parse_model_name
 
 if TYPE_CHECKING:
-    from organs.ingest.directory.extract import Content, ExtractReport
+    from organs.ingest.directory.extract import ExtractReport, GgufContent
     from organs.ingest.sources import ModelSource
 
 
@@ -118,7 +118,7 @@ def _extract_folder(sources: Sequence[ModelSource], output: Path, *, force: bool
     return exit_status(failures, len(sources))
 
 
-def _extracted(contents: Sequence[Content], target: Path, label: str, *, force: bool) -> ExtractReport:
+def _extracted(contents: Sequence[GgufContent], target: Path, label: str, *, force: bool) -> ExtractReport:
     from organs.ingest.directory.extract import extract as write_directory
 
     total = sum(content.header.file_size_bytes for content in contents)
@@ -126,7 +126,7 @@ def _extracted(contents: Sequence[Content], target: Path, label: str, *, force: 
         return write_directory(contents, target, force=force, progress=advance)
 
 
-def _contents(opened: ExitStack, model: str, output: Path, *, force: bool) -> list[Content]:
+def _contents(opened: ExitStack, model: str, output: Path, *, force: bool) -> list[GgufContent]:
     """Return the files of a GGUF file or of a registered model, which is downloaded from a remote registry."""
     from organs.ingest.directory.extract import file_contents, model_contents
     from organs.ingest.directory.folder import is_organ_directory

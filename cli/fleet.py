@@ -25,6 +25,7 @@ from organs.cli.console import (
     print_facts,
     print_hint,
     print_json,
+    print_remark,
     print_sentence,
     prints_json,
     status_line,
@@ -39,7 +40,7 @@ from organs.registry.errors import OrganError
 
 if TYPE_CHECKING:
     from organs.ingest.fleet.driver import Workers
-    from organs.ingest.fleet.worker import FleetWorker
+    from organs.ingest.fleet.worker import UnitWorker
     from organs.registry.entities.fleet import FleetRun
     from organs.registry.local import LocalRegistry
 
@@ -109,13 +110,13 @@ def run(plan: Path, workers: int | None, scheduler: str | None, retry: bool, dry
 
     The exit status is 1 if units failed or were set aside.
     """
-    from organs.ingest.fleet.plan import expand_plan, has_addresses, read_plan
+    from organs.ingest.fleet.plan import expand_plan, read_plan
     from organs.registry.catalog.register.fleet import start_run
 
     with local_registry(waits=True) as registry:
         stated = read_plan(plan)
         with ExitStack() as opened, status_line("plan"):
-            hub = opened.enter_context(hub_of_environment()) if has_addresses(stated) else None
+            hub = opened.enter_context(hub_of_environment()) if stated.has_addresses else None
             expanded = expand_plan(registry, stated, plan.absolute().parent, hub)
         if dry_run:
             if prints_json():
@@ -180,7 +181,7 @@ def list_runs() -> None:
     if prints_json():
         print_json(runs)
     elif not runs:
-        print_sentence("There are no runs. To begin one: organ fleet run PLAN", err=True)
+        print_remark("There are no runs. To begin one: organ fleet run PLAN")
     else:
         rows = [
             (run.id, run.name, f"{run.created_at:%Y-%m-%d %H:%M}", run.units, run.done, run.failed + run.set_aside)
@@ -199,7 +200,7 @@ def remove(run: str) -> None:
     with local_registry() as registry, registry.catalog.writing() as session:
         run_id = run_id_of(session, run)
         remove_run(session, run_id)
-    print_sentence(f"run {run_id} removed", err=True)
+    print_remark(f"run {run_id} removed")
 
 
 @fleet.command(hidden=True)
@@ -210,7 +211,7 @@ def remove(run: str) -> None:
 def work(run: int, digest: str, name: str, with_parent: int) -> None:
     """Do units of a run until none is left. `organ fleet run` starts this process."""
     from organs.ingest.fleet.driver import STOP_SECONDS
-    from organs.ingest.fleet.worker import FleetWorker
+    from organs.ingest.fleet.worker import UnitWorker
 
     stop = threading.Event()
 
@@ -223,7 +224,7 @@ def work(run: int, digest: str, name: str, with_parent: int) -> None:
     logging.basicConfig(format="organ fleet: %(message)s", level=logging.ERROR)
     watch_parent(with_parent, end)
     with local_registry(waits=True) as registry, hub_of_environment() as hub, ended_by_signals(stop):
-        worker = FleetWorker(registry, name, hub, stop)
+        worker = UnitWorker(registry, name, hub, stop)
         worker.check_run(run, digest)
         worker.work_until_done(run)
 
@@ -242,15 +243,13 @@ def do_unit(run_id: int, number: int, digest: str) -> None:
 
 
 @cache
-def _worker_of_process() -> FleetWorker:
+def _worker_of_process() -> UnitWorker:
     """Return the worker of this process. Its registry and its connections stay open until the process ends."""
     from organs.ingest.fleet.driver import worker_name
-    from organs.ingest.fleet.worker import FleetWorker
+    from organs.ingest.fleet.worker import UnitWorker
 
     opened = ExitStack()
-    return FleetWorker(
-        local_registry("a worker", waits=True), worker_name(), opened.enter_context(hub_of_environment())
-    )
+    return UnitWorker(local_registry("a worker", waits=True), worker_name(), opened.enter_context(hub_of_environment()))
 
 
 def _worker_factory(registry: LocalRegistry, count: int | None, scheduler: str | None) -> WorkerFactory:
@@ -293,11 +292,11 @@ def _do_run(registry: LocalRegistry, run_id: int, make_workers: WorkerFactory, *
         others = [other for other in unfinished_runs(session, before.name) if other != run_id] if is_new else []
     if is_shown:
         for other in others:
-            print_sentence(f"run {other} of the same name is not complete: resume it later, or remove it", err=True)
+            print_remark(f"run {other} of the same name is not complete: resume it later, or remove it")
         open_units = plural_text(before.queued + before.running, "unit", "units")
         how = "begins" if is_new else "is over" if before.is_over else "continues"
         more = f", {again} of them again" if again else ""
-        print_sentence(f"run {run_id} of {plain(before.name)} {how}: {open_units} to do{more}", err=True)
+        print_remark(f"run {run_id} of {plain(before.name)} {how}: {open_units} to do{more}")
 
     def show_progress(run: FleetRun) -> None:
         ended, failed = run.done + run.failed + run.set_aside, run.failed + run.set_aside
@@ -308,7 +307,7 @@ def _do_run(registry: LocalRegistry, run_id: int, make_workers: WorkerFactory, *
 
     def say(message: str) -> None:
         if is_shown:
-            print_sentence(message, err=True)
+            print_remark(message)
 
     stop = threading.Event()
     with ended_by_signals(stop), status_line("fleet") as show:
@@ -354,5 +353,5 @@ def _print_failures(run: FleetRun) -> None:
     print_table(("unit", "work", "source", "state", "reason"), rows, ("unit",), prose="reason")
     left_out = len(run.failures) + run.failures_left_out - len(rows)
     if left_out:
-        print_sentence(f"{left_out:,} more failures: see --json", err=True)
+        print_remark(f"{left_out:,} more failures: see --json")
     print_hint("again", organ_command("fleet", "resume", str(run.id), "--retry"))

@@ -25,6 +25,7 @@ from organs.cli.console import (
     plain,
     print_failure,
     print_json_line,
+    print_remark,
     print_sentence,
     prints_json,
     progress_bar,
@@ -144,7 +145,7 @@ def ingest(
     skipped = skipped_files(paths)
     if skipped.files and not is_quiet():
         converted = f", {skipped.safetensors} of them safetensors. {CONVERT}" if skipped.safetensors else ""
-        print_sentence(f"skipped {skipped.files} files that are not GGUF{converted}", err=True)
+        print_remark(f"skipped {skipped.files} files that are not GGUF{converted}")
     if is_for_people():
         _print_total(reports)
     return exit_status(failures, len(sources)) or int(has_problems)
@@ -284,7 +285,7 @@ def _print_planned(source: ModelSource, planned: PlannedModel, new_version: bool
     print_sentence(f"{source.label}: would be {name}{part}, {tensors} tensors, {size_text(size)}{known}")
     if taken is not None and not new_version:
         sentence = f"the name {taken.name} is taken by {taken.taken_by}: the ingest would ask first"
-        print_sentence(sentence, INDENT, err=True)
+        print_remark(sentence, INDENT)
     if source.remote:
         for file in files:
             known = f", {stored}" if file.is_stored else ""
@@ -328,7 +329,7 @@ def _print_ingested(outcome: Outcome) -> None:
         marked += [("note", note) for note in report.notes]
     marked += [("removed", path) for path in outcome.removed if not is_quiet()]
     for mark, text in marked:
-        print_sentence(str(text), f"  {mark}: ", err=True)
+        print_remark(str(text), f"  {mark}: ")
     for sentence in outcome.kept:
         print_failure(sentence)
 

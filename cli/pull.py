@@ -15,6 +15,7 @@ from organs.cli.console import (
     output_options,
     print_json,
     print_path,
+    print_remark,
     print_sentence,
     prints_json,
     progress_bar,
@@ -132,7 +133,7 @@ def pull(
     if card is not None and not is_quiet():
         print_sentence(f"{card}: the model's card, with facts that its file does not contain")
     if ingested is not None and not is_quiet():
-        print_sentence(f"{ingested} is registered in your local registry", err=True)
+        print_remark(f"{ingested} is registered in your local registry")
 
 
 def _find(

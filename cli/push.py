@@ -20,6 +20,7 @@ from organs.cli.console import (
     print_failure,
     print_json,
     print_json_line,
+    print_remark,
     print_sentence,
     prints_json,
     progress_bar,
@@ -188,9 +189,9 @@ def _push_each(registry: RemoteRegistry, sources: Sequence[ModelSource], options
         if options.license is None and not is_unpublished and is_for_people():
             if report.license is not None:
                 sentence = f"the license is {report.license}, as the header of the file says; --license states another"
-                print_sentence(sentence, "  note: ", err=True)
+                print_remark(sentence, "  note: ")
             elif report.state == DRY_RUN:  # after an upload, the registry itself warns
-                print_sentence(NO_LICENSE, "  warn: ", err=True)
+                print_remark(NO_LICENSE, "  warn: ")
         _print_pushed(source, report)
     return exit_status(failures, len(sources)) or int(unpublished > 0)
 
@@ -282,9 +283,9 @@ def _print_pushed(source: ModelSource, report: PushReport) -> None:
         print_json_line({"file": source.locations[0]} | members | {"error": None})
         return
     for note in report.notes:
-        print_sentence(note, "  note: ", err=True)
+        print_remark(note, "  note: ")
     for finding in report.findings:
-        print_sentence(f"{finding.sentence} ({finding.code})", f"  {plain(finding.severity)}: ", err=True)
+        print_remark(f"{finding.sentence} ({finding.code})", f"  {plain(finding.severity)}: ")
     failed, dry, quiet = report.state in NOT_PUBLISHED, report.state in (DRY_RUN, WOULD_COMPOSE), is_quiet()
     message = f"{'organ: ' if failed else ''}{plain(report.model or report.name)}: {_outcome(report)}"
     if not quiet or failed or report.state not in (*VISIBLE, DRY_RUN, WOULD_COMPOSE):

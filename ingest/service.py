@@ -71,7 +71,7 @@ from organs.registry.catalog.register.organs import (
     end_ingest,
     recorded_ingest,
 )
-from organs.registry.catalog.tables import Model, ModelFile
+from organs.registry.catalog.tables import ModelFileRow, ModelRow
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.base import prepared
 from organs.registry.errors import DiskFull, NameTaken, OrganError, StoreUnwritable
@@ -89,7 +89,7 @@ from organs.registry.names import ModelName
 from organs.registry.relatives import record_relatives, resolve_declared, settle_sources
 
 
-def publish_model(session: Session, model: Model, by: str) -> None:
+def publish_model(session: Session, model: ModelRow, by: str) -> None:
     """Publish a quarantined or yanked model, find its relatives, and resolve declared parents from and to it.
 
     While a model is hidden, neither its own ingest nor that of a later model does this. A visible model is left
@@ -152,7 +152,7 @@ def _keep_record(record: ModelRecord) -> ModelRecord:
     return record
 
 
-def _ignore_model(_model: Model) -> None:
+def _ignore_model(_model: ModelRow) -> None:
     """Do nothing with the model."""
 
 
@@ -177,7 +177,7 @@ class Intake:
     """Decides about the next version of a name that is taken."""
     settle: Callable[[ModelRecord], ModelRecord] = _keep_record
     """Checks and completes the record before it is registered."""
-    registered: Callable[[Model], None] = _ignore_model
+    registered: Callable[[ModelRow], None] = _ignore_model
     """Called with the model, in the transaction that registers it or finds an existing one."""
     measurer: Measurer | None = None
     """Measures the tensors; None: this process."""
@@ -545,7 +545,7 @@ class _ShardIngest:
 
         It is recognized by its SHA-256, or if that is None, by its size, its header and samples of its bytes.
         """
-        matches = same_header(file) if sha256 is None else (ModelFile.sha256 == sha256,)
+        matches = same_header(file) if sha256 is None else (ModelFileRow.sha256 == sha256,)
         with self._registry.catalog.reading() as session:
             model = incomplete_model(session, self._intake.name) or self._visible(session, file, *matches)
             if model is None or not has_file(session, model.id, _number(file), *matches):
@@ -554,7 +554,7 @@ class _ShardIngest:
                 return None
             return _known_report(session, model, file)
 
-    def _has_same_samples(self, session: Session, model: Model, file: OpenGguf) -> bool:
+    def _has_same_samples(self, session: Session, model: ModelRow, file: OpenGguf) -> bool:
         """Return whether SAMPLES ranges of bytes, spread over `file`, are equal to the stored ones."""
         row = next(row for row in files_of(session, model.id) if row.position == _number(file))
         end = max(0, row.size_bytes - SAMPLE_BYTES)
@@ -613,12 +613,12 @@ class _ShardIngest:
         number, count = _number(file), _count(file)
         model = incomplete_model(session, record.name)
         if model is None:
-            known = self._visible(session, file, ModelFile.sha256 == shard.sha256)
+            known = self._visible(session, file, ModelFileRow.sha256 == shard.sha256)
             if known is not None:
                 return Registered(known, created=False)
             self._names.refuse_taken(session)
         else:
-            same = (ModelFile.sha256 == shard.sha256,)
+            same = (ModelFileRow.sha256 == shard.sha256,)
             if has_file(session, model.id, number, *same):
                 return Registered(model, created=False)
             self._check_fits(session, model, file, same)
@@ -642,11 +642,13 @@ class _ShardIngest:
             resolve_declared(session, model)
         return Registered(model, created=True)
 
-    def _visible(self, session: Session, file: OpenGguf, *matches: ColumnElement[bool]) -> Model | None:
+    def _visible(self, session: Session, file: OpenGguf, *matches: ColumnElement[bool]) -> ModelRow | None:
         name = self._intake.name if self._intake.keep_name else None
         return visible_model_with_file(session, name, _number(file), _count(file), *matches)
 
-    def _check_fits(self, session: Session, model: Model, file: OpenGguf, same: Sequence[ColumnElement[bool]]) -> None:
+    def _check_fits(
+        self, session: Session, model: ModelRow, file: OpenGguf, same: Sequence[ColumnElement[bool]]
+    ) -> None:
         """Check a shard with the stored shards of `model`, except the one with its number that has the `same` values.
 
         Raises BadSplit, TooManyTensors.
@@ -658,7 +660,7 @@ class _ShardIngest:
         check_shards(model.full_name, shards)
         check_tensor_sizes(model.full_name, (tensor.size_bytes for _, header in shards for tensor in header.tensors))
 
-    def _stored_fronts(self, session: Session, rows: Sequence[ModelFile]) -> list[StoredFront]:
+    def _stored_fronts(self, session: Session, rows: Sequence[ModelFileRow]) -> list[StoredFront]:
         fronts = []
         for row in rows:
             front = read_front(stored_header(session, self._registry.blobs, row).source)
@@ -680,22 +682,22 @@ def _count(file: OpenGguf) -> int:
 def same_header(file: OpenGguf) -> tuple[ColumnElement[bool], ...]:
     """Return the conditions that a ModelFile has the size and the header of `file`."""
     digest = digest_of(file.source.read_at(0, file.header.end))
-    return ModelFile.header_sha256 == digest, ModelFile.size_bytes == file.header.file_size_bytes
+    return ModelFileRow.header_sha256 == digest, ModelFileRow.size_bytes == file.header.file_size_bytes
 
 
-def _check_organs(session: Session, model: Model) -> None:
+def _check_organs(session: Session, model: ModelRow) -> None:
     """Check the number of repeated organs in all shards of a model; raises TooManyTensors."""
     count = TensorCount(model.full_name)
     for organ_id, size_bytes in organ_sizes_of(session, model.id):
         count.add(organ_id, size_bytes)
 
 
-def _with_missing(session: Session, model: Model, report: IngestReport) -> IngestReport:
+def _with_missing(session: Session, model: ModelRow, report: IngestReport) -> IngestReport:
     error = incompleteness(session, model)
     return replace(report, incomplete=str(error), missing=error.missing)
 
 
-def _known_report(session: Session, model: Model, file: OpenGguf) -> IngestReport:
+def _known_report(session: Session, model: ModelRow, file: OpenGguf) -> IngestReport:
     """Return the report on a file that is stored already and was not read."""
     size_bytes = file.header.file_size_bytes
     report = IngestReport(
@@ -716,7 +718,7 @@ def _known_report(session: Session, model: Model, file: OpenGguf) -> IngestRepor
     return _with_missing(session, model, report) if model.state == "incomplete" else report
 
 
-def _whole_report(session: Session, model: Model, last: IngestReport) -> IngestReport:
+def _whole_report(session: Session, model: ModelRow, last: IngestReport) -> IngestReport:
     """Return the report on a model whose `last` shard was added, with the sums of the ingests of all its shards."""
     earlier = []
     for text in ingest_reports(session, model.id):

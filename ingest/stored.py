@@ -11,8 +11,7 @@ from organs.ingest.measuring import MeasuredFile, MeasuredModel, MeasuredTensor,
 from organs.registry.anatomy import OrganType, Place, Tower
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import measurements_in, shape_of
-from organs.registry.catalog.tables import Measurement as MeasurementRow
-from organs.registry.catalog.tables import Organ, Placement
+from organs.registry.catalog.tables import MeasurementRow, OrganRow, Placement
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import Measurement
 from organs.registry.measure.sample import spectral_patches
@@ -50,7 +49,7 @@ def stored_model(
         )
 
 
-def _measured(placement: Placement, place: Place, organ: Organ, measurement: Measurement) -> MeasuredTensor:
+def _measured(placement: Placement, place: Place, organ: OrganRow, measurement: Measurement) -> MeasuredTensor:
     return MeasuredTensor(
         name=placement.name,
         place=place,
@@ -62,7 +61,7 @@ def _measured(placement: Placement, place: Place, organ: Organ, measurement: Mea
     )
 
 
-def _measurement(results: Iterable[MeasurementRow], organ: Organ, fingerprint: bytes | None) -> Measurement:
+def _measurement(results: Iterable[MeasurementRow], organ: OrganRow, fingerprint: bytes | None) -> Measurement:
     """Return the measurement whose numbers are in the `results` of the methods."""
     measurement = Measurement(reason="it was not measured", fingerprint=fingerprint, nonfinite=organ.nonfinite)
     for row in results:
@@ -76,7 +75,7 @@ def _sample_values(row: MeasurementRow) -> dict[str, Any]:
     return {"method": row.method} | {name: getattr(row, name) for name in _SAMPLE_COLUMNS}
 
 
-def _spectral_values(organ: Organ) -> dict[str, Any]:
+def _spectral_values(organ: OrganRow) -> dict[str, Any]:
     """Return the method of the spectral reading, and the size of the matrix that it reads of a tensor of this shape."""
     patches = spectral_patches(shape_of(organ.shape))
     if patches is None:

@@ -510,8 +510,8 @@ class _Reader:
         return UNSET if any(item is UNSET for item in items) else collection(items)
 
     def _item(self, value: object, kind: object, path: str, number: int) -> Any:
-        if isinstance(kind, type) and issubclass(kind, Struct) and kind.__struct_config__.array_like:
-            with suppress(msgspec.ValidationError):  # there can be many such rows; only wrong ones are read by member
+        if _is_plain(kind):
+            with suppress(msgspec.ValidationError):  # there can be many; only wrong ones are read by member
                 return msgspec.convert(value, prepared(kind))
         return self.read(value, kind, f"{path}[{number}]")
 
@@ -558,7 +558,7 @@ class _Reader:
             except msgspec.ValidationError:
                 continue
             if isinstance(made, float) and not math.isfinite(made):
-                return self._refuse(path, "the number is too large")
+                return self._refuse(path, "NaN is not a number" if math.isnan(made) else "the number is too large")
             if isinstance(made, str) and ("\0" in made or _SURROGATE.search(made)):
                 return self._refuse(path, "the text has a NUL character or an unpaired surrogate")
             return made
@@ -577,6 +577,22 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 def _fields(kind: type[Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
     prepared(kind)
     return msgspec.structs.fields(kind)
+
+
+@cache
+def _is_plain(kind: object) -> bool:
+    """Return whether `kind` is a struct of numbers, texts with a pattern for all of it, and such structs."""
+    if not (isinstance(kind, type) and issubclass(kind, Struct)) or hasattr(kind, "faults"):
+        return False
+    for field in _fields(kind):
+        bare, notes = _without_notes(field.type)
+        patterns = [note.pattern for note in notes if isinstance(note, Meta) and note.pattern is not None]
+        is_checked_text = any(pattern.startswith("^") and "$" in pattern for pattern in patterns)
+        if any(isinstance(note, Parse) for note in notes):
+            return False
+        if not (bare in (int, bool) or is_checked_text or _is_plain(bare)):
+            return False
+    return True
 
 
 def _without_notes(kind: object) -> tuple[Any, tuple[object, ...]]:

@@ -29,13 +29,10 @@ from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.entities.model import ModelPage
 from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
 from organs.registry.interface import VERSIONS_DEFAULT, ByteProgress, TextProgress
+from organs.registry.search.counts import count_organs, search_and_count
 from organs.registry.search.language import MODELS, Query, parse_query
-from organs.registry.search.rows import (
-    count_organs,
-    search_and_count,
-    search_models,
-    search_organs,
-)
+from organs.registry.search.models import search_models
+from organs.registry.search.rows import search_organs
 from organs.registry.settings import Settings
 
 if TYPE_CHECKING:

@@ -131,7 +131,7 @@ class ModelDetails(RegisteredModel, frozen=True, kw_only=True, dict=True):
     chimera: Chimera | None
 
 
-def model_page(session: Session, row: tables.Model, *, shows_storage: bool = False) -> Model:
+def model_page(session: Session, row: tables.ModelRow, *, shows_storage: bool = False) -> Model:
     """Return all recorded data of a model, without its organs; with `shows_storage`, also how these are stored."""
     metadata = metadata_of(session, row.id)
     lineage = lineage_of(session, row)
@@ -170,7 +170,7 @@ def model_page(session: Session, row: tables.Model, *, shows_storage: bool = Fal
     )
 
 
-def registered_model(session: Session, row: tables.Model) -> RegisteredModel:
+def registered_model(session: Session, row: tables.ModelRow) -> RegisteredModel:
     """Return a model with its organs, and how these are stored."""
     return with_organs(model_page(session, row, shows_storage=True), organs_of_model(session, row))
 

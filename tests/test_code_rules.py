@@ -66,7 +66,6 @@ OPEN_VALUES: dict[str, str] = {
     "web/pages/anatomy.py": "The context of a template: only Jinja reads it.",
     "web/pages/chimera.py": "The context of a template: only Jinja reads it.",
     "web/pages/charts.py": "The context of a template: only Jinja reads it.",
-    "ingest/contributions/messages.py": "Messages of the confined inspector have a strict format of their own.",
 }
 """Modules with public functions that take or return `dict[str, Any]`: path to the reason."""
 

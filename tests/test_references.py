@@ -27,7 +27,7 @@ from organs.registry.catalog.queries.relatives import (
 )
 from organs.registry.catalog.register.model_changes import hide_model
 from organs.registry.catalog.register.organs import begin_ingest, forget_ingest, lease_blobs, mark_repacked
-from organs.registry.catalog.tables import Model, now
+from organs.registry.catalog.tables import ModelRow, now
 from organs.registry.entities.administration import Removal
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.gguf.quants import dequantize, quantize
@@ -349,7 +349,7 @@ def test_a_removal_names_the_models_that_need_its_organs_through_others(
         low = next(row for row in all_blobs(registry.catalog) if row.depth == 2)
         with registry.catalog.reading() as session:
             models = [models_with_blobs(session, [row.id]) for row in low.lineage]
-            names = [[session.get_one(Model, model_id).name for model_id in sorted(ids)] for ids in models]
+            names = [[session.get_one(ModelRow, model_id).name for model_id in sorted(ids)] for ids in models]
         (lowest,), (middle,), (top,) = names
         remove(registry, middle)
         assert f"local/{lowest}@1" in removal(top).dependants

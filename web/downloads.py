@@ -35,7 +35,7 @@ from organs.registry.catalog.queries.organs import (
     blobs_by_id,
     organs_by_prefix,
 )
-from organs.registry.catalog.tables import Model, ModelFile, Organ
+from organs.registry.catalog.tables import ModelFileRow, ModelRow, OrganRow
 from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.compose.lock import lock_of
 from organs.registry.compose.models import refuse_partial
@@ -139,7 +139,7 @@ def organ_values(organ: ChosenOrgan) -> Content:
     return Content(f"{organ.digest[:16]}.npy", plan.size_bytes, tag, open_values, immutable=immutable)
 
 
-def model_file(model: Model, file: ModelFile, name: str, *, immutable: bool) -> Content:
+def model_file(model: ModelRow, file: ModelFileRow, name: str, *, immutable: bool) -> Content:
     """Return an original file of `model` under the name `name`. Raises NotAssemblable."""
     check_assemblable(model)
     digest = Digest(file.sha256)
@@ -153,7 +153,7 @@ def model_file(model: Model, file: ModelFile, name: str, *, immutable: bool) -> 
     return Content(name, file.size_bytes, digest, open_file, digest, immutable, model_id)
 
 
-def whole_model(session: Session, model: Model, *, immutable: bool) -> Content:
+def whole_model(session: Session, model: ModelRow, *, immutable: bool) -> Content:
     """Return `model` as one file, merged from its shards; raises NotAssemblable, CorruptBlob, MissingBlob."""
     refuse_partial(session, model)
     files = files_of(session, model.id)
@@ -218,7 +218,7 @@ def _content_of_plan(plan: FilePlan, tag: Digest, *, sha256: Digest | None = Non
     return Content(plan.name, plan.size_bytes, tag, open_plan, sha256, immutable)
 
 
-def _types_and_shapes(organs: Sequence[Organ]) -> str:
+def _types_and_shapes(organs: Sequence[OrganRow]) -> str:
     return ", ".join(f"{organ.dtype} of {organ.shape}" for organ in organs[:5])
 
 

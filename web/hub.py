@@ -11,7 +11,7 @@ from werkzeug.exceptions import HTTPException
 
 from organs.registry.catalog.queries.model_contents import files_by_model
 from organs.registry.catalog.queries.model_lists import RepositoryQuery, repositories_page
-from organs.registry.catalog.tables import Model, ModelFile
+from organs.registry.catalog.tables import ModelFileRow, ModelRow
 from organs.registry.entities.problem import INTERNAL
 from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, Removed
 from organs.web.downloads import explaining_faults, public_names
@@ -250,7 +250,7 @@ def _wants_files() -> bool:
     return request.args.get("full", "").lower() in ("1", "true") or "siblings" in request.args.getlist("expand")
 
 
-def _listed_model(row: Model, files: list[ModelFile] | None) -> dict[str, Any]:
+def _listed_model(row: ModelRow, files: list[ModelFileRow] | None) -> dict[str, Any]:
     values = _repository_values(
         f"{row.namespace}/{row.name}", commit_of(row), time_of(row), row.downloads, tags_of(row)
     )

@@ -22,7 +22,7 @@ from werkzeug.exceptions import HTTPException
 
 from organs.registry.catalog.queries.model_contents import files_by_model, metadata_of_models, runtime_texts
 from organs.registry.catalog.queries.model_names import reachable_file, versions_of
-from organs.registry.catalog.tables import Model, ModelFile
+from organs.registry.catalog.tables import ModelFileRow, ModelRow
 from organs.registry.catalog.vocabulary import RUNTIME_TEXT_MAX
 from organs.registry.compose.models import partial_base
 from organs.registry.digest import Digest, digest_of, parse_digest
@@ -88,8 +88,8 @@ class Text:
 class Image:
     """A model as Ollama takes it: its GGUF files by the kind of their layers, its texts and its configuration."""
 
-    model: Model
-    files: tuple[tuple[str, ModelFile], ...]
+    model: ModelRow
+    files: tuple[tuple[str, ModelFileRow], ...]
     texts: tuple[Text, ...]
     config: bytes
 
@@ -125,7 +125,7 @@ def _json(values: object) -> bytes:
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
 
 
-def image_of(session: Session, model: Model, projectors: Sequence[Model] = ()) -> Image:
+def image_of(session: Session, model: ModelRow, projectors: Sequence[ModelRow] = ()) -> Image:
     """Return `model` as an image, with the first of `projectors` that has one file. Raises NoImage."""
     (image,) = _images(session, [(model, projectors)])
     if isinstance(image, NoImage):
@@ -133,12 +133,12 @@ def image_of(session: Session, model: Model, projectors: Sequence[Model] = ()) -
     return image
 
 
-def has_image(session: Session, model: Model) -> bool:
+def has_image(session: Session, model: ModelRow) -> bool:
     """Return whether Ollama can pull `model` from here: an adapter with its base, which must be here as one file."""
     return all(isinstance(image, Image) for image in _images(session, [(model, ())]))
 
 
-def _images(session: Session, wanted: Sequence[tuple[Model, Sequence[Model]]]) -> Iterator[Image | NoImage]:
+def _images(session: Session, wanted: Sequence[tuple[ModelRow, Sequence[ModelRow]]]) -> Iterator[Image | NoImage]:
     """Yield each model with its projectors as an image, or the reason why it is none."""
     bases = {model.id: partial_base(session, model) for model, _ in wanted if model.kind == "adapter"}
     ids = {row.id for model, others in wanted for row in (model, bases.get(model.id), *others) if row is not None}
@@ -158,7 +158,7 @@ def _images(session: Session, wanted: Sequence[tuple[Model, Sequence[Model]]]) -
         yield Image(model, layers, own_texts, _config(main, layers, facts[main.id]))
 
 
-def _reason(model: Model, base: Model | None, files: dict[int, list[ModelFile]]) -> str | None:
+def _reason(model: ModelRow, base: ModelRow | None, files: dict[int, list[ModelFileRow]]) -> str | None:
     """Return why a model is no image, as the rest of a sentence; None if it is one."""
     plain = f"{model.namespace}/{model.name}"
     count = len(files[model.id])
@@ -178,7 +178,7 @@ def _reason(model: Model, base: Model | None, files: dict[int, list[ModelFile]])
     return None if model.kind in (FileKind.MODEL, FileKind.PROJECTOR) else f"is of the kind {model.kind}, and no model"
 
 
-def _config(model: Model, layers: Sequence[tuple[str, ModelFile]], facts: dict[str, str]) -> bytes:
+def _config(model: ModelRow, layers: Sequence[tuple[str, ModelFileRow]], facts: dict[str, str]) -> bytes:
     family = model.architecture or "unknown"
     families = [family, *(["clip"] if any(kind == "projector" for kind, _ in layers) else [])]
     encoding = FILE_TYPES.get(parse_file_type(facts.get(FILE_TYPE_KEY, "")))
@@ -196,7 +196,7 @@ def _config(model: Model, layers: Sequence[tuple[str, ModelFile]], facts: dict[s
     )
 
 
-def _size_label(model: Model) -> str:
+def _size_label(model: ModelRow) -> str:
     """Return the number of parameters as Ollama writes it: `7.6B`."""
     for unit, name in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
         if model.parameters >= unit:
@@ -204,7 +204,7 @@ def _size_label(model: Model) -> str:
     return str(model.parameters)
 
 
-def _texts(model: Model, kept_texts: Sequence[RuntimeText], facts: dict[str, str]) -> Iterator[Text]:
+def _texts(model: ModelRow, kept_texts: Sequence[RuntimeText], facts: dict[str, str]) -> Iterator[Text]:
     """Yield the texts for Ollama: those that came with the model from another Ollama, else what the file says.
 
     Newer versions of Ollama read the chat template from the GGUF file. A template for older versions is only sent for
@@ -361,7 +361,7 @@ def _small_blob(user: str, name: str, digest: str) -> Response:
 
 def _all_images(session: Session, user: str, name: str) -> Iterator[Image]:
     """Yield the images of the quantisations and of the newest versions of a repository."""
-    wanted: list[tuple[Model, Sequence[Model]]] = []
+    wanted: list[tuple[ModelRow, Sequence[ModelRow]]] = []
     found = repository(session, user, name, "main")
     projectors = _projectors(found)
     wanted += [(row.model, projectors) for row in found.members if not row.is_projector or len(found.members) == 1]
@@ -371,7 +371,7 @@ def _all_images(session: Session, user: str, name: str) -> Iterator[Image]:
             yield image
 
 
-def _projectors(found: Repository) -> list[Model]:
+def _projectors(found: Repository) -> list[ModelRow]:
     return [row.model for row in found.members if row.is_projector]
 
 

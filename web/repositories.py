@@ -19,7 +19,7 @@ from organs.registry.catalog.queries.model_contents import files_by_model
 from organs.registry.catalog.queries.model_lists import is_projector, quantisations_of
 from organs.registry.catalog.queries.model_names import find_model, removal, removed_versions, versions_of
 from organs.registry.catalog.queries.organs import BlobRow
-from organs.registry.catalog.tables import Model, ModelFile
+from organs.registry.catalog.tables import ModelFileRow, ModelRow
 from organs.registry.compose.chimeras import CARD_VERSION, card
 from organs.registry.errors import NotFound, Removed
 from organs.registry.gguf.split import ShardName, parse_shard_name
@@ -87,7 +87,7 @@ class Commit:
 class Member:
     """A model in a repository, and its files."""
 
-    model: Model
+    model: ModelRow
     entries: tuple[Entry, ...]
 
     @property
@@ -164,8 +164,8 @@ class _Revision:
     """The models of a repository at a revision, and all versions of the model with its name."""
 
     name: ModelName
-    models: tuple[Model, ...]
-    versions: Sequence[Model]
+    models: tuple[ModelRow, ...]
+    versions: Sequence[ModelRow]
 
     @property
     def is_group(self) -> bool:
@@ -181,7 +181,7 @@ class _Revision:
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:COMMIT_LENGTH]
 
     @property
-    def newest(self) -> Model:
+    def newest(self) -> ModelRow:
         return max(self.models, key=lambda model: (model.created_at, model.id))
 
 
@@ -231,18 +231,18 @@ def check_repository(session: Session, user: str, name: str) -> None:
         _find_revision(session, user, name, BRANCHES[0])
 
 
-def time_of(model: Model) -> str:
+def time_of(model: ModelRow) -> str:
     """Return the time when a version was registered, in the format of the hub."""
     return model.created_at.strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
-def tags_of(model: Model) -> list[str]:
+def tags_of(model: ModelRow) -> list[str]:
     """Return the tags by which the hub's clients find a model."""
     own = [model.architecture, model.license and f"{LICENSE_TAG}{model.license.lower()}"]
     return [LIBRARY, *(tag for tag in own if tag)]
 
 
-def commit_of(model: Model) -> str:
+def commit_of(model: ModelRow) -> str:
     """Return the commit id of a version: a hash of its name, its digest and the version of the card's format.
 
     No two versions have the same id.
@@ -288,7 +288,7 @@ def _removal_notice(session: Session, requested: ModelName, revision: str | None
     return RevisionRemoved(model.full_name, notice.reason, notice.removed_on)
 
 
-def _matches_revision(model: Model, revision: str) -> bool:
+def _matches_revision(model: ModelRow, revision: str) -> bool:
     """Return whether `revision` is the tag or the commit of a version."""
     return revision in (f"v{model.version}", f"refs/tags/v{model.version}") or _begins(commit_of(model), revision)
 
@@ -312,7 +312,7 @@ def _members(session: Session, found: _Revision) -> tuple[Member, ...]:
     return tuple(members)
 
 
-def _quantisation_names(model: Model, files: Sequence[ModelFile], used: Collection[str]) -> list[str]:
+def _quantisation_names(model: ModelRow, files: Sequence[ModelFileRow], used: Collection[str]) -> list[str]:
     """Return the names of the files of a quantisation: that of the model, so that they have the quantisation.
 
     If a file of the model without a quantisation has the same name, they also have the version.
@@ -325,7 +325,7 @@ def _quantisation_names(model: Model, files: Sequence[ModelFile], used: Collecti
     raise AssertionError("a file is called after its own digest")
 
 
-def _model_entry(model: Model, file: ModelFile, name: str) -> Entry:
+def _model_entry(model: ModelRow, file: ModelFileRow, name: str) -> Entry:
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{file.sha256}\nsize {file.size_bytes}\n"
     data = pointer.encode("ascii")
     return Entry(name, model_file(model, file, name, immutable=False), _git_id(data), data)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from organs.ingest.contributions.inspector import THREADS
 from organs.ingest.contributions.messages import (
@@ -20,12 +21,18 @@ from organs.ingest.contributions.messages import (
     READ_COST_BYTES,
     READS_BASE_BYTES,
     BadMessage,
+    BytesRead,
     Channel,
+    Fields,
+    FrontAnswer,
     FrontReader,
-    Values,
+    Inspect,
+    InspectorRefusal,
+    MeasuredTensor,
+    MeasureTensor,
+    ReadBytes,
+    Tensors,
     read_measurement,
-    read_range,
-    read_refusal,
 )
 from organs.ingest.dissect import Front
 from organs.ingest.files import OpenFile
@@ -114,23 +121,32 @@ class Inspection:
         `measure`.
         """
         reader = FrontReader(source)
-        reads = _Reads(self._channel, source)
+        left_bytes = 2 * source.size_bytes + READS_BASE_BYTES
         try:
-            request = {"inspect": source.path.name, "size_bytes": source.size_bytes}
-            self._channel.send(request, timeout_seconds=ANSWER_SECONDS)
+            self._channel.send(Inspect(source.path.name, source.size_bytes), timeout_seconds=ANSWER_SECONDS)
             while True:
-                values = self._receive_front_message()
-                if "read" in values:
+                answer: FrontAnswer = self._received(FrontAnswer, ANSWER_SECONDS)
+                if self._channel.received_bytes > FRONTS_MAX_BYTES:
+                    raise RefusedByInspection("too-large", TOO_LARGE)
+                if self._channel.waited_seconds > FRONTS_SECONDS:
+                    raise InspectionStopped(SLOW_FRONTS.format(FRONTS_SECONDS), is_limit=True)
+                if isinstance(answer, ReadBytes):
                     advance()
-                    reads.answer(_single_member(values, "read"))
-                elif "fields" in values:
-                    reader.add_fields(_single_member(values, "fields"))
-                elif "tensors" in values:
-                    reader.add_tensors(_single_member(values, "tensors"))
-                elif "refused" in values:
-                    raise RefusedByInspection(*read_refusal(_single_member(values, "refused")))
+                    if answer.offset + answer.size_bytes > source.size_bytes:
+                        raise BadMessage("a request for bytes outside the file")
+                    left_bytes -= max(answer.size_bytes, READ_COST_BYTES)
+                    if left_bytes < 0:
+                        raise BadMessage("too many requests for the same bytes")
+                    data = source.read_at(answer.offset, answer.size_bytes)
+                    self._channel.send(BytesRead(len(data)), data, timeout_seconds=ANSWER_SECONDS)
+                elif isinstance(answer, Fields):
+                    reader.add_fields(answer)
+                elif isinstance(answer, Tensors):
+                    reader.add_tensors(answer)
+                elif isinstance(answer, InspectorRefusal):
+                    raise RefusedByInspection(answer.code, answer.printable)
                 else:
-                    return reader.finish(_single_member(values, "front"))
+                    return reader.finish(answer)
         except BadMessage as error:
             raise _bad_answer(error) from error
         except BrokenPipeError:
@@ -144,19 +160,39 @@ class Inspection:
         Raises RefusedByInspection, InspectionStopped.
         """
         data = b"".join(read(offset, size) for offset, size in required_reads(shape, dtype))
-        number, answer = self._expect_measurement()
-        request = {"measure": number, "shape": list(shape), "dtype": dtype.name}
+        answer = Future[Measurement]()
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if self._receiver is None:
+                self._receiver = threading.Thread(target=self._receive, name="measurements", daemon=True)
+                self._receiver.start()
+            self._numbers += 1
+            request = MeasureTensor(self._numbers, tuple(shape), dtype.name)
+            self._waiting[request.number] = answer
         with self._sending:
             began = time.monotonic()
             if not answer.done():  # failed if the inspection ended while this thread waited for the lock
-                self._send(request, data)
+                try:
+                    self._channel.send(request, data, timeout_seconds=ANSWER_SECONDS)
+                except BrokenPipeError:
+                    pass  # the receiver sees the end too, and gets the reason
+                except TimeoutError:
+                    self._kill()
+                    self._fail(_no_answer())
         del data
         try:
             measurement = answer.result(ANSWER_SECONDS)
         except TimeoutError:
             self._kill()
             raise _no_answer() from None
-        self._count_wait(time.monotonic() - began)
+        with self._lock:
+            self._waited_seconds += time.monotonic() - began
+            limit_seconds = MEASURED_SECONDS_LEAST + MEASURED_SECONDS_EACH * self._numbers
+            is_too_slow, number = self._waited_seconds > limit_seconds, self._numbers
+        if is_too_slow:
+            self._kill()
+            raise InspectionStopped(SLOW_MEASUREMENTS.format(number, limit_seconds), is_limit=True)
         return measurement
 
     def cancel(self) -> None:
@@ -176,49 +212,6 @@ class Inspection:
             self._receiver.join()
         self._channel.close()
 
-    def _receive_front_message(self) -> Values:
-        """Return the next message about a front. Raises the errors of `_receive_message`, RefusedByInspection and
-        InspectionStopped for the limits.
-        """
-        values = self._receive_message(ANSWER_SECONDS)
-        if self._channel.received_bytes > FRONTS_MAX_BYTES:
-            raise RefusedByInspection("too-large", TOO_LARGE)
-        if self._channel.waited_seconds > FRONTS_SECONDS:
-            raise InspectionStopped(SLOW_FRONTS.format(FRONTS_SECONDS), is_limit=True)
-        return values
-
-    def _expect_measurement(self) -> tuple[int, Future[Measurement]]:
-        """Return the number and the answer of a new request. Raises the error that ended the inspection."""
-        with self._lock:
-            if self._error is not None:
-                raise self._error
-            if self._receiver is None:
-                self._receiver = threading.Thread(target=self._receive, name="measurements", daemon=True)
-                self._receiver.start()
-            self._numbers += 1
-            answer = self._waiting[self._numbers] = Future[Measurement]()
-            return self._numbers, answer
-
-    def _count_wait(self, seconds: float) -> None:
-        """Add the time of a measurement. Kill the inspector and raise InspectionStopped if the total is too long."""
-        with self._lock:
-            self._waited_seconds += seconds
-            limit_seconds = MEASURED_SECONDS_LEAST + MEASURED_SECONDS_EACH * self._numbers
-            is_too_slow, number = self._waited_seconds > limit_seconds, self._numbers
-        if is_too_slow:
-            self._kill()
-            raise InspectionStopped(SLOW_MEASUREMENTS.format(number, limit_seconds), is_limit=True)
-
-    def _send(self, request: Values, data: bytes) -> None:
-        """Send a request. If the inspector does not read it, kill it and fail all pending answers."""
-        try:
-            self._channel.send(request, data, timeout_seconds=ANSWER_SECONDS)
-        except BrokenPipeError:
-            pass  # the receiver sees the end too, and gets the reason
-        except TimeoutError:
-            self._kill()
-            self._fail(_no_answer())
-
     def _receive(self) -> None:
         """Pass measurements on to the threads that wait for them, until the inspector ends.
 
@@ -226,7 +219,7 @@ class Inspection:
         """
         try:
             while True:
-                self._deliver(self._receive_message())
+                self._deliver(self._received(MeasuredTensor))
         except BadMessage as error:
             self._fail(_bad_answer(error))
         except BrokenPipeError:
@@ -235,26 +228,26 @@ class Inspection:
         except BaseException as error:  # noqa: BLE001  # the waiting threads raise it
             self._fail(error)
 
-    def _deliver(self, values: Values) -> None:
+    def _deliver(self, message: MeasuredTensor) -> None:
         with self._lock:
-            answer = self._waiting.pop(_measurement_number(values), None)
+            answer = self._waiting.pop(message.number, None)
         if answer is None:
             raise BadMessage("a measurement that was not requested")
         try:
-            if "refused" in values:
-                answer.set_exception(RefusedByInspection(*read_refusal(values["refused"])))
+            if message.refusal is not None:
+                answer.set_exception(RefusedByInspection(message.refusal.code, message.refusal.printable))
             else:
-                answer.set_result(read_measurement(values.get("measurement")))
+                answer.set_result(read_measurement(message.measurement))
         except BadMessage as error:
             answer.set_exception(_bad_answer(error))
             raise
 
-    def _receive_message(self, timeout_seconds: float | None = None) -> Values:
+    def _received(self, kind: Any, timeout_seconds: float | None = None) -> Any:
         """Return the next message. Raises BadMessage, TimeoutError, and BrokenPipeError if the inspector has ended."""
-        message = self._channel.receive(timeout_seconds=timeout_seconds)
-        if message is None:
+        received = self._channel.receive(kind, timeout_seconds=timeout_seconds)
+        if received is None:
             raise BrokenPipeError
-        return message[0]
+        return received[0]
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:
@@ -265,40 +258,9 @@ class Inspection:
             answer.set_exception(error)
 
 
-class _Reads:
-    """Answers requests for bytes of one file, within a budget."""
-
-    def __init__(self, channel: Channel, source: OpenFile) -> None:
-        self._channel = channel
-        self._source = source
-        self._left_bytes = 2 * source.size_bytes + READS_BASE_BYTES
-
-    def answer(self, request: object) -> None:
-        """Send the bytes that a request names.
-
-        Raises BadMessage, BrokenPipeError, TimeoutError, and the errors of reading.
-        """
-        offset, size = read_range(request, self._source.size_bytes)
-        self._left_bytes -= max(size, READ_COST_BYTES)
-        if self._left_bytes < 0:
-            raise BadMessage("too many requests for the same bytes")
-        self._channel.send({"bytes": size}, self._source.read_at(offset, size), timeout_seconds=ANSWER_SECONDS)
-
-
 StartInspector = Callable[[int, bool], AbstractContextManager[Inspection]]
 """Starts an inspector, which ends with the block. The first argument is the total size of the files in bytes; with True
 as the second, it starts only if this kernel can confine it completely."""
-
-
-def limits_for(size_bytes: int) -> Limits:
-    """Return the limits of the inspector for files of that size."""
-    return Limits(
-        wall_seconds=WALL_SECONDS_LEAST + size_bytes / WALL_BYTES_A_SECOND,
-        cpu_seconds=CPU_SECONDS_LEAST + size_bytes // CPU_BYTES_A_SECOND,
-        address_space_bytes=ADDRESS_SPACE_BYTES,
-        file_size_bytes=0,
-        niceness=NICENESS,
-    )
 
 
 @contextmanager
@@ -307,7 +269,14 @@ def confined_inspector(size_bytes: int, required: bool, limits: Limits | None = 
 
     With `required`, it runs only if this kernel can enforce its whole sandbox (`registry.errors.NoSandbox`).
     """
-    process = InspectorProcess(limits or limits_for(size_bytes), required=required)
+    limits = limits or Limits(
+        wall_seconds=WALL_SECONDS_LEAST + size_bytes / WALL_BYTES_A_SECOND,
+        cpu_seconds=CPU_SECONDS_LEAST + size_bytes // CPU_BYTES_A_SECOND,
+        address_space_bytes=ADDRESS_SPACE_BYTES,
+        file_size_bytes=0,
+        niceness=NICENESS,
+    )
+    process = InspectorProcess(limits, required=required)
     inspection = Inspection(process.channel, process.how_it_ended, process.kill)
     try:
         yield inspection
@@ -386,16 +355,3 @@ def _bad_answer(error: BadMessage) -> InspectionStopped:
 def _no_answer() -> InspectionStopped:
     sentence = f"The inspection was stopped: no answer for {ANSWER_SECONDS:g} s."
     return InspectionStopped(sentence, is_limit=True)
-
-
-def _single_member(values: Values, member: str) -> object:
-    if len(values) != 1 or member not in values:
-        raise BadMessage("a message has the wrong members")
-    return values[member]
-
-
-def _measurement_number(values: Values) -> int:
-    number = values.get("measured")
-    if type(number) is not int or set(values) not in ({"measured", "measurement"}, {"measured", "refused"}):
-        raise BadMessage("a message has the wrong members")
-    return number

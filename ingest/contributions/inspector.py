@@ -21,8 +21,13 @@ from organs.ingest.contributions.messages import (
     BYTES_MAX,
     READ_MAX_BYTES,
     BadMessage,
+    BytesRead,
     Channel,
-    Values,
+    Inspect,
+    InspectorRefusal,
+    MeasuredTensor,
+    MeasureTensor,
+    ReadBytes,
     front_messages,
     measurement_values,
 )
@@ -33,7 +38,7 @@ from organs.registry.measure import measure, required_reads
 
 THREADS = min(4, max(2, os.cpu_count() or 2))
 """Number of tensors that are measured at the same time. A sample has at most 33 MiB; decoding it makes copies."""
-NO_MEMORY = "The inspection was stopped: it takes more memory than a submission may use."
+NO_MEMORY = InspectorRefusal("limit", "The inspection was stopped: it takes more memory than a submission may use.")
 
 
 def main() -> None:
@@ -48,12 +53,12 @@ def serve(channel: Channel) -> None:
     """Answer requests until the other side closes its end. Raises BadMessage, BrokenPipeError."""
     sending = threading.Lock()
     with ThreadPoolExecutor(THREADS, "measure") as workers:
-        while (request := channel.receive(BYTES_MAX)) is not None:
-            values, data = request
-            if "inspect" in values:
-                _inspect(channel, values)
+        while (received := channel.receive(Inspect | MeasureTensor, BYTES_MAX)) is not None:
+            request, data = received
+            if isinstance(request, Inspect):
+                _inspect(channel, request)
             else:
-                workers.submit(_measure, channel, sending, values, data).add_done_callback(_end_if_broken)
+                workers.submit(_measure, channel, sending, request, data).add_done_callback(_end_if_broken)
 
 
 class _RemoteSource:
@@ -68,41 +73,38 @@ class _RemoteSource:
         data = bytearray()
         while len(data) < size:
             part = min(size - len(data), READ_MAX_BYTES)
-            self._channel.send({"read": [offset + len(data), part]})
-            answer = self._channel.receive(part)
+            self._channel.send(ReadBytes(offset + len(data), part))
+            answer = self._channel.receive(BytesRead, part)
             if answer is None or len(answer[1]) != part:
                 raise BrokenPipeError
             data += answer[1]
         return bytes(data)
 
 
-def _inspect(channel: Channel, values: Values) -> None:
-    source = _RemoteSource(channel, values["inspect"], values["size_bytes"])
+def _inspect(channel: Channel, request: Inspect) -> None:
     try:
-        front = read_front(source)
-        for message in front_messages(front):
+        for message in front_messages(read_front(_RemoteSource(channel, request.name, request.size_bytes))):
             channel.send(message)
     except BadInput as error:
         finding = finding_of(error)
-        channel.send({"refused": {"code": finding.code, "sentence": finding.sentence}})
+        channel.send(InspectorRefusal(finding.code, finding.sentence))
     except MemoryError:
-        channel.send({"refused": {"code": "limit", "sentence": NO_MEMORY}})
+        channel.send(NO_MEMORY)
 
 
-def _measure(channel: Channel, sending: threading.Lock, values: Values, data: bytes) -> None:
-    shape, dtype = tuple(values["shape"]), dtype_by_name(values["dtype"])
+def _measure(channel: Channel, sending: threading.Lock, request: MeasureTensor, data: bytes) -> None:
+    dtype = dtype_by_name(request.dtype)
     view, parts, position = memoryview(data), {}, 0
-    for offset, size in required_reads(shape, dtype):
+    for offset, size in required_reads(request.shape, dtype):
         parts[offset, size] = view[position : position + size]
         position += size
     if position != len(data):
         raise BadMessage(f"{len(data)} bytes came with a tensor; expected {position}")
-    answer = {"measured": values["measure"]}
     try:
-        measurement = measure(lambda offset, size: parts[offset, size], shape, dtype)
-        answer["measurement"] = measurement_values(measurement)
+        measurement = measure(lambda offset, size: parts[offset, size], request.shape, dtype)
+        answer = MeasuredTensor(request.number, measurement=measurement_values(measurement))
     except MemoryError:
-        answer["refused"] = {"code": "limit", "sentence": NO_MEMORY}
+        answer = MeasuredTensor(request.number, refusal=NO_MEMORY)
     with sending:
         channel.send(answer)
 

@@ -22,7 +22,7 @@ from organs.registry.catalog.queries.model_names import (
 from organs.registry.catalog.queries.organs import models_with_most_organs_of
 from organs.registry.catalog.queries.relatives import parents_of
 from organs.registry.catalog.queries.submissions import refused_with_digest
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.compose.licenses import NO_LICENSE, differing_license, unknown_license
 from organs.registry.compose.lock import LOCK_KEY
 from organs.registry.compose.models import misfit_sentence, parts_of
@@ -94,7 +94,7 @@ def _declared(base: str, parents: Sequence[DeclaredParent]) -> DeclaredParent:
     return next((parent for parent in parents if parent.text == base), None) or parent_in_words(base)
 
 
-def misfit_of_base(session: Session, model: Model) -> SubmissionFinding | None:
+def misfit_of_base(session: Session, model: ModelRow) -> SubmissionFinding | None:
     """Return why a registered partial model does not fit into the current version of its base.
 
     Return None if it fits, or if no base is registered under exactly this name.
@@ -108,11 +108,11 @@ def misfit_of_base(session: Session, model: Model) -> SubmissionFinding | None:
     return None
 
 
-def _misfit_of(session: Session, base: Model, organs: Iterable[TensorSpec]) -> str | None:
+def _misfit_of(session: Session, base: ModelRow, organs: Iterable[TensorSpec]) -> str | None:
     return misfit_sentence(session, base, organs) if base.complete else None
 
 
-def _registered_base(session: Session, base: str) -> Model | None:
+def _registered_base(session: Session, base: str) -> ModelRow | None:
     """Return the visible model of that name, or None."""
     try:
         model = model_by_name(session, parse_model_name(base)) if "/" in base else None
@@ -160,7 +160,7 @@ def name_findings(session: Session, name: ModelName, digest: Digest | None) -> I
 
 
 def organ_findings(
-    session: Session, model: Model, base: str | None, child: Identity, parents: Sequence[DeclaredParent]
+    session: Session, model: ModelRow, base: str | None, child: Identity, parents: Sequence[DeclaredParent]
 ) -> Iterator[SubmissionFinding]:
     """Yield a warning if most organs of `model` are those of another contributor's model that is not named as base.
 

@@ -9,7 +9,7 @@ import shutil
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -334,8 +334,3 @@ def _place(temporary: Path, target: Path, files: Files) -> None:
     files.sync_folder(target.parent)
     if old is not None:
         shutil.rmtree(old, ignore_errors=True)
-
-
-def total(sizes: Sequence[int], block_bytes: int = 4096) -> int:
-    """Return the space of files of these sizes on a disk, in bytes."""
-    return sum(-(-size // block_bytes) * block_bytes for size in sizes)

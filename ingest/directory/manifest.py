@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from organs.ingest.directory.layout import (
     FOLDERS,
@@ -23,15 +27,20 @@ from organs.ingest.directory.layout import (
 from organs.ingest.directory.metadata import Entry, check_key, key_value
 from organs.registry.anatomy import place_of
 from organs.registry.digest import Digest, parse_digest
-from organs.registry.documents import Limits
+from organs.registry.documents import BadDocument, Limits, Parse, Reason, convert, quoted
+from organs.registry.entities.base import prepared
 from organs.registry.errors import BadDigest, BadDirectory, UnsupportedDType
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
 from organs.registry.gguf.read import FIELDS_MAX
 from organs.registry.gguf.types import KEY_MAX_BYTES, SIZE_MAX
 
+MANIFEST_LIMITS = Limits(size_bytes=64 * 1024 * 1024, depth=12)
+TENSORS_MAX = 65_536
+GGUF_FILES_MAX = 4_096
+PADDINGS_MAX = TENSORS_MAX + 1
+"""One after the header, and one after each tensor."""
 REASONS_MAX = 20
 """Limit of reasons in a message; a hostile folder can have any number."""
-TEXT_MAX_LENGTH = 1024
 
 
 @dataclass(slots=True)
@@ -48,122 +57,162 @@ class Reasons:
         else:
             self.more += 1
 
+    def add_faults(self, where: str, faults: Iterable[Reason]) -> None:
+        """Add the faults of the part `where` of the manifest."""
+        for path, sentence in faults:
+            self.add(f"{where}{'.' if where and path else ''}{path}: {sentence}")
+
     def raise_if_any(self, path: str) -> None:
         """Raise BadDirectory for `path` if there are reasons."""
         if self.found:
             raise BadDirectory(path, [*self.found, *([f"and {self.more} more"] if self.more else [])])
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """The fields of one JSON object. Each method returns the value, or None if it is absent or refused.
-
-    `lenient`: an optional field of another type counts as absent, because other tools may use it differently.
-    """
-
-    values: dict[str, Any]
-    where: str
-    reasons: Reasons
-    lenient: bool = False
-
-    def text(self, key: str, *, required: bool = False, longest: int = TEXT_MAX_LENGTH) -> str | None:
-        """Return a printable string."""
-        value = self.values.get(key)
-        if isinstance(value, str) and len(value) <= longest and value.isprintable():
-            return value
-        self._refuse(key, f"a printable text of at most {longest} characters", required=required)
-        return None
-
-    def whole(self, key: str, *, required: bool = False) -> int | None:
-        """Return an integer from 0 to the largest size of a file."""
-        value = self.values.get(key)
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= SIZE_MAX:
-            return value
-        self._refuse(key, "a whole number, not negative and below 2^63", required=required)
-        return None
-
-    def digest(self, key: str) -> Digest | None:
-        """Return a SHA-256 digest."""
-        value = self.values.get(key)
-        try:
-            if isinstance(value, str):
-                return parse_digest(value)
-        except BadDigest:
-            pass
-        self._refuse(key, "a SHA-256 digest", required=False)
-        return None
-
-    def numbers(self, key: str) -> tuple[int, ...] | None:
-        """Return a list of integers."""
-        value = self.values.get(key)
-        if isinstance(value, list) and all(isinstance(item, int) and not isinstance(item, bool) for item in value):
-            return tuple(value)
-        self._refuse(key, "a list of whole numbers", required=False)
-        return None
-
-    def objects(self, key: str, most: int) -> Sequence[Fields]:
-        """Return a list of at most `most` objects."""
-        value = self.values.get(key)
-        if isinstance(value, list) and len(value) > most:
-            self.reasons.add(f"{self.where}{key} has {len(value)} entries; at most {most} are read")
-            return ()
-        if isinstance(value, list) and all(isinstance(item, dict) for item in value):
-            return [
-                Fields(item, f"{self.where}{key}[{number}].", self.reasons, self.lenient)
-                for number, item in enumerate(value)
-            ]
-        self._refuse(key, "a list of objects", required=False)
-        return ()
-
-    def object(self, key: str) -> Fields | None:
-        """Return an object."""
-        value = self.values.get(key)
-        if isinstance(value, dict):
-            return Fields(value, f"{self.where}{key}.", self.reasons, self.lenient)
-        self._refuse(key, "an object", required=False)
-        return None
-
-    def check_measures(self, key: str) -> None:
-        """Check an object of numbers and nulls."""
-        value = self.values.get(key)
-        if not isinstance(value, dict) or not all(_is_number(item) for item in value.values()):
-            self._refuse(key, "an object of numbers", required=False)
-
-    def _refuse(self, key: str, expected: str, *, required: bool) -> None:
-        if self.values.get(key) is None:
-            if required:
-                self.reasons.add(f"{self.where}{key} is missing")
-        elif required or not self.lenient:
-            self.reasons.add(f"{self.where}{key} is not {expected}")
+def _file_name(name: str) -> str:
+    with suppress(ValueError):
+        if len(path_segments(name)) == 1 and name.lower().endswith(GGUF_SUFFIX):
+            return name
+    raise ValueError(f"not a plain name of a GGUF file: {quoted(name)}")
 
 
-def _is_number(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+def _digest(text: str) -> Digest:
+    try:
+        return parse_digest(text)
+    except BadDigest as error:
+        raise ValueError(str(error)) from error
 
 
-MANIFEST_LIMITS = Limits(size_bytes=64 * 1024 * 1024, depth=12)
-TENSORS_MAX = 65_536
-GGUF_FILES_MAX = 4_096
+Size = Annotated[int, Meta(ge=0, le=SIZE_MAX)]
+Text = Annotated[str, Meta(max_length=1024)]
+Measures = Mapping[str, float | None]
+"""The measures of an organ by name (`registry.measures`); None where it was not measured."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """A range of bytes of header.bin."""
 
-    offset_bytes: int
-    size_bytes: int
+    offset_bytes: Size
+    size_bytes: Size
 
 
-@dataclass(frozen=True, slots=True)
-class Padding:
+class Padding(Struct, frozen=True):
     """Padding that is not zero: at `offset_bytes` of the GGUF, stored in header.bin."""
 
-    offset_bytes: int
+    offset_bytes: Size
     kept: Stretch
 
 
-Measures = Mapping[str, float | None]
-"""The measures of an organ by name (`registry.measures`); None where it was not measured."""
+class FileEntry(Struct, frozen=True):
+    """One GGUF file of the folder, as this program writes it."""
+
+    name: Annotated[str, Parse(_file_name)]
+    size_bytes: Size | None = None
+    sha256: Annotated[Digest, Parse(_digest)] | None = None
+    alignment: Size | None = None
+    header: Stretch | None = None
+    padding: Annotated[tuple[Padding, ...], Meta(max_length=PADDINGS_MAX)] | None = None
+    metadata: Any = None
+
+    def faults(self) -> Iterator[Reason]:
+        if self.header is not None and self.size_bytes is None:
+            yield "size_bytes", "it is missing"
+
+
+class _Files(Struct, frozen=True):
+    files: Annotated[tuple[FileEntry, ...], Meta(min_length=1, max_length=GGUF_FILES_MAX)]
+    header_file: Literal["header.bin"] | None = None
+
+
+class TensorLine(Struct, frozen=True):
+    """A tensor, as this program writes it. Its file defines its type and its shape; most values are for people."""
+
+    name: Text
+    file: Text
+    type: Text | None = None
+    tower: Text | None = None
+    block: Size | None = None
+    slot: Text | None = None
+    dtype: Text | None = None
+    shape: tuple[int, ...] | None = None
+    size_bytes: Size | None = None
+    sha256: Text | None = None
+    gguf: Size | None = None
+    """The number of its GGUF file, from 0."""
+    offset_bytes: Size | None = None
+    """Offset in its GGUF file."""
+    measures: dict[str, float | None] | None = None
+
+    @classmethod
+    def of(cls, spec: TensorSpec, file: str, gguf: int, offset_bytes: int, sha256: Digest) -> TensorLine:
+        """Return the line of a tensor that is not measured yet."""
+        place = place_of(spec.name)
+        return cls(
+            name=spec.name,
+            file=file,
+            type=place.type,
+            tower=place.tower,
+            block=place.block,
+            slot=place.slot,
+            dtype=spec.dtype.name,
+            shape=spec.shape,
+            size_bytes=spec.size_bytes,
+            sha256=sha256,
+            gguf=gguf,
+            offset_bytes=offset_bytes,
+        )
+
+    def measured(self, measures: Measures) -> TensorLine:
+        """Return the line with `measures`; NaN and infinities, which JSON lacks, become null."""
+        finite = {
+            name: None if value is None or not math.isfinite(value) else value for name, value in measures.items()
+        }
+        return msgspec.structs.replace(self, measures=finite)
+
+
+class _ForeignLine(Struct, frozen=True):
+    """A tensor in a manifest of another tool: its file can tell its name, or its name where its file is."""
+
+    name: Text | None = None
+    file: Text | None = None
+    sha256: Text | None = None
+    gguf: Size | None = None
+
+
+class _MetadataLine(Struct, frozen=True):
+    key: Annotated[str, Meta(max_length=KEY_MAX_BYTES)]
+    type: Text
+    value: Any | UnsetType = UNSET
+
+
+def manifest_lines(
+    architecture: str | None, files: Sequence[FileEntry], tensors: Sequence[TensorLine]
+) -> Iterator[str]:
+    """Yield the text of manifest.json, line by line."""
+    members = {"format": FORMAT, "version": FORMAT_VERSION, "architecture": architecture, "header_file": HEADER_FILE}
+    yield "{\n"
+    for key, value in members.items():
+        yield f" {_json(key)}: {_json(value)},\n"
+    yield ' "files": [\n'
+    for number, file in enumerate(files):
+        yield "  {\n"
+        for key in file.__struct_fields__[:-1]:
+            yield f"   {_json(key)}: {_json(msgspec.to_builtins(getattr(file, key)))},\n"
+        yield '   "metadata": [\n'
+        for index, entry in enumerate(file.metadata):
+            yield f"    {_json(entry)}{_comma(index, file.metadata)}"
+        yield f"   ]\n  }}{_comma(number, files)}"
+    yield ' ],\n "tensors": [\n'
+    for number, tensor in enumerate(tensors):
+        yield f"  {_json(msgspec.to_builtins(tensor))}{_comma(number, tensors)}"
+    yield " ]\n}\n"
+
+
+def _comma(number: int, items: Sequence[object]) -> str:
+    return "\n" if number == len(items) - 1 else ",\n"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +228,6 @@ class TensorEntry:
     sha256: Digest | None = None
     stated: str = ""
     """What a manifest of another tool has as its path: on another system, or from another folder."""
-
-    @property
-    def label(self) -> str:
-        """The name in sentences."""
-        return self.name or repr(self.stated[:80])
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +246,7 @@ class GgufEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class DirectoryManifest:
     """The GGUF files of a folder, its tensors in order, and notes on omitted parts of another tool's manifest."""
 
     files: tuple[GgufEntry, ...]
@@ -212,97 +256,255 @@ class Manifest:
     """Whether another tool wrote it."""
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenTensor:
-    """A written tensor."""
-
-    spec: TensorSpec
-    file: str
-    gguf: int
-    offset_bytes: int
-    """Offset in its GGUF file."""
-    sha256: Digest
-    measures: Measures
+T = TypeVar("T", bound=Struct)
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenGguf:
-    """A GGUF file that was written to the folder."""
+def parse_manifest(values: Any, path: str, default_name: str) -> DirectoryManifest:
+    """Return the manifest of parsed JSON; `default_name` is for a GGUF without a name.
 
-    name: str
-    size_bytes: int
-    sha256: Digest
-    alignment: int
-    header: Stretch
-    paddings: tuple[Padding, ...]
-    metadata: Sequence[Entry]
-
-
-def manifest_lines(
-    architecture: str | None, files: Sequence[WrittenGguf], tensors: Sequence[WrittenTensor]
-) -> Iterator[str]:
-    """Yield the text of manifest.json, line by line."""
-    members = {"format": FORMAT, "version": FORMAT_VERSION, "architecture": architecture, "header_file": HEADER_FILE}
-    yield "{\n"
-    for key, value in members.items():
-        yield f" {_json(key)}: {_json(value)},\n"
-    yield ' "files": [\n'
-    for number, file in enumerate(files):
-        yield from _file_lines(file, last=number == len(files) - 1)
-    yield ' ],\n "tensors": [\n'
-    for number, tensor in enumerate(tensors):
-        yield f"  {_json(_tensor_values(tensor))}{_comma(number, tensors)}"
-    yield " ]\n}\n"
+    Raises BadDirectory for `path` with all reasons.
+    """
+    if not isinstance(values, dict):
+        raise BadDirectory(path, [f"{MANIFEST_FILE} is not a JSON object"])
+    reader = _ManifestReader(values, is_foreign=values.get("format") != FORMAT)
+    version = values.get("version")
+    if not reader.is_foreign and version != FORMAT_VERSION:
+        raise BadDirectory(path, [f"its version is {str(version)[:20]!r}; this program reads version {FORMAT_VERSION}"])
+    has_files = not reader.is_foreign and "files" in values
+    files = tuple(reader.files() if has_files else [reader.single_file(default_name)])
+    tensors = tuple(reader.tensors(len(files)))
+    for kind, names in (
+        ("tensor", [tensor.name for tensor in tensors]),
+        ("file", [tensor.file for tensor in tensors]),
+        ("GGUF", [file.name for file in files]),
+    ):
+        for name, times in Counter(names).items():
+            if times > 1 and name:
+                reader.reasons.add(f"the {kind} {name[:80]!r} appears {times} times in the manifest")
+    reader.reasons.raise_if_any(path)
+    return DirectoryManifest(files, tensors, tuple(reader.notes), reader.is_foreign)
 
 
-def _file_lines(file: WrittenGguf, *, last: bool) -> Iterator[str]:
-    members = {
-        "name": file.name,
-        "size_bytes": file.size_bytes,
-        "sha256": file.sha256,
-        "alignment": file.alignment,
-        "header": asdict(file.header),
-        "padding": [asdict(padding) for padding in file.paddings],
-    }
-    yield "  {\n"
-    for key, value in members.items():
-        yield f"   {_json(key)}: {_json(value)},\n"
-    yield '   "metadata": [\n'
-    for number, entry in enumerate(file.metadata):
-        yield f"    {_json(entry)}{_comma(number, file.metadata)}"
-    yield f"   ]\n  }}{'' if last else ','}\n"
+class _ManifestReader:
+    """Reads the parts of a manifest, and collects what is wrong.
+
+    In a manifest of another tool, an optional value of another type counts as absent.
+    """
+
+    def __init__(self, values: dict[str, Any], *, is_foreign: bool) -> None:
+        self.values = values
+        self.is_foreign = is_foreign
+        self.reasons = Reasons()
+        self.notes: list[str] = []
+
+    def row(self, values: object, kind: type[T], where: str) -> T | None:
+        """Return one of many lines: at once, or, if that fails, with all its faults."""
+        with suppress(msgspec.ValidationError):
+            return msgspec.convert(values, prepared(kind))
+        try:
+            return convert(values, kind, lenient=self.is_foreign)
+        except BadDocument as error:
+            self.reasons.add_faults(where, error.reasons)
+            return None
+
+    def files(self) -> Iterator[GgufEntry]:
+        """Yield the entries of the field `files`."""
+        try:
+            entries = convert(self.values, _Files).files
+        except BadDocument as error:
+            self.reasons.add_faults("", error.reasons)
+            return
+        for number, file in enumerate(entries):
+            readable, pairs = self.metadata(file.metadata, f"files[{number}].metadata")
+            paddings = file.padding or ()
+            yield GgufEntry(file.name, file.size_bytes, file.sha256, file.header, paddings, readable, pairs)
+
+    def single_file(self, name: str) -> GgufEntry:
+        """Return the one GGUF of a manifest without `files`: metadata, with architecture and model name added."""
+        _readable, pairs = self.metadata(self.values.get("metadata"), "metadata")
+        keys = {pair if isinstance(pair, str) else pair.key for pair in pairs}
+        model = self.values.get("model")
+        described = model if isinstance(model, dict) else {"name": model}
+        texts = (
+            ("general.architecture", (self.values.get("architecture"), described.get("architecture"))),
+            ("general.name", (described.get("name"),)),
+        )
+        added = []
+        for key, candidates in texts:
+            value = next((text for text in candidates if isinstance(text, str) and text.isprintable()), None)
+            if value is not None and key not in keys:
+                added.append(KeyValue(key, ValueType.STRING, value))
+        if self.is_foreign and "general.architecture" not in keys | {pair.key for pair in added}:
+            self.notes.append("the manifest has no general.architecture, which runtimes need; add it to its metadata")
+        return GgufEntry(name, pairs=(*added, *pairs))
+
+    def metadata(self, value: Any, where: str) -> tuple[tuple[Entry, ...] | None, tuple[KeyValue | str, ...]]:
+        """Return the entries in readable form, if they have it, and the entries to write."""
+        pairs: dict[str, KeyValue | str] = {}
+        if isinstance(value, dict):
+            for key, plain in list(value.items())[:FIELDS_MAX]:
+                try:
+                    pairs[key] = plain_key_value(key, plain)
+                except ValueError as error:
+                    sentence = f"metadata {key[:80]!r}: {error}"
+                    if self.is_foreign:
+                        self.notes.append(f"omitted: {sentence}")
+                    else:
+                        self.reasons.add(sentence)
+            return None, tuple(pairs.values())
+        if not isinstance(value, list):
+            if value is not None and not self.is_foreign:
+                self.reasons.add(f"{where}: it should be a list or an object")
+            return None, ()
+        if len(value) > FIELDS_MAX:
+            self.reasons.add(f"{where}: it has {len(value):,} entries; at most {FIELDS_MAX:,} are read")
+            return None, ()
+        for number, item in enumerate(value):
+            line = self.row(item, _MetadataLine, f"{where}[{number}]")
+            if line is None:
+                continue
+            if line.key in pairs:
+                self.reasons.add(f"{where}[{number}].key: it appears twice: {line.key[:80]!r}")
+            try:
+                check_key(line.key)
+                pairs[line.key] = line.key if line.value is UNSET else key_value(line.key, line.type, line.value)
+            except ValueError as error:
+                self.reasons.add(f"{where}[{number}]: value of {line.key[:80]!r}: {error}")
+        return tuple(value), tuple(pairs.values())
+
+    def tensors(self, file_count: int) -> Iterator[TensorEntry]:
+        """Yield the tensors of the tensor map."""
+        lines = _lines(self.values, self.reasons)
+        if len(lines) > TENSORS_MAX:
+            self.reasons.add(f"{len(lines):,} tensors; at most {TENSORS_MAX:,} are read")
+            return
+        for where, values, folder in lines:
+            entry = self._foreign_tensor(where, values, folder) if self.is_foreign else self._tensor(where, values)
+            if entry is not None and 0 < file_count <= entry.gguf:
+                self.reasons.add(f"{where}.gguf is {entry.gguf}; there are {file_count} files")
+            elif entry is not None:
+                yield entry
+
+    def _tensor(self, where: str, values: Any) -> TensorEntry | None:
+        line = self.row(values, TensorLine, where)
+        if line is None:
+            return None
+        faults: list[Reason] = []
+        digest = None
+        if not line.name.isprintable():
+            faults.append(("name", "it is not a printable text"))
+        try:
+            if not line.file.isprintable():
+                raise ValueError("not a printable text")
+            path_segments(line.file)
+        except ValueError as error:
+            faults.append(("file", f"{error}: {line.file[:80]!r}"))
+        try:
+            digest = None if line.sha256 is None else _digest(line.sha256)
+        except ValueError as error:
+            faults.append(("sha256", str(error)))
+        try:
+            if line.dtype is not None:
+                dtype_by_name(line.dtype)
+        except UnsupportedDType as error:
+            faults.append(("dtype", str(error)))
+        self.reasons.add_faults(where, faults)
+        return None if faults else TensorEntry(line.name, line.file, line.gguf or 0, digest, line.file)
+
+    def _foreign_tensor(self, where: str, values: Any, folder: str) -> TensorEntry | None:
+        """Return a tensor of another tool's manifest; `folder` is that of its category, if it has one."""
+        if isinstance(values, str):
+            values = {"file" if values.lower().endswith(ORGAN_SUFFIX) else "name": values}
+        elif isinstance(values, dict) and "file" not in values:
+            values = values | {"file": next((values[key] for key in FILE_KEYS if key in values), None)}
+        line = self.row(values, _ForeignLine, where)
+        if line is None:
+            return None
+        name, stated = (text if text and text.isprintable() else "" for text in (line.name, line.file))
+        if not name and not stated:
+            self.reasons.add(f"{where}: it has neither a name nor a file")
+            return None
+        file = stated
+        if folder and stated and "/" not in stated:
+            file = f"{folder}/{stated}"
+        elif folder and not stated and name.isascii():
+            file = f"{folder}/{organ_files([name])[0].rpartition('/')[2]}"
+        digest = None
+        with suppress(ValueError):
+            digest = None if line.sha256 is None else _digest(line.sha256)
+        try:
+            path_segments(file)
+        except ValueError:
+            file = ""  # found by its tensor's name
+        return TensorEntry(name, file, line.gguf or 0, digest, stated)
 
 
-def _tensor_values(tensor: WrittenTensor) -> dict[str, Any]:
-    spec, place = tensor.spec, place_of(tensor.spec.name)
-    return {
-        "name": spec.name,
-        "file": tensor.file,
-        "type": place.type,
-        "tower": place.tower,
-        "block": place.block,
-        "slot": place.slot,
-        "dtype": spec.dtype.name,
-        "shape": list(spec.shape),
-        "size_bytes": spec.size_bytes,
-        "sha256": tensor.sha256,
-        "gguf": tensor.gguf,
-        "offset_bytes": tensor.offset_bytes,
-        "measures": {key: _finite(value) for key, value in tensor.measures.items()},
-    }
+TENSOR_MAPS = ("tensors", "tensor_map", "organs", "categories", "anatomy")
+"""Fields that can have the tensor map, in this order."""
+FILE_KEYS = ("path", "filename")
+"""Names that other tools give to the field `file`."""
+CATEGORIES: dict[str, str] = {folder: folder for folder in FOLDERS.values()} | {
+    kind.value: folder for kind, folder in FOLDERS.items()
+}
+"""The folder of each category by which other tools group tensors."""
 
 
-def _finite(value: float | None) -> float | None:
-    """Return the value, or None for NaN and infinities, which JSON lacks."""
-    return value if value is None or math.isfinite(value) else None
+def _lines(values: dict[str, Any], reasons: Reasons) -> list[tuple[str, Any, str]]:
+    """Return the tensors of the manifest: place, values, and the folder of its category or an empty text.
+
+    Adds a reason if there are none that can be read.
+    """
+    listing = next((values[key] for key in TENSOR_MAPS if _can_list(values.get(key))), None)
+    is_grouped = (
+        bool(listing)
+        and isinstance(listing, dict)
+        and all(
+            key in CATEGORIES and isinstance(value, list | dict) and "file" not in value
+            for key, value in listing.items()
+        )
+    )  # from category to tensors, not from tensor to file
+    if not is_grouped and not any(key in values for key in TENSOR_MAPS[:2]):
+        groups = {
+            key: value
+            for key, value in values.items()
+            # A field of a category can be a summary instead.
+            if key in CATEGORIES
+            and (isinstance(value, list) or (isinstance(value, dict) and isinstance(value.get("tensors"), list | dict)))
+        }
+        if groups.keys() - {"organs"}:
+            listing, is_grouped = groups, True
+    if listing is None:
+        reasons.add(
+            f"{MANIFEST_FILE} has no tensor map: tensors, tensor_map or organs, or lists by category such as skeleton"
+        )
+        return []
+    if not is_grouped:
+        return [(f"tensors[{number}]", item, "") for number, item in enumerate(_items(listing))]
+    lines = []
+    for category, group in listing.items():
+        tensors = group.get("tensors", group) if isinstance(group, dict) else group
+        is_summary = isinstance(tensors, dict) and not all(isinstance(item, str | dict) for item in tensors.values())
+        if is_summary or not isinstance(tensors, list | dict):  # such as {"count": 12}
+            reasons.add(f"{category} lists no tensors: the name or the file of each is needed")
+            continue
+        items = enumerate(_items(tensors))
+        lines += [(f"{category}[{number}]", item, CATEGORIES[category]) for number, item in items]
+    return lines
 
 
-def _comma(number: int, items: Sequence[object]) -> str:
-    return "\n" if number == len(items) - 1 else ",\n"
+def _can_list(value: Any) -> bool:
+    """Return whether a field of the manifest can be a tensor map; it could be a summary such as {"count": 12}."""
+    if isinstance(value, dict):
+        return all(isinstance(item, str | list | dict) for item in value.values())
+    return isinstance(value, list)
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+def _items(listing: list[Any] | dict[str, Any]) -> Iterator[Any]:
+    if isinstance(listing, list):
+        yield from listing
+        return
+    for name, item in listing.items():
+        yield {"name": name, **item} if isinstance(item, dict) else {"name": name, "file": item}
 
 
 KNOWN_TYPES = {
@@ -319,7 +521,6 @@ KNOWN_TYPES = {
     "tokenizer.ggml.scores": "array of float32",
     "tokenizer.ggml.token_type": "array of int32",
 }
-KNOWN_BEGINNINGS = (("tokenizer.ggml.add_", "bool"),)
 KNOWN_ENDINGS = (
     ("_epsilon", "float32"),
     (".freq_base", "float32"),
@@ -330,12 +531,12 @@ KNOWN_ENDINGS = (
     ("_token_id", "uint32"),
 )
 
-_INTEGERS = (
-    ("int32", -(2**31), 2**31 - 1),
-    ("uint32", 0, 2**32 - 1),
-    ("int64", -(2**63), 2**63 - 1),
-    ("uint64", 0, 2**64 - 1),
-)
+_INTEGERS = {
+    "int32": (-(2**31), 2**31 - 1),
+    "uint32": (0, 2**32 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+    "uint64": (0, 2**64 - 1),
+}
 
 
 def plain_key_value(key: str, value: Any) -> KeyValue:
@@ -345,373 +546,45 @@ def plain_key_value(key: str, value: Any) -> KeyValue:
         return key_value(key, value["type"], value["value"])
     known = _known_type(key)
     if known is not None:
-        try:
-            return key_value(key, known, _convert_number(known, value))
-        except ValueError:
-            pass  # a known key with another use: the value decides the type
+        fitting = value
+        if known == "bool" and value in (0, 1):  # other tools write 1 for true, and 32.0 for 32
+            fitting = bool(value)
+        elif "int" in known and isinstance(value, float) and value.is_integer():
+            fitting = int(value)
+        with suppress(ValueError):  # a known key with another use: the value decides the type
+            return key_value(key, known, fitting)
     return key_value(key, _type_of_value(value), value)
 
 
 def _known_type(key: str) -> str | None:
     if key in KNOWN_TYPES:
         return KNOWN_TYPES[key]
-    for beginning, kind in KNOWN_BEGINNINGS:
-        if key.startswith(beginning):
-            return kind
+    if key.startswith("tokenizer.ggml.add_"):
+        return "bool"
     return next((kind for ending, kind in KNOWN_ENDINGS if key.endswith(ending)), None)
 
 
-def _convert_number(kind: str, value: Any) -> Any:
-    """Return `value` as an integer or boolean if other tools wrote 32.0 or 1."""
-    if kind == "bool" and value in (0, 1):
-        return bool(value)
-    if "int" in kind and isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
-
-
 def _type_of_value(value: Any) -> str:
-    if isinstance(value, str):
-        return "string"
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, int):
-        return _smallest_type([value], ("uint32", "int32", "uint64", "int64"))
-    if isinstance(value, float):
-        return _float_type([value])
     if isinstance(value, list):
-        return "array of " + _element_type(value)
+        return "array of " + _type_of_all(value, ("int32", "uint32", "int64", "uint64"))
+    if isinstance(value, str | int | float):
+        return _type_of_all([value], ("uint32", "int32", "uint64", "int64"))
     raise ValueError("not a text, a number, true, false, or a list of one of these")
 
 
-def _element_type(values: list[Any]) -> str:
+def _type_of_all(values: list[Any], integers: tuple[str, ...]) -> str:
+    """Return the type for `values`, with the first of `integers` that holds all of them."""
     if all(isinstance(value, str) for value in values):
         return "string"
     if all(isinstance(value, bool) for value in values):
         return "bool"
-    if any(isinstance(value, bool) for value in values):
-        raise ValueError("a list of several kinds")
-    if all(isinstance(value, int) for value in values):
-        return _smallest_type(values, ("int32", "uint32", "int64", "uint64"))
-    if all(isinstance(value, int | float) for value in values):
-        return _float_type(values)
-    raise ValueError("a list of several kinds, or of a kind that GGUF has no type for")
-
-
-def _smallest_type(values: list[int], order: tuple[str, ...]) -> str:
-    ranges = {name: (low, high) for name, low, high in _INTEGERS}
-    low, high = min(values), max(values)
-    for name in order:
-        if ranges[name][0] <= low and high <= ranges[name][1]:
+    if any(isinstance(value, bool) or not isinstance(value, int | float) for value in values):
+        raise ValueError("a list of several kinds, or of a kind that GGUF has no type for")
+    if any(isinstance(value, float) for value in values):
+        largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+        return "float32" if largest <= 3.4e38 else "float64"
+    for name in integers:
+        low, high = _INTEGERS[name]
+        if low <= min(values) and max(values) <= high:
             return name
     raise ValueError("a whole number of more than 64 bits")
-
-
-def _float_type(values: list[float]) -> str:
-    largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
-    return "float32" if largest <= 3.4e38 else "float64"
-
-
-TENSOR_MAPS = ("tensors", "tensor_map", "organs", "categories", "anatomy")
-"""Fields that can have the tensor map, in this order."""
-PADDINGS_MAX = TENSORS_MAX + 1
-"""One after the header, and one after each tensor."""
-
-
-def parse_manifest(values: Any, path: str, default_name: str) -> Manifest:
-    """Return the manifest of parsed JSON; `default_name` is for a GGUF without a name.
-
-    Raises BadDirectory for `path` with all reasons.
-    """
-    reasons = Reasons()
-    if not isinstance(values, dict):
-        reasons.add(f"{MANIFEST_FILE} is not a JSON object")
-        reasons.raise_if_any(path)
-    strict = values.get("format") == FORMAT
-    fields = Fields(values, "", reasons, lenient=not strict)
-    if strict and values.get("version") != FORMAT_VERSION:
-        reasons.add(f"its version is {str(values.get('version'))[:20]!r}; this program reads version {FORMAT_VERSION}")
-        reasons.raise_if_any(path)
-    notes: list[str] = []
-    has_files = strict and "files" in values
-    files = tuple(_read_files(fields, notes)) if has_files else (_read_single_file(fields, default_name, notes),)
-    tensors = tuple(_read_tensors(fields, len(files)))
-    _check_unique(tensors, files, reasons)
-    reasons.raise_if_any(path)
-    return Manifest(files, tensors, tuple(notes), is_foreign=not strict)
-
-
-def _read_files(fields: Fields, notes: list[str]) -> Iterator[GgufEntry]:
-    entries = fields.objects("files", GGUF_FILES_MAX)
-    if not entries:
-        fields.reasons.add("files has no readable entry; at least one is required")
-    if fields.values.get("header_file") not in (None, HEADER_FILE):
-        fields.reasons.add(f"header_file is not {HEADER_FILE}")
-    for item in entries:
-        name = item.text("name", required=True) or ""
-        if name and not _is_file_name(name):
-            item.reasons.add(f"{item.where}name is not a plain name of a GGUF file: {name[:80]!r}")
-        item.whole("alignment")
-        readable, pairs = _read_metadata(item, notes)
-        header = item.object("header")
-        yield GgufEntry(
-            name=name,
-            size_bytes=item.whole("size_bytes", required=header is not None),
-            sha256=item.digest("sha256"),
-            header=None if header is None else _read_stretch(header),
-            paddings=tuple(_read_paddings(item)),
-            readable=readable,
-            pairs=pairs,
-        )
-
-
-def _is_file_name(name: str) -> bool:
-    try:
-        return len(path_segments(name)) == 1 and name.lower().endswith(GGUF_SUFFIX)
-    except ValueError:
-        return False
-
-
-def _read_stretch(fields: Fields) -> Stretch:
-    offset, size = fields.whole("offset_bytes", required=True), fields.whole("size_bytes", required=True)
-    return Stretch(offset or 0, size or 0)
-
-
-def _read_paddings(fields: Fields) -> Iterator[Padding]:
-    for item in fields.objects("padding", PADDINGS_MAX):
-        kept = item.object("kept")
-        offset = item.whole("offset_bytes", required=True)
-        if kept is None:
-            item.reasons.add(f"{item.where}kept is missing")
-        else:
-            yield Padding(offset or 0, _read_stretch(kept))
-
-
-def _read_single_file(fields: Fields, name: str, notes: list[str]) -> GgufEntry:
-    """Return the one GGUF of a manifest without `files`: metadata, with architecture and model name added."""
-    _readable, pairs = _read_metadata(fields, notes)
-    keys = {pair if isinstance(pair, str) else pair.key for pair in pairs}
-    added = []
-    for key, value in (("general.architecture", _architecture(fields)), ("general.name", _model_name(fields))):
-        if value is not None and key not in keys:
-            added.append(KeyValue(key, ValueType.STRING, value))
-    if fields.lenient and "general.architecture" not in keys | {pair.key for pair in added}:
-        notes.append("the manifest has no general.architecture, which runtimes need; add it to its metadata")
-    return GgufEntry(name, pairs=(*added, *pairs))
-
-
-def _architecture(fields: Fields) -> str | None:
-    model = fields.values.get("model")
-    value = model.get("architecture") if isinstance(model, dict) else None
-    return fields.text("architecture") or (value if isinstance(value, str) and value.isprintable() else None)
-
-
-def _model_name(fields: Fields) -> str | None:
-    model = fields.values.get("model")
-    name = model.get("name") if isinstance(model, dict) else model
-    return name if isinstance(name, str) and name.isprintable() else None
-
-
-def _read_metadata(
-    fields: Fields, notes: list[str]
-) -> tuple[tuple[dict[str, Any], ...] | None, tuple[KeyValue | str, ...]]:
-    """Return the entries in readable form, if they have it, and the entries to write."""
-    value = fields.values.get("metadata")
-    if isinstance(value, dict):
-        return None, tuple(_read_plain_pairs(fields, value, notes))
-    entries = fields.objects("metadata", FIELDS_MAX)
-    pairs: dict[str, KeyValue | str] = {}
-    for entry in entries:
-        pair = _read_pair(entry)
-        key = pair if isinstance(pair, str) else pair.key
-        if key in pairs:
-            fields.reasons.add(f"{entry.where}key appears twice: {key[:80]!r}")
-        pairs[key] = pair
-    readable = tuple(dict(entry.values) for entry in entries) if isinstance(value, list) else None
-    return readable, tuple(pairs.values())
-
-
-def _read_plain_pairs(fields: Fields, values: dict[str, Any], notes: list[str]) -> Iterator[KeyValue]:
-    for key, value in list(values.items())[:FIELDS_MAX]:
-        try:
-            yield plain_key_value(key, value)
-        except ValueError as error:
-            sentence = f"metadata {key[:80]!r}: {error}"
-            if fields.lenient:
-                notes.append(f"omitted: {sentence}")
-            else:
-                fields.reasons.add(sentence)
-
-
-def _read_pair(entry: Fields) -> KeyValue | str:
-    """Return an entry to write, or its key if it has no value; an empty text if it is refused."""
-    key = entry.text("key", required=True, longest=KEY_MAX_BYTES)
-    kind = entry.text("type", required=True)
-    if key is None or kind is None:
-        return ""
-    try:
-        check_key(key)
-        return key_value(key, kind, entry.values["value"]) if "value" in entry.values else key
-    except ValueError as error:
-        entry.reasons.add(f"{entry.where}value of {key[:80]!r}: {error}")
-        return ""
-
-
-def _read_tensors(fields: Fields, file_count: int) -> Iterator[TensorEntry]:
-    lines = _lines(fields)
-    if len(lines) > TENSORS_MAX:
-        fields.reasons.add(f"{len(lines)} tensors; at most {TENSORS_MAX} are read")
-        return
-    for line in lines:
-        values = _foreign_values(line.values) if fields.lenient else line.values
-        if not isinstance(values, dict):
-            fields.reasons.add(f"{line.where} is not an object")
-            continue
-        entry = Fields(values, f"{line.where}.", fields.reasons, fields.lenient)
-        # In a manifest of another tool the tensor's file can tell its name, or its name where its file is.
-        name = entry.text("name", required=not fields.lenient or "file" not in values)
-        stated = entry.text("file", required=not fields.lenient or name is None)
-        file = _file_in_folder(line.folder, stated, name) if line.folder else stated
-        gguf = entry.whole("gguf") or 0
-        if gguf >= file_count:
-            fields.reasons.add(f"{entry.where}gguf is {gguf}; there are {file_count} files")
-        _check_rest(entry)
-        if file is not None and not _is_path(entry, file):
-            file = None
-        yield TensorEntry(name or "", file or "", gguf, entry.digest("sha256"), stated or "")
-
-
-def _foreign_values(values: Any) -> Any:
-    """Return the fields of a tensor in a manifest of another tool: a text is its name or its file.
-
-    The field `file` can have another of FILE_KEYS as its name.
-    """
-    if isinstance(values, str):
-        return {"file" if values.lower().endswith(ORGAN_SUFFIX) else "name": values}
-    if not isinstance(values, dict):
-        return values
-    key = next((key for key in ("file", *FILE_KEYS) if key in values), "file")
-    return values if key not in values else {**values, "file": values[key]}
-
-
-FILE_KEYS = ("path", "filename")
-"""Names that other tools give to the field `file`."""
-CATEGORIES: dict[str, str] = {folder: folder for folder in FOLDERS.values()} | {
-    kind.value: folder for kind, folder in FOLDERS.items()
-}
-"""The folder of each category by which other tools group tensors."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """The values of one tensor, and where they are in the manifest."""
-
-    where: str
-    values: Any
-    folder: str = ""
-    """The folder of its category; empty in a manifest that is not grouped."""
-
-
-def _lines(fields: Fields) -> list[_Line]:
-    """Return the tensors of the manifest. Adds a reason if it has none that can be read."""
-    values = fields.values
-    listing = next((values[key] for key in TENSOR_MAPS if _can_list(values.get(key))), None)
-    is_grouped = isinstance(listing, dict) and _is_grouped(listing)
-    if not is_grouped and not any(key in values for key in TENSOR_MAPS[:2]):
-        groups = {key: value for key, value in values.items() if key in CATEGORIES and _is_group(value)}
-        if groups.keys() - {"organs"}:
-            listing, is_grouped = groups, True
-    if listing is None:
-        fields.reasons.add(
-            f"{MANIFEST_FILE} has no tensor map: tensors, tensor_map or organs, or lists by category such as skeleton"
-        )
-        return []
-    if is_grouped:
-        return [line for category, group in listing.items() for line in _group_lines(fields, category, group)]
-    return [_Line(f"tensors[{number}]", item) for number, item in enumerate(_items(listing))]
-
-
-def _can_list(value: Any) -> bool:
-    """Return whether a field of the manifest can be a tensor map; it could be a summary such as {"count": 12}."""
-    if isinstance(value, dict):
-        return all(isinstance(item, str | list | dict) for item in value.values())
-    return isinstance(value, list)
-
-
-def _is_group(value: Any) -> bool:
-    """Return whether a field of the manifest lists tensors of a category; it could be a summary instead."""
-    return isinstance(value, list) or (isinstance(value, dict) and isinstance(value.get("tensors"), list | dict))
-
-
-def _is_grouped(listing: dict[str, Any]) -> bool:
-    """Return whether `listing` is from category to tensors, not from tensor to file."""
-    return bool(listing) and all(
-        key in CATEGORIES and isinstance(value, list | dict) and "file" not in value for key, value in listing.items()
-    )
-
-
-def _group_lines(fields: Fields, category: str, group: list[Any] | dict[str, Any]) -> Iterator[_Line]:
-    """Yield the tensors of a category: a list, an object with the list `tensors`, or an object from name to file."""
-    listing = group.get("tensors", group) if isinstance(group, dict) else group
-    if isinstance(listing, dict) and not all(isinstance(item, str | dict) for item in listing.values()):
-        listing = None  # such as {"count": 12}
-    if not isinstance(listing, list | dict):
-        fields.reasons.add(f"{category} lists no tensors: the name or the file of each is needed")
-        return
-    for number, item in enumerate(_items(listing)):
-        yield _Line(f"{category}[{number}]", item, CATEGORIES[category])
-
-
-def _file_in_folder(folder: str, file: str | None, name: str | None) -> str | None:
-    """Return the path of a file that is in `folder` if its path names none; without a path, by the tensor's name."""
-    if file:
-        return file if "/" in file else f"{folder}/{file}"
-    return f"{folder}/{organ_files([name])[0].rpartition('/')[2]}" if name and name.isascii() else None
-
-
-def _items(listing: list[Any] | dict[str, Any]) -> Iterator[Any]:
-    if isinstance(listing, list):
-        yield from listing
-        return
-    for name, item in listing.items():
-        yield {"name": name, **item} if isinstance(item, dict) else {"name": name, "file": item}
-
-
-def _is_path(entry: Fields, file: str) -> bool:
-    """Return whether `file` is a path in the folder. If not, the file is found by its tensor's name, or refused."""
-    try:
-        path_segments(file)
-    except ValueError as error:
-        if not entry.lenient:
-            entry.reasons.add(f"{entry.where}file is {error}: {file[:80]!r}")
-        return False
-    return True
-
-
-def _check_rest(entry: Fields) -> None:
-    """Check the types of informative fields in manifests of this program."""
-    if entry.lenient:
-        return
-    for key in ("type", "tower", "slot"):
-        entry.text(key)
-    for key in ("block", "size_bytes", "offset_bytes"):
-        entry.whole(key)
-    entry.numbers("shape")
-    entry.check_measures("measures")
-    dtype = entry.text("dtype")
-    try:
-        if dtype is not None:
-            dtype_by_name(dtype)
-    except UnsupportedDType as error:
-        entry.reasons.add(f"{entry.where}dtype: {error}")
-
-
-def _check_unique(tensors: tuple[TensorEntry, ...], files: tuple[GgufEntry, ...], reasons: Reasons) -> None:
-    for name, values in (
-        ("tensor", [tensor.name for tensor in tensors]),
-        ("file", [tensor.file for tensor in tensors]),
-        ("GGUF", [file.name for file in files]),
-    ):
-        for value, times in Counter(values).items():
-            if times > 1 and value:
-                reasons.add(f"the {name} {value[:80]!r} appears {times} times in the manifest")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -21,8 +20,8 @@ from organs.ingest.directory.layout import (
 from organs.ingest.directory.manifest import (
     MANIFEST_LIMITS,
     TENSORS_MAX,
+    DirectoryManifest,
     GgufEntry,
-    Manifest,
     Reasons,
     TensorEntry,
     parse_manifest,
@@ -71,35 +70,44 @@ class FolderFile:
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedOrgan:
-    """A tensor of the virtual file, with its digest in the manifest."""
+class OrganFile:
+    """A file of a tensor, with the offset of its bytes, and what the manifest has about it."""
 
+    entry: TensorEntry
     spec: TensorSpec
-    offset_bytes: int
-    sha256: Digest | None
-    file: str
-    """Its file in the folder."""
+    data_offset_bytes: int
 
 
 class VirtualFile(ComposedFile):
     """One GGUF file of an organ directory. `sha256` is the digest of the file that the folder was made from, if the
-    manifest states it; `remarks` are notes on changes, from opening the folder.
+    manifest states it; `remarks` are notes on changes, from opening the folder; `organs` are the files by offset.
     """
 
     def __init__(
         self,
         folder: Folder,
-        name: str,
+        entry: GgufEntry,
         size_bytes: int,
         sections: Sequence[Section],
-        organs: Sequence[PlacedOrgan],
-        sha256: Digest | None,
-        remarks: Sequence[str],
+        organs: Mapping[int, OrganFile],
+        remarks: Sequence[str] = (),
     ) -> None:
-        super().__init__(folder.path / name, size_bytes, sections, sha256)
+        placed = [
+            Section(offset, organ.spec.size_bytes, FolderFile(folder, organ.entry.file), organ.data_offset_bytes)
+            for offset, organ in organs.items()
+        ]
+        in_order = sorted([*sections, *placed], key=lambda section: section.offset_bytes)
+        position = 0
+        for section in in_order:
+            if section.offset_bytes < position:
+                raise ValueError(f"padding at {section.offset_bytes} overlaps a tensor or other padding")
+            position = section.offset_bytes + section.size_bytes
+        if position > size_bytes:
+            raise ValueError(f"padding ends at {position}, but the file ends at {size_bytes}")
+        super().__init__(folder.path / entry.name, size_bytes, in_order, entry.sha256)
         self.remarks = tuple(remarks)
         self._folder = folder
-        self._organs = tuple(organs)
+        self._organs = organs
 
     def check_unchanged(self) -> None:
         """Raise BadSource if a file of the folder that it uses was written or replaced."""
@@ -108,18 +116,13 @@ class VirtualFile(ComposedFile):
 
     def organ_digests(self) -> dict[int, Digest]:
         """Return the digest of each organ by its offset; reads all organs."""
-        return {organ.offset_bytes: self._digest(organ) for organ in self._organs}
+        return {offset: self._digest(offset, organ.spec.size_bytes) for offset, organ in self._organs.items()}
 
     def origin(self, organs: Mapping[int, Digest]) -> Origin | None:
         """Return the original file of the folder, if the manifest names it; `organs` are digests by offset."""
         if self.sha256 is None:
             return None
-        edited = (
-            organ.spec.name
-            for organ in self._organs
-            if organ.sha256 not in (None, organs.get(organ.offset_bytes, organ.sha256))
-        )
-        return Origin(self.path.name, self.sha256, tuple(edited))
+        return Origin(self.path.name, self.sha256, tuple(organ.spec.name for organ, _ in self._edited(organs)))
 
     def notes(self, sha256: Digest, organs: Mapping[int, Digest]) -> Iterator[str]:
         """Yield notes for people, from the digest `sha256` of the file and those of its `organs` by offset."""
@@ -128,26 +131,25 @@ class VirtualFile(ComposedFile):
         if origin is not None and origin.sha256 != sha256:
             reason = f"edited organs: {names_text(origin.edited)}" if origin.edited else "the folder was edited"
             yield f"{origin.name} is not the file that the folder was made from: {reason}"
-        yield from self._mismatches(organs)
+        edited = [*self._edited(organs)]
+        for organ, actual in edited[:NAMES_SHOWN_MAX]:
+            stated = organ.entry.sha256
+            yield f"{organ.entry.file}: the SHA-256 of its values is {actual}, but the manifest states {stated}"
+        if len(edited) > NAMES_SHOWN_MAX:
+            yield f"{len(edited) - NAMES_SHOWN_MAX} more organ files differ from the SHA-256 in the manifest"
 
-    def _mismatches(self, organs: Mapping[int, Digest]) -> Iterator[str]:
-        """Yield a sentence for each organ file whose SHA-256 differs from the manifest, with both digests."""
-        mismatches = [
-            (organ, actual)
-            for organ in self._organs
-            if (actual := organs.get(organ.offset_bytes)) is not None and organ.sha256 not in (None, actual)
-        ]
-        for item, actual in mismatches[:NAMES_SHOWN_MAX]:
-            yield f"{item.file}: the SHA-256 of its values is {actual}, but the manifest states {item.sha256}"
-        if len(mismatches) > NAMES_SHOWN_MAX:
-            yield f"{len(mismatches) - NAMES_SHOWN_MAX} more organ files differ from the SHA-256 in the manifest"
+    def _edited(self, organs: Mapping[int, Digest]) -> Iterator[tuple[OrganFile, Digest]]:
+        """Yield the organs whose digest differs from the manifest, with that digest."""
+        for offset, organ in self._organs.items():
+            actual = organs.get(offset)
+            if actual is not None and organ.entry.sha256 not in (None, actual):
+                yield organ, actual
 
-    def _digest(self, organ: PlacedOrgan) -> Digest:
+    def _digest(self, offset: int, size_bytes: int) -> Digest:
         digest = hashlib.sha256()
-        end = organ.offset_bytes + organ.spec.size_bytes
-        buffer = memoryview(bytearray(min(BUFFER_BYTES, organ.spec.size_bytes)))
-        for begin in range(organ.offset_bytes, end, BUFFER_BYTES):
-            view = buffer[: min(BUFFER_BYTES, end - begin)]
+        buffer = memoryview(bytearray(min(BUFFER_BYTES, size_bytes)))
+        for begin in range(offset, offset + size_bytes, BUFFER_BYTES):
+            view = buffer[: min(BUFFER_BYTES, offset + size_bytes - begin)]
             self.read_into(view, begin)
             digest.update(view)
         return Digest(digest.hexdigest())
@@ -156,15 +158,6 @@ class VirtualFile(ComposedFile):
 HEADERS_MAX_BYTES = 256 * 1024 * 1024
 """Limit of the headers of all GGUF files of a folder together; they are held in memory while it is open. The largest
 vocabularies in use take 20 MB, and only the first file of a split set has a vocabulary."""
-
-
-@dataclass(frozen=True, slots=True)
-class Organ:
-    """A tensor as its file describes it, with the offset of its bytes."""
-
-    entry: TensorEntry
-    spec: TensorSpec
-    data_offset_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,29 +174,31 @@ def open_directory(folder: Folder) -> list[VirtualFile]:
     Raises BadDirectory with all reasons, BadSource if it cannot be read.
     """
     where = str(folder.path)
-    manifest = _read_manifest(folder)
     reasons = Reasons()
-    manifest = _with_found_files(folder, manifest, reasons)
+    manifest = _with_found_files(folder, _read_manifest(folder), reasons)
     reasons.raise_if_any(where)
     organs = _read_organs(folder, manifest, reasons)
-    headers = _read_stored_headers(folder, manifest.files, reasons)
+    headers = []
+    left_bytes = HEADERS_MAX_BYTES
+    for entry in manifest.files:  # several files can use the same bytes: the limit applies to the total of read bytes
+        headers.append(_read_stored_header(folder, entry, left_bytes, reasons))
+        left_bytes -= 0 if entry.header is None else min(left_bytes, entry.header.size_bytes)
     reasons.raise_if_any(where)
-    organs_of: list[list[Organ]] = [[] for _ in manifest.files]
+    organs_of: list[list[OrganFile]] = [[] for _ in manifest.files]
     for organ in organs:
         organs_of[organ.entry.gguf].append(organ)
     files = []
     for number, entry in enumerate(manifest.files):
+        notes = () if number else manifest.notes
         try:
-            files.append(
-                _open_file(folder, entry, organs_of[number], headers[number], () if number else manifest.notes)
-            )
+            files.append(_open_file(folder, entry, organs_of[number], headers[number], notes))
         except ValueError as error:
             reasons.add(f"{entry.name}: {error}")
     reasons.raise_if_any(where)
     return files
 
 
-def _read_manifest(folder: Folder) -> Manifest:
+def _read_manifest(folder: Folder) -> DirectoryManifest:
     size = folder.size_bytes(MANIFEST_FILE)
     where = str(folder.path)
     try:
@@ -215,7 +210,7 @@ def _read_manifest(folder: Folder) -> Manifest:
     return parse_manifest(values, where, f"{folder.path.resolve().name or 'model'}.gguf")
 
 
-def _with_found_files(folder: Folder, manifest: Manifest, reasons: Reasons) -> Manifest:
+def _with_found_files(folder: Folder, manifest: DirectoryManifest, reasons: Reasons) -> DirectoryManifest:
     """Return a manifest of another tool with the file of each tensor whose path leads to none in the folder.
 
     Only the files in the folders of organs are looked at: no name becomes a path.
@@ -229,39 +224,31 @@ def _with_found_files(folder: Folder, manifest: Manifest, reasons: Reasons) -> M
     if len(files) > TENSORS_MAX:
         reasons.add(f"more than {TENSORS_MAX} organ files")
         return manifest
-    by_name, by_file = _grouped(files, partial(_name_inside, folder)), _grouped(files, _file_stem)
-    by_name.pop("", None)
-    tensors = [
-        _with_found_file(entry, by_name, by_file, reasons) if number in lost else entry
-        for number, entry in enumerate(manifest.tensors)
-    ]
+    by_name: dict[str, list[str]] = {}
+    by_file: dict[str, list[str]] = {}
+    for file in files:
+        by_file.setdefault(_file_stem(file), []).append(file)
+        if name := _name_inside(folder, file):
+            by_name.setdefault(name, []).append(file)
+    tensors = list(manifest.tensors)
+    for number in sorted(lost):
+        entry = tensors[number]
+        stated = entry.stated or entry.file
+        # The only file that has its name inside, or else the only one that is called like its file.
+        found = by_name.get(entry.name) or by_file.get(_file_stem(stated) if stated else entry.name, [])
+        if len(found) == 1:
+            name = "" if not stated and entry.name not in by_name else entry.name
+            tensors[number] = replace(entry, file=found[0], name=name)
+            continue
+        label = entry.name or repr(entry.stated[:80])
+        path = f"; its path in the manifest is {stated[:80]!r}" if stated and entry.name else ""
+        if found:
+            reasons.add(f"{label}: {names_text(found)} have this tensor, and the manifest does not say which{path}")
+        else:
+            reasons.add(f"{label}: no organ file has this tensor{path}")
     tensors_text = plural_text(len(lost), "tensor was", "tensors were")
     note = f"{tensors_text} found by the name in the file: the manifest has no path to it in the folder"
     return replace(manifest, tensors=tuple(tensors), notes=(*manifest.notes, note))
-
-
-def _with_found_file(
-    entry: TensorEntry, by_name: Mapping[str, list[str]], by_file: Mapping[str, list[str]], reasons: Reasons
-) -> TensorEntry:
-    """Return `entry` with the only file that has its name inside, or else the only one that is called like its file."""
-    stated = entry.stated or entry.file
-    found = by_name.get(entry.name) or (by_file.get(_file_stem(stated)) if stated else by_file.get(entry.name)) or []
-    if len(found) == 1:
-        name = "" if not stated and entry.name not in by_name else entry.name
-        return replace(entry, file=found[0], name=name)
-    path = f"; its path in the manifest is {stated[:80]!r}" if stated and entry.name else ""
-    if found:
-        reasons.add(f"{entry.label}: {names_text(found)} have this tensor, and the manifest does not say which{path}")
-    else:
-        reasons.add(f"{entry.label}: no organ file has this tensor{path}")
-    return entry
-
-
-def _grouped(files: Iterable[str], key: Callable[[str], str]) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = {}
-    for file in files:
-        groups.setdefault(key(file), []).append(file)
-    return groups
 
 
 def _name_inside(folder: Folder, file: str) -> str:
@@ -278,7 +265,7 @@ def _file_stem(path: str) -> str:
     return path.replace("\\", "/").rpartition("/")[2].removesuffix(ORGAN_SUFFIX)
 
 
-def _read_organs(folder: Folder, manifest: Manifest, reasons: Reasons) -> list[Organ]:
+def _read_organs(folder: Folder, manifest: DirectoryManifest, reasons: Reasons) -> list[OrganFile]:
     organs = []
     for entry in manifest.tensors:
         try:
@@ -292,31 +279,16 @@ def _read_organs(folder: Folder, manifest: Manifest, reasons: Reasons) -> list[O
             continue
         if spec.name != entry.name and entry.name:
             reasons.add(f"{entry.file} has the name {spec.name!r}, but the manifest has {entry.name!r}")
-        organs.append(Organ(entry, spec, begin))
-    _check_names(organs, reasons)
+        organs.append(OrganFile(entry, spec, begin))
+    names = Counter(organ.spec.name for organ in organs)
+    for organ in organs:  # a name that only the file has must not be that of another
+        if not organ.entry.name and names[organ.spec.name] > 1:
+            reasons.add(f"{organ.entry.file} has the name {organ.spec.name!r}, as another file")
     listed = {entry.file for entry in manifest.tensors}
     for file in folder.organ_files():
         if file not in listed:
             reasons.add(f"{file!r} is not in the manifest")
     return organs
-
-
-def _check_names(organs: Sequence[Organ], reasons: Reasons) -> None:
-    """Check that a tensor whose name only its file has does not have that of another."""
-    names = Counter(organ.spec.name for organ in organs)
-    for organ in organs:
-        if not organ.entry.name and names[organ.spec.name] > 1:
-            reasons.add(f"{organ.entry.file} has the name {organ.spec.name!r}, as another file")
-
-
-def _read_stored_headers(folder: Folder, files: Sequence[GgufEntry], reasons: Reasons) -> list[_StoredHeader | None]:
-    """Return the header of each file. Files can use the same bytes, so the limit applies to the total of read bytes."""
-    headers = []
-    left_bytes = HEADERS_MAX_BYTES
-    for entry in files:
-        headers.append(_read_stored_header(folder, entry, left_bytes, reasons))
-        left_bytes -= 0 if entry.header is None else min(left_bytes, entry.header.size_bytes)
-    return headers
 
 
 def _read_stored_header(folder: Folder, entry: GgufEntry, left_bytes: int, reasons: Reasons) -> _StoredHeader | None:
@@ -349,24 +321,28 @@ def _read_stored_header(folder: Folder, entry: GgufEntry, left_bytes: int, reaso
 
 
 def _open_file(
-    folder: Folder, entry: GgufEntry, organs: Sequence[Organ], header: _StoredHeader | None, notes: Sequence[str]
+    folder: Folder, entry: GgufEntry, organs: Sequence[OrganFile], stored: _StoredHeader | None, notes: Sequence[str]
 ) -> VirtualFile:
-    misfit = _misfit_reason(entry, organs, header)
-    if header is not None and misfit is None:
-        return _file_with_stored_header(folder, entry, organs, header.header)
-    literal, alignment = _encode_fresh_header(entry, organs, header)
-    sections = [Section(0, len(literal), BytesInMemory(literal))]
-    placed = []
-    offset = len(literal)
+    misfit = _misfit_reason(entry, organs, stored)
+    if stored is not None and entry.header is not None and misfit is None:
+        header, in_folder = stored.header, FolderFile(folder, HEADER_FILE)
+        offsets = [header.data_offset + tensor.offset for tensor in header.tensors]
+        sections = [Section(0, header.end, in_folder, entry.header.offset_bytes)]
+        for padding in entry.paddings:
+            kept = padding.kept
+            sections.append(Section(padding.offset_bytes, kept.size_bytes, in_folder, kept.offset_bytes))
+        placed = dict(zip(offsets, organs, strict=True))
+        return VirtualFile(folder, entry, header.file_size_bytes, sections, placed)
+    fresh, alignment = _encode_fresh_header(entry, organs, stored)
+    placed, offset = {}, len(fresh)
     for organ in organs:
-        sections.append(_organ_section(folder, organ, offset))
-        placed.append(PlacedOrgan(organ.spec, offset, organ.entry.sha256, organ.entry.file))
+        placed[offset] = organ
         offset += padded(organ.spec.size_bytes, alignment)
     remarks = [*notes, f"the header of {entry.name} is rewritten: {misfit}"]
-    return VirtualFile(folder, entry.name, offset, sections, placed, entry.sha256, remarks)
+    return VirtualFile(folder, entry, offset, [Section(0, len(fresh), BytesInMemory(fresh))], placed, remarks)
 
 
-def _misfit_reason(entry: GgufEntry, organs: Sequence[Organ], header: _StoredHeader | None) -> str | None:
+def _misfit_reason(entry: GgufEntry, organs: Sequence[OrganFile], header: _StoredHeader | None) -> str | None:
     """Return why the header in the folder cannot be used, or None."""
     if header is None:
         return "the folder has no header"
@@ -383,37 +359,31 @@ def _misfit_reason(entry: GgufEntry, organs: Sequence[Organ], header: _StoredHea
     return None
 
 
-def _file_with_stored_header(folder: Folder, entry: GgufEntry, organs: Sequence[Organ], header: Header) -> VirtualFile:
-    assert entry.header is not None
-    headers = FolderFile(folder, HEADER_FILE)
-    sections = [Section(0, header.end, headers, entry.header.offset_bytes)]
-    placed = []
-    for organ, tensor in zip(organs, header.tensors, strict=True):
-        offset = header.data_offset + tensor.offset
-        sections.append(_organ_section(folder, organ, offset))
-        placed.append(PlacedOrgan(organ.spec, offset, organ.entry.sha256, organ.entry.file))
-    for padding in entry.paddings:
-        stretch = padding.kept
-        sections.append(Section(padding.offset_bytes, stretch.size_bytes, headers, stretch.offset_bytes))
-    sections.sort(key=lambda section: section.offset_bytes)
-    position = 0
-    for section in sections:
-        if section.offset_bytes < position:
-            raise ValueError(f"padding at {section.offset_bytes} overlaps a tensor or other padding")
-        position = section.offset_bytes + section.size_bytes
-    if position > header.file_size_bytes:
-        raise ValueError(f"padding ends at {position}, but the file ends at {header.file_size_bytes}")
-    return VirtualFile(folder, entry.name, header.file_size_bytes, sections, placed, entry.sha256, ())
-
-
-def _organ_section(folder: Folder, organ: Organ, offset: int) -> Section:
-    return Section(offset, organ.spec.size_bytes, FolderFile(folder, organ.entry.file), organ.data_offset_bytes)
-
-
-def _encode_fresh_header(entry: GgufEntry, organs: Sequence[Organ], header: _StoredHeader | None) -> tuple[bytes, int]:
+def _encode_fresh_header(
+    entry: GgufEntry, organs: Sequence[OrganFile], header: _StoredHeader | None
+) -> tuple[bytes, int]:
     """Return a new header with its padding, and the alignment; raises ValueError for invalid metadata."""
-    metadata = _merge_metadata(entry, header)
-    alignment = header.header.alignment if header is not None else ALIGNMENT_DEFAULT
+    metadata: list[Metadata] = []
+    alignment = ALIGNMENT_DEFAULT
+    if header is None:
+        absent = [pair for pair in entry.pairs if isinstance(pair, str)]
+        if absent:
+            raise ValueError(f"metadata without a value, and no usable header to take it from: {names_text(absent)}")
+        metadata += [pair for pair in entry.pairs if isinstance(pair, KeyValue)]
+    else:
+        alignment = header.header.alignment
+        raw = {field.key: carry_over(header.source, field) for field in header.header.fields}
+        if entry.readable is None:
+            metadata += raw.values()
+        entries_by_key = {item["key"]: item for item in readable_metadata(header.source, header.header)}
+        for pair, shown in zip(entry.pairs, entry.readable or (), strict=entry.readable is not None):
+            key = pair if isinstance(pair, str) else pair.key
+            if key in entries_by_key and same_metadata([shown], [entries_by_key[key]]):
+                metadata.append(raw[key])
+            elif isinstance(pair, str):
+                raise ValueError(f"metadata without a value in the manifest or the header: {key[:80]!r}")
+            else:
+                metadata.append(pair)
     for item in metadata:
         if isinstance(item, KeyValue) and item.key == ALIGNMENT_KEY:
             value = item.value
@@ -423,28 +393,6 @@ def _encode_fresh_header(entry: GgufEntry, organs: Sequence[Organ], header: _Sto
                 raise ValueError(f"{ALIGNMENT_KEY} is {str(value)[:40]}, not a power of two up to {ALIGNMENT_MAX}")
             alignment = value
     return encode_header(metadata, [organ.spec for organ in organs], alignment), alignment
-
-
-def _merge_metadata(entry: GgufEntry, header: _StoredHeader | None) -> list[Metadata]:
-    if header is None:
-        absent = [pair for pair in entry.pairs if isinstance(pair, str)]
-        if absent:
-            raise ValueError(f"metadata without a value, and no usable header to take it from: {names_text(absent)}")
-        return [pair for pair in entry.pairs if isinstance(pair, KeyValue)]
-    raw = {field.key: carry_over(header.source, field) for field in header.header.fields}
-    if entry.readable is None:
-        return list(raw.values())
-    entries_by_key = {item["key"]: item for item in readable_metadata(header.source, header.header)}
-    metadata: list[Metadata] = []
-    for pair, value in zip(entry.pairs, entry.readable, strict=True):
-        key = pair if isinstance(pair, str) else pair.key
-        if key in entries_by_key and same_metadata([value], [entries_by_key[key]]):
-            metadata.append(raw[key])
-        elif isinstance(pair, str):
-            raise ValueError(f"metadata without a value in the manifest or the header: {key[:80]!r}")
-        else:
-            metadata.append(pair)
-    return metadata
 
 
 def directory_size_bytes(path: Path) -> int:

@@ -79,7 +79,13 @@ def drive(
                     break
                 workers.keep_busy(unfinished)
                 if time.monotonic() - reported > WATCH_SECONDS:
-                    on_progress(_recovered(registry, run_id))
+                    with registry.catalog.reading() as session:
+                        has_dead = has_dead_workers(session, run_id)
+                    if has_dead:
+                        with registry.catalog.writing() as session:
+                            recover_units(session, run_id)
+                    with registry.catalog.reading() as session:
+                        on_progress(fleet_run(session, run_id))
                     reported = time.monotonic()
                 outage.end()
             except TEMPORARY as error:
@@ -91,17 +97,6 @@ def drive(
             on_message("stopping: the units that run return to the queue")
     finally:
         workers.end()
-    with registry.catalog.reading() as session:
-        return fleet_run(session, run_id)
-
-
-def _recovered(registry: LocalRegistry, run_id: int) -> FleetRun:
-    """Queue the units of dead workers again, and return the run."""
-    with registry.catalog.reading() as session:
-        has_dead = has_dead_workers(session, run_id)
-    if has_dead:
-        with registry.catalog.writing() as session:
-            recover_units(session, run_id)
     with registry.catalog.reading() as session:
         return fleet_run(session, run_id)
 
@@ -126,22 +121,20 @@ class LocalProcesses:
         """Replace processes that have ended. Raises OrganError if they end before they do anything."""
         if unfinished != self._unfinished:
             self._unfinished, self._idle_deaths = unfinished, 0
-        for name in [name for name, process in self._processes.items() if process.poll() is not None]:
-            self._bury(name)
+        for name, process in list(self._processes.items()):
+            status = process.poll()
+            if status is not None:
+                with self._registry.catalog.writing() as session:
+                    had_unit = end_worker(session, self._run_id, name, died=status != 0)
+                del self._processes[name]
+                self._idle_deaths = 0 if had_unit else self._idle_deaths + 1
+                if self._idle_deaths > IDLE_DEATHS_MAX:
+                    raise OrganError(f"the workers end at once, with the status {status}: see their messages above")
         while len(self._processes) < min(self._count, unfinished):
             name = worker_name()
             self._processes[name] = self._start(name)
         with suppress(subprocess.TimeoutExpired):
             next(iter(self._processes.values())).wait(POLL_SECONDS)
-
-    def _bury(self, name: str) -> None:
-        status = self._processes[name].returncode
-        with self._registry.catalog.writing() as session:
-            had_unit = end_worker(session, self._run_id, name, died=status != 0)
-        del self._processes[name]
-        self._idle_deaths = 0 if had_unit else self._idle_deaths + 1
-        if self._idle_deaths > IDLE_DEATHS_MAX:
-            raise OrganError(f"the workers end at once, with the status {status}: see their messages above")
 
     def end(self) -> None:
         """End all processes, with SIGTERM first."""
@@ -227,20 +220,16 @@ class DaskCluster:
         client = self._connected()
         with _translated(self._address):
             if time.monotonic() - self._looked > LOOK_SECONDS:
-                self._look_at_scheduler(client)
+                scheduler = client.scheduler_info(n_workers=-1)
+                self._looked = time.monotonic()
+                self._threads = sum(worker["nthreads"] for worker in scheduler["workers"].values())
+                if scheduler["id"] != self._scheduler_id:
+                    self._scheduler_id = scheduler["id"]
+                    self._submitted.clear()  # another scheduler does not know the tasks of the last one
             if not self._threads:
                 raise Unreachable(f"the scheduler {self._address} has no workers: start some with `dask worker`")
-            self._forget_lost(client)
-            self._submit(client, min(WINDOW * self._threads, unfinished) - len(self._submitted))
+            self._submit(client, min(WINDOW * self._threads, unfinished))
             self._wait(client)
-
-    def _look_at_scheduler(self, client: Client) -> None:
-        scheduler = client.scheduler_info(n_workers=-1)
-        self._looked = time.monotonic()
-        self._threads = sum(worker["nthreads"] for worker in scheduler["workers"].values())
-        if scheduler["id"] != self._scheduler_id:
-            self._scheduler_id = scheduler["id"]
-            self._submitted.clear()  # another scheduler does not know the tasks of the last one
 
     def _connected(self) -> Client:
         from distributed import Client
@@ -252,29 +241,23 @@ class DaskCluster:
             if lost is not None:
                 lost.close(timeout=1)
             self._client = Client(self._address, timeout=CONNECT_SECONDS, set_as_default=False, name="organ-fleet")
-        self._record_dashboard(self._client)
-        return self._client
-
-    def _record_dashboard(self, client: Client) -> None:
-        try:
-            link = client.dashboard_link
-        except (KeyError, ValueError, OSError):  # this scheduler has none
-            return
+        link = None
+        with suppress(KeyError, ValueError, OSError):  # this scheduler has no dashboard
+            link = self._client.dashboard_link
         if link:
             with self._registry.catalog.writing() as session:
                 set_dashboard(session, self._run_id, link)
+        return self._client
 
-    def _forget_lost(self, client: Client) -> None:
-        """Forget tasks that have not begun for LOST_SECONDS, so that they are submitted again."""
+    def _submit(self, client: Client, window: int) -> None:
+        """Submit units until `window` tasks are. Tasks that have not begun for LOST_SECONDS are submitted again."""
         until = time.monotonic() - LOST_SECONDS
         old = [number for number, (_, begun) in self._submitted.items() if begun < until]
-        if not old:
-            return
-        with self._registry.catalog.reading() as session:
-            due = set(due_units(session, self._run_id, len(self._submitted), among=old))
-        client.cancel([self._submitted.pop(number)[0] for number in due])
-
-    def _submit(self, client: Client, count: int) -> None:
+        if old:
+            with self._registry.catalog.reading() as session:
+                lost = due_units(session, self._run_id, len(self._submitted), among=old)
+            client.cancel([self._submitted.pop(number)[0] for number in lost])
+        count = window - len(self._submitted)
         if count <= 0:
             return
         with self._registry.catalog.reading() as session:
@@ -285,33 +268,29 @@ class DaskCluster:
             self._submitted[number] = (future, time.monotonic())
 
     def _wait(self, client: Client) -> None:
+        """Wait until a task ends. Raises OrganError if all fail before their unit begins, and no worker does a unit."""
         from distributed import wait
 
         if not self._submitted:
             time.sleep(LOOK_SECONDS)
             return
+        futures = [future for future, _ in self._submitted.values()]
         with suppress(TimeoutError), client.as_current():
-            wait(
-                [future for future, _ in self._submitted.values()], timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED"
-            )
+            wait(futures, timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED")
             time.sleep(COALESCE_SECONDS)
-        for number in [number for number, (future, _) in self._submitted.items() if future.done()]:
-            self._note_end(self._submitted.pop(number)[0])
+        for number, (future, _) in list(self._submitted.items()):
+            if not future.done():
+                continue
+            del self._submitted[number]
+            self._refusals = self._refusals + 1 if future.status == "error" else 0
+            if self._refusals > REFUSALS_MAX:
+                with self._registry.catalog.reading() as session:
+                    is_working = has_live_workers(session, self._run_id)
+                if not is_working:
+                    error = future.exception(timeout=CONNECT_SECONDS)
+                    reason = str(error) if isinstance(error, OrganError) else type(error).__name__
+                    raise OrganError(f"no worker of {self._address} can begin a unit: {reason}")
         time.sleep(min(REFUSAL_SECONDS * self._refusals, LOOK_SECONDS))
-
-    def _note_end(self, future: Future) -> None:
-        """Count tasks that fail before their unit begins. Raises OrganError if all do, and no worker does a unit."""
-        if future.status != "error":
-            self._refusals = 0
-            return
-        self._refusals += 1
-        if self._refusals > REFUSALS_MAX:
-            with self._registry.catalog.reading() as session:
-                if has_live_workers(session, self._run_id):
-                    return
-            error = future.exception(timeout=CONNECT_SECONDS)
-            reason = str(error) if isinstance(error, OrganError) else type(error).__name__
-            raise OrganError(f"no worker of {self._address} can begin a unit: {reason}")
 
     def end(self) -> None:
         """Cancel all tasks. Units that run return to the queue, and their workers stop at their next step."""

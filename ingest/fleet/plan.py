@@ -40,7 +40,7 @@ REPACK_TEXT_MAX = 2000
 Entries = Annotated[list[Annotated[str, Meta(min_length=1, max_length=TEXT_MAX)]], Meta(min_length=1)]
 
 
-class Work(msgspec.Struct, forbid_unknown_fields=True, rename={"sources": "from"}):
+class PlannedWork(msgspec.Struct, forbid_unknown_fields=True, rename={"sources": "from"}):
     """A table `[[work]]` of a plan."""
 
     do: Literal["ingest", "measure", "repack", "validate"]
@@ -52,11 +52,16 @@ class Work(msgspec.Struct, forbid_unknown_fields=True, rename={"sources": "from"
     """Names of chimeras to validate."""
 
 
-class Plan(msgspec.Struct, forbid_unknown_fields=True):
+class FleetPlan(msgspec.Struct, forbid_unknown_fields=True):
     """A plan as it is written."""
 
     name: Annotated[str, Meta(min_length=1, max_length=96)]
-    work: Annotated[list[Work], Meta(min_length=1, max_length=10_000)]
+    work: Annotated[list[PlannedWork], Meta(min_length=1, max_length=10_000)]
+
+    @property
+    def has_addresses(self) -> bool:
+        """Whether a `Hub` must read them."""
+        return any(is_url(source) for work in self.work for source in work.sources or ())
 
 
 _FORM = (
@@ -81,7 +86,7 @@ class ExpandedPlan:
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path) -> FleetPlan:
     """Return the plan in the file `path`. Raises BadInput, BadSource for a file that cannot be read."""
     try:
         with path.open("rb") as file:
@@ -91,7 +96,7 @@ def read_plan(path: Path) -> Plan:
     if len(data) > PLAN_MAX_BYTES:
         raise BadInput(f"{path}: a plan has at most {PLAN_MAX_BYTES:,} bytes")
     try:
-        plan = msgspec.toml.decode(data, type=Plan)
+        plan = msgspec.toml.decode(data, type=FleetPlan)
     except msgspec.ValidationError as error:
         raise BadInput(f"{path}: {error}; {_FORM}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -99,26 +104,17 @@ def read_plan(path: Path) -> Plan:
     if not (plan.name.isascii() and plan.name.isprintable() and any(map(str.isalpha, plan.name))):
         raise BadInput(f"{path}: the name of a plan has only printable ASCII characters, and a letter")
     for number, work in enumerate(plan.work, 1):
-        _check_lists(f"{path}: work {number}", work)
+        lists = {"from": work.sources, "models": work.models, "chimeras": work.chimeras}
+        needed = _LISTS[work.do]
+        if lists.pop(needed) is None:
+            raise BadInput(f"{path}: work {number}: {work.do} needs the list {needed!r}")
+        for name, entries in lists.items():
+            if entries is not None:
+                raise BadInput(f"{path}: work {number}: {work.do} takes {needed!r}, not {name!r}")
     return plan
 
 
-def _check_lists(where: str, work: Work) -> None:
-    lists = {"from": work.sources, "models": work.models, "chimeras": work.chimeras}
-    needed = _LISTS[work.do]
-    if lists.pop(needed) is None:
-        raise BadInput(f"{where}: {work.do} needs the list {needed!r}")
-    wrong = [name for name, entries in lists.items() if entries is not None]
-    if wrong:
-        raise BadInput(f"{where}: {work.do} takes {needed!r}, not {wrong[0]!r}")
-
-
-def has_addresses(plan: Plan) -> bool:
-    """Return whether the plan needs a `Hub`."""
-    return any(is_url(source) for work in plan.work for source in work.sources or ())
-
-
-def expand_plan(registry: LocalRegistry, plan: Plan, folder: Path, hub: Hub | None = None) -> ExpandedPlan:
+def expand_plan(registry: LocalRegistry, plan: FleetPlan, folder: Path, hub: Hub | None = None) -> ExpandedPlan:
     """Return the units of the plan; `folder` is the folder of its file, and `hub` reads addresses.
 
     A model, or a shard of a split model, is a unit; models of one family are repacked by one unit. Raises BadInput,
@@ -133,9 +129,9 @@ def expand_plan(registry: LocalRegistry, plan: Plan, folder: Path, hub: Hub | No
     return ExpandedPlan(plan.name, tuple(units.values()))
 
 
-def _units(registry: LocalRegistry, work: Work, folder: Path, hub: Hub | None) -> Iterator[NewUnit]:
+def _units(registry: LocalRegistry, work: PlannedWork, folder: Path, hub: Hub | None) -> Iterator[NewUnit]:
     if work.do == "ingest":
-        yield from _ingest_units(work.sources or (), folder, hub)
+        yield from _files(work.sources or (), folder, hub)
     elif work.do == "validate":
         yield from (NewUnit("validate", _chimera(registry, name)) for name in work.chimeras or ())
     else:
@@ -147,29 +143,20 @@ def _units(registry: LocalRegistry, work: Work, folder: Path, hub: Hub | None) -
         yield from (NewUnit(work.do, " ".join(group)) for group in groups)
 
 
-def _ingest_units(sources: Sequence[str], folder: Path, hub: Hub | None) -> Iterator[NewUnit]:
+def _files(sources: Sequence[str], folder: Path, hub: Hub | None) -> Iterator[NewUnit]:
+    """Yield a unit for each file of the models: shards are stored one at a time, by any worker."""
     for source in sources:
-        if is_url(source):
-            _check_without_secrets(source)
+        # The ledger and its readers must not see a password or a signature.
+        if is_url(source) and ("@" in source.partition("://")[2].partition("/")[0] or "?" in source or "#" in source):
+            problem = f"{without_secrets(source)}: an address in a plan has no user, password, query or fragment"
+            raise BadInput(f"{problem}; give the workers their credentials in their environment")
         argument = source if is_url(source) else str(folder / Path(source).expanduser())
         for model in find_sources([argument], hub=hub):
-            yield from _files(model)
-
-
-def _check_without_secrets(address: str) -> None:
-    """Raise BadInput for an address with a password or a signature: the ledger and its readers must not see it."""
-    if "@" in address.partition("://")[2].partition("/")[0] or "?" in address or "#" in address:
-        problem = f"{without_secrets(address)}: an address in a plan has no user, password, query or fragment"
-        raise BadInput(f"{problem}; give the workers their credentials in their environment")
-
-
-def _files(model: ModelSource) -> Iterator[NewUnit]:
-    """Yield a unit for each file of a model: shards are stored one at a time, by any worker."""
-    for remote in model.remote:
-        yield NewUnit("ingest", remote.address)
-    for path in model.paths:
-        size = path.stat().st_size if path.is_file() else None
-        yield NewUnit("ingest", str(path), size, _stamp(path))
+            for remote in model.remote:
+                yield NewUnit("ingest", remote.address)
+            for path in model.paths:
+                size = path.stat().st_size if path.is_file() else None
+                yield NewUnit("ingest", str(path), size, _stamp(path))
 
 
 def _stamp(path: Path) -> str:

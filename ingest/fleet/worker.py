@@ -23,24 +23,11 @@ from organs.ingest.urls import Hub
 from organs.registry.catalog.queries.fleet import count_unfinished, run_digest
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.catalog.register.fleet import (
-    UnitClaim,
-    claim_unit,
-    finish_unit,
-    postpone_unit,
-)
+from organs.registry.catalog.register.fleet import claim_unit, finish_unit, postpone_unit
 from organs.registry.catalog.work import RETRY_SECONDS, WorkCancelled, fail, keeping, put_back, renew, write_end
 from organs.registry.digest import Digest
 from organs.registry.entities.job import MeasureJobResult, ModelRequest, ValidationJobResult
-from organs.registry.errors import (
-    OUTAGES,
-    BadReply,
-    Busy,
-    NoSuchRun,
-    OrganError,
-    TooMany,
-    Unreachable,
-)
+from organs.registry.errors import OUTAGES, BadReply, Busy, NoSuchRun, OrganError, TooMany, Unreachable
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.references import repack
@@ -85,7 +72,7 @@ class Outage:
         return False
 
 
-class FleetWorker:
+class UnitWorker:
     """Does units of runs for one process, whose name is `name`. `hub` reads models at addresses."""
 
     def __init__(
@@ -114,29 +101,8 @@ class FleetWorker:
             claim = claim_unit(session, run_id, self._name, self._version, number)
         if claim is None:
             return False
-        self._do(claim)
-        return True
-
-    def work_until_done(self, run_id: int) -> None:
-        """Do units until none is left, or `stop` is set. Raises errors of the database that last too long."""
-        outage = Outage()
-        while not self._stop.is_set():
-            try:
-                if not self.work_on(run_id):
-                    with self._registry.catalog.reading() as session:
-                        if not count_unfinished(session, run_id):
-                            return
-                    self._stop.wait(POLL_SECONDS)
-                outage.end()
-            except TEMPORARY as error:
-                outage.go_on(error)
-                self._stop.wait(RETRY_SECONDS)
-
-    def _do(self, claim: UnitClaim) -> None:
-        """Do the unit and record how it ended."""
-        catalog, (run_id, number) = self._registry.catalog, claim.key
         write: Callable[[Session], bool]
-        with keeping(catalog, partial(renew, claim=claim), f"unit {number} keeper") as lost:
+        with keeping(self._registry.catalog, partial(renew, claim=claim), f"unit {claim.key[1]} keeper") as lost:
 
             def report() -> None:
                 if self._stop.is_set() or lost.is_set():
@@ -155,10 +121,26 @@ class FleetWorker:
                     sentence = str(error).removeprefix(f"{claim.source}: ")  # lists show the source beside the reason
                     write = partial(fail, claim=claim, sentence=sentence)
             except Exception as error:  # noqa: BLE001  # the next unit must run after any error of this one
-                _log.error("unit %d of run %d broke", number, run_id, exc_info=error)
+                _log.error("unit %d of run %d broke", claim.key[1], run_id, exc_info=error)
                 sentence = f"an internal error ({type(error).__name__}); the log of the worker has the details"
                 write = partial(fail, claim=claim, sentence=sentence)
-            write_end(catalog, write, self._stop)
+            write_end(self._registry.catalog, write, self._stop)
+        return True
+
+    def work_until_done(self, run_id: int) -> None:
+        """Do units until none is left, or `stop` is set. Raises errors of the database that last too long."""
+        outage = Outage()
+        while not self._stop.is_set():
+            try:
+                if not self.work_on(run_id):
+                    with self._registry.catalog.reading() as session:
+                        if not count_unfinished(session, run_id):
+                            return
+                    self._stop.wait(POLL_SECONDS)
+                outage.end()
+            except TEMPORARY as error:
+                outage.go_on(error)
+                self._stop.wait(RETRY_SECONDS)
 
 
 def program_version() -> str:

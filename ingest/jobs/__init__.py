@@ -1,6 +1,6 @@
 """Jobs: work that takes longer than a request, and the runner that does it.
 
-    kind         the class of a kind of job, and the checks of its arguments
+    kind         the class of a kind of job: what it takes, and the function that does it
     compose      the kinds `compose`, `graft` and `purify`: a recipe becomes a registered chimera
     validate     the kinds `validate` and `quick-look`: a chimera run in llama.cpp beside its base
     measure      the kind `measure`: a registered model measured again from its stored bytes

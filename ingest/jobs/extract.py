@@ -24,12 +24,7 @@ from organs.registry.errors import MissingBlob
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.store.backend import StoredFile
-from organs.registry.store.files import (
-    PRIVATE_FOLDER,
-    UnplacedFile,
-    placed,
-    placing_error,
-)
+from organs.registry.store.files import PRIVATE_FOLDER, placed, placing_error
 from organs.registry.store.folder import open_stored
 
 FOLDER = "jobs"
@@ -113,10 +108,18 @@ def remove_old_packs(home: Path, now: float | None = None) -> None:
     A running download continues: it has the file open.
     """
     now = time.time() if now is None else now
-    packs = _packs(packs_folder(home))
+    packs = []
+    with suppress(OSError):  # the folder is absent or not readable
+        for entry in os.scandir(packs_folder(home)):
+            if _KEY.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                with suppress(FileNotFoundError):  # another runner removed it
+                    packs.append((entry.stat().st_mtime, _size_bytes(Path(entry.path)), Path(entry.path)))
     made_at = {folder: begun_at for begun_at, _, folder in packs}
     for folder in _too_old(packs, now):
-        if now - made_at[folder] > KEPT_SECONDS or not _is_being_written(folder, now - made_at[folder]):
+        entries, age_seconds = list(folder.glob("*")), now - made_at[folder]
+        # The folder of the extracted files is removed when the pack is complete.
+        is_being_written = age_seconds < WRITING_SECONDS and (not entries or any(entry.is_dir() for entry in entries))
+        if not is_being_written:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -133,29 +136,15 @@ P = TypeVar("P", Path, str)
 
 
 def _too_old(packs: Sequence[tuple[float, int, P]], now: float) -> Iterator[P]:
-    """Yield the packs that are older than a day, and the oldest while all take more than 10 GB."""
+    """Yield the packs that are older than a day, and the oldest while all take more than 10 GB.
+
+    `packs` has the time of each, in seconds since the epoch, and its size in bytes.
+    """
     total_bytes = 0
     for index, (made_at, size_bytes, pack) in enumerate(sorted(packs, reverse=True)):
         total_bytes += size_bytes
         if now - made_at > KEPT_SECONDS or (index > 0 and total_bytes > TOTAL_MAX_BYTES):
             yield pack
-
-
-def _is_being_written(folder: Path, age_seconds: float) -> bool:
-    """Return whether the pack is in progress: its source folder is removed when the pack is complete."""
-    entries = list(folder.glob("*"))
-    return age_seconds < WRITING_SECONDS and (not entries or any(entry.is_dir() for entry in entries))
-
-
-def _packs(folder: Path) -> list[tuple[float, int, Path]]:
-    """Return the time of each pack, in seconds since the epoch, and its size in bytes."""
-    packs = []
-    with suppress(OSError):  # the folder is absent or not readable
-        for entry in os.scandir(folder):
-            if _KEY.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                with suppress(FileNotFoundError):  # another runner removed it
-                    packs.append((entry.stat().st_mtime, _size_bytes(Path(entry.path)), Path(entry.path)))
-    return packs
 
 
 def _size_bytes(folder: Path) -> int:
@@ -221,24 +210,29 @@ def write_tar(directory: Path, path: Path, advance: Advance) -> tuple[Digest, in
 
     Raises DiskFull, StoreUnwritable.
     """
-    members = [(file, _tar_head(directory, file)) for file in sorted(directory.rglob("*"))]
-    content = sum(len(head) + _padded(file.stat().st_size if file.is_file() else 0) for file, head in members)
+    members = []
+    content = 0
+    for file in sorted(directory.rglob("*")):
+        info = tarfile.TarInfo(f"{directory.name}/{file.relative_to(directory)}")
+        if file.is_dir():
+            info.type, info.mode = tarfile.DIRTYPE, FOLDER_MODE
+        else:
+            info.size, info.mode = file.stat().st_size, FILE_MODE
+        head = info.tobuf(tarfile.PAX_FORMAT, "utf-8")
+        members.append((file, head))
+        content += len(head) + info.size + -info.size % tarfile.BLOCKSIZE
     size = -(-(content + 2 * tarfile.BLOCKSIZE) // tarfile.RECORDSIZE) * tarfile.RECORDSIZE
-    digest = hashlib.sha256()
+    digest, offset = hashlib.sha256(), 0
     with placed(path, size) as target:
-        offset = 0
         for piece in _pieces(members, size - content, advance):
             digest.update(piece)
-            offset = _write_piece(target, piece, offset)
+            target.write_at(piece, offset)
+            offset += len(piece)
     return Digest(digest.hexdigest()), size
 
 
-def _write_piece(target: UnplacedFile, piece: bytes, offset: int) -> int:
-    target.write_at(piece, offset)
-    return offset + len(piece)
-
-
 def _pieces(members: list[tuple[Path, bytes]], end_bytes: int, advance: Advance) -> Iterator[bytes]:
+    """Yield the pieces of a tar; delete each file after its last one, so that the disk does not hold it twice."""
     for file, head in members:
         yield head
         if file.is_file():
@@ -248,24 +242,9 @@ def _pieces(members: list[tuple[Path, bytes]], end_bytes: int, advance: Advance)
                     size += len(piece)
                     yield piece
                     advance(len(piece))
-            yield bytes(_padded(size) - size)
-            file.unlink()  # so that the disk does not hold it twice
+            yield bytes(-size % tarfile.BLOCKSIZE)
+            file.unlink()
     yield bytes(end_bytes)
-
-
-def _tar_head(directory: Path, file: Path) -> bytes:
-    inside = f"{directory.name}/{file.relative_to(directory)}"
-    info = tarfile.TarInfo(inside)
-    info.mode = FILE_MODE
-    if file.is_dir():
-        info.type, info.mode = tarfile.DIRTYPE, FOLDER_MODE
-    else:
-        info.size = file.stat().st_size
-    return info.tobuf(tarfile.PAX_FORMAT, "utf-8")
-
-
-def _padded(size: int) -> int:
-    return -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
 
 EXTRACT = JobKind("extract", WORK, ModelRequest, _run, current_version)

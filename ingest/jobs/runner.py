@@ -26,6 +26,7 @@ from organs.ingest.jobs.publish import INSPECT, PUBLISH
 from organs.ingest.jobs.repack import REPACK, is_repack_due
 from organs.ingest.jobs.report import REPORT
 from organs.ingest.jobs.validate import QUICK_LOOK, VALIDATE
+from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.jobs import is_anything_due, is_to_be_done
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.jobs import (
@@ -97,53 +98,40 @@ def add_job(
         return enqueue_job(session, kind, arguments, contributor)
 
 
-class JobProgress:
-    """Writes the progress of a claimed job. Any thread may call `report`."""
+def progress_reporter(
+    catalog: Catalog, claim: JobClaim, stop: threading.Event, lost: threading.Event
+) -> ReportProgress:
+    """Return a function, for any thread, that writes the progress of a job, from 0 to 1, and its current step.
 
-    def __init__(
-        self,
-        registry: LocalRegistry,
-        claim: JobClaim,
-        stop: threading.Event,
-        lost: threading.Event,
-        notify_seconds: float = NOTIFY_SECONDS,
-    ) -> None:
-        """`stop` is set when the runner ends; `lost` when the job was cancelled, or another runner claimed it."""
-        self._registry = registry
-        self._claim = claim
-        self._stop = stop
-        self._lost = lost
-        self._notify_seconds = notify_seconds
-        self._lock = threading.Lock()
-        self._reported_at = -notify_seconds
-        self._reported: tuple[float, str] | None = None
+    At most one report in NOTIFY_SECONDS is written. It raises WorkCancelled when `stop` is set, because the runner
+    ends, or `lost`, because the job was cancelled or another runner claimed it.
+    """
+    lock = threading.Lock()
+    written_at, written = -NOTIFY_SECONDS, (0.0, "")
 
-    def report(self, progress: float, note: str = "") -> None:
-        """Report the progress, from 0 to 1, and the current step. At most one report per second is written.
-
-        Raises WorkCancelled when the job was cancelled, another runner claimed it, or this runner ends.
-        """
-        if self._stop.is_set() or self._lost.is_set():
+    def report(progress: float, note: str) -> None:
+        nonlocal written_at, written
+        if stop.is_set() or lost.is_set():
             raise WorkCancelled
-        with self._lock:
-            if time.monotonic() - self._reported_at < self._notify_seconds:
+        with lock:
+            if time.monotonic() - written_at < NOTIFY_SECONDS:
                 return
+            new = (round(min(max(progress, 0.0), 1.0), 3), note)
             with suppress(OrganError):  # a busy database is no reason to stop the job
-                self._write(round(min(max(progress, 0.0), 1.0), 3), note)
-            self._reported_at = time.monotonic()
-        if self._lost.is_set():
+                if new == written:  # nothing to write, but the job may have been cancelled
+                    with catalog.reading() as session:
+                        is_ours = is_to_be_done(session, claim)
+                else:
+                    with catalog.writing() as session:
+                        is_ours = report_progress(session, claim, *new)
+                written = new
+                if not is_ours:
+                    lost.set()
+            written_at = time.monotonic()
+        if lost.is_set():
             raise WorkCancelled
 
-    def _write(self, progress: float, note: str) -> None:
-        if (progress, note) == self._reported:  # nothing new to write, but the job may have been cancelled
-            with self._registry.catalog.reading() as session:
-                is_ours = is_to_be_done(session, self._claim)
-        else:
-            with self._registry.catalog.writing() as session:
-                is_ours = report_progress(session, self._claim, progress, note)
-        self._reported = (progress, note)
-        if not is_ours:
-            self._lost.set()
+    return report
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +146,6 @@ class JobEvent:
     seconds: float = 0.0
 
 
-def _ignore_event(_event: JobEvent) -> None:
-    return
-
-
 class Runner:
     """Runs the jobs of `lanes` until `stop` is set."""
 
@@ -171,15 +155,13 @@ class Runner:
         stop: threading.Event,
         lanes: Sequence[str] = LANES,
         kinds: Mapping[str, JobKind[Any]] = KINDS,
-        on_event: Callable[[JobEvent], None] = _ignore_event,
-        stop_seconds: float = STOP_SECONDS,
+        on_event: Callable[[JobEvent], None] = lambda _event: None,
     ) -> None:
         self._registry = registry
         self._stop = stop
         self._lanes = tuple(lanes)
         self._kinds = kinds
         self._on_event = on_event
-        self._stop_seconds = stop_seconds
         self._claims: dict[str, JobClaim] = {}
         """The running job of each lane."""
         self._fault: BaseException | None = None
@@ -188,14 +170,19 @@ class Runner:
         """Run jobs until `stop` is set; with `once`, until the queue is empty. Return whether all threads have ended.
 
         When the runner ends, each job stops at its next report of progress and returns to the queue. A job that reports
-        nothing for `stop_seconds` returns to the queue too, while its thread still runs: then the process must exit
+        nothing for STOP_SECONDS returns to the queue too, while its thread still runs: then the process must exit
         immediately. Raises an error of the runner itself; errors of jobs are recorded, not raised.
         """
-        threads = [threading.Thread(target=self._guard_lane, args=(lane, once), daemon=True) for lane in self._lanes]
+        threads = [threading.Thread(target=self._run_lane, args=(lane, once), daemon=True) for lane in self._lanes]
         for thread in threads:
             thread.start()
-        self._watch(threads)
-        until = time.monotonic() + self._stop_seconds
+        self._clean_up()
+        cleaned = time.monotonic()
+        while any(thread.is_alive() for thread in threads) and not self._stop.wait(WATCH_SECONDS):
+            if time.monotonic() - cleaned > TIDY_SECONDS:
+                self._clean_up()
+                cleaned = time.monotonic()
+        until = time.monotonic() + STOP_SECONDS
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
         if self._fault is not None:
@@ -206,18 +193,8 @@ class Runner:
                 _put_back(session, claim)
         return not left_running
 
-    def _watch(self, threads: Sequence[threading.Thread]) -> None:
-        """Remove old jobs, packs and uploads at intervals, until `stop` is set or all lanes have ended."""
-        self._clean_up()
-        cleaned = time.monotonic()
-        while any(thread.is_alive() for thread in threads):
-            if time.monotonic() - cleaned > TIDY_SECONDS:
-                self._clean_up()
-                cleaned = time.monotonic()
-            if self._stop.wait(WATCH_SECONDS):
-                return
-
     def _clean_up(self) -> None:
+        """Remove old jobs, packs and uploads."""
         try:
             remove_old_packs(self._registry.settings.home)
             remove_old_objects(self._registry)
@@ -228,38 +205,35 @@ class Runner:
         except OrganError as error:
             _log.error("old jobs, packs or uploads cannot be removed: %s", error)
 
-    def _guard_lane(self, lane: str, once: bool) -> None:
-        try:
-            self._run_lane(lane, once)
-        except BaseException as error:  # noqa: BLE001  # `run` raises it
-            self._fault = error
-            self._stop.set()
-
     def _run_lane(self, lane: str, once: bool) -> None:
         names = tuple(kind.name for kind in self._kinds.values() if kind.lane == lane)
-        if lane == UPKEEP and sys.platform == "linux":  # elsewhere a niceness is that of the whole process
+        if lane == UPKEEP and sys.platform == "linux":  # on other systems a niceness is that of the whole process
             thread = threading.get_native_id()
             with suppress(OSError):  # some containers forbid it
                 niceness = max(UPKEEP_NICENESS, os.getpriority(os.PRIO_PROCESS, thread))
                 os.setpriority(os.PRIO_PROCESS, thread, niceness)
-        while names and not self._stop.is_set():
-            try:
-                claim = self._claim(names, alone=lane in ALONE)
-            except OrganError as error:
-                if once:
-                    raise
-                _log.error("no job can be claimed: %s", error)
-                self._stop.wait(RETRY_SECONDS)
-                continue
-            if claim is not None:
-                self._run_job(lane, claim)
-            elif once:
-                return
-            elif lane == UPKEEP and REPACK.name in names:
-                self._stop.wait(IDLE_SECONDS)
-                self._add_repack()
-            else:
-                self._stop.wait(POLL_SECONDS)
+        try:
+            while names and not self._stop.is_set():
+                try:
+                    claim = self._claim(names, alone=lane in ALONE)
+                except OrganError as error:
+                    if once:
+                        raise
+                    _log.error("no job can be claimed: %s", error)
+                    self._stop.wait(RETRY_SECONDS)
+                    continue
+                if claim is not None:
+                    self._run_job(lane, claim)
+                elif once:
+                    return
+                elif lane == UPKEEP and REPACK.name in names:
+                    self._stop.wait(IDLE_SECONDS)
+                    self._add_repack()
+                else:
+                    self._stop.wait(POLL_SECONDS)
+        except BaseException as error:  # noqa: BLE001  # `run` raises it
+            self._fault = error
+            self._stop.set()
 
     def _add_repack(self) -> None:
         """Add a repack if models wait for one and all other work is done."""
@@ -284,8 +258,8 @@ class Runner:
         self._on_event(JobEvent(claim.id, claim.kind, "running"))
         self._claims[lane] = claim
         with keeping(self._registry.catalog, partial(renew, claim=claim), f"job {claim.id} keeper") as lost:
-            progress = JobProgress(self._registry, claim, self._stop, lost)
-            state, sentence = self._finish(claim, progress.report, begun)
+            report = progress_reporter(self._registry.catalog, claim, self._stop, lost)
+            state, sentence = self._finish(claim, report, begun)
         self._claims.pop(lane)
         self._on_event(JobEvent(claim.id, claim.kind, state, sentence, time.monotonic() - begun))
 

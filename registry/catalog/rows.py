@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Delete, Row, Select, Update, and_, func, s
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from organs.registry.catalog.engine import batches
-from organs.registry.catalog.tables import Base, Contributor, Model, OtherName, Token, Upload
+from organs.registry.catalog.tables import Base, ContributorRow, ModelRow, OtherName, Token, UploadRow
 from organs.registry.entities.base import Entity
 from organs.registry.names import ModelName
 
@@ -19,10 +19,10 @@ T = TypeVar("T")
 Columns = TypeVarTuple("Columns")
 
 OTHER_COLUMNS: Mapping[type[Base], Mapping[str, str]] = {
-    Contributor: {"since": "created_at"},
-    Model: {"name": "full_name"},
+    ContributorRow: {"since": "created_at"},
+    ModelRow: {"name": "full_name"},
     Token: {"id": "public_id"},
-    Upload: {"id": "public_id"},
+    UploadRow: {"id": "public_id"},
 }
 """The attribute of a row that feeds a field of entities with another name."""
 
@@ -86,7 +86,7 @@ def execute_quietly(session: Session, statement: Delete | Update) -> int:
     return cast(int, result.rowcount)
 
 
-def is_named(name: ModelName, table: type[Model | OtherName] = Model) -> ColumnElement[bool]:
+def is_named(name: ModelName, table: type[ModelRow | OtherName] = ModelRow) -> ColumnElement[bool]:
     """Return the condition that a row has this name, in the version of `name` if it has one."""
     same = and_(table.namespace == name.namespace, table.name == name.name)
     return same if name.version is None else and_(same, table.version == name.version)

@@ -1,7 +1,8 @@
 """The tables with their constraints, in types that SQLite and PostgreSQL both store exactly.
 
 The order is: common types; blobs and organs; models; facets, words and totals for searches; lineage and events;
-chimeras; accounts; submissions; jobs; fleets.
+chimeras; accounts; submissions; jobs; fleets. A table that has an entity of the same name is called after its rows:
+`ModelRow`. `entity_of` in `rows` makes entities of rows.
 """
 
 from __future__ import annotations
@@ -269,7 +270,7 @@ class BlobLease(Base):
     blob_id: Mapped[int] = mapped_column(ForeignKey("blobs.id"), primary_key=True, index=True)
 
 
-class Organ(Base):
+class OrganRow(Base):
     """The bytes of a tensor with dtype and shape. `shape` has the row length first: `192x512`."""
 
     __tablename__ = "organs"
@@ -295,7 +296,7 @@ class MeasureColumns:
     effective_rank: Mapped[float | None]
 
 
-class Measurement(MeasureColumns, Base):
+class MeasurementRow(MeasureColumns, Base):
     """The results of one method for one organ.
 
     Values that the method does not compute are null. `reason` explains a measurement without values.
@@ -332,7 +333,7 @@ class Fingerprint(Base):
     values: Mapped[bytes] = mapped_column(LargeBinary(536))
 
 
-class Model(Base):
+class ModelRow(Base):
     """A registered set of organs with its headers: `namespace/name@version`."""
 
     __tablename__ = "models"
@@ -403,7 +404,7 @@ class Model(Base):
         return f"{self.namespace}/{self.name}@{self.version}"
 
 
-class ModelFile(Base):
+class ModelFileRow(Base):
     """One GGUF file of a model. Its bytes are its parts and the organs of its placements; all other bytes are zero."""
 
     __tablename__ = "model_files"
@@ -444,7 +445,7 @@ class ModelMetadata(Base):
     value: Mapped[str] = string(TEXT_MAX)
 
 
-class RuntimeText(Base):
+class RuntimeTextRow(Base):
     """A text that another tool keeps beside a model: a template, a system prompt, parameters, a license."""
 
     __tablename__ = "runtime_texts"
@@ -642,7 +643,7 @@ class NamedLease(Base):
     expires_at: Mapped[datetime]
 
 
-class Contributor(Base):
+class ContributorRow(Base):
     """A person who adds models. `local` means the users of the command line on the registry's machine."""
 
     __tablename__ = "contributors"
@@ -681,7 +682,7 @@ class Lineage(Base):
     created_at: Mapped[datetime]
 
 
-class Event(Base):
+class EventRow(Base):
     """An action in the event log. Rows are added and never changed."""
 
     __tablename__ = "events"
@@ -705,7 +706,7 @@ class DailyDownloads(Base):
     downloads: Mapped[int]
 
 
-class Chimera(Base):
+class ChimeraRow(Base):
     """The data of a model that was composed in this registry. Its lock is in the header of its file."""
 
     __tablename__ = "chimeras"
@@ -727,7 +728,7 @@ class Chimera(Base):
     """JSON of the entity `QuickLook`; None before the first."""
 
 
-class Computation(Base):
+class ComputationRow(Base):
     """How an organ was computed from others by purifying, merging or encoding again."""
 
     __tablename__ = "computations"
@@ -739,7 +740,7 @@ class Computation(Base):
     """Canonical JSON: the acts with their parameters, and the digests of the input organs."""
 
 
-class Verdict(Base):
+class VerdictRow(Base):
     """The result of a run of a chimera, compared with its base, its donors and its control."""
 
     __tablename__ = "verdicts"
@@ -756,7 +757,7 @@ class Verdict(Base):
     created_at: Mapped[datetime]
 
 
-class Score(Base):
+class ScoreRow(Base):
     """The scores of a file on the windows of a text in a runtime, stored so that a base is measured only once."""
 
     __tablename__ = "scores"
@@ -774,7 +775,7 @@ class Score(Base):
     created_at: Mapped[datetime]
 
 
-class Gain(Base):
+class GainRow(Base):
     """How much lower the perplexity of a validated chimera is than that of its base, on one text."""
 
     __tablename__ = "gains"
@@ -862,7 +863,7 @@ class PageToken(Base):
     expires_at: Mapped[datetime]
 
 
-class Upload(Base):
+class UploadRow(Base):
     """Bytes that arrive in chunks, stored in a file of the folder for uploads, or in a bucket as the objects of
     UploadChunk. Only their sender can see them."""
 
@@ -930,7 +931,7 @@ class UploadPiece(Base):
     size_bytes: Mapped[int]
 
 
-class Submission(Base):
+class SubmissionRow(Base):
     """A model that a contributor wants to publish, from the upload to the decision."""
 
     __tablename__ = "submissions"
@@ -983,7 +984,7 @@ class WorkColumns:
     """When it ended, in any state."""
 
 
-class Job(WorkColumns, Base):
+class JobRow(WorkColumns, Base):
     """A piece of work in a queue. A cancelled job has a holder until its runner has stopped."""
 
     __tablename__ = "jobs"
@@ -1002,7 +1003,7 @@ class Job(WorkColumns, Base):
     """JSON object: the problem document of a failed job; loaded only on access."""
 
 
-class FleetRun(Base):
+class FleetRunRow(Base):
     """A plan of work for many processes. Its units are in FleetUnit."""
 
     __tablename__ = "fleet_runs"

@@ -28,7 +28,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.engine import Catalog, insert_missing
-from organs.registry.catalog.tables import FleetUnit, Ingest, Job, NamedLease, WorkColumns
+from organs.registry.catalog.tables import FleetUnit, Ingest, JobRow, NamedLease, WorkColumns
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.errors import Busy, OrganError
 
@@ -63,7 +63,7 @@ class Queue(Generic[W]):
 
 
 JOBS = Queue(
-    table=Job,
+    table=JobRow,
     done="finished",
     died="its runner died; it will run once more",
     deaths_max=2,

@@ -1,6 +1,6 @@
 """Compose chimeras: a recipe becomes a plan, the plan a lock, the lock a file.
 
-    recipe         the recipe: the composition that a person wants, by names
+    recipe         the recipe: the composition that a person wants, by names, with the rules for its values
     steps          a recipe as URL parameters, one for each step
     compatibility  whether organs of one model work in another
     screen         what the weights say about a composition before it is made
@@ -15,7 +15,6 @@
     models         parents: models for composing, from the registry or from files
     planner        plan a recipe
     recipe_io      read and write recipes as text: YAML, or JSON if the text begins with `{`
-    document       read a document as a tree of plain values
     chimeras       registered chimeras: lists, a complete description of one, and the card of a model
 
 A *base* receives, a *donor* gives; a *graft* is one replacement; a *chimera* is the result.

@@ -51,7 +51,7 @@ from organs.registry.catalog.register.organs import (
     recorded_ingest,
     shape_text,
 )
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.compose.lock import Lock, checked_header, lock_of
 from organs.registry.compose.models import parts_of
@@ -407,7 +407,7 @@ def _placements(file: LockedFile, measured: Mapping[str, Measurement]) -> Iterat
         )
 
 
-def _screen(session: Session, model: Model, file: LockedFile) -> Screen:
+def _screen(session: Session, model: ModelRow, file: LockedFile) -> Screen:
     """Return the plan's screen, completed by the measurements of computed organs."""
     computations = file.plan.computations
     if not computations:
@@ -697,7 +697,7 @@ def plan_lock(session: Session, store: BlobStore, lock: Lock, name: str) -> File
     return plan_new_file(name, data, tensors, read.header.alignment, [rows[tensor.digest] for tensor in lock.tensors])
 
 
-def lock_of_model(session: Session, store: BlobStore, model: Model) -> Lock | None:
+def lock_of_model(session: Session, store: BlobStore, model: ModelRow) -> Lock | None:
     """Return the lock in the header of `model`; None without a lock."""
     read = first_header(session, store, model)
     return lock_of(read.header, read.source)

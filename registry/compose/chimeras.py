@@ -18,9 +18,7 @@ from organs.registry.catalog.queries.chimeras import WithdrawnAncestor, chimera_
 from organs.registry.catalog.queries.model_contents import files_of, header_text, metadata_of, placements_of
 from organs.registry.catalog.queries.relatives import models_by_id
 from organs.registry.catalog.rows import entity_of
-from organs.registry.catalog.tables import Chimera as ChimeraRow
-from organs.registry.catalog.tables import Model, ModelFile, Placement
-from organs.registry.catalog.tables import Verdict as VerdictRow
+from organs.registry.catalog.tables import ChimeraRow, ModelFileRow, ModelRow, Placement, VerdictRow
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.compose.licenses import (
     NOT_STATED,
@@ -60,7 +58,7 @@ from organs.registry.entities.verdict import Verdict, VerdictReport
 from organs.registry.relatives.lineage import origin_findings
 from organs.registry.search import gains as gain_rows
 from organs.registry.search.language import on_term
-from organs.registry.search.plan import known_texts
+from organs.registry.search.terms import Names
 
 
 def chimera_page(
@@ -84,7 +82,7 @@ def chimera_page(
 
 
 def leaderboard(
-    session: Session, base: Model | None, on: str | None, limit: int, after: str | None = None
+    session: Session, base: ModelRow | None, on: str | None, limit: int, after: str | None = None
 ) -> Leaderboard:
     """Return the next `limit` validated chimeras after the cursor `after`, by their largest settled gain.
 
@@ -92,7 +90,7 @@ def leaderboard(
     by commas. None means any base, and any text. Raises BadQuery.
     """
     notes: list[str] = []
-    texts = known_texts(session, [] if on is None else [on_term(on)], notes)
+    texts = Names(session, notes).texts([] if on is None else [on_term(on)])
     gains = gain_rows.GainFilter(texts, None if base is None else base.id)
     page = gain_rows.leaderboard(session, gains, limit, after, _recipe_of)
     return msgspec.structs.replace(page, notes=tuple(notes))
@@ -114,7 +112,7 @@ def chimera_by_lock(session: Session, prefix: str) -> Chimera:
     return chimera
 
 
-def chimera_of_model(session: Session, model: Model) -> Chimera | None:
+def chimera_of_model(session: Session, model: ModelRow) -> Chimera | None:
     """Return the description of `model` as a chimera; None if it was not composed in this registry."""
     row = chimera_of(session, model.id)
     if row is None:
@@ -201,7 +199,7 @@ def _screen(row: ChimeraRow) -> Screen | None:
 
 
 def _summary(
-    model: Model, row: ChimeraRow, verdict: VerdictRow | None, withdrawn: Sequence[WithdrawnAncestor]
+    model: ModelRow, row: ChimeraRow, verdict: VerdictRow | None, withdrawn: Sequence[WithdrawnAncestor]
 ) -> ChimeraSummary:
     origins, look = _origins(row), chimera_rows.parsed_quick_look(row.quick_look)
     return ChimeraSummary(
@@ -241,13 +239,13 @@ def _grafted_parts(origins: _Origins) -> tuple[GraftedPart, ...]:
     )
 
 
-def _findings(session: Session, model: Model, row: ChimeraRow) -> list[Finding]:
+def _findings(session: Session, model: ModelRow, row: ChimeraRow) -> list[Finding]:
     """Return the findings of the plan, with those about yanked and removed models as they are now."""
     planned = (finding for finding in stored_findings(row.findings) if finding.code not in WITHDRAWN_CODES)
     return [*findings_beside_file(session, model), *planned]
 
 
-def findings_beside_file(session: Session, model: Model) -> list[Finding]:
+def findings_beside_file(session: Session, model: ModelRow) -> list[Finding]:
     """Return the findings that the file of a model cannot contain, because its bytes never change.
 
     These are a stated license that differs from the header's, and parents that were yanked or removed.
@@ -255,19 +253,19 @@ def findings_beside_file(session: Session, model: Model) -> list[Finding]:
     return [*license_findings(model, stored_license(session, model)), *origin_findings(session, model)]
 
 
-def license_findings(model: Model, in_header: str | None) -> list[Finding]:
+def license_findings(model: ModelRow, in_header: str | None) -> list[Finding]:
     """Return a finding if the stated license, which contributors can edit, differs from the license in the header."""
     sentence = differing_license(model.license, in_header)
     return [] if sentence is None else [Finding(Severity.INFO, "license-differs", sentence)]
 
 
-def stored_license(session: Session, model: Model) -> str | None:
+def stored_license(session: Session, model: ModelRow) -> str | None:
     """Return the license in the header of a model's file, shortened as a stated license is."""
     text = header_text(session, model.id, LICENSE_KEY)
     return None if text is None else shown_text(text, LICENSE_MAX)
 
 
-def _parents(session: Session, model: Model, row: ChimeraRow) -> tuple[ParentModel, ...]:
+def _parents(session: Session, model: ModelRow, row: ChimeraRow) -> tuple[ParentModel, ...]:
     """Return the parents in the order of the recipe. Only models that are still registered have a license."""
     origins = _origins(row)
     acts: dict[str, set[str]] = {label: set() for label in origins.parents}
@@ -287,7 +285,7 @@ def _parents(session: Session, model: Model, row: ChimeraRow) -> tuple[ParentMod
     )
 
 
-def _parts(session: Session, model: Model, row: ChimeraRow) -> tuple[PlanPart, ...]:
+def _parts(session: Session, model: ModelRow, row: ChimeraRow) -> tuple[PlanPart, ...]:
     """Return the organs that are not the base's own. The base's organs are left out if the base is not visible."""
     origins = _origins(row)
     rows = placements_of(session, row.base_model_id) if models_by_id(session, [row.base_model_id]) else ()
@@ -329,7 +327,7 @@ def _part(placement: Placement, digest: str, before: Placement | None, origins: 
     )
 
 
-def _computed(session: Session, model: Model, parts: Sequence[PlanPart]) -> tuple[ComputedOrgan, ...]:
+def _computed(session: Session, model: ModelRow, parts: Sequence[PlanPart]) -> tuple[ComputedOrgan, ...]:
     """Return the computed organs: the computation, its inputs, and θ before and after."""
     computations = chimera_rows.computations_in(session, model.id)
     thetas = chimera_rows.thetas_of(session, {item.key for item in computations.values()})
@@ -359,7 +357,7 @@ def _verdict(row: VerdictRow) -> Verdict:
     )
 
 
-def _made_into(session: Session, model: Model) -> tuple[DerivedModel, ...]:
+def _made_into(session: Session, model: ModelRow) -> tuple[DerivedModel, ...]:
     """Return the models that were composed from `model`, each with its acts."""
     acts_by_model: dict[str, list[str]] = {}
     for child, act in recorded_children(session, model.id):
@@ -367,7 +365,7 @@ def _made_into(session: Session, model: Model) -> tuple[DerivedModel, ...]:
     return tuple(DerivedModel(model=name, acts=tuple(acts)) for name, acts in acts_by_model.items())
 
 
-def _usage(session: Session, model: Model, file: ModelFile) -> Usage:
+def _usage(session: Session, model: ModelRow, file: ModelFileRow) -> Usage:
     key = f"{model.architecture}.context_length"
     stated = next((row.value for row in metadata_of(session, model.id) if row.key == key), "")
     return Usage(model.full_name, file.name, model.title or "", int(stated) if stated.isdecimal() else None)
@@ -416,7 +414,7 @@ class Usage:
         return f"{about}\nFROM ./{self.file}\nPARAMETER num_ctx {tokens}\n"
 
 
-def card(session: Session, model: Model, files: Sequence[tuple[str, ModelFile]] | None = None) -> str:
+def card(session: Session, model: ModelRow, files: Sequence[tuple[str, ModelFileRow]] | None = None) -> str:
     """Return the README of `model`, without verdicts, which come later; `files` has the names in downloads."""
     if files is None:
         files = [(file.name, file) for file in files_of(session, model.id)]
@@ -425,8 +423,8 @@ def card(session: Session, model: Model, files: Sequence[tuple[str, ModelFile]] 
 
 def _card(
     session: Session,
-    model: Model,
-    files: Sequence[tuple[str, ModelFile]],
+    model: ModelRow,
+    files: Sequence[tuple[str, ModelFileRow]],
     chimera: Chimera | None,
     *,
     with_verdicts: bool = True,
@@ -446,7 +444,7 @@ def _card(
     return "\n".join(lines)
 
 
-def _front_matter(model: Model) -> list[str]:
+def _front_matter(model: ModelRow) -> list[str]:
     """Return the front matter. Programs read it, so it has only values of one plain word."""
     lines = ["---", "library_name: gguf"]
     if model.license and _PLAIN.fullmatch(model.license):
@@ -460,7 +458,7 @@ def _finding_line(finding: Finding) -> str:
     return f"- {finding.severity.value}, {_text(finding.code)}: {_text(finding.sentence)}"
 
 
-def _facts(model: Model, in_header: str | None) -> list[tuple[str, str]]:
+def _facts(model: ModelRow, in_header: str | None) -> list[tuple[str, str]]:
     in_file = [] if is_license_in_file(model.license, in_header) else [("license in the file", in_header or NOT_STATED)]
     state = [("yanked", model.state_reason or "no reason was given")] if model.state == "yanked" else []
     rows = [

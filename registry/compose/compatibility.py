@@ -65,7 +65,8 @@ from organs.registry.lineage import (
 )
 from organs.registry.names import parse_model_name
 from organs.registry.search.language import MODELS, parse_query
-from organs.registry.search.rows import search_models, search_organs
+from organs.registry.search.models import search_models
+from organs.registry.search.rows import search_organs
 
 KEYS_SHOWN = 6
 """Differing keys in a sentence."""

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from organs.registry.anatomy import BLOCK_DIGITS_MAX, Place, is_expert_stack, place_of
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.documents import ONE_OR_MORE, Parse, Reason, line, quoted
+from organs.registry.entities.base import prepared
 from organs.registry.errors import BadName, BadQuery
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, nearest, parse_model_name
 from organs.registry.search.language import QUERY_MAX_LENGTH, RECIPE_BASE, SYNONYMS, Query, parse_query
@@ -455,4 +456,4 @@ def recipe_from_json(text: str) -> Recipe:
             step |= {key: step.pop(name) for name, key in former.items() if name in step}
     if isinstance(values.get("metadata"), list):
         values["metadata"] = {change["key"]: change["value"] for change in values["metadata"]}
-    return msgspec.convert(values, Recipe)
+    return msgspec.convert(values, prepared(Recipe))

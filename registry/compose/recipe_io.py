@@ -87,7 +87,7 @@ def parse_blocks(text: str, field: str = "blocks") -> tuple[BlockRange, ...]:
         raise BadRecipe(field, [(path.removeprefix("blocks"), sentence) for path, sentence in error.reasons]) from error
 
 
-def recipe_values(recipe: Recipe) -> dict[str, Any]:
+def recipe_values(recipe: Recipe) -> dict[str, object]:
     """Return the values of a recipe file, in a fixed order, without default values."""
     # JSON has lists for tuples, and refuses NaN.
     values: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(recipe), allow_nan=False))

@@ -83,7 +83,7 @@ def read_steps(steps: Iterable[Step], where: str = "address") -> Recipe:
     return recipe
 
 
-def step_text(members: Mapping[str, Any]) -> str:
+def step_text(members: Mapping[str, object]) -> str:
     """Return the text of a step with these keys and values."""
     return " ".join(f"{key}:{_word(value)}" for key, value in members.items())
 
@@ -175,7 +175,7 @@ def _read_meta(text: str) -> tuple[str, Any]:
         raise BadDocument([(joined("metadata", key), sentence)]) from None
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     if isinstance(value, list | tuple):
         value = ",".join(str(item) for item in value)
     if isinstance(value, bool):
@@ -185,12 +185,12 @@ def _word(value: Any) -> str:
     return text if is_bare else json.dumps(text, ensure_ascii=False)
 
 
-def _meta_text(key: str, value: Any) -> str:
+def _meta_text(key: str, value: object) -> str:
     name = key if _BARE_KEY.fullmatch(key) else json.dumps(key)
     return f"{name}={_meta_word(value)}"
 
 
-def _meta_word(value: Any) -> str:
+def _meta_word(value: object) -> str:
     if not isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     is_misread = value in ("true", "false") or NUMBER_PATTERN.fullmatch(value) or value.startswith(('"', "["))

@@ -14,7 +14,7 @@ from organs.registry.entities.base import (
     Entity,
     ModelText,
     Page,
-    Request,
+    RequestBody,
     Text,
     Texts,
     Time,
@@ -72,7 +72,7 @@ class Removal(Entity, frozen=True, kw_only=True):
     ]
 
 
-class RemovalRequest(Request, frozen=True, kw_only=True):
+class RemovalRequest(RequestBody, frozen=True, kw_only=True):
     """The version to remove, and the reason."""
 
     version: Annotated[int, Meta(ge=1, le=VERSION_MAX)]

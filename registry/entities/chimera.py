@@ -15,7 +15,7 @@ from organs.registry.entities.base import (
     Entity,
     ModelText,
     Page,
-    Request,
+    RequestBody,
     Text,
     Texts,
     Theta,
@@ -154,7 +154,7 @@ class Chimera(Entity, frozen=True, kw_only=True):
         return is_hopeful and is_bad
 
 
-class AssemblyRequest(Request, frozen=True, kw_only=True):
+class AssemblyRequest(RequestBody, frozen=True, kw_only=True):
     """Either a model or a lock."""
 
     model: Annotated[Text, Meta(description="The name of a model.")] | None = None

@@ -33,14 +33,14 @@ Blocks = int | Text | Annotated[tuple[int | Text, ...], Meta(max_length=ITEMS_MA
 """A block, a range such as `2-5`, or a list of both."""
 
 
-class _Selection(Entity, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class _SelectedStep(Entity, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     type: Annotated[Words, Meta(description="One type of organ, or a list.")] | None = None
     slot: Annotated[Words, Meta(description="One slot, or a list; `*` matches any text.")] | None = None
     blocks: Annotated[Blocks, Meta(description="A block, a range such as `2-5`, or a list of both.")] | None = None
     experts: Annotated[Blocks, Meta(description="Only these experts of stacks: numbers and ranges.")] | None = None
 
 
-class GraftStep(_Selection, frozen=True, kw_only=True, omit_defaults=True, rename={"donor": "from"}):
+class GraftStep(_SelectedStep, frozen=True, kw_only=True, omit_defaults=True, rename={"donor": "from"}):
     """Organs of a donor, or of the models that a query finds."""
 
     donor: Annotated[Text, Meta(description="The model that gives the organs.")] | None = None
@@ -60,7 +60,7 @@ class AdapterStep(
     scale: float = 1.0
 
 
-class PurifyStep(_Selection, frozen=True, kw_only=True, omit_defaults=True):
+class PurifyStep(_SelectedStep, frozen=True, kw_only=True, omit_defaults=True):
     """Organs of the result to purify."""
 
     method: Annotated[Text, Meta(description="`spectral` or `fractal`.")]

@@ -22,7 +22,7 @@ from organs.registry.catalog.queries.relatives import (
     measured_edge,
     organ_digests,
 )
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.digest import Digest
 from organs.registry.entities.comparison import (
     ComparedBlock,
@@ -75,7 +75,7 @@ class ComparedModel:
     """Digests of its organs, by their identities; empty if the organs are not registered."""
 
 
-def registered_model(session: Session, model: Model, tensors_max: int | None = None) -> ComparedModel:
+def registered_model(session: Session, model: ModelRow, tensors_max: int | None = None) -> ComparedModel:
     """Return a registered model as a side of a comparison; raises BadQuery for more than `tensors_max` tensors."""
     if tensors_max is not None and model.tensors > tensors_max:
         reason = f"it has {model.tensors:,} tensors; models with up to {tensors_max:,} are compared here"
@@ -87,7 +87,7 @@ def registered_model(session: Session, model: Model, tensors_max: int | None = N
 
 
 def compare_registered(
-    session: Session, first: Model, second: Model, tensors_max: int | None = None
+    session: Session, first: ModelRow, second: ModelRow, tensors_max: int | None = None
 ) -> tuple[Comparison, ComparedModel, ComparedModel]:
     """Compare two registered models, also the single experts of their stacks; return the two sides as well.
 

@@ -14,7 +14,7 @@ import msgspec
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.reports import first_ingests, ingest_reports, newest_ingests
-from organs.registry.catalog.tables import Ingest, Model
+from organs.registry.catalog.tables import Ingest, ModelRow
 from organs.registry.entities.base import prepared
 from organs.registry.entities.report import (
     Cell,
@@ -106,7 +106,7 @@ def _decoded(report: str | None) -> StoredReport:
         return StoredReport()
 
 
-def _complete_row(row: Ingest, model: Model | None, report: StoredReport) -> tuple[Cell, ...]:
+def _complete_row(row: Ingest, model: ModelRow | None, report: StoredReport) -> tuple[Cell, ...]:
     speed = report.size_bytes / report.seconds / 1e6 if report.size_bytes and report.seconds else None
     stages = (_stage_seconds(report, names) for names in _STAGES.values())
     return (

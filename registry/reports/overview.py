@@ -35,7 +35,7 @@ from organs.registry.catalog.queries.reports import (
     unrun_chimeras,
     visible_bytes,
 )
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import CHIMERA
 from organs.registry.entities.about import RegistryTotals
 from organs.registry.entities.report import (
@@ -280,7 +280,9 @@ def _can_be_combined(pair: RelatedPair) -> bool:
     )
 
 
-def _base_first(first: Model, second: Model, declared: Collection[tuple[int, int | None]]) -> tuple[Model, Model]:
+def _base_first(
+    first: ModelRow, second: ModelRow, declared: Collection[tuple[int, int | None]]
+) -> tuple[ModelRow, ModelRow]:
     if (first.id, second.id) in declared:
         return second, first
     if (second.id, first.id) in declared:

@@ -19,7 +19,7 @@ from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.chimeras import gains_of_chimeras, strongest_verdicts, withdrawn_ancestors
 from organs.registry.catalog.queries.relatives import changes_from, likenesses
 from organs.registry.catalog.rows import entity_of, first
-from organs.registry.catalog.tables import Chimera, Gain, GainOrgan, Lineage, Model
+from organs.registry.catalog.tables import ChimeraRow, GainOrgan, GainRow, Lineage, ModelRow
 from organs.registry.digest import Digest
 from organs.registry.entities import gain as entities
 from organs.registry.entities.gain import Leaderboard, MeasuredGain, MeasuredGraft
@@ -47,28 +47,28 @@ class GainFilter:
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Return the conditions on `Gain`: settled, of a visible chimera, over the base, on the texts."""
-        chimera = aliased(Model)
+        chimera = aliased(ModelRow)
         conditions: list[ColumnElement[bool]] = [
-            Gain.settled.is_(true()),
-            Gain.model_id.in_(select(chimera.id).where(chimera.state == "visible")),
+            GainRow.settled.is_(true()),
+            GainRow.model_id.in_(select(chimera.id).where(chimera.state == "visible")),
         ]
         if self.base_id is not None:
-            conditions.append(Gain.base_model_id == self.base_id)
+            conditions.append(GainRow.base_model_id == self.base_id)
         for names, is_excluded in self.texts:
-            conditions.append(Gain.text.not_in(names) if is_excluded else Gain.text.in_(names))
+            conditions.append(GainRow.text.not_in(names) if is_excluded else GainRow.text.in_(names))
         return conditions
 
     def organs(self) -> Any:
         """Return a subquery of the organs with a gain: `id`, `percent`."""
-        gains = select(GainOrgan.organ_id.label("id"), func.max(Gain.percent).label("percent"))
-        gains = gains.join(Gain, Gain.model_id == GainOrgan.model_id).where(*self.conditions())
+        gains = select(GainOrgan.organ_id.label("id"), func.max(GainRow.percent).label("percent"))
+        gains = gains.join(GainRow, GainRow.model_id == GainOrgan.model_id).where(*self.conditions())
         return gains.group_by(GainOrgan.organ_id).subquery()
 
     def models(self) -> Any:
         """Return a subquery of the models with a gain, as a chimera or as the only donor: `id`, `percent`."""
         owned = union_all(
             *(
-                select(owner.label("id"), Gain.percent).where(owner.is_not(None), *self.conditions())
+                select(owner.label("id"), GainRow.percent).where(owner.is_not(None), *self.conditions())
                 for owner in _OWNERS
             )
         ).subquery()
@@ -77,18 +77,18 @@ class GainFilter:
 
 def names_of_texts() -> Select[str]:
     """Return a SELECT of the names of the texts with a gain that searches find."""
-    return select(Gain.text).where(*GainFilter().conditions())
+    return select(GainRow.text).where(*GainFilter().conditions())
 
 
-_OWNERS = (Gain.model_id, Gain.donor_model_id)
-_CHIMERA, _BASE = aliased(Model), aliased(Model)
+_OWNERS = (GainRow.model_id, GainRow.donor_model_id)
+_CHIMERA, _BASE = aliased(ModelRow), aliased(ModelRow)
 
 
 def gains_of_organs(session: Session, gains: GainFilter, organ_ids: Collection[int]) -> dict[int, MeasuredGain]:
     """Return the largest gain of each of `organ_ids` that has one."""
     best: dict[int, MeasuredGain] = {}
-    owned = select(GainOrgan.organ_id.label("owner"), Gain.id, Gain.percent)
-    owned = owned.join(Gain, Gain.model_id == GainOrgan.model_id).where(*gains.conditions())
+    owned = select(GainOrgan.organ_id.label("owner"), GainRow.id, GainRow.percent)
+    owned = owned.join(GainRow, GainRow.model_id == GainOrgan.model_id).where(*gains.conditions())
     for batch in batches(sorted(organ_ids)):
         best |= _best_gains(session, owned.where(GainOrgan.organ_id.in_(batch)))
     return best
@@ -98,7 +98,7 @@ def gains_of_models(session: Session, gains: GainFilter, model_ids: Collection[i
     """Return the largest gain of each of `model_ids` that has one, as a chimera or as the only donor."""
     owned = union_all(
         *(
-            select(owner.label("owner"), Gain.id, Gain.percent).where(owner.in_(model_ids), *gains.conditions())
+            select(owner.label("owner"), GainRow.id, GainRow.percent).where(owner.in_(model_ids), *gains.conditions())
             for owner in _OWNERS
         )
     )
@@ -110,8 +110,8 @@ def _best_gains(session: Session, owned: Any) -> dict[int, MeasuredGain]:
     rows = owned.subquery()
     rank = func.row_number().over(partition_by=rows.c.owner, order_by=(rows.c.percent.desc(), rows.c.id))
     ranked = select(rows.c.owner, rows.c.id, rank.label("rank")).subquery()
-    statement = select(ranked.c.owner, Gain, _CHIMERA, _BASE).join(Gain, Gain.id == ranked.c.id)
-    statement = statement.join(_CHIMERA, _CHIMERA.id == Gain.model_id).join(_BASE, _BASE.id == Gain.base_model_id)
+    statement = select(ranked.c.owner, GainRow, _CHIMERA, _BASE).join(GainRow, GainRow.id == ranked.c.id)
+    statement = statement.join(_CHIMERA, _CHIMERA.id == GainRow.model_id).join(_BASE, _BASE.id == GainRow.base_model_id)
     return {
         owner: entity_of(MeasuredGain, gain, chimera=chimera.full_name, base=base.full_name)
         for owner, gain, chimera, base in session.execute(statement.where(ranked.c.rank == 1))
@@ -132,13 +132,19 @@ class DonorGain:
 def gains_of_donors(session: Session, base_id: int, donor_ids: Collection[int]) -> dict[int, DonorGain]:
     """Return the best measured graft of each of `donor_ids` on the model `base_id`, if it was the only donor of one."""
     conditions = GainFilter(base_id=base_id).conditions()
-    rank = func.row_number().over(partition_by=Gain.donor_model_id, order_by=(Gain.percent.desc(), Gain.id))
-    ranked = select(Gain.id, rank.label("rank")).where(Gain.donor_model_id.in_(donor_ids), *conditions).subquery()
-    best = select(Gain, _CHIMERA).join(_CHIMERA, _CHIMERA.id == Gain.model_id).join(ranked, ranked.c.id == Gain.id)
+    rank = func.row_number().over(partition_by=GainRow.donor_model_id, order_by=(GainRow.percent.desc(), GainRow.id))
+    ranked = select(GainRow.id, rank.label("rank")).where(GainRow.donor_model_id.in_(donor_ids), *conditions).subquery()
+    best = (
+        select(GainRow, _CHIMERA)
+        .join(_CHIMERA, _CHIMERA.id == GainRow.model_id)
+        .join(ranked, ranked.c.id == GainRow.id)
+    )
     found: dict[int, DonorGain] = {}
     for gain, chimera in session.execute(best.where(ranked.c.rank == 1)):
-        losses = select(Gain).where(Gain.model_id == chimera.id, Gain.percent < 0.0, Gain.id != gain.id, *conditions)
-        worst = first(session, losses.order_by(Gain.percent, Gain.id))
+        losses = select(GainRow).where(
+            GainRow.model_id == chimera.id, GainRow.percent < 0.0, GainRow.id != gain.id, *conditions
+        )
+        worst = first(session, losses.order_by(GainRow.percent, GainRow.id))
         assert gain.donor_model_id is not None
         found[gain.donor_model_id] = DonorGain(
             chimera.full_name,
@@ -149,7 +155,7 @@ def gains_of_donors(session: Session, base_id: int, donor_ids: Collection[int]) 
     return found
 
 
-RecipeReader = Callable[[Chimera], RecipeFile]
+RecipeReader = Callable[[ChimeraRow], RecipeFile]
 """Returns the recipe of a chimera."""
 
 
@@ -162,8 +168,8 @@ def leaderboard(
     """
     check_limit(limit)
     key = f"leaderboard {gains.base_id} {gains.texts}"
-    best = select(Gain.model_id.label("id"), func.max(Gain.percent).label("percent")).where(*gains.conditions())
-    ranked = best.group_by(Gain.model_id).subquery()
+    best = select(GainRow.model_id.label("id"), func.max(GainRow.percent).label("percent")).where(*gains.conditions())
+    ranked = best.group_by(GainRow.model_id).subquery()
     statement = select(ranked.c.percent, ranked.c.id)
     if after is not None:
         cursor = parse_cursor(key, after, missing=False)
@@ -182,17 +188,19 @@ def _measured_grafts(
     if not model_ids:
         return ()
     all_gains = gains_of_chimeras(session, model_ids)
-    matching = select(Gain.id).where(Gain.model_id.in_(model_ids), *gains.conditions())
+    matching = select(GainRow.id).where(GainRow.model_id.in_(model_ids), *gains.conditions())
     matching_ids = set(session.scalars(matching))
     bases = {own[0].base_model_id for own in all_gains.values()}
-    models = {row.id: row for row in session.scalars(select(Model).where(Model.id.in_({*model_ids, *bases})))}
-    chimeras = {row.model_id: row for row in session.scalars(select(Chimera).where(Chimera.model_id.in_(model_ids)))}
+    models = {row.id: row for row in session.scalars(select(ModelRow).where(ModelRow.id.in_({*model_ids, *bases})))}
+    chimeras = {
+        row.model_id: row for row in session.scalars(select(ChimeraRow).where(ChimeraRow.model_id.in_(model_ids)))
+    }
     verdicts = strongest_verdicts(session, model_ids)
     withdrawn = withdrawn_ancestors(session, model_ids)
     unavailable = {model_id: [item.model.full_name for item in withdrawn.get(model_id, ())] for model_id in model_ids}
-    parents = select(Lineage.child_model_id, Model).join(Model, Model.id == Lineage.parent_model_id)
+    parents = select(Lineage.child_model_id, ModelRow).join(ModelRow, ModelRow.id == Lineage.parent_model_id)
     parents = parents.where(Lineage.child_model_id.in_(model_ids), Lineage.evidence == "recorded")
-    for child_id, parent in session.execute(parents.where(Model.state != "visible").order_by(Lineage.id)):
+    for child_id, parent in session.execute(parents.where(ModelRow.state != "visible").order_by(Lineage.id)):
         assert child_id is not None
         unavailable[child_id].append(parent.full_name)
     alike = {base_id: likenesses(session, base_id) for base_id in bases}

@@ -15,7 +15,7 @@ from organs.registry.assembly import (
     plan_shards,
 )
 from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.digest import digest_of
 from organs.registry.errors import NotAssemblable
 from organs.registry.gguf import (
@@ -231,7 +231,7 @@ def test_two_tensors_of_the_same_bytes_are_both_written(registry: LocalRegistry,
 def test_a_model_that_must_not_be_assembled_has_no_other_form(registry: LocalRegistry, tmp_path: Path) -> None:
     registered(registry, tmp_path, file_bytes(METADATA, TENSORS))
     with registry.catalog.writing() as session:
-        session.execute(update(Model).values(unassemblable=("it would crash",)))
+        session.execute(update(ModelRow).values(unassemblable=("it would crash",)))
     with pytest.raises(NotAssemblable, match="it would crash"):
         shards_of(registry, 300)
     with pytest.raises(NotAssemblable, match="it would crash"):

@@ -29,7 +29,7 @@ from organs.registry.catalog.register.accounts import (
     set_quota,
 )
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.tables import Base, Event, Model, PageToken, Token, Upload, WebSession, now
+from organs.registry.catalog.tables import Base, EventRow, ModelRow, PageToken, Token, UploadRow, WebSession, now
 from organs.registry.errors import BadInput, BadName, NotAllowed, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import NewToken, parse_token, secret_sha256
@@ -187,7 +187,7 @@ def test_the_local_contributor_cannot_be_suspended_and_actions_are_logged(
         set_quota(session, "ada", 5)
         revoke_token(session, token.public_id)
         revoke_token(session, token.public_id)
-        actions = [event.action for event in session.query(Event).order_by(Event.id)]
+        actions = [event.action for event in session.query(EventRow).order_by(EventRow.id)]
     assert actions == ["add contributor", "create token", "set quota", "revoke token"]
 
 
@@ -199,7 +199,7 @@ def test_the_quota_counts_models_until_removal_and_the_declared_size_of_uploads(
     ingest_file(registry, path)
     with registry.catalog.writing() as session:
         ada = contributor_by_name(session, "ada")
-        model = session.query(Model).one()
+        model = session.query(ModelRow).one()
         assert quota_of(session, ada, 100).used_bytes == 0
         with pytest.raises(NotFound, match="no contributor 'ada'"):
             public_contributor(session, "ada")
@@ -213,7 +213,7 @@ def test_the_quota_counts_models_until_removal_and_the_declared_size_of_uploads(
             session.flush()
             assert quota_of(session, ada, 100).used_bytes == bytes_used, state
         assert contributors_page(session, 5).items == ()
-        upload = Upload(public_id="u" * 22, contributor_id=ada.id, kind="file", size_bytes=70, received_bytes=10)
+        upload = UploadRow(public_id="u" * 22, contributor_id=ada.id, kind="file", size_bytes=70, received_bytes=10)
         upload.state, upload.created_at, upload.expires_at = "open", now(), now()
         session.add(upload)
         session.flush()

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from organs.ingest.contributions.manifest import read_edits
 from organs.registry.catalog.records import Edits
 from organs.registry.catalog.register.model_changes import edit_model, hide_model, remove_model
-from organs.registry.catalog.tables import Event, Lineage, Model
+from organs.registry.catalog.tables import EventRow, Lineage, ModelRow
 from organs.registry.compose.licenses import license_problem
 from organs.registry.compose.models import RegisteredLibrary
 from organs.registry.compose.planner import plan_recipe
@@ -22,7 +22,8 @@ from organs.registry.names import parse_model_name
 from organs.registry.relatives import resolve_declared
 from organs.registry.relatives.lineage import lineage_of
 from organs.registry.search.language import MODELS, parse_query
-from organs.registry.search.rows import search_models, search_organs
+from organs.registry.search.models import search_models
+from organs.registry.search.rows import search_organs
 from tests.catalog.counts import assert_counts_are_right, model_named, rolled_back
 from tests.related_models import ingest_bytes, model_file, parent_entries, related_tensors
 
@@ -117,7 +118,9 @@ def _declared(session: Session) -> list[Lineage]:
 def test_the_log_has_every_change_and_no_entry_without_a_change(session: Session) -> None:
     changed = edit(session, title="Weaver", license="apache-2.0", description="x" * 4096)
     model = model_named(session, "child")
-    log_text = session.scalars(select(Event.text).where(Event.model_id == model.id).order_by(Event.id)).all()[-1]
+    log_text = session.scalars(select(EventRow.text).where(EventRow.model_id == model.id).order_by(EventRow.id)).all()[
+        -1
+    ]
     assert changed == ["title 'Child' -> 'Weaver'", f"description (nothing) -> '{'x' * 79}…'"]
     assert log_text == f"local/child@1: {'; '.join(changed)}"
     assert model.changed_at is not None
@@ -135,7 +138,7 @@ def test_text_that_is_too_long_for_its_column_is_refused(session: Session) -> No
     for edits in (Edits(title="x" * 201), Edits(description="x" * 4097), Edits(tags=("x",) * 21), Edits(base="a\0b")):
         with pytest.raises(BadValue):
             edit_model(session, model_named(session, "child"), edits, "local")
-    assert isinstance(session.scalar(select(Model.title).where(Model.name == "child")), str)
+    assert isinstance(session.scalar(select(ModelRow.title).where(ModelRow.name == "child")), str)
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,7 @@ from organs.registry.catalog.register.fleet import (
     set_dashboard,
     start_run,
 )
-from organs.registry.catalog.tables import FleetRun as FleetRunRow
-from organs.registry.catalog.tables import FleetUnit
+from organs.registry.catalog.tables import FleetRunRow, FleetUnit
 from organs.registry.catalog.work import UNITS, fail, put_back, renew
 from organs.registry.entities.fleet import FleetRun
 from organs.registry.errors import BadInput, BadValue, Conflict, NoSuchRun

@@ -27,7 +27,7 @@ from organs.registry.catalog.register.jobs import (
     remove_old_jobs,
     report_progress,
 )
-from organs.registry.catalog.tables import Job, now
+from organs.registry.catalog.tables import JobRow, now
 from organs.registry.catalog.vocabulary import TEXT_MAX
 from organs.registry.catalog.work import JOBS, LEASE, fail, finish, put_back, renew
 from organs.registry.errors import BadInput, BadQuery, Busy, NotFound, QueueFull
@@ -58,14 +58,16 @@ def state_of(registry: LocalRegistry, job_id: int) -> str:
     return row(registry, job_id).state
 
 
-def row(registry: LocalRegistry, job_id: int) -> Job:
+def row(registry: LocalRegistry, job_id: int) -> JobRow:
     with registry.catalog.reading() as session:
-        return session.get_one(Job, job_id, options=[undefer(Job.arguments), undefer(Job.result)])
+        return session.get_one(JobRow, job_id, options=[undefer(JobRow.arguments), undefer(JobRow.result)])
 
 
 def let_lease_end(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
-        session.execute(update(Job).where(Job.state == "running").values(lease_expires_at=now() - timedelta(seconds=1)))
+        session.execute(
+            update(JobRow).where(JobRow.state == "running").values(lease_expires_at=now() - timedelta(seconds=1))
+        )
 
 
 def test_jobs_are_claimed_in_the_order_of_their_requests(registry: LocalRegistry) -> None:
@@ -196,6 +198,20 @@ def test_a_job_that_is_put_back_waits_like_a_new_job(registry: LocalRegistry) ->
     assert (job.state, job.progress, job.note, job.lease_expires_at) == ("queued", 0.0, "", None)
 
 
+def test_a_runner_that_put_its_job_back_can_no_longer_change_it(registry: LocalRegistry) -> None:
+    enqueue(registry)
+    slow = claimed(registry)
+    with registry.catalog.writing() as session:
+        assert put_back(session, slow)
+    other = claimed(registry)
+    assert other.attempt == slow.attempt
+    with registry.catalog.writing() as session:
+        assert not renew(session, slow)
+        assert not finish(session, slow, '{"by":"slow"}')
+        assert finish(session, other, '{"by":"other"}')
+    assert row(registry, slow.id).result == '{"by":"other"}'
+
+
 def test_a_waiting_job_is_cancelled_immediately_and_a_running_job_is_notified(registry: LocalRegistry) -> None:
     running, waiting = enqueue(registry), enqueue(registry)
     held = claimed(registry)
@@ -240,10 +256,10 @@ def test_only_jobs_that_ended_long_ago_are_removed(registry: LocalRegistry) -> N
             finish(session, held, "{}")
     long_ago = now() - RETENTION - timedelta(minutes=1)
     with registry.catalog.writing() as session:
-        session.execute(update(Job).where(Job.id == old).values(finished_at=long_ago))
-        session.execute(update(Job).where(Job.id == waiting).values(created_at=long_ago))
+        session.execute(update(JobRow).where(JobRow.id == old).values(finished_at=long_ago))
+        session.execute(update(JobRow).where(JobRow.id == waiting).values(created_at=long_ago))
         remove_old_jobs(session)
-        assert list(session.scalars(select(Job.id).order_by(Job.id))) == [fresh, waiting]
+        assert list(session.scalars(select(JobRow.id).order_by(JobRow.id))) == [fresh, waiting]
 
 
 def test_pages_of_jobs_are_newest_first_and_without_gaps(registry: LocalRegistry) -> None:

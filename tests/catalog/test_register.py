@@ -24,7 +24,7 @@ from organs.registry.catalog.register.organs import (
     mark_corrupt,
     record_blobs,
 )
-from organs.registry.catalog.tables import Blob, BlobLease, Event, Ingest, Lineage, Model, ModelMetadata, Organ
+from organs.registry.catalog.tables import Blob, BlobLease, EventRow, Ingest, Lineage, ModelMetadata, ModelRow, OrganRow
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadValue, CatalogError, MissingBlob
 from organs.registry.local import LocalRegistry
@@ -97,7 +97,7 @@ def test_shown_text_is_cut_and_escaped_before_it_is_stored(registry: LocalRegist
         ),
     )
     with registry.catalog.reading() as session:
-        model = session.scalars(select(Model)).one()
+        model = session.scalars(select(ModelRow)).one()
         assert (len(model.title or ""), model.description) == (4096, "nul␀here")
         assert (len(model.license or ""), len(model.architecture or "")) == (96, 96)
         assert [len(flag) for flag in model.flags] == [4096]
@@ -118,7 +118,7 @@ def test_a_model_is_recorded_with_its_event_and_the_origin_of_its_organs(registr
     registered = register(registry, record(parents=(ParentRecord("somebody/base 1", "finetune"),)))
     assert registered.created
     with registry.catalog.reading() as session:
-        event = session.scalars(select(Event)).one()
+        event = session.scalars(select(EventRow)).one()
         assert (event.action, event.text, event.model_id) == ("ingest", "local/a@1", registered.model.id)
         edges = session.scalars(select(Lineage).order_by(Lineage.id)).all()
     declared, dissected = edges
@@ -144,7 +144,7 @@ def test_an_organ_originates_from_the_first_model_that_has_it(registry: LocalReg
     register(registry, record())
     register(registry, record("b", digest=digest_of(b"another file")))
     with registry.catalog.reading() as session:
-        assert len(session.scalars(select(Organ)).all()) == 1
+        assert len(session.scalars(select(OrganRow)).all()) == 1
         assert session.scalars(select(Lineage.parent_model_id)).all() == [1]
 
 

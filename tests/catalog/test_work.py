@@ -1,4 +1,4 @@
-"""Tests of leases: one holder on all machines, takeover of an expired lease, renewal. They also pass on PostgreSQL."""
+"""Tests of leases of names and of ingests: one holder, takeover, renewal. They also pass on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from sqlalchemy import select, update
 
 from organs.registry.catalog import work
 from organs.registry.catalog.clock import database_now
-from organs.registry.catalog.tables import NamedLease
-from organs.registry.catalog.work import LEASE, exclusive
+from organs.registry.catalog.register import organs
+from organs.registry.catalog.register.organs import end_ingest, recorded_ingest
+from organs.registry.catalog.tables import Ingest, NamedLease
+from organs.registry.catalog.work import LEASE, WorkCancelled, exclusive, is_alive
 from organs.registry.errors import Busy, DatabaseUnreachable
 from organs.registry.local import LocalRegistry
 
@@ -212,3 +214,40 @@ def test_a_lease_of_a_killed_process_holds_until_it_expires(registry: LocalRegis
     let_expire(registry, "sweep")
     with exclusive(registry.catalog, "sweep"):
         assert len(holders(registry)) == 1
+
+
+def is_ingest_alive(registry: LocalRegistry, ingest_id: int) -> bool:
+    with registry.catalog.reading() as session:
+        alive = select(Ingest.id).where(Ingest.id == ingest_id, is_alive(session, Ingest))
+        return session.scalar(alive) is not None
+
+
+def test_the_lease_of_an_ingest_is_renewed_while_it_runs(
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(organs, "LEASE", timedelta(seconds=0.8))
+    with recorded_ingest(registry.catalog, "a slow upload") as ingest_id:
+        for _ in range(3):
+            with registry.catalog.writing() as session:
+                past = database_now(session) - timedelta(seconds=1)
+                session.execute(update(Ingest).values(lease_expires_at=past))
+            until = time.monotonic() + 20
+            while not is_ingest_alive(registry, ingest_id):
+                assert time.monotonic() < until
+                time.sleep(0.01)
+        with registry.catalog.writing() as session:
+            end_ingest(session, ingest_id, "finished")
+    assert not is_ingest_alive(registry, ingest_id)
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("ingest ")] == []
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [(ValueError("odd"), "failed"), (KeyboardInterrupt(), "interrupted"), (WorkCancelled(), "interrupted")],
+)
+def test_the_error_of_an_ingest_is_recorded(error: BaseException, state: str, registry: LocalRegistry) -> None:
+    with pytest.raises(type(error)), recorded_ingest(registry.catalog, "a test"):
+        raise error
+    with registry.catalog.reading() as session:
+        row = session.scalars(select(Ingest)).one()
+    assert (row.state, row.report) == (state, f'{{"error": "{error}"}}')

@@ -74,7 +74,7 @@ ACCEPTING = Recipe("base", accept=("other-scale", "lineage-unknown"))
         (lambda c: c.adapter("lora", 0.5), Recipe("base", adapters=(AdapterMerge("lora", 0.5),))),
         (
             lambda c: c.purify(type="organ"),
-            Recipe("base", purify=(Purification(ORGANS, PurifyMethod.FRACTAL),)),
+            Recipe("base", purify=(Purification(PurifyMethod.FRACTAL, types=("organ",)),)),
         ),
         (
             lambda c: c.purify("spectral", where="theta<40", keep=0.95),
@@ -108,8 +108,14 @@ def test_every_step_of_the_builder_equals_its_line_in_a_recipe(
         (lambda c: c.graft("donor", where="theta>=1"), "graft: where: use either from or where"),
         (lambda c: c.graft("donor", sort="-theta"), "graft: sort: sort needs where: QUERY"),
         (lambda c: c.graft("donor", strangers=True), "graft: strangers: strangers needs where: QUERY"),
-        (lambda c: c.graft(where="type:organ", strangers="yes"), "graft: strangers: 'yes' is not true or false"),
-        (lambda c: c.graft("donor", type="organs"), "graft: type: 'organs' is not a type for selections"),
+        (
+            lambda c: c.graft(where="type:organ", strangers="yes"),
+            "graft: strangers: this is the text 'yes'; it should be true or false",
+        ),
+        (
+            lambda c: c.graft("donor", type="organs"),
+            "graft: type: 'organs' is not one of skeleton, organ, embed, norm; did you mean organ?",
+        ),
         (lambda c: c.graft("donor", type=[]), "graft: type: the list is empty"),
         (lambda c: c.graft("donor", slot=()), "graft: slot: the list is empty"),
         (lambda c: c.graft("donor", blocks=[]), "graft: blocks: the list is empty"),

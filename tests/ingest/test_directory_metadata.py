@@ -13,7 +13,7 @@ from organs.ingest.directory import metadata as readable
 from organs.ingest.directory.manifest import (
     MANIFEST_LIMITS,
     TENSORS_MAX,
-    WrittenTensor,
+    TensorLine,
     manifest_lines,
     plain_key_value,
 )
@@ -178,7 +178,7 @@ def test_a_plain_value_without_a_gguf_type_is_refused(value: Any) -> None:
 def test_the_largest_manifests_that_we_write_can_be_read() -> None:
     spec = TensorSpec("v.blk.12345.a_tensor_with_a_name_of_63_characters_in_all.weight", (4096, 14336, 160), F16)
     measures = dict.fromkeys(MEASURE_NAMES, 182.7364519283746)
-    written = WrittenTensor(spec, "other/" + "x" * 90 + ".bin", 4095, 2**40, Digest("ab" * 32), measures)
+    written = TensorLine.of(spec, "other/" + "x" * 90 + ".bin", 4095, 2**40, Digest("ab" * 32)).measured(measures)
     (line,) = [line for line in manifest_lines("llama", [], [written]) if "sha256" in line]
     tensors = b"[" + b",".join([line.encode()] * TENSORS_MAX) + b"]"
     words = json.dumps(["ab"] * READABLE_MAX_VALUES).encode()

@@ -17,7 +17,7 @@ from sqlalchemy.orm import undefer
 from organs.ingest.fleet import worker
 from organs.ingest.fleet.driver import LocalProcesses, drive
 from organs.ingest.fleet.plan import ExpandedPlan, expand_plan, read_plan, source_of
-from organs.ingest.fleet.worker import FleetWorker, Outage
+from organs.ingest.fleet.worker import Outage, UnitWorker
 from organs.registry.catalog import work as queue
 from organs.registry.catalog.queries.fleet import fleet_run
 from organs.registry.catalog.queries.model_names import find_model
@@ -161,7 +161,7 @@ def test_models_are_measured_one_by_one_and_repacked_by_family(registry: LocalRe
         ("repack", "local/stranger@1"),
     ]
     run = begun(registry, tmp_path, text)
-    FleetWorker(registry, "w").work_until_done(run)
+    UnitWorker(registry, "w").work_until_done(run)
     assert (state(registry, run).done, state(registry, run).failures) == (4, ())
     measured = json.loads(units(registry)[0].result or "")
     assert measured["model"] == "local/base@1"
@@ -177,7 +177,7 @@ def test_a_worker_ingests_all_units_and_records_what_it_did(
 ) -> None:
     (models / "broken.gguf").write_bytes(b"not a model")
     run = begun(registry, tmp_path)
-    FleetWorker(registry, "w").work_until_done(run)
+    UnitWorker(registry, "w").work_until_done(run)
     done = state(registry, run)
     assert (done.done, done.failed, done.is_over) == (2, 1, True)
     assert done.failures[0].source.endswith("broken.gguf")
@@ -194,7 +194,7 @@ def test_shards_are_ingested_by_several_workers_at_once(registry: LocalRegistry,
         (tmp_path / "models" / name).write_bytes(data)
     run = begun(registry, tmp_path)
     threads = [
-        threading.Thread(target=FleetWorker(registry, f"w{number}").work_until_done, args=(run,)) for number in range(3)
+        threading.Thread(target=UnitWorker(registry, f"w{number}").work_until_done, args=(run,)) for number in range(3)
     ]
     for thread in threads:
         thread.start()
@@ -238,7 +238,7 @@ def test_the_class_of_an_error_decides_what_becomes_of_the_unit(
     assert models.is_dir()
     monkeypatch.setattr(worker, "WORK", {"ingest": failing(error)})
     run = begun(registry, tmp_path)
-    assert FleetWorker(registry, "w").work_on(run, 1)
+    assert UnitWorker(registry, "w").work_on(run, 1)
     row = units(registry)[0]
     assert (row.state, row.attempts) == (expected, attempts)
     assert row.note.startswith(note)
@@ -261,9 +261,9 @@ def test_a_worker_stops_when_its_unit_returns_to_the_queue(
             forever.wait(0.01)
 
     monkeypatch.setattr(worker, "WORK", {"ingest": work})
-    assert FleetWorker(registry, "w").work_on(run, 1)
+    assert UnitWorker(registry, "w").work_on(run, 1)
     assert (units(registry)[0].state, units(registry)[0].attempts) == ("queued", 0)
-    assert not FleetWorker(registry, "w").work_on(run, 9)
+    assert not UnitWorker(registry, "w").work_on(run, 9)
 
 
 def test_an_ingest_that_is_stopped_is_recorded_as_interrupted(
@@ -272,7 +272,7 @@ def test_an_ingest_that_is_stopped_is_recorded_as_interrupted(
     assert models.is_dir()
     run, stop = begun(registry, tmp_path), threading.Event()
     stop.set()
-    assert FleetWorker(registry, "w", stop=stop).work_on(run, 1)
+    assert UnitWorker(registry, "w", stop=stop).work_on(run, 1)
     assert (units(registry)[0].state, units(registry)[0].attempts) == ("queued", 0)
     with registry.catalog.reading() as session:
         assert session.scalars(select(Ingest.state)).all() == ["interrupted"]
@@ -298,7 +298,7 @@ from organs.ingest.fleet import worker
 from organs.registry.local import LocalRegistry
 {code}
 with LocalRegistry.open() as registry:
-    worker.FleetWorker(registry, sys.argv[2]).work_until_done(int(sys.argv[1]))
+    worker.UnitWorker(registry, sys.argv[2]).work_until_done(int(sys.argv[1]))
 """
 
     def start(name: str) -> subprocess.Popen[bytes]:

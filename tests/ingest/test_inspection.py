@@ -20,7 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec import structs
 from sqlalchemy import select
 
 from organs.ingest.contributions import (
@@ -36,14 +38,18 @@ from organs.ingest.contributions.messages import (
     BATCH_ENTRIES,
     JSON_MAX_BYTES,
     BadMessage,
+    BytesRead,
     Channel,
+    Fields,
+    FrontAnswer,
     FrontReader,
-    Values,
+    Inspect,
+    MeasureTensor,
+    Tensors,
+    decoded,
     front_messages,
     measurement_values,
     read_measurement,
-    read_range,
-    read_refusal,
 )
 from organs.ingest.dissect import read_front
 from organs.ingest.files import (
@@ -51,8 +57,7 @@ from organs.ingest.files import (
     ComposedFile,
     Section,
 )
-from organs.registry.catalog.tables import Fingerprint
-from organs.registry.catalog.tables import Measurement as MeasurementRow
+from organs.registry.catalog.tables import Fingerprint, MeasurementRow
 from organs.registry.errors import BadGguf
 from organs.registry.gguf import MemorySource, ValueType, dtype_by_name
 from organs.registry.gguf.types import SIZE_MAX
@@ -70,6 +75,8 @@ from tests.submissions import (
     submit_model,
     whole_file,
 )
+
+Values = dict[str, Any]
 
 MODEL = small_model(
     more=[
@@ -133,33 +140,26 @@ def test_the_inspector_has_no_path_address_or_descriptor_of_the_database(
 def test_the_inspector_receives_only_names_sizes_shapes_and_types(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requests: list[Values] = []
+    requests: list[Inspect | BytesRead | MeasureTensor] = []
     send = Channel.send
 
-    def noted(self: Channel, values: Values, *data: bytes | memoryview, timeout_seconds: float | None = None) -> None:
-        if {"inspect", "bytes", "measure"} & values.keys():
-            requests.append(values)
-        send(self, values, *data, timeout_seconds=timeout_seconds)
+    def noted(self: Channel, message: object, *data: bytes | memoryview, timeout_seconds: float | None = None) -> None:
+        if isinstance(message, Inspect | BytesRead | MeasureTensor):
+            requests.append(message)
+        send(self, message, *data, timeout_seconds=timeout_seconds)
 
     monkeypatch.setattr(Channel, "send", noted)
     submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", MODEL)])
     assert process_and_read(registry, submission_id).row.state == "published"
-    assert {key for request in requests for key in request} == {
-        "inspect",
-        "size_bytes",
-        "bytes",
-        "measure",
-        "shape",
-        "dtype",
-    }
-    assert {request["inspect"] for request in requests if "inspect" in request} == {"model.gguf"}
+    assert {type(request) for request in requests} == {Inspect, BytesRead, MeasureTensor}
+    assert {request.name for request in requests if isinstance(request, Inspect)} == {"model.gguf"}
     types = {
-        type(value)
+        (name, type(value))
         for request in requests
-        for key, value in request.items()
-        if key not in ("inspect", "dtype", "shape")
+        for name, value in structs.asdict(request).items()
+        if name not in ("dtype", "shape")
     }
-    assert types == {int}
+    assert types == {("name", str), ("size_bytes", int), ("number", int)}
 
 
 def test_a_header_and_a_measurement_are_transferred_unchanged() -> None:
@@ -176,7 +176,7 @@ def test_a_header_and_a_measurement_are_transferred_unchanged() -> None:
     for shape, dtype in (((64, 64), "F32"), ((600, 400), "F16"), ((16,), "BF16"), ((256, 4, 3), "Q4_K"), ((5,), "I64")):
         data = weight_tensor("blk.0.ffn_up.weight", shape, dtype="F32")[1] if dtype == "F32" else b""
         measurement = measure(_reader(shape, dtype, data), shape, dtype_by_name(dtype))
-        assert read_measurement(json.loads(json.dumps(measurement_values(measurement)))) == measurement
+        assert read_measurement(measurement_values(measurement)) == measurement
 
 
 def _reader(shape: tuple[int, ...], dtype: str, data: bytes) -> Callable[[int, int], bytes]:
@@ -191,19 +191,20 @@ def _reader(shape: tuple[int, ...], dtype: str, data: bytes) -> Callable[[int, i
 
 
 def through_json(messages: Any) -> list[Values]:
-    return [json.loads(json.dumps(message)) for message in messages]
+    return [json.loads(msgspec.json.encode(message)) for message in messages]
 
 
 def taken(reader: FrontReader, messages: list[Values]) -> Any:
     """Return the result of messages about a header."""
     front = None
-    for message in messages:
-        if "fields" in message:
-            reader.add_fields(message["fields"])
-        elif "tensors" in message:
-            reader.add_tensors(message["tensors"])
+    for values in messages:
+        message = decoded(json.dumps(values).encode(), FrontAnswer)
+        if isinstance(message, Fields):
+            reader.add_fields(message)
+        elif isinstance(message, Tensors):
+            reader.add_tensors(message)
         else:
-            front = reader.finish(message["front"])
+            front = reader.finish(message)
     return front
 
 
@@ -211,58 +212,58 @@ GOOD = through_json(front_messages(read_front(MemorySource(MODEL))))
 FIELDS, TENSORS, LAST = GOOD
 """The three messages of the inspector for MODEL."""
 KEY, TYPE, ELEMENT, COUNT, OFFSET, SIZE, EAGER = range(7)
-_ARRAY = next(number for number, one in enumerate(FIELDS["fields"]) if one[KEY] == "tokenizer.ggml.token_type")
+_ARRAY = next(number for number, one in enumerate(FIELDS["entries"]) if one[KEY] == "tokenizer.ggml.token_type")
 NONSENSE: dict[str, tuple[tuple[str | int, ...], Any]] = {
-    "fields that are no list": (("fields",), {"a": 1}),
-    "no fields at all": (("fields",), []),
-    "too many fields at once": (("fields",), [[]] * (BATCH_ENTRIES + 1)),
-    "a field that is a text": (("fields", 0), "general.name"),
-    "a field with more members": (("fields", 0), [1] * 8),
-    "a key that is a number": (("fields", 0, KEY), 7),
-    "an empty key": (("fields", 0, KEY), ""),
-    "a key that ends a line": (("fields", 0, KEY), "a\n"),
-    "a key of a megabyte": (("fields", 0, KEY), "a" * 1_000_000),
-    "a key that stands twice": (("fields", 1, KEY), FIELDS["fields"][0][KEY]),
-    "a type that is not a number": (("fields", 0, TYPE), "8"),
-    "a type that is a truth value": (("fields", 0, TYPE), True),
-    "an unknown type": (("fields", 0, TYPE), 13),
-    "a text with elements": (("fields", 0, ELEMENT), 4),
-    "an array without a type": (("fields", _ARRAY, ELEMENT), None),
-    "an array of arrays": (("fields", _ARRAY, ELEMENT), 9),
-    "a count below zero": (("fields", _ARRAY, COUNT), -1),
-    "a huge count": (("fields", _ARRAY, COUNT), 2**40),
-    "a count of four thousand digits": (("fields", _ARRAY, COUNT), 10**4000),
-    "a count that its size does not hold": (("fields", _ARRAY, COUNT), 7),
-    "two values of one": (("fields", 0, COUNT), 2),
-    "an offset in the counts": (("fields", 0, OFFSET), 3),
-    "an offset in the value before": (("fields", 1, OFFSET), FIELDS["fields"][0][OFFSET]),
-    "an offset behind the file": (("fields", 0, OFFSET), len(MODEL) + 1),
-    "an offset of 2^63": (("fields", 0, OFFSET), 2**63),
-    "an offset that is a fraction": (("fields", 0, OFFSET), 40.5),
-    "a size that reaches behind the file": (("fields", 0, SIZE), len(MODEL)),
-    "a size that is nothing": (("fields", 0, SIZE), None),
-    "an array that is read": (("fields", _ARRAY, EAGER), True),
-    "a mark that is a number": (("fields", 0, EAGER), 1),
-    "a tensor with a digest": (("tensors", 0), [*TENSORS["tensors"][0], "0" * 64]),
-    "a tensor without a name": (("tensors", 0, 0), ""),
-    "a tensor whose name is a list": (("tensors", 0, 0), ["a"]),
-    "a tensor with a long name": (("tensors", 0, 0), "a" * 128),
-    "a tensor whose name has a NUL": (("tensors", 0, 0), "a\0b"),
-    "two tensors of one name": (("tensors", 1, 0), TENSORS["tensors"][0][0]),
-    "a tensor without a shape": (("tensors", 0, 1), []),
-    "a tensor of five dimensions": (("tensors", 0, 1), [1] * 5),
-    "a tensor without elements": (("tensors", 0, 1), [0]),
-    "a tensor of more than all elements": (("tensors", 0, 1), [2**40, 2**40]),
-    "a shape with a NaN": (("tensors", 0, 1), [float("nan")]),
-    "a tensor of an unknown type that is too large for its values": (("tensors", 0), ["a", [1], 4, 0]),
-    "a tensor whose rows are no blocks": (("tensors", 0, 2), 8 if TENSORS["tensors"][0][1][0] % 32 else 10),
-    "a tensor that is elsewhere": (("tensors", 1, 3), 0),
-    "a tensor that is too large for the file": (("tensors", -1, 1), [2**50]),
-    "a tensor that is smaller than its bytes": (("tensors", -1, 1), [1]),
+    "fields that are no list": (("fields", "entries"), {"a": 1}),
+    "no fields at all": (("fields", "entries"), []),
+    "too many fields at once": (("fields", "entries"), [[]] * (BATCH_ENTRIES + 1)),
+    "a field that is a text": (("fields", "entries", 0), "general.name"),
+    "a field with more members": (("fields", "entries", 0), [1] * 8),
+    "a key that is a number": (("fields", "entries", 0, KEY), 7),
+    "an empty key": (("fields", "entries", 0, KEY), ""),
+    "a key that ends a line": (("fields", "entries", 0, KEY), "a\n"),
+    "a key of a megabyte": (("fields", "entries", 0, KEY), "a" * 1_000_000),
+    "a key that stands twice": (("fields", "entries", 1, KEY), FIELDS["entries"][0][KEY]),
+    "a type that is not a number": (("fields", "entries", 0, TYPE), "8"),
+    "a type that is a truth value": (("fields", "entries", 0, TYPE), True),
+    "an unknown type": (("fields", "entries", 0, TYPE), 13),
+    "a text with elements": (("fields", "entries", 0, ELEMENT), 4),
+    "an array without a type": (("fields", "entries", _ARRAY, ELEMENT), None),
+    "an array of arrays": (("fields", "entries", _ARRAY, ELEMENT), 9),
+    "a count below zero": (("fields", "entries", _ARRAY, COUNT), -1),
+    "a huge count": (("fields", "entries", _ARRAY, COUNT), 2**40),
+    "a count of four thousand digits": (("fields", "entries", _ARRAY, COUNT), 10**4000),
+    "a count that its size does not hold": (("fields", "entries", _ARRAY, COUNT), 7),
+    "two values of one": (("fields", "entries", 0, COUNT), 2),
+    "an offset in the counts": (("fields", "entries", 0, OFFSET), 3),
+    "an offset in the value before": (("fields", "entries", 1, OFFSET), FIELDS["entries"][0][OFFSET]),
+    "an offset behind the file": (("fields", "entries", 0, OFFSET), len(MODEL) + 1),
+    "an offset of 2^63": (("fields", "entries", 0, OFFSET), 2**63),
+    "an offset that is a fraction": (("fields", "entries", 0, OFFSET), 40.5),
+    "a size that reaches behind the file": (("fields", "entries", 0, SIZE), len(MODEL)),
+    "a size that is nothing": (("fields", "entries", 0, SIZE), None),
+    "an array that is read": (("fields", "entries", _ARRAY, EAGER), True),
+    "a mark that is a number": (("fields", "entries", 0, EAGER), 1),
+    "a tensor with a digest": (("tensors", "entries", 0), [*TENSORS["entries"][0], "0" * 64]),
+    "a tensor without a name": (("tensors", "entries", 0, 0), ""),
+    "a tensor whose name is a list": (("tensors", "entries", 0, 0), ["a"]),
+    "a tensor with a long name": (("tensors", "entries", 0, 0), "a" * 128),
+    "a tensor whose name has a NUL": (("tensors", "entries", 0, 0), "a\0b"),
+    "two tensors of one name": (("tensors", "entries", 1, 0), TENSORS["entries"][0][0]),
+    "a tensor without a shape": (("tensors", "entries", 0, 1), []),
+    "a tensor of five dimensions": (("tensors", "entries", 0, 1), [1] * 5),
+    "a tensor without elements": (("tensors", "entries", 0, 1), [0]),
+    "a tensor of more than all elements": (("tensors", "entries", 0, 1), [2**40, 2**40]),
+    "a shape with a NaN": (("tensors", "entries", 0, 1), [float("nan")]),
+    "a tensor of an unknown type that is too large for its values": (("tensors", "entries", 0), ["a", [1], 4, 0]),
+    "a tensor whose rows are no blocks": (("tensors", "entries", 0, 2), 8 if TENSORS["entries"][0][1][0] % 32 else 10),
+    "a tensor that is elsewhere": (("tensors", "entries", 1, 3), 0),
+    "a tensor that is too large for the file": (("tensors", "entries", -1, 1), [2**50]),
+    "a tensor that is smaller than its bytes": (("tensors", "entries", -1, 1), [1]),
     "an unknown version": (("front", "version"), 9),
     "a version that is a list": (("front", "version"), [3]),
     "an end behind the file": (("front", "end"), SIZE_MAX),
-    "an end before the tensors": (("front", "end"), FIELDS["fields"][-1][OFFSET] + FIELDS["fields"][-1][SIZE]),
+    "an end before the tensors": (("front", "end"), FIELDS["entries"][-1][OFFSET] + FIELDS["entries"][-1][SIZE]),
     "another number of fields": (("front", "fields"), 1),
     "another number of tensors": (("front", "tensors"), 2**40),
     "tags that are a text": (("front", "tags"), "code"),
@@ -279,8 +280,8 @@ NONSENSE: dict[str, tuple[tuple[str | int, ...], Any]] = {
 def changed(messages: list[Values], path: tuple[str | int, ...], value: Any) -> list[Values]:
     """Return the messages with another value at one path."""
     messages = deepcopy(messages)
-    target: Any = next(message for message in messages if path[0] in message)
-    for step in path[:-1]:
+    target: Any = next(message for message in messages if message["type"] == path[0])
+    for step in path[1:-1]:
         target = target[step]
     target[path[-1]] = value
     return messages
@@ -300,28 +301,39 @@ def test_a_header_that_ends_early_is_refused() -> None:
 
 def test_every_value_of_a_measurement_is_checked_against_its_range() -> None:
     spec, data = weight_tensor("blk.0.ffn_up.weight", (64, 64))
-    good = measurement_values(measure(lambda offset, size: data[offset : offset + size], spec.shape, spec.dtype))
-    assert isinstance(read_measurement(good), Measurement)
+    measured = measure(lambda offset, size: data[offset : offset + size], spec.shape, spec.dtype)
+    good = json.loads(bytes(measurement_values(measured)))
+    assert isinstance(read_measurement(json.dumps(good).encode()), Measurement)
     for field in fields(Measurement):
-        for bad in (float("nan"), float("inf"), -(10**30), 10**400, [], {}, "x" * 1000, "\n", object()):
+        is_unbounded = field.name in ("entropy", "kurtosis", "coherence", "mean", "minimum", "maximum")
+        for bad in (
+            float("nan"),
+            float("inf"),
+            *([] if is_unbounded else [-(10**30)]),
+            10**400,
+            [],
+            {},
+            "x" * 1000,
+            "\n",
+        ):
             with pytest.raises(BadMessage):
-                read_measurement(good | {field.name: bad})
+                read_measurement(json.dumps(good | {field.name: bad}).encode())
     for bad in (good | {"digest": "0" * 64}, {}, [], None, "z1", dict(list(good.items())[1:])):
         with pytest.raises(BadMessage):
-            read_measurement(bad)
+            read_measurement(json.dumps(bad).encode())
     with pytest.raises(BadMessage):
-        read_measurement(good | {"nan_count": good["sample_size"], "infinite_count": 1})
+        read_measurement(json.dumps(good | {"nan_count": good["sample_size"], "infinite_count": 1}).encode())
 
 
 def test_requests_for_bytes_and_refusals_are_checked() -> None:
-    assert read_range([10, 90], 100) == (10, 90)
-    for bad in ([0, 101], [100, 1], [-1, 2], [0], [0, 1.5], [0, 2**21], "0 1", None, [True, 1], [2**64, 1]):
+    requests = ([0, 2**21], [-1, 2], [0], [0, 1.5], "0 1", None, [True, 1], [2**64, 1])
+    refusals = ({"code": "A", "sentence": "x"}, {"code": "a", "sentence": ""}, {"code": "a"}, {"code": "a\n"})
+    bad = [{"type": "read", **dict(zip(("offset", "size_bytes"), pair or (), strict=False))} for pair in requests]
+    for values in (*bad, *({"type": "refused", **refusal} for refusal in refusals), [], 1):
         with pytest.raises(BadMessage):
-            read_range(bad, 100)
-    assert read_refusal({"code": "bad-gguf", "sentence": "It is none."}) == ("bad-gguf", "It is none.")
-    for bad in ({"code": "A", "sentence": "x"}, {"code": "a", "sentence": ""}, {"code": "a"}, {"code": "a\n"}, [], 1):
-        with pytest.raises(BadMessage):
-            read_refusal(bad)
+            decoded(json.dumps(values).encode(), FrontAnswer)
+    refusal = decoded(b'{"type":"refused","code":"bad-gguf","sentence":"a\\u001b[31m\\nb"}', FrontAnswer)
+    assert (refusal.code, refusal.printable) == ("bad-gguf", "a [31m b")
 
 
 def framed(text: bytes, announced: int | None = None, behind: int = 0) -> bytes:
@@ -350,7 +362,7 @@ def test_an_invalid_message_is_refused(data: bytes) -> None:
     try:
         threading_write(writes, data)
         with pytest.raises(BadMessage):
-            channel.receive()
+            channel.receive(dict[str, Any])
     finally:
         channel.close()
 
@@ -362,41 +374,51 @@ def threading_write(descriptor: int, data: bytes) -> None:
     os.close(descriptor)
 
 
-def answering(front: list[Values], measured: Callable[[Values], Any]) -> Callable[[Channel], None]:
+def answering(front: list[Values], measured: Callable[[MeasureTensor], Any]) -> Callable[[Channel], None]:
     """Return an inspector that answers the first request with `front` and each later one with `measured`."""
 
     def answer(channel: Channel) -> None:
-        while (request := channel.receive(2**26)) is not None:
-            if "inspect" in request[0]:
+        while (request := channel.receive(Inspect | BytesRead | MeasureTensor, 2**26)) is not None:
+            if isinstance(request[0], Inspect):
                 for message in front:
                     channel.send(message)
-            elif (said := measured(request[0])) is not None:
+            elif isinstance(request[0], MeasureTensor) and (said := measured(request[0])) is not None:
                 channel.send(said)
 
     return answer
 
 
-MEASURED = json.loads(json.dumps(measurement_values(Measurement(sample_size=64, theta=1.0, fingerprint=bytes(256)))))
-LIES: dict[str, tuple[list[Values], Callable[[Values], Any], str, str]] = {
-    "nothing but requests": ([{"read": [0, 1]}] * 10_000, lambda _: None, "crashed", "same bytes"),
-    "bytes of other files": ([{"read": [len(MODEL), 1]}], lambda _: None, "crashed", "outside the file"),
-    "endless fields": ([FIELDS] * 3, lambda _: None, "crashed", "outside its place"),
-    "two things at once": ([GOOD[0] | {"read": [0, 1]}], lambda _: None, "crashed", "members"),
-    "a measurement instead": ([{"measured": 1, "measurement": MEASURED}], lambda _: None, "crashed", "members"),
-    "a refusal of its own": ([{"refused": {"code": "bad-gguf", "sentence": "No."}}], lambda _: None, "bad-gguf", "No."),
-    "an offset that is none": (changed(GOOD, ("tensors", 1, 3), 7), lambda _: None, "crashed", "not where it must be"),
-    "a measurement of nothing": (
-        GOOD,
-        lambda _: {"measured": 10**6, "measurement": MEASURED},
+MEASURED = json.loads(bytes(measurement_values(Measurement(sample_size=64, theta=1.0, fingerprint=bytes(256)))))
+
+
+def answer_to(request: MeasureTensor, **values: Any) -> Values:
+    """Return an answer of an inspector to a request for a measurement."""
+    return {"type": "measured", "number": request.number, "measurement": MEASURED} | values
+
+
+READ = {"type": "read", "offset": 0, "size_bytes": 1}
+NO = {"type": "refused", "code": "bad-gguf", "sentence": "No."}
+LIES: dict[str, tuple[list[Values], Callable[[MeasureTensor], Any], str, str]] = {
+    "nothing but requests": ([READ] * 10_000, lambda _: None, "crashed", "same bytes"),
+    "bytes of other files": ([READ | {"offset": len(MODEL)}], lambda _: None, "crashed", "outside the file"),
+    "endless fields": ([FIELDS] * 3, lambda _: None, "crashed", "a metadata key appears twice"),
+    "two things at once": ([GOOD[0] | {"offset": 0}], lambda _: None, "crashed", "unknown field"),
+    "a measurement instead": (
+        [{"type": "measured", "number": 1}],
+        lambda _: None,
         "crashed",
-        "not requested",
+        "Invalid value 'measured'",
     ),
-    "a digest beside it": (
-        *(GOOD, lambda asked: {"measured": asked["measure"], "measurement": MEASURED, "digest": "0" * 64}),
-        *("crashed", "members"),
+    "a refusal of its own": ([NO], lambda _: None, "bad-gguf", "No."),
+    "an offset that is none": (
+        *(changed(GOOD, ("tensors", "entries", 1, 3), 7), lambda _: None),
+        *("crashed", "not where it must be"),
     ),
+    "a measurement of nothing": (GOOD, lambda request: answer_to(request, number=10**6), "crashed", "not requested"),
+    "no measurement": (GOOD, lambda request: answer_to(request, measurement=None), "crashed", "Expected `object`"),
+    "a digest beside it": (GOOD, lambda request: answer_to(request, digest="0" * 64), "crashed", "unknown field"),
     "a shape of θ": (
-        *(GOOD, lambda asked: {"measured": asked["measure"], "measurement": MEASURED | {"theta": 1e9}}),
+        *(GOOD, lambda request: answer_to(request, measurement=MEASURED | {"theta": 1e9})),
         *("crashed", "theta"),
     ),
     "an end": (GOOD, lambda _: os.read(-1, 0), "crashed", "It ended."),
@@ -455,7 +477,7 @@ def test_a_lying_inspector_changes_no_existing_organ_and_no_byte(registry: Local
     before, blobs = measured_rows(), {row.digest for row in blob_rows(registry)}
     tuned = MODEL[:-1] + bytes([MODEL[-1] ^ 1])
     front = through_json(front_messages(read_front(MemorySource(tuned))))
-    lies = answering(front, lambda asked: {"measured": asked["measure"], "measurement": MEASURED})
+    lies = answering(front, answer_to)
     second = submit_model(registry, "eve/tuned", [whole_file(registry, "eve", tuned)])
     assert (
         process_and_read(registry, second, start_inspector=partial(inspector_thread, serve=lies)).row.state
@@ -517,7 +539,7 @@ def test_receiving_an_endless_message_stops_at_its_deadline(step_seconds: float)
     thread.start()
     try:
         with pytest.raises(TimeoutError):
-            channel.receive(timeout_seconds=0.2)
+            channel.receive(Inspect, timeout_seconds=0.2)
         assert channel.waited_seconds < 30
     finally:
         over.set()
@@ -546,9 +568,9 @@ def test_messages_work_with_descriptors_above_1024() -> None:
         for low_descriptor in low:
             os.close(low_descriptor)
         channel.send({"a": 1}, b"data", timeout_seconds=60)
-        assert channel.receive(4, timeout_seconds=60) == ({"a": 1}, b"data")
+        assert channel.receive(dict[str, int], 4, timeout_seconds=60) == ({"a": 1}, b"data")
         with pytest.raises(TimeoutError):
-            channel.receive(timeout_seconds=0.01)
+            channel.receive(Inspect, timeout_seconds=0.01)
         channel.close()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -558,9 +580,9 @@ def test_an_inspector_that_stops_in_the_middle_of_an_answer_is_stopped(monkeypat
     monkeypatch.setattr(inspection, "ANSWER_SECONDS", 0.1)
 
     def stopping(channel: Channel) -> None:
-        channel.receive()
+        channel.receive(Inspect)
         os.write(channel._writes, HALF_A_MESSAGE)
-        channel.receive()
+        channel.receive(Inspect)
 
     with (
         inspector_thread(0, False, stopping) as conversation,
@@ -596,13 +618,13 @@ def test_many_slow_answers_share_one_time_limit(registry: LocalRegistry, monkeyp
     monkeypatch.setattr(inspection, "MEASURED_SECONDS_EACH", 0.001)
 
     def dripping(channel: Channel) -> None:
-        while channel.receive(1) is not None:
+        while channel.receive(Inspect | BytesRead, 1) is not None:
             time.sleep(0.02)
-            channel.send({"read": [0, 1]})
+            channel.send(READ)
 
-    def measured(request: Values) -> Values:
+    def measured(request: MeasureTensor) -> Values:
         time.sleep(0.02)
-        return {"measured": request["measure"], "measurement": MEASURED}
+        return answer_to(request)
 
     for name, serve, words in (
         ("headers", dripping, r"reading the headers took longer than 0.1 s"),
@@ -616,10 +638,6 @@ def test_many_slow_answers_share_one_time_limit(registry: LocalRegistry, monkeyp
         assert re.fullmatch(rf"The inspection was stopped: {words}\.", after.row.reason or ""), after.row.reason
         assert json.loads(after.row.findings)[0]["code"] == "limit"
         assert_no_upload_is_left(registry)
-
-
-def test_control_characters_are_removed_from_sentences() -> None:
-    assert read_refusal({"code": "bad-gguf", "sentence": "a\x1b[31m\nb"}) == ("bad-gguf", "a [31m b")
 
 
 def test_a_refusal_has_the_message_of_the_reader(registry: LocalRegistry) -> None:

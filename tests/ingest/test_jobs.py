@@ -25,9 +25,9 @@ from organs.ingest.jobs.repack import is_repack_due
 from organs.ingest.jobs.runner import (
     KINDS,
     JobEvent,
-    JobProgress,
     Runner,
     add_job,
+    progress_reporter,
 )
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.jobs import job_by_id
@@ -84,10 +84,10 @@ def run_once(registry: LocalRegistry, run: Run, arguments: Values | None = None)
 
 
 @contextmanager
-def running(registry: LocalRegistry, kinds: dict[str, JobKind], **more: float) -> Iterator[threading.Event]:
+def running(registry: LocalRegistry, kinds: dict[str, JobKind]) -> Iterator[threading.Event]:
     """Run a runner in a thread during the block."""
     stop = threading.Event()
-    thread = threading.Thread(target=Runner(registry, stop, kinds=kinds, **more).run)
+    thread = threading.Thread(target=Runner(registry, stop, kinds=kinds).run)
     thread.start()
     try:
         yield stop
@@ -223,7 +223,7 @@ def test_a_running_job_stops_when_it_is_cancelled(registry: LocalRegistry) -> No
 
 def _lease(registry: LocalRegistry, job_id: int) -> object:
     with registry.catalog.reading() as session:
-        return session.get_one(tables.Job, job_id).lease_expires_at
+        return session.get_one(tables.JobRow, job_id).lease_expires_at
 
 
 def test_a_runner_that_stops_puts_its_job_back(registry: LocalRegistry) -> None:
@@ -269,7 +269,7 @@ def test_a_job_during_an_outage_waits_until_it_can_run(
 
 
 def test_a_job_that_outlasts_its_runner_is_put_back_and_changes_nothing_afterwards(
-    registry: LocalRegistry,
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
@@ -281,9 +281,10 @@ def test_a_job_that_outlasts_its_runner_is_put_back_and_changes_nothing_afterwar
     kinds = kind_of(run)
     stop, events = threading.Event(), list[JobEvent]()
     job_id = add_job(registry, "odd", {}, kinds=kinds)
-    runner = Runner(registry, stop, kinds=kinds, on_event=events.append, stop_seconds=0.1)
+    monkeypatch.setattr(runner, "STOP_SECONDS", 0.1)
+    late = Runner(registry, stop, kinds=kinds, on_event=events.append)
     ended: list[bool] = []
-    thread = threading.Thread(target=lambda: ended.append(runner.run()))
+    thread = threading.Thread(target=lambda: ended.append(late.run()))
     thread.start()
     assert begun.wait(PATIENCE_SECONDS)
     stop.set()
@@ -321,26 +322,30 @@ def test_lanes_run_in_parallel_and_validations_run_one_after_another(registry: L
     assert most["check"] == 1
 
 
-def test_progress_is_written_at_most_once_a_second_and_cancellation_is_still_noticed(registry: LocalRegistry) -> None:
+def test_progress_is_written_at_most_once_a_second_and_cancellation_is_still_noticed(
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with registry.catalog.writing() as session:
         job_id = enqueue_job(session, "odd", {})
         claim = claim_job(session, ["odd"])
     assert claim is not None
-    seldom = JobProgress(registry, claim, threading.Event(), threading.Event(), notify_seconds=3600)
-    seldom.report(0.1, "first")
+    monkeypatch.setattr(runner, "NOTIFY_SECONDS", 3600)
+    report = progress_reporter(registry.catalog, claim, threading.Event(), threading.Event())
+    report(0.1, "first")
     for _ in range(1000):
-        seldom.report(0.9, "too soon")
+        report(0.9, "too soon")
     assert (job_of(registry, job_id).progress, job_of(registry, job_id).note) == (0.1, "first")
-    often = JobProgress(registry, claim, threading.Event(), threading.Event(), notify_seconds=0)
-    often.report(7.0, "beyond the end")
+    monkeypatch.setattr(runner, "NOTIFY_SECONDS", 0)
+    report = progress_reporter(registry.catalog, claim, threading.Event(), threading.Event())
+    report(7.0, "beyond the end")
     assert job_of(registry, job_id).progress == 1.0
     version = registry.catalog.version()
-    often.report(7.0, "beyond the end")
+    report(7.0, "beyond the end")
     assert registry.catalog.version() == version, "nothing new was written"
     with registry.catalog.writing() as session:
         cancel_job(session, job_id)
     with pytest.raises(WorkCancelled):
-        often.report(7.0, "beyond the end")
+        report(7.0, "beyond the end")
 
 
 def test_the_lease_of_a_running_job_is_renewed_and_it_notices_that_it_is_lost(registry: LocalRegistry) -> None:
@@ -348,7 +353,7 @@ def test_the_lease_of_a_running_job_is_renewed_and_it_notices_that_it_is_lost(re
         job_id = enqueue_job(session, "odd", {})
         claim = claim_job(session, ["odd"])
         assert claim is not None
-        session.execute(update(tables.Job).values(lease_expires_at=now() - timedelta(seconds=5)))
+        session.execute(update(tables.JobRow).values(lease_expires_at=now() - timedelta(seconds=5)))
     with keeping(registry.catalog, partial(renew, claim=claim), "keeper", seconds=0.02) as lost:
         until(lambda: str(_lease(registry, job_id)) > str(now()))
         assert not lost.is_set()
@@ -356,7 +361,7 @@ def test_the_lease_of_a_running_job_is_renewed_and_it_notices_that_it_is_lost(re
             cancel_job(session, job_id)
         assert lost.wait(PATIENCE_SECONDS)
         with pytest.raises(WorkCancelled):
-            JobProgress(registry, claim, threading.Event(), lost).report(0.5)
+            progress_reporter(registry.catalog, claim, threading.Event(), lost)(0.5, "")
 
 
 @pytest.mark.long
@@ -409,8 +414,8 @@ def test_the_job_of_a_killed_runner_is_tried_again_and_fails_after_the_second(
         assert job_of(registry, first).state == "running", "nobody may have it before its lease has run out"
         with registry.catalog.writing() as session:
             session.execute(
-                update(tables.Job)
-                .where(tables.Job.id == first)
+                update(tables.JobRow)
+                .where(tables.JobRow.id == first)
                 .values(lease_expires_at=now() - timedelta(seconds=1), note="killed")
             )
     Runner(registry, threading.Event(), kinds=kinds).run(once=True)
@@ -423,7 +428,7 @@ def test_an_abandoned_job_is_finished_by_the_next_runner(registry: LocalRegistry
     job_id = add_job(registry, "odd", {}, kinds=kinds)
     with registry.catalog.writing() as session:
         assert claim_job(session, ["odd"]) is not None
-        session.execute(update(tables.Job).values(lease_expires_at=now() - timedelta(seconds=1)))
+        session.execute(update(tables.JobRow).values(lease_expires_at=now() - timedelta(seconds=1)))
     Runner(registry, threading.Event(), kinds=kinds).run(once=True)
     assert job_of(registry, job_id).result == {"by": os.getpid()}
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from organs.registry.catalog.tables import FilePart, Lineage, Model, ModelFile, ModelMetadata, Placement
+from organs.registry.catalog.tables import FilePart, Lineage, ModelFileRow, ModelMetadata, ModelRow, Placement
 from organs.registry.digest import digest_of
 from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.kinds import KIND_NOTES
@@ -18,11 +18,11 @@ from tests.gguf_files import array, every_value_type, file_bytes, tensor, text, 
 from tests.small_models import block_metadata, block_tensors, ingest_file, small_model, weight_tensor
 
 
-def registered(registry: LocalRegistry, folder: Path, data: bytes, name: str = "a.gguf") -> Model:
+def registered(registry: LocalRegistry, folder: Path, data: bytes, name: str = "a.gguf") -> ModelRow:
     (folder / name).write_bytes(data)
     ingest_file(registry, folder / name)
     with registry.catalog.reading() as session:
-        model = session.scalars(select(Model).order_by(Model.id.desc()).limit(1)).one()
+        model = session.scalars(select(ModelRow).order_by(ModelRow.id.desc()).limit(1)).one()
         session.expunge(model)
     return model
 
@@ -247,7 +247,7 @@ def test_the_parts_of_a_file_are_its_header_its_arrays_and_its_odd_padding(
     data[-1] = 9
     registered(registry, tmp_path, bytes(data))
     with registry.catalog.reading() as session:
-        file = session.scalars(select(ModelFile)).one()
+        file = session.scalars(select(ModelFileRow)).one()
         parts = session.scalars(select(FilePart).order_by(FilePart.offset_bytes)).all()
     assert (file.name, file.size_bytes, file.sha256) == ("a.gguf", len(data), digest_of(bytes(data)))
     assert file.header_sha256 == digest_of(bytes(data[: file.header_bytes]))
@@ -274,8 +274,8 @@ def test_the_digest_of_a_split_model_covers_its_files_in_order(registry: LocalRe
         digests.append(digest_of(data))
     ingest_file(registry, tmp_path / "m-00002-of-00002.gguf")
     with registry.catalog.reading() as session:
-        model = session.scalars(select(Model)).one()
-        files = session.scalars(select(ModelFile).order_by(ModelFile.position)).all()
+        model = session.scalars(select(ModelRow)).one()
+        files = session.scalars(select(ModelFileRow).order_by(ModelFileRow.position)).all()
     assert [file.sha256 for file in files] == digests
     assert model.digest == digest_of("".join(f"{digest}\n" for digest in digests).encode())
     assert model.name == "m"

@@ -39,7 +39,7 @@ from organs.registry.catalog.queries.reports import (
 )
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.jobs import cancel_job
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.compose.models import partial_recipe
 from organs.registry.digest import digest_of
 from organs.registry.entities.base import encode
@@ -548,7 +548,7 @@ def test_a_submission_that_ends_after_registration_leaves_no_model(registry: Loc
 
     assert process_and_read(registry, submission_id, report_progress=cancels).row.state == "withdrawn"
     with registry.catalog.reading() as session:
-        assert session.scalars(select(Model.state)).all() == ["removed"]
+        assert session.scalars(select(ModelRow.state)).all() == ["removed"]
 
 
 D = "0" * 64

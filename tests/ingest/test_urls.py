@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 
 from organs.ingest.fleet.plan import expand_plan, read_plan
-from organs.ingest.fleet.worker import FleetWorker
+from organs.ingest.fleet.worker import UnitWorker
 from organs.ingest.journal import journal_path, open_journal
 from organs.ingest.measuring import MeasureOptions, measure_model, plan_reads
 from organs.ingest.sources import ModelSource, find_sources
@@ -172,7 +172,7 @@ def test_a_fleet_fetches_each_shard_at_the_commit_of_its_plan(
     assert [unit.source for unit in plan.units] == [f"hf://big/moe/{name}@{COMMIT}" for name in names]
     with registry.catalog.writing() as session:
         run, _ = start_run(session, plan.name, plan.digest, plan.units)
-    FleetWorker(registry, "w", stand.hub("hf_secret")).work_until_done(run)
+    UnitWorker(registry, "w", stand.hub("hf_secret")).work_until_done(run)
     with registry.catalog.reading() as session:
         done = fleet_run(session, run)
     assert (done.done, done.failures) == (4, ())

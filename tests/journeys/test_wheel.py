@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -82,6 +83,20 @@ def test_the_wheel_has_every_module_of_the_tree_below_one_name(wheel: Path) -> N
         built = {name for name in archive.namelist() if name.endswith(".py")}
     tree = {f"organs/{path.relative_to(ROOT)}" for name in PORTIONS for path in (ROOT / name).rglob("*.py")}
     assert built == tree
+
+
+def test_where_the_links_became_text_files_the_build_stops_with_a_sentence(tmp_path: Path) -> None:
+    for name in ("pyproject.toml", "README.md", "LICENSE", "src/check_links.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "src" / "organs").mkdir()
+    for name in (*PORTIONS, "docs"):
+        (tmp_path / "src" / "organs" / name).write_text(f"../../{name}")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "src/organs: cli, docs, ingest, migrations, registry, web: not a link to the folder" in done.stderr
+    assert not list(tmp_path.rglob("*.whl"))
 
 
 STRANGER = """

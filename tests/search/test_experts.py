@@ -9,13 +9,14 @@ import pytest
 from sqlalchemy import select
 
 from organs.registry.catalog.register.model_changes import hide_model
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import BadQuery
 from organs.registry.local import LocalRegistry
-from organs.registry.search import experts as expert_queries
+from organs.registry.search import plan as search_plan
+from organs.registry.search.counts import count_organs
 from organs.registry.search.language import parse_query
-from organs.registry.search.rows import count_organs, search_organs
+from organs.registry.search.rows import search_organs
 from tests.small_models import EXPERTS, expert_model, ingest_file
 
 STACKS = 4
@@ -84,7 +85,7 @@ def test_other_filters_apply_to_experts(registry: LocalRegistry, text: str, coun
 def test_results_are_in_order_and_pages_neither_repeat_nor_skip(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch, gather: int, sort: str, text: str
 ) -> None:
-    monkeypatch.setattr(expert_queries, "GATHER_MAX", gather)
+    monkeypatch.setattr(search_plan, "GATHER_MAX", gather)
     whole = find(registry, f"{text} sort:{sort}")
     assert len(whole) > 6
     assert keys(find(registry, f"{text} sort:{sort}", size=3)) == keys(whole)
@@ -137,7 +138,7 @@ def test_experts_are_counted(registry: LocalRegistry, text: str) -> None:
 
 
 def test_too_many_experts_are_not_counted(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expert_queries, "GATHER_MAX", 10)
+    monkeypatch.setattr(search_plan, "GATHER_MAX", 10)
     with registry.catalog.reading() as session:
         counts = count_organs(session, parse_query("expert>=0 type:organ"))
     assert (counts.total, counts.fields, counts.theta, counts.uncounted) == (None, {}, (), ("expert>=0",))
@@ -157,5 +158,5 @@ def test_experts_of_hidden_models_are_not_found(tmp_path: Path) -> None:
         ingest_file(registry, tmp_path / "m.gguf")
         assert find(registry, "expert:3")
         with registry.catalog.writing() as session:
-            hide_model(session, session.scalars(select(Model)).one(), "yanked", "test", "local")
+            hide_model(session, session.scalars(select(ModelRow)).one(), "yanked", "test", "local")
         assert find(registry, "expert:3") == []

@@ -22,7 +22,7 @@ from organs.registry.names import parse_model_name
 from organs.registry.search import plan as search_plan
 from organs.registry.search.fitting import fitting_models
 from organs.registry.search.language import MODELS, parse_query
-from organs.registry.search.rows import search_models
+from organs.registry.search.models import search_models
 from tests.registry_templates import RegistryTemplates
 from tests.search.catalogs import random_models, write_models
 

@@ -20,7 +20,7 @@ from organs.registry.catalog.register.jobs import enqueue_job
 from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.catalog.register.submissions import add_submission
 from organs.registry.catalog.register.uploads import add_upload, record_received
-from organs.registry.catalog.tables import Job, Model, now
+from organs.registry.catalog.tables import JobRow, ModelRow, now
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
@@ -78,7 +78,7 @@ def _put_submissions(registry: LocalRegistry) -> None:
     texts = json.dumps({"given": said, "publish": False, "proposed": None})
     with registry.catalog.writing() as session:
         ada = contributor_by_name(session, "ada").id
-        for model in session.query(Model).filter_by(namespace="ada"):
+        for model in session.query(ModelRow).filter_by(namespace="ada"):
             model.contributor_id = ada
         for number, name, state in ((READY, "next", "ready"), (WAITING, "hidden", "quarantined")):
             row = add_submission(session, ada, "ada", name, manifest='{"files":[]}', description=texts, size_bytes=96)
@@ -111,7 +111,7 @@ def _put_jobs(registry: LocalRegistry) -> None:
     share_pack(registry, pack / PACK_FILE, digest_of(SENT), len(SENT))
     with registry.catalog.writing() as session:
         enqueue_job(session, "report", {}, "ada")
-        row = session.get_one(Job, enqueue_job(session, "extract", {"model": f"{VISIBLE}@1"}, "ada"))
+        row = session.get_one(JobRow, enqueue_job(session, "extract", {"model": f"{VISIBLE}@1"}, "ada"))
         row.state, row.progress, row.started_at, row.ended_at = "finished", 1.0, now(), now()
         row.result = json.dumps(
             {"pack": PACK_KEY, "file": PACK_FILE, "size_bytes": len(SENT), "sha256": digest_of(SENT)}
@@ -161,7 +161,7 @@ def lock_ids(registry: LocalRegistry) -> dict[str, str]:
     """The digests of the locks of both chimeras, by their names."""
     found: dict[str, Any] = {}
     with registry.catalog.reading() as session:
-        for row in session.query(Model).filter(Model.name.in_(("mixed", "hidden"))):
+        for row in session.query(ModelRow).filter(ModelRow.name.in_(("mixed", "hidden"))):
             found[f"{row.namespace}/{row.name}"] = getattr(chimera_of(session, row.id), "lock_id", "")
     return found
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from organs.registry.amounts import weight_change_text
-from organs.registry.catalog.tables import Job
+from organs.registry.catalog.tables import JobRow
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.compose.screen import KNOWN, Kind
 from organs.registry.compose.steps import PARAMETERS, read_steps
@@ -82,7 +82,7 @@ def token_of(client: FlaskClient, *steps: tuple[str, str]) -> str:
 
 def jobs(registry: LocalRegistry) -> list[tuple[str, dict[str, Any]]]:
     with registry.catalog.reading() as session:
-        return [(job.kind, json.loads(job.arguments)) for job in session.query(Job).order_by(Job.id)]
+        return [(job.kind, json.loads(job.arguments)) for job in session.query(JobRow).order_by(JobRow.id)]
 
 
 def test_without_a_base_models_are_offered_and_waiting_steps_are_kept(family_client: FlaskClient) -> None:

@@ -201,7 +201,9 @@ def test_the_queue_and_the_intake_are_counted(client: FlaskClient, registry: Loc
     with registry.catalog.writing() as session:
         local = contributor_id(session, "local")
         for state, age, ended in rows:
-            job = tables.Job(kind="report", state=state, contributor_id=local, attempts=0, arguments="{}", progress=0)
+            job = tables.JobRow(
+                kind="report", state=state, contributor_id=local, attempts=0, arguments="{}", progress=0
+            )
             job.note, job.created_at = "", moment - timedelta(hours=age)
             job.finished_at = None if ended is None else moment - timedelta(hours=ended)
             session.add(job)

@@ -48,7 +48,7 @@ from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, compare_regis
 from organs.registry.relatives.families import FAMILIES_DEFAULT, FAMILIES_MAX, families, family_of
 from organs.registry.relatives.lineage import lineage_of
 from organs.registry.search.language import MODELS
-from organs.registry.search.rows import search_models
+from organs.registry.search.models import search_models
 from organs.web.api.operation import (
     ACCEPTED,
     AFTER,
@@ -282,7 +282,7 @@ def compare() -> Comparison:
         return compare_registered(session, own, other, PAGE_TENSORS_MAX)[0]
 
 
-def _model(session: Session, namespace: str, name: str) -> tables.Model:
+def _model(session: Session, namespace: str, name: str) -> tables.ModelRow:
     return model_by_name(session, parse_model_name(f"{namespace}/{name}"))
 
 

@@ -9,8 +9,8 @@ from organs.registry.catalog.queries.organs import known_organs, organ_detail
 from organs.registry.digest import Digest, parse_digest
 from organs.registry.entities.organ import Digests, FacetCounts, KnownOrgans, Organ, OrganPage
 from organs.registry.errors import BadDigest, BadRequest
+from organs.registry.search.counts import count_organs
 from organs.registry.search.language import ORGANS
-from organs.registry.search.rows import count_organs
 from organs.web.api.operation import (
     AFTER,
     COUNTS,

@@ -16,7 +16,7 @@ from werkzeug.wrappers import Response
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock, stored_quick_look, strongest_verdicts
 from organs.registry.catalog.queries.model_lists import known_bases
 from organs.registry.catalog.queries.model_names import model_by_text
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.compose.chimeras import leaderboard
 from organs.registry.compose.compatibility import check_compatibility
@@ -39,7 +39,7 @@ from organs.registry.entities.plan import (
 from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, BadRecipe, NotAllowed, NotFound, TooSlow
 from organs.registry.search.fitting import fitting_models
 from organs.registry.search.language import MODELS, parse_query, short_text
-from organs.registry.search.rows import search_models
+from organs.registry.search.models import search_models
 from organs.web.error_pages import status_of
 from organs.web.pages.anatomy import (
     cell_grid,
@@ -487,7 +487,7 @@ def _find_fits(session: Session, base: str, donor: str) -> Fits:
     return Fits(row.full_name, fitting_page, reasons, pair)
 
 
-def _reason(base: Model, other: ModelSummary) -> str:
+def _reason(base: ModelRow, other: ModelSummary) -> str:
     """Return why no organ of `other` fits. The catalog is enough for this; headers are not read."""
     if base.architecture is None or base.architecture != other.architecture:
         return f"different architecture: {other.architecture or 'not stated'}"

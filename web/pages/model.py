@@ -159,7 +159,7 @@ def model_to_compare(session: Session, model: Model) -> str | None:
     return next(iter([*parents, *relatives]), None)
 
 
-def changes_against(session: Session, row: tables.Model, against: str) -> dict[Slot, OrganChange]:
+def changes_against(session: Session, row: tables.ModelRow, against: str) -> dict[Slot, OrganChange]:
     """Return how the organs of the model differ from those of `against`."""
     other = model_by_name(session, parse_model_name(against))
     return organ_changes(*(registered_model(session, model_row, PAGE_TENSORS_MAX) for model_row in (other, row)))

@@ -11,6 +11,7 @@ from organs.registry.amounts import count_text
 from organs.registry.entities.model import FoldedModelPage, ModelPage
 from organs.registry.entities.organ import FacetCounts
 from organs.registry.errors import BadQuery, TooSlow
+from organs.registry.search.counts import PARAMS, SIZES, model_counts
 from organs.registry.search.language import (
     GAIN,
     LIKENESS,
@@ -24,8 +25,7 @@ from organs.registry.search.language import (
     short_text,
     sorted_by,
 )
-from organs.registry.search.model_facets import PARAMS, SIZES, model_counts
-from organs.registry.search.rows import folded_models, search_models
+from organs.registry.search.models import folded_models, search_models
 from organs.web.pages.facets import Filter, FilterValue, choice_filter, divided, list_address, term_links
 from organs.web.pages.organs import GAIN_COLUMNS, Column, gain_cells, heading
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages

@@ -44,7 +44,7 @@ def chimera_picture(lock: str, form: str) -> Response:
     return _answer(lambda session: chimeras_by_lock(session, lock)[0], form)
 
 
-def _answer(find: Callable[[Session], tables.Model], form: str) -> Response:
+def _answer(find: Callable[[Session], tables.ModelRow], form: str) -> Response:
     if request.args:  # each query would be an answer of its own in the cache
         raise BadQuery("picture", "a picture has no parameters")
     with reading(settings().search_seconds) as session:
@@ -106,7 +106,7 @@ def _result(chimera: Chimera) -> tuple[str, str]:
     return change_of(best), remark
 
 
-def _model_facts(session: Session, row: tables.Model, organs: Sequence[PlacedOrgan]) -> tuple[Facts, dict[str, str]]:
+def _model_facts(session: Session, row: tables.ModelRow, organs: Sequence[PlacedOrgan]) -> tuple[Facts, dict[str, str]]:
     """Return the texts of the picture of a model, and the CSS class of the colour of each organ."""
     model = model_page(session, row)
     against = model_to_compare(session, model) if len(organs) == row.tensors else None

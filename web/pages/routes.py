@@ -155,7 +155,7 @@ def respond(page: Page) -> Response:
     return conditional(answer) if page.status == 200 else answer
 
 
-def canonical_model(session: Session, name: str) -> tables.Model:
+def canonical_model(session: Session, name: str) -> tables.ModelRow:
     """Return the model with the name in the address; only pages have addresses without the namespace.
 
     A page redirects from another name of a model to its own name, and from a name that can mean several models to the

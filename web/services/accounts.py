@@ -17,7 +17,7 @@ from organs.registry.catalog.queries.accounts import (
     tokens_of,
 )
 from organs.registry.catalog.register.accounts import create_child_token, revoke_by_token
-from organs.registry.catalog.tables import Contributor, Token
+from organs.registry.catalog.tables import ContributorRow, Token
 from organs.registry.entities.account import (
     Account,
     AccountOverview,
@@ -112,7 +112,7 @@ def revoke_own_token(public_id: str) -> AccountToken:
         return account_token(session, revoke_by_token(session, identity.account.token_id, public_id))
 
 
-def _account(session: Session, identity: Identity, contributor: Contributor | None) -> Account:
+def _account(session: Session, identity: Identity, contributor: ContributorRow | None) -> Account:
     limits = registry().settings
     return account_of(
         session,
@@ -125,7 +125,7 @@ def _account(session: Session, identity: Identity, contributor: Contributor | No
     )
 
 
-def _contributor(session: Session, identity: Identity) -> Contributor | None:
+def _contributor(session: Session, identity: Identity) -> ContributorRow | None:
     try:
         return contributor_by_name(session, identity.name or "")
     except NotFound:

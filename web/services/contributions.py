@@ -15,7 +15,7 @@ from organs.ingest.contributions import submissions
 from organs.ingest.contributions.intake import settle_abandoned
 from organs.ingest.contributions.uploads import Chunk
 from organs.registry.catalog.queries.submissions import (
-    SubmissionRow,
+    SubmissionWithJob,
     is_any_abandoned,
     known_contributor_id,
     submission_by_id,
@@ -129,7 +129,7 @@ NOBODY = 0
 """An id that no contributor has. It is used for `local` in a registry without contributors."""
 
 
-def submit(namespace: str, name: str, wanted: SubmissionRequest) -> SubmissionRow:
+def submit(namespace: str, name: str, wanted: SubmissionRequest) -> SubmissionWithJob:
     """Submit a model of the user.
 
     Raises NotAllowed for the namespace of another account, BadName, and as `submissions.submit`.
@@ -140,7 +140,7 @@ def submit(namespace: str, name: str, wanted: SubmissionRequest) -> SubmissionRo
 
 def publish(
     submission_id: int, metadata: SubmissionMetadata, name: str | None = None, accepted: tuple[str, ...] = ()
-) -> SubmissionRow:
+) -> SubmissionWithJob:
     """Publish a checked submission of the user, under `name` in their namespace if a name is given."""
     if name is not None:
         plain_name(name)
@@ -148,20 +148,20 @@ def publish(
     return own_submission(submission_id)
 
 
-def withdraw(submission_id: int) -> SubmissionRow:
+def withdraw(submission_id: int) -> SubmissionWithJob:
     """Withdraw a submission of the user."""
     submissions.withdraw(registry(), need(UPLOAD).name or "", submission_id)
     return own_submission(submission_id)
 
 
-def own_submission(submission_id: int) -> SubmissionRow:
+def own_submission(submission_id: int) -> SubmissionWithJob:
     """Return a submission of the user. Raises NotFound, also for submissions of others."""
     owner_id = _owner_id()
     with reading(settings().search_seconds) as session:
         return submission_by_id(session, submission_id, owner_id)
 
 
-def shown_submission(submission_id: int) -> SubmissionRow:
+def shown_submission(submission_id: int) -> SubmissionWithJob:
     """Return a submission that the user may see; administrators see all submissions. Raises NotFound."""
     if not identity().may(ADMIN) or settings().read_only:
         return own_submission(submission_id)

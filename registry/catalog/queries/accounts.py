@@ -17,14 +17,14 @@ from organs.registry.catalog.cursor import check_limit, next_cursor, parse_curso
 from organs.registry.catalog.queries.submissions import UNDER_WAY
 from organs.registry.catalog.rows import count, entity_of, rows_among
 from organs.registry.catalog.tables import (
-    Chimera,
-    Contributor,
-    Model,
+    ChimeraRow,
+    ContributorRow,
+    ModelRow,
     PageToken,
-    Submission,
+    SubmissionRow,
     Token,
-    Upload,
     UploadPiece,
+    UploadRow,
     WebSession,
 )
 from organs.registry.catalog.vocabulary import SCOPES
@@ -117,13 +117,13 @@ def account_by_session(session: Session, sha256: str, now: datetime) -> KnownTok
     return _known_token(token, contributor, now, web_session.id, web_session.expires_at)
 
 
-_ACCOUNTS = select(Token, Contributor).join(Contributor, Contributor.id == Token.contributor_id)
+_ACCOUNTS = select(Token, ContributorRow).join(ContributorRow, ContributorRow.id == Token.contributor_id)
 """Tokens with their contributors, valid or not (see `_ended_token`)."""
 
 
 def _known_token(
     token: Token,
-    contributor: Contributor,
+    contributor: ContributorRow,
     now: datetime,
     session_id: int | None = None,
     expires_at: datetime | None = None,
@@ -141,19 +141,19 @@ def _known_token(
     )
 
 
-def contributor_by_name(session: Session, name: str) -> Contributor:
+def contributor_by_name(session: Session, name: str) -> ContributorRow:
     """Return the contributor of that name, in upper or lower case; raises NotFound."""
-    same_name = func.lower(Contributor.name) == name.lower()
-    statement = select(Contributor).where(same_name).order_by(Contributor.id).limit(1)
+    same_name = func.lower(ContributorRow.name) == name.lower()
+    statement = select(ContributorRow).where(same_name).order_by(ContributorRow.id).limit(1)
     contributor = None if "\0" in name else session.scalars(statement).one_or_none()
     if contributor is None:
         raise NoSuchContributor(f"there is no contributor {name[:96]!r}")
     return contributor
 
 
-def contributors_in_order(session: Session) -> Sequence[Contributor]:
+def contributors_in_order(session: Session) -> Sequence[ContributorRow]:
     """Return all contributors by name."""
-    return session.scalars(select(Contributor).order_by(Contributor.name)).all()
+    return session.scalars(select(ContributorRow).order_by(ContributorRow.name)).all()
 
 
 def tokens_of(session: Session, contributor_id: int) -> tuple[AccountToken, ...]:
@@ -193,7 +193,7 @@ def descendants_of(session: Session, token_id: int) -> Sequence[Token]:
     return session.scalars(select(Token).where(Token.id.in_(select(family.c.id))).order_by(Token.id)).all()
 
 
-def _ended_token(token: Token, contributor: Contributor, now: datetime) -> EndedToken | None:
+def _ended_token(token: Token, contributor: ContributorRow, now: datetime) -> EndedToken | None:
     """Return why the token is not valid; None if it is valid."""
     if token.revoked_at is not None:
         return EndedToken(REVOKED)
@@ -219,11 +219,11 @@ def contributors_page(session: Session, limit: int, after: str | None = None) ->
     Contributors without a visible model are shown to administrators only. Raises BadQuery.
     """
     check_limit(limit)
-    visible = select(Model.id).where(Model.contributor_id == Contributor.id, Model.state == "visible")
-    statement = select(Contributor).where(visible.exists())
+    visible = select(ModelRow.id).where(ModelRow.contributor_id == ContributorRow.id, ModelRow.state == "visible")
+    statement = select(ContributorRow).where(visible.exists())
     if after is not None:
-        statement = statement.where(Contributor.id < parse_cursor(_LIST, after).id)
-    rows = session.scalars(statement.order_by(Contributor.id.desc()).limit(limit + 1)).all()
+        statement = statement.where(ContributorRow.id < parse_cursor(_LIST, after).id)
+    rows = session.scalars(statement.order_by(ContributorRow.id.desc()).limit(limit + 1)).all()
     items = tuple(_public_contributors(session, rows[:limit]))
     return ContributorPage(items=items, next=next_cursor(_LIST, [row.id for row in rows], limit))
 
@@ -239,26 +239,31 @@ def public_contributor(session: Session, name: str) -> entities.Contributor:
     return contributor
 
 
-def contributor_account(session: Session, contributor: Contributor, default_bytes: int) -> ContributorAccount:
+def contributor_account(session: Session, contributor: ContributorRow, default_bytes: int) -> ContributorAccount:
     """Return `contributor` as administrators see it; `default_bytes` is the quota of contributors without their own."""
     quota = quota_of(session, contributor, default_bytes)
     return entity_of(ContributorAccount, contributor, quota=quota, has_own_quota=contributor.quota_bytes is not None)
 
 
-def visible_models_of(session: Session, name: str) -> Sequence[Model]:
+def visible_models_of(session: Session, name: str) -> Sequence[ModelRow]:
     """Return the newest MODELS_MAX visible models of the contributor of exactly that name."""
-    statement = select(Model).join(Contributor, Contributor.id == Model.contributor_id)
-    statement = statement.where(Contributor.name == name, Model.state == "visible")
-    return session.scalars(statement.order_by(Model.id.desc()).limit(MODELS_MAX)).all()
+    statement = select(ModelRow).join(ContributorRow, ContributorRow.id == ModelRow.contributor_id)
+    statement = statement.where(ContributorRow.name == name, ModelRow.state == "visible")
+    return session.scalars(statement.order_by(ModelRow.id.desc()).limit(MODELS_MAX)).all()
 
 
-def _public_contributors(session: Session, contributors: Sequence[Contributor]) -> list[entities.Contributor]:
+def _public_contributors(session: Session, contributors: Sequence[ContributorRow]) -> list[entities.Contributor]:
     """Return the public data of `contributors`, in the same order."""
-    sums = (func.count(Model.id), func.count(Chimera.model_id), func.sum(Model.downloads), func.sum(Model.grafts))
-    statement = select(Model.contributor_id, *sums).outerjoin(Chimera, Chimera.model_id == Model.id)
-    statement = statement.where(Model.state == "visible").group_by(Model.contributor_id)
+    sums = (
+        func.count(ModelRow.id),
+        func.count(ChimeraRow.model_id),
+        func.sum(ModelRow.downloads),
+        func.sum(ModelRow.grafts),
+    )
+    statement = select(ModelRow.contributor_id, *sums).outerjoin(ChimeraRow, ChimeraRow.model_id == ModelRow.id)
+    statement = statement.where(ModelRow.state == "visible").group_by(ModelRow.contributor_id)
     ids = {contributor.id for contributor in contributors}
-    numbers = {owner: counts for owner, *counts in rows_among(session, statement, Model.contributor_id, ids)}
+    numbers = {owner: counts for owner, *counts in rows_among(session, statement, ModelRow.contributor_id, ids)}
     names = ("models", "chimeras", "downloads", "grafts")
     return [
         entity_of(entities.Contributor, row, **dict(zip(names, numbers.get(row.id, (0, 0, 0, 0)), strict=True)))
@@ -268,7 +273,7 @@ def _public_contributors(session: Session, contributors: Sequence[Contributor]) 
 
 def contributor_name(session: Session, contributor_id: int) -> str:
     """Return the name of the contributor with that id."""
-    return session.scalars(select(Contributor.name).where(Contributor.id == contributor_id)).one()
+    return session.scalars(select(ContributorRow.name).where(ContributorRow.id == contributor_id)).one()
 
 
 OVERVIEW_MAX = 100
@@ -280,7 +285,7 @@ def account_of(
     name: str,
     scopes: Collection[str],
     token_id: int | None,
-    contributor: Contributor | None,
+    contributor: ContributorRow | None,
     default_bytes: int,
     upload_max_bytes: int,
 ) -> Account:
@@ -302,17 +307,17 @@ def account_of(
 
 
 def account_overview(
-    session: Session, account: Account, contributor: Contributor | None, tokens: Sequence[AccountToken]
+    session: Session, account: Account, contributor: ContributorRow | None, tokens: Sequence[AccountToken]
 ) -> AccountOverview:
     """Return `account` with the newest objects of the contributor; it is None for `local` in an empty registry."""
     contributor_id = 0 if contributor is None else contributor.id  # no row has the id 0
-    models = select(Model).where(Model.contributor_id == contributor_id).order_by(Model.id.desc())
+    models = select(ModelRow).where(ModelRow.contributor_id == contributor_id).order_by(ModelRow.id.desc())
     # A push has one upload for each large tensor, so only sums are shown.
-    sums = (func.count(), func.sum(Upload.received_bytes), func.sum(Upload.size_bytes))
-    uploads = select(Upload.kind, Upload.state, *sums).where(Upload.contributor_id == contributor_id)
-    uploads = uploads.group_by(Upload.kind, Upload.state).order_by(Upload.kind, Upload.state)
-    submissions = select(Submission, Model).outerjoin(Model, Model.id == Submission.model_id)
-    submissions = submissions.where(Submission.contributor_id == contributor_id).order_by(Submission.id.desc())
+    sums = (func.count(), func.sum(UploadRow.received_bytes), func.sum(UploadRow.size_bytes))
+    uploads = select(UploadRow.kind, UploadRow.state, *sums).where(UploadRow.contributor_id == contributor_id)
+    uploads = uploads.group_by(UploadRow.kind, UploadRow.state).order_by(UploadRow.kind, UploadRow.state)
+    submissions = select(SubmissionRow, ModelRow).outerjoin(ModelRow, ModelRow.id == SubmissionRow.model_id)
+    submissions = submissions.where(SubmissionRow.contributor_id == contributor_id).order_by(SubmissionRow.id.desc())
     return AccountOverview(
         **{name: getattr(account, name) for name in account.__struct_fields__},
         models=tuple(entity_of(OwnModel, row) for row in session.scalars(models.limit(OVERVIEW_MAX))),
@@ -339,7 +344,7 @@ PIECE_ROW_BYTES = 256
 because a pack may have thousands of pieces of one byte. Other uploads are few, so their rows are not counted."""
 
 
-def quota_of(session: Session, contributor: Contributor, default_bytes: int) -> Quota:
+def quota_of(session: Session, contributor: ContributorRow, default_bytes: int) -> Quota:
     """Return the quota of `contributor`; `default_bytes` is the quota of contributors without their own.
 
     A model counts with the complete size of its files, also if it shares parts with others, until it is removed. An
@@ -350,26 +355,26 @@ def quota_of(session: Session, contributor: Contributor, default_bytes: int) -> 
     def total(column: Any, *conditions: ColumnElement[bool]) -> int:
         return int(session.scalar(select(func.sum(column)).where(*conditions)) or 0)
 
-    stored = Model.state.in_(("visible", "quarantined", "yanked"))
-    uploads_bytes = total(Upload.size_bytes, Upload.contributor_id == contributor.id)
+    stored = ModelRow.state.in_(("visible", "quarantined", "yanked"))
+    uploads_bytes = total(UploadRow.size_bytes, UploadRow.contributor_id == contributor.id)
     uploads_bytes += PIECE_ROW_BYTES * packed_pieces(session, contributor.id)
-    is_under_way = (Submission.contributor_id == contributor.id, Submission.state.in_(UNDER_WAY))
+    is_under_way = (SubmissionRow.contributor_id == contributor.id, SubmissionRow.state.in_(UNDER_WAY))
     return Quota(
         limit_bytes=default_bytes if contributor.quota_bytes is None else contributor.quota_bytes,
-        used_bytes=total(Model.size_bytes, Model.contributor_id == contributor.id, stored) + uploads_bytes,
+        used_bytes=total(ModelRow.size_bytes, ModelRow.contributor_id == contributor.id, stored) + uploads_bytes,
         uploads_bytes=uploads_bytes,
-        submitted_bytes=total(Submission.size_bytes, *is_under_way),
+        submitted_bytes=total(SubmissionRow.size_bytes, *is_under_way),
     )
 
 
 def packed_pieces(session: Session, contributor_id: int) -> int:
     """Return the number of pieces in the contributor's packs. The number has a limit, so counting is fast."""
-    packs = select(Upload.id).where(Upload.contributor_id == contributor_id, Upload.kind == "pack")
+    packs = select(UploadRow.id).where(UploadRow.contributor_id == contributor_id, UploadRow.kind == "pack")
     return count(session, UploadPiece, UploadPiece.upload_id.in_(packs))
 
 
 def check_model_fits(
-    session: Session, contributor: Contributor, default_bytes: int, size_bytes: int, sent_bytes: int = 0
+    session: Session, contributor: ContributorRow, default_bytes: int, size_bytes: int, sent_bytes: int = 0
 ) -> None:
     """Raise OverQuota if one more model of `size_bytes` does not fit; `sent_bytes` of it are in uploads already.
 

@@ -25,16 +25,16 @@ from organs.registry.catalog.rows import count, entity_of, first, is_named, rows
 from organs.registry.catalog.tables import (
     Blob,
     BlobPart,
-    Chimera,
-    Contributor,
+    ChimeraRow,
+    ContributorRow,
     FilePart,
     Lineage,
-    Model,
-    ModelFile,
-    Organ,
+    ModelFileRow,
+    ModelRow,
+    OrganRow,
     Placement,
-    Submission,
-    Upload,
+    SubmissionRow,
+    UploadRow,
 )
 from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES, MODEL_STATES
 from organs.registry.entities.account import ContributorAccountPage
@@ -50,17 +50,17 @@ _WAITING, _CONTRIBUTORS = "quarantine", "admin contributors"
 def waiting_submissions(session: Session, limit: int, after: str | None = None) -> SubmissionReviewPage:
     """Return the next `limit` submissions that wait for review, the longest waiting first. Raises BadQuery."""
     check_limit(limit)
-    statement = submissions_with_job().where(Submission.state == "quarantined")
+    statement = submissions_with_job().where(SubmissionRow.state == "quarantined")
     if after is not None:
-        statement = statement.where(Submission.id > parse_cursor(_WAITING, after).id)
-    rows = session.execute(statement.order_by(Submission.id).limit(limit + 1)).all()
+        statement = statement.where(SubmissionRow.id > parse_cursor(_WAITING, after).id)
+    rows = session.execute(statement.order_by(SubmissionRow.id).limit(limit + 1)).all()
     next_page = next_cursor(_WAITING, [row.id for row, *_ in rows], limit)
     return SubmissionReviewPage(items=_reviews(session, rows[:limit]), next=next_page)
 
 
 def submission_review(session: Session, submission_id: int) -> SubmissionReview:
     """Return the submission of that number, in any state. Raises NotFound."""
-    row = session.execute(submissions_with_job().where(Submission.id == submission_id)).one_or_none()
+    row = session.execute(submissions_with_job().where(SubmissionRow.id == submission_id)).one_or_none()
     if row is None:
         raise NotFound(f"there is no submission {submission_id}")
     return _reviews(session, [row])[0]
@@ -74,10 +74,10 @@ def all_contributors(
     `default_bytes` is the quota of contributors without their own quota.
     """
     check_limit(limit)
-    statement = select(Contributor)
+    statement = select(ContributorRow)
     if after is not None:
-        statement = statement.where(Contributor.id < parse_cursor(_CONTRIBUTORS, after).id)
-    rows = session.scalars(statement.order_by(Contributor.id.desc()).limit(limit + 1)).all()
+        statement = statement.where(ContributorRow.id < parse_cursor(_CONTRIBUTORS, after).id)
+    rows = session.scalars(statement.order_by(ContributorRow.id.desc()).limit(limit + 1)).all()
     return ContributorAccountPage(
         items=tuple(contributor_account(session, row, default_bytes) for row in rows[:limit]),
         next=next_cursor(_CONTRIBUTORS, [row.id for row in rows], limit),
@@ -86,11 +86,11 @@ def all_contributors(
 
 def admin_overview(session: Session, events: int) -> AdminOverview:
     """Return the registry in numbers, counted now, and the newest `events` of the log."""
-    uploads = session.execute(select(func.count(), func.sum(Upload.size_bytes)).select_from(Upload)).one()
+    uploads = session.execute(select(func.count(), func.sum(UploadRow.size_bytes)).select_from(UploadRow)).one()
     return AdminOverview(
-        waiting=count(session, Submission, Submission.state == "quarantined"),
-        models=counts_by_state(session, Model.state, MODEL_STATES),
-        contributors=counts_by_state(session, Contributor.state, CONTRIBUTOR_STATES),
+        waiting=count(session, SubmissionRow, SubmissionRow.state == "quarantined"),
+        models=counts_by_state(session, ModelRow.state, MODEL_STATES),
+        contributors=counts_by_state(session, ContributorRow.state, CONTRIBUTOR_STATES),
         uploads=uploads[0],
         upload_bytes=int(uploads[1] or 0),
         events=newest_events(session, events).items,
@@ -118,33 +118,33 @@ CHIMERAS_MAX = 1000
 """The most chimeras that the preview of a removal names."""
 
 
-def model_in_any_state(session: Session, name: ModelName) -> Model:
+def model_in_any_state(session: Session, name: ModelName) -> ModelRow:
     """Return the model of that name, also a hidden or removed one.
 
     Without a version, the newest version that is not removed is preferred. Raises NotFound, also for another name of
     a model, so that nobody removes a model by a name that is not its own.
     """
-    own = select(Model).where(is_named(name)).order_by(Model.state == "removed", Model.version.desc())
+    own = select(ModelRow).where(is_named(name)).order_by(ModelRow.state == "removed", ModelRow.version.desc())
     model = first(session, own)
     if model is None:
         other = first(session, models_of_other_name(name))
         if other is not None:
             raise NotFound(f"{name} is another name of {other.full_name}; use that name")
-        rows = session.execute(select(Model.namespace, Model.name).distinct())
+        rows = session.execute(select(ModelRow.namespace, ModelRow.name).distinct())
         close = nearest(f"{name.namespace}/{name.name}", [f"{row.namespace}/{row.name}" for row in rows])
         raise NotFound(f"no model is registered as {name}{f'; did you mean {close}?' if close else ''}")
     return model
 
 
-def removal_of(session: Session, model: Model) -> Removal:
+def removal_of(session: Session, model: ModelRow) -> Removal:
     """Return what `remove_model` would delete now."""
     placed = {*organs_placed_by(session, model.id), *experts_placed_by(session, model.id)}
     organs = set(organs_without_place(session, placed, but=model.id))
-    files = select(ModelFile.id).where(ModelFile.model_id == model.id)
+    files = select(ModelFileRow.id).where(ModelFileRow.model_id == model.id)
     blobs = set(session.scalars(select(FilePart.blob_id).where(FilePart.file_id.in_(files)).distinct()))
-    blobs.update(scalars_among(session, select(Organ.blob_id), Organ.id, organs))
+    blobs.update(scalars_among(session, select(OrganRow.blob_id), OrganRow.id, organs))
     # Only those stay that no other organ, file or stack has.
-    users = rows_among(session, select(Organ.blob_id, Organ.id), Organ.blob_id, blobs)
+    users = rows_among(session, select(OrganRow.blob_id, OrganRow.id), OrganRow.blob_id, blobs)
     blobs -= {blob_id for blob_id, organ_id in users if organ_id not in organs}
     other_parts = select(FilePart.blob_id).where(FilePart.file_id.not_in(files)).distinct()
     blobs -= set(scalars_among(session, other_parts, FilePart.blob_id, blobs))
@@ -155,15 +155,15 @@ def removal_of(session: Session, model: Model) -> Removal:
     names = models_in_any_state(session, dependants)
     is_child = (
         select(Lineage.id)
-        .where(Lineage.child_model_id == Model.id, Lineage.parent_model_id == model.id)
+        .where(Lineage.child_model_id == ModelRow.id, Lineage.parent_model_id == model.id)
         .where(Lineage.evidence == "recorded")
     )
     chimeras = (
-        select(Model)
-        .join(Chimera, Chimera.model_id == Model.id)
-        .where(Model.state != "removed", Model.id != model.id)
-        .where(is_child.exists() | (Chimera.base_model_id == model.id))
-        .order_by(Model.id)
+        select(ModelRow)
+        .join(ChimeraRow, ChimeraRow.model_id == ModelRow.id)
+        .where(ModelRow.state != "removed", ModelRow.id != model.id)
+        .where(is_child.exists() | (ChimeraRow.base_model_id == model.id))
+        .order_by(ModelRow.id)
     )
 
     def stored_bytes(ids: Collection[int]) -> int:

@@ -9,10 +9,9 @@ from msgspec.structs import asdict
 from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog import tables
 from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
-from organs.registry.catalog.tables import FleetUnit, Model
+from organs.registry.catalog.tables import FleetRunRow, FleetUnit, ModelRow
 from organs.registry.catalog.vocabulary import FLEET_UNIT_STATES
 from organs.registry.catalog.work import is_alive, is_lost, is_waiting
 from organs.registry.entities.fleet import FleetFailure, FleetRun, FleetRunPage, FleetRunSummary, FleetWorker
@@ -31,17 +30,17 @@ _LIST = "fleet runs"
 def fleet_runs(session: Session, limit: int, after: str | None = None) -> FleetRunPage:
     """Return the next `limit` runs after the cursor `after`, newest first. Raises BadQuery."""
     check_limit(limit)
-    statement = select(tables.FleetRun)
+    statement = select(FleetRunRow)
     if after is not None:
-        statement = statement.where(tables.FleetRun.id < parse_cursor(_LIST, after).id)
-    rows = session.scalars(statement.order_by(tables.FleetRun.id.desc()).limit(limit + 1)).all()
+        statement = statement.where(FleetRunRow.id < parse_cursor(_LIST, after).id)
+    rows = session.scalars(statement.order_by(FleetRunRow.id.desc()).limit(limit + 1)).all()
     items = tuple(_summary(session, row) for row in rows[:limit])
     return FleetRunPage(items=items, next=next_cursor(_LIST, [row.id for row in rows], limit))
 
 
 def fleet_run(session: Session, run_id: int) -> FleetRun:
     """Return the run with its failures and its workers, those that were seen last first. Raises NoSuchRun."""
-    row = session.get(tables.FleetRun, run_id)
+    row = session.get(FleetRunRow, run_id)
     if row is None:
         raise NoSuchRun(f"there is no run {run_id} of a fleet")
     summary = _summary(session, row)
@@ -82,13 +81,13 @@ def run_id_of(session: Session, text: str | None) -> int:
 
     Raises NoSuchRun.
     """
-    newest = select(tables.FleetRun.id).order_by(tables.FleetRun.id.desc()).limit(1)
+    newest = select(FleetRunRow.id).order_by(FleetRunRow.id.desc()).limit(1)
     if text is None:
         found = session.scalar(newest)
     elif text.isascii() and text.isdigit() and len(text) < 19:
-        found = session.scalar(newest.where(tables.FleetRun.id == int(text)))
+        found = session.scalar(newest.where(FleetRunRow.id == int(text)))
     else:
-        found = session.scalar(newest.where(tables.FleetRun.name == text))
+        found = session.scalar(newest.where(FleetRunRow.name == text))
     if found is None:
         raise NoSuchRun("there are no runs of fleets" if text is None else f"there is no run {text[:100]!r} of a fleet")
     return found
@@ -96,14 +95,14 @@ def run_id_of(session: Session, text: str | None) -> int:
 
 def run_digest(session: Session, run_id: int) -> str | None:
     """Return the digest of the plan of a run; None if there is no such run."""
-    return session.scalar(select(tables.FleetRun.digest).where(tables.FleetRun.id == run_id))
+    return session.scalar(select(FleetRunRow.digest).where(FleetRunRow.id == run_id))
 
 
 def unfinished_runs(session: Session, name: str) -> list[int]:
     """Return the runs of plans with this name that have units to do, oldest first."""
     open_units = select(FleetUnit.run_id).where(FleetUnit.state.in_(("queued", "running")))
-    statement = select(tables.FleetRun.id).where(tables.FleetRun.name == name, tables.FleetRun.id.in_(open_units))
-    return list(session.scalars(statement.order_by(tables.FleetRun.id)))
+    statement = select(FleetRunRow.id).where(FleetRunRow.name == name, FleetRunRow.id.in_(open_units))
+    return list(session.scalars(statement.order_by(FleetRunRow.id)))
 
 
 def has_live_workers(session: Session, run_id: int) -> bool:
@@ -145,12 +144,12 @@ def count_unfinished(session: Session, run_id: int) -> int:
 
 def model_names(session: Session, limit: int) -> dict[str, int]:
     """Return the ids of the visible models by full name, oldest first, at most `limit`."""
-    columns = (Model.namespace, Model.name, Model.version, Model.id)
-    rows = session.execute(select(*columns).where(Model.state == "visible").order_by(Model.id).limit(limit))
+    columns = (ModelRow.namespace, ModelRow.name, ModelRow.version, ModelRow.id)
+    rows = session.execute(select(*columns).where(ModelRow.state == "visible").order_by(ModelRow.id).limit(limit))
     return {f"{namespace}/{name}@{version}": model_id for namespace, name, version, model_id in rows}
 
 
-def _summary(session: Session, run: tables.FleetRun) -> FleetRunSummary:
+def _summary(session: Session, run: FleetRunRow) -> FleetRunSummary:
     columns = (FleetUnit.state, func.count(), func.sum(FleetUnit.size_bytes))
     rows = session.execute(select(*columns).where(FleetUnit.run_id == run.id).group_by(FleetUnit.state)).all()
     counts = dict.fromkeys(FLEET_UNIT_STATES, 0) | {state: count for state, count, _ in rows}

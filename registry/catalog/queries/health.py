@@ -17,7 +17,7 @@ from organs.registry.catalog.cache import cached
 from organs.registry.catalog.engine import REVISION_STATEMENT
 from organs.registry.catalog.queries.reports import running_totals
 from organs.registry.catalog.rows import count
-from organs.registry.catalog.tables import Blob, Job, Model, Submission, Upload
+from organs.registry.catalog.tables import Blob, JobRow, ModelRow, SubmissionRow, UploadRow
 from organs.registry.catalog.vocabulary import MODEL_STATES, SUBMISSION_STATES
 from organs.registry.entities.about import RegistryTotals
 from organs.registry.entities.health import DatabaseHealth, IntakeHealth, JobCount, QueueHealth
@@ -46,11 +46,15 @@ def catalog_health(session: Session, moment: datetime) -> CatalogHealth:
     """Return the numbers of the catalog at `moment`, the time in UTC. Each table is counted by one query."""
 
     def read() -> CatalogHealth:
-        by_kind = select(Job.kind, Job.state, func.count()).group_by(Job.kind, Job.state).order_by(Job.kind, Job.state)
+        by_kind = (
+            select(JobRow.kind, JobRow.state, func.count())
+            .group_by(JobRow.kind, JobRow.state)
+            .order_by(JobRow.kind, JobRow.state)
+        )
         jobs = tuple(JobCount(kind=kind, state=state, jobs=number) for kind, state, number in session.execute(by_kind))
-        recent = Job.finished_at > moment - timedelta(hours=FAILED_HOURS)
-        sizes = select(func.count(), func.sum(Upload.size_bytes), func.sum(Upload.received_bytes))
-        uploads, declared, received = session.execute(sizes.where(Upload.state == "open")).one()
+        recent = JobRow.finished_at > moment - timedelta(hours=FAILED_HOURS)
+        sizes = select(func.count(), func.sum(UploadRow.size_bytes), func.sum(UploadRow.received_bytes))
+        uploads, declared, received = session.execute(sizes.where(UploadRow.state == "open")).one()
         dialect = session.connection().dialect
         name = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}.get(dialect.name, dialect.name)
         version = ".".join(map(str, dialect.server_version_info or ()))
@@ -59,15 +63,15 @@ def catalog_health(session: Session, moment: datetime) -> CatalogHealth:
                 jobs=jobs,
                 waiting=sum(row.jobs for row in jobs if row.state == "queued"),
                 running=sum(row.jobs for row in jobs if row.state == "running"),
-                failed=count(session, Job, Job.state == "failed", recent),
-                waiting_since=session.scalar(select(func.min(Job.created_at)).where(Job.state == "queued")),
+                failed=count(session, JobRow, JobRow.state == "failed", recent),
+                waiting_since=session.scalar(select(func.min(JobRow.created_at)).where(JobRow.state == "queued")),
             ),
             intake=IntakeHealth(
                 uploads=uploads,
                 upload_bytes=int(declared or 0),
                 received_bytes=int(received or 0),
-                submissions=counts_by_state(session, Submission.state, SUBMISSION_STATES),
-                models=counts_by_state(session, Model.state, MODEL_STATES),
+                submissions=counts_by_state(session, SubmissionRow.state, SUBMISSION_STATES),
+                models=counts_by_state(session, ModelRow.state, MODEL_STATES),
             ),
             totals=running_totals(session),
             corrupt_blobs=count(session, Blob, Blob.state == "corrupt"),

@@ -14,9 +14,8 @@ from typing import Any
 from sqlalchemy import Row, Select, or_, select
 from sqlalchemy.orm import Session, undefer
 
-from organs.registry.catalog import tables
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
-from organs.registry.catalog.tables import Contributor
+from organs.registry.catalog.tables import ContributorRow, JobRow
 from organs.registry.catalog.work import Claim, is_lost, is_waiting
 from organs.registry.digest import Digest
 from organs.registry.entities.job import ACTIVE, Job, JobPage, JobSummary
@@ -65,17 +64,17 @@ def newest_jobs(session: Session, limit: int, after: str | None = None, contribu
     check_limit(limit)
     statement = _jobs(contributor)
     if after is not None:
-        statement = statement.where(tables.Job.id < parse_cursor(_LIST, after).id)
-    rows = session.execute(statement.order_by(tables.Job.id.desc()).limit(limit + 1)).all()
+        statement = statement.where(JobRow.id < parse_cursor(_LIST, after).id)
+    rows = session.execute(statement.order_by(JobRow.id.desc()).limit(limit + 1)).all()
     items = tuple(JobSummary(**_summary(row, name)) for row, name in rows[:limit])
     return JobPage(items=items, next=next_cursor(_LIST, [row.id for row, _ in rows], limit))
 
 
 def newest_failures(session: Session, limit: int) -> tuple[JobSummary, ...]:
     """Return the `limit` jobs that failed last, of all contributors, the newest first."""
-    ended = tables.Job.finished_at
-    statement = _jobs(None).where(tables.Job.state == "failed", ended.is_not(None))
-    rows = session.execute(statement.order_by(ended.desc(), tables.Job.id.desc()).limit(limit))
+    ended = JobRow.finished_at
+    statement = _jobs(None).where(JobRow.state == "failed", ended.is_not(None))
+    rows = session.execute(statement.order_by(ended.desc(), JobRow.id.desc()).limit(limit))
     return tuple(JobSummary(**_summary(row, name)) for row, name in rows)
 
 
@@ -86,8 +85,8 @@ def has_jobs(session: Session, contributor: str | None = None) -> bool:
 
 def active_jobs(session: Session, kind: str, contributor: str | None = None) -> tuple[Job, ...]:
     """Return the jobs of that kind that wait or run, oldest first."""
-    active = _jobs(contributor).where(tables.Job.kind == kind, tables.Job.state.in_(ACTIVE))
-    rows = session.execute(active.options(undefer(tables.Job.arguments)).order_by(tables.Job.id))
+    active = _jobs(contributor).where(JobRow.kind == kind, JobRow.state.in_(ACTIVE))
+    rows = session.execute(active.options(undefer(JobRow.arguments)).order_by(JobRow.id))
     return tuple(Job(**_summary(row, name), arguments=json.loads(row.arguments), result=None) for row, name in rows)
 
 
@@ -96,40 +95,40 @@ def is_anything_due(session: Session, kinds: Sequence[str] | None = None) -> boo
 
     Runners call it often. They open a writing session only if there is work.
     """
-    due = or_(is_waiting(session, tables.Job), is_lost(session, tables.Job))
-    statement = select(tables.Job.id).where(due).limit(1)
-    statement = statement if kinds is None else statement.where(tables.Job.kind.in_(kinds))
+    due = or_(is_waiting(session, JobRow), is_lost(session, JobRow))
+    statement = select(JobRow.id).where(due).limit(1)
+    statement = statement if kinds is None else statement.where(JobRow.kind.in_(kinds))
     return session.scalar(statement) is not None
 
 
 def last_end(session: Session, kind: str) -> tuple[str, datetime] | None:
     """Return the state and the end of the job of a kind that ended last; None if there is none."""
-    ended = tables.Job.finished_at
-    statement = select(tables.Job.state, ended).where(tables.Job.kind == kind, ended.is_not(None))
+    ended = JobRow.finished_at
+    statement = select(JobRow.state, ended).where(JobRow.kind == kind, ended.is_not(None))
     row = session.execute(statement.order_by(ended.desc()).limit(1)).first()
     return None if row is None or row[1] is None else (row[0], row[1])
 
 
 def is_to_be_done(session: Session, claim: Claim) -> bool:
     """Return whether the claimed job still runs."""
-    valid = (tables.Job.id == claim.key[0], tables.Job.holder == claim.holder, tables.Job.state == "running")
-    return session.scalar(select(tables.Job.id).where(*valid)) is not None
+    valid = (JobRow.id == claim.key[0], JobRow.holder == claim.holder, JobRow.state == "running")
+    return session.scalar(select(JobRow.id).where(*valid)) is not None
 
 
-def _jobs(contributor: str | None) -> Select[tables.Job, str]:
-    statement = select(tables.Job, Contributor.name).join(Contributor, Contributor.id == tables.Job.contributor_id)
-    return statement if contributor is None else statement.where(Contributor.name == contributor)
+def _jobs(contributor: str | None) -> Select[JobRow, str]:
+    statement = select(JobRow, ContributorRow.name).join(ContributorRow, ContributorRow.id == JobRow.contributor_id)
+    return statement if contributor is None else statement.where(ContributorRow.name == contributor)
 
 
-def _job_row(session: Session, job_id: int, contributor: str | None) -> Row[tables.Job, str]:
-    statement = _jobs(contributor).options(*map(undefer, (tables.Job.arguments, tables.Job.result, tables.Job.problem)))
-    row = session.execute(statement.where(tables.Job.id == job_id)).one_or_none()
+def _job_row(session: Session, job_id: int, contributor: str | None) -> Row[JobRow, str]:
+    statement = _jobs(contributor).options(*map(undefer, (JobRow.arguments, JobRow.result, JobRow.problem)))
+    row = session.execute(statement.where(JobRow.id == job_id)).one_or_none()
     if row is None:
         raise NoSuchJob(f"there is no job {job_id}, or it ended long ago")
     return row
 
 
-def _summary(row: tables.Job, contributor: str) -> dict[str, Any]:
+def _summary(row: JobRow, contributor: str) -> dict[str, Any]:
     """Return the members of a JobSummary."""
     names = ("id", "kind", "state", "progress", "note", "created_at", "started_at", "finished_at")
     return {name: getattr(row, name) for name in names} | {"contributor": contributor}

@@ -19,12 +19,12 @@ from organs.registry.catalog.tables import (
     FilePart,
     Ingest,
     KnownFile,
-    Model,
-    ModelFile,
+    ModelFileRow,
     ModelMetadata,
-    Organ,
+    ModelRow,
+    OrganRow,
     Placement,
-    RuntimeText,
+    RuntimeTextRow,
 )
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import Digest
@@ -45,7 +45,7 @@ class FileSegment:
     """The name of a tensor, or `header` for all bytes around the tensors."""
 
 
-def files_of(session: Session, model_id: int) -> Sequence[ModelFile]:
+def files_of(session: Session, model_id: int) -> Sequence[ModelFileRow]:
     """Return the files of a model in order."""
     return files_by_model(session, [model_id])[model_id]
 
@@ -62,8 +62,8 @@ def parts_of(session: Session, file_id: int) -> list[FileSegment]:
 def tensors_of(session: Session, file_id: int) -> list[FileSegment]:
     """Return the tensors of a file, by offset."""
     statement = (
-        select(Placement.offset_bytes, Placement.size_bytes, Organ.blob_id, Placement.name)
-        .join(Organ, Organ.id == Placement.organ_id)
+        select(Placement.offset_bytes, Placement.size_bytes, OrganRow.blob_id, Placement.name)
+        .join(OrganRow, OrganRow.id == Placement.organ_id)
         .where(Placement.file_id == file_id)
         .order_by(Placement.offset_bytes)
     )
@@ -72,7 +72,7 @@ def tensors_of(session: Session, file_id: int) -> list[FileSegment]:
 
 def tensor_blobs_of(session: Session, model_id: int) -> dict[str, int]:
     """Return the blob ids of all tensors of a model, by name."""
-    statement = select(Placement.name, Organ.blob_id).join(Organ, Organ.id == Placement.organ_id)
+    statement = select(Placement.name, OrganRow.blob_id).join(OrganRow, OrganRow.id == Placement.organ_id)
     return dict(session.execute(statement.where(Placement.model_id == model_id)).all())
 
 
@@ -84,9 +84,9 @@ def placements_of(
     Each row also has shape, digest, and number of NaN and infinite values of its organ.
     """
     statement = (
-        select(Placement, Organ.shape, Blob.digest, Organ.nonfinite)
-        .join(Organ, Organ.id == Placement.organ_id)
-        .join(Blob, Blob.id == Organ.blob_id)
+        select(Placement, OrganRow.shape, Blob.digest, OrganRow.nonfinite)
+        .join(OrganRow, OrganRow.id == Placement.organ_id)
+        .join(Blob, Blob.id == OrganRow.blob_id)
         .where(Placement.model_id == model_id, Placement.position > after)
         .order_by(Placement.position)
     )
@@ -132,8 +132,8 @@ def header_text(session: Session, model_id: int, key: str) -> str | None:
 def runtime_texts(session: Session, model_ids: Collection[int]) -> dict[int, tuple[entities.RuntimeText, ...]]:
     """Return the texts that other tools keep beside each model."""
     texts: dict[int, tuple[entities.RuntimeText, ...]] = dict.fromkeys(model_ids, ())
-    statement = select(RuntimeText).order_by(RuntimeText.model_id, RuntimeText.position)
-    for row in scalars_among(session, statement, RuntimeText.model_id, model_ids):
+    statement = select(RuntimeTextRow).order_by(RuntimeTextRow.model_id, RuntimeTextRow.position)
+    for row in scalars_among(session, statement, RuntimeTextRow.model_id, model_ids):
         texts[row.model_id] += (entity_of(entities.RuntimeText, row),)
     return texts
 
@@ -147,13 +147,13 @@ def known_digests(session: Session, stamps: Collection[str]) -> dict[str, Digest
 def has_damaged_blobs(session: Session, model_id: int) -> bool:
     """Return whether a blob of the model was set aside because its stored bytes are wrong or missing."""
     damaged = select(Blob.id).where(Blob.state == "corrupt")
-    files = select(ModelFile.id).where(ModelFile.model_id == model_id)
+    files = select(ModelFileRow.id).where(ModelFileRow.model_id == model_id)
     in_parts = select(FilePart.blob_id).where(FilePart.file_id.in_(files), FilePart.blob_id.in_(damaged))
     stacked = select(BlobPart.blob_id).where(BlobPart.part_id.in_(damaged))
     in_places = (
-        select(Organ.blob_id)
-        .join(Placement, Placement.organ_id == Organ.id)
-        .where(Placement.model_id == model_id, or_(Organ.blob_id.in_(damaged), Organ.blob_id.in_(stacked)))
+        select(OrganRow.blob_id)
+        .join(Placement, Placement.organ_id == OrganRow.id)
+        .where(Placement.model_id == model_id, or_(OrganRow.blob_id.in_(damaged), OrganRow.blob_id.in_(stacked)))
     )
     return any(session.scalar(statement.limit(1)) is not None for statement in (in_parts, in_places))
 
@@ -181,10 +181,12 @@ def type_figures(session: Session, model_ids: Collection[int]) -> list[TypeFigur
         func.count(theta),
         func.coalesce(func.sum(theta), 0.0),
         func.coalesce(func.sum(Placement.signal), 0.0),
-        func.sum(case((and_(theta.is_not(None), Organ.elements < FEW_NUMBERS), 1), else_=0)),
+        func.sum(case((and_(theta.is_not(None), OrganRow.elements < FEW_NUMBERS), 1), else_=0)),
     )
     keys = (Placement.model_id, Placement.type, Placement.dtype)
-    statement: Any = select(*keys, *sums).join(Organ, Organ.id == Placement.organ_id).group_by(*keys).order_by(*keys)
+    statement: Any = (
+        select(*keys, *sums).join(OrganRow, OrganRow.id == Placement.organ_id).group_by(*keys).order_by(*keys)
+    )
     return [TypeFigures(*row) for row in rows_among(session, statement, Placement.model_id, model_ids)]
 
 
@@ -236,8 +238,8 @@ def organ_sizes_of(session: Session, model_id: int) -> Sequence[Row[int, int]]:
 
 def nonfinite_organs(session: Session, model_id: int) -> dict[str, int]:
     """Return the number of NaN and infinite values of the tensors that have any, by name, in the order of the model."""
-    statement = select(Placement.name, Organ.nonfinite).join(Organ, Organ.id == Placement.organ_id)
-    statement = statement.where(Placement.model_id == model_id, Organ.nonfinite > 0).order_by(Placement.position)
+    statement = select(Placement.name, OrganRow.nonfinite).join(OrganRow, OrganRow.id == Placement.organ_id)
+    statement = statement.where(Placement.model_id == model_id, OrganRow.nonfinite > 0).order_by(Placement.position)
     return {name: count or 0 for name, count in session.execute(statement)}
 
 
@@ -251,7 +253,7 @@ DTYPES_MAX = 6
 
 
 def facts_of(
-    model: Model, metadata: Iterable[ModelMetadata], dtypes: Iterable[str] | Mapping[str, int]
+    model: ModelRow, metadata: Iterable[ModelMetadata], dtypes: Iterable[str] | Mapping[str, int]
 ) -> dict[str, str]:
     """Return at most ten facts of a model as short texts, by name, in the order of display.
 
@@ -287,11 +289,11 @@ def _grouped(text: str | None) -> str | None:
 
 def has_public_place() -> ColumnElement[bool]:
     """Return the condition that a visible or yanked model has the Organ of the outer statement."""
-    places = select(Placement.id).join(Model, Model.id == Placement.model_id)
-    experts = select(Expert.id).join(Model, Model.id == Expert.model_id)
+    places = select(Placement.id).join(ModelRow, ModelRow.id == Placement.model_id)
+    experts = select(Expert.id).join(ModelRow, ModelRow.id == Expert.model_id)
     return or_(
-        places.where(Placement.organ_id == Organ.id, Model.state.in_(REACHABLE_STATES)).exists(),
-        experts.where(Expert.organ_id == Organ.id, Model.state.in_(REACHABLE_STATES)).exists(),
+        places.where(Placement.organ_id == OrganRow.id, ModelRow.state.in_(REACHABLE_STATES)).exists(),
+        experts.where(Expert.organ_id == OrganRow.id, ModelRow.state.in_(REACHABLE_STATES)).exists(),
     )
 
 
@@ -300,11 +302,11 @@ def organs_by_name(session: Session, model_id: int) -> dict[str, int]:
     return dict(session.execute(select(Placement.name, Placement.organ_id).where(Placement.model_id == model_id)).all())
 
 
-def files_by_model(session: Session, model_ids: Collection[int]) -> dict[int, list[ModelFile]]:
+def files_by_model(session: Session, model_ids: Collection[int]) -> dict[int, list[ModelFileRow]]:
     """Return the files of each model, in their order."""
-    files: dict[int, list[ModelFile]] = {model_id: [] for model_id in model_ids}
-    statement = select(ModelFile).order_by(ModelFile.model_id, ModelFile.position)
-    for file in scalars_among(session, statement, ModelFile.model_id, model_ids):
+    files: dict[int, list[ModelFileRow]] = {model_id: [] for model_id in model_ids}
+    statement = select(ModelFileRow).order_by(ModelFileRow.model_id, ModelFileRow.position)
+    for file in scalars_among(session, statement, ModelFileRow.model_id, model_ids):
         files[file.model_id].append(file)
     return files
 
@@ -314,8 +316,8 @@ def name_of_organ(session: Session, organ_id: int, name: str | None) -> str | No
 
     An expert has the name of its stack. With `name`, only places with this tensor name count.
     """
-    statement = select(Placement.name).join(Model, Model.id == Placement.model_id)
-    statement = statement.where(Model.state.in_(REACHABLE_STATES)).order_by(Placement.id)
+    statement = select(Placement.name).join(ModelRow, ModelRow.id == Placement.model_id)
+    statement = statement.where(ModelRow.state.in_(REACHABLE_STATES)).order_by(Placement.id)
     if name is not None:
         statement = statement.where(Placement.name == name)
     experts = statement.join(Expert, Expert.placement_id == Placement.id).where(Expert.organ_id == organ_id)

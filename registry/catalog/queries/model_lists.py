@@ -17,10 +17,10 @@ from organs.registry.catalog.queries.model_names import is_newest
 from organs.registry.catalog.queries.relatives import parents_of
 from organs.registry.catalog.rows import count, entity_of, is_named, scalars_among
 from organs.registry.catalog.tables import (
-    Chimera,
-    Contributor,
+    ChimeraRow,
+    ContributorRow,
     Lineage,
-    Model,
+    ModelRow,
 )
 from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL
 from organs.registry.digest import Digest
@@ -41,9 +41,11 @@ from organs.registry.names import (
 )
 
 
-def visible_models(session: Session, limit: int = 1000) -> Sequence[Model]:
+def visible_models(session: Session, limit: int = 1000) -> Sequence[ModelRow]:
     """Return visible models, newest first."""
-    statement = select(Model).where(Model.state == "visible").order_by(Model.created_at.desc(), Model.id.desc())
+    statement = (
+        select(ModelRow).where(ModelRow.state == "visible").order_by(ModelRow.created_at.desc(), ModelRow.id.desc())
+    )
     return session.scalars(statement.limit(limit)).all()
 
 
@@ -52,17 +54,17 @@ def is_composed() -> ColumnElement[bool]:
 
     Rankings leave these models out, because they rank the models that the organs come from.
     """
-    return select(Chimera.model_id).where(Chimera.model_id == Model.id).exists()
+    return select(ChimeraRow.model_id).where(ChimeraRow.model_id == ModelRow.id).exists()
 
 
 def composed_among(session: Session, model_ids: Collection[int]) -> frozenset[int]:
     """Return the `model_ids` that were composed in this registry."""
-    return frozenset(scalars_among(session, select(Chimera.model_id), Chimera.model_id, model_ids))
+    return frozenset(scalars_among(session, select(ChimeraRow.model_id), ChimeraRow.model_id, model_ids))
 
 
 def model_summaries(
     session: Session,
-    models: Sequence[Model],
+    models: Sequence[ModelRow],
     *,
     likeness: Mapping[int, float | None] = MappingProxyType({}),
     changes: Mapping[int, float] = MappingProxyType({}),
@@ -88,37 +90,37 @@ def model_summaries(
     )
 
 
-def model_kind(model: Model, *, composed: bool) -> str:
+def model_kind(model: ModelRow, *, composed: bool) -> str:
     """Return the kind of a model in the query language."""
     if not model.complete:
         return PARTIAL
     return CHIMERA if composed else model.kind
 
 
-def ranked_models(session: Session, limit: int = 1000, *, chimeras: bool = False) -> Sequence[Model]:
+def ranked_models(session: Session, limit: int = 1000, *, chimeras: bool = False) -> Sequence[ModelRow]:
     """Return visible, complete models by falling mean θ, then by id; models without θ come last.
 
     Models that were composed here are left out, unless `chimeras` is true.
     """
-    statement = select(Model).where(Model.state == "visible", Model.complete, Model.kind == "model")
+    statement = select(ModelRow).where(ModelRow.state == "visible", ModelRow.complete, ModelRow.kind == "model")
     if not chimeras:
         statement = statement.where(~is_composed())
-    order = (Model.mean_theta.is_(None), Model.mean_theta.desc(), Model.id)
+    order = (ModelRow.mean_theta.is_(None), ModelRow.mean_theta.desc(), ModelRow.id)
     return session.scalars(statement.order_by(*order).limit(limit)).all()
 
 
 def count_models(session: Session) -> int:
     """Return the number of visible models."""
-    return count(session, Model, Model.state == "visible")
+    return count(session, ModelRow, ModelRow.state == "visible")
 
 
 def donors_of(chimera_id: int) -> Select[int | None]:
     """Return a SELECT of the ids of the models, without the base, from which a chimera has organs or adapters."""
     return (
         select(Lineage.parent_model_id)
-        .join(Chimera, Chimera.model_id == Lineage.child_model_id)
-        .where(Chimera.model_id == chimera_id, Lineage.evidence == "recorded")
-        .where(Lineage.parent_model_id.is_not(None), Lineage.parent_model_id != Chimera.base_model_id)
+        .join(ChimeraRow, ChimeraRow.model_id == Lineage.child_model_id)
+        .where(ChimeraRow.model_id == chimera_id, Lineage.evidence == "recorded")
+        .where(Lineage.parent_model_id.is_not(None), Lineage.parent_model_id != ChimeraRow.base_model_id)
         .distinct()
     )
 
@@ -129,22 +131,22 @@ COMPARED_MAX = 100_000
 """The most tensors that are compared for the versions on a page. Older versions are listed without changes."""
 
 
-def published_model(session: Session, model: Model) -> PublishedModel:
+def published_model(session: Session, model: ModelRow) -> PublishedModel:
     """Return the state of `model`, and the values that its owner may change."""
     return entity_of(PublishedModel, model, base=declared_base(session, model))
 
 
-def declared_base(session: Session, model: Model) -> str | None:
+def declared_base(session: Session, model: ModelRow) -> str | None:
     """Return the text of the first parent that `model` declares; None if it declares none."""
     declared = parents_of(session, [model.id], ("declared",))
     return (declared[0].parent_text or None) if declared else None
 
 
-def versions(session: Session, model: Model, states: Sequence[str], limit: int) -> ModelVersions:
+def versions(session: Session, model: ModelRow, states: Sequence[str], limit: int) -> ModelVersions:
     """Return the newest `limit` versions of the name of `model` in one of `states`."""
-    same_name = (is_named(ModelName(model.namespace, model.name)), Model.state.in_(states))
+    same_name = (is_named(ModelName(model.namespace, model.name)), ModelRow.state.in_(states))
     # One row more than `limit` is read, because the last version is compared with it.
-    rows = session.scalars(select(Model).where(*same_name).order_by(Model.version.desc()).limit(limit + 1)).all()
+    rows = session.scalars(select(ModelRow).where(*same_name).order_by(ModelRow.version.desc()).limit(limit + 1)).all()
     budget, items = COMPARED_MAX, []
     for version, previous in zip_longest(rows[:limit], rows[1:]):
         budget -= version.tensors
@@ -160,21 +162,21 @@ def versions(session: Session, model: Model, states: Sequence[str], limit: int) 
                 gone=len(old) - len(common),
             )
         items.append(entity_of(ModelVersion, version, changes=changes))
-    return ModelVersions(items=tuple(items), left_out=count(session, Model, *same_name) - len(items))
+    return ModelVersions(items=tuple(items), left_out=count(session, ModelRow, *same_name) - len(items))
 
 
-def descendants_page(session: Session, model: Model, limit: int, after: str | None = None) -> DescendantPage:
+def descendants_page(session: Session, model: ModelRow, limit: int, after: str | None = None) -> DescendantPage:
     """Return the next `limit` visible chimeras of `model` after the cursor `after`. Raises BadQuery."""
     check_limit(limit)
     query = f"descendants of {model.full_name}"
     statement = (
         descendants_of(model.id)
-        .add_columns(Chimera, Contributor.name)
-        .join(Contributor, Contributor.id == Model.contributor_id)
+        .add_columns(ChimeraRow, ContributorRow.name)
+        .join(ContributorRow, ContributorRow.id == ModelRow.contributor_id)
     )
     if after is not None:
-        statement = statement.where(Model.id < parse_cursor(query, after).id)
-    rows = session.execute(statement.order_by(Model.id.desc()).limit(limit + 1)).all()
+        statement = statement.where(ModelRow.id < parse_cursor(query, after).id)
+    rows = session.execute(statement.order_by(ModelRow.id.desc()).limit(limit + 1)).all()
     ids = [child.id for child, _, _ in rows]
     relations: dict[int | None, list[str]] = {child_id: [] for child_id in ids}
     recorded = select(Lineage.child_model_id, Lineage.relation).where(*_is_recorded_child_of(model.id))
@@ -190,18 +192,18 @@ def descendants_page(session: Session, model: Model, limit: int, after: str | No
     return DescendantPage(items=tuple(items), next=next_cursor(query, ids, limit))
 
 
-def descendants_of(model_id: int) -> Select[Model]:
+def descendants_of(model_id: int) -> Select[ModelRow]:
     """Return a SELECT of the visible chimeras with a model as base or donor."""
     children = select(Lineage.child_model_id).where(*_is_recorded_child_of(model_id))
-    visible = select(Model).join(Chimera, Chimera.model_id == Model.id)
-    return visible.where(Model.id.in_(children), Model.state == "visible")
+    visible = select(ModelRow).join(ChimeraRow, ChimeraRow.model_id == ModelRow.id)
+    return visible.where(ModelRow.id.in_(children), ModelRow.state == "visible")
 
 
 def _is_recorded_child_of(model_id: int) -> tuple[ColumnElement[bool], ...]:
     return Lineage.parent_model_id == model_id, Lineage.evidence == "recorded"
 
 
-def _share(model: Model, child: Model, chimera: Chimera, relations: Sequence[str]) -> tuple[set[str], int]:
+def _share(model: ModelRow, child: ModelRow, chimera: ChimeraRow, relations: Sequence[str]) -> tuple[set[str], int]:
     """Return the acts by which `child` got organs of `model`, and the number of these organs.
 
     For an adapter, it is the number of organs that the adapter changed.
@@ -225,22 +227,24 @@ PROJECTOR = "mmproj"
 """The word in the names of the vision and audio parts of a model, which have files of their own."""
 
 
-def quantisations_of(session: Session, name: ModelName) -> list[Model]:
+def quantisations_of(session: Session, name: ModelName) -> list[ModelRow]:
     """Return the newest visible version of each quantisation of the model `name`, by name; its projectors come last.
 
     They are whole models whose names are `name`, a separator and a quantisation. A projector is such a model with
     `mmproj` before or after `name`; it may have no quantisation.
     """
     stems = (name.name, f"{PROJECTOR}-{name.name}", f"{name.name}-{PROJECTOR}")
-    has_quantisation = or_(Model.stem != name.name, Model.quantisation.is_not(None))
-    statement = select(Model).where(Model.namespace == name.namespace, Model.stem.in_(stems), has_quantisation)
-    statement = statement.where(Model.state == "visible", Model.complete, Model.kind.in_(WEIGHT_KINDS), is_newest())
-    statement = statement.where(Model.unassemblable == ())
-    rows = session.scalars(statement.order_by(Model.name).limit(QUANTISATIONS_MAX)).all()
+    has_quantisation = or_(ModelRow.stem != name.name, ModelRow.quantisation.is_not(None))
+    statement = select(ModelRow).where(ModelRow.namespace == name.namespace, ModelRow.stem.in_(stems), has_quantisation)
+    statement = statement.where(
+        ModelRow.state == "visible", ModelRow.complete, ModelRow.kind.in_(WEIGHT_KINDS), is_newest()
+    )
+    statement = statement.where(ModelRow.unassemblable == ())
+    rows = session.scalars(statement.order_by(ModelRow.name).limit(QUANTISATIONS_MAX)).all()
     return sorted(rows, key=lambda row: (is_projector(row), row.name))
 
 
-def is_projector(model: Model) -> bool:
+def is_projector(model: ModelRow) -> bool:
     """Return whether a model is called the vision or audio part of another model."""
     return model.stem.startswith(f"{PROJECTOR}-") or model.stem.endswith(f"-{PROJECTOR}")
 
@@ -264,28 +268,28 @@ class RepositoryQuery:
 
 def repositories_page(
     session: Session, query: RepositoryQuery, limit: int, after: str | None = None
-) -> tuple[Sequence[Model], str | None]:
+) -> tuple[Sequence[ModelRow], str | None]:
     """Return the newest visible version of each model that matches `query`, and the cursor of the next page.
 
     Raises BadQuery for a limit outside of 1 to PAGE_MAX, and for a cursor of another query.
     """
     check_limit(limit)
-    statement = select(Model).where(Model.state == "visible", is_newest())
+    statement = select(ModelRow).where(ModelRow.state == "visible", is_newest())
     if query.search:
-        full_name = func.lower(Model.namespace + "/" + Model.name)
+        full_name = func.lower(ModelRow.namespace + "/" + ModelRow.name)
         statement = statement.where(full_name.contains(query.search.lower(), autoescape=True))
     if query.author:
-        statement = statement.where(func.lower(Model.namespace) == query.author.lower())
+        statement = statement.where(func.lower(ModelRow.namespace) == query.author.lower())
     if query.architecture:
-        statement = statement.where(Model.architecture == query.architecture)
+        statement = statement.where(ModelRow.architecture == query.architecture)
     if query.license:
-        statement = statement.where(func.lower(Model.license) == query.license.lower())
+        statement = statement.where(func.lower(ModelRow.license) == query.license.lower())
     if after is not None:
         cursor = parse_cursor(str(query), after, missing=False)
-        is_after = tuple_(Model.downloads, Model.id) < tuple_(cursor.value, cursor.id)
-        statement = statement.where(is_after if query.by_downloads else Model.id < cursor.id)
-    order = (Model.downloads.desc(),) if query.by_downloads else ()
-    rows = session.scalars(statement.order_by(*order, Model.id.desc()).limit(limit + 1)).all()
+        is_after = tuple_(ModelRow.downloads, ModelRow.id) < tuple_(cursor.value, cursor.id)
+        statement = statement.where(is_after if query.by_downloads else ModelRow.id < cursor.id)
+    order = (ModelRow.downloads.desc(),) if query.by_downloads else ()
+    rows = session.scalars(statement.order_by(*order, ModelRow.id.desc()).limit(limit + 1)).all()
     if len(rows) <= limit:
         return rows, None
     last = rows[limit - 1]
@@ -307,9 +311,9 @@ def known_bases(session: Session, limit: int) -> tuple[ModelSummary, ...]:
     edges = func.count().label("edges")
     counted = select(ends.c.model_id, edges).group_by(ends.c.model_id).subquery()
     statement = (
-        select(Model)
-        .join(counted, counted.c.model_id == Model.id)
-        .where(Model.state == "visible", Model.complete.is_(true()), Model.kind.in_(WEIGHT_KINDS))
-        .order_by(is_composed(), counted.c.edges.desc(), Model.id.desc())
+        select(ModelRow)
+        .join(counted, counted.c.model_id == ModelRow.id)
+        .where(ModelRow.state == "visible", ModelRow.complete.is_(true()), ModelRow.kind.in_(WEIGHT_KINDS))
+        .order_by(is_composed(), counted.c.edges.desc(), ModelRow.id.desc())
     )
     return model_summaries(session, session.scalars(statement.limit(limit)).all())

@@ -29,17 +29,17 @@ from organs.registry.catalog.tables import (
     Blob,
     BlobLease,
     BlobPart,
-    Chimera,
+    ChimeraRow,
     Expert,
     FilePart,
     Fingerprint,
     Ingest,
     InlineBlob,
-    Measurement,
-    Model,
-    ModelFile,
+    MeasurementRow,
+    ModelFileRow,
     ModelMetadata,
-    Organ,
+    ModelRow,
+    OrganRow,
     Placement,
 )
 from organs.registry.catalog.vocabulary import STACK_CODEC
@@ -197,7 +197,7 @@ def unneeded(now: datetime) -> Select[Blob]:
     """
     dependent = aliased(Blob)
     return select(Blob).where(
-        ~select(Organ.id).where(Organ.blob_id == Blob.id).exists(),
+        ~select(OrganRow.id).where(OrganRow.blob_id == Blob.id).exists(),
         ~select(FilePart.file_id).where(FilePart.blob_id == Blob.id).exists(),
         ~select(dependent.id).where(dependent.depends_on == Blob.id).exists(),
         ~select(BlobPart.blob_id).where(BlobPart.part_id == Blob.id).exists(),
@@ -222,7 +222,7 @@ def reachable_digests(session: Session, digests: Iterable[str]) -> set[Digest]:
 
     Organs of other models are not disclosed.
     """
-    statement = select(Blob.digest).join(Organ, Organ.blob_id == Blob.id).where(has_public_place())
+    statement = select(Blob.digest).join(OrganRow, OrganRow.blob_id == Blob.id).where(has_public_place())
     return set(map(Digest, scalars_among(session, statement, Blob.digest, digests)))
 
 
@@ -232,18 +232,18 @@ def names_of_blob(session: Session, blob_id: int) -> list[str]:
     Outside of tensors, a file uses blobs for its header, metadata arrays, and padding that is not zero. For a blob that
     no model has any more, return how many others it is the parent of.
     """
-    places = select(Model, Placement.name).join(Placement, Placement.model_id == Model.id)
-    tensors = places.join(Organ, Organ.id == Placement.organ_id).order_by(Model.id, Placement.position)
+    places = select(ModelRow, Placement.name).join(Placement, Placement.model_id == ModelRow.id)
+    tensors = places.join(OrganRow, OrganRow.id == Placement.organ_id).order_by(ModelRow.id, Placement.position)
     experts = (
         places.add_columns(Expert.expert)
         .join(Expert, Expert.placement_id == Placement.id)
-        .join(Organ, Organ.id == Expert.organ_id)
-        .order_by(Model.id, Placement.position, Expert.expert)
+        .join(OrganRow, OrganRow.id == Expert.organ_id)
+        .order_by(ModelRow.id, Placement.position, Expert.expert)
     )
     file_ids = select(FilePart.file_id).where(FilePart.blob_id == blob_id)  # reads the index of parts by blob
-    files = select(Model, ModelFile.name).join(ModelFile, ModelFile.model_id == Model.id)
-    files = files.where(ModelFile.id.in_(file_ids)).order_by(Model.id, ModelFile.position)
-    is_own = Organ.blob_id == blob_id
+    files = select(ModelRow, ModelFileRow.name).join(ModelFileRow, ModelFileRow.model_id == ModelRow.id)
+    files = files.where(ModelFileRow.id.in_(file_ids)).order_by(ModelRow.id, ModelFileRow.position)
+    is_own = OrganRow.blob_id == blob_id
     names = []
     for model, tensor in session.execute(tensors.where(is_own).limit(NAMES_MAX)):
         names.append(f"{model.full_name}: {tensor}")
@@ -292,12 +292,14 @@ KNOWN_MAX = 4000
 def measured_organs(session: Session, blobs: Iterable[BlobRow]) -> set[OrganKey]:
     """Return digest, dtype and shape of the measured organs of `blobs`."""
     digests = {blob.id: blob.digest for blob in blobs}
-    statement = select(Organ.blob_id, Organ.dtype, Organ.shape).join(Measurement, Measurement.organ_id == Organ.id)
-    rows = rows_among(session, statement, Organ.blob_id, digests)
+    statement = select(OrganRow.blob_id, OrganRow.dtype, OrganRow.shape).join(
+        MeasurementRow, MeasurementRow.organ_id == OrganRow.id
+    )
+    rows = rows_among(session, statement, OrganRow.blob_id, digests)
     return {(digests[blob_id], dtype, shape) for blob_id, dtype, shape in rows}
 
 
-def organs_by_prefix(session: Session, text: str, *, visible: bool = False) -> Sequence[Row[Organ, Blob]]:
+def organs_by_prefix(session: Session, text: str, *, visible: bool = False) -> Sequence[Row[OrganRow, Blob]]:
     """Return the organs whose digest begins with `text`, by id: one blob, with a row for each dtype and shape.
 
     With `visible`, only organs of visible or yanked models are found. Raises BadDigest; NotFound; Ambiguous if several
@@ -306,10 +308,10 @@ def organs_by_prefix(session: Session, text: str, *, visible: bool = False) -> S
     prefix = parse_prefix(text)
     # A range instead of LIKE: every database uses the index for it, and compares in the same way.
     statement = (
-        select(Organ, Blob)
-        .join(Blob, Blob.id == Organ.blob_id)
+        select(OrganRow, Blob)
+        .join(Blob, Blob.id == OrganRow.blob_id)
         .where(Blob.digest >= prefix, Blob.digest < prefix[:-1] + chr(ord(prefix[-1]) + 1))
-        .order_by(Organ.id)
+        .order_by(OrganRow.id)
         .limit(100)
     )
     if visible:
@@ -323,13 +325,15 @@ def organs_by_prefix(session: Session, text: str, *, visible: bool = False) -> S
     return rows
 
 
-def uncounted_organs(session: Session, after_id: int, limit: int = 200) -> Sequence[Organ]:
+def uncounted_organs(session: Session, after_id: int, limit: int = 200) -> Sequence[OrganRow]:
     """Return the next organs after `after_id` without a number of NaN and infinite values."""
-    statement = select(Organ).where(Organ.nonfinite.is_(None), Organ.id > after_id).order_by(Organ.id).limit(limit)
+    statement = (
+        select(OrganRow).where(OrganRow.nonfinite.is_(None), OrganRow.id > after_id).order_by(OrganRow.id).limit(limit)
+    )
     return session.scalars(statement).all()
 
 
-def partly_measured_organs(session: Session, after_id: int, limit: int = 200) -> Sequence[Organ]:
+def partly_measured_organs(session: Session, after_id: int, limit: int = 200) -> Sequence[OrganRow]:
     """Return the next organs after `after_id` whose fingerprint is coarse, or for which a method lacks some measures.
 
     They were measured by an older version of the program, which did not have these measures.
@@ -337,12 +341,12 @@ def partly_measured_organs(session: Session, after_id: int, limit: int = 200) ->
     conditions = []
     for method in {measure.method for measure in MEASURES.values()}:
         names = [measure.name for measure in MEASURES.values() if measure.method == method]
-        first, *others = (getattr(Measurement, name) for name in names)
-        conditions += [and_(Measurement.method == method, first.is_not(None), other.is_(None)) for other in others]
-    incomplete = select(Measurement.organ_id).where(or_(*conditions), Measurement.organ_id == Organ.id)
-    coarse = select(Fingerprint.organ_id).where(is_coarse(), Fingerprint.organ_id == Organ.id)
-    statement = select(Organ).where(Organ.id > after_id, incomplete.exists() | coarse.exists())
-    return session.scalars(statement.order_by(Organ.id).limit(limit)).all()
+        first, *others = (getattr(MeasurementRow, name) for name in names)
+        conditions += [and_(MeasurementRow.method == method, first.is_not(None), other.is_(None)) for other in others]
+    incomplete = select(MeasurementRow.organ_id).where(or_(*conditions), MeasurementRow.organ_id == OrganRow.id)
+    coarse = select(Fingerprint.organ_id).where(is_coarse(), Fingerprint.organ_id == OrganRow.id)
+    statement = select(OrganRow).where(OrganRow.id > after_id, incomplete.exists() | coarse.exists())
+    return session.scalars(statement.order_by(OrganRow.id).limit(limit)).all()
 
 
 def is_coarse() -> ColumnElement[bool]:
@@ -352,32 +356,32 @@ def is_coarse() -> ColumnElement[bool]:
 
 def measurements_in(
     session: Session, model_id: int
-) -> Sequence[Row[Placement, Organ, Measurement | None, bytes | None]]:
+) -> Sequence[Row[Placement, OrganRow, MeasurementRow | None, bytes | None]]:
     """Return the tensors of a model in order, with a row for each method: also with organ, result and fingerprint.
 
     A tensor that was not measured has one row, without a result.
     """
     statement = (
-        select(Placement, Organ, Measurement, Fingerprint.values)
-        .join(Organ, Organ.id == Placement.organ_id)
-        .outerjoin(Measurement, Measurement.organ_id == Organ.id)
-        .outerjoin(Fingerprint, Fingerprint.organ_id == Organ.id)
+        select(Placement, OrganRow, MeasurementRow, Fingerprint.values)
+        .join(OrganRow, OrganRow.id == Placement.organ_id)
+        .outerjoin(MeasurementRow, MeasurementRow.organ_id == OrganRow.id)
+        .outerjoin(Fingerprint, Fingerprint.organ_id == OrganRow.id)
         .where(Placement.model_id == model_id)
-        .order_by(Placement.position, Measurement.method)
+        .order_by(Placement.position, MeasurementRow.method)
     )
     return session.execute(statement).all()
 
 
-def places_of_organ(session: Session, organ_id: int, limit: int = 100) -> Sequence[Row[Placement, Model]]:
+def places_of_organ(session: Session, organ_id: int, limit: int = 100) -> Sequence[Row[Placement, ModelRow]]:
     """Return the places of the organ in visible models, oldest first; in yanked models if no visible model has it."""
-    statement = select(Placement, Model).join(Model, Model.id == Placement.model_id)
+    statement = select(Placement, ModelRow).join(ModelRow, ModelRow.id == Placement.model_id)
     statement = statement.where(Placement.organ_id == organ_id).order_by(Placement.id).limit(limit)
     return _visible_or_yanked(session, statement, Placement)
 
 
 def _visible_or_yanked(session: Session, statement: Any, table: type[Placement | Expert]) -> Sequence[Any]:
     visible = session.execute(statement.where(table.visible)).all()
-    return visible or session.execute(statement.where(Model.state == "yanked")).all()
+    return visible or session.execute(statement.where(ModelRow.state == "yanked")).all()
 
 
 def reachable_organs(session: Session, digests: Iterable[Digest], limit: int) -> list[KnownOrgan]:
@@ -385,16 +389,16 @@ def reachable_organs(session: Session, digests: Iterable[Digest], limit: int) ->
 
     Organs of other models are not disclosed. Several organs of one digest differ by dtype or shape.
     """
-    columns = (Blob.digest, Organ.dtype, Organ.shape, Organ.elements, Blob.size_bytes)
+    columns = (Blob.digest, OrganRow.dtype, OrganRow.shape, OrganRow.elements, Blob.size_bytes)
     # An organ has θ only in the row of its method.
-    measures = (func.max(Measurement.theta), func.max(Measurement.spectral_signal))
+    measures = (func.max(MeasurementRow.theta), func.max(MeasurementRow.spectral_signal))
     statement = (
         select(*columns, *measures)
-        .join(Organ, Organ.blob_id == Blob.id)
-        .outerjoin(Measurement, Measurement.organ_id == Organ.id)
+        .join(OrganRow, OrganRow.blob_id == Blob.id)
+        .outerjoin(MeasurementRow, MeasurementRow.organ_id == OrganRow.id)
         .where(has_public_place())
-        .group_by(*columns, Organ.id)
-        .order_by(Blob.digest, Organ.id)
+        .group_by(*columns, OrganRow.id)
+        .order_by(Blob.digest, OrganRow.id)
         .limit(limit)
     )
     rows = islice(rows_among(session, statement, Blob.digest, digests), limit)
@@ -439,8 +443,8 @@ def organ_detail(
     stored = stored.join(BlobPart, BlobPart.part_id == Blob.id).where(BlobPart.blob_id == blob.id)
     experts, experts_bytes = session.execute(stored).one()
     measurements: dict[int, list[entities.Measurement]] = {row.id: [] for row, _ in rows}
-    by_method = select(Measurement).order_by(Measurement.method)
-    for measured in scalars_among(session, by_method, Measurement.organ_id, measurements):
+    by_method = select(MeasurementRow).order_by(MeasurementRow.method)
+    for measured in scalars_among(session, by_method, MeasurementRow.organ_id, measurements):
         measurements[measured.organ_id].append(entity_of(entities.Measurement, measured))
     forms = [
         OtherForm(dtype=row.dtype, shape=shape_of(row.shape), measurements=tuple(measurements[row.id]))
@@ -473,7 +477,7 @@ def organ_detail(
 
 
 def placed_organ(
-    place: Placement | Expert, model: Model, shape: str, digest: str, nonfinite: int | None, **more: object
+    place: Placement | Expert, model: ModelRow, shape: str, digest: str, nonfinite: int | None, **more: object
 ) -> PlacedOrgan:
     """Return an organ at its place in `model`; an expert needs the `name` of its stack."""
     lengths = shape_of(shape)
@@ -493,7 +497,7 @@ def placed_organ(
 
 
 def placed_expert(
-    expert: Expert, name: str, model: Model, shape: str, digest: str, nonfinite: int | None, **more: object
+    expert: Expert, name: str, model: ModelRow, shape: str, digest: str, nonfinite: int | None, **more: object
 ) -> PlacedOrgan:
     """Return an expert of a stack called `name` in `model`."""
     return placed_organ(expert, model, shape, digest, nonfinite, name=name, **more)
@@ -502,15 +506,15 @@ def placed_expert(
 def expert_rows() -> Any:
     """Return a SELECT of the arguments of `placed_expert`."""
     return (
-        select(Expert, Placement.name, Model, Organ.shape, Blob.digest, Organ.nonfinite)
+        select(Expert, Placement.name, ModelRow, OrganRow.shape, Blob.digest, OrganRow.nonfinite)
         .join(Placement, Placement.id == Expert.placement_id)
-        .join(Model, Model.id == Expert.model_id)
-        .join(Organ, Organ.id == Expert.organ_id)
-        .join(Blob, Blob.id == Organ.blob_id)
+        .join(ModelRow, ModelRow.id == Expert.model_id)
+        .join(OrganRow, OrganRow.id == Expert.organ_id)
+        .join(Blob, Blob.id == OrganRow.blob_id)
     )
 
 
-def organs_of_model(session: Session, model: Model, limit: int | None = None) -> tuple[PlacedOrgan, ...]:
+def organs_of_model(session: Session, model: ModelRow, limit: int | None = None) -> tuple[PlacedOrgan, ...]:
     """Return the organs of `model` in the order of its files, all or the first `limit`."""
     return tuple(
         placed_organ(placement, model, shape, digest, nonfinite)
@@ -523,7 +527,7 @@ def shape_of(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split("x")))
 
 
-def organ_page_of_model(session: Session, model: Model, limit: int, after: str | None = None) -> OrganPage:
+def organ_page_of_model(session: Session, model: ModelRow, limit: int, after: str | None = None) -> OrganPage:
     """Return the next `limit` organs of `model` after the cursor `after`, in file order. Raises BadQuery."""
     check_limit(limit)
     query = f"organs of {model.full_name}"
@@ -577,18 +581,20 @@ def experts_placed_by(session: Session, model_id: int) -> Sequence[int]:
 
 def organs_without_place(session: Session, organ_ids: Iterable[int], but: int | None = None) -> list[int]:
     """Return the `organ_ids` that no model has, in any state. The model `but` is ignored."""
-    unplaced = select(Organ.id).where(~_has_place(True, but), ~_has_place(False, but), ~_is_expert(but))
-    return list(scalars_among(session, unplaced.order_by(Organ.id), Organ.id, organ_ids))
+    unplaced = select(OrganRow.id).where(~_has_place(True, but), ~_has_place(False, but), ~_is_expert(but))
+    return list(scalars_among(session, unplaced.order_by(OrganRow.id), OrganRow.id, organ_ids))
 
 
 def count_unseen(session: Session, organ_ids: Iterable[int]) -> int:
     """Return how many of the distinct `organ_ids` no visible model has. Call it before a new model has rows."""
-    statement = select(func.count(Organ.id)).where(~_has_place(True))
+    statement = select(func.count(OrganRow.id)).where(~_has_place(True))
     parts = batches(sorted(set(organ_ids)))
-    return sum(session.scalar(statement.where(Organ.id.in_(part))) or 0 for part in parts)
+    return sum(session.scalar(statement.where(OrganRow.id.in_(part))) or 0 for part in parts)
 
 
-def models_with_most_organs_of(session: Session, model: Model, lock_key: str) -> tuple[int, list[tuple[Model, int]]]:
+def models_with_most_organs_of(
+    session: Session, model: ModelRow, lock_key: str
+) -> tuple[int, list[tuple[ModelRow, int]]]:
     """Return the number of distinct organs of `model`, and the visible models of others that share most of them.
 
     Each comes with the number of shared organs. Models with equal numbers are ordered by age, the oldest first.
@@ -603,11 +609,13 @@ def models_with_most_organs_of(session: Session, model: Model, lock_key: str) ->
     hits: Counter[int] = Counter()
     for organ_id in organ_ids[:: max(1, -(-len(organ_ids) // PROBED_MAX))]:
         hits.update(other for _, other in _models_with(session, (organ_id,), model.id, OLDEST_MAX))
-    composed = select(Chimera.model_id).where(Chimera.model_id == Model.id)
-    locked = select(ModelMetadata.model_id).where(ModelMetadata.model_id == Model.id, ModelMetadata.key == lock_key)
-    others = select(Model).where(func.lower(Model.namespace) != model.namespace.lower())
+    composed = select(ChimeraRow.model_id).where(ChimeraRow.model_id == ModelRow.id)
+    locked = select(ModelMetadata.model_id).where(ModelMetadata.model_id == ModelRow.id, ModelMetadata.key == lock_key)
+    others = select(ModelRow).where(func.lower(ModelRow.namespace) != model.namespace.lower())
     others = others.where(~composed.exists(), ~locked.exists())
-    candidates = sorted(scalars_among(session, others, Model.id, hits), key=lambda other: (-hits[other.id], other.id))
+    candidates = sorted(
+        scalars_among(session, others, ModelRow.id, hits), key=lambda other: (-hits[other.id], other.id)
+    )
     sharing = [
         (candidate, len(set(organ_ids).intersection(organs_placed_by(session, candidate.id))))
         for candidate in candidates[:COUNTED_MAX]
@@ -650,8 +658,8 @@ def organ_counts(session: Session, model_ids: Collection[int]) -> dict[int, tupl
             visible = set(_in_other_models(session, batch, model_id))
             rest = [organ_id for organ_id in batch if organ_id not in visible]
             hidden = _models_with(session, rest, model_id, PAIRS_MAX, visible=False)
-            is_yanked = select(Model.id).where(Model.state == "yanked")
-            yanked = set(scalars_among(session, is_yanked, Model.id, (other for _, other in hidden)))
+            is_yanked = select(ModelRow.id).where(ModelRow.state == "yanked")
+            yanked = set(scalars_among(session, is_yanked, ModelRow.id, (other for _, other in hidden)))
             known += len(visible | {organ_id for organ_id, other in hidden if other in yanked})
         if organ_ids:
             counts[model_id] = (len(organ_ids), len(organ_ids) - known)
@@ -669,11 +677,11 @@ def models_in_common(session: Session, model_id: int) -> dict[Slot, set[str]]:
     # Two queries are needed: an index serves only the equality of two columns, and NULL is not equal to NULL.
     for same_block in (other.block == own.block, and_(own.block.is_(None), other.block.is_(None))):
         statement = (
-            select(own.tower, own.block, own.slot, Model.namespace, Model.name, Model.version)
+            select(own.tower, own.block, own.slot, ModelRow.namespace, ModelRow.name, ModelRow.version)
             .with_hint(own, _BY_MODEL, "sqlite")
             .with_hint(other, "INDEXED BY ix_placements_place", "sqlite")
             .join(other, and_(same, same_block))
-            .join(Model, Model.id == other.model_id)
+            .join(ModelRow, ModelRow.id == other.model_id)
             .where(own.model_id == model_id, other.model_id != model_id, other.visible)
             .limit(IN_COMMON_MAX)
         )
@@ -692,9 +700,11 @@ def _models_with(
     place = aliased(Placement)
     next_model = select(func.min(place.model_id)).with_hint(place, _BY_ORGAN, "sqlite")
     next_model = next_model.where(place.visible if visible else ~place.visible)
-    first = next_model.where(place.organ_id == Organ.id).correlate(Organ).scalar_subquery()
+    first = next_model.where(place.organ_id == OrganRow.id).correlate(OrganRow).scalar_subquery()
     pairs = (
-        select(Organ.id.label("organ_id"), first.label("model_id")).where(Organ.id.in_(organ_ids)).cte(recursive=True)
+        select(OrganRow.id.label("organ_id"), first.label("model_id"))
+        .where(OrganRow.id.in_(organ_ids))
+        .cte(recursive=True)
     )
     following = next_model.where(place.organ_id == pairs.c.organ_id, place.model_id > pairs.c.model_id)
     further = select(pairs.c.organ_id, following.correlate(pairs).scalar_subquery())
@@ -705,7 +715,7 @@ def _models_with(
 
 def _in_other_models(session: Session, organ_ids: Sequence[int], model_id: int) -> Sequence[int]:
     """Return the organs that another visible model has."""
-    statement = select(Organ.id).where(Organ.id.in_(organ_ids), _has_place(True, model_id))
+    statement = select(OrganRow.id).where(OrganRow.id.in_(organ_ids), _has_place(True, model_id))
     return session.scalars(statement).all()
 
 
@@ -713,7 +723,7 @@ def _has_place(visible: bool, excluded_id: int | None = None) -> ColumnElement[b
     """Return the condition that the Organ of the outer statement has a visible (or hidden) place in another model."""
     place = aliased(Placement)
     places = select(place.id).with_hint(place, _BY_ORGAN, "sqlite")
-    places = places.where(place.organ_id == Organ.id, place.visible if visible else ~place.visible)
+    places = places.where(place.organ_id == OrganRow.id, place.visible if visible else ~place.visible)
     if excluded_id is None:
         return places.exists()
     # Two ranges of the index are used, because `<>` would read all places of the excluded model.
@@ -722,7 +732,7 @@ def _has_place(visible: bool, excluded_id: int | None = None) -> ColumnElement[b
 
 def _is_expert(excluded_id: int | None) -> ColumnElement[bool]:
     """Return the condition that the Organ of the outer statement is an expert of a model other than `excluded_id`."""
-    places = select(Expert.id).where(Expert.organ_id == Organ.id)
+    places = select(Expert.id).where(Expert.organ_id == OrganRow.id)
     return (places if excluded_id is None else places.where(Expert.model_id != excluded_id)).exists()
 
 
@@ -770,15 +780,15 @@ def _select_tensors(table: type[Placement] | type[Expert]) -> Any:
     return (
         select(
             *(Placement.name, table.type, table.tower, table.block, table.slot),
-            *(table.dtype, Organ.shape, Blob.digest, Organ.id, Blob.id),
+            *(table.dtype, OrganRow.shape, Blob.digest, OrganRow.id, Blob.id),
             *(table.theta, table.spectral_signal, Fingerprint.values),
-            *(Measurement.mean, Measurement.standard_deviation, Organ.nonfinite),
+            *(MeasurementRow.mean, MeasurementRow.standard_deviation, OrganRow.nonfinite),
         )
         .select_from(table)
-        .join(Organ, Organ.id == table.organ_id)
-        .join(Blob, Blob.id == Organ.blob_id)
-        .outerjoin(Fingerprint, Fingerprint.organ_id == Organ.id)
-        .outerjoin(Measurement, and_(Measurement.organ_id == Organ.id, Measurement.method == THETA_METHOD))
+        .join(OrganRow, OrganRow.id == table.organ_id)
+        .join(Blob, Blob.id == OrganRow.blob_id)
+        .outerjoin(Fingerprint, Fingerprint.organ_id == OrganRow.id)
+        .outerjoin(MeasurementRow, and_(MeasurementRow.organ_id == OrganRow.id, MeasurementRow.method == THETA_METHOD))
     )
 
 
@@ -791,7 +801,7 @@ def _tensor_row(
 
 def organ_ids(session: Session, keys: Collection[OrganKey]) -> dict[OrganKey, int]:
     """Return the ids of the registered organs among `keys`."""
-    statement = select(Organ.id, Blob.digest, Organ.dtype, Organ.shape).join(Blob, Blob.id == Organ.blob_id)
+    statement = select(OrganRow.id, Blob.digest, OrganRow.dtype, OrganRow.shape).join(Blob, Blob.id == OrganRow.blob_id)
     rows = rows_among(session, statement, Blob.digest, {digest for digest, _, _ in keys})
     ids = {(digest, dtype, shape): organ_id for organ_id, digest, dtype, shape in rows}
     return {key: ids[key] for key in keys if key in ids}
@@ -805,11 +815,11 @@ def cell_organs(
     They are in the order of the files.
     """
     statement = (
-        select(Placement, Model, Organ.shape, Blob.digest, Organ.nonfinite, Fingerprint.values)
-        .join(Model, Model.id == Placement.model_id)
-        .join(Organ, Organ.id == Placement.organ_id)
-        .join(Blob, Blob.id == Organ.blob_id)
-        .outerjoin(Fingerprint, Fingerprint.organ_id == Organ.id)
+        select(Placement, ModelRow, OrganRow.shape, Blob.digest, OrganRow.nonfinite, Fingerprint.values)
+        .join(ModelRow, ModelRow.id == Placement.model_id)
+        .join(OrganRow, OrganRow.id == Placement.organ_id)
+        .join(Blob, Blob.id == OrganRow.blob_id)
+        .outerjoin(Fingerprint, Fingerprint.organ_id == OrganRow.id)
         .with_hint(Placement, "INDEXED BY ix_placements_model", "sqlite")
         .where(Placement.model_id.in_(model_ids), Placement.type == kind, Placement.tower == tower)
         .where(Placement.block.is_(None) if block is None else Placement.block == block)
@@ -843,11 +853,11 @@ def model_experts(
     statement: Any = (
         select(
             *(Expert.tower, Expert.block, Expert.slot, Expert.expert, Expert.organ_id),
-            *(Blob.digest, Expert.dtype, Organ.shape, Expert.theta, Expert.spectral_signal, Fingerprint.values),
+            *(Blob.digest, Expert.dtype, OrganRow.shape, Expert.theta, Expert.spectral_signal, Fingerprint.values),
         )
-        .join(Organ, Organ.id == Expert.organ_id)
-        .join(Blob, Blob.id == Organ.blob_id)
-        .outerjoin(Fingerprint, Fingerprint.organ_id == Organ.id)
+        .join(OrganRow, OrganRow.id == Expert.organ_id)
+        .join(Blob, Blob.id == OrganRow.blob_id)
+        .outerjoin(Fingerprint, Fingerprint.organ_id == OrganRow.id)
         .where(Expert.model_id == model_id)
         .order_by(Expert.placement_id, Expert.expert)
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -21,10 +21,10 @@ from organs.registry.catalog.tables import (
     FilePart,
     Fingerprint,
     Lineage,
-    Model,
     ModelMetadata,
+    ModelRow,
     ModelWord,
-    Organ,
+    OrganRow,
     Placement,
 )
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
@@ -85,9 +85,9 @@ def comparable_organs(session: Session, model_id: int) -> list[ComparablePlaceme
     statement = (
         select(
             *(Placement.name, Placement.tower, Placement.block, Placement.slot, Placement.type, Placement.theta),
-            *(Organ.id, Organ.shape, Organ.dtype, Fingerprint.values),
+            *(OrganRow.id, OrganRow.shape, OrganRow.dtype, Fingerprint.values),
         )
-        .join(Organ, Organ.id == Placement.organ_id)
+        .join(OrganRow, OrganRow.id == Placement.organ_id)
         .outerjoin(Fingerprint, Fingerprint.organ_id == Placement.organ_id)
         .where(Placement.model_id == model_id)
         .order_by(Placement.position)
@@ -140,8 +140,8 @@ def organs_of_models(session: Session, model_ids: Sequence[int]) -> Iterator[tup
             statement = (
                 _select_places(table)
                 .add_columns(*_RELATED)
-                .join(Organ, Organ.id == table.organ_id)
-                .join(Fingerprint, Fingerprint.organ_id == Organ.id)
+                .join(OrganRow, OrganRow.id == table.organ_id)
+                .join(Fingerprint, Fingerprint.organ_id == OrganRow.id)
                 .where(table.model_id == model_id)
             )
             for tower, block, slot, number, blob_id, dtype, shape, values in session.execute(statement):
@@ -158,14 +158,14 @@ def blob_ids_of_models(session: Session, model_ids: Collection[int]) -> set[int]
     """Return the blobs of the organs of these models, and of their experts."""
     blob_ids: set[int] = set()
     for table in (Placement, Expert):
-        statement = select(Organ.blob_id).join(table, table.organ_id == Organ.id).distinct()
+        statement = select(OrganRow.blob_id).join(table, table.organ_id == OrganRow.id).distinct()
         blob_ids.update(scalars_among(session, statement, table.model_id, model_ids))
     return blob_ids
 
 
 def blobs_in_models(session: Session, blob_ids: Collection[int]) -> set[int]:
     """Return those of the blobs that are organs of models, or other parts of their files."""
-    columns: tuple[Any, ...] = (Organ.blob_id, FilePart.blob_id)
+    columns: tuple[Any, ...] = (OrganRow.blob_id, FilePart.blob_id)
     used = (scalars_among(session, select(column).distinct(), column, blob_ids) for column in columns)
     return set(chain.from_iterable(used))
 
@@ -174,8 +174,8 @@ def models_with_blobs(session: Session, blob_ids: Collection[int]) -> set[int]:
     """Return the models that have one of the blobs as an organ or as an expert."""
     found: set[int] = set()
     for table in (Placement, Expert):
-        statement = select(table.model_id).join(Organ, Organ.id == table.organ_id).distinct()
-        found.update(scalars_among(session, statement, Organ.blob_id, blob_ids))
+        statement = select(table.model_id).join(OrganRow, OrganRow.id == table.organ_id).distinct()
+        found.update(scalars_among(session, statement, OrganRow.blob_id, blob_ids))
     return found
 
 
@@ -214,16 +214,16 @@ def _dependants() -> Iterator[tuple[Any, Any, Any]]:
     """
     for table in (Placement, Expert):
         child, below = aliased(Blob), aliased(Blob)
-        placed = select(table.model_id).join(Organ, Organ.id == table.organ_id)
-        yield child.depends_on, table.model_id, placed.join(child, child.id == Organ.blob_id)
-        indirect = placed.join(below, below.id == Organ.blob_id).join(child, child.id == below.depends_on)
+        placed = select(table.model_id).join(OrganRow, OrganRow.id == table.organ_id)
+        yield child.depends_on, table.model_id, placed.join(child, child.id == OrganRow.blob_id)
+        indirect = placed.join(below, below.id == OrganRow.blob_id).join(child, child.id == below.depends_on)
         yield child.depends_on, table.model_id, indirect
 
 
 def models_to_repack(session: Session, limit: int | None = None, *, everything: bool = False) -> Sequence[int]:
     """Return the models whose organs no repack has examined, or all models, the oldest first."""
-    statement = select(Model.id).where(Model.state != "removed").order_by(Model.id).limit(limit)
-    return session.scalars(statement if everything else statement.where(Model.repacked_at.is_(None))).all()
+    statement = select(ModelRow.id).where(ModelRow.state != "removed").order_by(ModelRow.id).limit(limit)
+    return session.scalars(statement if everything else statement.where(ModelRow.repacked_at.is_(None))).all()
 
 
 def places_of(session: Session, model_ids: Collection[int]) -> list[ExpertPlace]:
@@ -244,11 +244,11 @@ def related_organs_at(
     statement = (
         select(*_RELATED, func.max(case((table.visible, 1), else_=0)))
         .select_from(table)
-        .join(Organ, Organ.id == table.organ_id)
-        .join(Fingerprint, Fingerprint.organ_id == Organ.id)
+        .join(OrganRow, OrganRow.id == table.organ_id)
+        .join(Fingerprint, Fingerprint.organ_id == OrganRow.id)
         .where(table.slot == slot, table.block == block, table.tower == tower)
         .group_by(*_RELATED)
-        .order_by(Organ.blob_id)
+        .order_by(OrganRow.blob_id)
     )
     if number is not None:
         statement = statement.where(Expert.expert == number)
@@ -262,7 +262,7 @@ def related_organs_at(
     ]
 
 
-_RELATED = (Organ.blob_id, Organ.dtype, Organ.shape, Fingerprint.values)
+_RELATED = (OrganRow.blob_id, OrganRow.dtype, OrganRow.shape, Fingerprint.values)
 
 
 def edges_of(session: Session, model_id: int, limit: int) -> tuple[list[Lineage], int]:
@@ -271,9 +271,9 @@ def edges_of(session: Session, model_id: int, limit: int) -> tuple[list[Lineage]
     At most `limit` edges of each kind are returned, because a model may have edges to ten thousand others: the oldest
     edges to parents, the oldest edges to children, and the edges to the nearest measured relatives.
     """
-    is_public = Model.state.in_(REACHABLE_STATES)
-    parent_is_public = select(Model.id).where(Model.id == Lineage.parent_model_id, is_public).exists()
-    child_is_public = select(Model.id).where(Model.id == Lineage.child_model_id, is_public).exists()
+    is_public = ModelRow.state.in_(REACHABLE_STATES)
+    parent_is_public = select(ModelRow.id).where(ModelRow.id == Lineage.parent_model_id, is_public).exists()
+    child_is_public = select(ModelRow.id).where(ModelRow.id == Lineage.child_model_id, is_public).exists()
     has_parent = or_(Lineage.parent_model_id.is_(None), parent_is_public)
     parents = and_(Lineage.child_model_id == model_id, has_parent)
     children = and_(Lineage.parent_model_id == model_id, child_is_public)
@@ -303,14 +303,14 @@ def measured_edge(session: Session, first_id: int, second_id: int) -> Lineage | 
 def measured_edges(session: Session, model_id: int) -> Sequence[Lineage]:
     """Return the measured edges of a model to public models, in the order of their rows."""
     ends = or_(Lineage.child_model_id == model_id, Lineage.parent_model_id == model_id)
-    public = select(Model.id).where(Model.state.in_(REACHABLE_STATES))
+    public = select(ModelRow.id).where(ModelRow.state.in_(REACHABLE_STATES))
     statement = select(Lineage).where(ends, Lineage.evidence == "measured", Lineage.child_model_id.in_(public))
     return session.scalars(statement.where(Lineage.parent_model_id.in_(public)).order_by(Lineage.id)).all()
 
 
 def blobs_of_organs(session: Session, organ_ids: Collection[int]) -> dict[int, int]:
     """Return the blob of each organ."""
-    rows = rows_among(session, select(Organ.id, Organ.blob_id), Organ.id, organ_ids)
+    rows = rows_among(session, select(OrganRow.id, OrganRow.blob_id), OrganRow.id, organ_ids)
     return {organ_id: blob_id for organ_id, blob_id in rows}  # noqa: C416  # rows are not plain tuples
 
 
@@ -347,13 +347,13 @@ def declared_edges_with(
     return edges
 
 
-def models_by_id(session: Session, model_ids: Collection[int]) -> dict[int, Model]:
+def models_by_id(session: Session, model_ids: Collection[int]) -> dict[int, ModelRow]:
     """Return the public models among `model_ids`, by id."""
-    public = select(Model).where(Model.state.in_(REACHABLE_STATES))
-    return {model.id: model for model in scalars_among(session, public, Model.id, model_ids)}
+    public = select(ModelRow).where(ModelRow.state.in_(REACHABLE_STATES))
+    return {model.id: model for model in scalars_among(session, public, ModelRow.id, model_ids)}
 
 
-def visible_models_with_words(session: Session, words: Collection[str], limit: int) -> Sequence[Model]:
+def visible_models_with_words(session: Session, words: Collection[str], limit: int) -> Sequence[ModelRow]:
     """Return visible models that have all of `words` in name, title, tags and description, oldest first."""
     model_ids = (
         select(ModelWord.model_id)
@@ -361,8 +361,10 @@ def visible_models_with_words(session: Session, words: Collection[str], limit: i
         .group_by(ModelWord.model_id)
         .having(func.count() == len(set(words)))
     )
-    statement = select(Model).where(Model.id.in_(model_ids), Model.state == "visible", Model.kind.in_(WEIGHT_KINDS))
-    return session.scalars(statement.order_by(Model.id).limit(limit)).all()
+    statement = select(ModelRow).where(
+        ModelRow.id.in_(model_ids), ModelRow.state == "visible", ModelRow.kind.in_(WEIGHT_KINDS)
+    )
+    return session.scalars(statement.order_by(ModelRow.id).limit(limit)).all()
 
 
 def metadata_texts(session: Session, model_ids: Collection[int], keys: Collection[str]) -> dict[int, dict[str, str]]:
@@ -377,7 +379,7 @@ def metadata_texts(session: Session, model_ids: Collection[int], keys: Collectio
 
 def public_model_ids(session: Session) -> set[int]:
     """Return the ids of all public models."""
-    return set(session.scalars(select(Model.id).where(Model.state.in_(REACHABLE_STATES))))
+    return set(session.scalars(select(ModelRow.id).where(ModelRow.state.in_(REACHABLE_STATES))))
 
 
 def connected_models(session: Session) -> list[tuple[int, list[int]]]:
@@ -416,8 +418,8 @@ def edges_from(session: Session, model_ids: Collection[int]) -> list[Edge]:
 
 def main_dtypes(session: Session, model_ids: Collection[int]) -> dict[int, str]:
     """Return the tensor type of most weights of each model."""
-    statement = select(Placement.model_id, Organ.dtype, func.sum(Organ.elements))
-    grouped = statement.join(Organ, Organ.id == Placement.organ_id).group_by(Placement.model_id, Organ.dtype)
+    statement = select(Placement.model_id, OrganRow.dtype, func.sum(OrganRow.elements))
+    grouped = statement.join(OrganRow, OrganRow.id == Placement.organ_id).group_by(Placement.model_id, OrganRow.dtype)
     most: dict[int, tuple[int, str]] = {}
     for model_id, dtype, elements in rows_among(session, grouped, Placement.model_id, model_ids):
         most[model_id] = max(most.get(model_id, (0, "")), (int(elements), dtype))
@@ -427,8 +429,8 @@ def main_dtypes(session: Session, model_ids: Collection[int]) -> dict[int, str]:
 class RelatedPair(NamedTuple):
     """Two models that were measured to be related, the older one first, and their measured edge."""
 
-    first: Model
-    second: Model
+    first: ModelRow
+    second: ModelRow
     relation: str
     likeness: float | None
     change: float | None
@@ -439,7 +441,7 @@ def related_pairs(session: Session, limit: int, least: float | None = None) -> l
 
     The newest pairs come first; with `least`, the least likeness, the most similar ones.
     """
-    first, second = aliased(Model), aliased(Model)
+    first, second = aliased(ModelRow), aliased(ModelRow)
     statement = (
         select(first, second, Lineage.relation, Lineage.score, Lineage.change)
         .join(first, first.id == Lineage.parent_model_id)
@@ -455,8 +457,8 @@ def related_pairs(session: Session, limit: int, least: float | None = None) -> l
 
 def organ_digests(session: Session, model_id: int) -> dict[int, str]:
     """Return the digests of the organs of a model by organ id."""
-    statement = select(Organ.id, Blob.digest).join(Blob, Blob.id == Organ.blob_id)
-    placed = statement.join(Placement, Placement.organ_id == Organ.id).where(Placement.model_id == model_id)
+    statement = select(OrganRow.id, Blob.digest).join(Blob, Blob.id == OrganRow.blob_id)
+    placed = statement.join(Placement, Placement.organ_id == OrganRow.id).where(Placement.model_id == model_id)
     return dict(session.execute(placed.distinct()).all())
 
 
@@ -531,8 +533,8 @@ def kin_of(session: Session, model_id: int) -> Mapping[int, float | None]:
 def _reachable(session: Session, starts: Iterable[int], source: Any, target: Any) -> set[int]:
     """Return `starts` and the public models that edges of lineage lead to, from `source` to `target`."""
     reached = set(starts)
-    is_edge = (Lineage.evidence.in_(("declared", "recorded")), Model.state.in_(REACHABLE_STATES))
-    statement = select(target).join(Model, Model.id == target).where(*is_edge).distinct().limit(KIN_MAX)
+    is_edge = (Lineage.evidence.in_(("declared", "recorded")), ModelRow.state.in_(REACHABLE_STATES))
+    statement = select(target).join(ModelRow, ModelRow.id == target).where(*is_edge).distinct().limit(KIN_MAX)
     frontier = sorted(reached)
     while frontier and len(reached) < KIN_MAX:
         following = set(scalars_among(session, statement, source, frontier))
@@ -545,78 +547,8 @@ def likeness_to(base_id: int) -> ColumnElement[float | None]:
     """Return the measured likeness of each row of `Model` to the model `base_id` in SQL; NULL if not measured."""
     # The younger of two models is the child of their measured edge.
     ends = (
-        Lineage.child_model_id == case((Model.id > base_id, Model.id), else_=base_id),
-        Lineage.parent_model_id == case((Model.id > base_id, literal(base_id)), else_=Model.id),
+        Lineage.child_model_id == case((ModelRow.id > base_id, ModelRow.id), else_=base_id),
+        Lineage.parent_model_id == case((ModelRow.id > base_id, literal(base_id)), else_=ModelRow.id),
     )
-    score = select(func.max(Lineage.score)).where(*ends, Lineage.evidence == "measured").correlate(Model)
-    return case((Model.id == base_id, 1.0), else_=score.scalar_subquery())
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedPlacement:
-    """A placement that is compared with a base."""
-
-    id: int
-    place: Slot
-    organ_id: int
-    model_id: int
-    shape: str
-    fingerprint: bytes | None
-
-
-def likenesses_to(session: Session, base_id: int, rows: Sequence[ComparedPlacement]) -> list[float | None]:
-    """Return the likeness of each placement to the organ of the model `base_id` at the same place.
-
-    It is the correlation of two matrices of one shape, 1 for equal ones. An organ that cannot be compared (a vector, a
-    constant, an organ without a fingerprint) has the measured likeness of the two models. The result is None if that
-    was not measured, and if the base has no organ of the same shape at the place.
-    """
-    from organs.registry.lineage import paired_correlations  # imports numpy, which most searches do not need
-
-    models = likenesses(session, base_id) | {base_id: 1.0}
-    return _values_to(organs_by_slot(session, base_id), rows, models, 1.0, paired_correlations)
-
-
-def changes_to(session: Session, base_id: int, rows: Sequence[ComparedPlacement]) -> list[float | None]:
-    """Return the change between each placement and the organ of the model `base_id` at the same place.
-
-    An organ that cannot be compared has the change between the two models, as in `likenesses_to`.
-    """
-    from organs.registry.lineage import changes  # imports numpy, which most searches do not need
-
-    models = changes_from(session, base_id) | {base_id: 0.0}
-    return _values_to(organs_by_slot(session, base_id), rows, models, 0.0, changes)
-
-
-def _values_to(
-    own: Mapping[Slot, ComparableOrgan],
-    rows: Sequence[ComparedPlacement],
-    models: Mapping[int, float],
-    equal: float,
-    values_of: Callable[[Sequence[tuple[bytes, bytes]]], Sequence[float | None]],
-) -> list[float | None]:
-    """Return a value of each placement and the organ of `own` at the same place: `equal` if their bytes are the same.
-
-    `values_of` computes it from pairs of fingerprints; organs that cannot be compared have the value of their model.
-    """
-    varied = {place for place, organ in own.items() if organ.is_matrix and not organ.is_constant}
-    values: list[float | None] = []
-    pairs: dict[tuple[Hashable, int], tuple[bytes, bytes]] = {}
-    keys: list[tuple[Hashable, int] | None] = []
-    for row in rows:
-        organ, key, value = own.get(row.place), None, None
-        if organ is not None and organ.shape == _lengths(row.shape):
-            value = models.get(row.model_id)
-            if row.place in varied:
-                if organ.identity == row.organ_id:
-                    value = equal
-                elif organ.fingerprint is not None and row.fingerprint is not None:
-                    key = (organ.identity, row.organ_id)
-                    pairs[key] = (organ.fingerprint, row.fingerprint)
-        values.append(value)
-        keys.append(key)
-    computed = dict(zip(pairs, values_of(list(pairs.values())), strict=True))
-    return [
-        value if key is None or (found := computed[key]) is None else found
-        for value, key in zip(values, keys, strict=True)
-    ]
+    score = select(func.max(Lineage.score)).where(*ends, Lineage.evidence == "measured").correlate(ModelRow)
+    return case((ModelRow.id == base_id, 1.0), else_=score.scalar_subquery())

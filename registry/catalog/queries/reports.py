@@ -14,17 +14,17 @@ from organs.registry.catalog.queries.model_lists import count_models, is_compose
 from organs.registry.catalog.rows import count
 from organs.registry.catalog.tables import (
     Blob,
-    Chimera,
+    ChimeraRow,
     Facet,
-    Gain,
+    GainRow,
     Ingest,
     Lineage,
-    Measurement,
-    Model,
-    Organ,
+    MeasurementRow,
+    ModelRow,
+    OrganRow,
     Placement,
     Total,
-    Verdict,
+    VerdictRow,
 )
 from organs.registry.catalog.vocabulary import CHIMERA, STACK_CODEC
 from organs.registry.entities.about import Figures, RegistryTotals
@@ -88,7 +88,7 @@ def _by_facet(session: Session, sums: tuple[Any, ...]) -> dict[int, tuple[Any, .
 
 def _original() -> tuple[ColumnElement[bool], ...]:
     """Return the conditions that a Placement is visible and its model was not composed here."""
-    return Placement.visible, Placement.model_id.not_in(select(Chimera.model_id))  # type: ignore[return-value]
+    return Placement.visible, Placement.model_id.not_in(select(ChimeraRow.model_id))  # type: ignore[return-value]
 
 
 def mean_thetas_by_type(session: Session) -> Iterator[tuple[str, int, float]]:
@@ -122,15 +122,15 @@ def tensor_rows(session: Session, model_id: int) -> Sequence[Row[*tuple[Any, ...
 def _tensors(*conditions: Any) -> Select[*tuple[Any, ...]]:
     """Return a SELECT of the tensors that meet the conditions, with the measures that reports use."""
     place = (Placement.name, Placement.type, Placement.tower, Placement.block, Placement.slot, Placement.dtype)
-    measures = (Organ.shape, Organ.elements, Placement.size_bytes, Placement.theta, Placement.spectral_signal)
-    return select(*place, *measures).join(Organ, Organ.id == Placement.organ_id).where(*conditions)
+    measures = (OrganRow.shape, OrganRow.elements, Placement.size_bytes, Placement.theta, Placement.spectral_signal)
+    return select(*place, *measures).join(OrganRow, OrganRow.id == Placement.organ_id).where(*conditions)
 
 
 def kinds_of_models(session: Session) -> Sequence[Row[str, bool, int]]:
     """Return kind (`chimera` if composed in this registry), completeness and number of visible models."""
-    kind = case((is_composed(), CHIMERA), else_=Model.kind).label("model_kind")
-    statement = select(kind, Model.complete, func.count()).where(Model.state == "visible")
-    return session.execute(statement.group_by(kind, Model.complete).order_by(kind, Model.complete)).all()
+    kind = case((is_composed(), CHIMERA), else_=ModelRow.kind).label("model_kind")
+    statement = select(kind, ModelRow.complete, func.count()).where(ModelRow.state == "visible")
+    return session.execute(statement.group_by(kind, ModelRow.complete).order_by(kind, ModelRow.complete)).all()
 
 
 def matrix_figures(session: Session, model_id: int | None = None) -> dict[int, MatrixFigures]:
@@ -147,16 +147,24 @@ def matrix_figures(session: Session, model_id: int | None = None) -> dict[int, M
 
 def sized_models(session: Session) -> Sequence[Row[int, str, str, int, str | None, int, float | None]]:
     """Return visible, complete models with θ, oldest first: id, namespace, name, version, title, parameters, θ."""
-    columns = (Model.id, Model.namespace, Model.name, Model.version, Model.title, Model.parameters, Model.mean_theta)
-    statement = select(*columns).where(
-        Model.state == "visible",
-        Model.complete,
-        Model.kind == "model",
-        ~is_composed(),
-        Model.mean_theta.is_not(None),
-        Model.parameters > 0,
+    columns = (
+        ModelRow.id,
+        ModelRow.namespace,
+        ModelRow.name,
+        ModelRow.version,
+        ModelRow.title,
+        ModelRow.parameters,
+        ModelRow.mean_theta,
     )
-    return session.execute(statement.order_by(Model.id)).all()
+    statement = select(*columns).where(
+        ModelRow.state == "visible",
+        ModelRow.complete,
+        ModelRow.kind == "model",
+        ~is_composed(),
+        ModelRow.mean_theta.is_not(None),
+        ModelRow.parameters > 0,
+    )
+    return session.execute(statement.order_by(ModelRow.id)).all()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,37 +177,39 @@ class NamedModels:
 
 def unlicensed_models(session: Session, limit: int) -> NamedModels:
     """Return the visible models that state no license, without vocabularies."""
-    return _named(session, limit, Model.state == "visible", Model.license.is_(None), Model.kind != "vocabulary")
+    return _named(
+        session, limit, ModelRow.state == "visible", ModelRow.license.is_(None), ModelRow.kind != "vocabulary"
+    )
 
 
 def nonfinite_models(session: Session, limit: int) -> NamedModels:
     """Return the visible models with weights that are NaN or infinite."""
-    return _named(session, limit, Model.state == "visible", Model.nonfinite_tensors > 0)
+    return _named(session, limit, ModelRow.state == "visible", ModelRow.nonfinite_tensors > 0)
 
 
 def models_in_state(session: Session, state: str, limit: int) -> NamedModels:
     """Return the models in a state, such as yanked, quarantined or incomplete."""
-    return _named(session, limit, Model.state == state)
+    return _named(session, limit, ModelRow.state == state)
 
 
 def unrun_chimeras(session: Session, limit: int) -> NamedModels:
     """Return the visible chimeras without a verdict."""
-    has_verdict = select(Verdict.id).where(Verdict.model_id == Model.id).exists()
-    return _named(session, limit, Model.state == "visible", is_composed(), ~has_verdict)
+    has_verdict = select(VerdictRow.id).where(VerdictRow.model_id == ModelRow.id).exists()
+    return _named(session, limit, ModelRow.state == "visible", is_composed(), ~has_verdict)
 
 
 def _named(session: Session, limit: int, *conditions: ColumnElement[bool]) -> NamedModels:
-    rows = session.scalars(select(Model).where(*conditions).order_by(Model.id).limit(limit))
-    return NamedModels(count(session, Model, *conditions), tuple(model.full_name for model in rows))
+    rows = session.scalars(select(ModelRow).where(*conditions).order_by(ModelRow.id).limit(limit))
+    return NamedModels(count(session, ModelRow, *conditions), tuple(model.full_name for model in rows))
 
 
 def equal_models(session: Session, limit: int) -> list[tuple[str, ...]]:
     """Return the names of visible models with the same file, for each of at most `limit` such files."""
-    visible = Model.state == "visible"
-    digests = select(Model.digest).where(visible).group_by(Model.digest).having(func.count() > 1)
-    shared = session.scalars(digests.order_by(func.min(Model.id)).limit(limit)).all()
+    visible = ModelRow.state == "visible"
+    digests = select(ModelRow.digest).where(visible).group_by(ModelRow.digest).having(func.count() > 1)
+    shared = session.scalars(digests.order_by(func.min(ModelRow.id)).limit(limit)).all()
     names: dict[str, list[str]] = {digest: [] for digest in shared}
-    for model in session.scalars(select(Model).where(visible, Model.digest.in_(shared)).order_by(Model.id)):
+    for model in session.scalars(select(ModelRow).where(visible, ModelRow.digest.in_(shared)).order_by(ModelRow.id)):
         names[model.digest].append(model.full_name)
     return [tuple(group) for group in names.values()]
 
@@ -219,9 +229,9 @@ def combined_models(session: Session, model_ids: Collection[int]) -> frozenset[f
     statement = (
         select(first.parent_model_id, second.parent_model_id)
         .join(second, second.child_model_id == first.child_model_id)
-        .join(Model, Model.id == first.child_model_id)
+        .join(ModelRow, ModelRow.id == first.child_model_id)
         .where(
-            Model.state == "visible",
+            ModelRow.state == "visible",
             first.parent_model_id.in_(model_ids),
             second.parent_model_id.in_(model_ids),
             first.evidence == "recorded",
@@ -236,15 +246,15 @@ def combined_models(session: Session, model_ids: Collection[int]) -> frozenset[f
 def largest_gain(session: Session) -> tuple[str, float, str] | None:
     """Return the visible chimera with the largest settled gain, the gain in percent, and the text; None without one."""
     statement = (
-        select(Model, Gain.percent, Gain.text)
-        .join(Gain, Gain.model_id == Model.id)
-        .where(Model.state == "visible", Gain.settled.is_(true()), Gain.percent > 0)
+        select(ModelRow, GainRow.percent, GainRow.text)
+        .join(GainRow, GainRow.model_id == ModelRow.id)
+        .where(ModelRow.state == "visible", GainRow.settled.is_(true()), GainRow.percent > 0)
     )
-    row = session.execute(statement.order_by(Gain.percent.desc(), Gain.id).limit(1)).one_or_none()
+    row = session.execute(statement.order_by(GainRow.percent.desc(), GainRow.id).limit(1)).one_or_none()
     return None if row is None else (row[0].full_name, row[1], row[2])
 
 
-def lowest_matrices(session: Session, limit: int) -> list[tuple[Model, Row[*tuple[Any, ...]], int]]:
+def lowest_matrices(session: Session, limit: int) -> list[tuple[ModelRow, Row[*tuple[Any, ...]], int]]:
     """Return the matrix with the lowest θ of each visible model, by rising θ, then by the age of the model.
 
     The number is how many of the models have exactly this lowest θ.
@@ -265,7 +275,7 @@ def lowest_matrices(session: Session, limit: int) -> list[tuple[Model, Row[*tupl
     for model_id, theta in session.execute(statement.order_by(lowest, Placement.model_id).limit(limit)).all():
         own = _tensors(Placement.model_id == model_id, *is_well).order_by(Placement.theta, Placement.position)
         row = session.execute(own.limit(1)).one()
-        wells.append((session.get_one(Model, model_id), row, shared.get(theta, 1)))
+        wells.append((session.get_one(ModelRow, model_id), row, shared.get(theta, 1)))
     return wells
 
 
@@ -290,50 +300,50 @@ def unusual_organs(
     number counts all of them, also beyond `limit`.
     """
     # The row of the spectral reading has no θ. The row of the Z-measure reports values that cannot be read.
-    is_empty = and_(Measurement.theta.is_(None), Measurement.spectral_signal.is_(None))
-    unusual = or_(Measurement.nan_count > 0, Measurement.infinite_count > 0, Measurement.constant, is_empty)
-    sample = (Measurement.sample_size, Measurement.nan_count, Measurement.infinite_count)
+    is_empty = and_(MeasurementRow.theta.is_(None), MeasurementRow.spectral_signal.is_(None))
+    unusual = or_(MeasurementRow.nan_count > 0, MeasurementRow.infinite_count > 0, MeasurementRow.constant, is_empty)
+    sample = (MeasurementRow.sample_size, MeasurementRow.nan_count, MeasurementRow.infinite_count)
     statement = (
-        select(Placement.name, Placement.dtype, *sample, Measurement.constant, Measurement.reason)
-        .join(Measurement, Measurement.organ_id == Placement.organ_id)
+        select(Placement.name, Placement.dtype, *sample, MeasurementRow.constant, MeasurementRow.reason)
+        .join(MeasurementRow, MeasurementRow.organ_id == Placement.organ_id)
         .where(Placement.model_id == model_id, unusual)
     )
-    ordered = statement.order_by(Placement.position, Measurement.method).limit(limit)
+    ordered = statement.order_by(Placement.position, MeasurementRow.method).limit(limit)
     return session.execute(ordered).all(), count(session, statement.subquery())
 
 
 def methods_of(session: Session, model_id: int) -> Sequence[Row[str, int, int, int, int, int]]:
     """Return a row for each method: its tensors; the least, largest and total sample; all values of the tensors."""
-    sample = Measurement.sample_size
+    sample = MeasurementRow.sample_size
     statement = (
         select(
-            Measurement.method,
+            MeasurementRow.method,
             func.count(),
             func.min(sample),
             func.max(sample),
             func.sum(sample),
-            func.sum(Organ.elements),
+            func.sum(OrganRow.elements),
         )
-        .join(Placement, Placement.organ_id == Measurement.organ_id)
-        .join(Organ, Organ.id == Measurement.organ_id)
+        .join(Placement, Placement.organ_id == MeasurementRow.organ_id)
+        .join(OrganRow, OrganRow.id == MeasurementRow.organ_id)
         .where(Placement.model_id == model_id)
-        .group_by(Measurement.method)
-        .order_by(Measurement.method.desc())
+        .group_by(MeasurementRow.method)
+        .order_by(MeasurementRow.method.desc())
     )
     return session.execute(statement).all()
 
 
-def newest_ingests(session: Session, limit: int) -> Sequence[Row[Ingest, Model | None]]:
+def newest_ingests(session: Session, limit: int) -> Sequence[Row[Ingest, ModelRow | None]]:
     """Return the newest ingests of any state with their models, the newest first."""
-    statement = select(Ingest, Model).outerjoin(Model, Model.id == Ingest.model_id)
+    statement = select(Ingest, ModelRow).outerjoin(ModelRow, ModelRow.id == Ingest.model_id)
     return session.execute(statement.order_by(Ingest.id.desc()).limit(limit)).all()
 
 
-def first_ingests(session: Session, limit: int) -> Sequence[Row[Ingest, Model]]:
+def first_ingests(session: Session, limit: int) -> Sequence[Row[Ingest, ModelRow]]:
     """Return the first finished ingest of each visible model, the newest first; without composed models."""
     earliest = select(func.min(Ingest.id)).where(Ingest.state == "finished").group_by(Ingest.model_id)
-    statement = select(Ingest, Model).join(Model, Model.id == Ingest.model_id)
-    visible = statement.where(Ingest.id.in_(earliest), Model.state == "visible", ~is_composed())
+    statement = select(Ingest, ModelRow).join(ModelRow, ModelRow.id == Ingest.model_id)
+    visible = statement.where(Ingest.id.in_(earliest), ModelRow.state == "visible", ~is_composed())
     return session.execute(visible.order_by(Ingest.id.desc()).limit(limit)).all()
 
 
@@ -356,7 +366,7 @@ def running_totals(session: Session) -> RegistryTotals:
 
 def visible_bytes(session: Session, *, chimeras: bool = True) -> int:
     """Return the total size of the files of all visible models, with or without those that were composed here."""
-    statement = select(func.sum(Model.size_bytes)).where(Model.state == "visible")
+    statement = select(func.sum(ModelRow.size_bytes)).where(ModelRow.state == "visible")
     return int(session.scalar(statement if chimeras else statement.where(~is_composed())) or 0)
 
 

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session, aliased
 from organs.registry.catalog.engine import among, batches
 from organs.registry.catalog.queries.model_lists import is_composed
 from organs.registry.catalog.rows import count
-from organs.registry.catalog.tables import Blob, Expert, FilePart, Model, ModelFile, Organ, Placement
+from organs.registry.catalog.tables import Blob, Expert, FilePart, ModelFileRow, ModelRow, OrganRow, Placement
 from organs.registry.catalog.vocabulary import STACK_CODEC
 from organs.registry.digest import Digest
 from organs.registry.entities.storage import (
@@ -48,7 +48,7 @@ def way_of(codec: str) -> Way:
 
 def stored_encodings(session: Session) -> list[StoredEncoding]:
     """Return the sums over all blobs by way and tensor type, the largest stored size first."""
-    dtype = select(func.min(Organ.dtype)).where(Organ.blob_id == Blob.id).scalar_subquery().label("dtype")
+    dtype = select(func.min(OrganRow.dtype)).where(OrganRow.blob_id == Blob.id).scalar_subquery().label("dtype")
     statement = select(Blob.codec, dtype, *_SIZES).where(_has_own_bytes()).group_by(Blob.codec, "dtype")
     sums: dict[tuple[Way, str | None], list[int]] = {}
     for codec, name, *sizes in session.execute(statement):
@@ -108,7 +108,7 @@ def sizes_by_model(session: Session) -> SizesByModel:
             sizes.alone_saved_bytes += int(plain_bytes) - int(stored_bytes) if is_alone else 0
         if is_own:
             own[model_id] += int(stored_bytes)
-    files = dict(session.execute(select(Model.id, Model.size_bytes)).all())
+    files = dict(session.execute(select(ModelRow.id, ModelRow.size_bytes)).all())
     for model_id, stored in sums.items():
         sizes.models[model_id] = ModelSizes(files[model_id], stored, own[model_id])  # placements have a model
     return sizes
@@ -142,13 +142,13 @@ def organ_storage(session: Session, blob_id: int) -> OrganStorage:
     if parent_id is not None:
         digest = Digest(session.scalars(select(Blob.digest).where(Blob.id == parent_id)).one())
         parent = ParentOrgan(digest=digest, model=None, name=None)
-        placed = select(Model, Placement.name).join(Placement, Placement.model_id == Model.id)
+        placed = select(ModelRow, Placement.name).join(Placement, Placement.model_id == ModelRow.id)
         for statement, table in (
             (placed.join(Expert, Expert.placement_id == Placement.id), Expert),
             (placed, Placement),
         ):
-            found = statement.join(Organ, Organ.id == table.organ_id).where(Organ.blob_id == parent_id)
-            row = session.execute(found.order_by(Model.id, table.id).limit(1)).first()
+            found = statement.join(OrganRow, OrganRow.id == table.organ_id).where(OrganRow.blob_id == parent_id)
+            row = session.execute(found.order_by(ModelRow.id, table.id).limit(1)).first()
             if row is not None:  # the place of a whole tensor counts more than that of an expert
                 parent = ParentOrgan(digest=digest, model=row[0].full_name, name=row[1])
     children = count(session, Blob, Blob.depends_on == blob_id)
@@ -172,9 +172,9 @@ def _sizes(sums: Iterable[Any]) -> StoredSizes:
 def _uses(model_ids: Collection[int] | None = None) -> list[Any]:
     """Return SELECTs of pairs of model and blob, of all models or some; a pair can occur several times."""
     uses: tuple[tuple[Any, Any], ...] = (
-        (select(Placement.model_id, Organ.blob_id).join(Organ), Placement.model_id),
-        (select(Expert.model_id, Organ.blob_id).join(Organ), Expert.model_id),
-        (select(ModelFile.model_id, FilePart.blob_id).join(ModelFile), ModelFile.model_id),
+        (select(Placement.model_id, OrganRow.blob_id).join(OrganRow), Placement.model_id),
+        (select(Expert.model_id, OrganRow.blob_id).join(OrganRow), Expert.model_id),
+        (select(ModelFileRow.model_id, FilePart.blob_id).join(ModelFileRow), ModelFileRow.model_id),
     )
     if model_ids is None:
         return [statement for statement, _ in uses]
@@ -220,15 +220,15 @@ def _parent_models(session: Session, blob_ids: Any) -> tuple[ParentHolder, ...]:
     places = union_all(
         *(
             select(wanted.c.id, table.model_id)
-            .join(Organ, Organ.blob_id == wanted.c.depends_on)
-            .join(table, table.organ_id == Organ.id)
+            .join(OrganRow, OrganRow.blob_id == wanted.c.depends_on)
+            .join(table, table.organ_id == OrganRow.id)
             for table in (Placement, Expert)
         )
     ).subquery()
     oldest = select(places.c.id, func.min(places.c.model_id).label("model_id")).group_by(places.c.id).subquery()
     number = func.count()
-    statement = select(Model, number).join(oldest, oldest.c.model_id == Model.id).group_by(Model.id)
-    rows = session.execute(statement.order_by(number.desc(), Model.id).limit(PARENTS_SHOWN))
+    statement = select(ModelRow, number).join(oldest, oldest.c.model_id == ModelRow.id).group_by(ModelRow.id)
+    rows = session.execute(statement.order_by(number.desc(), ModelRow.id).limit(PARENTS_SHOWN))
     return tuple(ParentHolder(name=model.full_name, organs=organs) for model, organs in rows)
 
 
@@ -247,8 +247,8 @@ def group_size(session: Session, model_ids: Collection[int]) -> GroupSize:
     models = chimeras = size_bytes = tensors = 0
     for batch in batches(sorted(model_ids)):
         composed = func.sum(case((is_composed(), 1), else_=0))
-        statement = select(func.count(), composed, func.sum(Model.size_bytes), func.sum(Model.tensors))
-        row = session.execute(statement.where(Model.id.in_(batch), Model.state == "visible")).one()
+        statement = select(func.count(), composed, func.sum(ModelRow.size_bytes), func.sum(ModelRow.tensors))
+        row = session.execute(statement.where(ModelRow.id.in_(batch), ModelRow.state == "visible")).one()
         models += row[0]
         chimeras += int(row[1] or 0)
         size_bytes += int(row[2] or 0)
@@ -272,15 +272,17 @@ def duplicate_models(session: Session) -> GroupSize:
     """Return the sums over the visible models whose files an older model has too, under another name or version."""
     count = func.count()
     extra = (count - 1).label("extra")
-    repeated = select(extra, func.max(Model.size_bytes).label("size"), func.max(Model.tensors).label("tensors"))
-    repeated = repeated.where(Model.state == "visible").group_by(Model.digest).having(count > 1)
+    repeated = select(extra, func.max(ModelRow.size_bytes).label("size"), func.max(ModelRow.tensors).label("tensors"))
+    repeated = repeated.where(ModelRow.state == "visible").group_by(ModelRow.digest).having(count > 1)
     rows = repeated.subquery()
     sums = (func.sum(rows.c.extra), func.sum(rows.c.extra * rows.c.size), func.sum(rows.c.extra * rows.c.tensors))
     models, size_bytes, tensors = session.execute(select(*sums)).one()
     return GroupSize(int(models or 0), 0, int(size_bytes or 0), int(tensors or 0))
 
 
-def newest_outside(session: Session, model_ids: Collection[int], limit: int) -> Sequence[Model]:
+def newest_outside(session: Session, model_ids: Collection[int], limit: int) -> Sequence[ModelRow]:
     """Return the newest of the last `limit` visible models that are not among `model_ids` and not composed here."""
-    statement = select(Model).where(Model.state == "visible", ~is_composed()).order_by(Model.id.desc()).limit(limit)
+    statement = (
+        select(ModelRow).where(ModelRow.state == "visible", ~is_composed()).order_by(ModelRow.id.desc()).limit(limit)
+    )
     return [model for model in session.scalars(statement) if model.id not in model_ids]

@@ -18,19 +18,19 @@ from organs.registry.catalog.queries.events import was_done
 from organs.registry.catalog.rows import count, entity_of, first, scalars_among
 from organs.registry.catalog.tables import (
     Blob,
-    Chimera,
-    Contributor,
+    ChimeraRow,
+    ContributorRow,
     Expert,
     FilePart,
-    Job,
-    Model,
-    ModelFile,
-    Organ,
+    JobRow,
+    ModelFileRow,
+    ModelRow,
+    OrganRow,
     Placement,
-    Submission,
-    Upload,
+    SubmissionRow,
     UploadChunk,
     UploadPiece,
+    UploadRow,
 )
 from organs.registry.catalog.vocabulary import REACHABLE_STATES, Action
 from organs.registry.digest import Digest
@@ -56,12 +56,12 @@ class StoredPiece:
     size_bytes: int
 
 
-def upload_by_public_id(session: Session, public_id: str, contributor_id: int, moment: datetime) -> Upload:
+def upload_by_public_id(session: Session, public_id: str, contributor_id: int, moment: datetime) -> UploadRow:
     """Return an upload of the contributor; raises NotFound, also for uploads of others and expired ones."""
-    return _own_upload(session, public_id, contributor_id, Upload.expires_at > moment)
+    return _own_upload(session, public_id, contributor_id, UploadRow.expires_at > moment)
 
 
-def finished_upload(session: Session, public_id: str, contributor_id: int) -> Upload:
+def finished_upload(session: Session, public_id: str, contributor_id: int) -> UploadRow:
     """Return a finished upload of the contributor; raises NotFound, and Conflict if it is not finished."""
     upload = _own_upload(session, public_id, contributor_id)
     if upload.state != "complete":
@@ -69,35 +69,39 @@ def finished_upload(session: Session, public_id: str, contributor_id: int) -> Up
     return upload
 
 
-def _own_upload(session: Session, public_id: str, contributor_id: int, *conditions: ColumnElement[bool]) -> Upload:
-    own = select(Upload).where(Upload.public_id == public_id, Upload.contributor_id == contributor_id, *conditions)
+def _own_upload(session: Session, public_id: str, contributor_id: int, *conditions: ColumnElement[bool]) -> UploadRow:
+    own = select(UploadRow).where(
+        UploadRow.public_id == public_id, UploadRow.contributor_id == contributor_id, *conditions
+    )
     upload = session.scalars(own).one_or_none()
     if upload is None:
         raise NotFound(f"there is no upload {public_id[:40]!r}")
     return upload
 
 
-def open_uploads(session: Session, contributor_id: int, moment: datetime) -> Sequence[Upload]:
+def open_uploads(session: Session, contributor_id: int, moment: datetime) -> Sequence[UploadRow]:
     """Return the unfinished uploads of the contributor, newest first."""
-    return _newest_uploads(session, contributor_id, moment, Upload.state == "open")
+    return _newest_uploads(session, contributor_id, moment, UploadRow.state == "open")
 
 
-def finished_files(session: Session, contributor_id: int, moment: datetime) -> Sequence[Upload]:
+def finished_files(session: Session, contributor_id: int, moment: datetime) -> Sequence[UploadRow]:
     """Return the finished uploads of the contributor that are complete files, newest first."""
-    return _newest_uploads(session, contributor_id, moment, Upload.state == "complete", Upload.kind == "file")
+    return _newest_uploads(session, contributor_id, moment, UploadRow.state == "complete", UploadRow.kind == "file")
 
 
 def _newest_uploads(
     session: Session, contributor_id: int, moment: datetime, *conditions: ColumnElement[bool]
-) -> Sequence[Upload]:
-    own = select(Upload).where(Upload.contributor_id == contributor_id, Upload.expires_at > moment, *conditions)
-    return session.scalars(own.order_by(Upload.id.desc()).limit(UPLOADS_LISTED_MAX)).all()
+) -> Sequence[UploadRow]:
+    own = select(UploadRow).where(
+        UploadRow.contributor_id == contributor_id, UploadRow.expires_at > moment, *conditions
+    )
+    return session.scalars(own.order_by(UploadRow.id.desc()).limit(UPLOADS_LISTED_MAX)).all()
 
 
 def counted_uploads(session: Session, contributor_id: int, moment: datetime) -> tuple[int, int]:
     """Return the numbers of unfinished uploads of the contributor and of all uploads, including expired ones."""
-    is_open = and_(Upload.state == "open", Upload.expires_at > moment)
-    counts = select(func.count().filter(is_open), func.count()).where(Upload.contributor_id == contributor_id)
+    is_open = and_(UploadRow.state == "open", UploadRow.expires_at > moment)
+    counts = select(func.count().filter(is_open), func.count()).where(UploadRow.contributor_id == contributor_id)
     unfinished, total = session.execute(counts).one()
     return unfinished, total
 
@@ -126,18 +130,21 @@ def known_digests(session: Session, contributor_id: int, digests: Iterable[str],
     """
     wanted = sorted(set(digests))
     is_readable = or_(
-        Model.state.in_(REACHABLE_STATES), and_(Model.contributor_id == contributor_id, Model.state != "removed")
+        ModelRow.state.in_(REACHABLE_STATES),
+        and_(ModelRow.contributor_id == contributor_id, ModelRow.state != "removed"),
     )
     places = (
-        select(Organ.id).join(table, table.organ_id == Organ.id).join(Model, Model.id == table.model_id)
+        select(OrganRow.id).join(table, table.organ_id == OrganRow.id).join(ModelRow, ModelRow.id == table.model_id)
         for table in (Placement, Expert)
     )
-    files = select(FilePart.file_id).join(ModelFile, ModelFile.id == FilePart.file_id)
-    parts = files.join(Model, Model.id == ModelFile.model_id).where(FilePart.blob_id == Blob.id, is_readable)
+    files = select(FilePart.file_id).join(ModelFileRow, ModelFileRow.id == FilePart.file_id)
+    parts = files.join(ModelRow, ModelRow.id == ModelFileRow.model_id).where(FilePart.blob_id == Blob.id, is_readable)
     # Each subquery stops at its first match.
-    is_needed = or_(*(place.where(Organ.blob_id == Blob.id, is_readable).exists() for place in places), parts.exists())
+    is_needed = or_(
+        *(place.where(OrganRow.blob_id == Blob.id, is_readable).exists() for place in places), parts.exists()
+    )
     blobs = select(Blob.digest).where(Blob.state == "present", is_needed)
-    lasting = (*_finished(contributor_id), Upload.expires_at > moment + KNOWN_MIN_LIFETIME)
+    lasting = (*_finished(contributor_id), UploadRow.expires_at > moment + KNOWN_MIN_LIFETIME)
     known = set(map(Digest, scalars_among(session, blobs, Blob.digest, wanted)))
     for batch in batches(wanted):
         known.update(digest for digest, *_ in _pieces_among(session, batch, *lasting))
@@ -151,7 +158,7 @@ def uploads_within(
     removable, candidates = set(digests), dict[int, str]()
     for batch in batches(sorted(removable)):
         upload_ids = select(UploadPiece.upload_id).where(UploadPiece.digest.in_(batch))
-        rows = select(Upload.id, Upload.public_id).where(*_finished(contributor_id), Upload.id.in_(upload_ids))
+        rows = select(UploadRow.id, UploadRow.public_id).where(*_finished(contributor_id), UploadRow.id.in_(upload_ids))
         candidates.update((row.id, row.public_id) for row in session.execute(rows))
     inside = [
         (upload_id, name)
@@ -159,23 +166,29 @@ def uploads_within(
         if all(digest in removable for _, _, digest in pieces_of_upload(session, upload_id))
     ]
     for batch in batches(sorted(set(public_ids))):
-        rows = select(Upload.id, Upload.public_id).where(*_finished(contributor_id), Upload.public_id.in_(batch))
+        rows = select(UploadRow.id, UploadRow.public_id).where(
+            *_finished(contributor_id), UploadRow.public_id.in_(batch)
+        )
         inside += [(row.id, row.public_id) for row in session.execute(rows) if row.id not in candidates]
     return inside
 
 
 def expired_uploads(session: Session, moment: datetime, after_id: int, limit: int) -> list[tuple[int, str, int]]:
     """Return id, name and received bytes of the next expired uploads after `after_id`, in any state."""
-    columns = (Upload.id, Upload.public_id, Upload.received_bytes)
-    statement = select(*columns).where(Upload.expires_at <= moment, Upload.id > after_id)
-    rows = session.execute(statement.order_by(Upload.id).limit(limit))
+    columns = (UploadRow.id, UploadRow.public_id, UploadRow.received_bytes)
+    statement = select(*columns).where(UploadRow.expires_at <= moment, UploadRow.id > after_id)
+    rows = session.execute(statement.order_by(UploadRow.id).limit(limit))
     return [(row.id, row.public_id, row.received_bytes) for row in rows]
 
 
 def chunks_of_upload(session: Session, public_id: str) -> tuple[int, Sequence[UploadChunk]]:
     """Return the number of received bytes of an upload, and its chunks in the bucket in order; 0 without a row."""
-    chunks = select(UploadChunk).join(Upload, Upload.id == UploadChunk.upload_id).where(Upload.public_id == public_id)
-    received_bytes = session.scalar(select(Upload.received_bytes).where(Upload.public_id == public_id))
+    chunks = (
+        select(UploadChunk)
+        .join(UploadRow, UploadRow.id == UploadChunk.upload_id)
+        .where(UploadRow.public_id == public_id)
+    )
+    received_bytes = session.scalar(select(UploadRow.received_bytes).where(UploadRow.public_id == public_id))
     return received_bytes or 0, session.scalars(chunks.order_by(UploadChunk.offset_bytes)).all()
 
 
@@ -186,7 +199,7 @@ def known_chunk_files(session: Session, files: Sequence[str]) -> set[str]:
 
 def upload_names(session: Session) -> set[str]:
     """Return the names of the files of all uploads."""
-    return set(session.scalars(select(Upload.public_id)))
+    return set(session.scalars(select(UploadRow.public_id)))
 
 
 def _pieces_among(
@@ -200,7 +213,7 @@ def _pieces_among(
     rows = session.execute(select(*columns).where(UploadPiece.digest.in_(batch))).all()
     names: dict[int, str] = {}
     for ids in batches(sorted({row.upload_id for row in rows})):
-        uploads = select(Upload.id, Upload.public_id).where(Upload.id.in_(ids), *conditions)
+        uploads = select(UploadRow.id, UploadRow.public_id).where(UploadRow.id.in_(ids), *conditions)
         names.update((row.id, row.public_id) for row in session.execute(uploads))
     for digest, upload_id, offset, size in rows:
         if upload_id in names:
@@ -208,7 +221,7 @@ def _pieces_among(
 
 
 def _finished(contributor_id: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    return Upload.contributor_id == contributor_id, Upload.state == "complete"
+    return UploadRow.contributor_id == contributor_id, UploadRow.state == "complete"
 
 
 UNDER_WAY = ("checking", "ready", "publishing")
@@ -220,13 +233,13 @@ IN_JOB = ("checking", "publishing")
 
 
 @dataclass(frozen=True, slots=True)
-class SubmissionRow:
+class SubmissionWithJob:
     """A submission with its contributor, its model and the progress of its job."""
 
-    row: Submission
+    row: SubmissionRow
     contributor: str
-    model: Model | None
-    job: Job | None
+    model: ModelRow | None
+    job: JobRow | None
     """None if it was removed or never existed."""
 
     def entity(self) -> entities.Submission:
@@ -248,15 +261,15 @@ class SubmissionRow:
         )
 
 
-def submission_by_id(session: Session, submission_id: int, contributor_id: int | None = None) -> SubmissionRow:
+def submission_by_id(session: Session, submission_id: int, contributor_id: int | None = None) -> SubmissionWithJob:
     """Return the submission; with `contributor_id`, submissions of others are not found. Raises NotFound."""
-    statement = submissions_with_job().where(Submission.id == submission_id)
+    statement = submissions_with_job().where(SubmissionRow.id == submission_id)
     if contributor_id is not None:
-        statement = statement.where(Submission.contributor_id == contributor_id)
+        statement = statement.where(SubmissionRow.contributor_id == contributor_id)
     row = session.execute(statement).one_or_none()
     if row is None:
         raise NotFound(f"you have no submission {submission_id}")
-    return SubmissionRow(*row)
+    return SubmissionWithJob(*row)
 
 
 def submissions_page(
@@ -271,23 +284,23 @@ def submissions_page(
     check_limit(limit)
     statement = submissions_with_job()
     if contributor_id is not None:
-        statement = statement.where(Submission.contributor_id == contributor_id)
+        statement = statement.where(SubmissionRow.contributor_id == contributor_id)
     if state is not None:
-        statement = statement.where(Submission.state == state)
+        statement = statement.where(SubmissionRow.state == state)
     if after is not None:
-        statement = statement.where(Submission.id < parse_cursor(_LIST, after).id)
-    rows = session.execute(statement.order_by(Submission.id.desc()).limit(limit + 1)).all()
-    items = tuple(SubmissionRow(*row).entity() for row in rows[:limit])
+        statement = statement.where(SubmissionRow.id < parse_cursor(_LIST, after).id)
+    rows = session.execute(statement.order_by(SubmissionRow.id.desc()).limit(limit + 1)).all()
+    items = tuple(SubmissionWithJob(*row).entity() for row in rows[:limit])
     return SubmissionPage(items=items, next=next_cursor(_LIST, [row[0].id for row in rows], limit))
 
 
-def submissions_with_job() -> Select[Submission, str, Model | None, Job | None]:
+def submissions_with_job() -> Select[SubmissionRow, str, ModelRow | None, JobRow | None]:
     """Return a SELECT of submissions, each with the name of its contributor, its model and its job."""
-    statement: Any = select(Submission, Contributor.name, Model, Job)
+    statement: Any = select(SubmissionRow, ContributorRow.name, ModelRow, JobRow)
     return (  # type: ignore[no-any-return]
-        statement.join(Contributor, Contributor.id == Submission.contributor_id)
-        .outerjoin(Model, Model.id == Submission.model_id)
-        .outerjoin(Job, Job.id == Submission.job_id)
+        statement.join(ContributorRow, ContributorRow.id == SubmissionRow.contributor_id)
+        .outerjoin(ModelRow, ModelRow.id == SubmissionRow.model_id)
+        .outerjoin(JobRow, JobRow.id == SubmissionRow.job_id)
     )
 
 
@@ -296,7 +309,7 @@ def stored_findings(text: str) -> tuple[SubmissionFinding, ...]:
     return msgspec.json.decode(text, type=prepared(tuple[SubmissionFinding, ...]))
 
 
-def upload_entity(row: Upload) -> upload_entities.Upload:
+def upload_entity(row: UploadRow) -> upload_entities.Upload:
     """Return an upload as its contributor sees it."""
     least = max(CHUNK_ADVISED_BYTES, chunk_min_bytes(row.size_bytes))
     return entity_of(upload_entities.Upload, row, chunk_bytes=ChunkSizes(least=least, most=CHUNK_MAX_BYTES))
@@ -304,28 +317,34 @@ def upload_entity(row: Upload) -> upload_entities.Upload:
 
 def known_contributor_id(session: Session, name: str) -> int | None:
     """Return the id of the contributor of exactly that name, or None."""
-    return session.scalar(select(Contributor.id).where(Contributor.name == name))
+    return session.scalar(select(ContributorRow.id).where(ContributorRow.name == name))
 
 
 def open_submissions(
     session: Session, contributor_id: int, states: Sequence[str] = OPEN, after_id: int = 0
-) -> Sequence[Submission]:
+) -> Sequence[SubmissionRow]:
     """Return submissions of the contributor in `states` after `after_id`, oldest first, with their manifests."""
-    filters = (Submission.contributor_id == contributor_id, Submission.id > after_id)
-    statement = select(Submission).where(*filters, Submission.state.in_(states))
-    return session.scalars(statement.order_by(Submission.id).options(undefer(Submission.manifest))).all()
+    filters = (SubmissionRow.contributor_id == contributor_id, SubmissionRow.id > after_id)
+    statement = select(SubmissionRow).where(*filters, SubmissionRow.state.in_(states))
+    return session.scalars(statement.order_by(SubmissionRow.id).options(undefer(SubmissionRow.manifest))).all()
 
 
-def same_submissions(session: Session, contributor_id: int, name: ModelName, manifest: str) -> Sequence[Submission]:
+def same_submissions(session: Session, contributor_id: int, name: ModelName, manifest: str) -> Sequence[SubmissionRow]:
     """Return open submissions of the contributor with exactly these files under that name, oldest first."""
-    same = (Submission.namespace == name.namespace, Submission.name == name.name, Submission.manifest == manifest)
-    statement = select(Submission).where(Submission.contributor_id == contributor_id, Submission.state.in_(OPEN))
-    return session.scalars(statement.where(*same).order_by(Submission.id)).all()
+    same = (
+        SubmissionRow.namespace == name.namespace,
+        SubmissionRow.name == name.name,
+        SubmissionRow.manifest == manifest,
+    )
+    statement = select(SubmissionRow).where(
+        SubmissionRow.contributor_id == contributor_id, SubmissionRow.state.in_(OPEN)
+    )
+    return session.scalars(statement.where(*same).order_by(SubmissionRow.id)).all()
 
 
 def count_open_submissions(session: Session, contributor_id: int) -> int:
     """Return the number of open submissions of the contributor."""
-    return count(session, Submission, Submission.contributor_id == contributor_id, Submission.state.in_(OPEN))
+    return count(session, SubmissionRow, SubmissionRow.contributor_id == contributor_id, SubmissionRow.state.in_(OPEN))
 
 
 def abandoned_submissions(session: Session, limit: int = 100) -> Sequence[tuple[int, str | None, str | None]]:
@@ -333,31 +352,35 @@ def abandoned_submissions(session: Session, limit: int = 100) -> Sequence[tuple[
 
     The runner died twice, the job was cancelled, or an unexpected error occurred.
     """
-    ended = or_(Job.id.is_(None), Job.state.in_(("failed", "cancelled", "finished")))
+    ended = or_(JobRow.id.is_(None), JobRow.state.in_(("failed", "cancelled", "finished")))
     statement = (
-        select(Submission.id, Job.state, Job.note)
-        .outerjoin(Job, Job.id == Submission.job_id)
-        .where(Submission.state.in_(IN_JOB), ended)
-        .order_by(Submission.id)
+        select(SubmissionRow.id, JobRow.state, JobRow.note)
+        .outerjoin(JobRow, JobRow.id == SubmissionRow.job_id)
+        .where(SubmissionRow.state.in_(IN_JOB), ended)
+        .order_by(SubmissionRow.id)
         .limit(limit)
     )
     return [(submission_id, state, note) for submission_id, state, note in session.execute(statement)]
 
 
-def unclaimed_models(session: Session, row: Submission) -> Sequence[Model]:
+def unclaimed_models(session: Session, row: SubmissionRow) -> Sequence[ModelRow]:
     """Return quarantined models with contributor and name of `row` that no open submission needs or may need.
 
     Models that an administrator has hidden, and chimeras, are not returned.
     """
-    is_open = (Submission.contributor_id == row.contributor_id, Submission.state.in_(OPEN))
-    same = (Submission.namespace == row.namespace, Submission.name == row.name)
-    waiting = select(Submission.id).where(
-        *is_open, *same, or_(Submission.model_id.is_(None), Submission.model_id == Model.id)
+    is_open = (SubmissionRow.contributor_id == row.contributor_id, SubmissionRow.state.in_(OPEN))
+    same = (SubmissionRow.namespace == row.namespace, SubmissionRow.name == row.name)
+    waiting = select(SubmissionRow.id).where(
+        *is_open, *same, or_(SubmissionRow.model_id.is_(None), SubmissionRow.model_id == ModelRow.id)
     )
-    composed = select(Chimera.model_id).where(Chimera.model_id == Model.id)
-    same_model = (Model.contributor_id == row.contributor_id, Model.namespace == row.namespace, Model.name == row.name)
+    composed = select(ChimeraRow.model_id).where(ChimeraRow.model_id == ModelRow.id)
+    same_model = (
+        ModelRow.contributor_id == row.contributor_id,
+        ModelRow.namespace == row.namespace,
+        ModelRow.name == row.name,
+    )
     unclaimed = (~waiting.exists(), ~was_done(Action.QUARANTINE, Action.YANK), ~composed.exists())
-    return session.scalars(select(Model).where(*same_model, Model.state == "quarantined", *unclaimed)).all()
+    return session.scalars(select(ModelRow).where(*same_model, ModelRow.state == "quarantined", *unclaimed)).all()
 
 
 def is_any_abandoned(session: Session) -> bool:
@@ -365,9 +388,9 @@ def is_any_abandoned(session: Session) -> bool:
     return bool(abandoned_submissions(session, 1))
 
 
-def refused_with_digest(session: Session, digest: Digest, contributor_id: int) -> Submission | None:
+def refused_with_digest(session: Session, digest: Digest, contributor_id: int) -> SubmissionRow | None:
     """Return the contributor's newest submission of exactly these bytes that an administrator refused, or None."""
-    refused = (Submission.contributor_id == contributor_id, Submission.state == "refused")
-    statement = select(Submission).join(Model, Model.id == Submission.model_id)
-    statement = statement.where(*refused, Submission.decided_by.is_not(None), Model.digest == digest)
-    return first(session, statement.order_by(Submission.id.desc()))
+    refused = (SubmissionRow.contributor_id == contributor_id, SubmissionRow.state == "refused")
+    statement = select(SubmissionRow).join(ModelRow, ModelRow.id == SubmissionRow.model_id)
+    statement = statement.where(*refused, SubmissionRow.decided_by.is_not(None), ModelRow.digest == digest)
+    return first(session, statement.order_by(SubmissionRow.id.desc()))

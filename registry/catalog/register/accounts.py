@@ -19,7 +19,7 @@ from organs.registry.catalog.queries.accounts import (
 )
 from organs.registry.catalog.register.events import record_event
 from organs.registry.catalog.rows import count
-from organs.registry.catalog.tables import Contributor, PageToken, Token, WebSession
+from organs.registry.catalog.tables import ContributorRow, PageToken, Token, WebSession
 from organs.registry.catalog.vocabulary import MANAGE_TOKENS, SCOPES, Action, checked_text
 from organs.registry.entities.account import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX
 from organs.registry.errors import BadInput, BadName, BadToken, NotAllowed
@@ -39,25 +39,25 @@ LOCAL = "local"
 _STATE_ACTIONS = {"active": Action.RESUME_CONTRIBUTOR, "suspended": Action.SUSPEND_CONTRIBUTOR}
 
 
-def add_contributor(session: Session, name: str, by: str = LOCAL, quota_bytes: int | None = None) -> Contributor:
+def add_contributor(session: Session, name: str, by: str = LOCAL, quota_bytes: int | None = None) -> ContributorRow:
     """Add a contributor, whose namespace has the same name. Raises BadName; BadInput if the name is existing_name."""
     parse_new_name(f"{name}/model")  # applies the rules of a namespace
     if "/" in name or "@" in name:
         raise BadName(f"{name[:100]!r} is not a valid contributor name: leave out / and @")
     check_new_name(name)
     existing_name = session.scalar(
-        select(Contributor.name).where(func.lower(Contributor.name) == name.lower()).limit(1)
+        select(ContributorRow.name).where(func.lower(ContributorRow.name) == name.lower()).limit(1)
     )
     if existing_name is not None:
         raise BadInput(f"the contributor {existing_name} exists already")
-    contributor = Contributor(name=name, created_at=database_now(session), state="active", quota_bytes=quota_bytes)
+    contributor = ContributorRow(name=name, created_at=database_now(session), state="active", quota_bytes=quota_bytes)
     session.add(contributor)
     session.flush()
     record_event(session, by, Action.ADD_CONTRIBUTOR, name)
     return contributor
 
 
-def set_contributor_state(session: Session, name: str, state: str, by: str = LOCAL) -> Contributor:
+def set_contributor_state(session: Session, name: str, state: str, by: str = LOCAL) -> ContributorRow:
     """Suspend a contributor (`suspended`) or resume them (`active`). Raises NotFound; NotAllowed for `local`."""
     contributor = contributor_by_name(session, name)
     if contributor.name == LOCAL:
@@ -68,7 +68,7 @@ def set_contributor_state(session: Session, name: str, state: str, by: str = LOC
     return contributor
 
 
-def set_quota(session: Session, name: str, quota_bytes: int | None, by: str = LOCAL) -> Contributor:
+def set_quota(session: Session, name: str, quota_bytes: int | None, by: str = LOCAL) -> ContributorRow:
     """Set the quota of a contributor; None means the default of the server. Raises NotFound."""
     contributor = contributor_by_name(session, name)
     contributor.quota_bytes = quota_bytes
@@ -114,7 +114,7 @@ def create_child_token(
         raise NotAllowed(
             f"a token can only give scopes that it has; this token does not have {', '.join(missing)[:80]}"
         )
-    owner = session.get_one(Contributor, parent.contributor_id)
+    owner = session.get_one(ContributorRow, parent.contributor_id)
     return _add_token(session, owner.id, scopes, label, days, parent, owner.name)
 
 
@@ -130,7 +130,7 @@ def revoke_by_token(session: Session, holder_id: int, public_id: str) -> Token:
     or through others. Raises NotAllowed for all other tokens of the contributor; NotFound.
     """
     holder = session.get_one(Token, holder_id)
-    owner = session.get_one(Contributor, holder.contributor_id)
+    owner = session.get_one(ContributorRow, holder.contributor_id)
     if holder.public_id == public_id:
         return _revoke(session, holder, owner.name)
     if MANAGE_TOKENS not in holder.scopes.split():
@@ -212,7 +212,7 @@ def _add_token(
     moment = database_now(session)
     if days is not None and not 1 <= days <= TOKEN_DAYS_MAX:
         raise BadInput(f"a token is valid for 1 to {TOKEN_DAYS_MAX} days")
-    if session.get_one(Contributor, contributor_id).name == LOCAL:
+    if session.get_one(ContributorRow, contributor_id).name == LOCAL:
         raise NotAllowed(f"{LOCAL} means all users of this machine and has no tokens: add a contributor first")
     unknown = [scope for scope in scopes if scope not in SCOPES]
     if unknown or not scopes:

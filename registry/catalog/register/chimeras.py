@@ -18,15 +18,15 @@ from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import organ_ids
 from organs.registry.catalog.records import ChimeraRecord
 from organs.registry.catalog.tables import (
-    Chimera,
-    Computation,
-    Gain,
+    ChimeraRow,
+    ComputationRow,
     GainOrgan,
+    GainRow,
     Lineage,
-    Model,
+    ModelRow,
     Placement,
-    Score,
-    Verdict,
+    ScoreRow,
+    VerdictRow,
     now,
 )
 from organs.registry.catalog.vocabulary import shown_text
@@ -36,14 +36,14 @@ from organs.registry.errors import NotFound
 from organs.registry.names import parse_model_name
 
 
-def register_chimera(session: Session, model: Model, record: ChimeraRecord) -> None:
+def register_chimera(session: Session, model: ModelRow, record: ChimeraRecord) -> None:
     """Write `record` for `model`, which was registered in the same transaction."""
 
     def add_edge(relation: str, **ends: int) -> None:
         session.add(Lineage(relation=relation, evidence="recorded", created_at=model.created_at, **ends))
 
     session.add(
-        Chimera(
+        ChimeraRow(
             model_id=model.id,
             lock_id=record.lock_id,
             base_model_id=record.base_model_id,
@@ -64,17 +64,17 @@ def register_chimera(session: Session, model: Model, record: ChimeraRecord) -> N
     for computation in record.computations:  # an organ with two computations has two rows
         organ_id = ids[computation.organ]
         row = {"key": computation.key, "organ_id": organ_id, "made": computation.made}
-        insert_missing(session, Computation, [row])
+        insert_missing(session, ComputationRow, [row])
         for source, relation in dict.fromkeys(computation.sources):
             if source in ids and ids[source] != organ_id:
                 add_edge(relation, child_organ_id=organ_id, parent_organ_id=ids[source])
     session.flush()
 
 
-def count_grafts(session: Session, model: Model, sign: int = 1) -> None:
+def count_grafts(session: Session, model: ModelRow, sign: int = 1) -> None:
     """Add `model`, if it is a chimera, to the counts of its donors; with `sign` -1, subtract it."""
     donors = session.scalars(donors_of(model.id)).all()
-    session.execute(update(Model).where(Model.id.in_(donors)).values(grafts=Model.grafts + sign))
+    session.execute(update(ModelRow).where(ModelRow.id.in_(donors)).values(grafts=ModelRow.grafts + sign))
 
 
 def record_score(
@@ -89,15 +89,15 @@ def record_score(
     """Store the reading (JSON) of a file on a text in windows of `tokens`, in place of an earlier one."""
     key = {"file_digest": file_digest, "text_digest": text_digest, "tokens": tokens, "runtime": runtime}
     values = {"reading": reading, "perplexity": perplexity, "created_at": now()}
-    insert_missing(session, Score, [key | values])
-    session.execute(update(Score).filter_by(**key).values(values))
+    insert_missing(session, ScoreRow, [key | values])
+    session.execute(update(ScoreRow).filter_by(**key).values(values))
 
 
 def add_verdict(
     session: Session, model_id: int, runtime: str, verdict: str, reason: str, report: str, strength: int = 0
 ) -> int:
     """Store a verdict on a model; `report` is JSON. Return its id."""
-    row = Verdict(
+    row = VerdictRow(
         model_id=model_id,
         runtime=shown_text(runtime, 256),
         verdict=verdict,
@@ -113,10 +113,10 @@ def add_verdict(
 
 def record_quick_look(session: Session, model_id: int, look: str) -> None:
     """Store a quick look (JSON) at a chimera, in place of an earlier one."""
-    session.execute(update(Chimera).where(Chimera.model_id == model_id).values(quick_look=look))
+    session.execute(update(ChimeraRow).where(ChimeraRow.model_id == model_id).values(quick_look=look))
 
 
-def record_gains(session: Session, chimera: Chimera, texts: Iterable[TextVerdict]) -> None:
+def record_gains(session: Session, chimera: ChimeraRow, texts: Iterable[TextVerdict]) -> None:
     """Store what a validated chimera gained on each text that counts for its verdict.
 
     A gain from fewer tokens does not replace a stored one on the same text.
@@ -134,8 +134,8 @@ def record_gains(session: Session, chimera: Chimera, texts: Iterable[TextVerdict
             "margin": 100.0 * text.ratio_margin,
             "settled": is_settled(text.ratio, text.ratio_margin),
         }
-        insert_missing(session, Gain, [key | values])
-        session.execute(update(Gain).filter_by(**key).where(Gain.tokens <= values["tokens"]).values(values))
+        insert_missing(session, GainRow, [key | values])
+        session.execute(update(GainRow).filter_by(**key).where(GainRow.tokens <= values["tokens"]).values(values))
     rows = [{"organ_id": organ_id, "model_id": chimera.model_id} for organ_id in sorted(organs)]
     insert_missing(session, GainOrgan, rows)
 
@@ -145,7 +145,7 @@ def is_settled(ratio: float, margin: float) -> bool:
     return abs(math.log(ratio)) > margin / ratio
 
 
-def _attribution(session: Session, chimera: Chimera) -> tuple[int | None, set[int], str]:
+def _attribution(session: Session, chimera: ChimeraRow) -> tuple[int | None, set[int], str]:
     """Return the only donor of a chimera, the organs that show its effect, and what differs from the base as text.
 
     With several donors, or with a donor and purified organs, there is no donor and there are no organs. Grafted organs

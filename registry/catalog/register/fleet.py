@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.fleet import has_live_workers
-from organs.registry.catalog.tables import FleetRun, FleetUnit
+from organs.registry.catalog.tables import FleetRunRow, FleetUnit
 from organs.registry.catalog.vocabulary import checked_text, shown_text
 from organs.registry.catalog.work import UNITS, Claim, claim_next, count_deaths, fail, finish, put_back, recover
 from organs.registry.errors import BadInput, Conflict
@@ -53,15 +53,15 @@ def start_run(session: Session, name: str, digest: str, units: Sequence[NewUnit]
 
     Raises BadInput for too many units, BadValue for texts that are too long or not valid.
     """
-    known = session.scalar(select(FleetRun.id).where(FleetRun.digest == digest))
+    known = session.scalar(select(FleetRunRow.id).where(FleetRunRow.digest == digest))
     if known is not None:
         return known, False
     if not 0 < len(units) <= UNITS_MAX:
         raise BadInput(f"a plan has 1 to {UNITS_MAX:,} units of work, not {len(units):,}")
     moment = database_now(session)
-    has_open_units = FleetRun.id.in_(select(FleetUnit.run_id).where(FleetUnit.state.in_(("queued", "running"))))
-    session.execute(delete(FleetRun).where(FleetRun.created_at < moment - RETENTION, ~has_open_units))
-    run = FleetRun(name=checked_text(name, "the name of the plan", 96), digest=digest, created_at=moment)
+    has_open_units = FleetRunRow.id.in_(select(FleetUnit.run_id).where(FleetUnit.state.in_(("queued", "running"))))
+    session.execute(delete(FleetRunRow).where(FleetRunRow.created_at < moment - RETENTION, ~has_open_units))
+    run = FleetRunRow(name=checked_text(name, "the name of the plan", 96), digest=digest, created_at=moment)
     session.add(run)
     session.flush()
     rows = [
@@ -88,13 +88,15 @@ def remove_run(session: Session, run_id: int) -> None:
     """Remove a run with its units. Raises Conflict while workers do some of them."""
     if has_live_workers(session, run_id):
         raise Conflict(f"units of run {run_id} are running: stop its command first")
-    session.execute(delete(FleetRun).where(FleetRun.id == run_id))
+    session.execute(delete(FleetRunRow).where(FleetRunRow.id == run_id))
 
 
 def set_dashboard(session: Session, run_id: int, dashboard: str) -> None:
     """Record the address of Dask's page about the run; other addresses than those of http and https are not."""
     if dashboard.startswith(("http://", "https://")) and len(dashboard) <= 256:
-        session.execute(update(FleetRun).where(FleetRun.id == run_id).values(dashboard=shown_text(dashboard, 256)))
+        session.execute(
+            update(FleetRunRow).where(FleetRunRow.id == run_id).values(dashboard=shown_text(dashboard, 256))
+        )
 
 
 def claim_unit(session: Session, run_id: int, worker: str, version: str, number: int | None = None) -> UnitClaim | None:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.tables import Contributor, Job
+from organs.registry.catalog.tables import ContributorRow, JobRow
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.catalog.work import JOBS, Claim, claim_next, claimed
 from organs.registry.entities.base import Entity
@@ -58,15 +58,15 @@ def enqueue_job(session: Session, kind: str, arguments: Entity | Mapping[str, ob
     that are not JSON or too large.
     """
     text = job_json(arguments, "arguments")
-    owner_id, queued = contributor_id(session, contributor), Job.state == "queued"
+    owner_id, queued = contributor_id(session, contributor), JobRow.state == "queued"
     waiting = session.scalar(select(func.count()).where(queued)) or 0
     if waiting >= QUEUED_MAX:
         raise QueueFull(waiting)
     if contributor != LOCAL:
-        own = session.scalar(select(func.count()).where(queued, Job.contributor_id == owner_id)) or 0
+        own = session.scalar(select(func.count()).where(queued, JobRow.contributor_id == owner_id)) or 0
         if own >= WAITING_MAX:
             raise TooMany(f"{own} of your jobs wait already: wait until one is done, or cancel one", RETRY_SECONDS)
-    row = Job(
+    row = JobRow(
         kind=kind,
         state="queued",
         contributor_id=owner_id,
@@ -100,10 +100,10 @@ def claim_job(session: Session, kinds: Sequence[str], *, alone: bool = False) ->
     one yet.
     """
     if alone:
-        held = (Job.state.in_(("running", "cancelled")), Job.lease_expires_at > database_now(session))
-        if session.scalar(select(Job.id).where(Job.kind.in_(kinds), *held).limit(1)) is not None:
+        held = (JobRow.state.in_(("running", "cancelled")), JobRow.lease_expires_at > database_now(session))
+        if session.scalar(select(JobRow.id).where(JobRow.kind.in_(kinds), *held).limit(1)) is not None:
             return None
-    row = claim_next(session, JOBS, Job.kind.in_(kinds))
+    row = claim_next(session, JOBS, JobRow.kind.in_(kinds))
     if row is None:
         return None
     assert row.holder is not None
@@ -116,7 +116,7 @@ def claim_job(session: Session, kinds: Sequence[str], *, alone: bool = False) ->
         row.attempts,
         kind=row.kind,
         arguments=json.loads(row.arguments),
-        contributor=session.get_one(Contributor, row.contributor_id).name,
+        contributor=session.get_one(ContributorRow, row.contributor_id).name,
         waited=row.started_at - row.created_at,
     )
 
@@ -124,18 +124,18 @@ def claim_job(session: Session, kinds: Sequence[str], *, alone: bool = False) ->
 def report_progress(session: Session, claim: JobClaim, progress: float, note: str) -> bool:
     """Record the progress, from 0 to 1, and the present step; return whether the job is still to be done."""
     row = claimed(session, claim)
-    if not isinstance(row, Job) or row.state != "running":
+    if not isinstance(row, JobRow) or row.state != "running":
         return False
     row.progress, row.note = progress, shown_text(note)
     return True
 
 
-def cancel_job(session: Session, job_id: int, contributor: str | None = None) -> Job:
+def cancel_job(session: Session, job_id: int, contributor: str | None = None) -> JobRow:
     """Cancel a job: if it waits, it never begins; if it runs, it stops at its next report of progress.
 
     A job that has ended stays unchanged. With `contributor`, jobs of others are not found. Raises NotFound.
     """
-    row = session.get(Job, job_id, with_for_update=True)
+    row = session.get(JobRow, job_id, with_for_update=True)
     if row is None or (contributor is not None and row.contributor_id != contributor_id(session, contributor)):
         raise NoSuchJob(f"there is no job {job_id}")
     if row.state not in _ENDED:
@@ -145,4 +145,6 @@ def cancel_job(session: Session, job_id: int, contributor: str | None = None) ->
 
 def remove_old_jobs(session: Session) -> None:
     """Remove jobs that ended more than RETENTION ago."""
-    session.execute(delete(Job).where(Job.state.in_(_ENDED), Job.finished_at < database_now(session) - RETENTION))
+    session.execute(
+        delete(JobRow).where(JobRow.state.in_(_ENDED), JobRow.finished_at < database_now(session) - RETENTION)
+    )

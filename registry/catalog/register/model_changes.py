@@ -41,25 +41,25 @@ from organs.registry.catalog.register.organs import (
 )
 from organs.registry.catalog.rows import execute_quietly, scalars_among
 from organs.registry.catalog.tables import (
-    Chimera,
-    Computation,
+    ChimeraRow,
+    ComputationRow,
     Expert,
     FilePart,
     Fingerprint,
-    Gain,
     GainOrgan,
+    GainRow,
     Lineage,
-    Measurement,
-    Model,
-    ModelFile,
+    MeasurementRow,
+    ModelFileRow,
     ModelMetadata,
+    ModelRow,
     ModelTag,
     ModelWord,
-    Organ,
+    OrganRow,
     OtherName,
     Placement,
-    RuntimeText,
-    Verdict,
+    RuntimeTextRow,
+    VerdictRow,
     now,
 )
 from organs.registry.catalog.vocabulary import (
@@ -85,7 +85,7 @@ from organs.registry.names import ModelName, parse_model_name
 _ACTIONS = {"quarantined": Action.QUARANTINE, "yanked": Action.YANK}
 
 
-def show_model(session: Session, model: Model, by: str) -> None:
+def show_model(session: Session, model: ModelRow, by: str) -> None:
     """Make a quarantined or yanked model visible; a visible model stays unchanged. `by` is a contributor's name.
 
     To publish a model, use `ingest.service`, which also searches for its relatives. Raises Conflict for a removed
@@ -100,7 +100,7 @@ def show_model(session: Session, model: Model, by: str) -> None:
     _set_state(session, model, "visible", None, action, by)
 
 
-def hide_model(session: Session, model: Model, state: str, reason: str, by: str) -> None:
+def hide_model(session: Session, model: ModelRow, state: str, reason: str, by: str) -> None:
     """Yank a visible model, or quarantine a visible or yanked model; if it has this state already, change the reason.
 
     A yanked model is only found by name and version or by digest; a quarantined model is only shown to its owner and
@@ -120,18 +120,18 @@ def hide_model(session: Session, model: Model, state: str, reason: str, by: str)
     _set_state(session, model, state, reason, _ACTIONS[state], by)
 
 
-def withdraw_model(session: Session, model: Model, reason: str, by: str) -> None:
+def withdraw_model(session: Session, model: ModelRow, reason: str, by: str) -> None:
     """Remove a quarantined model that its contributor withdraws.
 
     If the model was quarantined or yanked by an action before, the event is an ordinary removal. Raises the errors of
     `remove_model`.
     """
-    hidden_id = session.scalar(select(Model.id).where(Model.id == model.id, was_done(*_ACTIONS.values())))
+    hidden_id = session.scalar(select(ModelRow.id).where(ModelRow.id == model.id, was_done(*_ACTIONS.values())))
     action = Action.REMOVE_WITHDRAWN if hidden_id is None else Action.REMOVE
     remove_model(session, model, reason, by, action)
 
 
-def remove_model(session: Session, model: Model, reason: str, by: str, action: Action = Action.REMOVE) -> None:
+def remove_model(session: Session, model: ModelRow, reason: str, by: str, action: Action = Action.REMOVE) -> None:
     """Delete a model except its name, version, digest, sizes and the reason. This cannot be undone.
 
     The next sweeps remove bytes that no other model has. A chimera keeps the organs that it has from the model,
@@ -147,7 +147,7 @@ def remove_model(session: Session, model: Model, reason: str, by: str, action: A
     _detach_children(session, model)
     _delete_rows(session, model)
     unplaced = organs_without_place(session, organ_ids)
-    blob_ids = set(scalars_among(session, select(Organ.blob_id), Organ.id, unplaced))
+    blob_ids = set(scalars_among(session, select(OrganRow.blob_id), OrganRow.id, unplaced))
     _delete_organs(session, unplaced)
     # Where these organs stay as parents of others, a repack may find better ones.
     mark_repacked(session, sorted(first_dependants(session, blob_ids)), None)
@@ -162,13 +162,13 @@ def remove_model(session: Session, model: Model, reason: str, by: str, action: A
     session.expire_all()  # loaded rows of the model are deleted
 
 
-def _check_not_removed(model: Model) -> None:
+def _check_not_removed(model: ModelRow) -> None:
     """Raise Conflict for a model that was removed."""
     if model.state == "removed":
         raise Conflict(f"{model.full_name} was removed: it cannot be changed")
 
 
-def _check_changeable(session: Session, model: Model) -> None:
+def _check_changeable(session: Session, model: ModelRow) -> None:
     """Raise Conflict for a model that was removed, Incomplete for an incomplete one."""
     _check_not_removed(model)
     if model.state == "incomplete":
@@ -181,28 +181,38 @@ def _checked_reason(reason: str) -> str:
     return checked_text(reason.strip(), "the reason", REASON_MAX)
 
 
-def _set_state(session: Session, model: Model, state: str, reason: str | None, action: Action, by: str) -> None:
+def _set_state(session: Session, model: ModelRow, state: str, reason: str | None, action: Action, by: str) -> None:
     model.state, model.state_reason, model.changed_at = state, reason, now()
     record_event(session, by, action, model.full_name, reason or "", model_id=model.id)
     session.flush()
 
 
-def _detach_children(session: Session, model: Model) -> None:
+def _detach_children(session: Session, model: ModelRow) -> None:
     """Clear the parent of models that declare `model`. It is set again when a model of that name is registered."""
     edges = update(Lineage).where(Lineage.parent_model_id == model.id, Lineage.evidence == "declared")
     execute_quietly(session, edges.values(parent_model_id=None))
 
 
-def _delete_rows(session: Session, model: Model) -> None:
+def _delete_rows(session: Session, model: ModelRow) -> None:
     """Delete the rows of a model. The lineage of models that were made from it is kept."""
-    files = select(ModelFile.id).where(ModelFile.model_id == model.id)
+    files = select(ModelFileRow.id).where(ModelFileRow.model_id == model.id)
     execute_quietly(session, delete(Expert).where(Expert.model_id == model.id))
     execute_quietly(session, delete(Placement).where(Placement.model_id == model.id))
     execute_quietly(session, delete(FilePart).where(FilePart.file_id.in_(files)))
     child, parent = Lineage.child_model_id == model.id, Lineage.parent_model_id == model.id
     execute_quietly(session, delete(Lineage).where(or_(child, parent & (Lineage.evidence == "measured"))))
-    execute_quietly(session, delete(Gain).where(Gain.base_model_id == model.id))
-    for table in (ModelFile, ModelMetadata, ModelWord, RuntimeText, ModelTag, Verdict, Gain, GainOrgan, Chimera):
+    execute_quietly(session, delete(GainRow).where(GainRow.base_model_id == model.id))
+    for table in (
+        ModelFileRow,
+        ModelMetadata,
+        ModelWord,
+        RuntimeTextRow,
+        ModelTag,
+        VerdictRow,
+        GainRow,
+        GainOrgan,
+        ChimeraRow,
+    ):
         execute_quietly(session, delete(table).where(table.model_id == model.id))
 
 
@@ -211,12 +221,12 @@ def _delete_organs(session: Session, organ_ids: list[int]) -> None:
     for batch in batches(organ_ids):
         ends = or_(Lineage.child_organ_id.in_(batch), Lineage.parent_organ_id.in_(batch))
         execute_quietly(session, delete(Lineage).where(ends))
-        for table in (Computation, GainOrgan, Measurement, Fingerprint):
+        for table in (ComputationRow, GainOrgan, MeasurementRow, Fingerprint):
             execute_quietly(session, delete(table).where(table.organ_id.in_(batch)))
-        execute_quietly(session, delete(Organ).where(Organ.id.in_(batch)))
+        execute_quietly(session, delete(OrganRow).where(OrganRow.id.in_(batch)))
 
 
-def record_texts(session: Session, model: Model, texts: Sequence[entities.RuntimeText]) -> int:
+def record_texts(session: Session, model: ModelRow, texts: Sequence[entities.RuntimeText]) -> int:
     """Add the texts that `model` does not have yet, within RUNTIME_TEXTS_MAX; return how many were added."""
     stored = runtime_texts(session, [model.id])[model.id]
     known = {(row.kind, row.text) for row in stored}
@@ -226,7 +236,7 @@ def record_texts(session: Session, model: Model, texts: Sequence[entities.Runtim
         if (item.kind, content) in known or len(stored) + added >= RUNTIME_TEXTS_MAX:
             continue
         known.add((item.kind, content))
-        row = RuntimeText(model_id=model.id, position=len(stored) + added, kind=item.kind, text=content)
+        row = RuntimeTextRow(model_id=model.id, position=len(stored) + added, kind=item.kind, text=content)
         row.source = shown_text(item.source, 255)
         session.add(row)
         added += 1
@@ -234,7 +244,7 @@ def record_texts(session: Session, model: Model, texts: Sequence[entities.Runtim
     return added
 
 
-def rename_model(session: Session, model: Model, name: ModelName, by: str) -> None:
+def rename_model(session: Session, model: ModelRow, name: ModelName, by: str) -> None:
     """Give a visible model another name, as the next version of that name. The old name still leads to it.
 
     The bytes of chimeras that were made from it stay as they are: their locks name organs by digest. Raises BadName.
@@ -256,7 +266,7 @@ def rename_model(session: Session, model: Model, name: ModelName, by: str) -> No
     session.flush()
 
 
-def add_other_names(session: Session, model: Model, names: Iterable[ModelName]) -> None:
+def add_other_names(session: Session, model: ModelRow, names: Iterable[ModelName]) -> None:
     """Let those of `names` that lead to no model lead to `model`, at most OTHER_NAMES_MAX; the others stay as they are.
 
     The transaction holds the lock of the writers, so no other process can take a name meanwhile.
@@ -269,11 +279,11 @@ def add_other_names(session: Session, model: Model, names: Iterable[ModelName]) 
     insert_words(session, model, model.tags)
 
 
-def _rename_origins(session: Session, model: Model, old: str) -> None:
+def _rename_origins(session: Session, model: ModelRow, old: str) -> None:
     """Write the new name of `model` into the origins of the chimeras that were made from it."""
     children = select(Lineage.child_model_id).where(Lineage.parent_model_id == model.id)
-    used = Chimera.model_id.in_(children.where(Lineage.child_model_id.is_not(None)))
-    for chimera in session.scalars(select(Chimera).where(or_(used, Chimera.base_model_id == model.id))):
+    used = ChimeraRow.model_id.in_(children.where(Lineage.child_model_id.is_not(None)))
+    for chimera in session.scalars(select(ChimeraRow).where(or_(used, ChimeraRow.base_model_id == model.id))):
         origins = json.loads(chimera.origins)
         origins["parents"] = [model.full_name if label == old else label for label in origins["parents"]]
         chimera.origins = json.dumps(origins, ensure_ascii=False, separators=(",", ":"))
@@ -283,7 +293,7 @@ SHOWN_MAX = 80
 """The most characters of a value in the text of an event."""
 
 
-def edit_model(session: Session, model: Model, edits: Edits, by: str) -> list[str]:
+def edit_model(session: Session, model: ModelRow, edits: Edits, by: str) -> list[str]:
     """Change the description of `model`; return the changes, a few words each.
 
     Nothing is written if no value changes. A base is resolved to the registered model of that name, if there is one,
@@ -329,7 +339,7 @@ def _check(edits: Edits) -> None:
         raise BadValue(f"{len(edits.tags or ())} tags are too many; {TAGS_MAX} are allowed")
 
 
-def _changed(session: Session, model: Model, edits: Edits) -> Iterator[str]:
+def _changed(session: Session, model: ModelRow, edits: Edits) -> Iterator[str]:
     """Yield the old and the new value, shortened, of each difference."""
 
     def short(text: str | None) -> str:
@@ -346,7 +356,7 @@ def _changed(session: Session, model: Model, edits: Edits) -> Iterator[str]:
             yield f"{name} {short(before)} -> {short(after)}"
 
 
-def _replace_base(session: Session, model: Model, base: str) -> None:
+def _replace_base(session: Session, model: ModelRow, base: str) -> None:
     """Replace the declared parents by `base`; remove them if it is empty."""
     declared = parents_of(session, [model.id], ("declared",))
     relation = declared[0].relation if declared else "adapter" if model.kind == "adapter" else "finetune"

@@ -56,12 +56,12 @@ from organs.registry.catalog.tables import (
     FilePart,
     KnownFile,
     Lineage,
-    Model,
-    ModelFile,
+    ModelFileRow,
     ModelMetadata,
+    ModelRow,
     ModelTag,
     ModelWord,
-    Organ,
+    OrganRow,
     OtherName,
     Placement,
     now,
@@ -84,7 +84,7 @@ from organs.registry.names import LOCAL
 class Registered:
     """The row of a model, and whether it is new."""
 
-    model: Model
+    model: ModelRow
     created: bool
 
 
@@ -132,7 +132,7 @@ SHARD_POSITIONS = 1 << 17
 tensors of a model, so that positions of different files are different before, during and after `complete_model`."""
 
 
-def add_shard(session: Session, record: ModelRecord, number: int, shards: int) -> Model:
+def add_shard(session: Session, record: ModelRecord, number: int, shards: int) -> ModelRow:
     """Write the single file of `record`, with its organs and placements, as shard `number`, from 0, of `shards`.
 
     Return the incomplete model of that name, which the first shard creates. Its blobs must have rows. The model is
@@ -152,7 +152,7 @@ def add_shard(session: Session, record: ModelRecord, number: int, shards: int) -
     return model
 
 
-def complete_model(session: Session, model: Model, record: ModelRecord) -> None:
+def complete_model(session: Session, model: ModelRow, record: ModelRecord) -> None:
     """Make an incomplete model visible, all shards of which are stored; `record` has its metadata, and no files.
 
     Afterwards its rows are those of a model whose files were registered together.
@@ -176,15 +176,17 @@ def complete_model(session: Session, model: Model, record: ModelRecord) -> None:
     session.flush()
     add_to_counts(session, model, 1)
     model.state = "visible"
-    sizes = select(Organ.dtype, func.sum(Blob.size_bytes)).join(Placement, Placement.organ_id == Organ.id)
-    own = sizes.join(Blob, Blob.id == Organ.blob_id).where(Placement.model_id == model.id, Organ.shape.contains("x"))
-    matrices = session.execute(own.group_by(Organ.dtype))
+    sizes = select(OrganRow.dtype, func.sum(Blob.size_bytes)).join(Placement, Placement.organ_id == OrganRow.id)
+    own = sizes.join(Blob, Blob.id == OrganRow.blob_id).where(
+        Placement.model_id == model.id, OrganRow.shape.contains("x")
+    )
+    matrices = session.execute(own.group_by(OrganRow.dtype))
     _read_quantisation(model, record, [(dtype, int(size_bytes)) for dtype, size_bytes in matrices])
     record_event(session, record.contributor, record.action, model.full_name, model_id=model.id)
     session.flush()
 
 
-def _sum_up(session: Session, model: Model) -> None:
+def _sum_up(session: Session, model: ModelRow) -> None:
     """Write the sums and means over the files and placements that a model has now, and the digest of its files."""
     model.nonfinite_tensors = None
     session.flush()
@@ -192,8 +194,8 @@ def _sum_up(session: Session, model: Model) -> None:
     model.digest = model_digest([Digest(file.sha256) for file in files])
     model.size_bytes = sum(file.size_bytes for file in files)
     places = (
-        select(Placement.theta, Placement.signal, Organ.elements)
-        .join(Organ, Organ.id == Placement.organ_id)
+        select(Placement.theta, Placement.signal, OrganRow.elements)
+        .join(OrganRow, OrganRow.id == Placement.organ_id)
         .where(Placement.model_id == model.id)
         .order_by(Placement.position)
     )
@@ -217,7 +219,7 @@ def _blobs_of(session: Session, record: ModelRecord) -> dict[Digest, BlobRow]:
     return blobs
 
 
-def _facets_of(session: Session, model: Model, placements: Iterable[PlacementRecord]) -> list[int]:
+def _facets_of(session: Session, model: ModelRow, placements: Iterable[PlacementRecord]) -> list[int]:
     """Return the id of the facet of each of `placements`."""
     of_model = (model.architecture or "", model.license or "")
     keys = bounded_keys(
@@ -228,7 +230,7 @@ def _facets_of(session: Session, model: Model, placements: Iterable[PlacementRec
     return [ids[key] for key in keys]
 
 
-def existing_model(session: Session, record: ModelRecord, keep_name: bool) -> Model | None:
+def existing_model(session: Session, record: ModelRecord, keep_name: bool) -> ModelRow | None:
     """Return the model that `register_model` would return instead of registering a new one, or None."""
     existing = visible_model_with_digest(session, record.digest, record.name if keep_name else None)
     if existing is None and record.contributor == LOCAL:
@@ -243,7 +245,7 @@ INDEXED_TAGS_MAX = 100
 """The most tags of one model that `tag:` finds. A header may state thousands."""
 
 
-def insert_words(session: Session, model: Model, tags: Sequence[str]) -> None:
+def insert_words(session: Session, model: ModelRow, tags: Sequence[str]) -> None:
     """Write the words and the tags by which searches find `model`, also those of its other names."""
     others = select(OtherName.namespace, OtherName.name).where(OtherName.model_id == model.id)
     names = [part for row in session.execute(others) for part in row]
@@ -253,11 +255,11 @@ def insert_words(session: Session, model: Model, tags: Sequence[str]) -> None:
     insert_missing(session, ModelTag, [{"tag": name, "model_id": model.id} for name in folded[:INDEXED_TAGS_MAX]])
 
 
-def _insert_model(session: Session, record: ModelRecord) -> Model:
+def _insert_model(session: Session, record: ModelRecord) -> ModelRow:
     """Add the row of a model, without the sums of `_sum_up`."""
     name = record.name
     check_model_name(session, name)
-    model = Model(
+    model = ModelRow(
         namespace=name.namespace,
         name=name.name,
         version=next_version(session, name),
@@ -296,7 +298,7 @@ def _described(record: ModelRecord) -> dict[str, object]:
     }
 
 
-def _read_quantisation(model: Model, record: ModelRecord, matrices: Iterable[tuple[str, int]] | None = None) -> None:
+def _read_quantisation(model: ModelRow, record: ModelRecord, matrices: Iterable[tuple[str, int]] | None = None) -> None:
     """Read the quantisation of a complete model whose name has none from its header and its `matrices`."""
     if model.quantisation is not None or model.kind != "model" or model.state == "incomplete":
         return
@@ -308,7 +310,7 @@ def _read_quantisation(model: Model, record: ModelRecord, matrices: Iterable[tup
 
 def _insert_file(
     session: Session,
-    model: Model,
+    model: ModelRow,
     position: int,
     file: FileRecord,
     blobs: Mapping[Digest, BlobRow],
@@ -316,7 +318,7 @@ def _insert_file(
     facets: Iterator[int],
     first_position: int,
 ) -> list[Placement]:
-    row = ModelFile(
+    row = ModelFileRow(
         model_id=model.id,
         position=position,
         name=shown_text(file.name, 255),
@@ -364,7 +366,7 @@ def _insert_file(
     return placements
 
 
-def _insert_metadata(session: Session, model: Model, record: ModelRecord) -> None:
+def _insert_metadata(session: Session, model: ModelRow, record: ModelRecord) -> None:
     rows = [
         {"model_id": model.id, "position": position, "key": shown_text(key), "type": kind, "value": shown_text(value)}
         for position, (key, kind, value) in enumerate(record.metadata)
@@ -373,7 +375,7 @@ def _insert_metadata(session: Session, model: Model, record: ModelRecord) -> Non
         session.execute(insert(ModelMetadata), rows)
 
 
-def _insert_parents(session: Session, model: Model, record: ModelRecord) -> None:
+def _insert_parents(session: Session, model: ModelRow, record: ModelRecord) -> None:
     for parent in record.parents:
         parent_model = None if parent.digest is None else visible_model_with_digest(session, parent.digest, None)
         if parent.digest is not None and parent_model is None:
@@ -391,7 +393,7 @@ def _insert_parents(session: Session, model: Model, record: ModelRecord) -> None
     # The placement already says that the organ is in this model. The lineage only names the first model that had it.
     new_organ_ids = (
         select(Placement.organ_id)
-        .join(Organ, Organ.id == Placement.organ_id)
+        .join(OrganRow, OrganRow.id == Placement.organ_id)
         .where(Placement.model_id == model.id)
         .where(~select(Lineage.id).where(Lineage.child_organ_id == Placement.organ_id).exists())
         .distinct()
@@ -410,7 +412,7 @@ def _insert_parents(session: Session, model: Model, record: ModelRecord) -> None
         session.execute(insert(Lineage), rows)
 
 
-def add_to_counts(session: Session, model: Model, sign: int) -> None:
+def add_to_counts(session: Session, model: ModelRow, sign: int) -> None:
     """Add `model` to all counts of visible models; with `sign` -1, subtract it."""
     organ_ids = organs_placed_by(session, model.id)
     places = session.execute(select(Placement.facet_id, Placement.theta).where(Placement.model_id == model.id)).all()
@@ -435,12 +437,12 @@ def forget_unused(session: Session) -> None:
     The other names of a removed model stay, because a request for them is answered with the reason of the removal, like
     a request for its own name. They are deleted if it was never public.
     """
-    execute_quietly(session, delete(KnownFile).where(KnownFile.sha256.not_in(select(ModelFile.sha256))))
-    never_public = select(Model.id).where(Model.state == "removed", ~was_public())
+    execute_quietly(session, delete(KnownFile).where(KnownFile.sha256.not_in(select(ModelFileRow.sha256))))
+    never_public = select(ModelRow.id).where(ModelRow.state == "removed", ~was_public())
     execute_quietly(session, delete(OtherName).where(OtherName.model_id.in_(never_public)))
 
 
-def move_facets(session: Session, model: Model, **values: str) -> None:
+def move_facets(session: Session, model: ModelRow, **values: str) -> None:
     """Give the placements of `model` the facets that have `values` (architecture, license), and move the counts."""
     rows = select(Placement.facet_id, Placement.theta).where(Placement.model_id == model.id)
     if model.state == "visible":

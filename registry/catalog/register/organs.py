@@ -48,9 +48,9 @@ from organs.registry.catalog.tables import (
     Fingerprint,
     Ingest,
     InlineBlob,
-    Measurement,
-    Model,
-    Organ,
+    MeasurementRow,
+    ModelRow,
+    OrganRow,
     Placement,
 )
 from organs.registry.catalog.vocabulary import STACK_CODEC, Action, shown_text
@@ -219,7 +219,7 @@ def replace_stored_bytes(session: Session, before: BlobRow, blob: StoredBlob) ->
 def mark_repacked(session: Session, model_ids: Sequence[int], moment: datetime | None) -> None:
     """Record when a repack examined the organs of these models; None if the next one should examine them."""
     for batch in batches(sorted(model_ids)):
-        session.execute(update(Model).where(Model.id.in_(batch)).values(repacked_at=moment))
+        session.execute(update(ModelRow).where(ModelRow.id.in_(batch)).values(repacked_at=moment))
 
 
 def is_leased(session: Session, blob_id: int) -> bool:
@@ -431,11 +431,11 @@ def register_organs(
         }
         for key, placement in firsts.items()
     ]
-    insert_missing(session, Organ, rows)
+    insert_missing(session, OrganRow, rows)
     ids = _ids(session, firsts, blobs)
     record_nonfinite(session, {ids[key]: count for key, count in nonfinite.items()})
     measured = [(ids[key], one.measurement) for key, one in firsts.items() if one.measurement is not None]
-    insert_missing(session, Measurement, [row for one in measured for row in _measurement_rows(*one)])
+    insert_missing(session, MeasurementRow, [row for one in measured for row in _measurement_rows(*one)])
     fingerprints = [
         {"organ_id": organ_id, "values": reading.fingerprint}
         for organ_id, reading in measured
@@ -448,7 +448,7 @@ def register_organs(
 def measures_of(session: Session, organ_ids: Collection[int]) -> dict[int, dict[str, float | None]]:
     """Return the measures of each organ, by name, from all of its methods."""
     numbers: dict[int, dict[str, float | None]] = {organ_id: {} for organ_id in organ_ids}
-    for row in scalars_among(session, select(Measurement), Measurement.organ_id, numbers):
+    for row in scalars_among(session, select(MeasurementRow), MeasurementRow.organ_id, numbers):
         values = ((name, getattr(row, name)) for name in MEASURE_NAMES)
         numbers[row.organ_id].update((name, value) for name, value in values if value is not None)
     return numbers
@@ -469,7 +469,7 @@ def record_nonfinite(session: Session, counts: Mapping[int, int]) -> None:
         by_count.setdefault(count, []).append(organ_id)
     for count, organ_ids in sorted(by_count.items()):
         for batch in batches(sorted(organ_ids)):
-            unknown = update(Organ).where(Organ.id.in_(batch), Organ.nonfinite.is_(None))
+            unknown = update(OrganRow).where(OrganRow.id.in_(batch), OrganRow.nonfinite.is_(None))
             session.execute(unknown.values(nonfinite=count))
 
 
@@ -480,17 +480,17 @@ def record_measures(session: Session, measured: Mapping[int, Measured]) -> None:
     are written in one transaction. Executes one UPDATE per table for each missing measure.
     """
     missing: dict[str, list[dict[str, object]]] = {}
-    for row in scalars_among(session, select(Measurement), Measurement.organ_id, measured):
+    for row in scalars_among(session, select(MeasurementRow), MeasurementRow.organ_id, measured):
         for measure in MEASURES.values():
             value = getattr(measured[row.organ_id], measure.name)
             if measure.method == row.method and value is not None and getattr(row, measure.name) is None:
                 missing.setdefault(measure.name, []).append({"of_organ": row.organ_id, "value": value})
     connection = session.connection()  # a session accepts a list of parameters only for an update by primary key
     for name, values in missing.items():
-        for table in (Measurement, Placement, Expert):
+        for table in (MeasurementRow, Placement, Expert):
             statement = update(table).where(table.organ_id == bindparam("of_organ"), getattr(table, name).is_(None))
-            if table is Measurement:
-                statement = statement.where(Measurement.method == MEASURES[name].method)
+            if table is MeasurementRow:
+                statement = statement.where(MeasurementRow.method == MEASURES[name].method)
             connection.execute(statement.values({name: bindparam("value")}), values)
 
 
@@ -507,19 +507,19 @@ def count_nonfinite_tensors(session: Session, model_id: int | None = None) -> No
 
     Models with organs that were not counted are left out. With `model_id`, only that model is updated.
     """
-    placed = select(func.count()).select_from(Placement).join(Organ, Organ.id == Placement.organ_id)
-    placed = placed.where(Placement.model_id == Model.id)
-    uncounted = placed.where(Organ.nonfinite.is_(None)).scalar_subquery()
-    affected = placed.where(Organ.nonfinite > 0).scalar_subquery()
-    models = update(Model).where(Model.nonfinite_tensors.is_(None), uncounted == 0)
-    models = models if model_id is None else models.where(Model.id == model_id)
+    placed = select(func.count()).select_from(Placement).join(OrganRow, OrganRow.id == Placement.organ_id)
+    placed = placed.where(Placement.model_id == ModelRow.id)
+    uncounted = placed.where(OrganRow.nonfinite.is_(None)).scalar_subquery()
+    affected = placed.where(OrganRow.nonfinite > 0).scalar_subquery()
+    models = update(ModelRow).where(ModelRow.nonfinite_tensors.is_(None), uncounted == 0)
+    models = models if model_id is None else models.where(ModelRow.id == model_id)
     execute_quietly(session, models.values(nonfinite_tensors=affected))
 
 
 def _ids(session: Session, keys: Iterable[OrganKey], blobs: Mapping[Digest, BlobRow]) -> dict[OrganKey, int]:
     digests = {blobs[Digest(digest)].id: digest for digest, _, _ in keys}
-    statement = select(Organ.id, Organ.blob_id, Organ.dtype, Organ.shape)
-    rows = rows_among(session, statement, Organ.blob_id, digests)
+    statement = select(OrganRow.id, OrganRow.blob_id, OrganRow.dtype, OrganRow.shape)
+    rows = rows_among(session, statement, OrganRow.blob_id, digests)
     return {(digests[blob_id], dtype, shape): organ_id for organ_id, blob_id, dtype, shape in rows}
 
 
@@ -549,16 +549,16 @@ _COPIED = ("model_id", "type", "tower", "block", "slot", "visible", "facet_id", 
 """The columns that an expert has from the placement of its stack."""
 
 
-def insert_experts(session: Session, model: Model, measured: Mapping[OrganKey, Measured]) -> int:
+def insert_experts(session: Session, model: ModelRow, measured: Mapping[OrganKey, Measured]) -> int:
     """Add the experts of `model` that have no rows yet, with their organs; return their number.
 
     `measured` has the measurements of experts that were not measured before.
     """
     without_experts = (
-        select(Placement, Organ.shape, Organ.blob_id)
+        select(Placement, OrganRow.shape, OrganRow.blob_id)
         .with_hint(Placement, "INDEXED BY ix_placements_model", "sqlite")
-        .join(Organ, Organ.id == Placement.organ_id)
-        .join(Blob, Blob.id == Organ.blob_id)
+        .join(OrganRow, OrganRow.id == Placement.organ_id)
+        .join(Blob, Blob.id == OrganRow.blob_id)
         .where(Placement.model_id == model.id, Blob.codec == STACK_CODEC)
         .where(~select(Expert.id).where(Expert.placement_id == Placement.id).exists())
         .order_by(Placement.position)

@@ -18,7 +18,7 @@ from organs.registry.catalog.engine import (
 from organs.registry.catalog.rows import scalars_among
 from organs.registry.catalog.tables import (
     DailyDownloads,
-    Model,
+    ModelRow,
     RateCount,
 )
 
@@ -54,7 +54,7 @@ def add_downloads(session: Session, counted: Mapping[tuple[int, str], int]) -> N
     sums: Counter[int] = Counter()
     for (model_id, _), downloads in counted.items():
         sums[model_id] += downloads
-    existing = set(scalars_among(session, select(Model.id), Model.id, sums))
+    existing = set(scalars_among(session, select(ModelRow.id), ModelRow.id, sums))
     rows = [
         {"model_id": model_id, "day": day, "downloads": downloads}
         for (model_id, day), downloads in sorted(counted.items())
@@ -62,5 +62,5 @@ def add_downloads(session: Session, counted: Mapping[tuple[int, str], int]) -> N
     ]
     insert_or_add(session, DailyDownloads, ["model_id", "day"], "downloads", rows)
     for model_id in sorted(existing):
-        added = Model.downloads + sums[model_id]
-        session.execute(update(Model).where(Model.id == model_id).values(downloads=added))
+        added = ModelRow.downloads + sums[model_id]
+        session.execute(update(ModelRow).where(ModelRow.id == model_id).values(downloads=added))
