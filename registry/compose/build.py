@@ -101,7 +101,7 @@ Rows = Mapping[Digest, BlobRow]
 
 
 @dataclass(frozen=True, slots=True)
-class MadeOrgan:
+class ComputedBlobs:
     """A computed organ; its bytes are durable, its rows are not written yet."""
 
     digest: Digest
@@ -120,7 +120,7 @@ def compute_organ(
     computation: PlannedComputation,
     rows: Rows,
     stored: Callable[[Collection[Digest]], Collection[Digest]],
-) -> MadeOrgan:
+) -> ComputedBlobs:
     """Compute an organ from the blobs `rows` of its ingredients, and store it; a stack is stored as its experts.
 
     `stored` returns which of the given digests need not be stored. No rows are written. Raises BadOrgan with the
@@ -143,7 +143,7 @@ def compute_organ(
             return _store_stack(store, computation, experts, digest, measurement, stored)
         spool.seek(0)
         blob = store.put_organ(digest, size_bytes, codec_for(computation.dtype.name), spool.read)
-    return MadeOrgan(digest, size_bytes, (blob,), measurement)
+    return ComputedBlobs(digest, size_bytes, (blob,), measurement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ def _store_stack(
     digest: Digest,
     measurement: Measurement,
     stored: Callable[[Collection[Digest]], Collection[Digest]],
-) -> MadeOrgan:
+) -> ComputedBlobs:
     """Store the experts of a stack that are not stored yet."""
     dtype, shape = computation.dtype, expert_shape(computation.source.shape)
     parts = tuple(expert.digest() for expert in experts)
@@ -198,7 +198,7 @@ def _store_stack(
             blobs.append(store.put_organ(part, expert.size_bytes, codec_for(dtype.name), expert.spool.read))
             measured[part, dtype.name, shape_text(shape)] = _measure(expert, shape, dtype)
     size_bytes = sum(expert.size_bytes for expert in experts)
-    return MadeOrgan(digest, size_bytes, tuple(blobs), measurement, parts, measured)
+    return ComputedBlobs(digest, size_bytes, tuple(blobs), measurement, parts, measured)
 
 
 def _expert_pieces(transformation: Computation, purified: Collection[int]) -> Iterator[bytes]:
@@ -331,7 +331,7 @@ def record_chimera(
     file: LockedGguf,
     name: ModelName,
     sha256: Digest,
-    computed: Mapping[str, MadeOrgan],
+    computed: Mapping[str, ComputedBlobs],
     contributor: str,
 ) -> Registered:
     """Register the chimera of `contributor` whose file has the digest `sha256`; all its blobs must have rows.
@@ -553,7 +553,7 @@ class _Build:
     ingest_id: int
     progress: Progress
     contributor: str
-    computed: dict[str, MadeOrgan] = field(default_factory=dict)
+    computed: dict[str, ComputedBlobs] = field(default_factory=dict)
     """Organs that were computed in this run, by the names of their tensors."""
     known: dict[str, Digest] = field(default_factory=dict)
     """Digests of organs that an earlier run computed."""

@@ -46,7 +46,7 @@ from organs.registry.compose.plan import (
     PlannedComputation,
     PlannedPart,
 )
-from organs.registry.compose.recipe import Graft, Purification, PurifyMethod, Recipe, Selection, matches_slot
+from organs.registry.compose.recipe import Graft, PurifyMethod, Recipe, RecipePurification, Selection, matches_slot
 from organs.registry.compose.screen import Change, screen
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.organ import PlacedOrgan
@@ -378,7 +378,7 @@ TYPE_DEFAULT = OrganType.ORGAN.value
 """The type that a purification without type, slot and query selects."""
 
 
-def selected_for(step: Purification, parts: Mapping[str, tuple[Part, Parent]], library: Library) -> list[str]:
+def selected_for(step: RecipePurification, parts: Mapping[str, tuple[Part, Parent]], library: Library) -> list[str]:
     """Return the names of the tensors that `step` purifies; `parts` has each tensor with its model.
 
     A query uses the measures of the models' own organs, before any step. Factors of weights are left out: a weight is
@@ -401,7 +401,7 @@ def selected_for(step: Purification, parts: Mapping[str, tuple[Part, Parent]], l
     return [name for name, (part, parent) in selected.items() if part.slot in matching[parent.label]]
 
 
-def selection_of(step: Purification) -> Selection:
+def selection_of(step: RecipePurification) -> Selection:
     """Return the places that `step` selects; without type, slot and query, the feed-forward."""
     return step if step.types or step.slots or step.where else structs.replace(step, types=(TYPE_DEFAULT,))
 
@@ -589,7 +589,7 @@ class _Draft:
                 purified = replace(computation, method=step.method.value, keep=keep, purified_experts=experts)
                 self.parts[name] = replace(self.parts[name], computation=purified)
 
-    def _refuses_experts(self, step: Purification, computation: PlannedComputation, at: str) -> bool:
+    def _refuses_experts(self, step: RecipePurification, computation: PlannedComputation, at: str) -> bool:
         """Return whether single experts of a stack cannot be purified; if so, add a refusal."""
         if not step.experts:
             return False
@@ -604,7 +604,7 @@ class _Draft:
         self.chosen.refuse("experts-refused", sentence, f"{at}.experts", organs=[source.name])
         return True
 
-    def _selected(self, step: Purification, at: str) -> list[str]:
+    def _selected(self, step: RecipePurification, at: str) -> list[str]:
         if refused_blocks(self.base, step, at, self.chosen):
             return []
         candidates = {name: (part.source, part.donor or self.base) for name, part in self.parts.items()}

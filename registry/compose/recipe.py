@@ -285,7 +285,7 @@ def _keep(keep: float) -> float:
     return keep
 
 
-class Purification(Selection, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class RecipePurification(Selection, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Organs of the result to purify. `keep` is the share of the energy that `spectral` keeps."""
 
     method: Annotated[PurifyMethod, line(f"one of {', '.join(METHODS)}", WORD_MAX_LENGTH, _method)]
@@ -355,7 +355,7 @@ class Recipe(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     """The name of the chimera in the registry; None for a name by convention."""
     grafts: Annotated[tuple[Graft, ...], Meta(max_length=STEPS_MAX)] = ()
     adapters: Annotated[tuple[AdapterMerge, ...], Meta(max_length=STEPS_MAX)] = ()
-    purify: Annotated[tuple[Purification, ...], Meta(max_length=STEPS_MAX), ONE_OR_MORE] = ()
+    purify: Annotated[tuple[RecipePurification, ...], Meta(max_length=STEPS_MAX), ONE_OR_MORE] = ()
     encode: Annotated[str, line(f"one of {', '.join(ENCODINGS)}", WORD_MAX_LENGTH, _choice(ENCODINGS, str.upper))] = (
         ENCODINGS[0]
     )

@@ -17,9 +17,9 @@ from organs.registry.compose.recipe import (
     WHOLE_MIN,
     AdapterMerge,
     Graft,
-    Purification,
     PurifyMethod,
     Recipe,
+    RecipePurification,
 )
 
 MISREAD = (
@@ -95,12 +95,12 @@ def _scales() -> st.SearchStrategy[float]:
     return st.just(1.0) | st.floats(-100, 100).filter(bool)
 
 
-def _purifications() -> st.SearchStrategy[Purification]:
+def _purifications() -> st.SearchStrategy[RecipePurification]:
     keeps = st.none() | st.floats(0, 1, exclude_min=True)
     spectral, fractal = (st.just(method) for method in (PurifyMethod.SPECTRAL, PurifyMethod.FRACTAL))
     queries = st.sampled_from(_MEASURES)
-    return st.builds(Purification, spectral, queries, keeps, **_selections()) | st.builds(
-        Purification, fractal, queries, **_selections()
+    return st.builds(RecipePurification, spectral, queries, keeps, **_selections()) | st.builds(
+        RecipePurification, fractal, queries, **_selections()
     )
 
 

@@ -17,9 +17,9 @@ from organs.registry.compose.api import (
 from organs.registry.compose.recipe import (
     AdapterMerge,
     Graft,
-    Purification,
     PurifyMethod,
     Recipe,
+    RecipePurification,
 )
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.errors import BadRecipe, NotComposable, NotFound
@@ -74,11 +74,11 @@ ACCEPTING = Recipe("base", accept=("other-scale", "lineage-unknown"))
         (lambda c: c.adapter("lora", 0.5), Recipe("base", adapters=(AdapterMerge("lora", 0.5),))),
         (
             lambda c: c.purify(type="organ"),
-            Recipe("base", purify=(Purification(PurifyMethod.FRACTAL, types=("organ",)),)),
+            Recipe("base", purify=(RecipePurification(PurifyMethod.FRACTAL, types=("organ",)),)),
         ),
         (
             lambda c: c.purify("spectral", where="theta<40", keep=0.95),
-            Recipe("base", purify=(Purification(PurifyMethod.SPECTRAL, "theta<40", 0.95),)),
+            Recipe("base", purify=(RecipePurification(PurifyMethod.SPECTRAL, "theta<40", 0.95),)),
         ),
         (lambda c: c.encode("bf16"), Recipe("base", encode="BF16")),
         (lambda c: c.accept("other-scale").accept("lineage-unknown", "other-scale"), ACCEPTING),

@@ -14,9 +14,9 @@ from organs.registry import documents
 from organs.registry.compose.recipe import (
     AdapterMerge,
     Graft,
-    Purification,
     PurifyMethod,
     Recipe,
+    RecipePurification,
 )
 from organs.registry.compose.recipe_io import (
     parse_blocks,
@@ -82,7 +82,7 @@ def test_a_recipe_with_everything_is_read() -> None:
             ),
         ),
         adapters=(AdapterMerge("acme/tiny-prose-lora", 0.8), AdapterMerge("acme/other", 1.0)),
-        purify=(Purification(PurifyMethod.FRACTAL, where="block:5 theta<20"),),
+        purify=(RecipePurification(PurifyMethod.FRACTAL, where="block:5 theta<20"),),
         encode="F16",
         accept=("unrelated-lineage",),
         metadata={

@@ -12,9 +12,9 @@ from organs.registry import documents
 from organs.registry.compose.recipe import (
     AdapterMerge,
     Graft,
-    Purification,
     PurifyMethod,
     Recipe,
+    RecipePurification,
 )
 from organs.registry.compose.recipe_io import (
     read_recipe,
@@ -32,7 +32,7 @@ FULL = Recipe(
         Graft(where="theta>=45", sort="-theta", slots=("ffn_*",), blocks=((0, 0), (2, 3))),
     ),
     adapters=(AdapterMerge("acme/tiny-lora", 0.8), AdapterMerge("acme/other")),
-    purify=(Purification(PurifyMethod.SPECTRAL, where="theta<20", keep=0.9, blocks=((5, 5),)),),
+    purify=(RecipePurification(PurifyMethod.SPECTRAL, where="theta<20", keep=0.9, blocks=((5, 5),)),),
     encode="F16",
     accept=("unrelated-lineage",),
     metadata={
@@ -102,7 +102,7 @@ def test_default_values_are_not_written() -> None:
 
 
 def test_two_purifications_are_a_list() -> None:
-    steps = tuple(Purification(method) for method in PurifyMethod)
+    steps = tuple(RecipePurification(method) for method in PurifyMethod)
     assert recipe_values(Recipe(base="a", purify=steps))["purify"] == [{"method": "spectral"}, {"method": "fractal"}]
 
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from organs.registry.compose.recipe import (
     AdapterMerge,
     Graft,
-    Purification,
     PurifyMethod,
     Recipe,
+    RecipePurification,
     recipe_from_json,
     recipe_to_json,
     with_versions,
@@ -43,7 +43,9 @@ def test_a_recipe_in_the_first_stored_form_is_read() -> None:
         "acme/base",
         grafts=(Graft("acme/code", types=("organ",), blocks=((2, 5),)),),
         adapters=(AdapterMerge("acme/lora", 0.8),),
-        purify=(Purification(PurifyMethod.SPECTRAL, keep=0.9, types=("organ",), slots=("ffn_*",), blocks=((2, 5),)),),
+        purify=(
+            RecipePurification(PurifyMethod.SPECTRAL, keep=0.9, types=("organ",), slots=("ffn_*",), blocks=((2, 5),)),
+        ),
         encode="F16",
         accept=("likely-degraded",),
         metadata={"general.tags": ("a",), "acme.count": 3},

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from organs.registry.compose.recipe import (
     AdapterMerge,
     Graft,
-    Purification,
     PurifyMethod,
     Recipe,
+    RecipePurification,
 )
 from organs.registry.compose.steps import (
     PARAMETERS,
@@ -48,7 +48,7 @@ def test_the_written_texts_are_those_that_a_person_would_type() -> None:
             Graft(where='type:organ license:"llama 3" theta>=40', sort="-theta", blocks=((0, 1),)),
         ),
         adapters=(AdapterMerge("acme/lora@2", 0.8),),
-        purify=(Purification(PurifyMethod.SPECTRAL, keep=0.95, slots=("ffn_*",)),),
+        purify=(RecipePurification(PurifyMethod.SPECTRAL, keep=0.95, slots=("ffn_*",)),),
         encode="F16",
         accept=("unrelated-lineage",),
         metadata={
