@@ -21,7 +21,7 @@ from organs.ingest.service import ingest_model, keep_file
 from organs.ingest.tools.facts import known_model
 from organs.ingest.urls import Hub
 from organs.registry.catalog.queries.fleet import count_unfinished, run_digest
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.fleet import claim_unit, finish_unit, postpone_unit
 from organs.registry.catalog.work import RETRY_SECONDS, WorkCancelled, fail, keeping, put_back, renew, write_end
@@ -154,9 +154,10 @@ def program_version() -> str:
 
 def _ingest(registry: LocalRegistry, source: str, report: Report, hub: Hub | None) -> Result:
     model = source_of(source, hub)
-    known = known_model(registry, model) if model.paths else None
-    if known is not None:
-        return {"model": str(known), "created": False}, None
+    if model.paths:
+        with registry.catalog.reading() as session:
+            if (known := known_model(session, model)) is not None:
+                return {"model": known.full_name, "created": False}, None
     sizes: list[int] = []
 
     def record_size(file: DissectedFile, _model_id: int, _sha256: Digest) -> None:

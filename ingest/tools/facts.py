@@ -13,18 +13,12 @@ from sqlalchemy.orm import Session
 from organs.ingest.files import stamp_text
 from organs.ingest.sources import GGUF_SUFFIX, ModelSource
 from organs.registry.catalog.queries.accounts import contributor_name
-from organs.registry.catalog.queries.models import (
-    find_model,
-    free_names,
-    has_damaged_blobs,
-    known_digests,
-    runtime_texts,
-    visible_model_with_digest,
-)
+from organs.registry.catalog.queries.model_contents import has_damaged_blobs, known_digests, runtime_texts
+from organs.registry.catalog.queries.model_names import find_model, free_names, visible_model_with_digest
 from organs.registry.catalog.records import Edits, ModelRecord
 from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.catalog.register.models import add_other_names, edit_model, record_texts, rename_model
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.register.model_changes import add_other_names, edit_model, record_texts, rename_model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import RUNTIME_TEXT_MAX, RUNTIME_TEXTS_MAX, shown_text
 from organs.registry.digest import model_digest
 from organs.registry.entities.model import RuntimeText
@@ -51,14 +45,14 @@ _LICENSES = {
 
 def license_of(texts: Iterable[RuntimeText]) -> str | None:
     """Return the license that one of `texts` is; None if none is known, or if they are several licenses."""
-    found = {name for text in texts if text.kind == "license" and (name := _license(text.text)) is not None}
+    found = set()
+    for text in texts:
+        if text.kind == "license":
+            begin = " ".join(text.text[:LICENSE_BEGIN].lower().split())
+            name = next((name for name, pattern in _LICENSES.items() if pattern.match(begin)), None)
+            if name is not None and (name != "mit" or len(text.text) <= SHORT_LICENSE_MAX):
+                found.add(name)
     return found.pop() if len(found) == 1 else None
-
-
-def _license(text: str) -> str | None:
-    begin = " ".join(text[:LICENSE_BEGIN].lower().split())
-    name = next((name for name, pattern in _LICENSES.items() if pattern.match(begin)), None)
-    return None if name == "mit" and len(text) > SHORT_LICENSE_MAX else name
 
 
 def stamp_of(path: Path) -> str | None:
@@ -69,23 +63,17 @@ def stamp_of(path: Path) -> str | None:
         return None
 
 
-def known_model(registry: LocalRegistry, source: ModelSource) -> ModelName | None:
-    """Return the name of the registered model of `source`, whose files were read before and are unchanged; else None.
+def known_model(session: Session, source: ModelSource) -> ModelRow | None:
+    """Return the registered model of `source`, whose files were read before and are unchanged; else None.
 
     A model with damaged blobs is read again, which repairs it.
     """
-    stamps = [stamp_of(path) for path in source.paths]
-    if None in stamps:
+    stamps = [stamp for path in source.paths if (stamp := stamp_of(path)) is not None]
+    digests = known_digests(session, stamps)
+    if len(stamps) < len(source.paths) or any(stamp not in digests for stamp in stamps):
         return None
-    with registry.catalog.reading() as session:
-        digests = known_digests(session, [stamp for stamp in stamps if stamp is not None])
-        if any(stamp not in digests for stamp in stamps):
-            return None
-        digest = model_digest([digests[stamp] for stamp in stamps if stamp is not None])
-        model = visible_model_with_digest(session, digest, None)
-        if model is None or has_damaged_blobs(session, model.id):
-            return None
-        return parse_model_name(model.full_name)
+    model = visible_model_with_digest(session, model_digest([digests[stamp] for stamp in stamps]), None)
+    return None if model is None or has_damaged_blobs(session, model.id) else model
 
 
 def check_stated(source: ModelSource, record: ModelRecord) -> ModelRecord:
@@ -139,7 +127,7 @@ def leads_to(registry: LocalRegistry, name: ModelName, full_name: str) -> bool:
         return model is not None and model.full_name == full_name and not is_own
 
 
-def _has_more(session: Session, model: Model, source: ModelSource, names: Sequence[ModelName]) -> bool:
+def _has_more(session: Session, model: ModelRow, source: ModelSource, names: Sequence[ModelName]) -> bool:
     if free_names(session, model, names):
         return True
     if not _is_own(session, model):
@@ -152,11 +140,11 @@ def _has_more(session: Session, model: Model, source: ModelSource, names: Sequen
     return has_texts or has_license or _better_name(session, model, names) is not None
 
 
-def _is_own(session: Session, model: Model) -> bool:
+def _is_own(session: Session, model: ModelRow) -> bool:
     return contributor_name(session, model.contributor_id) == LOCAL
 
 
-def _better_name(session: Session, model: Model, names: Iterable[ModelName]) -> ModelName | None:
+def _better_name(session: Session, model: ModelRow, names: Iterable[ModelName]) -> ModelName | None:
     """Return the first of `names` that can replace the name of `model`, a digest; None if its name is not a digest."""
     if not is_digest_name(ModelName(model.namespace, model.name)):
         return None

@@ -17,6 +17,7 @@ import numpy as np
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from organs.ingest.files import Progress, no_progress
 from organs.ingest.service import IngestReport, always, ingest_model
 from organs.ingest.sources import ModelSource
 from organs.registry.catalog.engine import Catalog
@@ -30,7 +31,7 @@ from organs.registry.catalog.register.organs import (
     end_ingest,
     record_blobs,
 )
-from organs.registry.catalog.tables import Blob, Ingest, Model
+from organs.registry.catalog.tables import Blob, Ingest, ModelRow
 from organs.registry.digest import Digest
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
@@ -79,7 +80,7 @@ def write_model(path: Path, seed: int = 0, blocks: int = 1) -> Path:
 
 
 def ingest_path(
-    registry: LocalRegistry, path: Path, progress: Callable[[int], None] | None = None, name: ModelName = NAME
+    registry: LocalRegistry, path: Path, progress: Progress = no_progress, name: ModelName = NAME
 ) -> IngestReport:
     """Ingest `path` without checking it first."""
     return ingest_model(registry, ModelSource((path,), name), name, progress, new_version=always)
@@ -165,7 +166,7 @@ def files_below(registry: LocalRegistry) -> list[str]:
 def model_names(registry: LocalRegistry) -> list[str]:
     """Return the names of all models in any state."""
     with registry.catalog.reading() as session:
-        return list(session.scalars(select(Model.name).order_by(Model.id)))
+        return list(session.scalars(select(ModelRow.name).order_by(ModelRow.id)))
 
 
 def assert_no_orphans(registry: LocalRegistry) -> None:

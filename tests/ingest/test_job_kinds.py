@@ -34,7 +34,7 @@ from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
 from organs.registry.catalog.queries.chimeras import verdicts_of
 from organs.registry.catalog.queries.jobs import active_jobs, file_of_job, job_by_id
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.tables import Placement
 from organs.registry.catalog.work import WorkCancelled
 from organs.registry.compose.recipe_io import read_recipe
@@ -157,7 +157,7 @@ REFUSED: list[tuple[str, Values, type[OrganError], str]] = [
     ("validate", {"chimera": "local/base", "tokens": 1023}, BadInput, "from 1,024 to"),
     ("validate", {"chimera": "local/base", "minutes": 61}, BadInput, "from 0.1 to 60"),
     ("validate", {"chimera": "local/base", "minutes": "1"}, BadInput, "from 0.1 to 60"),
-    ("validate", {"chimera": "local/base", "texts": []}, BadInput, "it has 0 entries"),
+    ("validate", {"chimera": "local/base", "texts": []}, BadInput, "the list is empty"),
     ("validate", {"chimera": "local/base", "texts": ["/etc/passwd"]}, BadInput, "python, javascript"),
     ("validate", {"chimera": "local/base", "texts": [["python"]]}, BadInput, "it should be a text"),
     ("validate", {"chimera": "local/base", "runtime": "sh -c {model}"}, BadInput, "runtime: unknown key"),
