@@ -83,7 +83,8 @@ def _digest(text: str) -> Digest:
 
 
 Size = Annotated[int, Meta(ge=0, le=SIZE_MAX)]
-Text = Annotated[str, Meta(max_length=1024)]
+TEXT_MAX_LENGTH = 1024
+Text = Annotated[str, Meta(max_length=TEXT_MAX_LENGTH)]
 Measures = Mapping[str, float | None]
 """The measures of an organ by name (`registry.measures`); None where it was not measured."""
 
@@ -167,15 +168,6 @@ class TensorLine(Struct, frozen=True):
             name: None if value is None or not math.isfinite(value) else value for name, value in measures.items()
         }
         return msgspec.structs.replace(self, measures=finite)
-
-
-class _ForeignLine(Struct, frozen=True):
-    """A tensor in a manifest of another tool: its file can tell its name, or its name where its file is."""
-
-    name: Text | None = None
-    file: Text | None = None
-    sha256: Text | None = None
-    gguf: Size | None = None
 
 
 class _MetadataLine(Struct, frozen=True):
@@ -331,7 +323,7 @@ class _ManifestReader:
         )
         added = []
         for key, candidates in texts:
-            value = next((text for text in candidates if isinstance(text, str) and text.isprintable()), None)
+            value = next((text for text in candidates if text and isinstance(text, str) and text.isprintable()), None)
             if value is not None and key not in keys:
                 added.append(KeyValue(key, ValueType.STRING, value))
         if self.is_foreign and "general.architecture" not in keys | {pair.key for pair in added}:
@@ -352,7 +344,8 @@ class _ManifestReader:
                     else:
                         self.reasons.add(sentence)
             return None, tuple(pairs.values())
-        if not isinstance(value, list):
+        is_list = isinstance(value, list)
+        if not is_list or (self.is_foreign and not all(isinstance(item, dict) for item in value)):
             if value is not None and not self.is_foreign:
                 self.reasons.add(f"{where}: it should be a list or an object")
             return None, ()
@@ -415,12 +408,14 @@ class _ManifestReader:
         """Return a tensor of another tool's manifest; `folder` is that of its category, if it has one."""
         if isinstance(values, str):
             values = {"file" if values.lower().endswith(ORGAN_SUFFIX) else "name": values}
-        elif isinstance(values, dict) and "file" not in values:
-            values = values | {"file": next((values[key] for key in FILE_KEYS if key in values), None)}
-        line = self.row(values, _ForeignLine, where)
-        if line is None:
+        if not isinstance(values, dict):
+            self.reasons.add(f"{where}: it is neither an object, nor the name or the file of a tensor")
             return None
-        name, stated = (text if text and text.isprintable() else "" for text in (line.name, line.file))
+        file_key = next((key for key in ("file", *FILE_KEYS) if key in values), "file")
+        name, stated = (
+            text if isinstance(text, str) and len(text) <= TEXT_MAX_LENGTH and text.isprintable() else ""
+            for text in (values.get("name"), values.get(file_key))
+        )
         if not name and not stated:
             self.reasons.add(f"{where}: it has neither a name nor a file")
             return None
@@ -429,14 +424,14 @@ class _ManifestReader:
             file = f"{folder}/{stated}"
         elif folder and not stated and name.isascii():
             file = f"{folder}/{organ_files([name])[0].rpartition('/')[2]}"
-        digest = None
+        gguf, digest = values.get("gguf"), None
         with suppress(ValueError):
-            digest = None if line.sha256 is None else _digest(line.sha256)
+            digest = _digest(str(values.get("sha256")))
         try:
             path_segments(file)
         except ValueError:
             file = ""  # found by its tensor's name
-        return TensorEntry(name, file, line.gguf or 0, digest, stated)
+        return TensorEntry(name, file, gguf if type(gguf) is int and gguf >= 0 else 0, digest, stated)
 
 
 TENSOR_MAPS = ("tensors", "tensor_map", "organs", "categories", "anatomy")
