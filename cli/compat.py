@@ -90,7 +90,7 @@ def _compatibility(base: str, donor: str) -> Compatibility:
     from organs.ingest.sources import open_files
     from organs.ingest.transplant import parent_of_files
     from organs.registry.compose.compatibility import check_compatibility
-    from organs.registry.compose.models import RegisteredLibrary
+    from organs.registry.compose.parents import RegisteredLibrary
 
     if registry_address() is not None and not all(are_files):
         raise click.UsageError("a remote registry cannot read your files: give the names of two models, or two files")

@@ -50,7 +50,7 @@ from organs.registry.names import ModelName, parse_new_name
 from organs.registry.settings import DEBUG_VARIABLE
 
 if TYPE_CHECKING:
-    from organs.ingest.service import IngestReport, Outcome, PlannedModel
+    from organs.ingest.service import IngestOutcome, IngestReport, PlannedModel
     from organs.ingest.sources import ModelSource
     from organs.ingest.urls import Hub
 
@@ -153,7 +153,7 @@ def ingest(
 
 def _ingested(
     sources: Sequence[ModelSource], name: ModelName | None, new_version: bool, delete_after: bool
-) -> Iterator[Outcome]:
+) -> Iterator[IngestOutcome]:
     """Ingest files on this machine, with a progress bar, then those on servers; yield the outcomes."""
     with fast_imports():
         from organs.ingest.service import always, ingest_all, never, total_bytes
@@ -249,7 +249,7 @@ def _asks_about(source: ModelSource, new_version: bool) -> bool:
 
 def _preview(sources: list[ModelSource], name: ModelName | None, new_version: bool) -> int:
     """Print what an ingest of each source would do."""
-    from organs.ingest.service import Outcome, plan_model
+    from organs.ingest.service import IngestOutcome, plan_model
 
     failures: list[OrganError] = []
     with local_registry() as registry:
@@ -260,7 +260,7 @@ def _preview(sources: list[ModelSource], name: ModelName | None, new_version: bo
                     raise planned.taken
             except OrganError as error:
                 failures.append(error)
-                _print_ingested(Outcome(source, None, error))
+                _print_ingested(IngestOutcome(source, None, error))
             else:
                 _print_planned(source, planned, new_version)
     return exit_status(failures, len(sources))
@@ -293,7 +293,7 @@ def _print_planned(source: ModelSource, planned: PlannedModel, new_version: bool
         click.echo(f"  would fetch {len(missing)} of {len(files)} files, {size_text(sum(missing))}")
 
 
-def _print_ingested(outcome: Outcome) -> None:
+def _print_ingested(outcome: IngestOutcome) -> None:
     report, error = outcome.report, outcome.error
     reason = None if error is None else str(error)
     if isinstance(error, NameTaken):

@@ -19,7 +19,7 @@ from organs.registry.digest import Digest
 from organs.registry.errors import BadInput, BadSource
 
 if TYPE_CHECKING:
-    from organs.registry.store.files import NamedFile, OutputFiles, SourceModel
+    from organs.registry.output_files import NamedFile, OutputFiles, SourceModel
 
 SUFFIX = ".gguf"
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from organs.registry.client.ranges import RangeClient
     from organs.registry.compose.recipe import Recipe
     from organs.registry.interface import Registry
-    from organs.registry.store.files import OutputFiles, SourceModel
+    from organs.registry.output_files import OutputFiles, SourceModel
 
 HUB_SCHEME = "hf://"
 _PAGE_ADDRESS = re.compile(r"(?P<origin>https?://[^/@\s]{1,300})/models/(?P<model>[^\s?#]{1,300})")

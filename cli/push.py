@@ -40,7 +40,7 @@ from organs.registry.settings import DEBUG_VARIABLE, Settings
 if TYPE_CHECKING:
     from organs.ingest.contributions.cut_files import Memory
     from organs.ingest.contributions.push import PushOptions, PushReport
-    from organs.ingest.hub import Upload
+    from organs.ingest.hub import HubUpload
     from organs.ingest.sources import ModelSource
     from organs.registry.client.remote import RemoteRegistry
     from organs.registry.local import LocalRegistry
@@ -357,20 +357,20 @@ def _push_to_hub(models: Sequence[str], address: str, *, private: bool, yes: boo
     return 0
 
 
-def _uploads(opened: ExitStack, models: Sequence[str]) -> tuple[list[Upload], BlobStore | None]:
+def _uploads(opened: ExitStack, models: Sequence[str]) -> tuple[list[HubUpload], BlobStore | None]:
     """Return the files to send, with the card of the first registered model, and the store of their organs."""
-    from organs.ingest.hub import README, Upload
+    from organs.ingest.hub import README, HubUpload
     from organs.registry.assembly import plan_model
     from organs.registry.catalog.queries.model_names import model_by_text
-    from organs.registry.compose.models import refuse_partial
+    from organs.registry.compose.parents import refuse_partial
 
-    uploads: list[Upload] = []
-    cards: list[Upload] = []
+    uploads: list[HubUpload] = []
+    cards: list[HubUpload] = []
     registry: LocalRegistry | None = None
     for text in models:
         if is_file(text):
             path = Path(text)
-            uploads.append(Upload(path.name, path.stat().st_size, path))
+            uploads.append(HubUpload(path.name, path.stat().st_size, path))
             continue
         registry = registry or opened.enter_context(local_registry())
         with registry.catalog.reading() as session:
@@ -379,9 +379,9 @@ def _uploads(opened: ExitStack, models: Sequence[str]) -> tuple[list[Upload], Bl
             plans = plan_model(session, model)
         if len(plans) == 1:  # clients find a single file by the name of the model
             plans = [replace(plans[0], name=f"{model.name}.gguf")]
-        uploads += [Upload(plan.name, plan.size_bytes, plan) for plan in plans]
+        uploads += [HubUpload(plan.name, plan.size_bytes, plan) for plan in plans]
         card = registry.card(text).encode()
-        cards.append(Upload(README, len(card), card))
+        cards.append(HubUpload(README, len(card), card))
     names = [upload.path for upload in uploads]
     double = next((name for name in names if names.count(name) > 1), None)
     if double is not None:

@@ -20,8 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from organs.ingest.files import FileSource, ReadableFile
-from organs.ingest.tasks import Progress
+from organs.ingest.files import FileSource, Progress, ReadableFile
 from organs.ingest.urls import RemoteFile
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadInput, BadSource, Busy

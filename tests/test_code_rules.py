@@ -495,7 +495,14 @@ def test_no_file_is_too_large_for_the_repository() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["organs.registry.gguf", "organs.registry.anatomy", "organs.registry.measure", "organs.registry.digest"]
+    "module",
+    [
+        "organs.registry.gguf",
+        "organs.registry.anatomy",
+        "organs.registry.measure",
+        "organs.registry.digest",
+        "organs.registry.search.language",
+    ],
 )
 def test_a_pure_module_loads_neither_the_database_nor_a_user_interface(module: str) -> None:
     script = f"import sys, {module}; print(*sys.modules)"

@@ -4,11 +4,14 @@ app             `create_app`: the Flask application over one open registry
 settings        settings of the application and of its server
 
 pages           the pages, one module for each subject; each has a JSON twin
-api             the API below `/api/v1` and its OpenAPI document
+api             the API below `/api/v1` and its OpenAPI document; pages call its functions
 charts          charts as SVG
 downloads       downloads: organs in three forms, models, files of chimeras and jobs
+repositories    models as the repositories that other programs know
 hub             the read-only routes of the Hugging Face hub
-services        services that pages and the API share: accounts, administration, contributions, health, plans
+ollama          the protocol of container registries as Ollama uses it
+health          the health of the server, for administrators
+planning        plans and comparisons, with limits on their cost
 metrics         `/metrics` for Prometheus, and `/healthz`
 logs            the log as text or lines of JSON, and the newest errors of a process
 

@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
 
 from flask import Flask, Response, g, request
 from werkzeug.utils import cached_property
@@ -69,7 +68,9 @@ class AnswerCache:
     def get(self, version: Hashable, key: str) -> _CachedAnswer | None:
         """Return the answer for `key` that is valid for `version` of the catalog, or None."""
         with self._lock:
-            self._drop_unless(version)
+            if version != self._version:
+                self._answers.clear()
+                self._size, self._version = 0, version
             answer = self._answers.get(key)
             if answer is not None:
                 self._answers.move_to_end(key)
@@ -89,12 +90,6 @@ class AnswerCache:
     def __len__(self) -> int:
         return len(self._answers)
 
-    def _drop_unless(self, version: Hashable) -> None:
-        if version != self._version:
-            self._answers.clear()
-            self._size = 0
-            self._version = version
-
 
 def hide_headers(app: Flask) -> None:
     """Add a hook to `app` that hides everything outside the key, in requests whose answers may be cached.
@@ -107,8 +102,12 @@ def hide_headers(app: Flask) -> None:
         if not _may_be_cached():
             return
         environ = request.environ
-        g.key = _key(environ)
-        names = [name for name in environ if name in _ALSO_HIDDEN or _is_hidden_header(name)]
+        # The parts of `request.root_url`, which is slower. Links in an answer have the host of the request.
+        root = (environ["wsgi.url_scheme"], environ.get("HTTP_HOST", ""), environ.get("SCRIPT_NAME", ""))
+        g.key = "\n".join((*root, str(is_proxied()), request.path, environ.get("QUERY_STRING", "")))
+        names = [
+            name for name in environ if name in _ALSO_HIDDEN or (name.startswith("HTTP_") and name not in _NOT_HIDDEN)
+        ]
         g.hidden = {name: environ.pop(name) for name in names}
         environ[ADDRESS_KEY] = g.hidden.get("REMOTE_ADDR")
         _reread_headers()
@@ -165,16 +164,6 @@ def _may_be_cached() -> bool:
         return False
     cookies = environ.get("HTTP_COOKIE", "")
     return not any(name in cookies for name in _SESSION_COOKIES)
-
-
-def _key(environ: dict[str, Any]) -> str:
-    # The parts of `request.root_url`, which is slower. Links in an answer have the host of the request.
-    root = (environ["wsgi.url_scheme"], environ.get("HTTP_HOST", ""), environ.get("SCRIPT_NAME", ""))
-    return "\n".join((*root, str(is_proxied()), request.path, environ.get("QUERY_STRING", "")))
-
-
-def _is_hidden_header(name: str) -> bool:
-    return name.startswith("HTTP_") and name not in _NOT_HIDDEN
 
 
 def _reread_headers() -> None:

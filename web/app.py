@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from flask import Flask, g, request
@@ -12,19 +13,9 @@ from organs.registry.compose.licenses import known_licenses
 from organs.registry.errors import OrganError
 from organs.registry.local import LocalRegistry
 from organs.registry.measures import THETA_LEGEND
-from organs.web.answer_cache import (
-    cache_answers,
-    hide_headers,
-)
+from organs.web.answer_cache import cache_answers, hide_headers
 from organs.web.api import api
-from organs.web.auth import (
-    ADMIN,
-    ANYBODY,
-    UPLOAD,
-    Identity,
-    identity,
-    recognise,
-)
+from organs.web.auth import ADMIN, ANYBODY, UPLOAD, identity, recognise
 from organs.web.downloads import artifacts, downloads
 from organs.web.error_pages import answer_errors
 from organs.web.file_responses import count_downloads
@@ -33,24 +24,12 @@ from organs.web.metrics import count_faults, count_requests, health, metrics
 from organs.web.ollama import ollama
 from organs.web.pages import pages
 from organs.web.pages.documentation import documentation_address
-from organs.web.pages.facets import tag_query
+from organs.web.pages.lists import tag_query
 from organs.web.pages.routes import form_token
 from organs.web.permissions import may_write
-from organs.web.rate_limits import (
-    SharedCounts,
-    common_counts,
-    limit_rates,
-    limit_reading,
-    take_turns,
-)
+from organs.web.rate_limits import SharedCounts, common_counts, limit_rates, limit_reading, take_turns
 from organs.web.render import FILTERS
-from organs.web.responses import (
-    REGISTRY_KEY,
-    SETTINGS_KEY,
-    origin,
-    settings,
-    twin_address,
-)
+from organs.web.responses import REGISTRY_KEY, SETTINGS_KEY, origin, settings, twin_address
 from organs.web.security import secure
 from organs.web.settings import WebSettings
 
@@ -76,30 +55,18 @@ def page_head() -> Head:
     If the user cannot be determined because of an error, return the head for a user without an account.
     """
     if "head" not in g:
-        g.head = _make_head()
+        user, writes = ANYBODY, not settings().read_only
+        if request.blueprint != "api":
+            with suppress(OrganError):
+                user = identity()
+        g.head = Head(
+            name=user.name,
+            may_log_in=writes and user.name is None,
+            may_log_out=writes and user.account is not None,
+            links=tuple((endpoint, label) for scope, endpoint, label in SCOPED_LINKS if writes and user.may(scope)),
+        )
     head: Head = g.head
     return head
-
-
-def _make_head() -> Head:
-    user = _find_user()
-    may_write = not settings().read_only
-    links = ((endpoint, label) for scope, endpoint, label in SCOPED_LINKS if user.may(scope))
-    return Head(
-        name=user.name,
-        may_log_in=may_write and user.name is None,
-        may_log_out=may_write and user.account is not None,
-        links=tuple(links) if may_write else (),
-    )
-
-
-def _find_user() -> Identity:
-    if request.blueprint == "api":
-        return ANYBODY
-    try:
-        return identity()
-    except OrganError:
-        return ANYBODY
 
 
 NAVIGATION = (

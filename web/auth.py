@@ -20,11 +20,7 @@ from organs.registry.errors import BadToken, NotAllowed, OrganError
 from organs.registry.tokens import parse_token, secret_sha256
 from organs.web.client_address import client_address, is_proxied
 from organs.web.rate_limits import FAILED_TOKENS, rates
-from organs.web.responses import (
-    reading,
-    registry,
-    settings,
-)
+from organs.web.responses import reading, registry, settings
 
 READ, UPLOAD, ADMIN, TOKENS = "read", "upload", "admin", MANAGE_TOKENS
 ANY = "any"
@@ -36,7 +32,7 @@ _SCHEME = "bearer"
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class RequestUser:
     """The user of a request, with the scopes that apply."""
 
     name: str | None
@@ -61,24 +57,31 @@ class Identity:
         return self.is_local or (self.name is not None and self.name.lower() == namespace.lower())
 
 
-ANYBODY = Identity(None, frozenset((READ,)))
-LOCALLY = Identity(LOCAL, frozenset((READ, UPLOAD)))
+ANYBODY = RequestUser(None, frozenset((READ,)))
+LOCALLY = RequestUser(LOCAL, frozenset((READ, UPLOAD)))
 
 
 def recognise(app: Flask) -> None:
     """Add a hook to `app` that keeps answers to logged-in users out of shared caches."""
-    app.after_request(_mark_private)
+
+    @app.after_request
+    def mark_private(answer: Response) -> Response:
+        is_somebody = request.authorization is not None or session_secret() is not None  # valid or not
+        if is_somebody and "no-store" not in answer.headers.get("Cache-Control", ""):
+            answer.headers["Cache-Control"] = "private, no-cache"
+            answer.vary.add("Cookie")
+        return answer
 
 
-def identity() -> Identity:
+def identity() -> RequestUser:
     """Return the user of the request. Raises BadToken for an invalid token, TooMany after too many invalid tokens."""
     if "identity" not in g:
         g.identity = _identity_from_header() if request.blueprint == "api" else _identity_from_cookie()
-    user: Identity = g.identity
+    user: RequestUser = g.identity
     return user
 
 
-def need(scope: str) -> Identity:
+def need(scope: str) -> RequestUser:
     """Return the user, who must have `scope`.
 
     Raises BadToken (401) without an account, NotAllowed (403) without the scope.
@@ -110,14 +113,6 @@ def account_by_text(text: str) -> KnownToken:
     return account
 
 
-def is_somebody() -> bool:
-    """Return whether the request has a token or a session, valid or not.
-
-    In that case no shared cache may keep the answer.
-    """
-    return request.authorization is not None or session_secret() is not None
-
-
 def session_secret() -> str | None:
     """Return the secret of the browser's session without checking it, or None."""
     value = request.cookies.get(cookie_name(), "")
@@ -139,28 +134,26 @@ def is_personal() -> bool:
     return configured.personal and not configured.read_only and not is_proxied()
 
 
-def used(account: KnownToken) -> Identity:
+def used(account: KnownToken) -> RequestUser:
     """Return the user of `account`, and record the use of the token from time to time, if that needs no waiting."""
     if is_use_due(account) and not settings().read_only:
         # Reading must work while the disk is full or another process writes. A later request records the use.
         with suppress(OrganError), registry().catalog.writing(waits=False) as session:
             record_use(session, account)
-    return Identity(account.name, account.scopes, account)
+    return RequestUser(account.name, account.scopes, account)
 
 
-def _identity_from_header() -> Identity:
+def _identity_from_header() -> RequestUser:
     sent = request.authorization
-    if sent is None:
-        if "Authorization" in request.headers:
-            raise BadToken("send the token as `Authorization: Bearer TOKEN`")
+    if sent is None and "Authorization" not in request.headers:
         return LOCALLY if is_personal() else ANYBODY
-    if sent.type != _SCHEME or not sent.token:
+    if sent is None or sent.type != _SCHEME or not sent.token:
         raise BadToken("send the token as `Authorization: Bearer TOKEN`")
     account = account_by_text(sent.token)
     return replace(used(account), is_of_page=account.session_id is not None)
 
 
-def _identity_from_cookie() -> Identity:
+def _identity_from_cookie() -> RequestUser:
     secret = session_secret()
     if secret is not None:
         with reading() as session:
@@ -168,10 +161,3 @@ def _identity_from_cookie() -> Identity:
         if account is not None:
             return used(account)
     return LOCALLY if is_personal() else ANYBODY
-
-
-def _mark_private(answer: Response) -> Response:
-    if is_somebody() and "no-store" not in answer.headers.get("Cache-Control", ""):
-        answer.headers["Cache-Control"] = "private, no-cache"
-        answer.vary.add("Cookie")
-    return answer

@@ -30,36 +30,32 @@ from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.queries.jobs import JobFile, file_of_job
 from organs.registry.catalog.queries.model_contents import files_of, name_of_organ
 from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.catalog.queries.organs import (
-    BlobRow,
-    blobs_by_id,
-    organs_by_prefix,
-)
-from organs.registry.catalog.tables import ModelFileRow, ModelRow, OrganRow
+from organs.registry.catalog.queries.organs import BlobRow, blobs_by_id, organs_by_prefix
+from organs.registry.catalog.tables import ModelFileRow, ModelRow
 from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.compose.lock import lock_of
-from organs.registry.compose.models import refuse_partial
+from organs.registry.compose.parents import refuse_partial
 from organs.registry.digest import Digest, digest_of, parse_prefix
 from organs.registry.errors import CorruptBlob, MissingBlob, NotFound, UnsupportedDType
 from organs.registry.gguf import DType, TensorSpec, dtype_by_name
 from organs.registry.names import parse_model_name
-from organs.registry.store.backend import StoredFile
+from organs.registry.store.backend import OpenBlob
 from organs.web.file_responses import (
     STREAMS_KEY,
     THREADS,
-    ByteSource,
-    Content,
+    BodySource,
+    FileContent,
     allow_streams,
     hand_out,
     is_plain_name,
     streams,
 )
-from organs.web.params import parsed_job
+from organs.web.params import parsed_number
 from organs.web.permissions import whose_jobs
 from organs.web.responses import (
     reading,
     registry,
-    settings,
+    searching,
 )
 
 FULL_DIGEST_LENGTH = 64
@@ -91,7 +87,8 @@ def chosen_organ(session: Session, text: str, dtype: str | None, shape: str | No
     rows = organs_by_prefix(session, text, visible=True)
     matches = [organ for organ, _ in rows if dtype in (None, organ.dtype) and shape in (None, organ.shape)]
     if not matches:
-        raise NotFound(f"these bytes are {_types_and_shapes([organ for organ, _ in rows])}: request one of these")
+        known = ", ".join(f"{organ.dtype} of {organ.shape}" for organ, _ in rows[:5])
+        raise NotFound(f"these bytes are {known}: request one of these")
     organ = matches[0]
     return ChosenOrgan(
         organ.id,
@@ -103,13 +100,13 @@ def chosen_organ(session: Session, text: str, dtype: str | None, shape: str | No
     )
 
 
-def raw_organ(organ: ChosenOrgan) -> Content:
+def raw_organ(organ: ChosenOrgan) -> FileContent:
     """Return the plain bytes of `organ`."""
     plan = _organ_plan(organ, b"")
     return _content_of_plan(plan, organ.digest, sha256=organ.digest, immutable=organ.is_full_digest)
 
 
-def organ_file(session: Session, organ: ChosenOrgan, name: str | None) -> Content:
+def organ_file(session: Session, organ: ChosenOrgan, name: str | None) -> FileContent:
     """Return the organ's file in the format of organ directories: a head, then the plain bytes.
 
     `name` selects a tensor name if the organ has several. Raises NotFound for an unknown name, UnsupportedDType for
@@ -126,34 +123,34 @@ def organ_file(session: Session, organ: ChosenOrgan, name: str | None) -> Conten
     return _content_of_plan(plan, plan_digest(plan), immutable=immutable)
 
 
-def organ_values(organ: ChosenOrgan) -> Content:
+def organ_values(organ: ChosenOrgan) -> FileContent:
     """Return the values as a NumPy file of float32; raises UnsupportedDType if the registry cannot decode the dtype."""
     label = f"organ {organ.digest[:12]}"
     plan = plan_npy(label, organ.blob, organ.dtype, organ.shape)
 
-    def open_values(begin: int, end: int) -> ByteSource:
+    def open_values(begin: int, end: int) -> BodySource:
         return NpyStream(registry().blobs, plan, begin, end, streams().pool)
 
     tag = digest_of(plan.head + f"{organ.dtype.name} {organ.digest}".encode("ascii"))
     immutable = organ.is_full_digest and organ.is_unambiguous
-    return Content(f"{organ.digest[:16]}.npy", plan.size_bytes, tag, open_values, immutable=immutable)
+    return FileContent(f"{organ.digest[:16]}.npy", plan.size_bytes, tag, open_values, immutable=immutable)
 
 
-def model_file(model: ModelRow, file: ModelFileRow, name: str, *, immutable: bool) -> Content:
+def model_file(model: ModelRow, file: ModelFileRow, name: str, *, immutable: bool) -> FileContent:
     """Return an original file of `model` under the name `name`. Raises NotAssemblable."""
     check_assemblable(model)
     digest = Digest(file.sha256)
 
-    def open_file(begin: int, end: int) -> ByteSource:
+    def open_file(begin: int, end: int) -> BodySource:
         with reading() as session:
             plan = plan_file(session, file, begin, end)
         return FileStream(registry().blobs, plan, pool=streams().pool)
 
     model_id = model.id if file.position == 0 else None
-    return Content(name, file.size_bytes, digest, open_file, digest, immutable, model_id)
+    return FileContent(name, file.size_bytes, digest, open_file, digest, immutable, model_id)
 
 
-def whole_model(session: Session, model: ModelRow, *, immutable: bool) -> Content:
+def whole_model(session: Session, model: ModelRow, *, immutable: bool) -> FileContent:
     """Return `model` as one file, merged from its shards; raises NotAssemblable, CorruptBlob, MissingBlob."""
     refuse_partial(session, model)
     files = files_of(session, model.id)
@@ -171,10 +168,11 @@ def whole_name(model: str, files: Sequence[str]) -> str:
     return f"{model.partition('/')[2].rpartition('@')[0]}{SUFFIX}"
 
 
-def literal_file(name: str, data: bytes, *, immutable: bool) -> Content:
-    """Return a file that consists of `data`."""
+def literal_file(name: str, data: bytes, *, immutable: bool, tag: str | None = None) -> FileContent:
+    """Return a file that consists of `data`; its ETag is `tag`, by default its digest."""
     digest = digest_of(data)
-    return _content_of_plan(FilePlan(name, len(data), digest, data, ()), digest, sha256=digest, immutable=immutable)
+    plan, sha256 = FilePlan(name, len(data), digest, data, ()), digest if tag is None else None
+    return _content_of_plan(plan, tag or digest, sha256=sha256, immutable=immutable)
 
 
 def public_names(own: Sequence[str]) -> list[str]:
@@ -210,16 +208,12 @@ def _organ_plan(organ: ChosenOrgan, head: bytes) -> FilePlan:
     return FilePlan(f"{organ.digest[:16]}{ending}", len(head) + size, None, head, slices)
 
 
-def _content_of_plan(plan: FilePlan, tag: Digest, *, sha256: Digest | None = None, immutable: bool) -> Content:
-    def open_plan(begin: int, end: int) -> ByteSource:
+def _content_of_plan(plan: FilePlan, tag: str, *, sha256: Digest | None = None, immutable: bool) -> FileContent:
+    def open_plan(begin: int, end: int) -> BodySource:
         part = clipped(plan, begin, end)
         return FileStream(registry().blobs, part, pool=streams().pool)
 
-    return Content(plan.name, plan.size_bytes, tag, open_plan, sha256, immutable)
-
-
-def _types_and_shapes(organs: Sequence[OrganRow]) -> str:
-    return ", ".join(f"{organ.dtype} of {organ.shape}" for organ in organs[:5])
+    return FileContent(plan.name, plan.size_bytes, tag, open_plan, sha256, immutable)
 
 
 downloads = Blueprint("downloads", __name__)
@@ -297,7 +291,7 @@ READ_BYTES = 256 * 1024
 @artifacts.get('/chimeras/<lock>/<any("recipe.yaml", "lock.json", "card.md", "Modelfile"):text>')
 def chimera_text(lock: str, text: str) -> Response:
     """Send a text of a chimera. Only the lock can be cached forever."""
-    with reading(settings().search_seconds) as session, explaining_faults(text):
+    with searching() as session, explaining_faults(text):
         model = chimeras_by_lock(session, lock)[0]
         if text == LOCK_FILE:
             first = first_header(session, registry().blobs, model)
@@ -316,27 +310,29 @@ def chimera_text(lock: str, text: str) -> Response:
 def job_file(job: str, file: str) -> Response:
     """Send a file that a job has written."""
     whose = whose_jobs()
-    with reading(settings().search_seconds) as session:
-        written = file_of_job(session, parsed_job(job), whose)
+    with searching() as session:
+        written = file_of_job(session, parsed_number(job, "job"), whose)
     if written is None or written.name != file or not has_pack(registry(), written):
         raise NotFound(f"job {job} has no such file: files of jobs are kept for one day")
     digest, found = written.sha256, written
-    return hand_out(Content(file, found.size_bytes, digest, lambda begin, end: _FileRange(found, begin, end), digest))
+    return hand_out(
+        FileContent(file, found.size_bytes, digest, lambda begin, end: _FileRange(found, begin, end), digest)
+    )
 
 
 class _FileRange:
-    """A range of bytes of an open file, without its end (`web.file_responses.ByteSource`)."""
+    """A range of bytes of an open file, without its end (`web.file_responses.BodySource`)."""
 
     def __init__(self, file: JobFile, begin: int, end: int) -> None:
         self.faults: list[BlobRow] = []
         self._file = file
         self._begin, self._end = begin, end
-        self._opened: StoredFile | None = None
+        self._opened: OpenBlob | None = None
 
     def wasted_seconds(self, sent_bytes: int) -> float:
         return 0.0
 
-    def __enter__(self) -> ByteSource:
+    def __enter__(self) -> BodySource:
         self._opened = open_pack(registry(), self._file)
         if self._opened is None:
             raise NotFound("this file was just removed: files of jobs are kept for one day")

@@ -31,11 +31,7 @@ from organs.registry.errors import (
     StoreUnreachable,
     TooMany,
 )
-from organs.web.responses import (
-    API_PREFIX,
-    wants_csv,
-    wants_json,
-)
+from organs.web.responses import API_PREFIX, wants_csv, wants_json
 
 RETRY_SECONDS = 5
 HIDDEN = "The server failed to answer this request. Its log has the details."
@@ -82,12 +78,25 @@ def status_of(error: OrganError) -> int:
     return 404 if is_page and isinstance(error, BadName | BadDigest) else error.status
 
 
+def sentence_of(error: OrganError, *, capital: bool = False) -> str:
+    """Return the text of an error with one full stop; with `capital`, it begins with a capital letter."""
+    text = str(error).rstrip("?.")
+    return f"{text[:1].upper()}{text[1:]}." if capital else f"{text}."
+
+
 def refused(error: OrganError, extensions: Mapping[str, object] | None = None) -> Response:
     """Return the answer to a request that raised `error`; `extensions` are further members of the problem document."""
     status = logged_status(error)
     if status == INTERNAL:
         return error_answer(status, HIDDEN)
-    problem, field = problem_of(error, status), _implied_field(error)
+    problem, field = problem_of(error, status), None
+    match error:
+        case BadDigest():
+            field = "digest"
+        case BadName():
+            field = "name"
+        case BadQuery():
+            field = error.term if error.term in PARAMETERS else "q"
     if not problem.errors and field is not None:
         field_errors = (FieldError(field=field, code=problem.code, detail=problem.detail),)
         problem = msgspec.structs.replace(problem, errors=field_errors)
@@ -140,19 +149,6 @@ def error_page(status: int, detail: str) -> str:
         sentence += "."
     advice = _ADVICE.get(status)
     return render_template("error.html", sentence=sentence, advice=advice, status=status, title=title_of(status))
-
-
-def _implied_field(error: OrganError) -> str | None:
-    """Return the parameter or member that caused an error without its own list of fields, or None."""
-    match error:
-        case BadDigest():
-            return "digest"
-        case BadName():
-            return "name"
-        case BadQuery():
-            return error.term if error.term in PARAMETERS else "q"
-        case _:
-            return None
 
 
 def _without_slash() -> BaseResponse | None:

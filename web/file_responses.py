@@ -8,7 +8,7 @@ import re
 import threading
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,11 +32,7 @@ from organs.web.answer_cache import reveal_headers
 from organs.web.metrics import METRICS_KEY, Meters
 from organs.web.rate_limits import charge_of_reader
 from organs.web.responses import registry, settings
-from organs.web.server.gateway import (
-    MAY_DOWNLOAD,
-    OPENS_LATER,
-    REFUSED_DOWNLOAD,
-)
+from organs.web.server.gateway import MAY_DOWNLOAD, OPENS_LATER, REFUSED_DOWNLOAD
 
 HEADER_MAX_LENGTH = 200
 """The longest `Range` header that is read. A range of two numbers of 63 bits has 45 characters."""
@@ -47,7 +43,7 @@ _TAG = re.compile(r'(?P<weak>W/)?"(?P<tag>[\x21\x23-\x7e\x80-\xff]*)"')
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ByteRange:
     """The bytes from `begin` to `end`, without the byte at `end`."""
 
     begin: int
@@ -62,7 +58,7 @@ class Unsatisfiable(Exception):
     """A range is well-formed, but the file has no byte in it."""
 
 
-def requested_span(header: str | None, size_bytes: int) -> Span | None:
+def requested_span(header: str | None, size_bytes: int) -> ByteRange | None:
     """Return the span that a `Range` header requests of a file of `size_bytes`; None for the whole file.
 
     Like every server may (RFC 9110), it ignores a header that is not one valid range. Raises Unsatisfiable.
@@ -73,15 +69,20 @@ def requested_span(header: str | None, size_bytes: int) -> Span | None:
     if match is None:
         return None
     first, last = match["first"], match["last"]
-    if not first:
-        return _suffix(last, size_bytes)
+    if not first and not last:
+        return None
+    if not first:  # the last bytes of the file
+        length = min(int(last), size_bytes)
+        if length == 0:
+            raise Unsatisfiable
+        return ByteRange(size_bytes - length, size_bytes)
     begin = int(first)
     end = min(int(last) + 1, size_bytes) if last else size_bytes
     if last and int(last) < begin:
         return None
     if begin >= size_bytes:
         raise Unsatisfiable
-    return Span(begin, end)
+    return ByteRange(begin, end)
 
 
 def still_holds(if_range: str | None, tag: str) -> bool:
@@ -100,15 +101,6 @@ def has_strong(header: str, tag: str) -> bool:
 def has_weak(header: str, tag: str) -> bool:
     """Return whether an `If-None-Match` header names `tag`, by weak comparison, or any file."""
     return header.strip(" \t") == "*" or any(tag == other for other, _ in _tags(header))
-
-
-def _suffix(last: str, size_bytes: int) -> Span | None:
-    if not last:
-        return None
-    length = min(int(last), size_bytes)
-    if length == 0:
-        raise Unsatisfiable
-    return Span(size_bytes - length, size_bytes)
 
 
 def _tags(header: str) -> list[tuple[str, bool]]:
@@ -130,7 +122,7 @@ def attachment(name: str) -> str:
     """
     plain = safe_name(name)
     header = f'attachment; filename="{plain}"'
-    wide = _cut("".join(character if _is_harmless(character) else "_" for character in name))
+    wide = _cut("".join(letter if letter.isalnum() or letter in "._+@ -" else "_" for letter in name))
     return header if wide == plain or not wide else f"{header}; filename*=UTF-8''{quote(wide, safe='')}"
 
 
@@ -152,10 +144,6 @@ def _cut(name: str) -> str:
     return f"_{clean}" if _DEVICE.fullmatch(clean) else clean
 
 
-def _is_harmless(character: str) -> bool:
-    return character.isalnum() or character in "._+@ -"
-
-
 STREAMS_KEY = "organ_streams"
 THREADS = 12
 """The default number of threads; uploads may use half of them."""
@@ -169,7 +157,7 @@ IMMUTABLE = "public, max-age=31536000, immutable"
 OCTETS = "application/octet-stream"
 
 
-class ByteSource(Protocol):
+class BodySource(Protocol):
     """Bytes in order, as views that are valid until the next view is requested; and the blobs that are faulty."""
 
     @property
@@ -178,20 +166,20 @@ class ByteSource(Protocol):
         """Return the processor time that was used for other bytes than the first `sent_bytes`."""
         ...
 
-    def __enter__(self) -> ByteSource: ...
+    def __enter__(self) -> BodySource: ...
     def __exit__(self, *_: object) -> None: ...
     def __iter__(self) -> Iterator[memoryview]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class FileContent:
     """A file to send."""
 
     name: str
     size_bytes: int
     tag: str
     """The strong ETag, without quotes: different bytes have different tags."""
-    open: Callable[[int, int], ByteSource]
+    open: Callable[[int, int], BodySource]
     """Opens the bytes from one offset to another. Entering the source raises CorruptBlob if a blob is still faulty."""
     sha256: Digest | None = None
     """The SHA-256 of the whole file, if it is known."""
@@ -245,7 +233,7 @@ def allow_streams(app: Flask, threads: int) -> None:
     app.extensions[STREAMS_KEY] = Streams(threads)
 
 
-def hand_out(content: Content, more: Mapping[str, str] | None = None, busy: int = 503) -> Response:
+def hand_out(content: FileContent, more: Mapping[str, str] | None = None, busy: int = 503) -> Response:
     """Return the answer to this request for `content`: 200, 206, 304, 412 or 416, with the headers `more`.
 
     `busy` is the status of the refusal if the client has too many downloads in progress. Raises CorruptBlob or
@@ -259,28 +247,28 @@ def hand_out(content: Content, more: Mapping[str, str] | None = None, busy: int 
     if if_none_match is not None and has_weak(if_none_match, content.tag):
         names = ("ETag", "Cache-Control", "Accept-Ranges")
         return Response(status=304, headers={name: headers[name] for name in names})
+    span = None
     try:
-        span = _span(content)
+        if request.method != "HEAD" and still_holds(request.headers.get("If-Range"), content.tag):
+            span = requested_span(request.headers.get("Range"), content.size_bytes)
     except Unsatisfiable:
         range_headers = {**headers, "Content-Range": f"bytes */{content.size_bytes}"}
         return _error_response(
             416, f"This file has {content.size_bytes} bytes; none of them is in that range.", range_headers
         )
-    sent = span or Span(0, content.size_bytes)
+    sent = span or ByteRange(0, content.size_bytes)
     if span is not None:
         headers["Content-Range"] = f"bytes {span.begin}-{span.end - 1}/{content.size_bytes}"
     headers["Content-Length"] = str(sent.size_bytes)
-    body = _no_body(content) if request.method == "HEAD" else _begin(content, sent, busy)
+    if request.method == "HEAD":
+        with content.open(0, content.size_bytes):  # raises the error that a GET would raise before the first byte
+            body: Iterable[bytes] = ()
+    else:
+        body = _begin(content, sent, busy)
     return Response(body, status=200 if span is None else 206, headers=headers, direct_passthrough=True)
 
 
-def _span(content: Content) -> Span | None:
-    if request.method == "HEAD" or not still_holds(request.headers.get("If-Range"), content.tag):
-        return None
-    return requested_span(request.headers.get("Range"), content.size_bytes)
-
-
-def _headers(content: Content) -> dict[str, str]:
+def _headers(content: FileContent) -> dict[str, str]:
     headers = {
         "Content-Type": OCTETS,
         "ETag": f'"{content.tag}"',
@@ -299,13 +287,7 @@ def _error_response(status: int, sentence: str, headers: Mapping[str, str]) -> R
     return Response(f"{sentence}\n", status=status, headers={**kept, "Content-Type": "text/plain; charset=utf-8"})
 
 
-def _no_body(content: Content) -> tuple[()]:
-    """Raise the error that a GET would raise before the first byte; return an empty body."""
-    with content.open(0, content.size_bytes):
-        return ()
-
-
-def _begin(content: Content, span: Span, busy: int) -> FileBody:
+def _begin(content: FileContent, span: ByteRange, busy: int) -> FileBody:
     """Return the bytes of `span`. The first piece has been read and checked, unless the server opens it later."""
     if not request.environ.get(MAY_DOWNLOAD, True):
         request.environ[REFUSED_DOWNLOAD] = True
@@ -326,7 +308,7 @@ class FileBody:
     """
 
     def __init__(
-        self, content: Content, span: Span, app: Flask, finished: Callable[[], None] | None, busy_status: int
+        self, content: FileContent, span: ByteRange, app: Flask, finished: Callable[[], None] | None, busy_status: int
     ) -> None:
         self.busy_status = busy_status
         """The status of the server's refusal if the client has too many downloads."""
@@ -336,7 +318,7 @@ class FileBody:
         self._position, self._end = span.begin, span.end
         self._charge = charge_of_reader()
         self._opened_at = span.begin
-        self._source: ByteSource | None = None
+        self._source: BodySource | None = None
         self._pieces: Iterator[bytes] = iter(())
         self._is_closed = False
         self._lock = Lock()
@@ -428,7 +410,7 @@ def _report(error: OrganError, name: str, faults: list[BlobRow]) -> None:
         current_app.logger.exception("%s: the faulty blob could not be marked", name)
 
 
-def _pieces(source: ByteSource) -> Iterator[bytes]:
+def _pieces(source: BodySource) -> Iterator[bytes]:
     for view in source:
         for begin in range(0, len(view), PIECE_BYTES):
             yield bytes(view[begin : begin + PIECE_BYTES])
@@ -438,7 +420,7 @@ COUNTING_KEY = "organ_counting"
 FLUSH_SECONDS = 10.0
 
 
-class Downloads:
+class DownloadCounts:
     """The downloads that this process has counted and not yet added to the catalog."""
 
     def __init__(self, catalog: Catalog, logger: Logger, seconds: float = FLUSH_SECONDS) -> None:
@@ -489,12 +471,12 @@ class Downloads:
 
 def count_downloads(app: Flask, registry: LocalRegistry) -> None:
     """Let `app` count its downloads."""
-    app.extensions[COUNTING_KEY] = Downloads(registry.catalog, app.logger)
+    app.extensions[COUNTING_KEY] = DownloadCounts(registry.catalog, app.logger)
 
 
 def counter_of(model_id: int | None) -> Callable[[], None] | None:
     """Return the function to call when the last byte of the model is sent; None if this download is not counted."""
-    downloads: Downloads | None = current_app.extensions.get(COUNTING_KEY)
+    downloads: DownloadCounts | None = current_app.extensions.get(COUNTING_KEY)
     if model_id is None or downloads is None or settings().read_only:
         return None
     meters: Meters = current_app.extensions[METRICS_KEY]

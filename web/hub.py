@@ -11,7 +11,6 @@ from werkzeug.exceptions import HTTPException
 
 from organs.registry.catalog.queries.model_contents import files_by_model
 from organs.registry.catalog.queries.model_lists import RepositoryQuery, repositories_page
-from organs.registry.catalog.tables import ModelFileRow, ModelRow
 from organs.registry.entities.problem import INTERNAL
 from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, Removed
 from organs.web.downloads import explaining_faults, public_names
@@ -21,17 +20,17 @@ from organs.web.repositories import (
     LIBRARY,
     LICENSE_TAG,
     README,
-    Entry,
     EntryMissing,
     Repository,
+    RepositoryEntry,
     RevisionMissing,
     commit_of,
     history,
-    repository,
+    read_repository,
     tags_of,
     time_of,
 )
-from organs.web.responses import reading, settings
+from organs.web.responses import reading, searching
 
 hub = Blueprint("hub", __name__)
 
@@ -55,28 +54,46 @@ def models() -> Response:
     query = _repository_query()
     if query is None:
         return _list([], None)
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         rows, after = repositories_page(session, query, limit, after)
-        files = files_by_model(session, [row.id for row in rows]) if _wants_files() else {}
-    return _list([_listed_model(row, files.get(row.id)) for row in rows], after)
+        files = None
+        if request.args.get("full", "").lower() in ("1", "true") or "siblings" in request.args.getlist("expand"):
+            files = files_by_model(session, [row.id for row in rows])
+    listed = []
+    for row in rows:
+        name = f"{row.namespace}/{row.name}"
+        values = _repository_values(name, commit_of(row), time_of(row), row.downloads, tags_of(row))
+        if files is not None:
+            names = public_names([file.name for file in files[row.id]])
+            values["siblings"] = [{"rfilename": path} for path in [*names, *({README} - set(names))]]
+        listed.append(values)
+    return _list(listed, after)
 
 
 @hub.get(REPOSITORY)
 @hub.get(f"{REPOSITORY}/revision/<path:revision>")
 def model(user: str, name: str, revision: str = "main") -> Response:
     """Describe a repository and its files."""
-    repository = _read_repository(user, name, revision)
+    repository = read_repository(user, name, revision)
     values = _repository_values(
         repository.name, repository.commit, repository.created, repository.downloads, repository.tags
     )
-    siblings = [_sibling(entry, detailed="blobs" in request.args) for entry in repository.entries]
+    siblings = []
+    for entry in repository.entries:
+        sibling: dict[str, Any] = {"rfilename": entry.path}
+        if "blobs" in request.args:
+            size = entry.content.size_bytes
+            sibling |= {"size": size, "blobId": entry.object_id}
+            if entry.is_model:
+                sibling["lfs"] = {"sha256": entry.content.tag, "size": size, "pointerSize": len(entry.pointer)}
+        siblings.append(sibling)
     return _answer({**values, "siblings": siblings}, repository)
 
 
 @hub.get(f"{REPOSITORY}/auth-check")
 def auth_check(user: str, name: str) -> Response:
     """Answer whether the user may read the repository: every visible repository is public."""
-    return _answer({}, _read_repository(user, name, "main"))
+    return _answer({}, read_repository(user, name, "main"))
 
 
 @hub.get(f"{REPOSITORY}/commits/<path:revision>")
@@ -101,7 +118,7 @@ def commits(user: str, name: str, revision: str) -> Response:
 @hub.get(f"{REPOSITORY}/refs")
 def refs(user: str, name: str) -> Response:
     """List branches and tags."""
-    repository = _read_repository(user, name, "main")
+    repository = read_repository(user, name, "main")
     tags = [
         {"name": tag, "ref": f"refs/tags/{tag}", "targetCommit": commit}
         for tag, commit in repository.commits_by_tag.items()
@@ -114,7 +131,7 @@ def refs(user: str, name: str) -> Response:
 @hub.get(f"{REPOSITORY}/tree/<revision>/<path:path>")
 def tree(user: str, name: str, revision: str, path: str = "") -> Response:
     """List the files of a revision. There are no folders, so every path below is empty."""
-    repository = _read_repository(user, name, revision)
+    repository = read_repository(user, name, revision)
     if path.strip("/"):
         raise EntryMissing(f"{repository.name} has no folders")
     return _answer([_tree_entry(entry) for entry in repository.entries], repository)
@@ -123,7 +140,7 @@ def tree(user: str, name: str, revision: str, path: str = "") -> Response:
 @hub.post(f"{REPOSITORY}/paths-info/<revision>")
 def paths_info(user: str, name: str, revision: str) -> Response:
     """List those of the requested paths that exist."""
-    repository = _read_repository(user, name, revision)
+    repository = read_repository(user, name, revision)
     body = request.get_json(silent=True) if request.is_json else None
     paths = (body.get("paths") if isinstance(body, dict) else None) or request.form.getlist("paths")
     requested = {path for path in paths[:PATHS_MAX] if isinstance(path, str)} if isinstance(paths, list) else set()
@@ -134,7 +151,7 @@ def paths_info(user: str, name: str, revision: str) -> Response:
 def resolve(user: str, name: str, revision: str, path: str) -> Response:
     """Send a file."""
     with explaining_faults(path):
-        repository = _read_repository(user, name, revision)
+        repository = read_repository(user, name, revision)
         entry = repository.entry(path)
         headers = {
             "X-Repo-Commit": repository.commit,
@@ -148,7 +165,7 @@ def resolve(user: str, name: str, revision: str, path: str) -> Response:
 def raw(user: str, name: str, revision: str, path: str) -> Response:
     """Send a file as git stores it: for a model's file, the Git LFS pointer."""
     with explaining_faults(path):
-        repository = _read_repository(user, name, revision)
+        repository = read_repository(user, name, revision)
         return hand_out(repository.entry(path).raw, {"X-Repo-Commit": repository.commit}, TOO_MANY)
 
 
@@ -178,20 +195,20 @@ def _http_error(error: HTTPException) -> Response:
 
 
 def _error(status: int, sentence: str, code: str | None = None) -> Response:
-    answer = jsonify(error=sentence)
-    answer.status_code = status
-    describe_error(answer, sentence, code)
-    return answer
+    return error_answer({"error": sentence}, status, sentence, code)
 
 
-def describe_error(answer: Response, sentence: str, code: str | None) -> None:
-    """Add the headers that the hub's clients read to the answer of an error."""
+def error_answer(values: dict[str, object], status: int, sentence: str, code: str | None) -> Response:
+    """Return `values` as the answer of an error, with the headers that the hub's clients read."""
     g.not_cached = True
-    if answer.status_code == 503:
+    answer = jsonify(values)
+    answer.status_code = status
+    if status == 503:
         answer.headers["Retry-After"] = str(RETRY_SECONDS)
     if code is not None:
         answer.headers["X-Error-Code"] = code
     answer.headers["X-Error-Message"] = "".join(letter if " " <= letter <= "~" else "?" for letter in sentence)[:500]
+    return answer
 
 
 def _answer(values: Any, repository: Repository) -> Response:
@@ -246,20 +263,6 @@ def _repository_query() -> RepositoryQuery | None:
     return RepositoryQuery(search, author, **known, by_downloads=values.get("sort") == "downloads")
 
 
-def _wants_files() -> bool:
-    return request.args.get("full", "").lower() in ("1", "true") or "siblings" in request.args.getlist("expand")
-
-
-def _listed_model(row: ModelRow, files: list[ModelFileRow] | None) -> dict[str, Any]:
-    values = _repository_values(
-        f"{row.namespace}/{row.name}", commit_of(row), time_of(row), row.downloads, tags_of(row)
-    )
-    if files is not None:
-        names = public_names([file.name for file in files])
-        values["siblings"] = [{"rfilename": name} for name in [*names, *({README} - set(names))]]
-    return values
-
-
 def _repository_values(name: str, commit: str, created: str, downloads: int, tags: list[str]) -> dict[str, Any]:
     return {
         "_id": commit[:24],
@@ -279,22 +282,7 @@ def _repository_values(name: str, commit: str, created: str, downloads: int, tag
     }
 
 
-def _read_repository(user: str, name: str, revision: str) -> Repository:
-    with reading() as session:
-        return repository(session, user, name, revision)
-
-
-def _sibling(entry: Entry, *, detailed: bool) -> dict[str, Any]:
-    if not detailed:
-        return {"rfilename": entry.path}
-    values = {"rfilename": entry.path, "size": entry.content.size_bytes, "blobId": entry.object_id}
-    if entry.is_model:
-        size = entry.content.size_bytes
-        values["lfs"] = {"sha256": entry.content.tag, "size": size, "pointerSize": len(entry.pointer)}
-    return values
-
-
-def _tree_entry(entry: Entry) -> dict[str, Any]:
+def _tree_entry(entry: RepositoryEntry) -> dict[str, Any]:
     size = entry.content.size_bytes
     values = {"type": "file", "path": entry.path, "size": size, "oid": entry.object_id}
     if entry.is_model:

@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -24,18 +25,14 @@ from organs.registry.catalog.queries.health import CatalogHealth, catalog_health
 from organs.registry.catalog.queries.reports import running_totals
 from organs.registry.catalog.slow import SLOW_SECONDS
 from organs.registry.checkup import disk_spaces
-from organs.registry.entities.health import IntakeHealth, QueueHealth, SlowStatement
+from organs.registry.entities.health import SlowStatement
 from organs.registry.errors import NotAllowed, OrganError
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import Settings
 from organs.web.answer_cache import ANSWERED_HEADER
 from organs.web.client_address import client_ip, is_proxied
 from organs.web.logs import RecentErrors
-from organs.web.responses import (
-    reading,
-    registry,
-    settings,
-)
+from organs.web.responses import reading, registry, settings
 from organs.web.security import is_served, requested_host
 from organs.web.settings import LOOPBACK_NETWORKS, WebSettings
 
@@ -68,14 +65,8 @@ class Meters:
     slow_statements: Counter
     slow_seconds: Counter
     errors: Counter
-    met: dict[tuple[str, str, int, bool], _LabelledCounters]
-
-
-@dataclass(frozen=True, slots=True)
-class _LabelledCounters:
-    count: Callable[[], None]
-    observe: Callable[[float], None]
-    recall: Callable[[], None] | None
+    met: dict[tuple[str, str, int, bool], tuple[Callable[..., None], ...]]
+    """The first takes the seconds; the others count."""
 
 
 def prepare_metrics() -> str:
@@ -114,14 +105,21 @@ def count_requests(app: Flask) -> None:
     @app.after_request
     def end(answer: Response) -> Response:
         began = g.get("began")
-        key = (_route(), _method(), answer.status_code, ANSWERED_HEADER in answer.headers)
+        route = UNMATCHED if request.url_rule is None else request.url_rule.rule
+        method = request.method if request.method in METHODS else OTHER
+        is_remembered = ANSWERED_HEADER in answer.headers
+        key = (route, method, answer.status_code, is_remembered)
         counters = meters.met.get(key)
         if counters is None:
-            counters = meters.met[key] = _label_counters(meters, *key)
-        counters.count()
-        counters.observe(0.0 if began is None else perf_counter() - began)
-        if counters.recall is not None:
-            counters.recall()
+            request_count = meters.requests.labels(route, method, str(answer.status_code)).inc
+            counters = (meters.seconds.labels(route).observe, request_count)
+            if is_remembered:
+                counters = (*counters, meters.remembered.labels(route).inc)
+            meters.met[key] = counters
+        observe, *counts = counters
+        observe(0.0 if began is None else perf_counter() - began)
+        for count in counts:
+            count()
         if answer.is_streamed and request.endpoint != "static":
             meters.streams.inc()
             answer.response = _CountedStream(answer.response, meters.streams.dec)
@@ -189,20 +187,15 @@ def _check_allowed(settings: WebSettings) -> None:
     """
     networks = settings.metrics
     if networks is None:
-        is_own_host = is_served(request, settings.hosts) or _is_address(requested_host(request))
+        is_own_host = is_served(request, settings.hosts)
+        with suppress(ValueError):
+            ip_address(requested_host(request).strip("[]"))
+            is_own_host = True
         is_direct = not settings.proxies and not is_proxied()
         networks = LOOPBACK_NETWORKS if is_own_host and is_direct else ()
     client = client_ip()
     if client is None or not any(client in network for network in networks):
         raise NotAllowed("the metrics are for the operators of this server: start it with --metrics NETWORK")
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return True
 
 
 def _make_meters() -> Meters:
@@ -240,22 +233,6 @@ def _make_meters() -> Meters:
     )
 
 
-def _label_counters(meters: Meters, route: str, method: str, status: int, is_remembered: bool) -> _LabelledCounters:
-    return _LabelledCounters(
-        meters.requests.labels(route, method, str(status)).inc,
-        meters.seconds.labels(route).observe,
-        meters.remembered.labels(route).inc if is_remembered else None,
-    )
-
-
-def _route() -> str:
-    return UNMATCHED if request.url_rule is None else request.url_rule.rule
-
-
-def _method() -> str:
-    return request.method if request.method in METHODS else OTHER
-
-
 def _registry_collectors(catalog: Sequence[_Gauge], settings: Settings) -> CollectorRegistry:
     """Return the collectors of the numbers of the catalog, if it was read, and of the disks of this machine."""
     from prometheus_client import CollectorRegistry
@@ -264,8 +241,7 @@ def _registry_collectors(catalog: Sequence[_Gauge], settings: Settings) -> Colle
     rows = [_Gauge("organ_catalog_up", f"1 if the catalog was read within {FIGURES_SECONDS:g} s.", bool(catalog))]
     rows += [*_disk_gauges(settings), *catalog]
 
-    @dataclass(frozen=True)
-    class Numbers:
+    class CatalogNumbers:
         def collect(self) -> Iterable[GaugeMetricFamily]:
             families: dict[str, GaugeMetricFamily] = {}
             for row in rows:
@@ -275,7 +251,7 @@ def _registry_collectors(catalog: Sequence[_Gauge], settings: Settings) -> Colle
             return families.values()
 
     collectors = CollectorRegistry()
-    collectors.register(Numbers())
+    collectors.register(CatalogNumbers())
     return collectors
 
 
@@ -293,13 +269,7 @@ def _catalog_gauges(catalog: CatalogHealth, moment: datetime) -> Iterator[_Gauge
     """Yield the numbers of the catalog at `moment`, by the database's clock."""
     for name, value in structs.asdict(catalog.totals).items():
         yield _Gauge(f"organ_registry_{name}", f"The registry's {name}, as on its first page.", value)
-    yield from _queue_gauges(catalog.queue, moment)
-    yield from _intake_gauges(catalog.intake)
-    yield _Gauge("organ_corrupt_blobs", "Blobs whose bytes are wrong or missing.", catalog.corrupt_blobs)
-    yield _Gauge("organ_database_size_bytes", "Bytes of the database.", catalog.database.size_bytes)
-
-
-def _queue_gauges(queue: QueueHealth, moment: datetime) -> Iterator[_Gauge]:
+    queue, intake = catalog.queue, catalog.intake
     for row in queue.jobs:
         labels = {"kind": row.kind, "state": row.state}
         yield _Gauge("organ_jobs", "Jobs by kind and state. Old jobs are removed.", row.jobs, labels)
@@ -309,9 +279,6 @@ def _queue_gauges(queue: QueueHealth, moment: datetime) -> Iterator[_Gauge]:
     waiting_since = queue.waiting_since
     age = 0.0 if waiting_since is None else max(0.0, (moment - waiting_since).total_seconds())
     yield _Gauge("organ_oldest_waiting_job_age_seconds", "Age of the oldest waiting job; 0 if none waits.", age)
-
-
-def _intake_gauges(intake: IntakeHealth) -> Iterator[_Gauge]:
     yield _Gauge("organ_open_uploads", "Uploads whose bytes have not all arrived.", intake.uploads)
     yield _Gauge("organ_open_upload_bytes", "The sum of the declared sizes of open uploads.", intake.upload_bytes)
     yield _Gauge("organ_open_upload_received_bytes", "Bytes of open uploads that arrived.", intake.received_bytes)
@@ -320,6 +287,8 @@ def _intake_gauges(intake: IntakeHealth) -> Iterator[_Gauge]:
         yield _Gauge("organ_submissions", meaning, count, {"state": state})
     for state, count in intake.models.items():
         yield _Gauge("organ_models", "Models by state; quarantined: held for review.", count, {"state": state})
+    yield _Gauge("organ_corrupt_blobs", "Blobs whose bytes are wrong or missing.", catalog.corrupt_blobs)
+    yield _Gauge("organ_database_size_bytes", "Bytes of the database.", catalog.database.size_bytes)
 
 
 def _disk_gauges(settings: Settings) -> Iterator[_Gauge]:

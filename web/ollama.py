@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from flask import Blueprint, Response, g, jsonify, request, url_for
+from flask import Blueprint, Response, g, request, url_for
 from sqlalchemy.orm import Session
 from werkzeug.exceptions import HTTPException
 
@@ -24,7 +24,7 @@ from organs.registry.catalog.queries.model_contents import files_by_model, metad
 from organs.registry.catalog.queries.model_names import reachable_file, versions_of
 from organs.registry.catalog.tables import ModelFileRow, ModelRow
 from organs.registry.catalog.vocabulary import RUNTIME_TEXT_MAX
-from organs.registry.compose.models import partial_base
+from organs.registry.compose.parents import partial_base
 from organs.registry.digest import Digest, digest_of, parse_digest
 from organs.registry.entities.base import prepared
 from organs.registry.entities.model import RuntimeText
@@ -35,9 +35,17 @@ from organs.registry.names import ModelName, split_quantisation
 from organs.web.downloads import explaining_faults, model_file
 from organs.web.error_pages import with_wait
 from organs.web.file_responses import Unsatisfiable, hand_out, requested_span
-from organs.web.hub import describe_error, hub_error
-from organs.web.repositories import EntryMissing, Member, Repository, RevisionMissing, check_repository, repository
-from organs.web.responses import reading, settings
+from organs.web.hub import error_answer, hub_error
+from organs.web.repositories import (
+    EntryMissing,
+    Member,
+    Repository,
+    RevisionMissing,
+    check_repository,
+    read_repository,
+    repository,
+)
+from organs.web.responses import reading, searching
 
 MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
 CONFIG_TYPE = "application/vnd.docker.container.image.v1+json"
@@ -76,28 +84,20 @@ class TagMissing(OrganError, code="tag-missing", status=400):
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """A text that Ollama keeps beside a model."""
-
-    kind: str
-    """`template`, `params` or `license`: the end of the media type of the layer."""
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Image:
     """A model as Ollama takes it: its GGUF files by the kind of their layers, its texts and its configuration."""
 
     model: ModelRow
     files: tuple[tuple[str, ModelFileRow], ...]
-    texts: tuple[Text, ...]
+    texts: dict[str, bytes]
+    """By `template`, `params` or `license`, which is the end of the media type of the layer."""
     config: bytes
 
     @property
     def manifest(self) -> bytes:
         """The manifest, as JSON."""
         files = [_layer(f"{LAYER_TYPE}{kind}", file.sha256, file.size_bytes) for kind, file in self.files]
-        texts = [_text_layer(f"{LAYER_TYPE}{text.kind}", text.data) for text in self.texts]
+        texts = [_text_layer(f"{LAYER_TYPE}{kind}", data) for kind, data in self.texts.items()]
         return _json(
             {
                 "schemaVersion": 2,
@@ -110,7 +110,7 @@ class Image:
     @property
     def small_blobs(self) -> dict[str, bytes]:
         """The manifest and all blobs that are not files of a model, by digest."""
-        return {digest_of(data): data for data in (self.manifest, self.config, *(text.data for text in self.texts))}
+        return {digest_of(data): data for data in (self.manifest, self.config, *self.texts.values())}
 
 
 def _layer(media_type: str, sha256: str, size_bytes: int) -> dict[str, str | int]:
@@ -154,7 +154,7 @@ def _images(session: Session, wanted: Sequence[tuple[ModelRow, Sequence[ModelRow
         kinds += [("projector", other) for other in projectors if len(files[other.id]) == 1][:1]
         main = kinds[0][1]
         layers = tuple((kind, files[row.id][0]) for kind, row in kinds)
-        own_texts = tuple(_texts(model, texts[model.id], facts[main.id]))
+        own_texts = _image_texts(model, texts[model.id], facts[main.id])
         yield Image(model, layers, own_texts, _config(main, layers, facts[main.id]))
 
 
@@ -179,6 +179,11 @@ def _reason(model: ModelRow, base: ModelRow | None, files: dict[int, list[ModelF
 
 
 def _config(model: ModelRow, layers: Sequence[tuple[str, ModelFileRow]], facts: dict[str, str]) -> bytes:
+    size_label = str(model.parameters)
+    for unit, name in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if model.parameters >= unit:
+            size_label = f"{model.parameters / unit:.1f}{name}"  # such as 7.6B, as Ollama writes it
+            break
     family = model.architecture or "unknown"
     families = [family, *(["clip"] if any(kind == "projector" for kind, _ in layers) else [])]
     encoding = FILE_TYPES.get(parse_file_type(facts.get(FILE_TYPE_KEY, "")))
@@ -187,7 +192,7 @@ def _config(model: ModelRow, layers: Sequence[tuple[str, ModelFileRow]], facts: 
             "model_format": "gguf",
             "model_family": family,
             "model_families": families,
-            "model_type": _size_label(model),
+            "model_type": size_label,
             "file_type": encoding or model.quantisation or "unknown",
             "architecture": "amd64",
             "os": "linux",
@@ -196,42 +201,29 @@ def _config(model: ModelRow, layers: Sequence[tuple[str, ModelFileRow]], facts: 
     )
 
 
-def _size_label(model: ModelRow) -> str:
-    """Return the number of parameters as Ollama writes it: `7.6B`."""
-    for unit, name in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
-        if model.parameters >= unit:
-            return f"{model.parameters / unit:.1f}{name}"
-    return str(model.parameters)
+def _image_texts(model: ModelRow, kept: Sequence[RuntimeText], facts: dict[str, str]) -> dict[str, bytes]:
+    """Return the texts for Ollama: those that came with the model from another Ollama, else what the file says.
 
-
-def _texts(model: ModelRow, kept_texts: Sequence[RuntimeText], facts: dict[str, str]) -> Iterator[Text]:
-    """Yield the texts for Ollama: those that came with the model from another Ollama, else what the file says.
-
-    Newer versions of Ollama read the chat template from the GGUF file. A template for older versions is only sent for
-    chat templates that are known exactly, because no chat template is ever translated or run.
+    A text that was cut is left out, and so are parameters that are not JSON. Newer versions of Ollama read the chat
+    template from the GGUF file. A template for older versions is only sent for chat templates that are known exactly,
+    because no chat template is ever translated or run.
     """
-    kept = [_kept_text(text) for text in kept_texts if text.source.startswith(OLLAMA)]
-    texts = {text.kind: text for text in reversed(kept) if text is not None}
+    texts: dict[str, bytes] = {}
+    for text in reversed(kept):  # of several texts of a kind, the first is taken
+        if not text.source.startswith(OLLAMA) or len(text.text) >= RUNTIME_TEXT_MAX:
+            continue
+        kind, data = "params" if text.kind == "parameters" else text.kind, text.text.encode("utf-8")
+        try:
+            if kind == "params":
+                msgspec.json.decode(data, type=prepared(dict[str, Any]))
+        except (msgspec.DecodeError, RecursionError):
+            continue
+        texts[kind] = data
     if not texts and facts.get(CHAT_TEMPLATE, "").strip().replace("\n", r"\n") in CHATML:
-        yield Text("template", CHATML_FOR_OLLAMA.encode("utf-8"))
-        yield Text("params", _json({"stop": CHATML_STOPS}))
-    yield from texts.values()
-    if model.license and "license" not in texts:
-        yield Text("license", f"{model.license}\n".encode())
-
-
-def _kept_text(text: RuntimeText) -> Text | None:
-    """Return a text that came with a model from Ollama; None if it was cut, or if parameters are not JSON."""
-    if len(text.text) >= RUNTIME_TEXT_MAX:
-        return None
-    data = text.text.encode("utf-8")
-    if text.kind != "parameters":
-        return Text(text.kind, data)
-    try:
-        msgspec.json.decode(data, type=prepared(dict[str, Any]))
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    return Text("params", data)
+        texts = {"template": CHATML_FOR_OLLAMA.encode("utf-8"), "params": _json({"stop": CHATML_STOPS})}
+    if model.license:
+        texts.setdefault("license", f"{model.license}\n".encode())
+    return texts
 
 
 def ollama_line(name: str, host_url: str, file: str = "") -> str:
@@ -269,7 +261,7 @@ def ping() -> Response:
 @ollama.get(f"{REPOSITORY}/tags/list")
 def tags(user: str, name: str) -> Response:
     """List the tags: the newest version, the versions, and the quantisations."""
-    found = _read(user, name, "main")
+    found = read_repository(user, name, "main")
     quantisations = [row.model.quantisation for row in found.members if not row.is_projector]
     names = [LATEST, *found.commits_by_tag, *dict.fromkeys(tag for tag in quantisations if tag)]
     return _document(_json({"name": found.name, "tags": names}), "application/json")
@@ -281,7 +273,8 @@ def manifest(user: str, name: str, tag: str) -> Response:
 
     Both use this address. Clients of container registries accept their media types, or are called `ollama`.
     """
-    if not _wants_image():
+    accepts_images = any(accepted.startswith(IMAGE_TYPES) for accepted, _ in request.accept_mimetypes)
+    if not accepts_images and not request.headers.get("User-Agent", "").startswith("ollama/"):
         answer = _gguf_file(user, name, tag)
     elif tag.startswith(DIGEST_START):
         answer = _small_blob(user, name, tag)
@@ -338,7 +331,7 @@ def _blob_headers(user: str, name: str, digest: str) -> dict[str, str]:
 
 def _small_blob(user: str, name: str, digest: str) -> Response:
     sha256 = _parsed_digest(digest)
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         found = (image.small_blobs.get(sha256) for image in _all_images(session, user, name))
         data = next((item for item in found if item is not None), None)
     if data is None:
@@ -361,10 +354,11 @@ def _small_blob(user: str, name: str, digest: str) -> Response:
 
 def _all_images(session: Session, user: str, name: str) -> Iterator[Image]:
     """Yield the images of the quantisations and of the newest versions of a repository."""
-    wanted: list[tuple[ModelRow, Sequence[ModelRow]]] = []
     found = repository(session, user, name, "main")
     projectors = _projectors(found)
-    wanted += [(row.model, projectors) for row in found.members if not row.is_projector or len(found.members) == 1]
+    wanted: list[tuple[ModelRow, Sequence[ModelRow]]] = [
+        (row.model, projectors) for row in found.members if not row.is_projector or len(found.members) == 1
+    ]
     wanted += [(row, ()) for row in versions_of(session, ModelName(user, name))[:VERSIONS_MAX]]
     for image in _images(session, wanted):
         if isinstance(image, Image):
@@ -396,14 +390,9 @@ def _tagged_image(session: Session, user: str, name: str, tag: str) -> Image:
     return image_of(session, version)
 
 
-def _wants_image() -> bool:
-    accepts_images = any(accepted.startswith(IMAGE_TYPES) for accepted, _ in request.accept_mimetypes)
-    return accepts_images or request.headers.get("User-Agent", "").startswith("ollama/")
-
-
 def _gguf_file(user: str, name: str, tag: str) -> Response:
     """Return the files that llama.cpp downloads from the hub's routes: the model, and its projector."""
-    found = _read(user, name, "main")
+    found = read_repository(user, name, "main")
     member = found.member(tag)
     if member is None:
         raise EntryMissing(f"{found.name} has no file of {tag[:80]}")
@@ -423,11 +412,6 @@ def _file_values(member: Member) -> dict[str, str | int]:
     return {"rfilename": entry.path, "size": entry.content.size_bytes}
 
 
-def _read(user: str, name: str, revision: str) -> Repository:
-    with reading() as session:
-        return repository(session, user, name, revision)
-
-
 def _document(data: bytes, media_type: str, tag: str | None = None) -> Response:
     g.not_cached = True
     answer = Response(data, content_type=media_type)
@@ -443,18 +427,15 @@ def _refused(error: OrganError) -> Response:
     if isinstance(error, BadDigest):
         return _error(400, str(error), "DIGEST_INVALID")
     status, sentence, hub_code = hub_error(error)
-    return with_wait(_error(status, sentence, _registry_code(error, status), hub_code), error)
-
-
-def _registry_code(error: OrganError, status: int) -> str:
-    """Return the code of the protocol of container registries that is nearest to an error."""
     if isinstance(error, BadName):
-        return "NAME_INVALID"
-    if request.endpoint != "ollama.manifest" and isinstance(error, EntryMissing):
-        return "BLOB_UNKNOWN"
-    if isinstance(error, NotFound):
-        return "MANIFEST_UNKNOWN" if request.endpoint == "ollama.manifest" else "NAME_UNKNOWN"
-    return "TOOMANYREQUESTS" if status == TOO_MANY else error.code.upper().replace("-", "_")
+        code = "NAME_INVALID"
+    elif isinstance(error, NotFound) and request.endpoint == "ollama.manifest":
+        code = "MANIFEST_UNKNOWN"
+    elif isinstance(error, NotFound):
+        code = "BLOB_UNKNOWN" if isinstance(error, EntryMissing) else "NAME_UNKNOWN"
+    else:
+        code = "TOOMANYREQUESTS" if status == TOO_MANY else error.code.upper().replace("-", "_")
+    return with_wait(_error(status, sentence, code, hub_code), error)
 
 
 @ollama.errorhandler(HTTPException)
@@ -465,7 +446,4 @@ def _http_error(error: HTTPException) -> Response:
 
 
 def _error(status: int, sentence: str, code: str, hub_code: str | None = None) -> Response:
-    answer = jsonify(errors=[{"code": code, "message": sentence}])
-    answer.status_code = status
-    describe_error(answer, sentence, hub_code)
-    return answer
+    return error_answer({"errors": [{"code": code, "message": sentence}]}, status, sentence, hub_code)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from flask import request
 
 from organs.registry.catalog.cursor import PAGE_MAX
-from organs.registry.errors import BadQuery, NoSuchRun, NotFound
+from organs.registry.errors import BadQuery, NotFound
 from organs.registry.search.language import Query, Vocabulary, parse_query
 from organs.web.responses import wants_csv
 
 LIMIT_DEFAULT = 50
-JOB_MAX = 2**63 - 1
+ID_MAX = 2**63 - 1
 PLACE_MAX = 1_000_000
 
 
@@ -67,15 +67,8 @@ def requested_switch(name: str) -> bool:
     return value == "1"
 
 
-def parsed_job(text: str) -> int:
-    """Return the number of a job from the text in a URL. Raises NotFound for an invalid number."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 19 and 1 <= int(text) <= JOB_MAX):
-        raise NotFound(f"{text[:40]!r} is not the number of a job")
-    return int(text)
-
-
-def parsed_run(text: str) -> int:
-    """Return the number of a run of a fleet from the text in a URL. Raises NoSuchRun for an invalid number."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 19 and 1 <= int(text) <= JOB_MAX):
-        raise NoSuchRun(f"{text[:40]!r} is not the number of a run")
+def parsed_number(text: str, thing: str, refusal: type[NotFound] = NotFound) -> int:
+    """Return the number in an address of a `thing`, such as a job. Raises `refusal` for an invalid number."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and 1 <= int(text) <= ID_MAX):
+        raise refusal(f"{text[:40]!r} is not the number of a {thing}")
     return int(text)

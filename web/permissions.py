@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from flask import abort, request
+from flask import abort, redirect, request, url_for
 from sqlalchemy.orm import Session
 
 from organs.ingest.jobs.runner import add_job
@@ -15,14 +15,8 @@ from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.errors import Conflict, NotAllowed
 from organs.registry.names import ModelName
-from organs.web.auth import (
-    ADMIN,
-    UPLOAD,
-    Identity,
-    identity,
-    need,
-)
-from organs.web.responses import registry, settings
+from organs.web.auth import ADMIN, UPLOAD, RequestUser, identity, need
+from organs.web.responses import plain_page, registry, settings
 
 ONLY_READS = "This server is read-only."
 NO_JOBS = "Log in to see jobs."
@@ -60,7 +54,7 @@ def whose_jobs() -> str | None:
     return None if client.is_local or client.may(ADMIN) else client.name
 
 
-def check_writing(scope: str = UPLOAD) -> Identity:
+def check_writing(scope: str = UPLOAD) -> RequestUser:
     """Return the user if they may write. Answer 403 on a read-only server, and to requests from pages of other sites.
 
     Raises BadToken (401) without an account, NotAllowed (403) for a token without the `scope`.
@@ -68,18 +62,40 @@ def check_writing(scope: str = UPLOAD) -> Identity:
     if settings().read_only:
         abort(403, ONLY_READS)
     client = need(scope)
-    check_origin()
+    _check_origin()
     return client
+
+
+def check_admin() -> None:
+    """Allow the current page only for administrators.
+
+    Redirects a user without an account to the log-in, and answers 404 to users without the scope.
+    """
+    if settings().read_only:
+        abort(404, ONLY_READS)
+    client = identity()
+    if client.may(ADMIN):
+        return
+    if client.name is not None:
+        abort(404)  # the same message as for an address that does not exist
+    log_in_first()
+    need(ADMIN)
+
+
+def log_in_first() -> None:
+    """Redirect a page for people to the log-in if the user has no account."""
+    if identity().name is None and plain_page():
+        abort(redirect(url_for("pages.login", next=request.script_root + request.path), 303))
 
 
 def check_anybody() -> None:
     """Answer 403 on a read-only server, and to requests from pages of other sites. No account is needed."""
     if settings().read_only:
         abort(403, ONLY_READS)
-    check_origin()
+    _check_origin()
 
 
-def check_origin() -> None:
+def _check_origin() -> None:
     """Answer 403 to a request from a page of another site."""
     site = request.headers.get("Sec-Fetch-Site")
     if site is not None and site not in _OWN_SITES:
@@ -136,8 +152,7 @@ def model_to_yank(session: Session, name: ModelName) -> ModelRow:
     """Return a model that the user may yank. Raises Conflict if an administrator yanked it."""
     model = known_model(session, name)
     _check_allowed(model, may_yank(model.namespace))
-    _check_yanker(session, model)
-    return model
+    return _check_yanker(session, model)
 
 
 def model_to_restore(session: Session, name: ModelName) -> ModelRow:
@@ -146,27 +161,23 @@ def model_to_restore(session: Session, name: ModelName) -> ModelRow:
     _check_allowed(model, may_yank(model.namespace))
     if model.state == "quarantined" and not may_write(ADMIN):
         raise Conflict(f"{model.full_name} is held for review; an administrator must approve it first")
-    _check_yanker(session, model)
-    return model
+    return _check_yanker(session, model)
 
 
-def _check_yanker(session: Session, model: ModelRow) -> None:
+def _check_yanker(session: Session, model: ModelRow) -> ModelRow:
     """Raise Conflict if an administrator yanked the model, unless the user is an administrator."""
     yanker = yanked_by(session, model.id) if model.state == "yanked" else None
     allowed_yankers = (model.namespace.lower(), (identity().name or "").lower())
     if yanker is not None and yanker.lower() not in allowed_yankers and not may_write(ADMIN):
         raise Conflict(f"{model.full_name} was yanked by an administrator; only an administrator can restore it")
+    return model
 
 
 def _check_allowed(model: ModelRow, is_allowed: bool) -> ModelRow:
     if not is_allowed:
-        raise NotAllowed(_denial(model.namespace))
+        is_own = identity().owns(model.namespace)
+        raise NotAllowed(f"this needs a token with the scope {UPLOAD}" if is_own else NOT_YOURS)
     return model
-
-
-def _denial(namespace: str) -> str:
-    """Return the message for a user who may not change models in `namespace`."""
-    return f"this needs a token with the scope {UPLOAD}" if identity().owns(namespace) else NOT_YOURS
 
 
 def queue_job(kind: str, arguments: Mapping[str, object]) -> int:
@@ -174,9 +185,14 @@ def queue_job(kind: str, arguments: Mapping[str, object]) -> int:
 
     Raises as `add_job`.
     """
-    account = identity().name
-    assert account is not None, "the user has no account"
-    return add_job(registry(), kind, arguments, account)
+    return add_job(registry(), kind, arguments, user_name())
+
+
+def user_name() -> str:
+    """Return the name of the user, who has an account, for the records."""
+    name = identity().name
+    assert name is not None, "the user has no account"
+    return name
 
 
 def planner() -> str:

@@ -20,14 +20,13 @@ import struct
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from hashlib import blake2b
 from math import ceil
 from mmap import mmap
 from tempfile import TemporaryFile
 from threading import BoundedSemaphore, Lock
 from time import thread_time, time
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from flask import Flask, Response, current_app, g, request
 from limits import RateLimitItem, RateLimitItemPerHour, RateLimitItemPerMinute
@@ -35,11 +34,13 @@ from limits.storage import Storage
 from limits.strategies import FixedWindowRateLimiter
 
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.accounts import KnownToken
 from organs.registry.catalog.register.request_counts import add_to_count
 from organs.registry.errors import Busy, OrganError, TooMany
 from organs.web.client_address import client_address
 from organs.web.settings import WebSettings
+
+if TYPE_CHECKING:
+    from organs.web.auth import RequestUser
 
 RATES_KEY = "organ_rates"
 FAILED_TOKENS = RateLimitItemPerMinute(10, namespace="failed")
@@ -74,18 +75,6 @@ _SLOT = struct.Struct(f"<{_DIGEST_BYTES}sdI4x")
 _COUNT_MAX = 2**32 - 1
 _ROW_SLOTS = 8
 _ROW_BYTES = _ROW_SLOTS * _SLOT.size
-
-
-class Client(Protocol):
-    """The attributes of a client that rates depend on."""
-
-    @property
-    def account(self) -> KnownToken | None:
-        """The account of its token or session."""
-
-    @property
-    def is_local(self) -> bool:
-        """Whether it is a program or a person on this machine."""
 
 
 class SharedCounts(Storage):
@@ -272,17 +261,27 @@ def _too_many(counts: Storage, rate: RateLimitItem, client: str) -> TooMany:
     return TooMany(f"too many requests; try again in {seconds:.0f} seconds", seconds)
 
 
-def limit_rates(app: Flask, common: Storage, own: Storage, identity: Callable[[], Client]) -> None:
+def limit_rates(app: Flask, common: Storage, own: Storage, identity: Callable[[], RequestUser]) -> None:
     """Count the writes among the requests to `app`. Refuse those above a rate with 429 before a larger body is read.
 
     `common` has the counts of all servers of the registry, `own` those of this server. `identity` returns the client of
     the current request (`web.auth.identity`).
     """
     app.extensions[RATES_KEY] = Rates(common, own)
-    app.before_request(partial(_count_write, identity))
+
+    @app.before_request
+    def count_write() -> None:
+        if request.method in READING_METHODS or request.endpoint in (None, LOG_IN):
+            return  # `web.pages.account` counts log-ins by their results
+        client = identity()
+        if client.account is not None:
+            is_upload = request.path == UPLOADS_PATH or request.path.startswith(f"{UPLOADS_PATH}/")
+            rates().hit(UPLOADS if is_upload else WRITES, str(client.account.contributor_id))
+        elif not client.is_local:
+            rates().hit(ANONYMOUS_WRITES, client_address())
 
 
-def limit_reading(app: Flask, identity: Callable[[], Client]) -> None:
+def limit_reading(app: Flask, identity: Callable[[], RequestUser]) -> None:
     """Count the processor time of requests that read. Refuse requests of a client that has used too much with 429.
 
     A download is counted without the time that decodes the bytes that are sent (`web.file_responses.FileBody`), because
@@ -295,10 +294,15 @@ def limit_reading(app: Flask, identity: Callable[[], Client]) -> None:
     def begin() -> None:
         g.reader = None
         if request.method in READING_METHODS and request.blueprint in WORKING_BLUEPRINTS:
-            reader = _reading_rate(identity())
-            if reader is not None:
-                rates().check(*reader)
-                g.reader, g.began_work = reader, thread_time()
+            client = identity()
+            if client.is_local:
+                return
+            if client.account is not None:
+                reader = (ACCOUNT_READING, str(client.account.contributor_id))
+            else:
+                reader = (READING, client_address())
+            rates().check(*reader)
+            g.reader, g.began_work = reader, thread_time()
 
     @app.after_request
     def end(answer: Response) -> Response:
@@ -326,25 +330,6 @@ def rates() -> Rates:
     return shared
 
 
-def _reading_rate(client: Client) -> tuple[RateLimitItem, str] | None:
-    """Return the rate for reading and the key of the client; None for a client of this machine."""
-    if client.account is not None:
-        return ACCOUNT_READING, str(client.account.contributor_id)
-    return None if client.is_local else (READING, client_address())
-
-
-def _count_write(identity: Callable[[], Client]) -> None:
-    """Count a request that writes. A log-in is counted by its result: see `web.pages.account`."""
-    if request.method in READING_METHODS or request.endpoint in (None, LOG_IN):
-        return
-    client = identity()
-    if client.account is not None:
-        is_upload = request.path == UPLOADS_PATH or request.path.startswith(f"{UPLOADS_PATH}/")
-        rates().hit(UPLOADS if is_upload else WRITES, str(client.account.contributor_id))
-    elif not client.is_local:
-        rates().hit(ANONYMOUS_WRITES, client_address())
-
-
 TURNS_KEY = "organ_turns"
 WITH_TURN = frozenset({"pages", "api"})
 """Blueprints whose requests take a turn."""
@@ -358,7 +343,7 @@ WITHOUT_TURN = frozenset(
 )
 """Endpoints of these blueprints that take no turn before their view runs. A report is computed once for all requests
 that wait for it, and these must not wait while they hold a turn. Bodies of uploads and submissions arrive as slowly as
-clients send them, and have their own limit (`web.services.contributions`). A submission takes its turn when its body
+clients send them, and have their own limit (`web.api.uploads`). A submission takes its turn when its body
 has arrived (`take_turn`)."""
 PATIENCE_SECONDS = 0.25
 """Time that a request waits for the first turn before it tries to take one of the second turns."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from textwrap import shorten
@@ -29,11 +28,7 @@ from organs.registry.entities.organ import Organ
 from organs.registry.entities.published import DESCRIPTION_MAX
 from organs.registry.kinds import KIND_NOTES
 from organs.registry.measures import CAUTIONS, theta_caution
-from organs.web.responses import (
-    model_address,
-    organ_address,
-    outside_link,
-)
+from organs.web.responses import model_address, organ_address, outside_link
 
 THETA_TONES = (
     *("#56697f", "#5e7084", "#66778a", "#6e7e8f", "#768694", "#7e8d9a", "#87949f", "#8f9ca3"),
@@ -105,8 +100,7 @@ def markdown(text: str) -> Markup:
     if _is_too_much(text):
         return _AS_TEXT.format(text)
     tokens = _READER.parse(text)
-    for token in _flatten(tokens):
-        _clean_token(token)
+    _clean(tokens)
     return _rendered(tokens)
 
 
@@ -127,8 +121,7 @@ def opening(text: str) -> tuple[Markup, Markup]:
             break
         if token.level == 0 and token.nesting != 1 and token.type != "heading_close":
             end = number
-    for token in _flatten(tokens):
-        _clean_token(token)
+    _clean(tokens)
     if end == 0 and tokens:
         return _beginning(next((token.content for token in tokens if token.type == "inline"), text)), _rendered(tokens)
     return _rendered(tokens[:end]), _rendered(tokens[end:])
@@ -146,32 +139,25 @@ def _is_too_much(text: str) -> bool:
     return text.count("[") > BRACKETS_MAX or text.count("*") + text.count("_") > MARKS_MAX
 
 
-def _flatten(tokens: Sequence[Token]) -> Sequence[Token]:
-    return [part for token in tokens for part in (token, *(token.children or ()))]
-
-
-def _clean_token(token: Token) -> None:
+def _clean(tokens: Sequence[Token]) -> None:
     """Lower the level of headings, mark links as external, and remove all other attributes."""
-    if token.type in ("heading_open", "heading_close"):
-        token.tag = f"h{min(int(token.tag[1:]) + HEADINGS_BELOW - 1, _HEADINGS_MAX)}"
-    elif token.type == "link_open":
-        token.attrs = {"href": token.attrs.get("href", ""), "rel": _RELATION}
-    elif token.type == "fence":
-        token.info = ""
-    elif token.type not in ("ordered_list_open",):
-        token.attrs = {}
+    for token in [part for whole in tokens for part in (whole, *(whole.children or ()))]:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{min(int(token.tag[1:]) + HEADINGS_BELOW - 1, _HEADINGS_MAX)}"
+        elif token.type == "link_open":
+            token.attrs = {"href": token.attrs.get("href", ""), "rel": _RELATION}
+        elif token.type == "fence":
+            token.info = ""
+        elif token.type != "ordered_list_open":
+            token.attrs = {}
 
 
 def _make_reader() -> MarkdownIt:
     reader = MarkdownIt("commonmark", {"html": False, "linkify": False, "maxNesting": NESTING_MAX})
     reader.disable(["image", "html_block", "html_inline", "reference"])
     validated: Any = reader
-    validated.validateLink = _may_be_linked
+    validated.validateLink = lambda address: outside_link(address) is not None
     return reader
-
-
-def _may_be_linked(address: str) -> bool:
-    return outside_link(address) is not None
 
 
 _READER = _make_reader()
@@ -217,14 +203,14 @@ def theta_class(theta: float | None) -> str:
     """Return the CSS class of the colour of θ: `t0` (uniform) to `t31` (heavy tails); `tn` if θ was not measured."""
     if theta is None:
         return "tn"
-    return f"t{min(int(_clamp(theta / THETA_MAX_DEGREES) * THETA_STEPS), THETA_STEPS - 1)}"
+    return f"t{_step(theta / THETA_MAX_DEGREES, THETA_STEPS)}"
 
 
 def share_class(share: float | None) -> str:
     """Return the CSS class of a grey for a number from 0 to 1 that is not θ: `s0` to `s15`; `tn` for None."""
     if share is None:
         return "tn"
-    return f"s{min(int(_clamp(share) * SHARE_STEPS), SHARE_STEPS - 1)}"
+    return f"s{_step(share, SHARE_STEPS)}"
 
 
 def width_class(share: float | None) -> str:
@@ -236,6 +222,10 @@ def width_class(share: float | None) -> str:
 
 def _clamp(share: float) -> float:
     return max(0.0, min(share, 1.0))
+
+
+def _step(share: float, steps: int) -> int:
+    return min(int(_clamp(share) * steps), steps - 1)
 
 
 def change_share(change: float | None, likeness: float | None = None) -> float:
@@ -250,14 +240,14 @@ def change_tone(change: float | None, likeness: float | None = None) -> str:
     """
     if change is None and likeness is None:
         return "tn"
-    return f"c{min(int(change_share(change, likeness) * SHARE_STEPS), SHARE_STEPS - 1)}"
+    return f"c{_step(change_share(change, likeness), SHARE_STEPS)}"
 
 
 def spectral_class(signal: float | None) -> str:
     """Return the CSS class of a spectral signal: `p0` (as random numbers) to `p15`; `tn` for None."""
     if signal is None:
         return "tn"
-    return f"p{min(int(_clamp(signal / SPECTRAL_MAX) * SHARE_STEPS), SHARE_STEPS - 1)}"
+    return f"p{_step(signal / SPECTRAL_MAX, SHARE_STEPS)}"
 
 
 def donor_class(number: int) -> str:
@@ -294,33 +284,14 @@ def glyph(kind: str) -> str:
     return GLYPHS.get(kind, "○")
 
 
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """An explanation of a number for new readers, with the same fields as in `registry.measures.Measure`."""
-
-    label: str
-    meaning: str
-    limits: str
-
-
 def caution_of(organ: Organ) -> str:
     """Return why the θ of `organ` is uncertain, in words; an empty text if it is not."""
     return CAUTIONS.get(theta_caution(organ.measured("theta"), organ.dtype, organ.elements), "")
 
 
-def verdict_meaning(verdict: str) -> str:
-    """Return the meaning of a verdict, in a few words."""
-    return VERDICT_MEANINGS[verdict]
-
-
 def foldable(text: str) -> Markup:
     """Return `text` as HTML that can wrap between the parts of a name."""
     return _short_foldable(text) if len(text) <= SHORT_MAX else _foldable(text)
-
-
-def kind_mark(kind: str) -> Markup:
-    """Return an organ's type as HTML: its symbol and its name."""
-    return _kind_mark(kind)
 
 
 def theta_bar(theta: float | None, caution: str = "") -> Markup:
@@ -345,7 +316,8 @@ _short_foldable = lru_cache(maxsize=8192)(_foldable)
 
 
 @lru_cache(maxsize=64)
-def _kind_mark(kind: str) -> Markup:
+def kind_mark(kind: str) -> Markup:
+    """Return an organ's type as HTML: its symbol and its name."""
     return _KIND.format(glyph(kind), type_name(kind))
 
 
@@ -393,6 +365,6 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "state_name": state_name,
     "theta_bar": theta_bar,
     "theta_class": theta_class,
-    "verdict_meaning": verdict_meaning,
+    "verdict_meaning": VERDICT_MEANINGS.__getitem__,
     "width_class": width_class,
 }

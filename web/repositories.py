@@ -8,7 +8,7 @@ those of `me/coder` itself.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
@@ -18,14 +18,14 @@ from organs.registry.catalog.queries.accounts import contributor_name
 from organs.registry.catalog.queries.model_contents import files_by_model
 from organs.registry.catalog.queries.model_lists import is_projector, quantisations_of
 from organs.registry.catalog.queries.model_names import find_model, removal, removed_versions, versions_of
-from organs.registry.catalog.queries.organs import BlobRow
 from organs.registry.catalog.tables import ModelFileRow, ModelRow
 from organs.registry.compose.chimeras import CARD_VERSION, card
 from organs.registry.errors import NotFound, Removed
 from organs.registry.gguf.split import ShardName, parse_shard_name
 from organs.registry.names import ModelName, parse_model_name, plain_quantisation, split_quantisation
-from organs.web.downloads import SUFFIX, model_file, public_names
-from organs.web.file_responses import ByteSource, Content
+from organs.web.downloads import SUFFIX, literal_file, model_file, public_names
+from organs.web.file_responses import FileContent
+from organs.web.responses import reading
 
 README = "README.md"
 LIBRARY = "gguf"
@@ -51,11 +51,11 @@ class EntryMissing(NotFound, code="entry-missing"):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RepositoryEntry:
     """A file of a repository."""
 
     path: str
-    content: Content
+    content: FileContent
     object_id: str
     """The SHA-1 of the git object: of the file, or of its Git LFS pointer if it is a model's file."""
     pointer: bytes
@@ -66,9 +66,9 @@ class Entry:
         return bool(self.pointer)
 
     @property
-    def raw(self) -> Content:
+    def raw(self) -> FileContent:
         """The file as git stores it: the pointer of a model's file, or the file itself."""
-        return text_content(self.path, self.pointer, self.object_id) if self.is_model else self.content
+        return text_file(self.path, self.pointer, self.object_id) if self.is_model else self.content
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Member:
     """A model in a repository, and its files."""
 
     model: ModelRow
-    entries: tuple[Entry, ...]
+    entries: tuple[RepositoryEntry, ...]
 
     @property
     def is_projector(self) -> bool:
@@ -98,15 +98,13 @@ class Member:
     @property
     def quantisations(self) -> tuple[str, ...]:
         """The quantisations at the end of its name and of the names of its files."""
-        stems = (_stem(entry.path) for entry in self.entries if entry.is_model)
-        names = (self.model.quantisation, *(split_quantisation(stem)[1] for stem in stems))
+        names = [self.model.quantisation]
+        for entry in self.entries:
+            if entry.is_model:
+                shard = parse_shard_name(entry.path)
+                stem = entry.path.removesuffix(SUFFIX) if shard is None else shard.stem
+                names.append(split_quantisation(stem)[1])
         return tuple(name for name in names if name is not None)
-
-
-def _stem(path: str) -> str:
-    """Return the name of a file without its ending, and without the number of its shard."""
-    shard = parse_shard_name(path)
-    return path.removesuffix(SUFFIX) if shard is None else shard.stem
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,19 +116,19 @@ class Repository:
     created: str
     """When the newest version in it was registered, in ISO 8601."""
     members: tuple[Member, ...]
-    readme: Entry | None
+    readme: RepositoryEntry | None
     commits_by_tag: dict[str, str]
     downloads: int
     tags: list[str]
     """The tags by which the hub's clients filter: the library, the architecture, the license."""
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[RepositoryEntry, ...]:
         """The files in order: those of the models, and the README."""
         files = [entry for member in self.members for entry in member.entries]
         return (*files, *((self.readme,) if self.readme else ()))
 
-    def entry(self, path: str) -> Entry:
+    def entry(self, path: str) -> RepositoryEntry:
         """Return the file at `path`; raises EntryMissing."""
         for entry in self.entries:
             if entry.path == path:
@@ -160,7 +158,7 @@ def _of_quantisation(models: Sequence[Member], tag: str) -> Member | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Revision:
+class RepositoryRevision:
     """The models of a repository at a revision, and all versions of the model with its name."""
 
     name: ModelName
@@ -231,6 +229,12 @@ def check_repository(session: Session, user: str, name: str) -> None:
         _find_revision(session, user, name, BRANCHES[0])
 
 
+def read_repository(user: str, name: str, revision: str) -> Repository:
+    """Return `repository` in a session of its own."""
+    with reading() as session:
+        return repository(session, user, name, revision)
+
+
 def time_of(model: ModelRow) -> str:
     """Return the time when a version was registered, in the format of the hub."""
     return model.created_at.strftime("%Y-%m-%dT%H:%M:%S.000Z")
@@ -251,41 +255,32 @@ def commit_of(model: ModelRow) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:COMMIT_LENGTH]
 
 
-def text_content(name: str, text: bytes, tag: str) -> Content:
-    """Return a small file in memory as content with the ETag `tag`."""
-    return Content(name, len(text), tag, _text_opener(text))
+def text_file(name: str, text: bytes, tag: str) -> FileContent:
+    """Return a small file with the ETag `tag`."""
+    return literal_file(name, text, immutable=False, tag=tag)
 
 
-def _find_revision(session: Session, user: str, name: str, revision: str) -> _Revision:
+def _find_revision(session: Session, user: str, name: str, revision: str) -> RepositoryRevision:
     requested = parse_model_name(f"{user}/{name}")
     if requested.version is not None:
         raise NotFound(f"no model is registered as {requested}")
     versions = versions_of(session, requested)
     model = next((row for row in versions if _matches_revision(row, revision)), None)
     if model is not None:
-        return _Revision(requested, (model,), versions)
+        return RepositoryRevision(requested, (model,), versions)
     newest = [row for row in versions[:1] if row.state == "visible"]
     main = newest + [row for row in quantisations_of(session, requested) if row.name != requested.name]
-    present = _Revision(requested, tuple(main or versions[:1]), versions)
+    present = RepositoryRevision(requested, tuple(main or versions[:1]), versions)
     if present.models and (revision in BRANCHES or _begins(present.commit, revision)):
         return present
-    if not present.models:
-        raise _removal_notice(session, requested, None) or NotFound(f"no model is registered as {requested}")
-    raise _removal_notice(session, requested, revision) or RevisionMissing(
-        f"{requested} has no revision {revision[:80]!r}"
-    )
-
-
-def _removal_notice(session: Session, requested: ModelName, revision: str | None) -> Removed | None:
-    """Return the notice about the newest removed version, or about `revision`, if there is one."""
     removed = removed_versions(session, requested)
-    if revision is None:
-        return removal(removed[0]) if removed else None
-    model = next((row for row in removed if _matches_revision(row, revision)), None)
-    if model is None:
-        return None
-    notice = removal(model)
-    return RevisionRemoved(model.full_name, notice.reason, notice.removed_on)
+    if not present.models:
+        raise removal(removed[0]) if removed else NotFound(f"no model is registered as {requested}")
+    gone = next((row for row in removed if _matches_revision(row, revision)), None)
+    if gone is not None:
+        notice = removal(gone)
+        raise RevisionRemoved(gone.full_name, notice.reason, notice.removed_on)
+    raise RevisionMissing(f"{requested} has no revision {revision[:80]!r}")
 
 
 def _matches_revision(model: ModelRow, revision: str) -> bool:
@@ -297,7 +292,7 @@ def _begins(commit: str, revision: str) -> bool:
     return 7 <= len(revision) <= COMMIT_LENGTH and commit.startswith(revision.lower())
 
 
-def _members(session: Session, found: _Revision) -> tuple[Member, ...]:
+def _members(session: Session, found: RepositoryRevision) -> tuple[Member, ...]:
     files = files_by_model(session, [model.id for model in found.models])
     members: list[Member] = []
     used: set[str] = set()
@@ -307,7 +302,11 @@ def _members(session: Session, found: _Revision) -> tuple[Member, ...]:
         else:
             names = _quantisation_names(model, files[model.id], used)
         used |= set(names)
-        entries = (_model_entry(model, file, name) for name, file in zip(names, files[model.id], strict=True))
+        entries = []
+        for name, file in zip(names, files[model.id], strict=True):
+            pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{file.sha256}\nsize {file.size_bytes}\n"
+            data = pointer.encode("ascii")
+            entries.append(RepositoryEntry(name, model_file(model, file, name, immutable=False), _git_id(data), data))
         members.append(Member(model, tuple(entries)))
     return tuple(members)
 
@@ -325,13 +324,7 @@ def _quantisation_names(model: ModelRow, files: Sequence[ModelFileRow], used: Co
     raise AssertionError("a file is called after its own digest")
 
 
-def _model_entry(model: ModelRow, file: ModelFileRow, name: str) -> Entry:
-    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{file.sha256}\nsize {file.size_bytes}\n"
-    data = pointer.encode("ascii")
-    return Entry(name, model_file(model, file, name, immutable=False), _git_id(data), data)
-
-
-def _readme(session: Session, found: _Revision, members: Sequence[Member]) -> Entry | None:
+def _readme(session: Session, found: RepositoryRevision, members: Sequence[Member]) -> RepositoryEntry | None:
     """Return the README; None if a file of a model has this name."""
     paths = [entry.path for member in members for entry in member.entries]
     if README in paths:
@@ -339,55 +332,21 @@ def _readme(session: Session, found: _Revision, members: Sequence[Member]) -> En
     model = members[0].model
     if model.name == found.name.name:
         files = files_by_model(session, [model.id])[model.id]
-        text = card(session, model, list(zip(paths, files, strict=False))).encode()
-    else:
-        text = _group_card(found, members).encode()
-    object_id = _git_id(text)
-    return Entry(README, text_content(README, text, object_id), object_id, b"")
-
-
-def _group_card(found: _Revision, members: Sequence[Member]) -> str:
-    """Return the README of quantisations. All texts in it are names, which have no markup, and numbers."""
-    rows = [
-        f"| `{entry.path}` | `{member.model.full_name}` | {size_text(entry.content.size_bytes)} |"
-        for member in members
-        for entry in member.entries
-    ]
-    lines = ["---", f"library_name: {LIBRARY}", "---", "", f"# {found.name.name}", ""]
-    lines += ["The quantisations of one model. Each is a model of its own, with a card.", ""]
-    return "\n".join([*lines, "| file | model | size |", "|---|---|---|", *rows, ""])
+        text = card(session, model, list(zip(paths, files, strict=False)))
+    else:  # all texts are names, which have no markup, and numbers
+        lines = ["---", f"library_name: {LIBRARY}", "---", "", f"# {found.name.name}", ""]
+        lines += ["The quantisations of one model. Each is a model of its own, with a card.", ""]
+        lines += ["| file | model | size |", "|---|---|---|"]
+        lines += [
+            f"| `{entry.path}` | `{member.model.full_name}` | {size_text(entry.content.size_bytes)} |"
+            for member in members
+            for entry in member.entries
+        ]
+        text = "\n".join([*lines, ""])
+    object_id = _git_id(text.encode())
+    return RepositoryEntry(README, text_file(README, text.encode(), object_id), object_id, b"")
 
 
 def _git_id(data: bytes) -> str:
     """Return the object id that git gives to a file with these bytes."""
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """Bytes in memory as a source."""
-
-    data: bytes
-
-    @property
-    def faults(self) -> list[BlobRow]:
-        return []
-
-    def wasted_seconds(self, sent_bytes: int) -> float:
-        return 0.0
-
-    def __enter__(self) -> _Text:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close nothing: no file is open."""
-
-    def __iter__(self) -> Iterator[memoryview]:
-        yield memoryview(self.data)
-
-
-def _text_opener(text: bytes) -> Callable[[int, int], ByteSource]:
-    def open_text(begin: int, end: int) -> ByteSource:
-        return _Text(text[begin:end])
-
-    return open_text

@@ -129,3 +129,10 @@ def reading(seconds: float | None = None) -> Iterator[Session]:
     """Yield a session that reads the catalog. With `seconds`, a query that takes longer raises TooSlow."""
     with registry().catalog.reading(seconds) as session:
         yield session
+
+
+@contextmanager
+def searching() -> Iterator[Session]:
+    """Yield a session that reads the catalog. A query that takes longer than searches may take raises TooSlow."""
+    with reading(settings().search_seconds) as session:
+        yield session

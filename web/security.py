@@ -53,7 +53,13 @@ def secure(app: Flask, settings: WebSettings) -> None:
         if len(request.environ.get("QUERY_STRING", "")) + len(request.path) > ADDRESS_MAX_LENGTH:
             abort(414, f"An address has at most {ADDRESS_MAX_LENGTH} characters.")
 
-    app.after_request(_add_headers)
+    @app.after_request
+    def add_headers(response: Response) -> Response:
+        for name, value in _HEADERS.items():
+            response.headers.setdefault(name, value)
+        if response.status_code >= 400:
+            response.headers["Cache-Control"] = "no-store"
+        return response
 
 
 def is_served(request: Request, hosts: frozenset[str]) -> bool:
@@ -66,11 +72,3 @@ def requested_host(request: Request) -> str:
     host = str(request.environ.get("HTTP_HOST", ""))
     name, colon, port = host.rpartition(":")
     return (name if colon and port.isdigit() else host).lower()
-
-
-def _add_headers(response: Response) -> Response:
-    for name, value in _HEADERS.items():
-        response.headers.setdefault(name, value)
-    if response.status_code >= 400:
-        response.headers["Cache-Control"] = "no-store"
-    return response

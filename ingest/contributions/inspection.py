@@ -90,7 +90,7 @@ class RefusedByInspection(BadInput, code="inspection-refused"):
 
 
 class Inspection:
-    """A conversation with an inspector (`ingest.tasks.Measurer`).
+    """A conversation with an inspector (`ingest.pipeline.Measurer`).
 
     `how_it_ended` is called if the inspector closes its pipes too early, and returns the error with the reason; `kill`
     ends it immediately.

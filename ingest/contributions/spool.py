@@ -26,7 +26,7 @@ from organs.registry.catalog.tables import UploadChunk
 from organs.registry.digest import Digest
 from organs.registry.errors import Conflict, DiskFull, MissingBlob, NotFound
 from organs.registry.local import LocalRegistry
-from organs.registry.store.backend import PendingFile, StoredFile, StrayFile
+from organs.registry.store.backend import OpenBlob, PendingBlob, StrayFile
 from organs.registry.store.files import Files, lock_file, make_durable_folder, translated
 
 if TYPE_CHECKING:
@@ -252,8 +252,8 @@ class ChunkedUpload:
     def __init__(self, bucket: BlobBucket, chunks: Sequence[UploadChunk]) -> None:
         self._bucket = bucket
         self._chunks = chunks
-        self._open: OrderedDict[int, StoredFile] = OrderedDict()
-        self._pending: PendingFile | None = None
+        self._open: OrderedDict[int, OpenBlob] = OrderedDict()
+        self._pending: PendingBlob | None = None
         self._end_bytes = 0
         """The end of the bytes that were written."""
 
@@ -303,7 +303,7 @@ class ChunkedUpload:
         while self._open:
             self._open.popitem()[1].close()
 
-    def _opened(self, index: int) -> StoredFile:
+    def _opened(self, index: int) -> OpenBlob:
         if index not in self._open:
             self._open[index] = self._bucket.open(self._chunks[index].file)
             if len(self._open) > OPEN_CHUNKS_MAX:

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, func, select, true, tuple_, union_all
 from sqlalchemy.orm import Session, aliased
 
-from organs.registry.catalog.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.chimeras import gains_of_chimeras, strongest_verdicts, withdrawn_ancestors
 from organs.registry.catalog.queries.relatives import changes_from, likenesses
@@ -177,8 +177,7 @@ def leaderboard(
     statement = statement.order_by(ranked.c.percent.desc(), ranked.c.id.desc()).limit(limit + 1)
     rows = [(percent, model_id) for percent, model_id in session.execute(statement)]
     items = _measured_grafts(session, gains, [model_id for _, model_id in rows[:limit]], read_recipe)
-    last = Cursor(*rows[limit - 1]) if len(rows) > limit else None
-    return Leaderboard(items=items, next=cursor_text(key, last) if last else None)
+    return Leaderboard(items=items, next=next_cursor(key, rows, limit))
 
 
 def _measured_grafts(
@@ -190,8 +189,9 @@ def _measured_grafts(
     all_gains = gains_of_chimeras(session, model_ids)
     matching = select(GainRow.id).where(GainRow.model_id.in_(model_ids), *gains.conditions())
     matching_ids = set(session.scalars(matching))
-    bases = {own[0].base_model_id for own in all_gains.values()}
-    models = {row.id: row for row in session.scalars(select(ModelRow).where(ModelRow.id.in_({*model_ids, *bases})))}
+    firsts = [own[0] for own in all_gains.values()]
+    named = {end for gain in firsts for end in (gain.model_id, gain.base_model_id, gain.donor_model_id)} - {None}
+    models = {model.id: model for model in session.scalars(select(ModelRow).where(ModelRow.id.in_(named)))}
     chimeras = {
         row.model_id: row for row in session.scalars(select(ChimeraRow).where(ChimeraRow.model_id.in_(model_ids)))
     }
@@ -203,6 +203,7 @@ def _measured_grafts(
     for child_id, parent in session.execute(parents.where(ModelRow.state != "visible").order_by(Lineage.id)):
         assert child_id is not None
         unavailable[child_id].append(parent.full_name)
+    bases = {gain.base_model_id for gain in firsts}
     alike = {base_id: likenesses(session, base_id) for base_id in bases}
     changes = {base_id: changes_from(session, base_id) for base_id in bases}
     grafts = []

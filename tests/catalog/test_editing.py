@@ -13,7 +13,7 @@ from organs.registry.catalog.records import Edits
 from organs.registry.catalog.register.model_changes import edit_model, hide_model, remove_model
 from organs.registry.catalog.tables import EventRow, Lineage, ModelRow
 from organs.registry.compose.licenses import license_problem
-from organs.registry.compose.models import RegisteredLibrary
+from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.errors import BadValue, Conflict

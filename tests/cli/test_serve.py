@@ -9,7 +9,7 @@ import pytest
 
 from organs.cli.serve import is_personal, served_hosts
 from organs.web.server.gateway import (
-    Request,
+    HttpRequest,
     environment,
 )
 from organs.web.settings import LOOPBACK_HOSTS
@@ -54,6 +54,6 @@ def test_clients_behind_a_proxy_are_never_local_users() -> None:
 
 def test_the_server_ignores_proxy_headers_of_clients() -> None:
     names = ("x-forwarded-proto", "x-forwarded-ssl", "x_forwarded_for", "script_name", "remote_addr", "forwarded")
-    environ = environment(Request("GET", "/", headers=[(name, "https") for name in names], peer=("192.0.2.1", 9)))
+    environ = environment(HttpRequest("GET", "/", headers=[(name, "https") for name in names], peer=("192.0.2.1", 9)))
     assert (environ["wsgi.url_scheme"], environ["REMOTE_ADDR"], environ["SCRIPT_NAME"]) == ("http", "192.0.2.1", "")
     assert "HTTP_X_FORWARDED_FOR" not in environ, "a name with an underscore is not the one with a hyphen"

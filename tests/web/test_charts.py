@@ -27,8 +27,8 @@ from organs.web.charts.drawing import (
     STYLE,
     Axis,
     Chart,
+    ChartLine,
     Dot,
-    Line,
     drawn,
     printable,
 )
@@ -38,7 +38,7 @@ from organs.web.charts.plots import (
     FittedLine,
     SizedPoint,
     TypeSpread,
-    Weights,
+    WeightHistogram,
     depth_chart,
     sampled_values,
     scale_chart,
@@ -110,7 +110,7 @@ def texts(svg: bytes) -> list[str]:
 
 def hostile_chart() -> Chart:
     axis = Axis(0.0, 1.0, ((0.5, HOSTILE),), HOSTILE)
-    line = Line([(0.0, 0.0), (1.0, 1.0)], "curve", HOSTILE)
+    line = ChartLine([(0.0, 0.0), (1.0, 1.0)], "curve", HOSTILE)
     return Chart(HOSTILE, 300, 200, axis, axis, (line,), (Dot(0.5, 0.5, "t3"),))
 
 
@@ -174,7 +174,7 @@ def test_pages_and_pictures_have_the_same_colours() -> None:
 def test_a_histogram_counts_every_finite_value_once() -> None:
     values = np.concatenate([np.random.default_rng(1).standard_normal(10_000), [np.nan, np.inf, 1e30]])
     found = weights_of(values)
-    assert isinstance(found, Weights)
+    assert isinstance(found, WeightHistogram)
     assert sum(found.counts) + found.beyond == 10_001
     assert found.looked_at == 10_003
     assert len(found.counts) + 1 == len(found.edges) == len(found.bell) + 1
@@ -183,7 +183,7 @@ def test_a_histogram_counts_every_finite_value_once() -> None:
 
 def test_the_fitted_bell_curve_of_gaussian_values_matches_their_histogram() -> None:
     found = weights_of(np.random.default_rng(2).standard_normal(98_304))
-    assert isinstance(found, Weights)
+    assert isinstance(found, WeightHistogram)
     differences = np.abs(np.array(found.counts) - np.array(found.bell))
     assert differences.max() < 6 * np.sqrt(max(found.bell))
     assert abs(found.mean) < 0.02
@@ -213,7 +213,7 @@ def test_values_that_cannot_be_drawn_give_a_sentence(values: np.ndarray, words: 
 )
 def test_any_values_give_a_picture_or_a_sentence(values: list[float]) -> None:
     found = weights_of(np.array(values, np.float32))
-    if isinstance(found, Weights):
+    if isinstance(found, WeightHistogram):
         assert ElementTree.fromstring(weights_chart(found)).tag == f"{SVG}svg"
     else:
         assert found.endswith(".")

@@ -20,15 +20,15 @@ from gunicorn.workers.base import Worker
 
 from organs.web.server.connection import (
     HELD_BODY_BYTES,
-    Connection,
     Exchange,
+    HttpConnection,
 )
 from organs.web.server.gateway import (
     MAY_DOWNLOAD,
     OPENS_LATER,
     REFUSED_DOWNLOAD,
     BodyPipe,
-    Request,
+    HttpRequest,
 )
 from organs.web.server.worker import (
     CONNECTIONS_OF_ADDRESS,
@@ -490,8 +490,8 @@ def test_the_body_of_a_third_request_is_received_when_its_turn_comes() -> None:
 def test_a_direct_client_has_the_limits_of_its_ipv6_network(peer: str) -> None:
     events = asyncio.new_event_loop()
     service = WorkerService(events, Application(), ServerSettings(threads=1), 0, logging.getLogger("tests.web"))
-    connection = Connection(service, (peer, 1), ("::1", 2))
-    exchange = Exchange(connection, Request(peer=(peer, 1)), service, is_last=False)
+    connection = HttpConnection(service, (peer, 1), ("::1", 2))
+    exchange = Exchange(connection, HttpRequest(peer=(peer, 1)), service, is_last=False)
     assert exchange.address == connection.peer_address == "20010db800010002::/64"
     service.end()
     events.close()
@@ -588,14 +588,14 @@ def test_a_client_that_has_gone_when_it_is_refused_does_not_stop_the_server(monk
 def test_a_connection_that_fails_is_closed_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    checked = Connection.check
+    checked = HttpConnection.check
 
-    def check(connection: Connection, now: float) -> None:
+    def check(connection: HttpConnection, now: float) -> None:
         if connection.peer_address == "127.0.1.1":
             raise OSError("a fault")
         checked(connection, now)
 
-    monkeypatch.setattr(Connection, "check", check)
+    monkeypatch.setattr(HttpConnection, "check", check)
     with serving() as loop, loop.connect("127.0.1.1") as faulty, loop.connect() as sound:
         assert receive_all(faulty) == b""
         sound.sendall(get("/"))

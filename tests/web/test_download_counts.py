@@ -17,7 +17,7 @@ from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.file_responses import (
     COUNTING_KEY,
-    Downloads,
+    DownloadCounts,
 )
 from organs.web.settings import WebSettings
 from tests.faults.failing import SteppedCatalog
@@ -100,7 +100,7 @@ def test_a_read_only_server_counts_no_downloads(filled: LocalRegistry) -> None:
 def test_counts_are_written_together_after_a_delay(filled: LocalRegistry) -> None:
     writes: list[int] = []
     watched = SteppedCatalog(filled.catalog, lambda: writes.append(1))
-    downloads = Downloads(watched, create_app(filled).logger, seconds=0.05)
+    downloads = DownloadCounts(watched, create_app(filled).logger, seconds=0.05)
     for _ in range(50):
         downloads.count(1)
     until = time.monotonic() + PATIENCE_SECONDS
@@ -118,7 +118,7 @@ def test_counts_that_cannot_be_written_are_kept_for_the_next_time(
         def writing(self) -> None:
             raise Busy("the database another process has locked the database")
 
-    downloads = Downloads(Held(), create_app(filled).logger, 3600)  # type: ignore[arg-type]
+    downloads = DownloadCounts(Held(), create_app(filled).logger, 3600)  # type: ignore[arg-type]
     downloads.count(1)
     downloads.flush()
     assert "1 downloads could not be counted yet" in caplog.text

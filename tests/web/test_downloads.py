@@ -27,7 +27,7 @@ from organs.registry.names import parse_model_name
 from organs.web.app import create_app
 from organs.web.server.gateway import (
     MAY_DOWNLOAD,
-    Request,
+    HttpRequest,
     call,
 )
 from tests.assembly.test_stream import mixed_model
@@ -301,13 +301,13 @@ def test_too_many_downloads_of_one_address_are_refused_with_retry_after(served: 
     assert served.client.head(WHOLE[0], environ_overrides=full).status_code == 200
     headers = [("host", "localhost")]
     for path, is_refused in ((WHOLE[0], True), ("/models", False)):
-        answer = call(served.client.application, Request("GET", path, headers=headers, may_download=False))
+        answer = call(served.client.application, HttpRequest("GET", path, headers=headers, may_download=False))
         assert answer.refuses_download is is_refused, "the server remembers no other answer"
 
 
 def test_a_download_that_was_paused_continues_where_it_was(served: Served) -> None:
     headers = [("host", "localhost"), ("range", "bytes=1000-")]
-    answer = call(served.client.application, Request("GET", WHOLE[0], headers=headers))
+    answer = call(served.client.application, HttpRequest("GET", WHOLE[0], headers=headers))
     assert answer.rest is not None
     received = bytearray(b"".join(answer.pieces))
     for piece in answer.rest:

@@ -35,7 +35,7 @@ from organs.web.downloads import downloads
 from organs.web.pages import pages
 from organs.web.pages.jobs import (
     Difference,
-    Outcome,
+    JobOutcome,
     outcome,
     result_links,
 )
@@ -137,7 +137,7 @@ def said_of(kind: str, result: dict[str, Any]) -> tuple[list[tuple[str, str, str
     return facts, [one.address for one in found.links]
 
 
-def outcome_in_catalog(kind: str, result: dict[str, Any]) -> Outcome:
+def outcome_in_catalog(kind: str, result: dict[str, Any]) -> JobOutcome:
     app = Flask("web")
     for blueprint in (pages, downloads):
         app.register_blueprint(blueprint)

@@ -20,7 +20,7 @@ from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.charts import picture
 from organs.web.charts.drawing import POLICY
-from organs.web.charts.picture import Facts, Parent, png, svg, tone
+from organs.web.charts.picture import PictureParent, PictureTexts, png, svg, tone
 from organs.web.pages.anatomy import SLOTS_MAX
 from organs.web.render import BASE_TONES, DONOR_TONES
 from organs.web.settings import WebSettings
@@ -31,7 +31,7 @@ from tests.web.conftest import HOSTILE
 from tests.web.test_verdicts import report
 
 SVG = "{http://www.w3.org/2000/svg}"
-FACTS = Facts(
+FACTS = PictureTexts(
     "Chimera", "me/coder", "A × B", "−5.7% ± 1.5%", "Perplexity on python.", "http://localhost/models/me/coder"
 )
 
@@ -120,8 +120,8 @@ def test_a_picture_has_no_parameters_and_a_model_of_very_many_slots_is_not_drawn
 
 
 def test_hostile_texts_stay_texts_and_are_cut_to_the_picture() -> None:
-    facts = Facts(
-        "Chimera", HOSTILE * 9, HOSTILE, HOSTILE, HOSTILE, HOSTILE, [Parent(HOSTILE * 9, "A", tone("g0"))] * 9
+    facts = PictureTexts(
+        "Chimera", HOSTILE * 9, HOSTILE, HOSTILE, HOSTILE, HOSTILE, [PictureParent(HOSTILE * 9, "A", tone("g0"))] * 9
     )
     drawn = svg(facts, [placed_organ("ffn_up")], lambda organ: tone("g0"))
     assert {one.tag for one in ElementTree.fromstring(drawn).iter()} == {
@@ -145,7 +145,7 @@ def test_a_machine_without_fonts_paints_texts_in_ascii(monkeypatch: pytest.Monke
     without = png(FACTS, [placed_organ("ffn_up")], lambda organ: tone("g0"))
     picture._font.cache_clear()
     monkeypatch.undo()
-    blank = png(Facts("Chimera", "", "", "", "", ""), [placed_organ("ffn_up")], lambda organ: tone("g0"))
+    blank = png(PictureTexts("Chimera", "", "", "", "", ""), [placed_organ("ffn_up")], lambda organ: tone("g0"))
     assert Image.open(io.BytesIO(without)).size == (1200, 630)
     assert without != blank
     assert picture._plain("−5.7% ± 1.5% × é") == "-5.7% +/- 1.5% x e"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from organs.web.file_responses import (
     HEADER_MAX_LENGTH,
-    Span,
+    ByteRange,
     Unsatisfiable,
     has_strong,
     has_weak,
@@ -23,20 +23,20 @@ HUGE = str(2**200)
 @pytest.mark.parametrize(
     ("header", "span"),
     [
-        ("bytes=0-0", Span(0, 1)),
-        ("bytes=0-", Span(0, SIZE)),
-        ("bytes=10-19", Span(10, 20)),
-        ("bytes=999-", Span(999, SIZE)),
-        ("bytes=-5", Span(995, SIZE)),
-        ("bytes=-5000", Span(0, SIZE)),
-        ("bytes=990-2000", Span(990, SIZE)),
-        (f"bytes=0-{HUGE}", Span(0, SIZE)),
-        (f"bytes=-{HUGE}", Span(0, SIZE)),
-        ("Bytes=1-2", Span(1, 3)),
-        (" bytes=1-2\t", Span(1, 3)),
+        ("bytes=0-0", ByteRange(0, 1)),
+        ("bytes=0-", ByteRange(0, SIZE)),
+        ("bytes=10-19", ByteRange(10, 20)),
+        ("bytes=999-", ByteRange(999, SIZE)),
+        ("bytes=-5", ByteRange(995, SIZE)),
+        ("bytes=-5000", ByteRange(0, SIZE)),
+        ("bytes=990-2000", ByteRange(990, SIZE)),
+        (f"bytes=0-{HUGE}", ByteRange(0, SIZE)),
+        (f"bytes=-{HUGE}", ByteRange(0, SIZE)),
+        ("Bytes=1-2", ByteRange(1, 3)),
+        (" bytes=1-2\t", ByteRange(1, 3)),
     ],
 )
-def test_one_range_of_bytes_is_a_span(header: str, span: Span) -> None:
+def test_one_range_of_bytes_is_a_span(header: str, span: ByteRange) -> None:
     assert requested_span(header, SIZE) == span
 
 

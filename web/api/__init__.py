@@ -5,11 +5,10 @@ models       models: search, files, comparison, lineage, editing
 chimeras     chimeras: list, get, compose, graft, purify, validate
 plans        plans of recipes, and compatibility of models
 reports      reports on the registry and on models
-storage      what is stored how, and what this saves
 uploads      uploads: look-ups of known pieces, and upload sessions in chunks
 submissions  submissions: models made from uploads, checked and published
 accounts     the account of the token, and public contributors
-admin        administration: reviews, removals, the event log, contributors
+admin        administration: reviews, removals, the event log, contributors, storage
 jobs         jobs: list, get, cancel
 operation    a route of the API with its description: parameters, body, answer, rights
 document     the OpenAPI document with examples; it also describes the downloads
@@ -25,7 +24,6 @@ from organs.web.api import (
     organs,
     plans,
     reports,
-    storage,
     submissions,
     uploads,
 )
@@ -43,7 +41,6 @@ __all__ = [
     "organs",
     "plans",
     "reports",
-    "storage",
     "submissions",
     "uploads",
 ]

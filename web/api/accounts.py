@@ -1,11 +1,22 @@
-"""The account of the token, and public contributors."""
+"""The account of the sent token, its tokens, and public contributors. Pages of a session call the same functions."""
 
 from __future__ import annotations
 
+from msgspec import structs
+from sqlalchemy.orm import Session
+
 from organs.registry.catalog.queries.accounts import (
+    account_of,
+    account_token,
+    contributor_by_name,
     contributors_page,
     public_contributor,
+    token_by_public_id,
+    tokens_of,
 )
+from organs.registry.catalog.queries.accounts import account_overview as overview_of
+from organs.registry.catalog.register.accounts import create_child_token, revoke_by_token
+from organs.registry.catalog.tables import ContributorRow, Token
 from organs.registry.catalog.vocabulary import SCOPES
 from organs.registry.entities.account import (
     Account,
@@ -17,91 +28,73 @@ from organs.registry.entities.account import (
     CreatedToken,
     TokenRequest,
 )
-from organs.registry.errors import BadRequest
+from organs.registry.errors import BadRequest, NoSuchToken, NotAllowed, NotFound
 from organs.web.api.operation import (
     AFTER,
     LIMIT,
     ROOT,
-    Parameter,
     operation,
+    path_parameter,
     read_body,
     writing_operation,
 )
-from organs.web.auth import (
-    ANY,
-    TOKENS,
-)
-from organs.web.params import (
-    requested_after,
-    requested_limit,
-)
-from organs.web.responses import (
-    reading,
-    settings,
-)
-from organs.web.services.accounts import (
-    create_own_token,
-    own_account,
-    own_overview,
-    own_tokens,
-    revoke_own_token,
-)
+from organs.web.auth import ANY, TOKENS, RequestUser, need
+from organs.web.params import requested_after, requested_limit
+from organs.web.rate_limits import NEW_TOKENS, rates
+from organs.web.responses import registry, searching
 
 GROUP = "Contributors"
 CREATED = 201
 EXAMPLE_TOKEN = "Example01"  # noqa: S105  # a public id, not a secret
-TOKEN = Parameter(
+TOKEN = path_parameter(
     "token",
     "The public id of the token: the nine characters after `orgp_`.",
     {"type": "string", "pattern": "^[0-9A-Za-z]{9}$"},
     EXAMPLE_TOKEN,
-    where="path",
-    required=True,
 )
 
 
-@operation("/account", group=GROUP, summary="Your account", answer=Account, scope=ANY, example=f"{ROOT}/account")
+@operation("/account", group=GROUP, summary="Your account", scope=ANY)
 def account() -> Account:
     """Return the contributor of the token, its scopes, and the used part of the quota. Models count with the sizes of
     their files until they are removed, uploads until they are published or expire.
     """
-    return own_account()
+    with searching() as session:
+        return _own_account(session)[0]
 
 
 @operation(
     "/account/overview",
     group=GROUP,
     summary="Your account, with models and uploads",
-    answer=AccountOverview,
     scope=ANY,
-    example=f"{ROOT}/account/overview",
 )
 def account_overview() -> AccountOverview:
     """Return the account with its newest models in any state, its uploads and submissions, and its tokens. Without the
     scope `tokens`, only the token of this request is listed."""
-    return own_overview()
+    with searching() as session:
+        account, contributor = _own_account(session)
+        return overview_of(session, account, contributor, _visible_tokens(session, need(ANY)))
 
 
 @operation(
     "/account/tokens",
     group=GROUP,
     summary="List tokens",
-    answer=AccountTokenPage,
     scope=TOKENS,
-    example=f"{ROOT}/account/tokens",
 )
 def tokens() -> AccountTokenPage:
     """Return all tokens of the account, newest first, including revoked and expired ones. Secrets are not stored, so
     they are never listed.
     """
-    return own_tokens()
+    with searching() as session:
+        return AccountTokenPage(items=_visible_tokens(session, need(TOKENS)), next=None)
 
 
 @writing_operation(
     "/account/tokens",
     group=GROUP,
     summary="Create a token",
-    answer=CreatedToken,
     status=CREATED,
     body=TokenRequest,
     scope=TOKENS,
@@ -117,31 +110,79 @@ def make_token() -> CreatedToken:
     return create_own_token(body)
 
 
+def create_own_token(request: TokenRequest) -> CreatedToken:
+    """Create a token as a child of the sent token, and return it with its text, which is not stored.
+
+    Raises BadToken (401); NotAllowed (403) without the scope `tokens`, and for scopes that the sent token does not
+    have; BadInput; TooMany.
+    """
+    identity = need(TOKENS)
+    sent = identity.account
+    if sent is None or identity.is_of_page:
+        raise NotAllowed("only a contributor's own token can create tokens")
+    rates().hit(NEW_TOKENS, identity.name or "")
+    with registry().catalog.writing() as session:
+        created = create_child_token(session, sent.token_id, request.scopes, request.label, request.days)
+        return CreatedToken(
+            **structs.asdict(account_token(session, token_by_public_id(session, created.public_id))), token=created.text
+        )
+
+
 @writing_operation(
     "/account/tokens/{token}",
     method="delete",
     group=GROUP,
     summary="Revoke a token",
     parameters=(TOKEN,),
-    answer=AccountToken,
     refusals=(404,),
     scope=ANY,
-    example=f"{ROOT}/account/tokens/{EXAMPLE_TOKEN}",
 )
 def revoke_token(token: str) -> AccountToken:
     """Revoke a token. Every token can revoke itself. With the scope `tokens`, it can also revoke the tokens that it
     created, directly or indirectly; for other tokens of the account the answer is 403. This also revokes the tokens
     that the revoked token created, and logs out their browser sessions. Revoking twice changes nothing."""
-    return revoke_own_token(token)
+    identity = need(ANY)
+    if identity.account is None:
+        raise NoSuchToken(f"there is no token {token[:20]!r}")
+    if identity.is_of_page:
+        raise NotAllowed("the token of a page cannot revoke tokens: use a contributor's own token")
+    with registry().catalog.writing() as session:
+        return account_token(session, revoke_by_token(session, identity.account.token_id, token))
 
 
-CONTRIBUTOR = Parameter(
+def _own_account(session: Session) -> tuple[Account, ContributorRow | None]:
+    """Return the account of the sent token with its quota, and its row; `local` may have none."""
+    identity, limits = need(ANY), registry().settings
+    try:
+        contributor = contributor_by_name(session, identity.name or "")
+    except NotFound:
+        contributor = None
+    account = account_of(
+        session,
+        identity.name or "",
+        identity.scopes,
+        None if identity.account is None else identity.account.token_id,
+        contributor,
+        default_bytes=limits.quota_bytes,
+        upload_max_bytes=limits.upload_max_bytes,
+    )
+    return account, contributor
+
+
+def _visible_tokens(session: Session, identity: RequestUser) -> tuple[AccountToken, ...]:
+    """Return the tokens that the user may list, newest first: without the scope `tokens` only the sent token."""
+    if identity.account is None:
+        return ()
+    if identity.may(TOKENS):
+        return tokens_of(session, identity.account.contributor_id)
+    return (account_token(session, session.get_one(Token, identity.account.token_id)),)
+
+
+CONTRIBUTOR = path_parameter(
     "contributor",
     "The contributor's name; upper and lower case do not matter.",
     {"type": "string", "maxLength": 96},
     "local",
-    where="path",
-    required=True,
 )
 
 
@@ -150,13 +191,12 @@ CONTRIBUTOR = Parameter(
     group=GROUP,
     summary="List contributors",
     parameters=(LIMIT, AFTER),
-    answer=ContributorPage,
     example=f"{ROOT}/contributors?limit=1",
 )
 def contributors() -> ContributorPage:
     """Return the contributors with visible models, newest first, and how often their models are used."""
     limit, after = requested_limit(), requested_after()
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return contributors_page(session, limit, after)
 
 
@@ -165,11 +205,9 @@ def contributors() -> ContributorPage:
     group=GROUP,
     summary="Get a contributor",
     parameters=(CONTRIBUTOR,),
-    answer=Contributor,
     refusals=(404,),
-    example=f"{ROOT}/contributors/local",
 )
 def contributor(contributor: str) -> Contributor:
     """Return a contributor, and how often the models are used. 404 for a contributor without a visible model."""
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return public_contributor(session, contributor)

@@ -1,93 +1,105 @@
-"""Administration: reviews, removals, the event log, contributors. All operations need the scope `admin`."""
+"""Administration: reviews, removals, the event log, contributors, storage. All operations need the scope `admin`.
+
+Pages call the same functions, after `web.permissions.check_admin`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from flask import g, request
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
-from organs.registry.catalog.queries.administration import admin_overview, all_contributors, waiting_submissions
+from organs.ingest.contributions import submissions
+from organs.registry.catalog.queries.accounts import (
+    account_token,
+    contributor_account,
+    contributor_by_name,
+    token_by_public_id,
+)
+from organs.registry.catalog.queries.administration import (
+    admin_overview,
+    all_contributors,
+    model_in_any_state,
+    removal_of,
+    submission_review,
+    waiting_submissions,
+)
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.queries.fleet import fleet_run, fleet_runs
-from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES
+from organs.registry.catalog.register import accounts, model_changes
+from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES, SCOPES
 from organs.registry.entities.account import (
     ContributorAccount,
     ContributorAccountPage,
     ContributorChangeRequest,
+    CreatedToken,
     NewContributorRequest,
 )
 from organs.registry.entities.administration import AdminOverview, EventPage, Removal, RemovalRequest
 from organs.registry.entities.fleet import FleetRun, FleetRunPage
 from organs.registry.entities.health import ServerHealth
+from organs.registry.entities.storage import ROWS_DEFAULT, ROWS_MAX, Storage
 from organs.registry.entities.submission import Decision, RefusalRequest, SubmissionReviewPage
-from organs.registry.errors import BadRequest
+from organs.registry.errors import BadInput, BadRequest, NoSuchRun
 from organs.registry.names import parse_model_name
+from organs.registry.relatives.storage import storage as stored
 from organs.web.api.operation import (
     AFTER,
     LIMIT,
     NAMESPACE,
     ROOT,
+    STORAGE_ROWS,
     Parameter,
+    number_parameter,
     operation,
+    path_parameter,
     read_body,
     writing_operation,
 )
 from organs.web.auth import ADMIN
-from organs.web.params import (
-    parsed_run,
-    requested_after,
-    requested_limit,
-)
-from organs.web.responses import (
-    reading,
-    registry,
-    settings,
-)
-from organs.web.services import administration
-from organs.web.services.health import server_health
+from organs.web.health import server_health
+from organs.web.params import parsed_number, requested_after, requested_limit
+from organs.web.permissions import user_name
+from organs.web.rate_limits import NEW_TOKENS, rates
+from organs.web.responses import reading, registry, searching
 
 GROUP = "Administration"
 CREATED = 201
 EXAMPLES = {"approve": "91", "refuse": "92"}
 """The submissions of the examples."""
 _WORD: dict[str, Any] = {"type": "string", "maxLength": 96}
-CONTRIBUTOR = Parameter("contributor", "The contributor's name.", _WORD, "ada", where="path", required=True)
-RUN = Parameter(
-    "run", "The number of the run.", {"type": "string", "pattern": "^[0-9]{1,19}$"}, "1", where="path", required=True
-)
+CONTRIBUTOR = path_parameter("contributor", "The contributor's name.", _WORD, "ada")
+RUN = number_parameter("run")
 BY = Parameter("contributor", "Only events of this contributor.", {"type": "string"}, "")
 ACTION = Parameter("action", "Only this action.", {"type": "string"}, "")
-PLAIN_NAME = Parameter(
+PLAIN_NAME = path_parameter(
     "name",
     "The model's name without a version; the version is in the body.",
     {"type": "string", "maxLength": 96},
     "Zoo-B-2M-v1.0-Q8_0",
-    where="path",
-    required=True,
 )
-
-
-def _submission(example: str) -> Parameter:
-    schema: dict[str, Any] = {"type": "string", "pattern": "^[0-9]{1,19}$"}
-    return Parameter("submission", "The number of the submission.", schema, example, where="path", required=True)
 
 
 EVENTS_SHOWN = 10
 """Newest events in the overview."""
+FIRST_SCOPES = tuple(scope for scope in SCOPES if scope != ADMIN)
+"""The scopes of the first token of a contributor who is added on a page."""
+FIRST_LABEL = "first token"
+STORAGE_SECONDS = 10.0
+"""Time limit. The sizes take about 5 s at a million placements; they are cached until the catalog changes."""
 
 
 @operation(
     "/admin/overview",
     group=GROUP,
     summary="Registry overview with the newest events",
-    answer=AdminOverview,
     scope=ADMIN,
-    example=f"{ROOT}/admin/overview",
 )
 def overview() -> AdminOverview:
     """Return the number of submissions to review, models and contributors by state, uploads, and the newest events."""
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return admin_overview(session, EVENTS_SHOWN)
 
 
@@ -95,9 +107,7 @@ def overview() -> AdminOverview:
     "/admin/health",
     group=GROUP,
     summary="The health of the server",
-    answer=ServerHealth,
     scope=ADMIN,
-    example=f"{ROOT}/admin/health",
 )
 def health() -> ServerHealth:
     """Return checks of the server, those that need action first, and the numbers behind them: the queue, the intake,
@@ -110,7 +120,6 @@ def health() -> ServerHealth:
     group=GROUP,
     summary="List submissions to review",
     parameters=(LIMIT, AFTER),
-    answer=SubmissionReviewPage,
     scope=ADMIN,
     example=f"{ROOT}/admin/quarantine?limit=1",
 )
@@ -118,7 +127,7 @@ def quarantine() -> SubmissionReviewPage:
     """Return the submissions that were inspected and need a review, oldest first. Only their contributors and
     administrators see them until an administrator approves them."""
     limit, after = requested_limit(), requested_after()
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return waiting_submissions(session, limit, after)
 
 
@@ -126,23 +135,22 @@ def quarantine() -> SubmissionReviewPage:
     "/admin/submissions/{submission}/approve",
     group=GROUP,
     summary="Approve a submission",
-    parameters=(_submission(EXAMPLES["approve"]),),
-    answer=Decision,
+    parameters=(number_parameter("submission", EXAMPLES["approve"]),),
     refusals=(404, 409),
     scope=ADMIN,
-    example=f"{ROOT}/admin/submissions/{EXAMPLES['approve']}/approve",
 )
 def approve_submission(submission: str) -> Decision:
     """Publish the model of a submission. 409 for a submission that is not held for review."""
-    return administration.approve(submission)
+    submission_id = parsed_number(submission, "submission")
+    submissions.approve_submission(registry(), submission_id, user_name())
+    return decision(submission_id)
 
 
 @writing_operation(
     "/admin/submissions/{submission}/refuse",
     group=GROUP,
     summary="Refuse a submission",
-    parameters=(_submission(EXAMPLES["refuse"]),),
-    answer=Decision,
+    parameters=(number_parameter("submission", EXAMPLES["refuse"]),),
     refusals=(404, 409),
     body=RefusalRequest,
     scope=ADMIN,
@@ -151,7 +159,29 @@ def approve_submission(submission: str) -> Decision:
 def refuse_submission(submission: str) -> Decision:
     """Refuse a submission; its contributor sees the reason. The next sweeps remove its bytes. 409 for a submission that
     is not held for review."""
-    return administration.refuse(submission, read_body(RefusalRequest).reason)
+    return refuse(submission, read_body(RefusalRequest).reason)
+
+
+def refuse(submission: str, reason: str) -> Decision:
+    """Refuse the submission with that number. Raises NotFound, Conflict, and BadValue for an empty reason."""
+    submission_id = parsed_number(submission, "submission")
+    submissions.refuse_submission(registry(), submission_id, reason, user_name())
+    return decision(submission_id)
+
+
+def decision(submission_id: int) -> Decision:
+    """Return the state of a submission, with the address of its model if that is public. Raises NotFound."""
+    with searching() as session:
+        review = submission_review(session, submission_id)
+    model = review.model
+    return Decision(
+        id=review.id,
+        name=review.name,
+        state=review.state,
+        model=None if model is None else model.name,
+        address=f"/models/{model.name}" if model is not None and model.state == "visible" else None,
+        reason=review.reason,
+    )
 
 
 @writing_operation(
@@ -159,7 +189,6 @@ def refuse_submission(submission: str) -> Decision:
     group=GROUP,
     summary="Remove a model permanently",
     parameters=(NAMESPACE, PLAIN_NAME),
-    answer=Removal,
     refusals=(404, 409),
     body=RemovalRequest,
     scope=ADMIN,
@@ -172,7 +201,11 @@ def remove_model(namespace: str, name: str) -> Removal:
     body = read_body(RemovalRequest)
     if parse_model_name(f"{namespace}/{name}").version is not None:
         raise BadRequest("name", "The version belongs in the body, not in the address.")
-    return administration.remove(f"{namespace}/{name}@{body.version}", body.reason)
+    with registry().catalog.writing() as session:
+        model = model_in_any_state(session, parse_model_name(f"{namespace}/{name}@{body.version}"))
+        removal = removal_of(session, model)
+        model_changes.remove_model(session, model, body.reason, user_name())
+        return structs.replace(removal, state=model.state, reason=model.state_reason)
 
 
 @operation(
@@ -180,15 +213,14 @@ def remove_model(namespace: str, name: str) -> Removal:
     group=GROUP,
     summary="Event log",
     parameters=(LIMIT, AFTER, BY, ACTION),
-    answer=EventPage,
     scope=ADMIN,
     example=f"{ROOT}/admin/events?limit=1",
 )
 def events() -> EventPage:
     """Return the event log, newest first. Entries are never changed or removed."""
     limit, after = requested_limit(), requested_after()
-    contributor, action = request.args.get("contributor", ""), request.args.get("action", "")
-    with reading(settings().search_seconds) as session:
+    contributor, action = (request.args.get(name, "").strip() for name in ("contributor", "action"))
+    with searching() as session:
         return newest_events(session, limit, after, contributor, action)
 
 
@@ -197,14 +229,13 @@ def events() -> EventPage:
     group=GROUP,
     summary="List contributors with state and quota",
     parameters=(LIMIT, AFTER),
-    answer=ContributorAccountPage,
     scope=ADMIN,
     example=f"{ROOT}/admin/contributors?limit=1",
 )
 def contributor_accounts() -> ContributorAccountPage:
     """Return all contributors, newest first, including those without a visible model."""
     limit, after = requested_limit(), requested_after()
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return all_contributors(session, limit, after, default_bytes=registry().settings.quota_bytes)
 
 
@@ -212,7 +243,6 @@ def contributor_accounts() -> ContributorAccountPage:
     "/admin/contributors",
     group=GROUP,
     summary="Add a contributor",
-    answer=ContributorAccount,
     body=NewContributorRequest,
     status=CREATED,
     scope=ADMIN,
@@ -221,7 +251,25 @@ def contributor_accounts() -> ContributorAccountPage:
 def add_contributor() -> ContributorAccount:
     """Add a contributor without a token. `organ token create`, on the registry's machine, creates one."""
     body = read_body(NewContributorRequest)
-    return administration.add(body.name, body.quota)
+    with registry().catalog.writing() as session:
+        contributor = accounts.add_contributor(session, body.name, user_name(), body.quota)
+        return contributor_account(session, contributor, registry().settings.quota_bytes)
+
+
+def add_with_token(name: str, scopes: Collection[str], days: int | None) -> CreatedToken:
+    """Add a contributor with a first token, and return the token with its text, which is not stored.
+
+    Raises BadName; BadInput for a name that exists, and for scopes other than FIRST_SCOPES: a token with the scope
+    `admin` is created on the registry's machine only. Raises TooMany.
+    """
+    if not scopes or not set(scopes) <= set(FIRST_SCOPES):
+        raise BadInput(f"a first token has one or more of the scopes {', '.join(FIRST_SCOPES)}")
+    rates().hit(NEW_TOKENS, user_name())
+    with registry().catalog.writing() as session:
+        contributor = accounts.add_contributor(session, name, user_name())
+        created = accounts.create_token(session, contributor.id, scopes, FIRST_LABEL, days, user_name())
+        token = account_token(session, token_by_public_id(session, created.public_id))
+        return CreatedToken(**structs.asdict(token), token=created.text)
 
 
 @writing_operation(
@@ -230,7 +278,6 @@ def add_contributor() -> ContributorAccount:
     group=GROUP,
     summary="Suspend a contributor or set a quota",
     parameters=(CONTRIBUTOR,),
-    answer=ContributorAccount,
     refusals=(404,),
     body=ContributorChangeRequest,
     scope=ADMIN,
@@ -244,7 +291,19 @@ def change_contributor(contributor: str) -> ContributorAccount:
         raise BadRequest(None, "The body must have state, quota, or both.")
     if changes.state is not UNSET and changes.state not in CONTRIBUTOR_STATES:
         raise BadRequest("state", f"state must be {' or '.join(CONTRIBUTOR_STATES)}.")
-    return administration.change(contributor, changes)
+    return change(contributor, changes)
+
+
+def change(contributor: str, changes: ContributorChangeRequest) -> ContributorAccount:
+    """Change the state of a contributor, the quota, or both. Raises NotFound, NotAllowed for `local`."""
+    with registry().catalog.writing() as session:
+        name = contributor_by_name(session, contributor).name
+        if changes.state is not UNSET:
+            accounts.set_contributor_state(session, name, changes.state, user_name())
+        if changes.quota is not UNSET:
+            accounts.set_quota(session, name, changes.quota, user_name())
+        row = contributor_by_name(session, name)
+        return contributor_account(session, row, registry().settings.quota_bytes)
 
 
 @operation(
@@ -252,7 +311,6 @@ def change_contributor(contributor: str) -> ContributorAccount:
     group=GROUP,
     summary="List runs of fleets",
     parameters=(LIMIT, AFTER),
-    answer=FleetRunPage,
     scope=ADMIN,
     example=f"{ROOT}/admin/fleet?limit=1",
 )
@@ -260,7 +318,7 @@ def fleet() -> FleetRunPage:
     """Return the runs of fleets with their progress, newest first."""
     limit, after = requested_limit(), requested_after()
     g.not_cached = True  # the speed changes with the time
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return fleet_runs(session, limit, after)
 
 
@@ -269,14 +327,29 @@ def fleet() -> FleetRunPage:
     group=GROUP,
     summary="Get a run of a fleet",
     parameters=(RUN,),
-    answer=FleetRun,
     refusals=(404,),
     scope=ADMIN,
-    example=f"{ROOT}/admin/fleet/1",
 )
 def fleet_progress(run: str) -> FleetRun:
     """Return the progress of a run, with units that failed or were set aside, and its workers."""
-    run_id = parsed_run(run)
+    run_id = parsed_number(run, "run", NoSuchRun)
     g.not_cached = True
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return fleet_run(session, run_id)
+
+
+@operation(
+    "/storage",
+    group=GROUP,
+    summary="What is stored how, and what this saves",
+    parameters=(STORAGE_ROWS,),
+    scope=ADMIN,
+    is_open_locally=True,
+    example=f"{ROOT}/storage?limit=2",
+)
+def storage() -> Storage:
+    """Return the size of all files and their size on the disk, with families, models and encodings by stored size. On
+    a personal server, no token is needed."""
+    limit = requested_limit(ROWS_DEFAULT, ROWS_MAX)
+    with reading(STORAGE_SECONDS) as session:
+        return stored(session, limit)

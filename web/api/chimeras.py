@@ -12,8 +12,8 @@ from organs.registry.entities.gain import Leaderboard
 from organs.registry.entities.job import GraftRequest, Job, PurificationRequest, ValidationRequest
 from organs.registry.entities.plan import RecipeRequest
 from organs.registry.entities.quick_look import QuickLookRequest
-from organs.registry.errors import BadDigest, BadName, BadRequest
-from organs.registry.names import MODEL_TEXT_MAX_LENGTH, ModelName, parse_model_name
+from organs.registry.errors import BadRequest
+from organs.registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
 from organs.web.api.operation import (
     ACCEPTED,
     AFTER,
@@ -23,6 +23,7 @@ from organs.web.api.operation import (
     LOCK,
     ON_TEXTS,
     ROOT,
+    checked,
     json_body,
     operation,
     queued,
@@ -32,16 +33,10 @@ from organs.web.api.operation import (
 )
 from organs.web.api.plans import GROUP, RECIPE_EXAMPLE
 from organs.web.downloads import whole_model
-from organs.web.params import (
-    requested_after,
-    requested_choice,
-    requested_gains,
-    requested_limit,
-)
+from organs.web.params import requested_after, requested_choice, requested_gains, requested_limit
 from organs.web.responses import (
     model_address,
-    reading,
-    settings,
+    searching,
 )
 
 EXAMPLE_LOCK = "75ae85f27135e26b"
@@ -52,13 +47,12 @@ EXAMPLE_LOCK = "75ae85f27135e26b"
     group=GROUP,
     summary="List chimeras",
     parameters=(CHIMERA_ORDER, LIMIT, AFTER),
-    answer=ChimeraPage,
     example=f"{ROOT}/chimeras?limit=1",
 )
 def chimeras() -> ChimeraPage:
     """Return the chimeras of this registry, each with its strongest verdict and its gains."""
     order, limit, after = requested_choice("order", ORDERS), requested_limit(), requested_after()
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return chimera_page(session, limit, after, order=order)
 
 
@@ -67,14 +61,12 @@ def chimeras() -> ChimeraPage:
     group=GROUP,
     summary="Get a chimera",
     parameters=(LOCK,),
-    answer=Chimera,
     refusals=(404, 409),
-    example=f"{ROOT}/chimeras/{EXAMPLE_LOCK}",
 )
 def chimera(lock: str) -> Chimera:
     """Return the recipe, parents, findings, screen and verdicts of a chimera, and every changed organ."""
-    with reading(settings().search_seconds) as session:
-        return chimera_by_lock(session, checked_lock(lock))
+    with searching() as session:
+        return chimera_by_lock(session, checked(parse_prefix, lock, "lock"))
 
 
 @operation(
@@ -82,7 +74,6 @@ def chimera(lock: str) -> Chimera:
     group=GROUP,
     summary="Rank donors by measured gain",
     parameters=(ANY_BASE, ON_TEXTS, LIMIT, AFTER),
-    answer=Leaderboard,
     refusals=(404,),
     example=f"{ROOT}/leaderboard?on=code&limit=1",
 )
@@ -92,7 +83,7 @@ def leaderboard() -> Leaderboard:
     """
     base, on = requested_gains()
     limit, after = requested_limit(), requested_after()
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return leaderboard_page(session, None if base is None else model_by_text(session, base), on, limit, after)
 
 
@@ -101,7 +92,6 @@ def leaderboard() -> Leaderboard:
     group=GROUP,
     summary="Compose a chimera",
     body=RecipeRequest,
-    answer=Job,
     status=ACCEPTED,
     refusals=(404, 409, 410),
     example=RECIPE_EXAMPLE,
@@ -118,7 +108,6 @@ def compose() -> Job:
     group=GROUP,
     summary="Graft organs of one model into another",
     body=GraftRequest,
-    answer=Job,
     status=ACCEPTED,
     refusals=(404, 409, 410),
     example='{"base": "local/Zoo-A-2M-v1.0-F16", "donor": "local/Zoo-A-2M-Code-v1.0-F16", "type": "organ"}',
@@ -133,7 +122,6 @@ def graft() -> Job:
     group=GROUP,
     summary="Purify organs of a model",
     body=PurificationRequest,
-    answer=Job,
     status=ACCEPTED,
     refusals=(404, 409, 410),
     example='{"model": "local/Zoo-A-2M-v1.0-F16", "method": "fractal", "type": "organ", "blocks": 3}',
@@ -152,7 +140,6 @@ def purify() -> Job:
     group=GROUP,
     summary="Validate a chimera",
     body=ValidationRequest,
-    answer=Job,
     status=ACCEPTED,
     refusals=(404, 409, 410),
     example=f'{{"chimera": "sha256:{EXAMPLE_LOCK}", "tokens": 2048}}',
@@ -169,7 +156,6 @@ def validate() -> Job:
     group=GROUP,
     summary="Take a quick look at a chimera",
     body=QuickLookRequest,
-    answer=Job,
     status=ACCEPTED,
     refusals=(404, 409, 410),
     example=f'{{"chimera": "sha256:{EXAMPLE_LOCK}", "seconds": 10}}',
@@ -186,7 +172,6 @@ def quick_look() -> Job:
     group=GROUP,
     summary="Get the address of a model's file",
     body=AssemblyRequest,
-    answer=Assembly,
     refusals=(404, 409, 410, 500),
     example=f'{{"lock": "{EXAMPLE_LOCK}"}}',
 )
@@ -198,11 +183,11 @@ def assemble() -> Assembly:
     names = [name for name in (body.model, body.lock) if name is not None]
     if len(names) != 1 or len(names[0]) > MODEL_TEXT_MAX_LENGTH:
         raise BadRequest(None, "The body must have model (a name) or lock (the digest of a lock), but not both.")
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         if body.lock is not None:
-            model = chimeras_by_lock(session, checked_lock(names[0]))[0]
+            model = chimeras_by_lock(session, checked(parse_prefix, names[0], "lock"))[0]
         else:
-            model = model_by_name(session, _model_name(names[0]))
+            model = model_by_name(session, checked(parse_model_name, names[0], "model"))
         content = whole_model(session, model, immutable=True)
         return Assembly(
             model=model.full_name,
@@ -211,18 +196,3 @@ def assemble() -> Assembly:
             sha256=None if content.sha256 is None else Digest(content.sha256),
             address=model_address(model.full_name, "downloads.model"),
         )
-
-
-def checked_lock(text: str) -> str:
-    """Return the digest of a lock, or its beginning. Raises BadRequest."""
-    try:
-        return parse_prefix(text)
-    except BadDigest as error:
-        raise BadRequest("lock", f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
-
-
-def _model_name(text: str) -> ModelName:
-    try:
-        return parse_model_name(text)
-    except BadName as error:
-        raise BadRequest("model", str(error)) from error

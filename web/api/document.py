@@ -27,11 +27,11 @@ from organs.web.api.operation import (
     entities,
     operation,
     operations,
+    path_parameter,
 )
 from organs.web.file_responses import OCTETS
 from organs.web.responses import (
-    reading,
-    settings,
+    searching,
 )
 
 
@@ -48,7 +48,7 @@ _TEXT: Schema = {"type": "string"}
 
 
 @dataclass(frozen=True, slots=True)
-class Download:
+class DownloadAddress:
     """An address that sends bytes."""
 
     path: str
@@ -76,11 +76,11 @@ _TOLD_APART = (
 _NAME_INSIDE = Parameter(
     "name", "The name of the tensor in the file: one of the names that it has in models.", _TEXT, ""
 )
-_FILE = Parameter("file", "One of the model's files.", _TEXT, "Zoo-A-2M-v1.0-Q8_0.gguf", where="path", required=True)
+_FILE = path_parameter("file", "One of the model's files.", _TEXT, "Zoo-A-2M-v1.0-Q8_0.gguf")
 _ORGAN, _MODEL = "aadb682ed7753b5f", "local/Zoo-A-2M-v1.0-Q8_0"
 
 DOWNLOADS = (
-    Download(
+    DownloadAddress(
         "/organs/{digest}.raw",
         "organ_raw",
         "An organ's bytes",
@@ -88,7 +88,7 @@ DOWNLOADS = (
         (DIGEST, *_TOLD_APART),
         f"/organs/{_ORGAN}.raw",
     ),
-    Download(
+    DownloadAddress(
         "/organs/{digest}.bin",
         "organ_bin",
         "An organ as a file",
@@ -96,7 +96,7 @@ DOWNLOADS = (
         (DIGEST, *_TOLD_APART, _NAME_INSIDE),
         f"/organs/{_ORGAN}.bin",
     ),
-    Download(
+    DownloadAddress(
         "/organs/{digest}.npy",
         "organ_npy",
         "An organ's values for NumPy",
@@ -104,7 +104,7 @@ DOWNLOADS = (
         (DIGEST, *_TOLD_APART),
         f"/organs/{_ORGAN}.npy",
     ),
-    Download(
+    DownloadAddress(
         "/models/{namespace}/{name}.gguf",
         "model_gguf",
         "A model as one file",
@@ -112,7 +112,7 @@ DOWNLOADS = (
         (NAMESPACE, NAME),
         f"/models/{_MODEL}.gguf",
     ),
-    Download(
+    DownloadAddress(
         "/models/{namespace}/{name}/files/{file}",
         "model_file",
         "A file of a model",
@@ -221,7 +221,10 @@ def document(version: str) -> Schema:
         "components": {
             "schemas": _schemas(),
             "responses": _responses(),
-            "parameters": {name: _header(name, text) for name, text in _CONDITIONS.items()},
+            "parameters": {
+                name: {"name": name, "in": "header", "required": False, "description": text, "schema": _TEXT}
+                for name, text in _CONDITIONS.items()
+            },
             "securitySchemes": {SECURITY: {"type": "http", "scheme": "bearer", "description": SECURITY_TEXT}},
         },
     }
@@ -274,7 +277,7 @@ def _answer(spec: Operation) -> Schema:
     return answer | ({"headers": headers} if headers else {})
 
 
-def _download(spec: Download) -> Schema:
+def _download(spec: DownloadAddress) -> Schema:
     headers = {name: _text_header("") for name in _FILE_HEADERS}
     content: Schema = {OCTETS: {"schema": {}}}
     part = {**headers, "Content-Range": _text_header("The range and the size of the file.")}
@@ -325,10 +328,6 @@ def _parameter(parameter: Parameter) -> Schema:
     return described | ({"example": parameter.example} if parameter.example else {})
 
 
-def _header(name: str, text: str) -> Schema:
-    return {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"}}
-
-
 def _text_header(text: str, *, required: bool = True) -> Schema:
     header: Schema = {"required": required, "schema": {"type": "string"}}
     return header | ({"description": text} if text else {})
@@ -347,10 +346,10 @@ DOCUMENT = "Document"
 """The schema of the OpenAPI document, the one answer that is not an entity."""
 
 
-@operation("", group=GROUP, summary="About this server", answer=Root, example=ROOT)
+@operation("", group=GROUP, summary="About this server", example=ROOT)
 def root() -> Root:
     """Return the version of the program, figures of the registry, and links."""
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         figures = public_figures(session)
     names = ("organs", "facets", "models", "compare", "reports", "jobs", "openapi.json")
     links = {name: f"{ROOT}/{name}" for name in names}
@@ -362,7 +361,6 @@ def root() -> Root:
     group=GROUP,
     summary="This document",
     answer=DOCUMENT,
-    example=f"{ROOT}/openapi.json",
 )
 def openapi() -> Schema:
     """Return the OpenAPI 3.1 document of the API."""

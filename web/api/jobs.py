@@ -5,25 +5,13 @@ from __future__ import annotations
 from organs.registry.catalog.queries.jobs import job_by_id, newest_jobs
 from organs.registry.catalog.register.jobs import cancel_job
 from organs.registry.entities.job import Job, JobPage
-from organs.web.api.operation import (
-    AFTER,
-    JOB,
-    LIMIT,
-    ROOT,
-    operation,
-    writing_operation,
-)
+from organs.web.api.operation import AFTER, JOB, LIMIT, ROOT, operation, writing_operation
 from organs.web.auth import ANY
-from organs.web.params import (
-    parsed_job,
-    requested_after,
-    requested_limit,
-)
+from organs.web.params import parsed_number, requested_after, requested_limit
 from organs.web.permissions import whose_jobs
 from organs.web.responses import (
-    reading,
     registry,
-    settings,
+    searching,
 )
 
 GROUP = "Jobs"
@@ -34,7 +22,6 @@ GROUP = "Jobs"
     group=GROUP,
     summary="List jobs",
     parameters=(LIMIT, AFTER),
-    answer=JobPage,
     refusals=(404,),
     example=f"{ROOT}/jobs?limit=1",
 )
@@ -43,7 +30,7 @@ def jobs() -> JobPage:
     arguments and results. Administrators see all jobs. 404 without an account, and on a read-only server.
     """
     whose, limit, after = whose_jobs(), requested_limit(), requested_after()
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return newest_jobs(session, limit, after, whose)
 
 
@@ -52,16 +39,14 @@ def jobs() -> JobPage:
     group=GROUP,
     summary="Get a job",
     parameters=(JOB,),
-    answer=Job,
     refusals=(404,),
-    example=f"{ROOT}/jobs/1",
 )
 def job(job: str) -> Job:
     """Return the progress of a job, and its result once it has finished. 404 for jobs of other contributors, and on a
     read-only server."""
     whose = whose_jobs()
-    with reading(settings().search_seconds) as session:
-        return job_by_id(session, parsed_job(job), whose)
+    with searching() as session:
+        return job_by_id(session, parsed_number(job, "job"), whose)
 
 
 @writing_operation(
@@ -70,7 +55,6 @@ def job(job: str) -> Job:
     group=GROUP,
     summary="Cancel a job",
     parameters=(JOB,),
-    answer=Job,
     refusals=(404,),
     example=f"{ROOT}/jobs/2",
     scope=ANY,
@@ -78,8 +62,8 @@ def job(job: str) -> Job:
 def cancel(job: str) -> Job:
     """Cancel a job. A queued job never starts; a running one stops within about two seconds; a finished one does not
     change. 404 for a job that the token may not see; without the scope `upload` or `admin` it sees none."""
-    job_id, whose = parsed_job(job), whose_jobs()
+    job_id, whose = parsed_number(job, "job"), whose_jobs()
     with registry().catalog.writing() as session:
         cancel_job(session, job_id, whose)
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return job_by_id(session, job_id)

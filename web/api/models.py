@@ -40,7 +40,7 @@ from organs.registry.entities.published import (
     RestoreRequest,
     YankRequest,
 )
-from organs.registry.errors import BadDigest, BadName, BadRequest, NotFound
+from organs.registry.errors import BadRequest, NotFound
 from organs.registry.models import model_page
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.relatives import resolve_declared
@@ -65,23 +65,15 @@ from organs.web.api.operation import (
     RANKED,
     ROOT,
     SECOND,
+    checked,
     json_body,
     operation,
     queued,
     read_body,
     writing_operation,
 )
-from organs.web.auth import (
-    ANY,
-    identity,
-)
-from organs.web.params import (
-    requested_after,
-    requested_limit,
-    requested_place,
-    requested_query,
-    requested_switch,
-)
+from organs.web.auth import ANY
+from organs.web.params import requested_after, requested_limit, requested_place, requested_query, requested_switch
 from organs.web.permissions import (
     is_shown_all,
     known_model,
@@ -89,11 +81,11 @@ from organs.web.permissions import (
     model_to_edit,
     model_to_restore,
     model_to_yank,
+    user_name,
 )
 from organs.web.responses import (
-    reading,
     registry,
-    settings,
+    searching,
 )
 
 GROUP = "Models"
@@ -106,7 +98,6 @@ EXAMPLE_HEADER = "d517a753c035f3e0e718e07860437468c6bb95c4c74b68a7937177925b8e3b
     group=GROUP,
     summary="Search models",
     parameters=(MODEL_QUERY, LIMIT, AFTER, RANKED),
-    answer=ModelPage,
     example=f"{ROOT}/models?ranked=1&limit=2",
 )
 def models() -> ModelPage:
@@ -114,7 +105,7 @@ def models() -> ModelPage:
     ranked = requested_switch("ranked")
     query = requested_query(MODELS, "-theta" if ranked else None)
     limit, after = requested_limit(), requested_after()
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return search_models(session, query, limit, after, ranked=ranked)
 
 
@@ -123,7 +114,6 @@ def models() -> ModelPage:
     group=GROUP,
     summary="Get the model with a digest",
     parameters=(MODEL_DIGEST,),
-    answer=ModelSummary,
     refusals=(404, 409),
     example=f"{ROOT}/models/lookup?digest=75ae85f27135e26b",
 )
@@ -131,8 +121,8 @@ def model_lookup() -> ModelSummary:
     """Return the oldest model whose bytes, file or lock have this digest, or a digest that begins with it. 409 if
     several models match.
     """
-    prefix = _checked_digest(request.args.get("digest", ""))
-    with reading(settings().search_seconds) as session:
+    prefix = checked(parse_prefix, request.args.get("digest", ""), "digest")
+    with searching() as session:
         row = model_by_digest(session, prefix)
         return model_summaries(session, [row])[0]
 
@@ -142,19 +132,14 @@ def model_lookup() -> ModelSummary:
     group=GROUP,
     summary="Get the model with a header",
     parameters=(HEADER,),
-    answer=ModelSummary,
     refusals=(404,),
-    example=f"{ROOT}/headers/{EXAMPLE_HEADER}",
 )
 def header(header: str) -> ModelSummary:
     """Return the oldest model whose first file begins with this header. A lock names the header; with that file and the
     organs of the lock, anybody can make the file of the lock.
     """
-    try:
-        digest = parse_digest(header)
-    except BadDigest as error:
-        raise BadRequest("header", f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
-    with reading(settings().search_seconds) as session:
+    digest = checked(parse_digest, header, "header")
+    with searching() as session:
         row = model_with_header(session, digest)
         if row is None:
             raise NotFound(f"no model in this registry has the header {digest[:12]}")
@@ -166,13 +151,11 @@ def header(header: str) -> ModelSummary:
     group=GROUP,
     summary="One model",
     parameters=(NAMESPACE, NAME),
-    answer=Model,
     refusals=(404, 410),
-    example=f"{ROOT}/models/{EXAMPLE}",
 )
 def model(namespace: str, name: str) -> Model:
     """Return a model with its metadata, types, files and lineage. Another operation lists its organs."""
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return model_page(session, _model(session, namespace, name), shows_storage=may_see_storage())
 
 
@@ -181,14 +164,13 @@ def model(namespace: str, name: str) -> Model:
     group=GROUP,
     summary="List the organs of a model",
     parameters=(NAMESPACE, NAME, LIMIT, AFTER),
-    answer=OrganPage,
     refusals=(404, 410),
     example=f"{ROOT}/models/{EXAMPLE}/organs?limit=2",
 )
 def model_organs(namespace: str, name: str) -> OrganPage:
     """Return the organs of a model with their places, in the order of its files."""
     limit, after = requested_limit(), requested_after()
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return organ_page_of_model(session, _model(session, namespace, name), limit, after)
 
 
@@ -197,13 +179,11 @@ def model_organs(namespace: str, name: str) -> OrganPage:
     group=GROUP,
     summary="Get the lineage of a model",
     parameters=(NAMESPACE, NAME),
-    answer=ModelLineage,
     refusals=(404, 410),
-    example=f"{ROOT}/models/{EXAMPLE}/lineage",
 )
 def model_lineage(namespace: str, name: str) -> ModelLineage:
     """Return the relatives of a model, as declared, recorded or measured, and the contradictions between them."""
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return lineage_of(session, _model(session, namespace, name))
 
 
@@ -212,7 +192,6 @@ def model_lineage(namespace: str, name: str) -> ModelLineage:
     group=GROUP,
     summary="List families of models",
     parameters=(OF_MODEL, FAMILIES, PLACE),
-    answer=FamilyPage,
     refusals=(404, 410),
     example=f"{ROOT}/families?limit=1",
 )
@@ -223,7 +202,7 @@ def model_families() -> FamilyPage:
     """
     limit, first = requested_limit(FAMILIES_DEFAULT, FAMILIES_MAX), requested_place()
     name = _requested_model("model") if "model" in request.args else None
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         if name is None:
             return families(session, first, limit)
         return FamilyPage(items=(family_of(session, model_by_name(session, name)),), next=None, count=1)
@@ -234,7 +213,6 @@ def model_families() -> FamilyPage:
     group=GROUP,
     summary="Measure a model again",
     body=ModelRequest,
-    answer=Job,
     status=ACCEPTED,
     refusals=(404, 410),
     example=f'{{"model": "{EXAMPLE}"}}',
@@ -251,7 +229,6 @@ def measure() -> Job:
     group=GROUP,
     summary="Extract a model into an organ directory",
     body=ModelRequest,
-    answer=Job,
     status=ACCEPTED,
     refusals=(404, 410),
     example=f'{{"model": "{EXAMPLE}"}}',
@@ -268,7 +245,6 @@ def extract() -> Job:
     group=GROUP,
     summary="Compare two models",
     parameters=(FIRST, SECOND),
-    answer=Comparison,
     refusals=(404, 410),
     example=f"{ROOT}/compare?first={EXAMPLE}&second=local/Zoo-A-2M-Prose-v1.0-Q8_0",
 )
@@ -277,7 +253,7 @@ def compare() -> Comparison:
     differences.
     """
     first, second = _requested_model("first"), _requested_model("second")
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         own, other = models_by_name(session, (first, second))
         return compare_registered(session, own, other, PAGE_TENSORS_MAX)[0]
 
@@ -286,23 +262,12 @@ def _model(session: Session, namespace: str, name: str) -> tables.ModelRow:
     return model_by_name(session, parse_model_name(f"{namespace}/{name}"))
 
 
-def _checked_digest(text: str) -> str:
-    """Return the requested digest, or its beginning. Raises BadRequest."""
-    try:
-        return parse_prefix(text)
-    except BadDigest as error:
-        raise BadRequest("digest", f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
-
-
 def _requested_model(parameter: str) -> ModelName:
     """Return the model name in that parameter. Raises BadRequest."""
     text = request.args.get(parameter)
     if not text:
         raise BadRequest(parameter, f"{parameter} is missing: the name of a model, namespace/name.")
-    try:
-        return parse_model_name(text)
-    except BadName as error:
-        raise BadRequest(parameter, str(error)) from error
+    return checked(parse_model_name, text, parameter)
 
 
 _MODEL = "/models/{namespace}/{name}"
@@ -313,16 +278,14 @@ _MODEL = "/models/{namespace}/{name}"
     group=GROUP,
     summary="List the versions of a model",
     parameters=(NAMESPACE, NAME),
-    answer=ModelVersions,
     refusals=(404, 410),
-    example=f"{ROOT}/models/{EXAMPLE}/versions",
 )
 def model_versions(namespace: str, name: str) -> ModelVersions:
     """Return the newest 100 versions, each with its differences from the version before it. Yanked versions are listed
     with the reason; removed versions are not listed. Only their contributor sees versions that are held for review.
     """
     states = OWN_STATES if is_shown_all(namespace) else REACHABLE_STATES
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         model = known_model(session, _name(namespace, name))
         return versions(session, model, states, VERSIONS_MAX)
 
@@ -332,14 +295,13 @@ def model_versions(namespace: str, name: str) -> ModelVersions:
     group=GROUP,
     summary="List chimeras that use a model",
     parameters=(NAMESPACE, NAME, LIMIT, AFTER),
-    answer=DescendantPage,
     refusals=(404, 410),
     example=f"{ROOT}/models/local/Zoo-A-2M-v1.0-F16/descendants?limit=1",
 )
 def model_descendants(namespace: str, name: str) -> DescendantPage:
     """Return the chimeras that use the model as their base or as a donor, newest first."""
     limit, after = requested_limit(), requested_after()
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         model = model_by_name(session, _name(namespace, name))
         return descendants_page(session, model, limit, after)
 
@@ -351,7 +313,6 @@ def model_descendants(namespace: str, name: str) -> DescendantPage:
     summary="Edit a model",
     parameters=(NAMESPACE, NAME),
     body=ModelEditRequest,
-    answer=PublishedModel,
     refusals=(404, 409, 410),
     example='{"tags": ["letters"], "license": "apache-2.0"}',
 )
@@ -366,7 +327,7 @@ def edit(namespace: str, name: str) -> PublishedModel:
     wanted = _name(namespace, name, edit_request.get("version"))
     with registry().catalog.writing() as session:
         model = model_to_edit(session, wanted)
-        edit_model(session, model, edits, _user_name())
+        edit_model(session, model, edits, user_name())
         if model.state == "visible":
             resolve_declared(session, model)
         return published_model(session, model)
@@ -378,7 +339,6 @@ def edit(namespace: str, name: str) -> PublishedModel:
     summary="Yank a model",
     parameters=(NAMESPACE, NAME),
     body=YankRequest,
-    answer=PublishedModel,
     refusals=(404, 409, 410),
     example='{"reason": "Its tokenizer was the wrong one."}',
     scope=ANY,
@@ -388,10 +348,14 @@ def yank(namespace: str, name: str) -> PublishedModel:
     also shows the reason. With the scope `upload` you can yank your own models, with `admin` all models.
     """
     body = read_body(YankRequest)
-    wanted = _name(namespace, name, body.version)
+    return yank_model(_name(namespace, name, body.version), body.reason)
+
+
+def yank_model(name: ModelName, reason: str) -> PublishedModel:
+    """Hide a model from searches, rankings and lists. Raises NotFound, NotAllowed, Conflict, BadValue."""
     with registry().catalog.writing() as session:
-        model = model_to_yank(session, wanted)
-        hide_model(session, model, "yanked", body.reason, _user_name())
+        model = model_to_yank(session, name)
+        hide_model(session, model, "yanked", reason, user_name())
         return published_model(session, model)
 
 
@@ -401,7 +365,6 @@ def yank(namespace: str, name: str) -> PublishedModel:
     summary="Restore a yanked model",
     parameters=(NAMESPACE, NAME),
     body=RestoreRequest,
-    answer=PublishedModel,
     refusals=(404, 409, 410),
     example="{}",
     scope=ANY,
@@ -410,17 +373,15 @@ def restore(namespace: str, name: str) -> PublishedModel:
     """Show a yanked model in searches and lists again; a visible model does not change. The same accounts can do this
     as can yank the model.
     """
-    wanted = _name(namespace, name, read_body(RestoreRequest).version)
+    return restore_model(_name(namespace, name, read_body(RestoreRequest).version))
+
+
+def restore_model(name: ModelName) -> PublishedModel:
+    """Show a yanked model in searches, rankings and lists again. Raises NotFound, NotAllowed, Conflict."""
     with registry().catalog.writing() as session:
-        model = model_to_restore(session, wanted)
-        publish_model(session, model, _user_name())
+        model = model_to_restore(session, name)
+        publish_model(session, model, user_name())
         return published_model(session, model)
-
-
-def _user_name() -> str:
-    name = identity().name
-    assert name is not None
-    return name
 
 
 def _name(namespace: str, name: str, version: object = None) -> ModelName:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
-from typing import Any, TypeVar
+from functools import partial, wraps
+from typing import Any, TypeVar, get_type_hints
 from urllib.parse import unquote_to_bytes
 
 from flask import Blueprint, Response, abort, request
 from werkzeug.exceptions import MethodNotAllowed
 
-from organs.registry.catalog.cursor import (
-    CURSOR_MAX_LENGTH,
-    PAGE_MAX,
-)
+from organs.registry.catalog.cursor import CURSOR_MAX_LENGTH, PAGE_MAX
 from organs.registry.catalog.queries.chimeras import ORDERS as CHIMERA_ORDERS
 from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.documents import BadDocument, Limits, convert, parse_json, unknown_keys
@@ -23,26 +20,16 @@ from organs.registry.entities.job import Job
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
 from organs.registry.entities.storage import ROWS_DEFAULT as STORAGE_ROWS_DEFAULT
 from organs.registry.entities.submission import Submission, Upload
-from organs.registry.errors import BadRequest
+from organs.registry.errors import BadDigest, BadName, BadRequest
 from organs.registry.names import nearest
 from organs.registry.relatives.families import FAMILIES_DEFAULT, FAMILIES_MAX
 from organs.registry.search.language import MODELS, ORGANS, QUERY_MAX_LENGTH, Vocabulary
 from organs.registry.upload_limits import SUBMISSION_MAX_BYTES
-from organs.web.auth import (
-    ANY,
-    UPLOAD,
-    identity,
-    need,
-)
+from organs.web.auth import ANY, UPLOAD, identity, need
+from organs.web.error_pages import sentence_of
 from organs.web.params import LIMIT_DEFAULT
 from organs.web.permissions import check_writing, queue_job
-from organs.web.responses import (
-    conditional,
-    declare_parameters,
-    json_answer,
-    next_address,
-    reading,
-)
+from organs.web.responses import conditional, declare_parameters, json_answer, next_address, reading
 
 ROOT = "/api/v1"
 
@@ -105,10 +92,29 @@ class Operation:
     """Whether the user of a personal server needs no token."""
 
 
+path_parameter = partial(Parameter, where="path", required=True)
+MODEL_TEXT: Schema = {"type": "string", "maxLength": 203}
+"""The schema of the name of a model, or of `sha256:` and a digest."""
+
+
+def number_parameter(name: str, example: str = "1") -> Parameter:
+    """Return a parameter in the path: the number of a job, a submission or the like."""
+    schema: Schema = {"type": "string", "pattern": "^[0-9]{1,19}$"}
+    return path_parameter(name, f"The number of the {name}.", schema, example)
+
+
 Answer = str | type[Entity]
 """The entity of the answer, or the name of a schema."""
 View = Callable[..., Entity | Schema]
 """It returns an entity; the view of the OpenAPI document returns the document."""
+V = TypeVar("V", bound=View)
+T = TypeVar("T")
+
+ACCEPTED = 202
+_PLACES: dict[type[Entity], str] = {Job: "jobs", Upload: "uploads", Submission: "submissions"}
+"""Addresses of the resources of answers with status 202."""
+_NEEDS = " Needs a token with the scope `{}`."
+_NEEDS_ANY = " Needs a token of any scope."
 
 _operations: list[Operation] = []
 _entities: dict[str, type[Entity]] = {}
@@ -143,50 +149,74 @@ def operation(
     *,
     group: str,
     summary: str,
-    answer: Answer,
-    example: str,
+    example: str | None = None,
+    answer: str | None = None,
+    method: str | None = None,
     parameters: Sequence[Parameter] = (),
     refusals: Sequence[int] = (),
     body: Answer | None = None,
+    bytes_example: str | None = None,
+    status: int = 200,
     scope: str | None = None,
     is_open_locally: bool = False,
-) -> Callable[[View], View]:
-    """Serve a view at `path` below the root of the API by GET, or by POST if it has a body. The docstring of the view
-    is the description of the operation.
+    writes: bool = False,
+    is_shadowed: bool = False,
+) -> Callable[[V], V]:
+    """Serve a view at `path` below the root of the API by `method`, by default GET, or POST if it has a body.
+
+    The docstring of the view is the description of the operation, and the entity that it returns is the answer, or
+    `answer` names a schema. `example` is the body of an example request, or its address if there is no body, by default
+    with the examples of the parameters in the path.
 
     A view whose entity has `next` is a page of a list. With `scope`, the token must have that scope; with
-    `is_open_locally`, the user of a personal server needs no token.
+    `is_open_locally`, the user of a personal server needs no token. `is_shadowed` is for an address that another
+    operation would match with other methods: those methods are refused.
     """
 
-    def register(view: View) -> View:
+    def register(view: V) -> V:
+        description = " ".join((view.__doc__ or "").split())
+        if writes:
+            description += _NEEDS_ANY if scope == ANY else _NEEDS.format(scope)
+        examples = {parameter.name: parameter.example for parameter in parameters if parameter.is_in_path}
         spec = Operation(
-            method="get" if body is None else "post",
+            method=method or ("get" if body is None else "post"),
             path=ROOT + path,
             name=view.__name__,
             group=group,
             summary=summary,
-            description=" ".join((view.__doc__ or "").split()),
-            answer=named(answer),
+            description=description,
+            answer=named(answer or get_type_hints(view)["return"]),
             parameters=tuple(parameters),
-            refusals=tuple(refusals) if scope is None else (403, *refusals),
+            refusals=(*((403,) if scope else ()), *((429,) if writes else ()), *refusals),
             is_list=any(parameter.name == "after" for parameter in parameters),
-            example=example,
+            example=(ROOT + path).format(**examples) if example is None else example,
             body=None if body is None else named(body),
+            bytes_example=bytes_example,
+            status=status,
+            writes=writes,
             scope=scope,
             is_open_locally=is_open_locally,
         )
         declare(spec)
-        rule = spec.path.replace("{", "<").replace("}", ">")
-        if body is None:
-            api.add_url_rule(rule, spec.name, _serve(spec, view), merge_slashes=False)
-        else:
-            answer_post = only_post(_serve(spec, view))
+        rule, served = spec.path.replace("{", "<").replace("}", ">"), _served(spec, view)
+        if is_shadowed or (body is not None and not writes):
             api.add_url_rule(
-                rule, spec.name, answer_post, methods=METHODS, provide_automatic_options=False, merge_slashes=False
+                rule,
+                spec.name,
+                only_post(served),
+                methods=METHODS,
+                provide_automatic_options=False,
+                merge_slashes=False,
             )
+        else:
+            api.add_url_rule(rule, spec.name, served, methods=[spec.method.upper()], merge_slashes=False)
         return view
 
     return register
+
+
+writing_operation = partial(operation, method="post", scope=UPLOAD, writes=True)
+"""Serve a view that writes or runs something, by default by POST with the scope `upload`: see `operation`."""
 
 
 def only_post(answer_post: Callable[..., Response]) -> Callable[..., Response]:
@@ -205,22 +235,34 @@ def only_post(answer_post: Callable[..., Response]) -> Callable[..., Response]:
     return answer
 
 
-def _serve(spec: Operation, view: View) -> Callable[..., Response]:
-    known = tuple(parameter.name for parameter in spec.parameters if not parameter.is_in_path)
+def _served(spec: Operation, view: View) -> Callable[..., Response]:
+    """Return the function that checks a request, calls the view and answers with its entity."""
+    known = tuple(
+        parameter.name
+        for parameter in spec.parameters
+        if (parameter.where == "query" if spec.writes else not parameter.is_in_path)
+    )
     repeatable = frozenset(parameter.name for parameter in spec.parameters if parameter.is_repeatable)
 
     @wraps(view)
     def answer(**arguments: Any) -> Response:
-        if spec.scope is None or (spec.is_open_locally and identity().is_local):
+        if spec.writes:
+            check_writing(spec.scope or UPLOAD)
+        elif spec.scope is None or (spec.is_open_locally and identity().is_local):
             identity()  # refuses a request with an invalid token
         else:
             need(spec.scope)
         check_address(known, repeatable)
+        if spec.writes and spec.body is not None:
+            check_json()
         value = view(**arguments)
-        response = json_answer(value)
-        following = value.next if isinstance(value, Page) else None
-        if following is not None:
-            response.headers["Link"] = f'<{next_address(following)}>; rel="next"'
+        response = json_answer(value, spec.status)
+        if spec.writes:
+            response.headers["Cache-Control"] = "no-store"
+        if spec.status == ACCEPTED and isinstance(value, Job | Upload | Submission):
+            response.headers["Location"] = f"{ROOT}/{_PLACES[type(value)]}/{value.id}"
+        if isinstance(value, Page) and value.next is not None and not spec.writes:
+            response.headers["Link"] = f'<{next_address(value.next)}>; rel="next"'
         return conditional(response) if spec.method == "get" else response
 
     return answer
@@ -241,6 +283,16 @@ def check_address(known: Sequence[str], repeatable: Collection[str] = ()) -> Non
             raise BadRequest(name[:80], _unknown_text(name, known))
         if len(values) > 1 and name not in repeatable:
             raise BadRequest(name, f"{name} occurs {len(values)} times; it may occur once.")
+
+
+def checked(parse: Callable[[str], T], text: str, field: str) -> T:
+    """Return the name or the digest in `text`, read by `parse`. Raises BadRequest about `field` if it is not valid."""
+    try:
+        return parse(text)
+    except BadDigest as error:
+        raise BadRequest(field, sentence_of(error, capital=True)) from error
+    except BadName as error:
+        raise BadRequest(field, str(error)) from error
 
 
 def _unknown_text(name: str, known: Sequence[str]) -> str:
@@ -361,7 +413,7 @@ CHIMERA_ORDER = Parameter(
 ANY_BASE = Parameter(
     "base",
     "Only chimeras of this base: its name, or `sha256:` and a digest of its file.",
-    {"type": "string", "maxLength": 203},
+    MODEL_TEXT,
     "local/Zoo-A-2M-v1.0-F16",
 )
 ON_TEXTS = Parameter(
@@ -374,25 +426,16 @@ LOCK_TOO = Parameter(
     "lock", "1 to include the lock, if the chimera can be made and no organ must be computed first.", _SWITCH, "0"
 )
 RANKED = Parameter("ranked", "1 for complete models only, by descending mean θ unless the query sorts.", _SWITCH, "1")
-DIGEST = Parameter(
+DIGEST = path_parameter(
     "digest",
     "The organ's digest, or at least its first 8 characters.",
     {"type": "string", "pattern": "^[0-9a-f]{8,64}$"},
     "aadb682ed7753b5f",
-    where="path",
-    required=True,
 )
-JOB = Parameter(
-    "job", "The number of the job.", {"type": "string", "pattern": "^[0-9]{1,19}$"}, "1", where="path", required=True
-)
-NAMESPACE = Parameter("namespace", "The model's namespace.", _NAME, "local", where="path", required=True)
-NAME = Parameter(
-    "name",
-    "The model's name, or `name@3` for a version; without one, the newest.",
-    _VERSIONED,
-    _EXAMPLE,
-    where="path",
-    required=True,
+JOB = number_parameter("job")
+NAMESPACE = path_parameter("namespace", "The model's namespace.", _NAME, "local")
+NAME = path_parameter(
+    "name", "The model's name, or `name@3` for a version; without one, the newest.", _VERSIONED, _EXAMPLE
 )
 FIRST = Parameter(
     "first", "A model, `namespace/name` or `namespace/name@version`.", _FULL_NAME, f"local/{_EXAMPLE}", required=True
@@ -408,33 +451,29 @@ MODEL_DIGEST = Parameter(
     "75ae85f27135e26b",
     required=True,
 )
-HEADER = Parameter(
+HEADER = path_parameter(
     "header",
     "The SHA-256 of a file's header, from its first byte to the last tensor info, as in locks.",
     {"type": "string", "pattern": "^[0-9a-f]{64}$"},
     "d517a753c035f3e0e718e07860437468c6bb95c4c74b68a7937177925b8e3bd3",
-    where="path",
-    required=True,
 )
-LOCK = Parameter(
+LOCK = path_parameter(
     "lock",
     "The digest of the chimera's lock, or at least its first 8 characters.",
     {"type": "string", "pattern": "^(sha256:)?[0-9a-fA-F]{8,64}$"},
     "75ae85f27135e26b",
-    where="path",
-    required=True,
 )
 BASE = Parameter(
     "base",
     "The model that receives organs: its name, or `sha256:` and a digest of its file.",
-    {"type": "string", "maxLength": 203},
+    MODEL_TEXT,
     "local/Zoo-A-2M-v1.0-F16",
     required=True,
 )
 DONOR = Parameter(
     "donor",
     "The model that gives organs, or an adapter.",
-    {"type": "string", "maxLength": 203},
+    MODEL_TEXT,
     "local/Zoo-B-2M-v1.0-Q8_0",
     required=True,
 )
@@ -455,70 +494,6 @@ def requested_recipe() -> dict[str, object]:
     return {"recipe_text": body[YAML]}
 
 
-ACCEPTED = 202
-_PLACES: dict[type[Entity], str] = {Job: "jobs", Upload: "uploads", Submission: "submissions"}
-"""Addresses of the resources of answers with status 202."""
-_NEEDS = "Needs a token with the scope `{}`."
-_NEEDS_ANY = "Needs a token of any scope."
-
-
-def writing_operation(
-    path: str,
-    *,
-    group: str,
-    summary: str,
-    answer: Answer,
-    example: str,
-    method: str = "post",
-    parameters: Sequence[Parameter] = (),
-    refusals: Sequence[int] = (),
-    body: Answer | None = None,
-    bytes_example: str | None = None,
-    status: int = 200,
-    scope: str = UPLOAD,
-    is_shadowed: bool = False,
-) -> Callable[[View], View]:
-    """Serve a view at `path` below the root of the API by `method`: post, put, patch or delete.
-
-    The docstring of the view is the description of the operation. `example` is the body of an example request, or its
-    address if there is no body. `is_shadowed` is for an address that another operation would match with other methods:
-    those methods are refused.
-    """
-
-    def register(view: View) -> View:
-        needs = _NEEDS_ANY if scope == ANY else _NEEDS.format(scope)
-        spec = Operation(
-            method=method,
-            path=ROOT + path,
-            name=view.__name__,
-            group=group,
-            summary=summary,
-            description=f"{' '.join((view.__doc__ or '').split())} {needs}",
-            answer=named(answer),
-            parameters=tuple(parameters),
-            refusals=(403, 429, *refusals),
-            is_list=False,
-            example=example,
-            body=None if body is None else named(body),
-            bytes_example=bytes_example,
-            status=status,
-            writes=True,
-            scope=scope,
-        )
-        declare(spec)
-        rule = spec.path.replace("{", "<").replace("}", ">")
-        if is_shadowed:
-            answer_post = only_post(_serve_writing(spec, view))
-            api.add_url_rule(
-                rule, spec.name, answer_post, methods=METHODS, provide_automatic_options=False, merge_slashes=False
-            )
-        else:
-            api.add_url_rule(rule, spec.name, _serve_writing(spec, view), methods=[method.upper()], merge_slashes=False)
-        return view
-
-    return register
-
-
 def queued(kind: str, arguments: Mapping[str, object]) -> Job:
     """Put a job of that kind into the queue, with arguments from the request, and return it.
 
@@ -528,22 +503,3 @@ def queued(kind: str, arguments: Mapping[str, object]) -> Job:
     job_id = queue_job(kind, arguments)
     with reading() as session:
         return job_by_id(session, job_id)
-
-
-def _serve_writing(spec: Operation, view: View) -> Callable[..., Response]:
-    known = tuple(parameter.name for parameter in spec.parameters if parameter.where == "query")
-
-    @wraps(view)
-    def answer(**arguments: Any) -> Response:
-        check_writing(spec.scope or UPLOAD)
-        check_address(known)
-        if spec.body is not None:
-            check_json()
-        value = view(**arguments)
-        response = json_answer(value, spec.status)
-        response.headers["Cache-Control"] = "no-store"
-        if isinstance(value, Job | Upload | Submission) and spec.status == ACCEPTED:
-            response.headers["Location"] = f"{ROOT}/{_PLACES[type(value)]}/{value.id}"
-        return response
-
-    return answer

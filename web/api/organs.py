@@ -11,26 +11,13 @@ from organs.registry.entities.organ import Digests, FacetCounts, KnownOrgans, Or
 from organs.registry.errors import BadDigest, BadRequest
 from organs.registry.search.counts import count_organs
 from organs.registry.search.language import ORGANS
-from organs.web.api.operation import (
-    AFTER,
-    COUNTS,
-    DIGEST,
-    LIMIT,
-    ORGAN_QUERY,
-    ROOT,
-    json_body,
-    operation,
-)
-from organs.web.params import (
-    requested_after,
-    requested_limit,
-    requested_query,
-    requested_switch,
-)
+from organs.web.api.operation import AFTER, COUNTS, DIGEST, LIMIT, ORGAN_QUERY, ROOT, json_body, operation
+from organs.web.params import requested_after, requested_limit, requested_query, requested_switch
 from organs.web.permissions import may_see_storage
 from organs.web.responses import (
     reading,
     registry,
+    searching,
     settings,
 )
 
@@ -43,7 +30,6 @@ DIGESTS_MAX = 1000
     group=GROUP,
     summary="Search organs",
     parameters=(ORGAN_QUERY, LIMIT, AFTER, COUNTS),
-    answer=OrganPage,
     refusals=(404, 409),
     example=f"{ROOT}/organs?q=type:organ+sort:-spectral&limit=2",
 )
@@ -71,14 +57,12 @@ def organs() -> OrganPage:
     group=GROUP,
     summary="Get an organ",
     parameters=(DIGEST,),
-    answer=Organ,
     refusals=(404, 409),
-    example=f"{ROOT}/organs/aadb682ed7753b5f",
 )
 def organ(digest: str) -> Organ:
     """Return the measurements of an organ, and the models that contain it. 409 when several digests have this
     beginning."""
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return organ_detail(session, digest, visible=True, shows_storage=may_see_storage())
 
 
@@ -86,7 +70,6 @@ def organ(digest: str) -> Organ:
     "/organs/lookup",
     group=GROUP,
     summary="Look up digests",
-    answer=KnownOrgans,
     body=Digests,
     example='{"digests": ["aadb682ed7753b5fec72a33fc389862b81da701ff48d253886e5f8e37c7ca6d3"]}',
 )
@@ -95,7 +78,7 @@ def lookup() -> KnownOrgans:
     user may not see count as absent.
     """
     digests = requested_digests(json_body(("digests",)).get("digests"))
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         return known_organs(session, digests)
 
 
@@ -104,7 +87,6 @@ def lookup() -> KnownOrgans:
     group=GROUP,
     summary="Count the results of a search",
     parameters=(ORGAN_QUERY,),
-    answer=FacetCounts,
     refusals=(404, 409),
     example=f"{ROOT}/facets?q=type:organ",
 )

@@ -11,10 +11,7 @@ from msgspec.structs import replace
 from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.compose.compatibility import check_compatibility
 from organs.registry.compose.plan import planned_recipe
-from organs.registry.compose.recipe_io import (
-    read_recipe,
-    recipe_findings,
-)
+from organs.registry.compose.recipe_io import read_recipe, recipe_findings
 from organs.registry.compose.steps import PARAMETERS, TEXT_MAX_LENGTH, read_steps
 from organs.registry.entities.base import Schema
 from organs.registry.entities.finding import Finding, Severity, in_order
@@ -32,13 +29,9 @@ from organs.web.api.operation import (
     operation,
     requested_recipe,
 )
-from organs.web.params import (
-    requested_limit,
-    requested_switch,
-)
+from organs.web.params import requested_limit, requested_switch
 from organs.web.permissions import planner
-from organs.web.responses import reading
-from organs.web.services.planning import (
+from organs.web.planning import (
     ORDERS,
     checked_order,
     compose_for_client,
@@ -47,6 +40,7 @@ from organs.web.services.planning import (
     pair_for_client,
     plan_for_client,
 )
+from organs.web.responses import reading
 
 GROUP = "Chimeras"
 PLAN_SECONDS = 5.0
@@ -65,7 +59,6 @@ RECIPE_EXAMPLE = json.dumps(
     summary="Plan a recipe",
     parameters=(EVERY_PART, LOCK_TOO),
     body=RecipeRequest,
-    answer=PlannedRecipe,
     refusals=(429,),
     example=RECIPE_EXAMPLE,
 )
@@ -132,7 +125,6 @@ STEPS = (
     group=GROUP,
     summary="Plan steps, and list what can be chosen next",
     parameters=STEPS,
-    answer=CompositionState,
     refusals=(404, 409, 410, 413, 429),
     example=f"{ROOT}/composition?base=local/Zoo-A-2M-v1.0-F16&cell=organ:2",
 )
@@ -151,7 +143,6 @@ def composition() -> CompositionState:
     group=GROUP,
     summary="Check whether two models fit",
     parameters=(BASE, DONOR),
-    answer=Compatibility,
     refusals=(404, 409, 410, 429),
     example=f"{ROOT}/compatibility?base=local/Zoo-A-2M-v1.0-F16&donor=local/Zoo-B-2M-v1.0-Q8_0",
 )
@@ -170,7 +161,6 @@ def compatibility() -> Compatibility:
     group=GROUP,
     summary="List models that fit a base",
     parameters=(BASE, LIMIT),
-    answer=FittingModels,
     refusals=(404, 409, 410),
     example=f"{ROOT}/fitting?base=local/Zoo-A-2M-v1.0-F16&limit=2",
 )

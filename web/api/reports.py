@@ -17,9 +17,9 @@ from organs.web.api.operation import (
     ORGAN_ROWS,
     ROOT,
     ROWS,
-    Parameter,
     json_body,
     operation,
+    path_parameter,
     queued,
     writing_operation,
 )
@@ -36,13 +36,8 @@ SECTIONS = (
     *("wells", "ingests", "ingest_totals"),
 )
 """The sections of the report. Only the owner's report has the totals of ingests."""
-SECTION = Parameter(
-    "section",
-    "One of the report's sections.",
-    {"type": "string", "enum": list(SECTIONS)},
-    "ranking",
-    where="path",
-    required=True,
+SECTION = path_parameter(
+    "section", "One of the report's sections.", {"type": "string", "enum": list(SECTIONS)}, "ranking"
 )
 
 
@@ -51,7 +46,6 @@ SECTION = Parameter(
     group=GROUP,
     summary="Report on the registry",
     parameters=(ROWS,),
-    answer=Report,
     example=f"{ROOT}/reports?limit=2",
 )
 def report() -> Report:
@@ -66,7 +60,6 @@ def report() -> Report:
     group=GROUP,
     summary="One section of the report",
     parameters=(SECTION, ROWS),
-    answer=Report,
     refusals=(404,),
     example=f"{ROOT}/reports/wells?limit=2",
 )
@@ -83,7 +76,6 @@ def report_section(section: str) -> Report:
     group=GROUP,
     summary="Report on a model",
     parameters=(NAMESPACE, NAME, ORGAN_ROWS),
-    answer=Report,
     refusals=(404, 410),
     example=f"{ROOT}/reports/models/{EXAMPLE}?limit=2",
 )
@@ -100,7 +92,6 @@ def report_on_model(namespace: str, name: str) -> Report:
     group=GROUP,
     summary="Make a report as a job",
     body=ReportRequest,
-    answer=Job,
     status=ACCEPTED,
     example='{"limit": 2}',
 )

@@ -1,11 +1,31 @@
-"""Submissions: models made of uploaded or stored pieces; they are checked, published or withdrawn."""
+"""Submissions: models made of uploaded or stored pieces; they are checked, published or withdrawn.
+
+Pages of a session call the same functions.
+"""
 
 from __future__ import annotations
 
 from flask import request
 
+from organs.ingest.contributions import submissions as services
+from organs.ingest.contributions.intake import settle_abandoned
 from organs.ingest.contributions.manifest import parse_accepted, parse_manifest, parse_stated_metadata
-from organs.registry.entities.submission import PublicationRequest, Submission, SubmissionPage, SubmissionRequest
+from organs.registry.catalog.queries.submissions import (
+    SubmissionWithJob,
+    is_any_abandoned,
+    known_contributor_id,
+    submission_by_id,
+    submissions_page,
+)
+from organs.registry.entities.submission import (
+    PublicationRequest,
+    Submission,
+    SubmissionMetadata,
+    SubmissionPage,
+    SubmissionRequest,
+)
+from organs.registry.errors import BadInput, BadName, NotAllowed
+from organs.registry.names import parse_new_name
 from organs.registry.upload_limits import SUBMISSION_MAX_BYTES
 from organs.web.api.operation import (
     ACCEPTED,
@@ -13,42 +33,34 @@ from organs.web.api.operation import (
     LIMIT,
     NAMESPACE,
     ROOT,
-    Parameter,
     json_body,
+    number_parameter,
     operation,
+    path_parameter,
     writing_operation,
 )
-from organs.web.api.uploads import current_contributor_id
-from organs.web.auth import UPLOAD
-from organs.web.params import (
-    requested_after,
-    requested_limit,
-)
+from organs.web.api.uploads import current_contributor_id, receiving
+from organs.web.auth import ADMIN, UPLOAD, identity, need
+from organs.web.params import parsed_number, requested_after, requested_limit
 from organs.web.rate_limits import take_turn
-from organs.web.services import contributions as submitting
-from organs.web.services.contributions import receiving
+from organs.web.responses import reading, registry, searching, settings
 
 GROUP = "Submissions"
 EXAMPLES = {"shown": "101", "ready": "102", "withdrawn": "103"}
 """The submissions of the examples."""
+NOBODY = 0
+"""An id that no contributor has. It is used for `local` in a registry without contributors."""
 EXAMPLE_MANIFEST = (
     '{"files": [{"name": "Tiny.gguf", "size_bytes": 96, "sha256": '
     '"2ea9ab9198d1638007400cd2c3bef1cc745b864b76011a0e1bc52180ac6452d4", "pieces": []}], '
     '"metadata": {"license": "apache-2.0", "base": "local/Zoo-A-2M-v1.0-F16"}, "publish": true}'
 )
-NEW_NAME = Parameter(
+NEW_NAME = path_parameter(
     "name",
     "The name of the model. If the name exists with other bytes, the model becomes its next version.",
     {"type": "string", "pattern": "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", "maxLength": 96},
     "Tiny",
-    where="path",
-    required=True,
 )
-
-
-def _submission(example: str) -> Parameter:
-    schema = {"type": "string", "pattern": "^[0-9]{1,19}$"}
-    return Parameter("submission", "The number of the submission.", schema, example, where="path", required=True)
 
 
 @writing_operation(
@@ -58,7 +70,6 @@ def _submission(example: str) -> Parameter:
     summary="Submit a model",
     parameters=(NAMESPACE, NEW_NAME),
     body=SubmissionRequest,
-    answer=Submission,
     status=ACCEPTED,
     example=EXAMPLE_MANIFEST,
 )
@@ -72,8 +83,13 @@ def submit_model(namespace: str, name: str) -> Submission:
     with receiving(current_contributor_id()):
         request.get_data()  # reads and keeps the body for `json_body`
         take_turn()
-    manifest = parse_manifest(json_body(SubmissionRequest))
-    return submitting.submit(namespace, name, manifest).entity()
+    wanted = parse_manifest(json_body(SubmissionRequest))
+    account = need(UPLOAD)
+    if not account.owns(namespace):
+        raise NotAllowed(f"{namespace[:96]} is not your namespace: use {account.name}/{name[:96]}")
+    _check_plain(name)
+    full_name = parse_new_name(f"{namespace if account.is_local else account.name}/{name}")
+    return own_submission(services.submit(registry(), account.name or "", full_name, wanted)).entity()
 
 
 @operation(
@@ -81,37 +97,55 @@ def submit_model(namespace: str, name: str) -> Submission:
     group=GROUP,
     summary="List your submissions",
     parameters=(LIMIT, AFTER),
-    answer=SubmissionPage,
     scope=UPLOAD,
     example=f"{ROOT}/submissions?limit=1",
 )
 def submissions() -> SubmissionPage:
     """Return your submissions with their states, newest first."""
-    return submitting.own_submissions(requested_limit(), requested_after())
+    return own_submissions(requested_limit(), requested_after())
+
+
+def own_submissions(limit: int, after: str | None = None) -> SubmissionPage:
+    """Return a page of the user's submissions, newest first. Raises BadQuery."""
+    owner_id = _owner_id()
+    with searching() as session:
+        return submissions_page(session, limit, after, contributor_id=owner_id)
 
 
 @operation(
     "/submissions/{submission}",
     group=GROUP,
     summary="Get a submission",
-    parameters=(_submission(EXAMPLES["shown"]),),
-    answer=Submission,
+    parameters=(number_parameter("submission", EXAMPLES["shown"]),),
     refusals=(404,),
     scope=UPLOAD,
-    example=f"{ROOT}/submissions/{EXAMPLES['shown']}",
 )
 def submission(submission: str) -> Submission:
     """Return progress, findings and header data of a submission. 404 for submissions of others."""
-    return submitting.own_submission(submitting.parsed_submission(submission)).entity()
+    return own_submission(parsed_number(submission, "submission")).entity()
+
+
+def own_submission(submission_id: int) -> SubmissionWithJob:
+    """Return a submission of the user. Raises NotFound, also for submissions of others."""
+    owner_id = _owner_id()
+    with searching() as session:
+        return submission_by_id(session, submission_id, owner_id)
+
+
+def shown_submission(submission_id: int) -> SubmissionWithJob:
+    """Return a submission that the user may see; administrators see all submissions. Raises NotFound."""
+    if not identity().may(ADMIN) or settings().read_only:
+        return own_submission(submission_id)
+    with searching() as session:
+        return submission_by_id(session, submission_id)
 
 
 @writing_operation(
     "/submissions/{submission}/publish",
     group=GROUP,
     summary="Publish a submission",
-    parameters=(_submission(EXAMPLES["ready"]),),
+    parameters=(number_parameter("submission", EXAMPLES["ready"]),),
     body=PublicationRequest,
-    answer=Submission,
     status=ACCEPTED,
     refusals=(404, 409),
     example='{"metadata": {"title": "Tiny", "license": "MIT"}}',
@@ -123,9 +157,20 @@ def publish_submission(submission: str) -> Submission:
     body = json_body(PublicationRequest)
     stated = parse_stated_metadata(body.get("metadata"))
     accepted = parse_accepted(body.get("accept"))
-    submission_id = submitting.parsed_submission(submission)
-    name = submitting.checked_name(body.get("name"))
-    return submitting.publish(submission_id, stated, name, accepted).entity()
+    submission_id, name = parsed_number(submission, "submission"), body.get("name")
+    if name is not None and not isinstance(name, str):
+        raise BadInput("name must be a text")
+    return publish(submission_id, stated, name, accepted).entity()
+
+
+def publish(
+    submission_id: int, metadata: SubmissionMetadata, name: str | None = None, accepted: tuple[str, ...] = ()
+) -> SubmissionWithJob:
+    """Publish a checked submission of the user, under `name` in their namespace if a name is given."""
+    if name is not None:
+        _check_plain(name)
+    services.publish(registry(), need(UPLOAD).name or "", submission_id, metadata, name, accepted)
+    return own_submission(submission_id)
 
 
 @writing_operation(
@@ -133,12 +178,32 @@ def publish_submission(submission: str) -> Submission:
     method="delete",
     group=GROUP,
     summary="Withdraw a submission",
-    parameters=(_submission(EXAMPLES["withdrawn"]),),
-    answer=Submission,
+    parameters=(number_parameter("submission", EXAMPLES["withdrawn"]),),
     refusals=(404, 409),
-    example=f"{ROOT}/submissions/{EXAMPLES['withdrawn']}",
 )
 def withdraw_submission(submission: str) -> Submission:
     """Withdraw a submission that is being checked, is ready, or waits for an administrator; 409 otherwise. The uploaded
     bytes are kept until they expire."""
-    return submitting.withdraw(submitting.parsed_submission(submission)).entity()
+    submission_id = parsed_number(submission, "submission")
+    services.withdraw(registry(), need(UPLOAD).name or "", submission_id)
+    return own_submission(submission_id).entity()
+
+
+def _check_plain(name: str) -> None:
+    """Raise BadName if `name` is not a model's name without namespace and version."""
+    if "/" in name or "@" in name:
+        raise BadName(f"{name[:100]!r} is not a valid name: give it without namespace and version")
+    parse_new_name(f"namespace/{name}")
+
+
+def _owner_id() -> int:
+    """Return the contributor id of the user. Settles submissions whose job was interrupted first."""
+    account = need(UPLOAD)
+    with reading() as session:
+        has_abandoned = is_any_abandoned(session)
+    if has_abandoned and not settings().read_only:
+        settle_abandoned(registry())
+    if account.account is not None:
+        return account.account.contributor_id
+    with reading() as session:
+        return known_contributor_id(session, account.name or "") or NOBODY

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
+import re
+from base64 import b64decode
+from binascii import Error as NoBase64
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from flask import Response, g, request
+from flask import Response, abort, current_app, g, request
 from msgspec import structs
 
 from organs.ingest.contributions import uploads as sessions
-from organs.ingest.contributions.uploads import (
-    WrongOffset,
-    check_request,
-    is_received,
-)
+from organs.ingest.contributions.uploads import Chunk, WrongOffset, check_request, is_received
 from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.accounts import contributor_by_name
-from organs.registry.catalog.queries.submissions import (
-    known_digests,
-    open_uploads,
-    upload_entity,
-)
+from organs.registry.catalog.queries.submissions import known_digests, open_uploads, upload_entity
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.digest import parse_digest
 from organs.registry.entities.submission import KnownDigests, Upload, UploadPage, UploadRequest
 from organs.registry.errors import BadInput, BadRequest, Busy, DiskFull, NotFound
-from organs.registry.upload_limits import UPLOAD_NAME_MAX_LENGTH
+from organs.registry.upload_limits import CHUNK_MAX_BYTES, UPLOAD_NAME_MAX_LENGTH
 from organs.web.api.operation import (
     ACCEPTED,
     ROOT,
@@ -34,42 +29,91 @@ from organs.web.api.operation import (
     api,
     json_body,
     operation,
+    path_parameter,
     read_body,
     writing_operation,
 )
 from organs.web.api.organs import requested_digests
-from organs.web.auth import (
-    UPLOAD,
-    identity,
-)
+from organs.web.auth import UPLOAD, identity
 from organs.web.error_pages import refused
-from organs.web.responses import (
-    reading,
-    registry,
-    settings,
-)
-from organs.web.services.contributions import (
-    DIGEST_HEADER,
-    RANGE_HEADER,
-    portions,
-    receiving,
-    requested_chunk,
-)
+from organs.web.file_responses import OCTETS, streams
+from organs.web.responses import reading, registry, searching
+
+PORTION_BYTES = 1024 * 1024
+RANGE_HEADER, DIGEST_HEADER = "Content-Range", "Content-Digest"
+
+_RANGE_TEXT = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})", re.ASCII)
+_SHA256 = re.compile(r"sha-256=:([0-9A-Za-z+/]{43}=):", re.ASCII)
 
 
-def requested_upload() -> UploadRequest:
-    """Return the upload that the body requests. Raises BadRequest (400) for one that can never be completed."""
-    wanted = read_body(UploadRequest)
-    name = wanted.name
-    if name is not None and (not name.isprintable() or "/" in name or "\\" in name or name in (".", "..")):
-        raise BadRequest(
-            "name", f"name must be the name of a file, 1 to {UPLOAD_NAME_MAX_LENGTH} characters, without a path."
-        )
+def requested_chunk() -> Chunk:
+    """Return the chunk that the headers describe, without reading the body.
+
+    Raises BadRequest (400). Answers 411 to a body of unknown length, 413 to a body that is too long, and 415 to a body
+    that is compressed or has another type than plain bytes.
+    """
+    if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+        abort(415, "The body must not be compressed.")
+    if request.mimetype != OCTETS:
+        abort(415, f"The body must be plain bytes: send it with Content-Type: {OCTETS}.")
+    length = request.content_length
+    if length is None or "Transfer-Encoding" in request.headers:
+        abort(411, "The header Content-Length is missing.")
+    if length > CHUNK_MAX_BYTES:
+        abort(413, f"A chunk has at most {CHUNK_MAX_BYTES:,} bytes.")
+    match = _RANGE_TEXT.fullmatch(request.headers.get(RANGE_HEADER, "").strip())
+    if match is None:
+        raise BadRequest(RANGE_HEADER, "a chunk needs the header Content-Range: bytes FIRST-LAST/SIZE")
+    first, last, size = map(int, match.groups())
+    if not first <= last < size:
+        raise BadRequest(RANGE_HEADER, f"bytes {first:,} to {last:,} of {size:,} do not exist")
+    if last + 1 - first != length:
+        raise BadRequest(RANGE_HEADER, f"Content-Range has {last + 1 - first:,} bytes, the body has {length:,}")
+    return Chunk(first, last + 1, size, _requested_digest())
+
+
+def portions(chunk: Chunk) -> Iterator[bytes]:
+    """Yield the body in pieces of at most PORTION_BYTES. Raises BadInput if it ends too early."""
+    request.max_content_length = CHUNK_MAX_BYTES  # only for this request; other bodies have a smaller limit
+    left = chunk.end - chunk.begin
+    while left:
+        data = request.stream.read(min(PORTION_BYTES, left))
+        if not data:
+            raise BadInput(f"the body ended {left:,} bytes too early")
+        left -= len(data)
+        yield data
+
+
+@contextmanager
+def receiving(contributor_id: int) -> Iterator[None]:
+    """Hold one of the places for uploads while the block runs.
+
+    Raises Busy if no place is free, or if the contributor already has half of the places.
+    """
+    places = streams()
+    if not places.begin_upload(contributor_id):
+        raise Busy("the server is receiving too many uploads; try again in a few seconds")
     try:
-        check_request(wanted)
-    except BadInput as error:
-        raise BadRequest(None, f"{error}.") from error
-    return wanted
+        yield
+    finally:
+        places.end_upload(contributor_id)
+
+
+def _requested_digest() -> bytes | None:
+    """Return the SHA-256 in the header `Content-Digest` (RFC 9530), or None without the header.
+
+    Other digests in the header are ignored.
+    """
+    text = request.headers.get(DIGEST_HEADER)
+    if text is None:
+        return None
+    digests = [match for part in text.split(",") if (match := _SHA256.fullmatch(part.strip()))]
+    try:
+        if len(digests) == 1:
+            return b64decode(digests[0][1], validate=True)
+    except NoBase64 as error:
+        current_app.logger.debug("%s", error)
+    raise BadRequest(DIGEST_HEADER, "Content-Digest must have one digest of the form sha-256=:BASE64:")
 
 
 GROUP = "Uploads"
@@ -83,13 +127,8 @@ EXAMPLES = {
 EXAMPLE_BYTES = "organ"
 """All bytes of the uploads of the examples."""
 EXAMPLE_DIGEST = "e0fb6e6c6305332dbd13cc4d4ee1f9782b60609b633b26510df200e9c311ea23"
-UPLOAD_ID = Parameter(
-    "upload",
-    "The `id` of the upload.",
-    {"type": "string", "pattern": "^[0-9A-Za-z_-]{22}$"},
-    EXAMPLES["open"],
-    where="path",
-    required=True,
+UPLOAD_ID = path_parameter(
+    "upload", "The `id` of the upload.", {"type": "string", "pattern": "^[0-9A-Za-z_-]{22}$"}, EXAMPLES["open"]
 )
 _RANGE = Parameter(
     RANGE_HEADER,
@@ -119,7 +158,6 @@ _DIGEST = Parameter(
     group=GROUP,
     summary="Look up pieces that need no upload",
     body="Digests",
-    answer=KnownDigests,
     example='{"digests": ["aadb682ed7753b5fec72a33fc389862b81da701ff48d253886e5f8e37c7ca6d3"]}',
     is_shadowed=True,
 )
@@ -129,7 +167,7 @@ def lookup_uploads() -> KnownDigests:
     """
     digests = requested_digests(json_body(("digests",)).get("digests"))
     contributor = current_contributor_id()
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         known = known_digests(session, contributor, digests, database_now(session))
     return KnownDigests(known=tuple(digest for digest in dict.fromkeys(digests) if digest in known))
 
@@ -139,7 +177,6 @@ def lookup_uploads() -> KnownDigests:
     group=GROUP,
     summary="Start an upload",
     body=UploadRequest,
-    answer=Upload,
     status=ACCEPTED,
     example=f'{{"kind": "piece", "size_bytes": 5, "digest": "{EXAMPLE_DIGEST}"}}',
 )
@@ -147,7 +184,16 @@ def begin_upload() -> Upload:
     """Declare a file or a piece to upload. If the same upload is open already, it is returned, so that a client can
     resume after a restart. 413 for more than the quota allows, 429 for too many open uploads.
     """
-    wanted = requested_upload()
+    wanted = read_body(UploadRequest)
+    name = wanted.name
+    if name is not None and (not name.isprintable() or "/" in name or "\\" in name or name in (".", "..")):
+        raise BadRequest(
+            "name", f"name must be the name of a file, 1 to {UPLOAD_NAME_MAX_LENGTH} characters, without a path."
+        )
+    try:
+        check_request(wanted)
+    except BadInput as error:
+        raise BadRequest(None, f"{error}.") from error
     contributor = current_contributor_id()
     with _busy_if_full():
         return upload_entity(sessions.open_upload(registry(), contributor, wanted))
@@ -157,8 +203,6 @@ def begin_upload() -> Upload:
     "/uploads",
     group=GROUP,
     summary="List open uploads",
-    answer=UploadPage,
-    example=f"{ROOT}/uploads",
     scope=UPLOAD,
 )
 def uploads() -> UploadPage:
@@ -175,9 +219,7 @@ def uploads() -> UploadPage:
     group=GROUP,
     summary="Get an upload",
     parameters=(UPLOAD_ID,),
-    answer=Upload,
     refusals=(404,),
-    example=f"{ROOT}/uploads/{EXAMPLES['open']}",
     scope=UPLOAD,
 )
 def upload(upload: str) -> Upload:
@@ -193,7 +235,6 @@ def upload(upload: str) -> Upload:
     summary="Send a chunk",
     parameters=(UPLOAD_ID, _RANGE, _CHUNK_DIGEST),
     bytes_example=EXAMPLE_BYTES,
-    answer=Upload,
     status=ACCEPTED,
     refusals=(404, 409, 411, 416),
     example=f"{ROOT}/uploads/{EXAMPLES['full']}",
@@ -217,7 +258,6 @@ def receive_chunk(upload: str) -> Upload:
     group=GROUP,
     summary="Finish an upload",
     parameters=(UPLOAD_ID, _DIGEST),
-    answer=Upload,
     status=201,
     refusals=(404, 409),
     example=f"{ROOT}/uploads/{EXAMPLES['done']}",
@@ -239,7 +279,6 @@ def finish_upload(upload: str) -> Upload:
     group=GROUP,
     summary="Remove an upload",
     parameters=(UPLOAD_ID,),
-    answer=Upload,
     refusals=(404, 409),
     example=f"{ROOT}/uploads/{EXAMPLES['gone']}",
 )

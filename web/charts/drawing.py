@@ -10,11 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from organs.web.render import (
-    DARK,
-    LIGHT,
-    THETA_TONES,
-)
+from organs.web.render import DARK, LIGHT, THETA_TONES
 
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', sans-serif"
 TEXT_PIXELS = 12
@@ -50,10 +46,7 @@ text { font-variant-numeric: tabular-nums; }
 
 
 def _with_colours(inks: dict[str, str]) -> str:
-    rules = _COLOURED_RULES
-    for name, colour in inks.items():
-        rules = rules.replace(name.upper(), colour)
-    return rules
+    return re.sub("|".join(inks).upper(), lambda match: inks[match[0].lower()], _COLOURED_RULES)
 
 
 _TONES = "\n".join(f".t{step} {{ fill: {tone}; }}" for step, tone in enumerate(THETA_TONES))
@@ -77,7 +70,8 @@ def undress(root: Any) -> None:
     """Remove scripts, styles, ids, tooltips and comments (one has the date); round coordinates to 0.1 pixels."""
     for parent in list(root.iter()):
         for child in list(parent):
-            if _is_unwanted(child):
+            is_comment = callable(child.tag)
+            if is_comment or child.tag in _UNWANTED_TAGS or "tooltip" in child.attrib.get("class", "").split():
                 parent.remove(child)
     for element in root.iter():
         for name in _NUMERIC_ATTRIBUTES:
@@ -97,12 +91,6 @@ def node(parent: Any, tag: str, attributes: dict[str, str], text: str | None = N
 def printable(text: str) -> str:
     """Return `text` without characters that XML cannot hold."""
     return "".join(letter if letter.isprintable() and letter not in "\ufffe\uffff" else "\ufffd" for letter in text)
-
-
-def _is_unwanted(child: Any) -> bool:
-    if callable(child.tag):  # the tag of a comment is a function
-        return True
-    return child.tag in _UNWANTED_TAGS or "tooltip" in child.attrib.get("class", "").split()
 
 
 def _rounded(number: re.Match[str]) -> str:
@@ -130,7 +118,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """Points joined in order. `look` is a class of the stylesheet: area, band, curve, dashed, dotted, box, whisker."""
 
     points: Sequence[tuple[float, float]]
@@ -158,7 +146,7 @@ class Chart:
     height: int
     x: Axis
     y: Axis
-    lines: tuple[Line, ...] = ()
+    lines: tuple[ChartLine, ...] = ()
     dots: tuple[Dot, ...] = ()
     theta_on_y: bool = False
     """Whether the y axis is θ in degrees. If so, the colours of θ are drawn along it."""
@@ -196,7 +184,8 @@ def drawn(chart: Chart) -> bytes:
     for line in chart.lines:
         plot.add("", list(line.points), fill=line.look == "area")
     if chart.dots:
-        plot.add("", [_dot(dot) for dot in chart.dots], stroke=False, show_dots=True)
+        dots = [{"value": (dot.x, dot.y), "node": {"r": dot.radius, "class": f"dot {dot.tone}"}} for dot in chart.dots]
+        plot.add("", dots, stroke=False, show_dots=True)
     plot.add_xml_filter(lambda root: _styled(root, chart, plot))
     svg: bytes = plot.render(disable_xml_declaration=True, is_unicode=True).encode("utf-8")
     return svg + b"\n"
@@ -218,10 +207,6 @@ def _labels(axis: Axis) -> list[dict[str, Any]]:
     return [{"value": value, "label": printable(text)} for value, text in axis.ticks]
 
 
-def _dot(dot: Dot) -> dict[str, Any]:
-    return {"value": (dot.x, dot.y), "node": {"r": dot.radius, "class": f"dot {dot.tone}"}}
-
-
 def _styled(root: Any, chart: Chart, plot: Any) -> Any:
     """Set the classes, labels, axis titles and stylesheet of a chart drawn by pygal."""
     undress(root)
@@ -232,8 +217,10 @@ def _styled(root: Any, chart: Chart, plot: Any) -> Any:
             element.attrib["class"] = chart.lines[numbers[0]].look
         elif numbers:
             element.attrib["class"] = "dots"
-    for text in (text for axis in root.iter("g") if _is_y_axis(axis) for text in axis.iter("text")):
-        text.attrib["x"] = str(-LABEL_GAP)
+    for group in root.iter("g"):
+        if {"axis", "y"} <= set(group.attrib.get("class", "").split()):
+            for text in group.iter("text"):
+                text.attrib["x"] = str(-LABEL_GAP)
     root.attrib["role"] = "img"
     node(root, "title", {}, chart.title, 0)
     node(root, "style", {}, STYLE, 1)
@@ -242,25 +229,15 @@ def _styled(root: Any, chart: Chart, plot: Any) -> Any:
     bottom = str(round(view.height + 34))
     node(overlay, "text", {"class": "note", "x": str(-MARGIN_LEFT + 2 - chart.name_width), "y": "-12"}, chart.y.title)
     node(overlay, "text", {"class": "note end", "x": str(round(view.width)), "y": bottom}, chart.x.title)
-    if chart.theta_on_y:
-        _draw_theta_strip(overlay, chart.y, view)
-    _draw_labels(overlay, chart, view)
-    return root
-
-
-def _is_y_axis(group: Any) -> bool:
-    return {"axis", "y"} <= set(group.attrib.get("class", "").split())
-
-
-def _draw_theta_strip(overlay: Any, axis: Axis, view: Any) -> None:
-    """Draw the colours of θ along the axis."""
     step = DEGREES_MAX / len(THETA_TONES)
-    for number in range(len(THETA_TONES)):
-        low, high = max(number * step, axis.low), min((number + 1) * step, axis.high)
+    for number in range(len(THETA_TONES) if chart.theta_on_y else 0):
+        low, high = max(number * step, chart.y.low), min((number + 1) * step, chart.y.high)
         if low < high:
             top, bottom = round(view.y(high), 1), round(view.y(low), 1)
             size = {"width": str(STRIP_PIXELS), "height": f"{bottom - top:.1f}"}
             node(overlay, "rect", {"class": f"t{number}", "x": str(-STRIP_PIXELS), "y": f"{top:.1f}", **size})
+    _draw_labels(overlay, chart, view)
+    return root
 
 
 def _draw_labels(overlay: Any, chart: Chart, view: Any) -> None:

@@ -6,8 +6,8 @@ The library bigtree places the nodes.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass
 
 from organs.registry.amounts import weight_change_text
 from organs.registry.catalog.vocabulary import CHIMERA
@@ -55,7 +55,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class FamilyLink:
     """An edge between two nodes, by their places. A measured edge has no direction."""
 
     parent: int
@@ -89,8 +89,8 @@ class Tree:
     """The nodes of a family, the link of each node to the node above, and the other links."""
 
     nodes: tuple[Node, ...]
-    above: Mapping[int, Link]
-    others: tuple[Link, ...]
+    above: Mapping[int, FamilyLink]
+    others: tuple[FamilyLink, ...]
     """Links from donors and other parents, and measured links between members of different trees."""
     undrawn: int
     """Measured edges that are not drawn."""
@@ -116,25 +116,43 @@ class Tree:
 def family_tree(family: Family) -> Tree:
     """Return the tree of a family. Each node is below its first parent, or below the most similar node."""
     nodes, places = _folded(family)
-    measured_edges = _measured(family.edges, places)
-    above: dict[int, Link] = {}
-    others: list[Link] = []
+    nearest: dict[frozenset[int], FamilyEdge] = {}  # measured edge between the variants of each pair of nodes
+    for edge in family.edges:
+        if edge.distance is not None:
+            pair = frozenset((places[edge.child], places[edge.parent]))
+            if pair not in nearest or edge.distance < (nearest[pair].distance or 0.0):
+                nearest[pair] = edge
+    # Stated links, then measured ones. The first of a chimera is that of its base.
+    directed: list[FamilyLink] = []
+    for edge in sorted(family.edges, key=lambda edge: edge.evidence == MEASURED):
+        if edge.directed:
+            parent, child = places[edge.parent], places[edge.child]
+            measured = nearest.get(frozenset((parent, child)))
+            directed.append(FamilyLink(parent, child, edge.relation, edge.evidence, measured))
+    for missing in family.missing:
+        above_them = places[_missing_key(missing.text)]
+        directed += [
+            FamilyLink(above_them, places[name], missing.relation, "declared", None) for name in missing.children
+        ]
+    above: dict[int, FamilyLink] = {}
+    others: list[FamilyLink] = []
     drawn: set[frozenset[int]] = set()
-    for link in _descent(family, places, measured_edges):
+    for link in directed:
         pair = frozenset((link.parent, link.child))
-        if link.parent == link.child or pair in drawn:
+        if len(pair) == 1 or pair in drawn:
             continue
         drawn.add(pair)
-        if link.child in above or _is_above(above, link.child, link.parent):
+        ancestor = link.parent
+        while ancestor != link.child and ancestor in above:
+            ancestor = above[ancestor].parent
+        if link.child in above or ancestor == link.child:
             others.append(link)
         else:
             above[link.child] = link
-    others += _joining(measured_edges, above, drawn)
+    others += _joining(nearest, above, drawn)
     shown = {frozenset((link.parent, link.child)) for link in (*above.values(), *others)}
-    measured = [
-        frozenset((places[edge.child], places[edge.parent])) for edge in family.edges if edge.evidence == MEASURED
-    ]
-    return Tree(tuple(nodes), above, tuple(others), sum(len(pair) > 1 and pair not in shown for pair in measured))
+    pairs = [frozenset((places[edge.child], places[edge.parent])) for edge in family.edges if edge.evidence == MEASURED]
+    return Tree(tuple(nodes), above, tuple(others), sum(len(pair) > 1 and pair not in shown for pair in pairs))
 
 
 def _folded(family: Family) -> tuple[list[Node], dict[str, int]]:
@@ -153,7 +171,17 @@ def _folded(family: Family) -> tuple[list[Node], dict[str, int]]:
     composed = {edge.child for edge in family.edges if edge.evidence == RECORDED}
     for group in members.values():
         places |= dict.fromkeys((member.name for member in group), len(nodes))
-        nodes.append(_node(group, is_chimera=any(member.name in composed for member in group)))
+        namespace, stem = _stem(group[0].name)
+        variants = []
+        for member in group:
+            name, _, version = member.name.partition("/")[2].partition("@")
+            own_stem, quantisation = split_quantisation(name)
+            label = quantisation or "full" if own_stem == stem else name
+            label = label if version == "1" else f"{label} @{version}"
+            variants.append(Variant(label, member.name, member.state == "yanked"))
+        title = group[0].name.partition("/")[2].partition("@")[0] if len(group) == 1 else stem
+        is_chimera = any(member.name in composed for member in group)
+        nodes.append(Node(title, namespace, CHIMERA if is_chimera else group[0].kind, tuple(variants)))
     for parent in family.missing:
         places[_missing_key(parent.text)] = len(nodes)
         nodes.append(Node(" ".join(parent.text.split()), "", "", ()))
@@ -165,61 +193,13 @@ def _stem(name: str) -> tuple[str, str]:
     return namespace, split_quantisation(rest.partition("@")[0])[0]
 
 
-def _node(group: Sequence[FamilyMember], *, is_chimera: bool) -> Node:
-    namespace, stem = _stem(group[0].name)
-    is_alone = len(group) == 1
-    title = group[0].name.partition("/")[2].partition("@")[0] if is_alone else stem
-    kind = CHIMERA if is_chimera else group[0].kind
-    return Node(title, namespace, kind, tuple(_variant(member, stem) for member in group))
-
-
-def _variant(member: FamilyMember, stem: str) -> Variant:
-    name, _, version = member.name.partition("/")[2].partition("@")
-    own_stem, quantisation = split_quantisation(name)
-    label = quantisation or "full" if own_stem == stem else name
-    return Variant(label if version == "1" else f"{label} @{version}", member.name, member.state == "yanked")
-
-
 def _missing_key(text: str) -> str:
     return f"\0{text}"
 
 
-def _measured(edges: Sequence[FamilyEdge], places: Mapping[str, int]) -> dict[frozenset[int], FamilyEdge]:
-    """Return the nearest measured edge between the variants of each pair of nodes."""
-    measured: dict[frozenset[int], FamilyEdge] = {}
-    for edge in edges:
-        if edge.distance is not None:
-            pair = frozenset((places[edge.child], places[edge.parent]))
-            if pair not in measured or edge.distance < (measured[pair].distance or 0.0):
-                measured[pair] = edge
-    return measured
-
-
-def _descent(
-    family: Family, places: Mapping[str, int], measured: Mapping[frozenset[int], FamilyEdge]
-) -> Iterator[Link]:
-    """Yield the links with a direction: stated ones, then measured ones. The first of a chimera is that of its base."""
-    for edge in sorted(family.edges, key=lambda edge: edge.evidence == MEASURED):
-        if edge.directed:
-            parent, child = places[edge.parent], places[edge.child]
-            yield Link(parent, child, edge.relation, edge.evidence, measured.get(frozenset((parent, child))))
-    for missing in family.missing:
-        for name in missing.children:
-            yield Link(places[_missing_key(missing.text)], places[name], missing.relation, "declared", None)
-
-
-def _is_above(above: Mapping[int, Link], place: int, other: int) -> bool:
-    """Return whether `place` is `other` or above it."""
-    while other != place:
-        if other not in above:
-            return False
-        other = above[other].parent
-    return True
-
-
 def _joining(
-    measured: Mapping[frozenset[int], FamilyEdge], above: dict[int, Link], drawn: Collection[frozenset[int]]
-) -> list[Link]:
+    measured: Mapping[frozenset[int], FamilyEdge], above: dict[int, FamilyLink], drawn: Collection[frozenset[int]]
+) -> list[FamilyLink]:
     """Join trees by measured links, the strongest first, the smaller tree below the larger.
 
     Return the links between two nodes that both have a node above.
@@ -245,7 +225,7 @@ def _joining(
         if not join(large, small):
             continue
         parent, child = (large, small) if small not in above else (small, large)
-        link = Link(parent, child, "relative", MEASURED, edge)
+        link = FamilyLink(parent, child, "relative", MEASURED, edge)
         if child in above:
             others.append(link)
         else:
@@ -315,23 +295,19 @@ class Drawing:
     height: int
     boxes: tuple[Box, ...]
     strokes: tuple[Stroke, ...]
-    donor_strokes: tuple[Stroke, ...] = field(default=())
+    donor_strokes: tuple[Stroke, ...]
 
 
 def draw(tree: Tree) -> Drawing:
     """Return the drawing: a column for each generation, every parent in the middle of its children."""
     spots = _spots(tree)
     top = min(row for _, row in spots.values())
-    boxes = {
-        place: _box(
-            tree.nodes[place],
-            MARGIN + column * (BOX_WIDTH + COLUMN_GAP),
-            MARGIN + round((row - top) * (BOX_HEIGHT + ROW_GAP)),
-        )
-        for place, (column, row) in spots.items()
-    }
+    boxes = {}
+    for place, (column, row) in spots.items():
+        x, y = MARGIN + column * (BOX_WIDTH + COLUMN_GAP), MARGIN + round((row - top) * (BOX_HEIGHT + ROW_GAP))
+        boxes[place] = _box(tree.nodes[place], x, y)
     strokes = [_branch(link, boxes) for _, link in sorted(tree.above.items())]
-    counts: defaultdict[int, int] = defaultdict(int)
+    counts: Counter[int] = Counter()
     colours = {place: number for number, place in enumerate(dict.fromkeys(link.parent for link in tree.others))}
     donors = []
     for link in tree.others:
@@ -382,18 +358,15 @@ def shortened(title: str) -> str:
     return f"{title[: TITLE_CHARACTERS - end - 1]}…{title[-end:]}"
 
 
-def _branch(link: Link, boxes: Mapping[int, Box]) -> Stroke:
+def _branch(link: FamilyLink, boxes: Mapping[int, Box]) -> Stroke:
     """Return the line from a parent to its child, with the change at the end of the child."""
     parent, child = boxes[link.parent], boxes[link.child]
-    bend = parent.right + 18
-    path = f"M{parent.right} {parent.middle}H{bend - 6}Q{bend} {parent.middle} {bend} "
-    if parent.middle == child.middle:
-        path = f"M{parent.right} {parent.middle}H{child.x}"
-    else:
-        turn = 6 if child.middle > parent.middle else -6
-        path += (
-            f"{parent.middle + turn}V{child.middle - turn}Q{bend} {child.middle} {bend + 6} {child.middle}H{child.x}"
-        )
+    path = f"M{parent.right} {parent.middle}"
+    if parent.middle != child.middle:
+        bend, turn = parent.right + 18, 6 if child.middle > parent.middle else -6
+        path += f"H{bend - 6}Q{bend} {parent.middle} {bend} {parent.middle + turn}"
+        path += f"V{child.middle - turn}Q{bend} {child.middle} {bend + 6} {child.middle}"
+    path += f"H{child.x}"
     look = "like" if link.evidence == MEASURED else "descent"
     word = "" if link.relation == "relative" else link.relation
     return Stroke(path, look, child.x, child.middle, word, link.change, link.tone)
@@ -402,19 +375,18 @@ def _branch(link: Link, boxes: Mapping[int, Box]) -> Stroke:
 BULGE_MAX = 64
 
 
-def _donor(link: Link, boxes: Mapping[int, Box], number: int, colour: int) -> Stroke:
+def _donor(link: FamilyLink, boxes: Mapping[int, Box], number: int, colour: int) -> Stroke:
     """Return the thin line from a donor, or from another parent, to a child. `number` counts those of the child."""
     donor, child = boxes[link.parent], boxes[link.child]
     offset = 10 * ((number + 1) // 2) * (1 if number % 2 else -1)
     end = child.middle + max(-BOX_HEIGHT // 2 + 6, min(BOX_HEIGHT // 2 - 6, offset))
-    if donor.right < child.x:
-        half = (child.x - donor.right) // 2
-        start, x = donor.right, child.x
-        path = f"M{start} {donor.middle}C{start + half} {donor.middle} {x - half} {end} {x} {end}"
+    start = donor.right
+    if start < child.x:
+        x, half = child.x, (child.x - start) // 2
+        first, second = start + half, x - half
     else:
-        start, x = donor.right, child.right
-        depth = max(start, x) + min(BULGE_MAX, 24 + abs(donor.middle - end) // 5)
-        path = f"M{start} {donor.middle}C{depth} {donor.middle} {depth} {end} {x} {end}"
-    is_measured = link.evidence == MEASURED
-    look = "like" if is_measured else f"donor {donor_class(colour)}"
+        x = child.right
+        first = second = max(start, x) + min(BULGE_MAX, 24 + abs(donor.middle - end) // 5)
+    path = f"M{start} {donor.middle}C{first} {donor.middle} {second} {end} {x} {end}"
+    look = "like" if link.evidence == MEASURED else f"donor {donor_class(colour)}"
     return Stroke(path, look, x, end, "", "", "")

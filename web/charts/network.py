@@ -12,7 +12,7 @@ import math
 from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from organs.registry.anatomy import is_beside_attention, reading_order
 from organs.registry.entities.organ import PlacedOrgan
@@ -112,12 +112,8 @@ class Network:
     """The height of a block."""
 
 
-_Key = tuple[str, bool]
-"""A slot, and whether it is beside attention: another tower can have it on the other side."""
-
-
 @dataclass(frozen=True, slots=True)
-class _Column:
+class SlotColumn:
     """The organs of one slot, one below the other, between `x` and `x` + `width`."""
 
     slot: str
@@ -133,53 +129,61 @@ def network(organs: Sequence[PlacedOrgan], pitch: float | None = None, *, named:
     `pitch` is the height of a block; by default it follows the number of blocks.
     """
     inside = [organ for organ in organs if organ.block is not None]
-    outside = _outside([organ for organ in organs if organ.block is None])
-    stream = _stream_width(organs)
-    sizes = _sizes(inside, stream)
-    scale = _scale(sizes)
-    widths = {key: max(CELL_WIDTH_MIN, inner * scale) if inner else THIN_WIDTH for key, inner in sizes.items()}
-    left_width = sum(width + GAP for (_, on_left), width in widths.items() if on_left)
-    right_width = sum(width + GAP for (_, on_left), width in widths.items() if not on_left)
-    spine_width = min(max(SPINE_MIN, stream * scale), SPINE_MAX)
-    spine_x = MARGIN + max(left_width, WING_MIN)
-    width = spine_x + spine_width + max(right_width, WING_MIN) + MARGIN
-    columns = _columns(sizes, widths, spine_x, spine_width)
+    outside: dict[str, PlacedOrgan] = {}
+    for organ in organs:
+        if organ.block is None and organ.tower == "text" and organ.slot in (_EMBEDDING, _OUTPUT, _LAST_NORM):
+            outside.setdefault(organ.slot, organ)
+    columns, (spine_x, spine_width), width = _columns(inside, _stream_width(organs))
     rows = sorted({(organ.tower, organ.block or 0) for organ in inside})
-    pitch = _pitch(len(rows)) if pitch is None else pitch
-    headings = _headings_height(columns.values()) if inside and named else MARGIN
-    head_height = CAP_HEIGHT + CAP_GAP if _EMBEDDING in outside else 0.0
-    tops, towers, bottom = _rows(rows, MARGIN + head_height + headings, pitch)
+    if pitch is None:
+        pitch = next((pitch for most, pitch in PITCHES if len(rows) <= most), PITCH_MIN)
+    headings = MARGIN
+    if inside and named:
+        reaches = (_reach(_heading(column.slot), math.sin) for column in columns.values())
+        headings = max([HEADINGS_HEIGHT, *(10 + reach for reach in reaches)])
+    below_head = MARGIN + (CAP_HEIGHT + CAP_GAP if _EMBEDDING in outside else 0.0)
+    tops, towers, bottom = _rows(rows, below_head + headings, pitch)
     shapes = [_block_shape(organ, columns[_key(organ)], tops, pitch) for organ in inside]
+    ribs = {row: (spine_x, spine_x, top + pitch / 2) for row, top in tops.items()}
+    for shape in shapes:
+        row = (shape.organ.tower, shape.organ.block or 0)
+        low, high, middle = ribs[row]
+        ribs[row] = (min(low, shape.x), max(high, shape.x + shape.width), middle)
+
+    spine, wide = (spine_x, spine_width), width - 2 * MARGIN
+    foot_y = bottom + 8.0 + CAP_GAP
+    caps, tied = [], None
+    if _EMBEDDING in outside:
+        caps.append(Shape(outside[_EMBEDDING], MARGIN, MARGIN, wide, CAP_HEIGHT, "head", spine))
+    if _LAST_NORM in outside:
+        caps.append(Shape(outside[_LAST_NORM], spine_x - 8, bottom + 3, spine_width + 16, 6.0, "bar"))
+    if _OUTPUT in outside:
+        caps.append(Shape(outside[_OUTPUT], MARGIN, foot_y, wide, CAP_HEIGHT, "foot", spine))
+    elif _EMBEDDING in outside:
+        tied = Shape(outside[_EMBEDDING], MARGIN, foot_y, wide, CAP_HEIGHT, "foot", spine)
     has_foot = _EMBEDDING in outside or _OUTPUT in outside
-    caps = _caps(outside, (MARGIN, width - 2 * MARGIN), (spine_x, spine_width), bottom)
-    height = bottom + (MARGIN + 8.0 + CAP_HEIGHT + CAP_GAP if has_foot else MARGIN + 8.0)
-    middle = spine_x + spine_width / 2
+    height = (foot_y + CAP_HEIGHT if has_foot else bottom + 8.0) + MARGIN
     spine_top = MARGIN + (CAP_HEIGHT if _EMBEDDING in outside else 0.0)
     spine_bottom = height - MARGIN - (CAP_HEIGHT if has_foot else 0.0)
-    ends = _rib_ends(shapes, spine_x)
-    slots = _slot_labels(columns.values(), MARGIN + head_height + headings - 6) if named else ()
+    step = next((step for step in BLOCK_STEPS if step * pitch >= LABEL_PITCH), BLOCK_STEPS[-1])
+    slots = _slot_labels(columns.values(), below_head + headings - 6) if named else ()
     return Network(
         width=round(max([width, *(label.x + _reach(label.text, math.cos) for label in slots)]), 1),
         height=round(height, 1),
         shapes=(*shapes, *caps),
         spine=(spine_x, spine_top, spine_width, spine_bottom - spine_top),
-        ribs=tuple((*ends[row], tops[row] + pitch / 2) for row in rows if row in ends),
-        blocks=_block_labels(rows, tops, pitch, middle),
+        ribs=tuple(ribs[row] for row in rows),
+        blocks=tuple(
+            Label(str(block), spine_x + spine_width / 2, tops[tower, block] + pitch / 2)
+            for tower, block in rows
+            if block % step == 0
+        ),
         slots=slots,
         towers=towers,
         others=tuple(organ for organ in organs if organ.block is None and outside.get(organ.slot) is not organ),
         pitch=pitch,
-        tied=_tied(outside, caps, height - MARGIN - CAP_HEIGHT),
+        tied=tied,
     )
-
-
-def _outside(organs: Iterable[PlacedOrgan]) -> dict[str, PlacedOrgan]:
-    """Return the embedding, the last norm and the output, by slot."""
-    named: dict[str, PlacedOrgan] = {}
-    for organ in organs:
-        if organ.slot in (_EMBEDDING, _OUTPUT, _LAST_NORM) and organ.tower == "text":
-            named.setdefault(organ.slot, organ)
-    return named
 
 
 def _stream_width(organs: Sequence[PlacedOrgan]) -> int:
@@ -191,53 +195,43 @@ def _stream_width(organs: Sequence[PlacedOrgan]) -> int:
     return max(sizes, key=lambda size: (sizes[size], -size), default=1)
 
 
-def _inner(organ: PlacedOrgan, stream: int) -> int:
-    """Return the size of a matrix on the side that does not face the residual stream; 0 for a vector."""
-    if len(organ.shape) < 2:  # a vector has one dimension
-        return 0
-    first, second = organ.shape[:2]
-    if stream in (first, second):
-        return second if first == stream else first
-    return max(first, second)
-
-
-def _key(organ: PlacedOrgan) -> _Key:
+def _key(organ: PlacedOrgan) -> tuple[str, bool]:
+    """Return the key of a column: a slot can be on the left beside attention, in another tower on the right."""
     return organ.slot, is_beside_attention(organ.slot, organ.type)
 
 
-def _sizes(organs: Iterable[PlacedOrgan], stream: int) -> dict[_Key, int]:
-    """Return the largest inner size of each column, those next to the residual stream first."""
-    sizes: dict[_Key, int] = {}
-    for organ in organs:
-        sizes[_key(organ)] = max(sizes.get(_key(organ), 0), _inner(organ, stream))
-    return {key: sizes[key] for key in sorted(sizes, key=lambda key: (reading_order(key[0]), key))}
-
-
-def _scale(sizes: Mapping[_Key, int]) -> float:
-    """Return the units of the drawing for one column or row of a matrix."""
-    thin = sum(1 for inner in sizes.values() if not inner)
-    total = sum(sizes.values())
-    return max(0.0, (WINGS_WIDTH - thin * (THIN_WIDTH + GAP)) / total) if total else 1.0
-
-
 def _columns(
-    sizes: Mapping[_Key, int], widths: Mapping[_Key, float], spine_x: float, spine_width: float
-) -> dict[_Key, _Column]:
-    """Return the place of each column: outwards from the residual stream on both sides."""
-    columns: dict[_Key, _Column] = {}
+    organs: Iterable[PlacedOrgan], stream: int
+) -> tuple[dict[tuple[str, bool], SlotColumn], tuple[float, float], float]:
+    """Return the place of each column by its key, x and width of the residual stream, and the width of the drawing.
+
+    The columns follow each other outwards from the residual stream on both sides.
+    """
+    sizes: dict[tuple[str, bool], int] = {}
+    for organ in organs:
+        inner = 0  # of a vector
+        if len(organ.shape) >= 2:
+            first, second = organ.shape[:2]
+            inner = second if first == stream else first if second == stream else max(first, second)
+        sizes[_key(organ)] = max(sizes.get(_key(organ), 0), inner)
+    sizes = {key: sizes[key] for key in sorted(sizes, key=lambda key: (reading_order(key[0]), key))}
+    thin, total = sum(1 for inner in sizes.values() if not inner), sum(sizes.values())
+    scale = max(0.0, (WINGS_WIDTH - thin * (THIN_WIDTH + GAP)) / total) if total else 1.0
+    widths = {key: max(CELL_WIDTH_MIN, inner * scale) if inner else THIN_WIDTH for key, inner in sizes.items()}
+    left_width = sum(width + GAP for (_, on_left), width in widths.items() if on_left)
+    right_width = sum(width + GAP for (_, on_left), width in widths.items() if not on_left)
+    spine_width = min(max(SPINE_MIN, stream * scale), SPINE_MAX)
+    spine_x = MARGIN + max(left_width, WING_MIN)
+    columns = {}
     left, right = spine_x, spine_x + spine_width
-    for (slot, on_left), inner in sizes.items():
-        width = widths[slot, on_left]
+    for (slot, on_left), width in widths.items():
         if on_left:
             left -= width + GAP
-        columns[slot, on_left] = _Column(slot, inner, left if on_left else right + GAP, width)
+        columns[slot, on_left] = SlotColumn(slot, sizes[slot, on_left], left if on_left else right + GAP, width)
         if not on_left:
             right += width + GAP
-    return columns
-
-
-def _pitch(blocks: int) -> float:
-    return next((pitch for most, pitch in PITCHES if blocks <= most), PITCH_MIN)
+    full_width = spine_x + spine_width + max(right_width, WING_MIN) + MARGIN
+    return columns, (spine_x, spine_width), full_width
 
 
 def _rows(
@@ -258,56 +252,12 @@ def _rows(
     return tops, tuple(towers), top
 
 
-def _block_shape(organ: PlacedOrgan, column: _Column, tops: Mapping[tuple[str, int], float], pitch: float) -> Shape:
+def _block_shape(organ: PlacedOrgan, column: SlotColumn, tops: Mapping[tuple[str, int], float], pitch: float) -> Shape:
     """Return the shape of an organ of a block, which has the width of its column."""
-    is_vector = len(organ.shape) < 2
     gap = 5.0 if pitch >= 32 else 3.0 if pitch >= 18 else 2.0 if pitch > PITCH_MIN else 1.0
-    look = "stack" if len(organ.shape) >= EXPERT_DIMENSIONS else "thin" if is_vector else "cell"
+    look = "stack" if len(organ.shape) >= EXPERT_DIMENSIONS else "thin" if len(organ.shape) < 2 else "cell"
     top = tops[organ.tower, organ.block or 0] + gap / 2
     return Shape(organ, column.x, top, column.width, pitch - gap, look)
-
-
-def _caps(
-    outside: Mapping[str, PlacedOrgan], across: tuple[float, float], spine: tuple[float, float], bottom: float
-) -> list[Shape]:
-    """Return the embedding, the last norm and the output."""
-    caps = []
-    if _EMBEDDING in outside:
-        caps.append(Shape(outside[_EMBEDDING], across[0], MARGIN, across[1], CAP_HEIGHT, "head", spine))
-    if _LAST_NORM in outside:
-        caps.append(Shape(outside[_LAST_NORM], spine[0] - 8, bottom + 3, spine[1] + 16, 6.0, "bar"))
-    if _OUTPUT in outside:
-        caps.append(Shape(outside[_OUTPUT], across[0], bottom + 8.0 + CAP_GAP, across[1], CAP_HEIGHT, "foot", spine))
-    return caps
-
-
-def _tied(outside: Mapping[str, PlacedOrgan], caps: Iterable[Shape], bottom: float) -> Shape | None:
-    """Return the embedding in the place of the output, if there is no output matrix."""
-    if _OUTPUT in outside:
-        return None
-    return next((replace(cap, y=bottom, look="foot") for cap in caps if cap.look == "head"), None)
-
-
-def _rib_ends(shapes: Iterable[Shape], spine_x: float) -> dict[tuple[str, int], tuple[float, float]]:
-    """Return from where to where the organs of each block reach."""
-    ends: dict[tuple[str, int], tuple[float, float]] = {}
-    for shape in shapes:
-        row = (shape.organ.tower, shape.organ.block or 0)
-        low, high = ends.get(row, (spine_x, spine_x))
-        ends[row] = (min(low, shape.x), max(high, shape.x + shape.width))
-    return ends
-
-
-def _block_labels(
-    rows: Sequence[tuple[str, int]], tops: Mapping[tuple[str, int], float], pitch: float, middle: float
-) -> tuple[Label, ...]:
-    """Return the numbers of the blocks, as many as are legible."""
-    step = next((step for step in BLOCK_STEPS if step * pitch >= LABEL_PITCH), BLOCK_STEPS[-1])
-    return tuple(Label(str(row[1]), middle, tops[row] + pitch / 2) for row in rows if row[1] % step == 0)
-
-
-def _headings_height(columns: Iterable[_Column]) -> float:
-    return max([HEADINGS_HEIGHT, *(10 + _reach(_heading(column.slot), math.sin) for column in columns)])
 
 
 def _heading(slot: str) -> str:
@@ -319,7 +269,7 @@ def _reach(text: str, along: Callable[[float], float]) -> float:
     return len(text) * LETTER_WIDTH * along(math.radians(HEADING_DEGREES))
 
 
-def _slot_labels(columns: Iterable[_Column], y: float) -> tuple[Label, ...]:
+def _slot_labels(columns: Iterable[SlotColumn], y: float) -> tuple[Label, ...]:
     """Return the names of the slots above their columns, those of the largest matrices first."""
     labels: list[Label] = []
     taken: list[float] = []

@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from organs.registry.entities.organ import PlacedOrgan
 from organs.web.charts.drawing import printable
-from organs.web.charts.network import Network, network
+from organs.web.charts.network import network
 from organs.web.render import (
     BASE_TONES,
     CHANGE_TONES_LIGHT,
@@ -64,7 +64,7 @@ OVERSAMPLING = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Parent:
+class PictureParent:
     """A parent in the legend: its name, its letter, and its colour."""
 
     name: str
@@ -73,7 +73,7 @@ class Parent:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class PictureTexts:
     """The texts of a picture."""
 
     kind: str
@@ -84,7 +84,7 @@ class Facts:
     remark: str
     """What the number means."""
     address: str
-    parents: Sequence[Parent] = ()
+    parents: Sequence[PictureParent] = ()
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class _Scene:
 
 
 def svg(
-    facts: Facts,
+    facts: PictureTexts,
     organs: Sequence[PlacedOrgan],
     tone_of: Callable[[PlacedOrgan], str],
     marks: Mapping[str, str] | None = None,
@@ -137,7 +137,7 @@ def svg(
 
 
 def png(
-    facts: Facts,
+    facts: PictureTexts,
     organs: Sequence[PlacedOrgan],
     tone_of: Callable[[PlacedOrgan], str],
     marks: Mapping[str, str] | None = None,
@@ -212,13 +212,17 @@ def _plain(text: str) -> str:
 
 
 def _scene(
-    facts: Facts, organs: Sequence[PlacedOrgan], tone_of: Callable[[PlacedOrgan], str], marks: Mapping[str, str]
+    facts: PictureTexts, organs: Sequence[PlacedOrgan], tone_of: Callable[[PlacedOrgan], str], marks: Mapping[str, str]
 ) -> _Scene:
     scene = _Scene()
-    scene.polygon([(0, 0), (WIDTH, 0), (WIDTH, HEIGHT), (0, HEIGHT)], LIGHT["paper"])
+    scene.polygon(_rectangle(0, 0, WIDTH, HEIGHT), LIGHT["paper"])
     _draw_network(scene, organs, tone_of, marks)
     _write_facts(scene, facts)
     return scene
+
+
+def _rectangle(x: float, y: float, width: float, height: float) -> list[tuple[float, float]]:
+    return [(x, y), (x + width, y), (x + width, y + height), (x, y + height)]
 
 
 def _draw_network(
@@ -234,7 +238,11 @@ def _draw_network(
     def placed(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
         return [(left + across * scale, top + down * scale) for across, down in points]
 
-    _draw_stream(scene, drawing, placed)
+    scene.polygon(placed(_rectangle(*drawing.spine)), LIGHT["plate"], LIGHT["quiet"])
+    if drawing.tied is not None:
+        scene.polygon(placed(drawing.tied.corners), "none", LIGHT["quiet"])
+    for start, end, middle in drawing.ribs:
+        scene.polygon(placed(_rectangle(start, middle - 0.3, end - start, 0.6)), LIGHT["quiet"])
     for shape in drawing.shapes:
         fill = tone_of(shape.organ)
         scene.polygon(placed(shape.corners), fill, LIGHT["line"] if fill == LIGHT["plate"] else None)
@@ -245,23 +253,7 @@ def _draw_network(
             scene.text(middle_x, middle_y + 0.36 * size, mark, size, "sans", _on_tone(fill), "middle")
 
 
-def _draw_stream(
-    scene: _Scene, drawing: Network, placed: Callable[[Sequence[tuple[float, float]]], list[tuple[float, float]]]
-) -> None:
-    x, y, width, height = drawing.spine
-    scene.polygon(
-        placed([(x, y), (x + width, y), (x + width, y + height), (x, y + height)]), LIGHT["plate"], LIGHT["quiet"]
-    )
-    if drawing.tied is not None:
-        scene.polygon(placed(drawing.tied.corners), "none", LIGHT["quiet"])
-    for start, end, middle in drawing.ribs:
-        scene.polygon(
-            placed([(start, middle - 0.3), (end, middle - 0.3), (end, middle + 0.3), (start, middle + 0.3)]),
-            LIGHT["quiet"],
-        )
-
-
-def _write_facts(scene: _Scene, facts: Facts) -> None:
+def _write_facts(scene: _Scene, facts: PictureTexts) -> None:
     """Write the texts below each other, at the left."""
     ink, quiet = LIGHT["ink"], LIGHT["quiet"]
     y = 92.0
@@ -275,7 +267,7 @@ def _write_facts(scene: _Scene, facts: Facts) -> None:
         y += 28
     y += 22
     for parent in facts.parents[: DONORS_MAX + 1]:
-        scene.polygon([(MARGIN, y - 15), (MARGIN + 18, y - 15), (MARGIN + 18, y + 3), (MARGIN, y + 3)], parent.tone)
+        scene.polygon(_rectangle(MARGIN, y - 15, 18, 18), parent.tone)
         name = _lines(f"{parent.mark} {parent.name}".strip(), 18, "sans", 1, TEXT_WIDTH - 30)
         scene.text(MARGIN + 30, y, name[0] if name else "", 18, "sans", ink)
         y += 29

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from organs.registry.amounts import count_text
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.gguf import DType
-from organs.registry.gguf.quants import can_dequantize
 from organs.registry.measure.sample import Run, read_values, sample_runs, spread
 from organs.registry.measure.zmeasure import QUANTILES, THETA_MIN_VALUES
 from organs.registry.measures import caution_of_mean
-from organs.registry.store import PlainChunk, PlainReader
-from organs.web.charts.drawing import Axis, Chart, Dot, Line, drawn
+from organs.registry.store import PlainReader, RangeReader
+from organs.web.charts.drawing import Axis, Chart, ChartLine, Dot, drawn
 from organs.web.render import theta_class
 
 CHUNKS_MAX = 32
@@ -30,53 +29,17 @@ CHUNKS_MAX = 32
 
 def sampled_values(reader: PlainReader, dtype: DType, elements: int) -> NDArray[np.floating]:
     """Return the sampled weights of the organ, from at most 32 chunks. Raises CorruptBlob, UnsupportedDType."""
-    source = _Chunks(reader)
-    runs = [run for run in sample_runs(elements) if _is_in_chosen_chunks(run, dtype, source)]
-    values: NDArray[np.floating] = read_values(source.read, runs, dtype)
+    begins = [chunk.plain_offset_bytes for chunk in reader.chunks]
+    chosen = set(spread(len(begins), CHUNKS_MAX))
+
+    def is_in_chosen_chunks(run: Run) -> bool:
+        start, size = (number // dtype.block_elements * dtype.block_bytes for number in run)
+        first, last = (bisect_right(begins, offset) - 1 for offset in (start, start + size - 1))
+        return chosen.issuperset(range(first, last + 1))
+
+    runs = list(filter(is_in_chosen_chunks, sample_runs(elements)))
+    values: NDArray[np.floating] = read_values(RangeReader(reader).read, runs, dtype)
     return values
-
-
-def can_be_sampled(dtype: DType) -> bool:
-    """Return whether values of the tensor type can be decoded."""
-    return can_dequantize(dtype)
-
-
-class _Chunks:
-    """Plain bytes by offset. The last decoded chunk is kept, because runs are read in ascending order."""
-
-    def __init__(self, reader: PlainReader) -> None:
-        self._reader = reader
-        self._chunks = reader.chunks
-        self._begins = [chunk.plain_offset_bytes for chunk in self._chunks]
-        self._buffer = memoryview(bytearray(reader.chunk_bytes))
-        self._decoded: PlainChunk | None = None
-        self.chosen = {self._chunks[place].plain_offset_bytes for place in spread(len(self._chunks), CHUNKS_MAX)}
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return `size` plain bytes from `offset`."""
-        parts = []
-        for chunk in self.overlapping(offset, size):
-            if chunk is not self._decoded:
-                self._decoded = None
-                self._reader.read_chunk(chunk, self._buffer[: chunk.plain_size_bytes])
-                self._decoded = chunk
-            begin = chunk.plain_offset_bytes
-            parts.append(
-                bytes(self._buffer[max(0, offset - begin) : min(offset + size - begin, chunk.plain_size_bytes)])
-            )
-        return b"".join(parts)
-
-    def overlapping(self, offset: int, size: int) -> list[PlainChunk]:
-        """Return the chunks that contain these bytes."""
-        if not size:
-            return []
-        first, last = (bisect_right(self._begins, place) - 1 for place in (offset, offset + size - 1))
-        return list(self._chunks[first : last + 1])
-
-
-def _is_in_chosen_chunks(run: Run, dtype: DType, source: _Chunks) -> bool:
-    start, count = (number // dtype.block_elements * dtype.block_bytes for number in run)
-    return all(chunk.plain_offset_bytes in source.chosen for chunk in source.overlapping(start, count))
 
 
 WEIGHTS_WIDTH, WEIGHTS_HEIGHT = 720, 260
@@ -86,7 +49,7 @@ TICKS_ABOUT = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class WeightHistogram:
     """A histogram of the finite values of a sample between two quantiles. Values outside are only counted."""
 
     looked_at: int
@@ -101,7 +64,7 @@ class Weights:
     """Finite values outside the range."""
 
 
-def weights_of(values: NDArray[np.floating]) -> Weights | str:
+def weights_of(values: NDArray[np.floating]) -> WeightHistogram | str:
     """Return the histogram of `values`, or a sentence that says why there is no chart."""
     finite = np.asarray(values, np.float64)
     finite = finite[np.isfinite(finite)]
@@ -115,13 +78,16 @@ def weights_of(values: NDArray[np.floating]) -> Weights | str:
     if not (math.isfinite(mean) and math.isfinite(deviation)):
         return "The values are too large to draw."
     counts, edges = np.histogram(finite, BINS, (low, high))
-    shares = [_below((edge - mean) / deviation) for edge in edges]
+    # The share of a normal distribution below each edge.
+    shares = [0.5 * (1 + math.erf((edge - mean) / deviation / math.sqrt(2))) for edge in edges]
     bell = tuple(finite.size * (upper - lower) for lower, upper in pairwise(shares))
     beyond = int(finite.size - counts.sum())
-    return Weights(int(values.size), mean, deviation, tuple(map(float, edges)), tuple(map(int, counts)), bell, beyond)
+    return WeightHistogram(
+        int(values.size), mean, deviation, tuple(map(float, edges)), tuple(map(int, counts)), bell, beyond
+    )
 
 
-def weights_chart(weights: Weights) -> bytes:
+def weights_chart(weights: WeightHistogram) -> bytes:
     """Return the chart: bars for the weights, a line for the normal distribution."""
     edges, top = weights.edges, max(*weights.counts, *weights.bell)
     steps = [(edges[0], 0.0)]
@@ -138,7 +104,7 @@ def weights_chart(weights: Weights) -> bytes:
             *(WEIGHTS_WIDTH, WEIGHTS_HEIGHT),
             x=Axis(edges[0], edges[-1], ticks_between(edges[0], edges[-1]), "value"),
             y=Axis(0.0, top, ticks_between(0.0, top, whole=True), f"values of {weights.looked_at:,}"),
-            lines=(Line(steps, "area"), Line(curve, "dashed")),
+            lines=(ChartLine(steps, "area"), ChartLine(curve, "dashed")),
         )
     )
 
@@ -149,23 +115,22 @@ def ticks_between(low: float, high: float, *, whole: bool = False) -> tuple[tupl
     power = 10.0 ** math.floor(math.log10(step_min))
     step = next(size * power for size in (1, 2, 5, 10) if size * power >= step_min * 0.999)
     step = max(step, 1.0) if whole else step
-    numbers = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
-    return tuple((number * step, _number(number * step, step)) for number in numbers)
-
-
-def _number(value: float, step: float) -> str:
-    if value == 0:
-        return "0"
-    if step >= 1 and abs(value) < 1e6:
-        return f"{value:,.0f}".replace("-", "−")
     digits = max(0, -math.floor(math.log10(step)))
-    text = f"{value:.{digits}f}" if digits <= 4 and abs(value) < 1e6 else f"{value:.3g}"
-    return text.replace("-", "−")
+    ticks = []
+    for number in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1):
+        value = number * step
+        if value == 0:
+            text = "0"
+        elif abs(value) < 1e6 and digits <= 4:
+            text = f"{value:,.0f}" if step >= 1 else f"{value:.{digits}f}"
+        else:
+            text = f"{value:.3g}"
+        ticks.append((value, text.replace("-", "−")))
+    return tuple(ticks)
 
 
-def _below(deviations: float) -> float:
-    """Return the share of a normal distribution below that many standard deviations from its mean."""
-    return 0.5 * (1 + math.erf(deviations / math.sqrt(2)))
+def _degree_ticks(low: float, high: float) -> tuple[tuple[float, str], ...]:
+    return tuple((value, f"{text}°") for value, text in ticks_between(low, high))
 
 
 DEPTH_WIDTH, DEPTH_HEIGHT = 760, 300
@@ -239,19 +204,20 @@ def depth_chart(lines: Sequence[DepthLine], blocks: int) -> bytes:
     points = [point for line in lines for point in line.points]
     low = max(0.0, min(point.lowest_theta for point in points) - DEGREES_AROUND)
     high = min(90.0, max(point.highest_theta for point in points) + DEGREES_AROUND)
-    bands = [Line(_outline(line.points), "band") for line in lines]
-    means = [
-        Line(
-            [(float(point.position), point.mean_theta) for point in line.points], LOOKS[index % len(LOOKS)], line.label
-        )
-        for index, line in enumerate(lines)
-    ]
+    bands, means = [], []
+    for index, line in enumerate(lines):
+        highest = [(float(point.position), point.highest_theta) for point in line.points]
+        lowest = [(float(point.position), point.lowest_theta) for point in reversed(line.points)]
+        bands.append(ChartLine([*highest, *lowest, highest[0]], "band"))
+        mean = [(float(point.position), point.mean_theta) for point in line.points]
+        means.append(ChartLine(mean, LOOKS[index % len(LOOKS)], line.label))
+    ticks = ticks_between(0.0, float(blocks - 1), whole=True)
     return drawn(
         Chart(
             "Mean θ along the depth of the model, one line for each type",
             *(DEPTH_WIDTH, DEPTH_HEIGHT),
-            x=Axis(0.0, float(blocks - 1), _whole_ticks(blocks), "block"),
-            y=Axis(low, high, tuple((value, f"{text}°") for value, text in ticks_between(low, high)), "θ"),
+            x=Axis(0.0, float(blocks - 1), tuple(tick for tick in ticks if tick[0] == int(tick[0])), "block"),
+            y=Axis(low, high, _degree_ticks(low, high), "θ"),
             lines=(*bands, *means),
             theta_on_y=True,
             label_width=DEPTH_LABEL_WIDTH,
@@ -259,23 +225,10 @@ def depth_chart(lines: Sequence[DepthLine], blocks: int) -> bytes:
     )
 
 
-def _outline(points: Sequence[BlockTheta]) -> list[tuple[float, float]]:
-    """Return the outline of a band: along the highest values and back along the lowest."""
-    forth = [(float(point.position), point.highest_theta) for point in points]
-    back = [(float(point.position), point.lowest_theta) for point in reversed(points)]
-    return [*forth, *back, forth[0]]
-
-
-def _whole_ticks(blocks: int) -> tuple[tuple[float, str], ...]:
-    ticks = ticks_between(0.0, float(blocks - 1), whole=True)
-    return tuple((value, text) for value, text in ticks if value == int(value))
-
-
 SCALE_WIDTH, SCALE_HEIGHT = 760, 360
 SCALE_LABEL_WIDTH = 96
-ROUND = (1, 2, 5)
-"""Factors of the powers of ten that are marked, if the range is at most TENFOLDS_FINE decades."""
 TENFOLDS_FINE = 2.5
+"""Decades of the longest range in which more than the powers of ten are marked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +257,8 @@ def scale_chart(points: Sequence[SizedPoint], lines: Sequence[FittedLine]) -> by
     if right - left < 0.2:
         left, right = left - 0.1, right + 0.1
     fitted = [
-        Line([(x, line.intercept + line.slope * x) for x in (left, right)], line.look, line.label) for line in lines
+        ChartLine([(x, line.intercept + line.slope * x) for x in (left, right)], line.look, line.label)
+        for line in lines
     ]
     thetas = [*(point.theta for point in points), *(y for line in fitted for _, y in line.points)]
     low, high = max(0.0, min(thetas) - 1), min(90.0, max(thetas) + 1)
@@ -312,29 +266,24 @@ def scale_chart(points: Sequence[SizedPoint], lines: Sequence[FittedLine]) -> by
         Dot(size, point.theta, theta_class(point.theta), min(3.5 + math.log2(point.models), 9.0))
         for size, point in zip(sizes, points, strict=True)
     )
+    factors: Sequence[float] = (1, 2, 5) if right - left <= TENFOLDS_FINE else (1,)
+    if right - left < 0.5:
+        factors = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
+    marked = [factor * 10.0**power for power in range(math.floor(left), math.ceil(right) + 1) for factor in factors]
+    ticks = tuple(
+        (math.log10(size), count_text(size).replace(".0", "")) for size in marked if left <= math.log10(size) <= right
+    )
     return drawn(
         Chart(
             "θ against the number of parameters, one dot for each family",
             *(SCALE_WIDTH, SCALE_HEIGHT),
-            x=Axis(left, right, _size_ticks(left, right), "parameters"),
-            y=Axis(low, high, tuple((value, f"{text}°") for value, text in ticks_between(low, high)), "θ of matrices"),
+            x=Axis(left, right, ticks, "parameters"),
+            y=Axis(low, high, _degree_ticks(low, high), "θ of matrices"),
             lines=tuple(fitted),
             dots=tuple(dots),
             theta_on_y=True,
             label_width=SCALE_LABEL_WIDTH if lines else 0,
         )
-    )
-
-
-def _size_ticks(left: float, right: float) -> tuple[tuple[float, str], ...]:
-    """Return marks at powers of ten, with more marks between them for a short range."""
-    factors = ROUND if right - left <= TENFOLDS_FINE else ROUND[:1]
-    if right - left < 0.5:
-        factors = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)  # type: ignore[assignment]
-    powers = range(math.floor(left), math.ceil(right) + 1)
-    sizes = [factor * 10.0**power for power in powers for factor in factors]
-    return tuple(
-        (math.log10(size), count_text(size).replace(".0", "")) for size in sizes if left <= math.log10(size) <= right
     )
 
 
@@ -360,15 +309,12 @@ class TypeSpread:
 def types_chart(types: Sequence[TypeSpread]) -> bytes:
     """Return the chart. `types` has at least one type."""
     rows = list(enumerate(reversed(types)))
-    lines: list[Line] = []
+    lines: list[ChartLine] = []
     for row, stats in rows:
-        ends = (
-            max(0.0, stats.mean - stats.deviation),
-            min(90.0, stats.mean + stats.deviation),
-        )
-        lines.append(Line([(end, float(row)) for end in ends], "whisker"))
-        lines.append(Line([(stats.lower, float(row)), (stats.upper, float(row))], "box"))
-        lines.append(Line([(stats.median, row - TICK), (stats.median, row + TICK)], "whisker"))
+        ends = (max(0.0, stats.mean - stats.deviation), min(90.0, stats.mean + stats.deviation))
+        lines.append(ChartLine([(end, float(row)) for end in ends], "whisker"))
+        lines.append(ChartLine([(stats.lower, float(row)), (stats.upper, float(row))], "box"))
+        lines.append(ChartLine([(stats.median, row - TICK), (stats.median, row + TICK)], "whisker"))
     return drawn(
         Chart(
             "θ by type",

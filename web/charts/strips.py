@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from organs.registry.anatomy import OrganType, type_name
-from organs.registry.entities.chimera import ChimeraSummary, GraftedPart
+from organs.registry.entities.chimera import ChimeraSummary
 from organs.web.render import donor_class
 
 BLOCK, GAP = 10, 2
@@ -61,7 +61,8 @@ def strip(chimera: ChimeraSummary) -> Strip:
     """Return the picture of a chimera."""
     long = BLOCK * max(chimera.blocks, 1)
     cap, left = long / CAP_SHARE, long / CAP_SHARE * 1.3
-    tops, y = {}, 0
+    tops: dict[str, tuple[int, int]] = {}
+    y = 0
     for kind, height in ROWS.items():
         tops[kind] = (y, height)
         y += height + GAP
@@ -85,13 +86,15 @@ def strip(chimera: ChimeraSummary) -> Strip:
 
 def donor_lines(chimera: ChimeraSummary) -> list[DonorLine]:
     """Return the models that gave parts, in the order of the recipe."""
-    by_model: dict[str, list[GraftedPart]] = {}
+    words: dict[str, list[str]] = {}
     for part in chimera.parts:
-        by_model.setdefault(part.model, []).append(part)
+        inside = runs(block for block in part.blocks if block is not None)
+        numbers = ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in inside)
+        words.setdefault(part.model, []).append(f"{type_name(part.type)} {numbers}".strip())
     return [
-        DonorLine(model, donor_tone(chimera.parents, model), "; ".join(_words(part) for part in by_model[model]))
+        DonorLine(model, donor_tone(chimera.parents, model), "; ".join(words[model]))
         for model in chimera.parents
-        if model in by_model
+        if model in words
     ]
 
 
@@ -104,9 +107,3 @@ def runs(blocks: Iterable[int]) -> list[tuple[int, int]]:
         else:
             found.append((block, block))
     return found
-
-
-def _words(part: GraftedPart) -> str:
-    inside = runs(block for block in part.blocks if block is not None)
-    numbers = ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in inside)
-    return f"{type_name(part.type)} {numbers}".strip()

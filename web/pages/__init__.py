@@ -1,12 +1,12 @@
 """The pages, one module for each subject. Lists are also served as CSV. JSON addresses redirect to the API.
 
 organs     organs: the search with its columns, filters and histogram, and the page of one organ
+models     the list of models with its filters, quantisations folded
 model      one model: its card with commands that use it, its anatomy, lineage and files
+model_edits  the forms that edit, yank and restore a model
+chimeras   the list of chimeras as a gallery
 chimera    a chimera on the page of its model: origin, results of its validations, screen, recipe
-model_list models: the list with its filters, quantisations folded
-models     the forms that edit, yank and restore a model
-gallery    the list of chimeras with their gains
-chimeras   the leaderboard
+leaderboard  the validated chimeras by their gains
 compare    two models side by side
 compose    composing: models that fit a base, its blocks and their candidates, the steps of a recipe
 lineage    families of models as graphs and as lists
@@ -20,7 +20,7 @@ admin      administration: submissions to review, the event log, contributors
 reference  the reference of the API
 documentation  the documentation of the package as pages
 anatomy    the drawing of a model coloured by a measure, and the grid of blocks and types
-facets     filters beside a list, with counts
+lists      lists of what a query selects: headings that sort, filters with counts
 charts     charts as separate SVG files
 pictures   pictures of models and chimeras to send around, as SVG and PNG
 routes     routes of pages as HTML, JSON and CSV, and of forms that write
@@ -35,12 +35,12 @@ from organs.web.pages import (
     compare,
     compose,
     documentation,
-    gallery,
     home,
     jobs,
+    leaderboard,
     lineage,
     model,
-    model_list,
+    model_edits,
     models,
     organs,
     pictures,
@@ -60,12 +60,12 @@ __all__ = [
     "compare",
     "compose",
     "documentation",
-    "gallery",
     "home",
     "jobs",
+    "leaderboard",
     "lineage",
     "model",
-    "model_list",
+    "model_edits",
     "models",
     "organs",
     "pages",

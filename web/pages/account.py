@@ -3,67 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from datetime import datetime
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
-from flask import Response, abort, after_this_request, redirect, request, url_for
+from flask import Response, abort, after_this_request, request, url_for
 
 from organs.registry.catalog.clock import database_now
-from organs.registry.catalog.queries.accounts import (
-    MODELS_MAX,
-    contributors_page,
-    public_contributor,
-    visible_models_of,
-)
+from organs.registry.catalog.queries.accounts import MODELS_MAX, visible_models_of
 from organs.registry.catalog.queries.model_lists import model_summaries
-from organs.registry.catalog.register.accounts import (
-    PAGE_TOKEN,
-    SESSION,
-    end_session,
-    open_page_token,
-    open_session,
-)
+from organs.registry.catalog.register.accounts import PAGE_TOKEN, SESSION, end_session, open_page_token, open_session
 from organs.registry.catalog.vocabulary import REACHABLE_STATES, SCOPES
-from organs.registry.entities.account import (
-    TOKEN_DAYS_DEFAULT,
-    TOKEN_DAYS_MAX,
-    AccountOverview,
-    AccountToken,
-    Contributor,
-    ContributorPage,
-    TokenRequest,
-)
-from organs.registry.entities.report import Cell
+from organs.registry.entities.account import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX, AccountOverview, TokenRequest
 from organs.registry.errors import BadInput, BadToken, NotAllowed
 from organs.web.answer_cache import reveal_headers
-from organs.web.auth import (
-    ANY,
-    TOKENS,
-    UPLOAD,
-    account_by_text,
-    cookie_name,
-    identity,
-    used,
+from organs.web.api import accounts
+from organs.web.auth import ANY, TOKENS, UPLOAD, account_by_text, cookie_name, identity, used
+from organs.web.error_pages import sentence_of
+from organs.web.pages.routes import (
+    Context,
+    WebPage,
+    list_page,
+    paged,
+    pages,
+    writing_form,
 )
-from organs.web.pages.routes import Context, Page, Sheet, paged, pages, writing_form
-from organs.web.params import (
-    requested_after,
-    requested_limit,
-)
-from organs.web.permissions import ONLY_READS
-from organs.web.rate_limits import (
-    LOG_INS,
-    PAGE_TOKENS,
-    rates,
-)
-from organs.web.responses import json_answer, plain_page, reading, registry, settings, with_parameters
-from organs.web.services.accounts import (
-    create_own_token,
-    own_overview,
-    revoke_own_token,
-)
+from organs.web.permissions import ONLY_READS, log_in_first
+from organs.web.rate_limits import LOG_INS, PAGE_TOKENS, rates
+from organs.web.responses import json_answer, reading, registry, searching, settings, with_parameters
 
 NEXT_MAX_LENGTH = 2000
 _LOCAL_PATH = re.compile(r"/(?![/\\])[!-\[\]-~]*")
@@ -107,15 +74,15 @@ TOKENS_SHOWN = ("good", "expired")
 
 
 @paged(pages, "/account")
-def account() -> Page:
+def account() -> WebPage:
     """Show the user's account; redirect to the log-in without one."""
-    _ask_to_log_in()
-    overview = own_overview()
-    return Page("account.html", {"account": overview}, extra=lambda: _account_context(overview), entity=overview)
+    log_in_first()
+    overview = accounts.account_overview()
+    return WebPage("account.html", {"account": overview}, extra=lambda: _account_context(overview), entity=overview)
 
 
 @writing_form(pages, "/account/tokens", scope=TOKENS)
-def make_token() -> Page:
+def make_token() -> WebPage:
     """Create a token and show it. Only this page shows it."""
     days = request.form.get("days", str(TOKEN_DAYS_DEFAULT))
     if days and not (days.isascii() and days.isdigit() and len(days) <= len(str(TOKEN_DAYS_MAX))):
@@ -125,13 +92,13 @@ def make_token() -> Page:
         label=request.form.get("label", ""),
         days=int(days) if days else None,
     )
-    return Page("token.html", {"created": create_own_token(token_request)})
+    return WebPage("token.html", {"created": accounts.create_own_token(token_request)})
 
 
 @writing_form(pages, "/account/tokens/<token>/revoke", scope=ANY)
 def revoke_token(token: str) -> str:
     """Revoke a token, and show the account again. If this also ended the session, the log-in is shown."""
-    revoke_own_token(token)
+    accounts.revoke_token(token)
     return url_for("pages.account")
 
 
@@ -146,41 +113,28 @@ def page_token() -> Response:
     rates().hit(PAGE_TOKENS, str(account.contributor_id))
     with registry().catalog.writing() as session:
         token = open_page_token(session, account.session_id, [UPLOAD])
-        expires = _earlier(database_now(session) + PAGE_TOKEN, account.expires_at)
+        expires = database_now(session) + PAGE_TOKEN
+        if account.expires_at is not None:
+            expires = min(expires, account.expires_at)
     return json_answer({"token": token.text, "expires_at": expires.isoformat(), "scopes": [UPLOAD]})
-
-
-def _ask_to_log_in() -> None:
-    if identity().name is None and plain_page():
-        abort(redirect(url_for("pages.login", next=request.script_root + request.path), 303))
-
-
-def _earlier(first: datetime, second: datetime | None) -> datetime:
-    return first if second is None else min(first, second)
 
 
 def _account_context(account: AccountOverview) -> Context:
     own, manages = account.token, TOKENS in account.scopes
+    revocable = set() if own is None else {own.id}  # the sent token, and the tokens that were made with it
+    for token in reversed(account.tokens):  # newest first, and a token is newer than its parent
+        if token.created_by in revocable:
+            revocable.add(token.id)
     return {
         "reachable": REACHABLE_STATES,
         "shown_tokens": [token for token in account.tokens if token.state in TOKENS_SHOWN],
         "revoked_tokens": [token for token in account.tokens if token.state not in TOKENS_SHOWN],
-        "revocable": set() if own is None else _revocable(account.tokens, own.id),
+        "revocable": revocable,
         "labels": {token.id: token.label or token.id for token in account.tokens},
         "may_give": [scope for scope in SCOPES if scope in account.scopes and manages and own is not None],
         "days": [] if own is None else _days(own.expires_at),
         "days_default": str(TOKEN_DAYS_DEFAULT),
     }
-
-
-def _revocable(tokens: Sequence[AccountToken], own: str) -> set[str]:
-    """Return the ids of the token `own` and of its descendants. `tokens` are newest first; a token is newer than its
-    parent."""
-    family = {own}
-    for token in reversed(tokens):
-        if token.created_by in family:
-            family.add(token.id)
-    return family
 
 
 def _days(expires_at: datetime | None) -> list[tuple[str, str]]:
@@ -198,15 +152,15 @@ NO_PAGE_TOKEN = "this is the token of a page: log in with your own token, which 
 
 
 @paged(pages, "/login")
-def login() -> Page:
+def login() -> WebPage:
     """Show the log-in form."""
     if settings().read_only:
         abort(404, ONLY_READS)
-    return Page("login.html", _values(requested_next()))
+    return WebPage("login.html", {"next": requested_next(), "contributor": identity().name})
 
 
 @writing_form(pages, "/login", scope=None)
-def log_in() -> str | Page:
+def log_in() -> str | WebPage:
     """Open a session for the account of the token, and redirect. Log-ins are limited (`web.rate_limits`)."""
     following = checked_next(request.form.get("next"))
     try:
@@ -214,8 +168,8 @@ def log_in() -> str | Page:
         if account.session_id is not None:
             raise BadToken(NO_PAGE_TOKEN)
     except BadToken as error:
-        context = {"problem": _sentence(str(error))}
-        return Page("login.html", _values(following), lambda: context, status=HTTPStatus.UNAUTHORIZED)
+        values = {"next": following, "contributor": identity().name, "problem": sentence_of(error, capital=True)}
+        return WebPage("login.html", values, status=HTTPStatus.UNAUTHORIZED)
     rates().hit(LOG_INS, str(account.contributor_id))
     used(account)
     previous = identity().account
@@ -223,7 +177,21 @@ def log_in() -> str | Page:
         if previous is not None and previous.session_id is not None:
             end_session(session, previous.session_id)
         secret = open_session(session, account)
-    after_this_request(lambda answer: _with_session(answer, secret))
+
+    @after_this_request
+    def set_session(answer: Response) -> Response:
+        """Set the session cookie. The session is always new; it is never the session that the browser sent."""
+        answer.set_cookie(
+            cookie_name(),
+            secret,
+            max_age=int(SESSION.total_seconds()),
+            path="/",
+            secure=request.is_secure,
+            httponly=True,
+            samesite="Lax",
+        )
+        return answer
+
     return following or url_for("pages.account")
 
 
@@ -234,35 +202,13 @@ def log_out() -> str:
     if account is not None and account.session_id is not None:
         with registry().catalog.writing() as session:
             end_session(session, account.session_id)
-    after_this_request(_without_session)
+
+    @after_this_request
+    def delete_session(answer: Response) -> Response:
+        answer.delete_cookie(cookie_name(), path="/", secure=request.is_secure, httponly=True, samesite="Lax")
+        return answer
+
     return url_for("pages.home")
-
-
-def _values(following: str | None) -> Context:
-    return {"next": following, "contributor": identity().name}
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
-
-
-def _with_session(answer: Response, secret: str) -> Response:
-    """Set the session cookie. The session is always new; it is never the session that the browser sent."""
-    answer.set_cookie(
-        cookie_name(),
-        secret,
-        max_age=int(SESSION.total_seconds()),
-        path="/",
-        secure=request.is_secure,
-        httponly=True,
-        samesite="Lax",
-    )
-    return answer
-
-
-def _without_session(answer: Response) -> Response:
-    answer.delete_cookie(cookie_name(), path="/", secure=request.is_secure, httponly=True, samesite="Lax")
-    return answer
 
 
 COLUMNS = ("name", "since", "models", "chimeras", "downloads", "grafts")
@@ -270,49 +216,19 @@ COLUMNS = ("name", "since", "models", "chimeras", "downloads", "grafts")
 
 
 @paged(pages, "/contributors", csv=True, api="contributors")
-def contributors() -> Page:
+def contributors() -> WebPage:
     """Show the contributors with visible models, newest first."""
-    limit, after = requested_limit(), requested_after()
-    with reading(settings().search_seconds) as session:
-        page = contributors_page(session, limit, after)
-    return Page(
-        "contributors.html",
-        {"items": page.items},
-        extra=lambda: _contributor_context(page),
-        sheet=lambda: Sheet(COLUMNS, [_row(contributor) for contributor in page]),
-        next=page.next,
-    )
+    csv = with_parameters(url_for("pages.contributors_csv"), {}, limit="1000")
+    return list_page("contributors.html", accounts.contributors(), columns=COLUMNS, extra={"csv": csv})
 
 
 @paged(pages, "/contributors/<contributor>", api="contributor")
-def contributor(contributor: str) -> Page:
+def contributor(contributor: str) -> WebPage:
     """Show a contributor with the newest models."""
-    with reading(settings().search_seconds) as session:
-        person = public_contributor(session, contributor)
+    person = accounts.contributor(contributor)
+    with searching() as session:
         newest = model_summaries(session, visible_models_of(session, person.name))
-    return Page("contributor.html", {"contributor": person, "newest": newest}, extra=lambda: _links(person))
-
-
-def _row(contributor: Contributor) -> list[Cell]:
-    return [
-        contributor.name,
-        contributor.since.isoformat(),
-        contributor.models,
-        contributor.chimeras,
-        contributor.downloads,
-        contributor.grafts,
-    ]
-
-
-def _contributor_context(page: ContributorPage) -> Context:
-    path, limit = url_for("pages.contributors"), request.args.get("limit", "")
-    return {
-        "following": page.next and with_parameters(path, {"after": page.next}, limit=limit),
-        "first": with_parameters(path, {}, limit=limit) if request.args.get("after") else None,
-        "csv": with_parameters(url_for("pages.contributors_csv"), {}, limit="1000"),
-    }
-
-
-def _links(contributor: Contributor) -> Context:
-    query = url_for("pages.models", q=f'by:"{contributor.name}"')
-    return {"all_models": query if contributor.models > MODELS_MAX else None}
+    all_models = url_for("pages.models", q=f'by:"{person.name}"') if person.models > MODELS_MAX else None
+    return WebPage(
+        "contributor.html", {"contributor": person, "newest": newest}, extra=lambda: {"all_models": all_models}
+    )

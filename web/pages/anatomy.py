@@ -74,18 +74,14 @@ def legend(parts: Iterable[PlanPart], base: str) -> list[LegendLine]:
 
 def marks(parts: Iterable[PlanPart], shown: Iterable[LegendLine]) -> dict[str, LegendLine]:
     """Return the line of the legend `shown` for each part, by tensor name."""
-    lines = _lines_by_key(shown)
+    lines = {(line.models, line.acts): line for line in shown}
     return {part.name: lines[part.givers, part.acts] for part in parts}
 
 
 def with_marks(runs: Iterable[PlanChange], shown: Iterable[LegendLine]) -> list[tuple[str, PlanChange]]:
     """Return the changes of runs of blocks, each with its letter in the legend `shown`."""
-    lines = _lines_by_key(shown)
-    return [(lines[run.givers, run.acts].mark, run) for run in runs]
-
-
-def _lines_by_key(shown: Iterable[LegendLine]) -> dict[tuple[tuple[str, ...], tuple[str, ...]], LegendLine]:
-    return {(line.models, line.acts): line for line in shown}
+    letters = {(line.models, line.acts): line.mark for line in shown}
+    return [(letters[run.givers, run.acts], run) for run in runs]
 
 
 def letter(number: int) -> str:
@@ -132,25 +128,16 @@ def anatomy(
     for each organ that a chimera has from elsewhere, by its name.
     """
     painter = _Painter(organs, by, changes, donors or {})
-    blocks = {(organ.tower, organ.block) for organ in organs if organ.block is not None}
-    if not can_be_drawn(organs):
-        return {
-            "drawing": None,
-            "cells": [],
-            "others": [painter.cell(organ) for organ in organs[:LISTED_MAX]],
-            "left_out": len(organs) - min(len(organs), LISTED_MAX),
-            "legend": painter.legend(),
-            "blocks": len(blocks),
-        }
-    drawing = network(organs)
+    drawing = network(organs) if can_be_drawn(organs) else None
+    others = organs if drawing is None else drawing.others
     return {
         "drawing": drawing,
-        "cells": [painter.drawn(shape, drawing.pitch) for shape in drawing.shapes],
-        "others": [painter.cell(organ) for organ in drawing.others[:LISTED_MAX]],
-        "left_out": max(0, len(drawing.others) - LISTED_MAX),
+        "cells": [] if drawing is None else [painter.drawn(shape, drawing.pitch) for shape in drawing.shapes],
+        "others": [painter.cell(organ) for organ in others[:LISTED_MAX]],
+        "left_out": max(0, len(others) - LISTED_MAX),
         "legend": painter.legend(),
-        "blocks": len(blocks),
-        "fits": drawing.width <= FIT_WIDTH,
+        "blocks": len({(organ.tower, organ.block) for organ in organs if organ.block is not None}),
+        "fits": drawing is not None and drawing.width <= FIT_WIDTH,
     }
 
 
@@ -196,7 +183,12 @@ class _Painter:
         self.donors = donors
         sizes = [organ.size_bytes for organ in organs]
         self.size_min, self.size_max = min(sizes, default=1), max(sizes, default=1)
-        self.spreads = _theta_spreads(organs)
+        self.spreads: dict[str, tuple[float, float]] = {}
+        """The lowest and the highest θ of each type."""
+        for organ in organs:
+            if organ.theta is not None:
+                low, high = self.spreads.get(organ.type, (organ.theta, organ.theta))
+                self.spreads[organ.type] = (min(low, organ.theta), max(high, organ.theta))
         self.is_uncertain = any(organ.theta_caution for organ in organs)
 
     def drawn(self, shape: Shape, pitch: float) -> Context:
@@ -212,13 +204,14 @@ class _Painter:
         elif mark and shape.look not in ("thin", "bar") and pitch >= LETTER_PITCH:
             text_class = "" if text else "letter" if pitch >= TALL_PITCH else "letter flat"
             text = f"{mark} {text}".rstrip()
+        middle = {"head": 0.3, "foot": 0.7}.get(shape.look, 0.5)  # of a cap, in its wide part
         return cell | {
             "path": shape.path,
             "look": shape.look,
             "text": text,
             "text_class": text_class,
             "x": round(shape.x + shape.width / 2, 1),
-            "y": round(shape.y + _text_height(shape) + BASELINE, 1),
+            "y": round(shape.y + middle * shape.height + BASELINE, 1),
         }
 
     def cell(self, organ: PlacedOrgan) -> Context:
@@ -263,11 +256,13 @@ class _Painter:
     def reading(self, organ: PlacedOrgan) -> tuple[str, str]:
         """Return the number of an organ as text, and the CSS class of its colour."""
         if self.by == "theta":
-            return organ.theta_text, self._theta_tone(organ)
+            low, high = self.spreads.get(organ.type, (0.0, 0.0))
+            return organ.theta_text, theta_class(_share(organ.theta, low, high, THETA_MAX_DEGREES))
         if self.by == "spectral":
             return share_text(organ.spectral_signal), spectral_class(organ.spectral_signal)
         if self.by == "size":
-            return _short_size(organ.size_bytes), share_class(self._size_share(organ.size_bytes))
+            low, high, size = (math.log(max(n, 1)) for n in (self.size_min, self.size_max, organ.size_bytes))
+            return _short_size(organ.size_bytes), share_class(_share(size, low, high, 1.0))
         if self.by == "donor":
             line = self.donors.get(organ.name)
             return "", "gb" if line is None else line.tone
@@ -278,31 +273,12 @@ class _Painter:
             return "=", "same"
         return weight_change_text(change.change, change.likeness), change_tone(change.change, change.likeness)
 
-    def _theta_tone(self, organ: PlacedOrgan) -> str:
-        low, high = self.spreads.get(organ.type, (0.0, 0.0))
-        if organ.theta is None:
-            return theta_class(None)
-        share = 0.5 if high <= low else (organ.theta - low) / (high - low)
-        return theta_class(share * THETA_MAX_DEGREES)
 
-    def _size_share(self, size: int) -> float:
-        low, high = math.log(max(self.size_min, 1)), math.log(max(self.size_max, 1))
-        return 0.5 if high <= low else (math.log(max(size, 1)) - low) / (high - low)
-
-
-def _text_height(shape: Shape) -> float:
-    """Return the distance from the top of a shape to the middle of its text: in the wide part of a cap."""
-    return {"head": 0.3, "foot": 0.7}.get(shape.look, 0.5) * shape.height
-
-
-def _theta_spreads(organs: Iterable[PlacedOrgan]) -> dict[str, tuple[float, float]]:
-    """Return the lowest and the highest θ of each type."""
-    spreads: dict[str, tuple[float, float]] = {}
-    for organ in organs:
-        if organ.theta is not None:
-            low, high = spreads.get(organ.type, (organ.theta, organ.theta))
-            spreads[organ.type] = (min(low, organ.theta), max(high, organ.theta))
-    return spreads
+def _share(value: float | None, low: float, high: float, whole: float) -> float | None:
+    """Return the place of `value` between `low` and `high` as a share of `whole`; the middle if these are equal."""
+    if value is None:
+        return None
+    return whole * (0.5 if high <= low else (value - low) / (high - low))
 
 
 ROWS_MAX = 600

@@ -16,22 +16,17 @@ from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import CorruptBlob, MissingBlob, NotFound, UnsupportedDType
+from organs.registry.gguf.quants import can_dequantize
 from organs.registry.measures import caution_of_mean
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX
 from organs.web.charts import plots
 from organs.web.charts.drawing import POLICY
-from organs.web.charts.plots import (
-    can_be_sampled,
-    sampled_values,
-)
-from organs.web.downloads import (
-    ChosenOrgan,
-    chosen_organ,
-)
-from organs.web.pages.routes import Context, Page, Sheet, paged, pages
+from organs.web.charts.plots import sampled_values
+from organs.web.downloads import ChosenOrgan, chosen_organ
+from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages
 from organs.web.render import glyph
-from organs.web.responses import conditional, model_address, reading, registry, settings
+from organs.web.responses import conditional, model_address, registry, searching
 
 IMMUTABLE = "public, max-age=86400, immutable"
 """Cache-Control of a chart of bytes that cannot change. One day, because a later version may draw them differently."""
@@ -40,33 +35,27 @@ BINS = ("lower", "upper", "count", "bell_count")
 
 
 @paged(pages, "/organs/<digest>/weights", csv=True)
-def weights_figure(digest: str) -> Page:
+def weights_figure(digest: str) -> WebPage:
     """Show the histogram of the weights of an organ as numbers. `dtype` and `shape` are those of downloads."""
-    with reading(settings().search_seconds) as session:
-        chosen = chosen_organ(session, digest, request.args.get("dtype"), request.args.get("shape"))
-        weights = _weights_of(session, chosen)
-    if isinstance(weights, str):
-        raise NotFound(weights)
+    chosen, weights = _requested_weights(digest)
     values = {"digest": chosen.digest, **asdict(weights)}
     rows = [list(row.values()) for row in bins_of(weights)]
-    return Page("weights.html", values, extra=lambda: shown_weights(weights, chosen), sheet=lambda: Sheet(BINS, rows))
+    return WebPage(
+        "weights.html", values, extra=lambda: shown_weights(weights, chosen), sheet=lambda: Sheet(BINS, rows)
+    )
 
 
 @pages.get("/organs/<digest>/weights.svg")
 def weights_chart(digest: str) -> Response:
     """Send the histogram as SVG."""
-    with reading(settings().search_seconds) as session:
-        chosen = chosen_organ(session, digest, request.args.get("dtype"), request.args.get("shape"))
-        weights = _weights_of(session, chosen)
-    if isinstance(weights, str):
-        raise NotFound(weights)
+    chosen, weights = _requested_weights(digest)
     return svg_answer(plots.weights_chart(weights), immutable=chosen.is_full_digest and chosen.is_unambiguous)
 
 
 @pages.get("/models/<namespace>/<name>/depth.svg")
 def depth_chart(namespace: str, name: str) -> Response:
     """Send the chart of θ along the blocks of a model."""
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         model = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
         if model.tensors > PAGE_TENSORS_MAX:
             raise NotFound(f"{model.full_name} has more than {PAGE_TENSORS_MAX:,} tensors: too many for a chart")
@@ -79,7 +68,7 @@ def depth_chart(namespace: str, name: str) -> Response:
 
 def weights_shown(digest: str, dtype: str, shape: Sequence[int]) -> Context:
     """Return the histogram and its table for the page of an organ, or the reason why there is none."""
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         chosen = chosen_organ(session, digest, dtype, "x".join(map(str, shape)))
         weights = _weights_of(session, chosen)
     return {"reason": weights} if isinstance(weights, str) else shown_weights(weights, chosen)
@@ -104,7 +93,7 @@ def svg_answer(body: bytes, *, immutable: bool = False) -> Response:
     return conditional(answer)
 
 
-def shown_weights(weights: plots.Weights, chosen: ChosenOrgan) -> Context:
+def shown_weights(weights: plots.WeightHistogram, chosen: ChosenOrgan) -> Context:
     """Return a histogram for the page: the address and size of the chart, and the bins."""
     shape = "x".join(map(str, chosen.shape))
     return {
@@ -118,7 +107,16 @@ def shown_weights(weights: plots.Weights, chosen: ChosenOrgan) -> Context:
     }
 
 
-def bins_of(weights: plots.Weights) -> list[Context]:
+def _requested_weights(digest: str) -> tuple[ChosenOrgan, plots.WeightHistogram]:
+    with searching() as session:
+        chosen = chosen_organ(session, digest, request.args.get("dtype"), request.args.get("shape"))
+        weights = _weights_of(session, chosen)
+    if isinstance(weights, str):
+        raise NotFound(weights)
+    return chosen, weights
+
+
+def bins_of(weights: plots.WeightHistogram) -> list[Context]:
     """Return the bins as rows."""
     return [
         dict(zip(BINS, (lower, upper, count, bell), strict=True))
@@ -126,25 +124,24 @@ def bins_of(weights: plots.Weights) -> list[Context]:
     ]
 
 
-def _weights_of(session: Session, chosen: ChosenOrgan) -> plots.Weights | str:
+def _weights_of(session: Session, chosen: ChosenOrgan) -> plots.WeightHistogram | str:
     """Return the histogram, or the reason why there is none. It is computed once for each state of the catalog."""
-    key = ("weights", chosen.organ_id)
-    return cached(session, key, lambda: _compute_weights(chosen), lambda weights: not isinstance(weights, str))
-
-
-def _compute_weights(chosen: ChosenOrgan) -> plots.Weights | str:
     dtype = chosen.dtype
-    if not can_be_sampled(dtype):
-        return f"The registry cannot decode the tensor type {dtype.name}, so there is no chart."
-    elements = chosen.blob.size_bytes // dtype.block_bytes * dtype.block_elements
-    try:
-        with registry().blobs.open(chosen.blob) as reader:
-            values = sampled_values(reader, dtype, elements)
-    except UnsupportedDType:
-        return f"The registry cannot decode the tensor type {dtype.name}, so there is no chart."
-    except (CorruptBlob, MissingBlob):
-        return "The stored bytes are damaged, so there is no chart. To repair them, ingest the file again."
-    return plots.weights_of(values)
+
+    def compute() -> plots.WeightHistogram | str:
+        undecodable = f"The registry cannot decode the tensor type {dtype.name}, so there is no chart."
+        if not can_dequantize(dtype):
+            return undecodable
+        elements = chosen.blob.size_bytes // dtype.block_bytes * dtype.block_elements
+        try:
+            with registry().blobs.open(chosen.blob) as reader:
+                return plots.weights_of(sampled_values(reader, dtype, elements))
+        except UnsupportedDType:
+            return undecodable
+        except (CorruptBlob, MissingBlob):
+            return "The stored bytes are damaged, so there is no chart. To repair them, ingest the file again."
+
+    return cached(session, ("weights", chosen.organ_id), compute, lambda weights: not isinstance(weights, str))
 
 
 def _depth_lines(rows: Sequence[plots.BlockTheta]) -> tuple[list[plots.DepthLine], int]:

@@ -12,12 +12,12 @@ from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.finding import WITHDRAWN_CODES, Severity
 from organs.registry.entities.job import Job
-from organs.registry.entities.verdict import RunReport, TextScore, TextVerdict, VerdictReport
+from organs.registry.entities.verdict import RunReport, TextVerdict, VerdictReport
 from organs.web.pages.anatomy import LegendLine, legend, marks, with_marks
 from organs.web.pages.jobs import VALIDATE, active_validations, missing_runtime
 from organs.web.pages.routes import Context, paged, pages, writing_form
 from organs.web.permissions import queue_job
-from organs.web.responses import model_address, reading, settings, with_parameters
+from organs.web.responses import model_address, searching, with_parameters
 
 COMPUTED_SHOWN = 60
 """Computed organs that the page lists; the JSON has all of them."""
@@ -27,7 +27,7 @@ TEXTS = ("recipe.yaml", "lock.json", "card.md", "Modelfile")
 @paged(pages, "/chimeras/<lock>", api="chimera")
 def chimera(lock: str) -> Response:
     """Redirect to the page of the model, with the parameters of the request."""
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         name = chimeras_by_lock(session, lock)[0].full_name
     answer = redirect(with_parameters(model_address(name), request.args.to_dict()))
     assert isinstance(answer, Response)
@@ -37,7 +37,7 @@ def chimera(lock: str) -> Response:
 @writing_form(pages, "/chimeras/<lock>/validate")
 def validate(lock: str) -> str:
     """Queue a validation, unless one is active already, and show the model's page, which links to the job."""
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         name = chimeras_by_lock(session, lock)[0].full_name
         is_active = any(job.kind == VALIDATE for job in active_validations(session, name))
     if not is_active:
@@ -71,13 +71,12 @@ def chimera_context(chimera: Chimera | None, jobs: Sequence[Job]) -> Context:
         "warnings": [finding for finding in findings if finding.severity is not Severity.INFO],
         "notes": [finding for finding in findings if finding.severity is Severity.INFO],
         "computed_shown": chimera.computed[:COMPUTED_SHOWN],
-        "texts": [_text_link(chimera, name) for name in TEXTS],
+        "texts": [
+            {"label": name, "address": url_for("artifacts.chimera_text", lock=chimera.lock_id, text=name)}
+            for name in TEXTS
+        ],
         "missing_runtime": missing_runtime(),
     }
-
-
-def _text_link(chimera: Chimera, name: str) -> Context:
-    return {"label": name, "address": url_for("artifacts.chimera_text", lock=chimera.lock_id, text=name)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +104,14 @@ def runs_of(report: VerdictReport) -> list[tuple[str, RunReport]]:
 
 def text_rows(report: VerdictReport) -> list[TextRow]:
     """Return a row for each text that was scored."""
-    runs = [{score.text: score for score in run.scores} for _, run in runs_of(report)]
+    runs = [{score.text: score.perplexity for score in run.scores} for _, run in runs_of(report)]
     return [
         TextRow(
             text.name,
-            [_perplexity(scores.get(text.name)) for scores in runs],
+            [
+                NO_VALUE if (perplexity := perplexities.get(text.name)) is None else perplexity_text(perplexity)
+                for perplexities in runs
+            ],
             change_of(text),
             text.verdict,
             text.counts,
@@ -124,7 +126,3 @@ def change_of(text: TextVerdict) -> str:
     """Return the change of the chimera against its base; reports of earlier versions have only a standard error."""
     margin = text.ratio_margin if text.ratio_margin is not None else text.ratio_error
     return NO_VALUE if text.ratio is None or margin is None else change_text(text.ratio, margin)
-
-
-def _perplexity(score: TextScore | None) -> str:
-    return "–" if score is None or score.perplexity is None else perplexity_text(score.perplexity)

@@ -1,90 +1,66 @@
-"""The leaderboard: validated chimeras by their gains."""
+"""The list of chimeras as a gallery: each with a small picture, its parents, its verdict and its gains."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from flask import request, url_for
 
-from organs.registry.catalog.queries.model_names import model_by_text
-from organs.registry.catalog.vocabulary import TEXT_GROUPS
-from organs.registry.compose.chimeras import leaderboard as leaderboard_page
-from organs.registry.entities.gain import Leaderboard, MeasuredGraft
-from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, NotFound
-from organs.registry.search.language import on_term
-from organs.registry.validation.texts import KINDS
-from organs.web.error_pages import status_of
-from organs.web.pages.compose import recipe_address
-from organs.web.pages.lineage import offered_names
-from organs.web.pages.organs import gain_cells
-from organs.web.pages.routes import Context, Page, Sheet, paged, pages
-from organs.web.params import (
-    requested_after,
-    requested_gains,
-    requested_limit,
-)
-from organs.web.responses import plain_page, reading, settings, with_parameters
+from organs.registry.amounts import gain_text
+from organs.registry.catalog.queries.chimeras import GAINED, NEWEST
+from organs.registry.compose.chimeras import chimera_page
+from organs.registry.entities.chimera import ChimeraPage
+from organs.web.charts.strips import donor_lines, strip
+from organs.web.pages.routes import Context, Sheet, WebPage, list_links, paged, pages, sheet_of
+from organs.web.params import requested_after, requested_choice, requested_limit
+from organs.web.responses import plain_page, searching, with_parameters
 
-LEADERBOARD_COLUMNS = (
-    *("chimera", "lock_id", "base", "donors", "grafted", "likeness", "change", "verdict"),
-    *("gain", "gain_margin", "gain_on", "loss", "loss_margin", "loss_on"),
-)
-"""Columns of the leaderboard as CSV."""
+COLUMNS = ("name", "parents", "lock_id", "verdict", "size_bytes", "mean_theta", "created_at")
+"""Columns of the list as CSV, before the gains."""
+ORDERS = {GAINED: "largest gain", NEWEST: "newest"}
+CARDS = 24
+GAINS_SHOWN = 5
 
 
-@paged(pages, "/leaderboard", csv=True, api="leaderboard")
-def leaderboard() -> Page:
-    """Show the validated chimeras of the base in `base`, or of all, by their largest gain on the texts in `on`."""
-    base, on = requested_gains()
-    limit, after = requested_limit(), requested_after()
-    try:
-        with reading(settings().search_seconds) as session:
-            row = None if base is None else model_by_text(session, base)
-            page = leaderboard_page(session, row, on, limit, after)
-            name = None if row is None else row.full_name
-    except (NotFound, BadName, BadDigest, Ambiguous, BadQuery) as error:
-        if not plain_page():
-            raise
-        problem, status = str(error).rstrip("?.") + ".", status_of(error)
-        return Page("leaderboard.html", {"items": []}, extra=lambda: _board_context((), None, problem), status=status)
-    return Page(
-        "leaderboard.html",
-        {"items": page.items, "notes": page.notes},
-        extra=lambda: _board_context(page.items, name, None, page.next),
-        sheet=lambda: _board_sheet(page),
+@paged(pages, "/chimeras", csv=True, api="chimeras")
+def chimeras() -> WebPage:
+    """Show the models that were composed here, by gain or by age; `after` and `limit` page through them."""
+    orders = tuple(ORDERS) if plain_page() else (NEWEST, GAINED)
+    order, limit, after = requested_choice("order", orders), requested_limit(CARDS), requested_after()
+    with searching() as session:
+        page = chimera_page(session, limit, after, order=order)
+    return WebPage(
+        "chimeras.html",
+        {"chimeras": page.items},
+        extra=lambda: _context(page, order),
+        sheet=lambda: _sheet(page),
         next=page.next,
     )
 
 
-def _board_context(
-    grafts: Sequence[MeasuredGraft], base: str | None, problem: str | None, following: str | None = None
-) -> Context:
-    requested = {name: request.args.get(name, "").strip() for name in ("base", "on", "limit")}
-    path, chosen = url_for("pages.leaderboard"), {name: text for name, text in requested.items() if text}
-    on = [] if problem or not requested["on"] else [str(on_term(requested["on"]))]
-    search_text = " ".join(["type:organ", *([f"fits:{base}"] if base else []), *on, "sort:-gain"])
+def _context(page: ChimeraPage, order: str) -> Context:
+    path, limit = url_for("pages.chimeras"), request.args.get("limit", "")
+    cards = []
+    for chimera in page:
+        gains = sorted(chimera.gains, key=lambda gain: not gain.settled)
+        shown = sorted(gains[:GAINS_SHOWN], key=lambda gain: -gain.percent)
+        donors = donor_lines(chimera)
+        spoken = "; ".join(f"{line.words} from {line.model}" for line in donors) or "no other parts"
+        card = {"chimera": chimera, "strip": strip(chimera), "words": spoken, "donors": donors}
+        cards.append(card | {"gains": shown, "gains_left_out": max(0, len(gains) - GAINS_SHOWN)})
     return {
-        "base": base,
-        "problem": problem,
-        "requested": (requested["base"], requested["on"]),
-        "names": offered_names(),
-        "texts": [*TEXT_GROUPS, *KINDS],
-        "recipes": {graft.lock_id: recipe_address(graft.recipe) for graft in grafts},
-        "following": following and with_parameters(path, chosen | {"after": following}),
-        "first": with_parameters(path, chosen) if request.args.get("after") else None,
-        "search": url_for("pages.organs", q=search_text),
-        "search_text": search_text,
-        "compose": url_for("pages.compose", base=base),
-        "csv": with_parameters(url_for("pages.leaderboard_csv"), chosen | {"limit": "1000"}),
+        "cards": cards,
+        "orders": [
+            {"label": label, "chosen": name == order, "address": with_parameters(path, {"order": name}, limit=limit)}
+            for name, label in ORDERS.items()
+        ],
+        "csv": with_parameters(url_for("pages.chimeras_csv"), {"order": order}, limit="1000"),
+        "twin": with_parameters(url_for("pages.chimeras_json"), {"order": order}, limit=limit),
+        **list_links(page.next, "order"),
     }
 
 
-def _board_sheet(page: Leaderboard) -> Sheet:
-    rows = [
-        [
-            *(graft.chimera, graft.lock_id, graft.base, " ".join(graft.donors), graft.grafted),
-            *(graft.likeness, graft.change, graft.verdict, *gain_cells(graft.best), *gain_cells(graft.worst)),
-        ]
-        for graft in page
+def _sheet(page: ChimeraPage) -> Sheet:
+    gains = [
+        "; ".join(f"{gain_text(gain.percent, gain.margin)} {gain.text}" for gain in chimera.gains) for chimera in page
     ]
-    return Sheet(LEADERBOARD_COLUMNS, rows)
+    rows = sheet_of(COLUMNS, page).rows
+    return Sheet((*COLUMNS, "gains"), [[*row, text] for row, text in zip(rows, gains, strict=True)])

@@ -5,40 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flask import request, url_for
-from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.queries.model_names import models_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.queries.relatives import related_pairs
-from organs.registry.entities.comparison import ComparedOrgan, Comparison, OrganChange
+from organs.registry.entities.comparison import Comparison, OrganChange
 from organs.registry.entities.organ import PlacedOrgan
-from organs.registry.entities.report import Cell
 from organs.registry.errors import BadName, BadQuery, NotFound
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, compare_registered, organ_changes
-from organs.web.error_pages import status_of
+from organs.web.error_pages import sentence_of, status_of
 from organs.web.pages.anatomy import anatomy
 from organs.web.pages.lineage import offered_names
-from organs.web.pages.routes import Context, Page, Sheet, paged, pages
-from organs.web.responses import plain_page, reading, settings, wants_csv, with_parameters
+from organs.web.pages.routes import Context, WebPage, paged, pages, sheet_of
+from organs.web.responses import plain_page, searching, wants_csv, with_parameters
 
 SIDES = ("first", "second")
 COLUMNS = (
-    *(
-        "name",
-        "type",
-        "tower",
-        "block",
-        "slot",
-        "shape",
-        "likeness",
-        "change",
-        "identical",
-        "first_theta",
-        "second_theta",
-    ),
-    *("first_digest", "second_digest"),
+    *("name", "type", "tower", "block", "slot", "shape", "likeness", "change", "identical"),
+    *("first_theta", "second_theta", "first_digest", "second_digest"),
 )
 """Columns of the compared organs in a CSV file."""
 PAIRS_SHOWN = 12
@@ -51,44 +37,34 @@ BLOCKS_SHOWN = 200
 
 
 @paged(pages, "/compare", csv=True, api="compare")
-def compare() -> Page:
+def compare() -> WebPage:
     """Show the comparison of the models `first` and `second`, or a form to choose them."""
     names = [request.args.get(side, "").strip() for side in SIDES]
     if not all(names):
         if wants_csv(request.path):
             raise BadQuery(SIDES[names.index("")], "enter two models to compare")
-        with reading(settings().search_seconds) as session:
+        with searching() as session:
             pairs = [
                 pair._asdict() | {"first": pair.first.full_name, "second": pair.second.full_name}
                 for pair in related_pairs(session, PAIRS_SHOWN)
             ]
         problem = "Enter two models to compare." if any(names) else None
-        return Page("compare.html", _form(names, problem) | {"pairs": pairs})
+        return WebPage("compare.html", _form(names, problem) | {"pairs": pairs})
     try:
-        with reading(settings().search_seconds) as session:
-            result, organs, changes = _compare(session, names)
+        with searching() as session:
+            own, other = models_by_name(session, map(parse_model_name, names))
+            result, first, second = compare_registered(session, own, other, PAGE_TENSORS_MAX)
+            organs, changes = organs_of_model(session, other), organ_changes(first, second)
     except (NotFound, BadName, BadQuery) as error:
         if not plain_page():
             raise
-        return Page("compare.html", _form(names, str(error).rstrip("?.") + "."), status=status_of(error))
-    return Page(
+        return WebPage("compare.html", _form(names, sentence_of(error)), status=status_of(error))
+    return WebPage(
         "compare.html",
         {"result": result},
         extra=lambda: _form(names) | _details(result, organs, changes),
-        sheet=lambda: Sheet(COLUMNS, [[_cell(organ, column) for column in COLUMNS] for organ in result.changed]),
+        sheet=lambda: sheet_of(COLUMNS, result.changed),
     )
-
-
-def _compare(session: Session, names: list[str]) -> tuple[Comparison, tuple[PlacedOrgan, ...], dict[Slot, OrganChange]]:
-    """Return the comparison, the organs of the second model, and the change of each organ."""
-    own, other = models_by_name(session, map(parse_model_name, names))
-    result, first, second = compare_registered(session, own, other, PAGE_TENSORS_MAX)
-    return result, organs_of_model(session, other), organ_changes(first, second)
-
-
-def _cell(organ: ComparedOrgan, column: str) -> Cell:
-    value: Cell = "x".join(map(str, organ.shape)) if column == "shape" else getattr(organ, column)
-    return value
 
 
 def _form(names: list[str], problem: str | None = None) -> Context:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
-from organs.web.pages.routes import Context, Page, paged, pages
+from organs.web.pages.routes import WebPage, paged, pages
 from organs.web.responses import conditional, outside_link, with_parameters
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
@@ -71,7 +71,7 @@ _PUNCTUATION = re.compile(r"[^\w\- ]")
 
 
 @dataclass(frozen=True, slots=True)
-class Heading:
+class DocumentHeading:
     """A heading of a page, with the fragment of its address."""
 
     text: str
@@ -86,12 +86,12 @@ class Document:
     title: str
     text: str
     html: str
-    headings: tuple[Heading, ...]
+    headings: tuple[DocumentHeading, ...]
     """The headings of the second level."""
 
 
 @paged(pages, "/docs")
-def documentation() -> Page:
+def documentation() -> WebPage:
     """List the pages of the documentation."""
     documents = all_documents()
     groups = {
@@ -100,16 +100,25 @@ def documentation() -> Page:
     }
     notes = [document for name, document in sorted(documents.items()) if name.startswith(f"{DESIGN}/")]
     values = {"documents": sorted(documents)}
-    return Page("documents.html", values, extra=lambda: {"groups": groups, "notes": notes})
+    return WebPage("documents.html", values, extra=lambda: {"groups": groups, "notes": notes})
 
 
 @paged(pages, "/docs/<path:page>")
-def document(page: str) -> Page:
+def document(page: str) -> WebPage:
     """Show one page of the documentation."""
     found = all_documents().get(page.removesuffix(".md"))
     if found is None:
         abort(404)
-    return Page("document.html", {"name": found.name, "text": found.text}, extra=lambda: _context(found))
+    values = {"name": found.name, "text": found.text}
+    return WebPage(
+        "document.html",
+        values,
+        extra=lambda: {
+            "document": found,
+            "content": Markup(found.html.replace(_ROOT, url_for("pages.documentation"))),  # noqa: S704  # our own files
+            "is_note": found.name.startswith(f"{DESIGN}/"),
+        },
+    )
 
 
 @pages.get("/docs/images/<picture>")
@@ -126,27 +135,15 @@ def documentation_address(name: str, fragment: str = "") -> str:
     return with_parameters(url_for("pages.document", page=name), {}) + (f"#{fragment}" if fragment else "")
 
 
-def _context(found: Document) -> Context:
-    root = url_for("pages.documentation")
-    return {
-        "document": found,
-        "content": Markup(found.html.replace(_ROOT, root)),  # noqa: S704  # rendered from files of the package
-        "is_note": found.name.startswith(f"{DESIGN}/"),
-    }
-
-
 @lru_cache(maxsize=1)
 def all_documents() -> Mapping[str, Document]:
     """Return the pages by name: `guide`, `design/search`. They are read from the package once."""
-    texts = dict(_texts())
-    return {name: _document(name, text, texts.keys()) for name, text in texts.items()}
-
-
-def _texts() -> Any:
+    texts = {}
     for folder in FOLDERS:
-        for file in (files("organs") / "docs" / folder if folder else files("organs") / "docs").iterdir():
+        for file in files("organs").joinpath(posixpath.join("docs", folder)).iterdir():
             if file.name.endswith(".md"):
-                yield posixpath.join(folder, file.name.removesuffix(".md")), file.read_text("utf-8")
+                texts[posixpath.join(folder, file.name.removesuffix(".md"))] = file.read_text("utf-8")
+    return {name: _document(name, text, texts.keys()) for name, text in texts.items()}
 
 
 @lru_cache(maxsize=1)
@@ -158,25 +155,28 @@ def _images() -> Mapping[str, bytes]:
 _ROOT = "{root}"
 
 
-def _document(name: str, text: str, names: Any) -> Document:
-    tokens = _READER.parse(text)
-    title, body = _title(tokens)
-    headings = []
+def _document(name: str, text: str, names: Collection[str]) -> Document:
+    """Return a file as a page. Its first heading is the title; comments in HTML, which are for tests, are left out."""
+    body = [token for token in _READER.parse(text) if token.type != "html_block"]
+    title, headings = name, []
+    first = next(
+        (place for place, token in enumerate(body) if token.type == "heading_open" and token.tag == "h1"), None
+    )
+    if first is not None:
+        title = _plain(body[first + 1]) or name
+        del body[first : first + 3]
     for place, token in enumerate(body):
+        if token.children:
+            token.children = [part for part in token.children if part.type != "html_inline"]
         if token.type == "heading_open":
             own = _plain(body[place + 1])
             token.attrs = {"id": slug(own)}
             if token.tag == "h2":
-                headings.append(Heading(own, slug(own)))
+                headings.append(DocumentHeading(own, slug(own)))
         for part in (token, *(token.children or ())):
             _clean(part, posixpath.dirname(name), names)
-    return Document(
-        name=name,
-        title=title or name,
-        text=text,
-        html=_READER.renderer.render(_without_html(body), _READER.options, {}),
-        headings=tuple(headings),
-    )
+    html = _READER.renderer.render(body, _READER.options, {})
+    return Document(name=name, title=title, text=text, html=html, headings=tuple(headings))
 
 
 def slug(heading: str) -> str:
@@ -184,43 +184,23 @@ def slug(heading: str) -> str:
     return _PUNCTUATION.sub("", heading.lower()).replace(" ", "-")
 
 
-def _title(tokens: Sequence[Token]) -> tuple[str, list[Token]]:
-    """Return the text of the first heading, and the tokens after it."""
-    for place, token in enumerate(tokens):
-        if token.type == "heading_open" and token.tag == "h1":
-            return _plain(tokens[place + 1]), [*tokens[:place], *tokens[place + 3 :]]
-    return "", list(tokens)
-
-
 def _plain(token: Token) -> str:
     return "".join(part.content for part in token.children or () if part.type in ("text", "code_inline"))
 
 
-def _without_html(tokens: Sequence[Token]) -> list[Token]:
-    """Return the tokens without HTML: comments for the tests are not shown."""
-    kept = [token for token in tokens if token.type != "html_block"]
-    for token in kept:
-        if token.children:
-            token.children = [part for part in token.children if part.type != "html_inline"]
-    return kept
+def _clean(token: Token, folder: str, names: Collection[str]) -> None:
+    """Point links and images to this site, and replace inline styles, which the policy of pages forbids.
 
-
-def _clean(token: Token, folder: str, names: Any) -> None:
-    """Point links and images to this site, and replace inline styles, which the policy of pages forbids."""
+    A link to a file that is not shown becomes plain text.
+    """
     if token.type in ("th_open", "td_open"):
         token.attrs = {"class": "n"} if "right" in str(token.attrs.get("style", "")) else {}
     elif token.type == "image":
         token.attrs = {"src": _target(str(token.attrs.get("src", "")), folder, names) or "", "alt": token.content}
     elif token.type == "fence":
         token.info = ""
-    elif token.type == "inline":
-        _link(token.children or [], folder, names)
-
-
-def _link(parts: Sequence[Token], folder: str, names: Any) -> None:
-    """Rewrite the links of a line. A link to a file that is not shown becomes plain text."""
     is_shown = True
-    for part in parts:
+    for part in token.children or ():
         if part.type == "link_open":
             target = _target(str(part.attrs.get("href", "")), folder, names)
             is_shown = target is not None
@@ -229,7 +209,7 @@ def _link(parts: Sequence[Token], folder: str, names: Any) -> None:
             part.tag = "span"
 
 
-def _target(address: str, folder: str, names: Any) -> str | None:
+def _target(address: str, folder: str, names: Collection[str]) -> str | None:
     """Return the address on this site of a link in a file in `folder`; None if nothing is there."""
     if outside_link(address) or address.startswith("#"):
         return address

@@ -7,26 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import util
 
-from flask import g, request, url_for
+from flask import g, url_for
 from sqlalchemy.orm import Session
 
 from organs.ingest.jobs.extract import has_pack
 from organs.registry.amounts import size_text
-from organs.registry.catalog.queries.jobs import JobFile, active_jobs, file_of_job, job_by_id, newest_jobs
-from organs.registry.catalog.register.jobs import cancel_job
-from organs.registry.entities.job import Job, JobPage
+from organs.registry.catalog.queries.jobs import JobFile, active_jobs, file_of_job, job_by_id
+from organs.registry.entities.job import Job
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
 from organs.registry.validation.llama import NOT_INSTALLED, PACKAGE
+from organs.web.api import jobs as api
 from organs.web.auth import ANY
-from organs.web.pages.routes import Context, Page, paged, pages, writing_form
-from organs.web.params import (
-    parsed_job,
-    requested_after,
-    requested_limit,
-)
+from organs.web.pages.routes import Context, WebPage, list_page, paged, pages, writing_form
+from organs.web.params import parsed_number
 from organs.web.permissions import may_see_jobs, whose_jobs
 from organs.web.render import VERDICT_MEANINGS
-from organs.web.responses import model_address, organ_address, reading, registry, settings, with_parameters
+from organs.web.responses import model_address, organ_address, registry, searching
 
 VALIDATE, QUICK_LOOK = "validate", "quick-look"
 """The kinds of jobs that run a chimera."""
@@ -35,7 +31,7 @@ TEXT_MAX = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class JobLink:
     """A link to a page or a file."""
 
     label: str
@@ -43,7 +39,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class JobFact:
     """A line of the result of a job."""
 
     label: str
@@ -61,103 +57,89 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobOutcome:
     """The result of a job for its page."""
 
-    facts: tuple[Fact, ...] = ()
+    facts: tuple[JobFact, ...] = ()
     differences: tuple[Difference, ...] = ()
-    links: tuple[Link, ...] = ()
+    links: tuple[JobLink, ...] = ()
 
 
-def outcome(kind: str, result: Mapping[str, object]) -> Outcome:
+def outcome(kind: str, result: Mapping[str, object]) -> JobOutcome:
     """Return the outcome of a job of that kind from its result."""
-    facts: list[Fact] = []
+    name, lock = _text(result, "model"), _text(result, "lock_id") or _text(result, "lock")
+    is_name = _is_name(name)
+    chimera = [JobFact("chimera", name, model_address(name))] if is_name else []
+    facts: list[JobFact] = []
     differences: list[Difference] = []
     if kind == VALIDATE:
-        facts = _validation_facts(result)
+        verdict = _text(result, "verdict")
+        meaning = f"{verdict}: {VERDICT_MEANINGS[verdict]}" if verdict in VERDICT_MEANINGS else verdict
+        stated = {"verdict": meaning, "reason": _text(result, "reason")}
+        facts = [*(JobFact(label, text) for label, text in stated.items() if text), *chimera]
     elif kind == QUICK_LOOK:
-        facts = [*_chimera_fact(_text(result, "model")), Fact("measured", _text(result, "sentence"))]
-    elif _lock(result):
-        facts = _composition_facts(result)
+        facts = [*chimera, JobFact("measured", _text(result, "sentence"))]
+    elif lock:
+        facts = [*chimera, *_composition_facts(result)]
     elif kind == "measure":
-        facts, differences = _measurement_facts(result)
-    elif kind == "report":
-        facts = _report_facts(result)
+        facts = [JobFact("model", name, model_address(name))] if is_name else []
+        if (measured := _number(result, "measured")) is not None:
+            facts.append(JobFact("organs measured", f"{measured:,}"))
+        differences = _differences(result.get("differences"))
+    elif kind == "report" and "report" in result:
+        if is_name:
+            facts = [JobFact("report", f"on {name}", model_address(name, "pages.dissection"))]
+        elif not name:
+            facts = [JobFact("report", "on all models", url_for("pages.reports"))]
     elif kind == "repack":
         facts = _repack_facts(result)
     linked = {fact.text for fact in facts if fact.address is not None} | {fact.address for fact in facts}
     links = [link for link in result_links(result) if not linked & {link.label, link.address}]
-    return Outcome(tuple(facts), tuple(differences), tuple(links))
+    return JobOutcome(tuple(facts), tuple(differences), tuple(links))
 
 
-def result_links(result: Mapping[str, object]) -> list[Link]:
+def result_links(result: Mapping[str, object]) -> list[JobLink]:
     """Return links to the models and organs in the members `model`, `models`, `organ` and `organs` of a result. Without
     the name of a model, there is a link to the chimera of its `lock`."""
     models = [name for name in _texts(result, "model") if _is_name(name)]
     organs = [digest for digest in _texts(result, "organ") if digest.isalnum()]
-    locks = [digest for digest in (_lock(result), *_texts(result, "lock")) if digest.isalnum()]
-    links = [Link("the chimera", url_for("pages.chimera", lock=digest)) for digest in locks if not models]
-    links += [Link(name, model_address(name)) for name in models]
-    links += [Link(digest[:12], organ_address(digest)) for digest in organs]
+    locks = [digest for digest in (_text(result, "lock_id"), *_texts(result, "lock")) if digest.isalnum()]
+    links = [JobLink("the chimera", url_for("pages.chimera", lock=digest)) for digest in locks if not models]
+    links += [JobLink(name, model_address(name)) for name in models]
+    links += [JobLink(digest[:12], organ_address(digest)) for digest in organs]
     return list({link.address: link for link in links}.values())[:LINKS_MAX]
 
 
-def _validation_facts(result: Mapping[str, object]) -> list[Fact]:
-    verdict, reason, name = (_text(result, key) for key in ("verdict", "reason", "model"))
-    meaning = f": {VERDICT_MEANINGS[verdict]}" if verdict in VERDICT_MEANINGS else ""
-    return [
-        *([Fact("verdict", f"{verdict}{meaning}")] if verdict else []),
-        *([Fact("reason", reason)] if reason else []),
-        *_chimera_fact(name),
-    ]
+def _composition_facts(result: Mapping[str, object]) -> list[JobFact]:
+    size, look = _number(result, "size_bytes"), _number(result, "quick_look")
+    facts = [] if size is None else [JobFact("size", size_text(size))]
+    if result.get("created") is False:
+        facts.append(JobFact("made", "earlier: the same recipe with the same organs already existed"))
+    if look is not None:
+        facts.append(JobFact("quick look", f"job {look}", url_for("pages.job", job=look)))
+    return facts
 
 
-def _composition_facts(result: Mapping[str, object]) -> list[Fact]:
-    size, created, look = result.get("size_bytes"), result.get("created"), result.get("quick_look")
-    return [
-        *_chimera_fact(_text(result, "model")),
-        *([Fact("size", size_text(size))] if isinstance(size, int) else []),
-        *([Fact("made", "earlier: the same recipe with the same organs already existed")] if created is False else []),
-        *([Fact("quick look", f"job {look}", url_for("pages.job", job=look))] if type(look) is int else []),
-    ]
-
-
-def _measurement_facts(result: Mapping[str, object]) -> tuple[list[Fact], list[Difference]]:
-    measured, differences = result.get("measured"), result.get("differences")
-    name = _text(result, "model")
-    facts = [Fact("model", name, model_address(name))] if _is_name(name) else []
-    facts += [Fact("organs measured", f"{measured:,}")] if isinstance(measured, int) else []
+def _differences(differences: object) -> list[Difference]:
     entries = differences.items() if isinstance(differences, dict) else ()
-    return facts, [
+    return [
         Difference(number.replace("_", " "), entry["difference"], entry["tensor"])
         for number, entry in entries
         if isinstance(entry, dict) and isinstance(entry.get("difference"), float) and _text(entry, "tensor")
     ]
 
 
-def _repack_facts(result: Mapping[str, object]) -> list[Fact]:
-    organs, repacked = result.get("organs"), result.get("repacked")
-    before, after = result.get("before_bytes"), result.get("after_bytes")
-    facts = [Fact("organs examined", f"{organs:,}")] if isinstance(organs, int) else []
-    facts += [Fact("organs stored again", f"{repacked:,}")] if isinstance(repacked, int) else []
-    if isinstance(before, int) and isinstance(after, int) and before:
-        facts.append(Fact("their stored size", f"{size_text(before)} before, {size_text(after)} now"))
-    if unneeded := result.get("unneeded_bytes"):
-        facts += [Fact("not needed any more", size_text(unneeded))] if isinstance(unneeded, int) else []
+def _repack_facts(result: Mapping[str, object]) -> list[JobFact]:
+    facts = []
+    for label, name in (("organs examined", "organs"), ("organs stored again", "repacked")):
+        if (count := _number(result, name)) is not None:
+            facts.append(JobFact(label, f"{count:,}"))
+    before, after = _number(result, "before_bytes"), _number(result, "after_bytes")
+    if before and after is not None:
+        facts.append(JobFact("their stored size", f"{size_text(before)} before, {size_text(after)} now"))
+    if unneeded := _number(result, "unneeded_bytes"):
+        facts.append(JobFact("not needed any more", size_text(unneeded)))
     return facts
-
-
-def _report_facts(result: Mapping[str, object]) -> list[Fact]:
-    if "report" not in result:
-        return []
-    name = _text(result, "model")
-    if not name:
-        return [Fact("report", "on all models", url_for("pages.reports"))]
-    return [Fact("report", f"on {name}", model_address(name, "pages.dissection"))] if _is_name(name) else []
-
-
-def _chimera_fact(name: str) -> list[Fact]:
-    return [Fact("chimera", name, model_address(name))] if _is_name(name) else []
 
 
 def _is_name(text: str) -> bool:
@@ -170,9 +152,9 @@ def _text(result: Mapping[str, object], name: str) -> str:
     return text if isinstance(text, str) and len(text) <= TEXT_MAX else ""
 
 
-def _lock(result: Mapping[str, object]) -> str:
-    """Return the lock of the new chimera. Jobs of earlier versions have it as `lock`."""
-    return _text(result, "lock_id") or _text(result, "lock")
+def _number(result: Mapping[str, object], name: str) -> int | None:
+    number = result.get(name)
+    return number if type(number) is int else None
 
 
 def _texts(result: Mapping[str, object], name: str) -> list[str]:
@@ -187,63 +169,44 @@ RESULT_SHOWN_CHARACTERS = 20_000
 
 
 @paged(pages, "/jobs")
-def jobs() -> Page:
+def jobs() -> WebPage:
     """Show the jobs that the user may see, newest first; `after` and `limit` page through them."""
-    whose, limit, after = whose_jobs(), requested_limit(), requested_after()
-    with reading(settings().search_seconds) as session:
-        page = newest_jobs(session, limit, after, whose)
-    return Page("jobs.html", {"items": page.items}, extra=lambda: _context(page), next=page.next, entity=page)
+    page = api.jobs()
+    return list_page("jobs.html", page, extra={"is_active": any(job.is_active for job in page)})
 
 
 @paged(pages, "/jobs/<job>")
-def job(job: str) -> Page:
+def job(job: str) -> WebPage:
     """Show one job."""
-    job_id, whose = parsed_job(job), whose_jobs()
-    with reading(settings().search_seconds) as session:
+    job_id, whose = parsed_number(job, "job"), whose_jobs()
+    with searching() as session:
         current = job_by_id(session, job_id, whose)
         file = file_of_job(session, job_id, whose)
-    return Page("job.html", {"job": current}, extra=lambda: _page_context(current, file), entity=current)
+    return WebPage("job.html", {"job": current}, extra=lambda: _page_context(current, file), entity=current)
 
 
 @writing_form(pages, "/jobs/<job>/cancel", ANY)
 def cancel(job: str) -> str:
     """Cancel a job, and show it again."""
-    job_id, whose = parsed_job(job), whose_jobs()
-    with registry().catalog.writing() as session:
-        cancel_job(session, job_id, whose)
-    return url_for("pages.job", job=job_id)
-
-
-def _context(page: JobPage) -> Context:
-    path, limit = url_for("pages.jobs"), request.args.get("limit", "")
-    return {
-        "is_active": any(job.is_active for job in page),
-        "following": page.next and with_parameters(path, {"after": page.next}, limit=limit),
-        "first": with_parameters(path, {}, limit=limit) if request.args.get("after") else None,
-    }
+    return url_for("pages.job", job=api.cancel(job).id)
 
 
 def _page_context(job: Job, file: JobFile | None) -> Context:
     job_outcome = outcome(job.kind, job.result or {})
     text = "" if job.result is None else json.dumps(job.result, ensure_ascii=False, indent=2)
+    links = list(job_outcome.links)
+    if file is not None:
+        g.not_cached = True  # the file is removed without a change of the catalog
+        if has_pack(registry(), file):
+            label = f"download {file.name}, {size_text(file.size_bytes)}"
+            links.insert(0, JobLink(label, url_for("artifacts.job_file", job=job.id, file=file.name)))
     return {
         "arguments": json.dumps(job.arguments, ensure_ascii=False, indent=2)[:RESULT_SHOWN_CHARACTERS],
         "result": job_outcome,
-        "links": [*_file_links(job.id, file), *job_outcome.links],
+        "links": links,
         "result_text": text[:RESULT_SHOWN_CHARACTERS],
         "is_cut": len(text) > RESULT_SHOWN_CHARACTERS,
     }
-
-
-def _file_links(job_id: int, file: JobFile | None) -> list[Link]:
-    """Return a link to the file that the job wrote, if the file still exists."""
-    if file is None:
-        return []
-    g.not_cached = True  # the file is removed without a change of the catalog
-    if not has_pack(registry(), file):
-        return []
-    label = f"download {file.name}, {size_text(file.size_bytes)}"
-    return [Link(label, url_for("artifacts.job_file", job=job_id, file=file.name))]
 
 
 def active_validations(session: Session, name: str) -> list[Job]:

@@ -19,13 +19,13 @@ from organs.registry.errors import BadQuery
 from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX
-from organs.web.charts.picture import Facts, Parent, png, svg, tone
+from organs.web.charts.picture import PictureParent, PictureTexts, png, svg, tone
 from organs.web.pages.anatomy import LegendLine, can_be_drawn, legend, marks, tones
 from organs.web.pages.charts import svg_answer
 from organs.web.pages.chimera import change_of
 from organs.web.pages.model import changes_against, model_to_compare
 from organs.web.pages.routes import pages
-from organs.web.responses import conditional, model_address, reading, settings
+from organs.web.responses import conditional, model_address, searching
 from organs.web.security import is_served
 from organs.web.settings import LOOPBACK_HOSTS
 
@@ -47,7 +47,7 @@ def chimera_picture(lock: str, form: str) -> Response:
 def _answer(find: Callable[[Session], tables.ModelRow], form: str) -> Response:
     if request.args:  # each query would be an answer of its own in the cache
         raise BadQuery("picture", "a picture has no parameters")
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         row = find(session)
         organs = organs_of_model(session, row, PAGE_TENSORS_MAX) if row.tensors <= PAGE_TENSORS_MAX else ()
         organs = organs if can_be_drawn(organs) else ()
@@ -57,9 +57,9 @@ def _answer(find: Callable[[Session], tables.ModelRow], form: str) -> Response:
             donors = marks(chimera.parts, lines)
             colours = tones(organs, "donor", {}, donors)
             letters = {name: line.mark for name, line in donors.items()}
-            facts = _chimera_facts(chimera, lines)
+            facts = _chimera_texts(chimera, lines)
         else:
-            facts, colours = _model_facts(session, row, organs)
+            facts, colours = _model_texts(session, row, organs)
             letters = {}
     body = (svg if form == "svg" else png)(facts, organs, lambda organ: tone(colours[organ.name]), letters)
     if form == "svg":
@@ -67,16 +67,16 @@ def _answer(find: Callable[[Session], tables.ModelRow], form: str) -> Response:
     return conditional(current_app.response_class(body, mimetype="image/png"))
 
 
-def _chimera_facts(chimera: Chimera, lines: Sequence[LegendLine]) -> Facts:
+def _chimera_texts(chimera: Chimera, lines: Sequence[LegendLine]) -> PictureTexts:
     figure, remark = _result(chimera)
     base = chimera.parents[0].model
-    parents = [Parent(base.partition("@")[0], "", tone("gb"))]
+    parents = [PictureParent(base.partition("@")[0], "", tone("gb"))]
     for model in dict.fromkeys(line.model for line in lines):
         changed = [line for line in lines if line.model == model]
         words = f", {changed[0].words}" if model == base else ""
         marks_text = " ".join(line.mark for line in changed)
-        parents.append(Parent(f"{model.partition('@')[0]}{words}", marks_text, tone(changed[0].tone)))
-    return Facts(
+        parents.append(PictureParent(f"{model.partition('@')[0]}{words}", marks_text, tone(changed[0].tone)))
+    return PictureTexts(
         kind="Chimera",
         name=chimera.model.partition("@")[0],
         title=chimera.title or "",
@@ -106,7 +106,9 @@ def _result(chimera: Chimera) -> tuple[str, str]:
     return change_of(best), remark
 
 
-def _model_facts(session: Session, row: tables.ModelRow, organs: Sequence[PlacedOrgan]) -> tuple[Facts, dict[str, str]]:
+def _model_texts(
+    session: Session, row: tables.ModelRow, organs: Sequence[PlacedOrgan]
+) -> tuple[PictureTexts, dict[str, str]]:
     """Return the texts of the picture of a model, and the CSS class of the colour of each organ."""
     model = model_page(session, row)
     against = model_to_compare(session, model) if len(organs) == row.tensors else None
@@ -116,7 +118,7 @@ def _model_facts(session: Session, row: tables.ModelRow, organs: Sequence[Placed
     else:
         colours = tones(organs, "change", changes_against(session, row, against))
         meaning = f"Colour: change against {against.partition('@')[0]}"
-    facts = Facts(
+    facts = PictureTexts(
         kind=model.kind,
         name=model.name.partition("@")[0],
         title=model.title or "",

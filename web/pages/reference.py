@@ -6,7 +6,7 @@ import json
 
 from organs.web.api.document import document, example_answers, program_version
 from organs.web.api.operation import Operation, operations
-from organs.web.pages.routes import Context, Page, paged, pages
+from organs.web.pages.routes import Context, WebPage, paged, pages
 from organs.web.responses import origin
 
 ANSWER_LINES_MAX = 10
@@ -17,57 +17,45 @@ _WITHOUT_ANSWER = ("openapi",)
 
 
 @paged(pages, "/api")
-def reference() -> Page:
+def reference() -> WebPage:
     """Show the operations of the API with examples; the JSON twin is the OpenAPI document."""
     api_document = document(program_version())
-    return Page("reference.html", api_document, extra=lambda: _page_context(api_document))
+    return WebPage("reference.html", api_document, extra=lambda: _page_context(api_document))
 
 
 def _page_context(api_document: Context) -> Context:
-    components = api_document["components"]
     specs = {spec.name: spec for spec in operations()}
-    operations_shown = [
+    shown = [
         _operation(method, path, item[method], specs.get(item[method]["operationId"]))
         for path, item in api_document["paths"].items()
         for method in _METHODS
         if method in item
     ]
-    groups = [
-        {
-            "name": tag["name"],
-            "text": tag["description"],
-            "operations": _operations_of_group(operations_shown, tag["name"]),
-        }
-        for tag in api_document["tags"]
-    ]
+    statuses: dict[str, list[str]] = {}
+    for name, response in api_document["components"]["responses"].items():
+        status = "304" if name == "NotModified" else name.rpartition("-")[2]  # `404` of `json-404`
+        meanings = statuses.setdefault(status, [])
+        if response["description"] not in meanings:
+            meanings.append(response["description"])
     return {
-        "groups": groups,
+        "groups": [
+            {
+                "name": tag["name"],
+                "text": tag["description"],
+                "operations": [operation for operation in shown if operation["group"] == tag["name"]],
+            }
+            for tag in api_document["tags"]
+        ],
         "paragraphs": api_document["info"]["description"].split("\n\n"),
-        "shared_statuses": _shared_statuses(components),
+        "shared_statuses": sorted((status, " Or: ".join(meanings)) for status, meanings in statuses.items()),
     }
 
 
-def _shared_statuses(components: Context) -> list[tuple[str, str]]:
-    """Return the statuses that mean the same for many operations, each with its meanings."""
-    texts: dict[str, list[str]] = {}
-    for name, response in components["responses"].items():
-        meanings = texts.setdefault(_shared_status(name), [])
-        if response["description"] not in meanings:
-            meanings.append(response["description"])
-    return sorted((status, " Or: ".join(meanings)) for status, meanings in texts.items())
-
-
-def _shared_status(name: str) -> str:
-    """Return the status of a shared response: `404` of `json-404`."""
-    return "304" if name == "NotModified" else name.rpartition("-")[2]
-
-
-def _operations_of_group(operations: list[Context], name: str) -> list[Context]:
-    return [operation for operation in operations if operation["group"] == name]
-
-
 def _operation(method: str, path: str, item: Context, spec: Operation | None) -> Context:
-    answer = None if spec is None or spec.name in _WITHOUT_ANSWER else example_answers().get(spec.name)
+    answer = None
+    if spec is not None and spec.name not in _WITHOUT_ANSWER and spec.name in example_answers():
+        lines = json.dumps(example_answers()[spec.name], ensure_ascii=False, indent=2).split("\n")
+        answer = "\n".join(lines if len(lines) <= ANSWER_LINES_MAX else [*lines[:ANSWER_LINES_MAX], "…"])
     return {
         "name": item["operationId"],
         "group": item["tags"][0],
@@ -75,9 +63,13 @@ def _operation(method: str, path: str, item: Context, spec: Operation | None) ->
         "path": path,
         "summary": item["summary"],
         "description": item["description"],
-        "parameters": [_parameter(parameter) for parameter in item["parameters"] if "$ref" not in parameter],
-        "request": _request(path, spec),
-        "answer": answer and _first_lines(json.dumps(answer, ensure_ascii=False, indent=2)),
+        "parameters": [
+            {**parameter, "type_text": _type_text(parameter["schema"])}
+            for parameter in item["parameters"]
+            if "$ref" not in parameter
+        ],
+        "request": None if spec is None else _request(path, spec),
+        "answer": answer,
         "schema": None if spec is None else spec.answer,
         "statuses": [
             (status, response["description"])
@@ -88,15 +80,6 @@ def _operation(method: str, path: str, item: Context, spec: Operation | None) ->
     }
 
 
-def _first_lines(text: str) -> str:
-    lines = text.split("\n")
-    return text if len(lines) <= ANSWER_LINES_MAX else "\n".join([*lines[:ANSWER_LINES_MAX], "…"])
-
-
-def _parameter(parameter: Context) -> Context:
-    return {**parameter, "type_text": _type_text(parameter["schema"])}
-
-
 def _type_text(schema: Context) -> str:
     """Return the type of a parameter in words, with its default."""
     if "enum" in schema:
@@ -105,19 +88,18 @@ def _type_text(schema: Context) -> str:
     return f"{text}, {schema['default']} by default" if "default" in schema else text
 
 
-def _request(path: str, spec: Operation | None) -> str | None:
+def _request(path: str, spec: Operation) -> str:
     """Return the example request to this server as a curl command."""
-    if spec is None:
-        return None
     server = origin()
     if spec.method == "get":
         return f"curl '{server}{spec.example}'"
     method = "" if spec.method == "post" else f"-X {spec.method.upper()} "
     if spec.bytes_example is not None:
-        required_headers = (
-            parameter for parameter in spec.parameters if parameter.where == "header" and parameter.required
-        )
-        headers = [f"-H '{parameter.name}: {parameter.example}'" for parameter in required_headers]
+        headers = [
+            f"-H '{parameter.name}: {parameter.example}'"
+            for parameter in spec.parameters
+            if parameter.where == "header" and parameter.required
+        ]
         arguments = " ".join([*headers, "-H 'Content-Type: application/octet-stream'", "--data-binary @CHUNK"])
         return f"curl {method}{arguments} '{server}{spec.example}'"
     if spec.body is None:

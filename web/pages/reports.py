@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from flask import Response, current_app, request, url_for
 from msgspec.structs import replace
-from sqlalchemy.orm import Session
 
 from organs.registry.amounts import UNCERTAIN
 from organs.registry.anatomy import place_of, type_name
@@ -32,7 +32,7 @@ from organs.registry.reports.sections import scale_tables
 from organs.web.auth import is_personal
 from organs.web.charts import plots
 from organs.web.pages.charts import svg_answer
-from organs.web.pages.routes import Context, Page, Sheet, paged, pages
+from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages
 from organs.web.permissions import may_see_storage
 from organs.web.render import glyph
 from organs.web.responses import conditional, model_address, plain_page, reading, with_parameters
@@ -88,7 +88,7 @@ def shown_section(key: str, section: ReportSection, model: str | None = None, cs
     columns = [column for column in section.columns if not column.data_only]
     return ShownSection(
         *words,
-        heads=[(column.heading, _is_number(column)) for column in columns],
+        heads=[(column.heading, column.kind not in TEXT_KINDS) for column in columns],
         rows=[_row(row, columns, model) for row in section.items[:ROWS_SHOWN]],
         left_out=max(0, len(section.items) - ROWS_SHOWN),
         csv=csv if section.items else None,
@@ -97,32 +97,23 @@ def shown_section(key: str, section: ReportSection, model: str | None = None, cs
 
 def _row(row: Mapping[str, Cell], columns: Sequence[ReportColumn], model: str | None) -> list[ShownCell]:
     first_theta = next((column.key for column in columns if column.key.endswith(THETA_ENDING)), None)
-    return [
-        ShownCell(
-            text=_text(row[column.key], column),
-            is_number=_is_number(column),
-            is_name=column.kind == CellKind.NAME,
-            is_tensor=column.key in (TENSOR_KEY, COMMAND_KEY),
-            address=_address(row[column.key], column, row.get("model", model)),
-            theta=_theta(row[column.key], column),
-            caution=caution_in(row, column.key),
-            has_bar=column.key == first_theta,
+    cells = []
+    for column in columns:
+        value, text = row[column.key], cell_text(row[column.key], column.kind)
+        is_theta = column.key.endswith(THETA_ENDING)
+        cells.append(
+            ShownCell(
+                text=type_name(text) if column.key == TYPE_KEY else text,
+                is_number=column.kind not in TEXT_KINDS,
+                is_name=column.kind == CellKind.NAME,
+                is_tensor=column.key in (TENSOR_KEY, COMMAND_KEY),
+                address=_address(value, column, row.get("model", model)),
+                theta=value if is_theta and isinstance(value, int | float) else None,
+                caution=caution_in(row, column.key),
+                has_bar=column.key == first_theta,
+            )
         )
-        for column in columns
-    ]
-
-
-def _text(value: Cell, column: ReportColumn) -> str:
-    text = cell_text(value, column.kind)
-    return type_name(text) if column.key == TYPE_KEY else text
-
-
-def _theta(value: Cell, column: ReportColumn) -> float | None:
-    return value if column.key.endswith(THETA_ENDING) and isinstance(value, int | float) else None
-
-
-def _is_number(column: ReportColumn) -> bool:
-    return column.kind not in TEXT_KINDS
+    return cells
 
 
 def _address(cell: Cell, column: ReportColumn, model: Cell) -> str | None:
@@ -130,21 +121,14 @@ def _address(cell: Cell, column: ReportColumn, model: Cell) -> str | None:
     if column.kind != CellKind.NAME or not isinstance(cell, str):
         return None
     if column.key in MODEL_KEYS:
-        return model_address(cell) if _is_version(cell) else None
+        with suppress(BadName):  # a parent that is not registered may have any name
+            return None if parse_model_name(cell).version is None else model_address(cell)
     if column.key == TENSOR_KEY and isinstance(model, str):
         place = place_of(cell)
         block = "none" if place.block is None else str(place.block)
         query = f'model:{model} block:{block} slot:"{place.slot}"'
         return None if QUOTE in place.slot else with_parameters(url_for("pages.organs"), {"q": query})
     return None
-
-
-def _is_version(name: str) -> bool:
-    """Return whether `name` is the full name of a model. A parent that is not registered may have any name."""
-    try:
-        return parse_model_name(name).version is not None
-    except BadName:
-        return False
 
 
 REPORT_SECONDS = 10.0
@@ -174,19 +158,19 @@ FIRST_SECTIONS = ("figures", "actions", "families")
 
 
 @paged(pages, "/reports", api="report")
-def reports() -> Page:
+def reports() -> WebPage:
     """Show the registry in figures, what one can do, the families of models, and links to the measures."""
     try:
         full_report = _registry_report()
     except TooSlow as error:
-        return Page("reports.html", {"problem": _too_slow_text(error), **_links()}, status=503)
+        return WebPage("reports.html", {"problem": _too_slow_text(error), **_links()}, status=503)
     firsts = [shown_section(key, full_report.sections[key]) for key in FIRST_SECTIONS]
     values = {"report": full_report, "firsts": firsts, "markdown": url_for("pages.reports_markdown")}
-    return Page("reports.html", values | _links())
+    return WebPage("reports.html", values | _links())
 
 
 @paged(pages, f"/reports/<any({','.join(PAGES)}):section>", csv=True, api="report_section")
-def report(section: str) -> Page:
+def report(section: str) -> WebPage:
     """Show one part of the report on the registry; `table` chooses the table of a CSV file."""
     heading, about, keys = PAGES[section]
     try:
@@ -196,10 +180,12 @@ def report(section: str) -> Page:
     except TooSlow as error:
         if not plain_page():
             raise
-        return Page("report.html", {"problem": _too_slow_text(error), "heading": heading, "about": about}, status=503)
+        return WebPage(
+            "report.html", {"problem": _too_slow_text(error), "heading": heading, "about": about}, status=503
+        )
     part = replace(full_report, title=f"Report on the registry: {heading}", sections=sections, main=keys[-1])
     chart = {"types": _types_figure, "scale": _scale_figure}.get(section)
-    return Page(
+    return WebPage(
         "report.html",
         _page_values(heading, about),
         extra=lambda: (
@@ -211,12 +197,12 @@ def report(section: str) -> Page:
 
 
 @paged(pages, "/models/<namespace>/<name>/report", csv=True, api="report_on_model")
-def dissection(namespace: str, name: str) -> Page:
+def dissection(namespace: str, name: str) -> WebPage:
     """Show the report on one model; `table` chooses the table of a CSV file."""
     full_report, model = _model_report(namespace, name)
     values = _page_values(f"Report on {model}", "Its parts, what it shares with other models, and all measurements.")
     links = {"model_name": model, "markdown": model_address(model, "pages.dissection_markdown")}
-    return Page(
+    return WebPage(
         "report.html",
         values | links,
         extra=lambda: _section_context(full_report, model_address(model, "pages.dissection_csv"), model),
@@ -227,13 +213,13 @@ def dissection(namespace: str, name: str) -> Page:
 @pages.get("/reports.md")
 def reports_markdown() -> Response:
     """Send the report on the registry as Markdown."""
-    return _markdown_answer(_registry_report(), "report.md")
+    return _markdown_answer(_registry_report())
 
 
 @pages.get("/models/<namespace>/<name>/report.md")
 def dissection_markdown(namespace: str, name: str) -> Response:
     """Send the report on a model as Markdown."""
-    return _markdown_answer(_model_report(namespace, name)[0], "report.md")
+    return _markdown_answer(_model_report(namespace, name)[0])
 
 
 @pages.get("/reports/types.svg")
@@ -263,11 +249,13 @@ def _registry_report() -> Report:
 def _scale_sections() -> dict[str, ReportSection]:
     """Return the scale law with all its families. It is made once for each state of the catalog. Raises TooSlow."""
     with reading(REPORT_SECONDS) as session:
-        return cached(session, "scale law", lambda: _make_scale(session))
-
-
-def _make_scale(session: Session) -> dict[str, ReportSection]:
-    return dict(zip(PAGES["scale"][2], scale_tables(session, matrix_figures(session), FAMILIES_MAX), strict=True))
+        return cached(
+            session,
+            "scale law",
+            lambda: dict(
+                zip(PAGES["scale"][2], scale_tables(session, matrix_figures(session), FAMILIES_MAX), strict=True)
+            ),
+        )
 
 
 def _model_report(namespace: str, name: str) -> tuple[Report, str]:
@@ -312,40 +300,31 @@ def _sheet(part: Report) -> Sheet:
     return Sheet(*section_sheet(part.sections[key]))
 
 
-def _markdown_answer(full_report: Report, name: str) -> Response:
+def _markdown_answer(full_report: Report) -> Response:
     answer = current_app.response_class(markdown(full_report), mimetype="text/markdown")
-    answer.headers["Content-Disposition"] = f'attachment; filename="{name}"'
+    answer.headers["Content-Disposition"] = 'attachment; filename="report.md"'
     return conditional(answer)
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A chart on the page of a report."""
-
-    address: str
-    width: int
-    height: int
-    alternative: str
-    caption: str
-
-
-def _types_figure(part: Report) -> Picture | None:
+def _types_figure(part: Report) -> Context | None:
     count = len(_type_spreads(part))
     alternative = "Mean, median, middle half and standard deviation of θ by type; the table below has the numbers."
     caption = (
         "Dot: mean, coloured by θ. Bar: middle half. Line: mean ± one standard deviation. Tick: median. "
         f"{UNCERTAIN}: most of its tensors have an uncertain θ."
     )
-    size = (plots.TYPES_WIDTH, plots.types_height(count))
-    return Picture(url_for("pages.types_chart"), *size, alternative, caption) if count else None
+    size = {"width": plots.TYPES_WIDTH, "height": plots.types_height(count)}
+    figure = {"address": url_for("pages.types_chart"), "alternative": alternative, "caption": caption}
+    return figure | size if count else None
 
 
-def _scale_figure(part: Report) -> Picture | None:
+def _scale_figure(part: Report) -> Context | None:
     points, _ = _scale_points(part.sections)
     alternative = "θ of matrices against the number of parameters, a dot for each family; the tables have the numbers."
     caption = "One dot for each family, larger for more models, coloured by θ."
-    size = (plots.SCALE_WIDTH, plots.SCALE_HEIGHT)
-    return Picture(url_for("pages.scale_chart"), *size, alternative, caption) if points else None
+    size = {"width": plots.SCALE_WIDTH, "height": plots.SCALE_HEIGHT}
+    figure = {"address": url_for("pages.scale_chart"), "alternative": alternative, "caption": caption}
+    return figure | size if points else None
 
 
 def _type_spreads(full_report: Report) -> list[plots.TypeSpread]:

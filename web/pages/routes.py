@@ -1,7 +1,7 @@
 """Routes of pages: views with their JSON and CSV twins, and forms that write.
 
     @paged(pages, "/models", csv=True, api="list_models")
-    def models() -> Page: ...                            HTML, JSON of an API operation, and CSV
+    def models() -> WebPage: ...                            HTML, JSON of an API operation, and CSV
 
     @writing_form(pages, "/jobs/<job>/cancel")
     def cancel(job: str) -> str: ...                     the address to redirect to, or a page with the error
@@ -19,9 +19,10 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial, wraps
+from datetime import datetime
+from functools import wraps
 from typing import Any
 from urllib.parse import urlencode
 
@@ -42,9 +43,9 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.entities.base import Entity
+from organs.registry.entities.base import Entity, Page
 from organs.registry.entities.report import Cell
-from organs.registry.errors import NAMES_MAX, SeveralModels
+from organs.registry.errors import NAMES_MAX, Ambiguous, BadDigest, BadName, NotFound, SeveralModels
 from organs.registry.names import parse_model_name
 from organs.registry.reports.formats import sheet
 from organs.registry.search.language import QUERY_MAX_LENGTH
@@ -89,7 +90,7 @@ class Sheet:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class WebPage:
     """The result of a view. `values` are used for HTML and JSON."""
 
     template: str
@@ -105,8 +106,57 @@ class Page:
     twin cannot redirect to the API. The entity is the same that the API returns."""
 
 
-View = Callable[..., Page | Response]
-FormView = Callable[..., str | Page | Response]
+View = Callable[..., WebPage | Response]
+FormView = Callable[..., str | WebPage | Response]
+
+
+def sheet_of(columns: Sequence[str], items: Iterable[object]) -> Sheet:
+    """Return the members `columns` of `items` as CSV: times in ISO 8601, lists with spaces, shapes as 4096x1024."""
+
+    def cell(item: object, column: str) -> Cell:
+        value: Any = getattr(item, column)
+        if isinstance(value, datetime):
+            return value.isoformat()
+        if isinstance(value, tuple):
+            return ("x" if column == "shape" else " ").join(map(str, value))
+        number_or_text: Cell = value
+        return number_or_text
+
+    return Sheet(columns, [[cell(item, column) for column in columns] for item in items])
+
+
+def list_links(following: str | None, *kept: str, path: str | None = None) -> dict[str, str | None]:
+    """Return the addresses of the next and of the first page of a list, by default of the requested one.
+
+    `following` is the `next` of this page. The addresses keep `limit` and the parameters `kept`.
+    """
+    path = path or request.script_root + request.path
+    parameters = {name: request.args.get(name, "").strip() for name in (*kept, "limit")}
+    return {
+        "following": following and with_parameters(path, parameters, after=following),
+        "first": with_parameters(path, parameters) if request.args.get("after") else None,
+    }
+
+
+def list_page(
+    template: str, page: Page[Any], *kept: str, columns: Sequence[str] = (), extra: Context | None = None
+) -> WebPage:
+    """Return the page of a list, with links to the next and the first page that keep the parameters `kept`.
+
+    `columns` are those of its CSV, and `extra` are further values for its HTML.
+    """
+    return WebPage(
+        template,
+        {"items": page.items},
+        extra=lambda: list_links(page.next, *kept) | (extra or {}),
+        sheet=lambda: sheet_of(columns, page),
+        next=page.next,
+        entity=page,
+    )
+
+
+UNKNOWN_MODEL = (NotFound, BadName, BadDigest, Ambiguous)
+"""Errors about the name of a model that a person typed. The form is shown again with the error."""
 
 
 def paged(
@@ -125,12 +175,18 @@ def paged(
             result = view(**arguments)
             return result if isinstance(result, Response) else respond(result)
 
+        def redirect_to_api(**arguments: Any) -> Response:
+            """Redirect to the operation of the API, with the query parameters that the operation has."""
+            operation = api() if callable(api) else str(api)
+            names = redirect_parameters[operation]
+            query = [(name, value) for name, value in request.args.items(multi=True) if name in names]
+            location = url_for(f"api.{operation}", **arguments) + (f"?{urlencode(query)}" if query else "")
+            return current_app.response_class(status=302, headers={"Location": location}, mimetype="text/plain")
+
         name = view.__name__
         twin = "/index" if address == "/" else address
         blueprint.add_url_rule(address, name, answer)
-        blueprint.add_url_rule(
-            twin + JSON_SUFFIX, f"{name}_json", answer if api is None else partial(_redirect_to_api, api)
-        )
+        blueprint.add_url_rule(twin + JSON_SUFFIX, f"{name}_json", answer if api is None else redirect_to_api)
         if csv:
             blueprint.add_url_rule(twin + CSV_SUFFIX, f"{name}_csv", answer)
         return view
@@ -138,7 +194,7 @@ def paged(
     return register
 
 
-def respond(page: Page) -> Response:
+def respond(page: WebPage) -> Response:
     """Return `page` as HTML, JSON or CSV. The end of the address decides."""
     if wants_csv(request.path):
         assert page.sheet is not None
@@ -204,12 +260,15 @@ def writing_form(blueprint: Blueprint, address: str, scope: str | None = UPLOAD)
                 check_anybody()
             else:
                 check_writing(scope)
-            _check_token()
+            if request.mimetype not in FORM_TYPES:
+                abort(415, "This address accepts forms only.")
+            received, expected = request.form.get(FIELD, ""), _session_token() or _cookie_token()
+            if expected is None or not hmac.compare_digest(received.encode(), expected.encode()):
+                abort(403, TOO_OLD)
             result = view(**arguments)
-            if isinstance(result, Response):
-                response: object = result
-            else:
-                response = redirect(result, 303) if isinstance(result, str) else respond(result)
+            response: object = redirect(result, 303) if isinstance(result, str) else result
+            if isinstance(response, WebPage):
+                response = respond(response)
             assert isinstance(response, Response)
             response.headers["Cache-Control"] = "no-store"
             return response
@@ -218,24 +277,6 @@ def writing_form(blueprint: Blueprint, address: str, scope: str | None = UPLOAD)
         return view
 
     return register
-
-
-def _redirect_to_api(api: str | Callable[[], str], **arguments: Any) -> Response:
-    """Redirect to an operation of the API, with the query parameters that the operation has."""
-    operation = api if isinstance(api, str) else api()
-    names = redirect_parameters[operation]
-    query = [(name, value) for name, value in request.args.items(multi=True) if name in names]
-    address = url_for(f"api.{operation}", **arguments)
-    location = f"{address}?{urlencode(query)}" if query else address
-    return current_app.response_class(status=302, headers={"Location": location}, mimetype="text/plain")
-
-
-def _check_token() -> None:
-    if request.mimetype not in FORM_TYPES:
-        abort(415, "This address accepts forms only.")
-    received, expected = request.form.get(FIELD, ""), _session_token() or _cookie_token()
-    if expected is None or not hmac.compare_digest(received.encode(), expected.encode()):
-        abort(403, TOO_OLD)
 
 
 def _session_token() -> str | None:

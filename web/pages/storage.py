@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from flask import request, url_for
 
 from organs.registry.amounts import percent_text
-from organs.registry.entities.report import Cell
-from organs.registry.entities.storage import Storage, StoredSizes, Way
+from organs.registry.entities.storage import Storage, Way
 from organs.registry.errors import BadQuery, TooSlow
-from organs.web.api.storage import requested_storage
-from organs.web.pages.routes import Page, Sheet, paged, pages
-from organs.web.permissions import may_see_storage
+from organs.web.api import admin as administration
+from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages, sheet_of
+from organs.web.permissions import check_admin, may_see_storage
 from organs.web.responses import plain_page
-from organs.web.services.administration import check_admin
 
 BAR_WIDTH = 1000
 """The length of the bar of all files, in units of its drawing."""
@@ -28,30 +25,18 @@ COLUMNS = {
 """The columns of each table as CSV."""
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A part of the bar of all files: what it is, its bytes, and its place in the drawing."""
-
-    label: str
-    size_bytes: int
-    share: str
-    tone: str
-    begin: float
-    width: float
-
-
 @paged(pages, "/storage", csv=True)
-def storage() -> Page:
+def storage() -> WebPage:
     """Show the size of all files and their size on the disk; `table` chooses the table of a CSV file."""
     if not may_see_storage():
         check_admin()
     try:
-        result = requested_storage()
+        result = administration.storage()
     except TooSlow as error:
         if not plain_page():
             raise
-        return Page("storage.html", {"problem": str(error)}, status=503)
-    return Page(
+        return WebPage("storage.html", {"problem": str(error)}, status=503)
+    return WebPage(
         "storage.html",
         {"storage": result},
         extra=lambda: {
@@ -64,8 +49,8 @@ def storage() -> Page:
     )
 
 
-def _segments(result: Storage) -> Iterator[Segment]:
-    """Yield where the bytes of all files are: on the disk, or saved in one of three ways.
+def _segments(result: Storage) -> Iterator[Context]:
+    """Yield the parts of the bar of all files: the bytes on the disk, and those saved in one of three ways.
 
     Parents of removed models are on the disk, and not in the files.
     """
@@ -79,7 +64,8 @@ def _segments(result: Storage) -> Iterator[Segment]:
     begin = 0.0
     for label, size, tone in parts:
         share = size / total if total else 0.0
-        yield Segment(label, size, percent_text(share), tone, round(begin, 1), round(BAR_WIDTH * share, 1))
+        place = {"begin": round(begin, 1), "width": round(BAR_WIDTH * share, 1)}
+        yield {"label": label, "size_bytes": size, "share": percent_text(share), "tone": tone} | place
         begin += BAR_WIDTH * share
 
 
@@ -89,8 +75,4 @@ def _sheet(result: Storage) -> Sheet:
     tables = {"models": result.models, "families": result.families, "encodings": result.encodings}
     if name not in tables:
         raise BadQuery("table", f"one of {', '.join(tables)}")
-    return Sheet(COLUMNS[name], [_row(row, COLUMNS[name]) for row in tables[name]])
-
-
-def _row(row: StoredSizes, columns: tuple[str, ...]) -> list[Cell]:
-    return [getattr(row, column) for column in columns]
+    return sheet_of(COLUMNS[name], tables[name])

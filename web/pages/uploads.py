@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from flask import request, url_for
 from sqlalchemy.orm import Session
 
-from organs.ingest.contributions import uploads as sessions
 from organs.ingest.contributions.findings import MUST_ACCEPT
 from organs.ingest.contributions.manifest import (
     FIELDS,
@@ -27,63 +26,62 @@ from organs.registry.catalog.queries.submissions import (
     upload_entity,
 )
 from organs.registry.catalog.tables import UploadRow
-from organs.registry.entities.submission import Submission, SubmissionMetadata
+from organs.registry.entities.submission import SubmissionMetadata
 from organs.registry.errors import BadInput, BadName, NotComposable
+from organs.web.api import accounts, submissions, uploads
 from organs.web.api.operation import ROOT
 from organs.web.api.uploads import current_contributor_id
-from organs.web.auth import (
-    UPLOAD,
-    identity,
-    need,
-)
-from organs.web.pages.routes import Context, Page, paged, pages, writing_form
+from organs.web.auth import UPLOAD, identity, need
+from organs.web.pages.routes import Context, WebPage, paged, pages, writing_form
+from organs.web.params import parsed_number
 from organs.web.permissions import may_write
-from organs.web.responses import reading, registry, settings
-from organs.web.services import contributions
-from organs.web.services.accounts import own_account
+from organs.web.responses import reading, searching
 
 SHOWN = 20
 """Number of submissions on the upload page. The account page lists all of them."""
 
 
 @paged(pages, "/upload")
-def upload() -> Page:
+def upload() -> WebPage:
     """Show the upload form, with the user's unfinished uploads and submissions."""
     if not may_write(UPLOAD):
-        return Page("upload.html", {"namespace": None, "uploads": [], "finished": [], "waiting": []}, _context)
+        return WebPage("upload.html", {"namespace": None, "uploads": [], "finished": [], "waiting": []}, _context)
     user, owner_id = need(UPLOAD), current_contributor_id()
     with reading() as session:
         unfinished = open_uploads(session, owner_id, database_now(session))
         open_files = [upload for upload in unfinished if upload.kind == "file"]
         unused = _unused_uploads(session, owner_id)
-        uploads, finished = ([upload_entity(row) for row in rows] for rows in (open_files, unused))
-    waiting = contributions.own_submissions(SHOWN, None).items
-    values = {"namespace": user.name, "uploads": uploads, "finished": finished, "waiting": waiting}
-    quota = None if user.is_local else own_account().quota  # the local user has no quota
-    return Page("upload.html", values, lambda: _context() | {"quota": quota, "is_local": user.is_local})
+        listed, finished = ([upload_entity(row) for row in rows] for rows in (open_files, unused))
+    waiting = submissions.own_submissions(SHOWN, None).items
+    values = {"namespace": user.name, "uploads": listed, "finished": finished, "waiting": waiting}
+    quota = None if user.is_local else accounts.account().quota  # the local user has no quota
+    return WebPage("upload.html", values, lambda: _context() | {"quota": quota, "is_local": user.is_local})
 
 
 @paged(pages, "/submissions/<submission>")
-def submission(submission: str) -> Page:
+def submission(submission: str) -> WebPage:
     """Show a submission: progress, findings, and the form to publish it. Administrators see all submissions."""
-    row = contributions.shown_submission(contributions.parsed_submission(submission))
+    row = submissions.shown_submission(parsed_number(submission, "submission"))
     shown = row.entity()
-    return Page(
+    proposed = shown.proposed
+    stated = {name: "" if proposed is None else getattr(proposed, name) or "" for name in FIELDS}
+    stated |= {"name": shown.name, "tags": ", ".join(proposed.tags if proposed is not None else ())}
+    return WebPage(
         "submission.html",
         {"submission": shown},
-        lambda: _review_context(row) | {"stated": _initial_fields(shown), "problems": []},
+        lambda: _review_context(row) | {"stated": stated, "problems": []},
         entity=shown,
     )
 
 
 @writing_form(pages, "/submissions/<submission>/publish")
-def publish_submission(submission: str) -> str | Page:
+def publish_submission(submission: str) -> str | WebPage:
     """Publish a submission with the metadata of the form. On an error, show the form again with its values."""
-    number = contributions.parsed_submission(submission)
+    number = parsed_number(submission, "submission")
     try:
         name = request.form.get("name", "").strip()
         accepted = parse_accepted(request.form.getlist("accept"))
-        contributions.publish(number, _stated_metadata(number), name or None, accepted)
+        submissions.publish(number, _stated_metadata(number), name or None, accepted)
     except BadManifest as error:
         return _form_with_problems(number, [sentence for _, sentence in error.reasons])
     except (BadInput, BadName, NotComposable) as error:
@@ -94,14 +92,14 @@ def publish_submission(submission: str) -> str | Page:
 @writing_form(pages, "/submissions/<submission>/withdraw")
 def withdraw_submission(submission: str) -> str:
     """Withdraw a submission, and show it again."""
-    contributions.withdraw(contributions.parsed_submission(submission))
+    submissions.withdraw_submission(submission)
     return url_for("pages.submission", submission=submission)
 
 
 @writing_form(pages, "/uploads/<upload>/cancel")
 def cancel_upload(upload: str) -> str:
     """Remove an unfinished or finished upload."""
-    sessions.cancel(registry(), current_contributor_id(), upload)
+    uploads.cancel_upload(upload)
     return url_for("pages.upload")
 
 
@@ -130,7 +128,7 @@ def _stated_metadata(number: int) -> SubmissionMetadata:
     contain any text.
     """
     values: Context = {name: request.form.get(name, "").strip() or None for name in FIELDS}
-    proposed = contributions.own_submission(number).entity().proposed
+    proposed = submissions.own_submission(number).entity().proposed
     if values["license"] == ((proposed and proposed.license) or "").strip():
         values["license"] = None
     if values["tags"] is not None:
@@ -140,10 +138,10 @@ def _stated_metadata(number: int) -> SubmissionMetadata:
     return parse_stated_metadata({name: value for name, value in values.items() if value is not None})
 
 
-def _form_with_problems(number: int, problems: Sequence[str]) -> Page:
-    row = contributions.own_submission(number)
+def _form_with_problems(number: int, problems: Sequence[str]) -> WebPage:
+    row = submissions.own_submission(number)
     stated = {name: request.form.get(name, "") for name in ("name", *FIELDS)}
-    return Page(
+    return WebPage(
         "submission.html",
         {"submission": row.entity()},
         lambda: _review_context(row) | {"stated": stated, "problems": problems},
@@ -156,17 +154,10 @@ def _review_context(submission: SubmissionWithJob) -> Context:
     sender, row = None if submission.contributor == identity().name else submission.contributor, submission.row
     context: Context = {"sender": sender, "created": None, "is_kept": False}
     context["findings_to_accept"] = [finding for finding in submission.entity().findings if finding.code in MUST_ACCEPT]
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         if submission.model is not None and submission.model.state != "removed":
             context["created"] = submission_review(session, row.id).model
         if row.state == "withdrawn" and sender is None:
             files = _unused_uploads(session, row.contributor_id)
             context["is_kept"] = any(file.created_at <= row.created_at for file in files)
     return context
-
-
-def _initial_fields(submission: Submission) -> Context:
-    """Return the initial values of the form: the metadata of the header or of an earlier request."""
-    proposed = submission.proposed
-    stated = {name: "" if proposed is None else getattr(proposed, name) or "" for name in FIELDS}
-    return stated | {"name": submission.name, "tags": ", ".join(proposed.tags if proposed is not None else ())}

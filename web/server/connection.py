@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Any, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import httptools
 
@@ -30,15 +30,10 @@ from organs.registry.entities.problem import MEDIA_TYPE, encoded, plain_problem
 from organs.registry.upload_limits import CHUNK_MAX_BYTES
 from organs.web.client_address import address_behind_proxies, network_of
 from organs.web.responses import API_PREFIX
-from organs.web.server.gateway import (
-    Answer,
-    BodyPipe,
-    BodyTooSlow,
-    Request,
-    split_target,
-)
-from organs.web.server.scheduling import DownloadPlaces
-from organs.web.settings import ServerSettings
+from organs.web.server.gateway import Answer, BodyPipe, BodyTooSlow, HttpRequest, split_target
+
+if TYPE_CHECKING:
+    from organs.web.server.worker import WorkerService
 
 HEAD_MAX_BYTES = 64 * 1024
 TARGET_MAX_LENGTH = 8190
@@ -108,89 +103,17 @@ TOO_LARGE_HEAD = Refusal(
 FAILED = Refusal(500, "The server could not answer this request; its log says why.")
 
 
-class Service(Protocol):
-    """The part of a worker that its connections use: limits, threads and the application.
-
-    `web.server.worker` implements it. Only the event loop calls it, except `call_soon`.
-    """
-
-    settings: ServerSettings
-    proxies: int
-    log: Any
-    buffer: bytearray
-    """Buffer for received bytes. All connections share it, so its bytes are used before the next bytes are received."""
-    is_stopping: bool
-    places: DownloadPlaces
-
-    def clock(self) -> float:
-        """Return monotonic seconds."""
-
-    def date(self) -> str:
-        """Return the time for the header `Date`."""
-
-    def call_soon(self, function: Callable[[], None]) -> None:
-        """Call `function` in the event loop. For other threads."""
-
-    def opened(self, connection: Connection) -> None:
-        """Count an accepted connection, and refuse it if there are too many."""
-
-    def closed(self, connection: Connection) -> None:
-        """Forget a connection that has ended."""
-
-    def leaving(self, connection: Connection) -> None:
-        """Stop counting a connection that is about to close."""
-
-    def busy(self, connection: Connection) -> None:
-        """Note that a request has arrived on the connection."""
-
-    def idle(self, connection: Connection) -> None:
-        """Note that the connection has no request."""
-
-    def may_linger(self) -> bool:
-        """Return whether one more connection may stay open until its client has read the answer."""
-
-    def admit(self, exchange: Exchange) -> Refusal | None:
-        """Count a request and return None, or return the refusal."""
-
-    def admit_download(self, exchange: Exchange) -> bool:
-        """Count an answer that is sent piece by piece; return False if its address has too many."""
-
-    def hold(self, size: int) -> bool:
-        """Count bytes of a body in memory; return False if all bodies together are too large."""
-
-    def has_room_unsent(self, address: str) -> bool:
-        """Return whether one more answer to `address` may wait in memory until its client reads."""
-
-    def hold_unsent(self, exchange: Exchange, size: int) -> None:
-        """Count bytes of an answer that wait until the client reads."""
-
-    def release_unsent(self, exchange: Exchange) -> None:
-        """Stop counting the waiting bytes of an answer."""
-
-    def start(self, exchange: Exchange) -> None:
-        """Let a thread answer a request."""
-
-    def in_stream_thread(self, function: Callable[[], Any], then: Callable[[Any, OSError | None], None]) -> None:
-        """Call `function` in a thread, and `then` in the event loop with its result or its error."""
-
-    def discard(self, answer: Answer) -> None:
-        """Release what the application holds for an answer that is not needed any more."""
-
-    def release(self, exchange: Exchange) -> None:
-        """Stop counting a request that has ended."""
-
-
-class Connection(asyncio.BufferedProtocol):
+class HttpConnection(asyncio.BufferedProtocol):
     """One connection of a client: its requests one after another, and their answers."""
 
-    def __init__(self, service: Service, peer: tuple[str, int], server: tuple[str, int]) -> None:
+    def __init__(self, service: WorkerService, peer: tuple[str, int], server: tuple[str, int]) -> None:
         self._service = service
         self._peer = peer
         self._server = server
         self.peer_address = network_of(peer[0])
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set by connection_made
         self._parser = httptools.HttpRequestParser(self)
-        self._head = Request()
+        self._head = HttpRequest()
         """The request that is being received."""
         self._head_bytes = 0
         """Bytes of headers, chunk headers and trailers since the last request or the last piece of a body."""
@@ -256,7 +179,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._ignores_input:
             return
         if self._is_body_whole() and not self._head_bytes:
-            self._begin_head()
+            self._read_deadline = self._service.clock() + self._service.settings.head_seconds
         self._head_bytes += size  # the parser's callbacks reset it
         try:
             with memoryview(self._service.buffer) as buffer:
@@ -288,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
     # Methods that the parser calls; an exception stops it
 
     def on_message_begin(self) -> None:
-        self._head = Request(peer=self._peer, server=self._server)
+        self._head = HttpRequest(peer=self._peer, server=self._server)
 
     def on_url(self, part: bytes) -> None:
         self._head.target += part.decode("latin-1")
@@ -363,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._small_body:
             exchange.request.body = io.BytesIO(self._small_body)
         self._pipe = self._small_body = None
-        self._head = Request(peer=self._peer, server=self._server)
+        self._head = HttpRequest(peer=self._peer, server=self._server)
         self._head_bytes = 0
         exchange.is_complete = True
         self._resume_reading()
@@ -378,10 +301,6 @@ class Connection(asyncio.BufferedProtocol):
         raise Rejected
 
     # Reading
-
-    def _begin_head(self) -> None:
-        """Start the deadline for a header."""
-        self._read_deadline = self._service.clock() + self._service.settings.head_seconds
 
     def _is_body_whole(self) -> bool:
         return self._pipe is None and self._small_body is None
@@ -428,14 +347,10 @@ class Connection(asyncio.BufferedProtocol):
         elif exchange.is_complete:
             exchange.start()
         else:
-            self._await_body(exchange)
-
-    def _await_body(self, exchange: Exchange) -> None:
-        """Receive the rest of the first request. Reading may have been paused while earlier requests were answered."""
-        self._resume_reading()
-        if exchange.awaits_continue:
-            exchange.awaits_continue = False
-            self._transport.write(CONTINUE)
+            self._resume_reading()  # it may have been paused while earlier requests were answered
+            if exchange.awaits_continue:
+                exchange.awaits_continue = False
+                self._transport.write(CONTINUE)
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer the request that is being received with `refusal`, after all earlier requests; then close."""
@@ -511,8 +426,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write_refusal(self, refusal: Refusal) -> None:
         answer = refusal_answer(refusal, self._head.target)
-        framing = framing_of(Request(), answer)
-        head = answer_head(Request(), answer, framing, self._service.date(), closes=True)
+        framing = framing_of(HttpRequest(), answer)
+        head = answer_head(HttpRequest(), answer, framing, self._service.date(), closes=True)
         self._transport.write(b"".join([head, *answer.pieces]))
         self._exchanges[0].status = refusal.status
         self._exchanges[0].sent_bytes = sum(map(len, answer.pieces))
@@ -594,9 +509,9 @@ class Exchange:
 
     def __init__(
         self,
-        connection: Connection,
-        request: Request,
-        service: Service,
+        connection: HttpConnection,
+        request: HttpRequest,
+        service: WorkerService,
         *,
         is_last: bool,
         refusal: Refusal | None = None,
@@ -629,7 +544,10 @@ class Exchange:
         """Bytes of the answer that wait in memory until the client reads."""
         self.is_counted = False
         """Whether the limits of its address count this request."""
-        self.is_health = is_health_check(request)
+        length = request.header("content-length")
+        has_body = request.header("transfer-encoding") is not None or length not in (None, "0")
+        self.is_health = request.path == HEALTH_PATH and request.method in ("GET", "HEAD") and not has_body
+        """Whether it asks for the health of the server. No limit counts these requests."""
         self.is_write = request.method in UNSAFE_METHODS
         self.is_download = False
         """Whether the limit of downloads counts this request."""
@@ -653,13 +571,19 @@ class Exchange:
 
     def answered(self, answer: Answer | None) -> None:
         """Send the answer of the application; None means a failure that was logged. Called in the event loop."""
-        refusal = None if answer is None or self.has_ended else self._admit(answer)
-        if answer is not None and (self.has_ended or refusal is not None):
-            self._service.discard(answer)
         if self.has_ended:
+            if answer is not None:
+                self._service.discard(answer)
             return
-        if answer is not None and refusal is not None:
-            answer = refusal_answer(refusal, self.request.target, getattr(answer.source, "busy_status", 503))
+        if answer is not None:
+            refusal = None
+            if answer.rest is not None and not self.is_download and not self._service.admit_download(self):
+                refusal = TOO_MANY_OF_ADDRESS
+            elif sum(map(len, answer.pieces)) > WRITE_BYTES and not self._service.has_room_unsent(self.address):
+                refusal = TOO_MANY_UNREAD
+            if refusal is not None:
+                self._service.discard(answer)
+                answer = refusal_answer(refusal, self.request.target, getattr(answer.source, "busy_status", 503))
         self._answer = answer or refusal_answer(FAILED, self.request.target)
         if self._answer.opens_later:
             self._service.places.want(self)  # the first piece is read before the header is sent
@@ -667,14 +591,6 @@ class Exchange:
         if self._answer.rest is not None:
             self._service.places.enter(self)
         self._connection.answer(self, self._answer)
-
-    def _admit(self, answer: Answer) -> Refusal | None:
-        """Return the refusal if the answer must not be sent, else None. Counts a download, once for each exchange."""
-        if answer.rest is not None and not self.is_download and not self._service.admit_download(self):
-            return TOO_MANY_OF_ADDRESS
-        if sum(map(len, answer.pieces)) > WRITE_BYTES and not self._service.has_room_unsent(self.address):
-            return TOO_MANY_UNREAD
-        return None
 
     def framed(self, pieces: Sequence[bytes]) -> list[bytes]:
         """Return the pieces with the framing of the answer, and count their bytes."""
@@ -769,13 +685,7 @@ class Exchange:
             self._service.discard(self._answer)
 
 
-def is_health_check(request: Request) -> bool:
-    """Return whether `request` is a GET or HEAD of `/healthz` without a body. No limit counts these requests."""
-    has_body = request.header("transfer-encoding") is not None or request.header("content-length") not in (None, "0")
-    return request.path == HEALTH_PATH and request.method in ("GET", "HEAD") and not has_body
-
-
-def head_problem(head: Request) -> Refusal | None:
+def head_problem(head: HttpRequest) -> Refusal | None:
     """Return the refusal of a header that the parser accepts but this server does not, or None."""
     if head.version not in ("1.0", "1.1"):
         return Refusal(400, "Only HTTP/1.0 and HTTP/1.1 are supported.")
@@ -793,7 +703,7 @@ def head_problem(head: Request) -> Refusal | None:
     return None
 
 
-def framing_of(request: Request, answer: Answer) -> Framing:
+def framing_of(request: HttpRequest, answer: Answer) -> Framing:
     """Return how the client recognises the end of `answer` to `request` (RFC 9112, 6.3)."""
     status = int(answer.status[:3])
     if request.method == "HEAD" or status in (204, 304) or status < 200:
@@ -804,7 +714,7 @@ def framing_of(request: Request, answer: Answer) -> Framing:
     return Framing(has_body=True, is_chunked=length is None and request.version != "1.0", length=length)
 
 
-def answer_head(request: Request, answer: Answer, framing: Framing, date: str, *, closes: bool) -> bytes:
+def answer_head(request: HttpRequest, answer: Answer, framing: Framing, date: str, *, closes: bool) -> bytes:
     """Return the status line and the headers of `answer`."""
     lines = [f"HTTP/1.1 {answer.status}", f"Date: {date}", f"Server: {SERVER_NAME}"]
     if closes:

@@ -32,7 +32,7 @@ _FORBIDDEN = re.compile(r"[\r\n\x00]|[^\x00-\xff]")
 
 
 @dataclass(slots=True)
-class Request:
+class HttpRequest:
     """A request as it was received. The names of headers are in lower case; all bytes are decoded as Latin-1."""
 
     method: str = ""
@@ -169,7 +169,7 @@ def split_target(target: str) -> tuple[str, str]:
     return path, query
 
 
-def environment(request: Request) -> dict[str, Any]:
+def environment(request: HttpRequest) -> dict[str, Any]:
     """Return the WSGI environment of `request` (PEP 3333).
 
     Headers with an underscore in their names are left out. In the environment they would have the same key as the
@@ -210,7 +210,7 @@ def environment(request: Request) -> dict[str, Any]:
     return environ
 
 
-def call(application: Any, request: Request) -> Answer:
+def call(application: Any, request: HttpRequest) -> Answer:
     """Call `application` and return its answer to `request`.
 
     A short answer is collected completely. Of a long answer only the beginning is collected.

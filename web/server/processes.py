@@ -25,10 +25,7 @@ from organs.registry.settings import (
     Settings,
 )
 from organs.web.app import create_app
-from organs.web.file_responses import (
-    allow_streams,
-    worker_exit,
-)
+from organs.web.file_responses import allow_streams, worker_exit
 from organs.web.logs import configure_logs
 from organs.web.metrics import FOLDER_VARIABLE, child_exit, prepare_metrics, watch_errors
 from organs.web.rate_limits import SharedCounts
@@ -104,18 +101,11 @@ class Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
         app = create_app(self._registry, self._web, self._counts)
         allow_streams(app, self.limits.threads)
         watch_errors(app)
-        _collect_seldom()
+        # Collecting the loaded objects stopped a worker for 70 ms at a time.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*COLLECT_AFTER)
         return app
-
-
-def _collect_seldom() -> None:
-    """Make the garbage collector run less often and skip all loaded objects.
-
-    Collecting the loaded objects stopped a worker for 70 ms at a time.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*COLLECT_AFTER)
 
 
 PAUSE_SECONDS, PAUSE_MAX_SECONDS = 1.0, 60.0
@@ -153,8 +143,18 @@ class RunnerProcess:
             self._pause = PAUSE_SECONDS if was_well else min(self._pause * 2, PAUSE_MAX_SECONDS)
             self._log.error("the runner of jobs has ended; it is started again in %g s", self._pause)
             self._process, self._not_before = None, now + self._pause
-        if now >= self._not_before:
-            self._start(now)
+        if now < self._not_before:
+            return
+        self._began = now
+        arguments = [sys.executable, *self._command, "--with-parent", str(os.getpid())]
+        try:
+            self._process = subprocess.Popen(  # noqa: S603  # our own program
+                arguments, stdin=subprocess.DEVNULL, env=_environment(self._settings)
+            )
+        except OSError as error:
+            self._pause = min(self._pause * 2, PAUSE_MAX_SECONDS)
+            self._not_before = now + self._pause
+            self._log.error("the runner of jobs cannot be started: %s", error)
 
     def end(self) -> None:
         """Send SIGTERM to the process; `wait` waits for its end."""
@@ -170,18 +170,6 @@ class RunnerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(KILLED_SECONDS)
-
-    def _start(self, now: float) -> None:
-        arguments = [sys.executable, *self._command, "--with-parent", str(os.getpid())]
-        try:
-            self._process = subprocess.Popen(  # noqa: S603  # our own program
-                arguments, stdin=subprocess.DEVNULL, env=_environment(self._settings)
-            )
-        except OSError as error:
-            self._pause = min(self._pause * 2, PAUSE_MAX_SECONDS)
-            self._not_before = now + self._pause
-            self._log.error("the runner of jobs cannot be started: %s", error)
-        self._began = now
 
 
 class KeepingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types

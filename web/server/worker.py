@@ -35,15 +35,11 @@ from organs.web.logs import FIELDS
 from organs.web.server.connection import (
     TOO_MANY_CONNECTIONS,
     TOO_MANY_OF_ADDRESS,
-    Connection,
     Exchange,
+    HttpConnection,
     Refusal,
-    Service,
 )
-from organs.web.server.gateway import (
-    Answer,
-    call,
-)
+from organs.web.server.gateway import Answer, call
 from organs.web.server.scheduling import AddressLimit, DownloadPlaces, FairQueue
 from organs.web.settings import ServerSettings
 
@@ -142,7 +138,7 @@ class EventLoopWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             serving.cancel()
 
 
-class WorkerService(Service):
+class WorkerService:
     """Threads, limits and the application, shared by the connections of a worker.
 
     Only the event loop calls its public methods, except `call_soon`.
@@ -155,7 +151,8 @@ class WorkerService(Service):
         self.proxies = proxies
         self.log = log
         self.buffer = bytearray(RECEIVE_BYTES)
-        self.connections: set[Connection] = set()
+        """Received bytes. All connections share it, so its bytes are used before the next bytes are received."""
+        self.connections: set[HttpConnection] = set()
         self.is_stopping = False
         self.has_ended = False
         self.places = DownloadPlaces(DOWNLOAD_PLACES, SLOW_PLACES, time.monotonic)
@@ -166,9 +163,9 @@ class WorkerService(Service):
         self._connections_max = connections_max()
         if self._connections_max < CONNECTIONS_OF_ADDRESS:
             log.warning("only %d connections: raise the limit of open files (ulimit -n)", self._connections_max)
-        self._waiting: OrderedDict[Connection, None] = OrderedDict()
+        self._waiting: OrderedDict[HttpConnection, None] = OrderedDict()
         """Connections without a request; the connection that waits longest is first."""
-        self._waiting_of: dict[str, OrderedDict[Connection, None]] = {}
+        self._waiting_of: dict[str, OrderedDict[HttpConnection, None]] = {}
         """The same connections by address."""
         self._lingering = 0
         self._held_bytes = 0
@@ -233,18 +230,18 @@ class WorkerService(Service):
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 client.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_NOTSENT_LOWAT", 25), UNSENT_BYTES)
             server = listener.getsockname()
-            factory = partial(Connection, self, peer[:2], server[:2])
+            factory = partial(HttpConnection, self, peer[:2], server[:2])
             task = self._loop.create_task(self._open(factory, client))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
 
-    async def _open(self, factory: Callable[[], Connection], client: socket.socket) -> None:
+    async def _open(self, factory: Callable[[], HttpConnection], client: socket.socket) -> None:
         try:
             await self._loop.connect_accepted_socket(factory, client)
         except OSError:
             client.close()  # the client has disconnected already
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: HttpConnection) -> None:
         """Count an accepted connection. If there are too many, close one that is idle, or refuse this one."""
         self.connections.add(connection)
         address = connection.peer_address
@@ -260,14 +257,14 @@ class WorkerService(Service):
         if not has_room:
             connection.refuse(TOO_MANY_CONNECTIONS)
 
-    def _make_room(self, waiting: OrderedDict[Connection, None] | None) -> bool:
+    def _make_room(self, waiting: OrderedDict[HttpConnection, None] | None) -> bool:
         """Close the connection that has waited longest for its request; return False if there is none."""
         if not waiting:
             return False
         next(iter(waiting)).make_room()
         return True
 
-    def _cut_slowest(self, connections: Iterable[Connection], seconds: float) -> bool:
+    def _cut_slowest(self, connections: Iterable[HttpConnection], seconds: float) -> bool:
         """Close the connection that was not read for the longest time, at least `seconds`; return False if none."""
         now = self.clock()
         slow = [
@@ -279,21 +276,21 @@ class WorkerService(Service):
         slowest.abort()
         return True
 
-    def leaving(self, connection: Connection) -> None:
+    def leaving(self, connection: HttpConnection) -> None:
         """Stop counting a connection that is about to close."""
         self.busy(connection)
         if connection.is_counted:
             connection.is_counted = False
             self._connections_of.release(connection.peer_address)
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: HttpConnection) -> None:
         """Forget a connection that has ended."""
         self.leaving(connection)
         self.connections.discard(connection)
         if connection.is_lingering:
             self._lingering -= 1
 
-    def busy(self, connection: Connection) -> None:
+    def busy(self, connection: HttpConnection) -> None:
         """Note that a request has arrived on the connection."""
         self._waiting.pop(connection, None)
         waiting = self._waiting_of.get(connection.peer_address)
@@ -302,7 +299,7 @@ class WorkerService(Service):
             if not waiting:
                 del self._waiting_of[connection.peer_address]
 
-    def idle(self, connection: Connection) -> None:
+    def idle(self, connection: HttpConnection) -> None:
         """Note that the connection has no request."""
         self._waiting[connection] = None
         self._waiting_of.setdefault(connection.peer_address, OrderedDict())[connection] = None

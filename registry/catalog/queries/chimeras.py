@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Select, and_, case, func, literal, or_, select, true, tuple_
 from sqlalchemy.orm import Session, aliased
 
-from organs.registry.catalog.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from organs.registry.catalog.cursor import PageEnd, check_limit, cursor_text, parse_cursor
 from organs.registry.catalog.queries.model_contents import has_public_place
 from organs.registry.catalog.queries.model_names import is_withdrawn
 from organs.registry.catalog.rows import count, rows_among, scalars_among
@@ -85,7 +85,7 @@ def chimeras_in_order(
     ordered = (percent.is_(None), percent.desc(), ModelRow.id.desc()) if order == GAINED else (ModelRow.id.desc(),)
     rows = session.execute(statement.add_columns(percent).order_by(*ordered).limit(limit + 1)).all()
     page = rows[:limit]
-    next_page = cursor_text(query, Cursor(page[-1][2], page[-1][0].id)) if len(rows) > limit else None
+    next_page = cursor_text(query, PageEnd(page[-1][2], page[-1][0].id)) if len(rows) > limit else None
     return [(model, chimera) for model, chimera, _ in page], next_page
 
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from sqlalchemy import ColumnElement, Select, func, or_, select, true, tuple_, union_all
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.cursor import Cursor, check_limit, cursor_text, next_cursor, parse_cursor
+from organs.registry.catalog.cursor import PageEnd, check_limit, cursor_text, next_cursor, parse_cursor
 from organs.registry.catalog.queries.model_contents import TypeFigures, caution_of_types, organs_by_name, type_figures
 from organs.registry.catalog.queries.model_names import is_newest
 from organs.registry.catalog.queries.relatives import parents_of
@@ -293,7 +293,7 @@ def repositories_page(
     if len(rows) <= limit:
         return rows, None
     last = rows[limit - 1]
-    return rows[:limit], cursor_text(str(query), Cursor(last.downloads if query.by_downloads else last.id, last.id))
+    return rows[:limit], cursor_text(str(query), PageEnd(last.downloads if query.by_downloads else last.id, last.id))
 
 
 def known_bases(session: Session, limit: int) -> tuple[ModelSummary, ...]:

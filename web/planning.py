@@ -19,27 +19,17 @@ from sqlalchemy.orm import Session
 
 from organs.ingest.jobs.compose import PLAN_COST_MAX
 from organs.registry.catalog.queries.model_names import model_by_text
-from organs.registry.compose.compatibility import (
-    ALIKE,
-    Cell,
-    adapters_for,
-    candidates_for,
-    cells_of,
-    types_of,
-)
+from organs.registry.compose.compatibility import ALIKE, Cell, adapters_for, candidates_for, cells_of, types_of
 from organs.registry.compose.cost import Budget, check_pair, check_recipe
-from organs.registry.compose.models import Parent, RegisteredLibrary
+from organs.registry.compose.parents import Parent, RegisteredLibrary
 from organs.registry.compose.plan import Plan, planned_recipe
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe
 from organs.registry.compose.recipe_io import recipe_file, recipe_yaml
 from organs.registry.entities.finding import Finding, Findings, in_order
 from organs.registry.entities.plan import (
-    Candidates,
     Compatibility,
     CompositionState,
-    FittingModels,
-    PlannedChimera,
     PlannedRecipe,
 )
 from organs.registry.errors import BadQuery, TooMany, TooSlow
@@ -48,7 +38,7 @@ from organs.web.auth import identity
 from organs.web.client_address import client_address
 from organs.web.permissions import planner
 from organs.web.rate_limits import rates
-from organs.web.responses import reading, registry, settings
+from organs.web.responses import registry, searching
 
 ANONYMOUS_COST_MAX = 2_000_000
 """Maximum cost of one plan, or of one comparison of two models, without an account. With an account it is
@@ -113,10 +103,10 @@ def compose_for_client(recipe: Recipe, unread: Sequence[Finding], cell: str, ord
     `unread` has a finding for each step that could not be read. If there are any, no plan is shown. Raises NotFound,
     BadName and the other errors of a name for the base, BadQuery for a cell, TooCostly, TooMany, TooSlow, StoreError.
     """
-    with reading(settings().search_seconds) as session:
+    with searching() as session:
         plan, library = plan_for_client(session, recipe)
         adapters = adapters_for(session, plan.base, library)
-    planned = planned_recipe(plan, contributor=planner())
+    planned, chosen = planned_recipe(plan, contributor=planner()), parsed_cell(cell) if cell else None
     state = CompositionState(
         can_be_made=planned.can_be_made and not unread,
         findings=in_order(unread) if unread else planned.findings,
@@ -128,8 +118,12 @@ def compose_for_client(recipe: Recipe, unread: Sequence[Finding], cell: str, ord
         cells=cells_of(plan.parts),
         types=types_of(plan.parts),
         adapters=adapters,
-        fitting=_unless_too_slow(lambda session: _fitting(session, plan.base)),
-        candidates=_candidates(plan.base, cell, order) if cell else None,
+        fitting=_unless_too_slow(
+            lambda session: fitting_models(session, model_by_text(session, plan.base.label), FITTING_SHOWN)
+        ),
+        candidates=None
+        if chosen is None
+        else _unless_too_slow(lambda session: candidates_for(session, plan.base, chosen, order)),
     )
     return UnderWay(recipe, plan, cut_plan(state))
 
@@ -151,19 +145,10 @@ def checked_order(text: str) -> str:
     return text or ALIKE
 
 
-def _candidates(base: Parent, cell: str, order: str) -> Candidates | None:
-    parsed = parsed_cell(cell)
-    return _unless_too_slow(lambda session: candidates_for(session, base, parsed, order))
-
-
-def _fitting(session: Session, base: Parent) -> FittingModels:
-    return fitting_models(session, model_by_text(session, base.label), FITTING_SHOWN)
-
-
 def _unless_too_slow(query: Callable[[Session], T]) -> T | None:
     """Return the result of `query`, or None if it took too long. In that case the answer is not cached."""
     try:
-        with reading(settings().search_seconds) as session:
+        with searching() as session:
             return query(session)
     except TooSlow:
         g.not_cached = True  # the query may be fast enough for the next request
@@ -173,8 +158,13 @@ def _unless_too_slow(query: Callable[[Session], T]) -> T | None:
 def cut_plan(planned: P) -> P:
     """Return `planned` with lists of at most ROWS_MAX rows; `left_out` has the numbers of rows that were cut off."""
     findings, left_out = _cut_findings(planned.findings)
-    plan, more = _cut_chimera(planned.plan)
-    return replace(planned, findings=findings, plan=plan, left_out=left_out | more)
+    plan = planned.plan
+    if plan is not None:
+        lists = {"parts": plan.parts, "changes": plan.changes, "groups": plan.screen.groups}
+        left_out |= {name: len(rows) - ROWS_MAX for name, rows in lists.items() if len(rows) > ROWS_MAX}
+        screen = replace(plan.screen, groups=plan.screen.groups[:ROWS_MAX])
+        plan = replace(plan, parts=plan.parts[:ROWS_MAX], changes=plan.changes[:ROWS_MAX], screen=screen)
+    return replace(planned, findings=findings, plan=plan, left_out=left_out)
 
 
 def cut_pair(pair: Compatibility) -> Compatibility:
@@ -186,18 +176,6 @@ def cut_pair(pair: Compatibility) -> Compatibility:
         types.append(replace(fit, findings=type_findings))
         _add(left_out, names)
     return replace(pair, findings=findings, types=tuple(types), left_out=left_out)
-
-
-def _cut_chimera(plan: PlannedChimera | None) -> tuple[PlannedChimera | None, dict[str, int]]:
-    if plan is None:
-        return None, {}
-    lists = {"parts": plan.parts, "changes": plan.changes, "groups": plan.screen.groups}
-    left_out = {name: len(rows) - ROWS_MAX for name, rows in lists.items() if len(rows) > ROWS_MAX}
-    if not left_out:
-        return plan, {}
-    screen = replace(plan.screen, groups=plan.screen.groups[:ROWS_MAX])
-    cut = replace(plan, parts=plan.parts[:ROWS_MAX], changes=plan.changes[:ROWS_MAX], screen=screen)
-    return cut, left_out
 
 
 def _cut_findings(findings: Findings) -> tuple[Findings, dict[str, int]]:

@@ -1,0 +1,80 @@
+"""The leaderboard: validated chimeras by their gains."""
+
+from __future__ import annotations
+
+from flask import request, url_for
+
+from organs.registry.catalog.queries.model_names import model_by_text
+from organs.registry.catalog.vocabulary import TEXT_GROUPS
+from organs.registry.compose.chimeras import leaderboard as leaderboard_page
+from organs.registry.entities.gain import Leaderboard
+from organs.registry.errors import BadQuery
+from organs.registry.search.language import on_term
+from organs.registry.validation.texts import KINDS
+from organs.web.error_pages import sentence_of, status_of
+from organs.web.pages.compose import recipe_address
+from organs.web.pages.lineage import offered_names
+from organs.web.pages.lists import gain_cells
+from organs.web.pages.routes import UNKNOWN_MODEL, Context, Sheet, WebPage, list_links, paged, pages
+from organs.web.params import requested_after, requested_gains, requested_limit
+from organs.web.responses import plain_page, searching, with_parameters
+
+COLUMNS = (
+    *("chimera", "lock_id", "base", "donors", "grafted", "likeness", "change", "verdict"),
+    *("gain", "gain_margin", "gain_on", "loss", "loss_margin", "loss_on"),
+)
+"""Columns of the leaderboard as CSV."""
+
+
+@paged(pages, "/leaderboard", csv=True, api="leaderboard")
+def leaderboard() -> WebPage:
+    """Show the validated chimeras of the base in `base`, or of all, by their largest gain on the texts in `on`."""
+    base, on = requested_gains()
+    limit, after = requested_limit(), requested_after()
+    try:
+        with searching() as session:
+            row = None if base is None else model_by_text(session, base)
+            page = leaderboard_page(session, row, on, limit, after)
+            name = None if row is None else row.full_name
+    except (*UNKNOWN_MODEL, BadQuery) as error:
+        if not plain_page():
+            raise
+        nothing, problem, status = Leaderboard(items=(), next=None), sentence_of(error), status_of(error)
+        return WebPage("leaderboard.html", {"items": []}, lambda: _context(nothing, problem=problem), status=status)
+    return WebPage(
+        "leaderboard.html",
+        {"items": page.items, "notes": page.notes},
+        extra=lambda: _context(page, name, on),
+        sheet=lambda: _sheet(page),
+        next=page.next,
+    )
+
+
+def _context(page: Leaderboard, base: str | None = None, on: str | None = None, problem: str | None = None) -> Context:
+    requested = {name: request.args.get(name, "").strip() for name in ("base", "on", "limit")}
+    terms = ["type:organ", f"fits:{base}" if base else "", str(on_term(on)) if on else "", "sort:-gain"]
+    search_text = " ".join(filter(None, terms))
+    return {
+        "base": base,
+        "problem": problem,
+        "requested": (requested["base"], requested["on"]),
+        "names": offered_names(),
+        "texts": [*TEXT_GROUPS, *KINDS],
+        "recipes": {graft.lock_id: recipe_address(graft.recipe) for graft in page},
+        "search": url_for("pages.organs", q=search_text),
+        "search_text": search_text,
+        "compose": url_for("pages.compose", base=base),
+        "csv": with_parameters(url_for("pages.leaderboard_csv"), requested, limit="1000"),
+        **list_links(page.next, "base", "on"),
+    }
+
+
+def _sheet(page: Leaderboard) -> Sheet:
+    rows = [
+        [
+            *(graft.chimera, graft.lock_id, graft.base, " ".join(graft.donors), graft.grafted),
+            *(graft.likeness, graft.change, graft.verdict, *gain_cells(graft.best), *gain_cells(graft.worst)),
+        ]
+        for graft in page
+    ]
+    return Sheet(COLUMNS, rows)
