@@ -195,6 +195,7 @@ def sweep(catalog: Catalog, blobs: BlobStore, *, grace: timedelta = GRACE, dry_r
         else:
             with catalog.writing() as session:
                 unneeded = doom_blobs(session, grace)
+            with catalog.writing() as session:
                 forget_unused(session)
         report.doomed = len(unneeded)
         report.doomed_bytes = sum(blob.stored_bytes for blob in unneeded)
