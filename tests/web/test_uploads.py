@@ -279,11 +279,11 @@ BODIES: list[tuple[Any, str | None]] = [
         ({"kind": "pack", "size_bytes": 1, "pieces": [piece]}, field)
         for piece, field in (
             *(([], "pieces[0]"), ([1], "pieces[0]"), (1, "pieces[0]")),
-            *(([1, "x"], "pieces[0]"), ([0, "0" * 64], "pieces[0]")),
+            *(([1, "x"], "pieces[0].digest"), ([0, "0" * 64], "pieces[0].size_bytes")),
         )
     ),
     ({"kind": "pack", "size_bytes": 2, "pieces": [[1, "0" * 64]]}, None),
-    ({"kind": "pack", "size_bytes": 65_536, "pieces": [[65_536, "0" * 64]]}, "pieces[0]"),
+    ({"kind": "pack", "size_bytes": 65_536, "pieces": [[65_536, "0" * 64]]}, "pieces[0].size_bytes"),
     ([], None),
 ]
 
